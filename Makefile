@@ -1,0 +1,30 @@
+# Two commands: `make run` and `make test`. Everything else serves them.
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: run test check lock clean
+.DEFAULT_GOAL := run
+
+run: $(STAMP)
+	$(BIN)/smelt up --demo $(ARGS)
+
+test: $(STAMP) check
+	deploy/local/install_prometheus.sh
+	$(BIN)/coverage erase
+	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered $(ARGS)
+
+check: $(STAMP)
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	$(BIN)/mypy && $(BIN)/lint-imports
+
+$(STAMP): requirements.lock pyproject.toml deploy/local/install.sh
+	PYTHON="$(PYTHON)" deploy/local/install.sh
+	touch $@
+
+# Writes the lock from the newest versions that pyproject.toml admits.
+lock:
+	deploy/local/lock.sh
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .coverage*

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Makes .venv from requirements.lock. Works on Debian 12 and Ubuntu 24.04 with nothing
+# installed but make and Python; what the system lacks is installed where that is allowed.
+#   PYTHON=python3.12        the interpreter to use
+#   TORCH_INDEX_URL=...      an extra package index for torch, to choose its CPU build
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+need() { # COMMAND-THAT-WORKS PACKAGE WHY
+  eval "$1" >/dev/null 2>&1 && return
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    echo "Installing $2 ($3)"
+    apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$2" >/dev/null
+  else
+    echo "Please install $2: $3. On Debian and Ubuntu: sudo apt-get install $2" >&2
+    exit 1
+  fi
+}
+
+python="${PYTHON:-python3}"
+"$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' || {
+  echo "Smelt needs Python 3.11 or 3.12; found $("$python" --version). Set PYTHON=python3.12, say." >&2
+  exit 1
+}
+need "$python -c 'import ensurepip'" python3-venv "makes the virtual environment"
+need "command -v g++" g++ "compiles Inductor engines for CPUs; serving them needs no compiler"
+
+[ -x .venv/bin/python ] || "$python" -m venv .venv
+echo "Installing $(grep -c == requirements.lock) exact versions into .venv (a few minutes the first time)"
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+.venv/bin/python -m pip install --quiet --upgrade pip==26.3
+.venv/bin/python -m pip install --quiet --progress-bar on \
+  ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL"} -r requirements.lock
+.venv/bin/python -m pip install --quiet --no-deps --editable .
