@@ -1,0 +1,1 @@
+"""Builds, proves, measures and publishes engines from ONNX masters."""

@@ -1,0 +1,1 @@
+"""Build halves: one engine kind, one file."""

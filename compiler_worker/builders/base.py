@@ -1,0 +1,78 @@
+"""The build half of an engine kind: from a plan to files, without state.
+
+A builder answers three questions before anything is built (can this machine build it,
+with which options, on which toolchain: the last two enter the build key), then builds.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from services.contracts.build_key import BuildKey
+from services.contracts.hardware import Generation
+from services.contracts.kinds import Precision
+from services.contracts.manifest import MasterRecord
+from services.contracts.recipe import Recipe
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildPlan:
+    """One engine to build.
+
+    Attributes:
+        key: complete build key; buckets, precision and generation are read from it.
+        master_path: the master's `model.onnx`, its external data beside it.
+    """
+
+    key: BuildKey
+    master: MasterRecord
+    master_path: Path
+    recipe: Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildOutput:
+    """What a builder made.
+
+    Attributes:
+        files: files to publish by name, all inside the workspace; empty for kinds that run
+            the master itself.
+        needs_master: whether the run half reads the master.
+        findings: the builder's warnings, word for word.
+    """
+
+    files: dict[str, Path]
+    needs_master: bool
+    findings: tuple[str, ...] = ()
+
+
+class Builder(Protocol):
+    """Makes engines of one kind."""
+
+    def unavailable_reason(self, generation: Generation, precision: Precision) -> str:
+        """Why this machine cannot build that engine, or ""."""
+        ...
+
+    def options(self, generation: Generation, precision: Precision) -> dict[str, str]:
+        """Flags that change the generated code, for the build key."""
+        ...
+
+    def toolchain(self, generation: Generation) -> dict[str, str]:
+        """Version by library that the engine depends on, for the build key."""
+        ...
+
+    def is_device_bound(self, generation: Generation) -> bool:
+        """Whether device name, memory and driver belong into the build key."""
+        ...
+
+    def build(self, plan: BuildPlan, workspace: Path, progress: Progress) -> BuildOutput:
+        """Build into an empty folder.
+
+        Raises:
+            BuildUnavailableError: this machine cannot build it.
+            BuildError: the builder refused or failed; its own words are in the message.
+        """
+        ...

@@ -1,0 +1,1 @@
+"""The processes that serve: gateway, replicas, controller, command line."""

@@ -1,0 +1,1 @@
+"""What the parts promise each other: small values, no heavy imports."""

@@ -1,0 +1,134 @@
+"""Every error Smelt raises on purpose, in one tree.
+
+    SmeltError
+    ├── InvalidRequestError            the caller's data is wrong: name, dtype, shape, bytes, option
+    │   ├── InvalidModelError          an ONNX file or PyTorch factory cannot become a master
+    │   │   └── UnsupportedGraphError  a sound ONNX graph holds something we do not translate
+    │   └── InvalidRecipeError         a recipe or fleet description has a wrong value
+    ├── NotFoundError                  no such model, version, engine, blob or command target
+    ├── NotReadyError                  it exists, but cannot serve now: starting, draining
+    ├── OverloadedError                a queue bound is reached; the caller may retry
+    ├── DeadlineExceededError          the caller's deadline passed before an answer existed
+    ├── UnsupportedFeatureError        a feature that is off or not offered here
+    ├── BuildError                     a builder could not make an engine; has its reason
+    │   └── BuildUnavailableError      this machine cannot build that kind or generation at all
+    ├── ProofError                     an engine was built and is not equal to its reference
+    ├── EngineError                    an engine failed while loading or running
+    │   └── EngineIncompatibleError    the engine's bytes are for another device, driver or library
+    └── StoreError                     the artifact store failed or lied
+        ├── AlreadyPublishedError      the create-only object exists already
+        ├── CorruptBlobError           bytes do not have the digest that names them
+        └── UnsafeStoreError           the store failed its start-up self-test
+
+Messages say what failed, where, what was found and wanted, and the command or
+change that mends it. No gRPC or HTTP word belongs here: the gateway maps
+classes to status codes in one table (`services/gateway/status_codes.py`).
+"""
+
+
+class SmeltError(Exception):
+    """Base of every error raised on purpose."""
+
+
+class InvalidRequestError(SmeltError):
+    """The caller's data is wrong; sending the same again cannot help."""
+
+
+class InvalidModelError(InvalidRequestError):
+    """An ONNX file or a PyTorch factory cannot become a master."""
+
+
+class UnsupportedGraphError(InvalidModelError):
+    """A valid ONNX graph holds an op, attribute or type that Smelt does not translate.
+
+    Attributes:
+        node: name of the node, "" when the whole graph is meant.
+        op_type: ONNX op type, with its domain when it is not ai.onnx.
+        opset: version of the op's domain that the model imports, 0 when unknown.
+        reason: one sentence, without the node's name.
+    """
+
+    def __init__(self, reason: str, *, op_type: str = "", node: str = "", opset: int = 0) -> None:
+        """Compose the message from the parts that are known."""
+        where = f"{op_type}-{opset}" if op_type else "graph"
+        at = f" at node '{node}'" if node else ""
+        super().__init__(f"{where}{at}: {reason}")
+        self.node, self.op_type, self.opset, self.reason = node, op_type, opset, reason
+
+
+class InvalidRecipeError(InvalidRequestError):
+    """A recipe or fleet description holds a wrong value."""
+
+
+class NotFoundError(SmeltError):
+    """No such model, version, engine or blob."""
+
+
+class NotReadyError(SmeltError):
+    """The thing exists but cannot serve now."""
+
+
+class OverloadedError(SmeltError):
+    """A queue bound is reached.
+
+    Attributes:
+        retry_after_s: seconds after which a retry is likely to be admitted.
+    """
+
+    def __init__(self, message: str, *, retry_after_s: float = 0.05) -> None:
+        """Keep the retry hint beside the message."""
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class DeadlineExceededError(SmeltError):
+    """The caller's deadline passed before an answer existed."""
+
+
+class UnsupportedFeatureError(SmeltError):
+    """A feature that is switched off or not offered by this process."""
+
+
+class BuildError(SmeltError):
+    """A builder could not make an engine.
+
+    Attributes:
+        log_tail: the builder's last log lines, newest last; kept in the build record.
+    """
+
+    def __init__(self, message: str, *, log_tail: tuple[str, ...] = ()) -> None:
+        """Keep the builder's own words beside ours."""
+        super().__init__(message)
+        self.log_tail = log_tail
+
+
+class BuildUnavailableError(BuildError):
+    """This machine cannot build that kind for that generation."""
+
+
+class ProofError(SmeltError):
+    """An engine was built and is not equal to its reference."""
+
+
+class EngineError(SmeltError):
+    """An engine failed while loading or running."""
+
+
+class EngineIncompatibleError(EngineError):
+    """The engine was made for another device, driver or library."""
+
+
+class StoreError(SmeltError):
+    """The artifact store failed."""
+
+
+class AlreadyPublishedError(StoreError):
+    """A create-only object exists already; nothing was overwritten."""
+
+
+class CorruptBlobError(StoreError):
+    """Stored bytes do not have the digest that names them."""
+
+
+class UnsafeStoreError(StoreError):
+    """The store broke its promise of conditional create at start-up."""

@@ -1,0 +1,220 @@
+"""Published forms: masters, model versions, engines, proofs, build records.
+
+masters/<digest>.json                     MasterRecord
+models/<name>/versions/<n>.json           ModelVersion
+engines/<key digest>/manifest.json        EngineManifest
+engines/<key digest>/proofs/<sha256 of the manifest>/<n>.json      Proof
+builds/<key digest>/<n>.json              BuildRecord
+blobs/sha256/<digest>                     bytes
+
+<n> is a number of six digits, from 000001; the newest proof counts.
+"""
+
+from enum import StrEnum
+
+from services.contracts.build_key import BuildKey
+from services.contracts.document import Document
+from services.contracts.hardware import DeviceFacts
+from services.contracts.recipe import Bucket, Recipe
+from services.contracts.tensors import TensorSpec
+
+
+class BlobRef(Document):
+    """Content-addressed bytes.
+
+    Attributes:
+        sha256: hex digest of the bytes, and their name.
+        num_bytes: their length.
+    """
+
+    sha256: str
+    num_bytes: int
+
+
+class MasterRecord(Document):
+    """The portable ONNX master of a model version.
+
+    Attributes:
+        digest: canonical digest over normalised graph and weights.
+        files: blob by file name; `model.onnx` is the entry, others are external data.
+        opset: version of the default domain.
+        num_parameters: elements over all initialisers.
+    """
+
+    digest: str
+    files: dict[str, BlobRef]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    opset: int
+    num_parameters: int
+
+
+class ModelVersion(Document):
+    """One numbered version of a named model: a master and the recipe it is served by.
+
+    Attributes:
+        source_fingerprint: digest of what the master was made from; the same source need
+            not be exported again.
+        samples: real inputs (.npz) for task metrics, when the source brings some.
+        created_at: ISO 8601, UTC.
+    """
+
+    name: str
+    version: int
+    master: MasterRecord
+    recipe: Recipe
+    source: str
+    source_fingerprint: str
+    samples: BlobRef | None = None
+    created_at: str
+
+
+class ProofOutcome(StrEnum):
+    """What is known about an engine's equality to its reference."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    NOT_RUN = "not_run"
+
+
+class OutputCheck(Document):
+    """Distance of one output to the reference over the samples of one shape.
+
+    Attributes:
+        sizes: the concrete dynamic dimensions.
+        rel_l2, max_abs, cosine_distance: largest over the samples (see recipe.Tolerance).
+        fault: "" when within bounds, else what was found and allowed.
+    """
+
+    bucket: str
+    sizes: dict[str, int]
+    output: str
+    rel_l2: float
+    max_abs: float
+    cosine_distance: float
+    fault: str = ""
+
+
+class TaskCheck(Document):
+    """A task metric: what was measured, its bound, and the verdict."""
+
+    name: str
+    value: float
+    bound: float
+    is_passed: bool
+    detail: str = ""
+
+
+class Timing(Document):
+    """Latency of engine and eager in one interleaved run at one shape.
+
+    Attributes:
+        p50_s, p95_s: seconds per call of the engine.
+        throughput: samples per second of the engine (batch / p50).
+        eager_p50_s: seconds per call of the same graph, uncompiled, same process and run.
+    """
+
+    bucket: str
+    sizes: dict[str, int]
+    p50_s: float
+    p95_s: float
+    throughput: float
+    eager_p50_s: float
+
+    @property
+    def speedup(self) -> float:
+        """How many times faster than eager."""
+        return self.eager_p50_s / self.p50_s
+
+
+class Proof(Document):
+    """The record that an engine may serve, or why it may not.
+
+    Attributes:
+        reason: why the outcome is not `passed`; "" when it is.
+        reference: what the engine was compared with.
+        device: where it ran; None when it did not.
+        peak_memory_bytes, eager_peak_memory_bytes: growth of resident or device memory.
+        findings: warnings of builder and loader, word for word.
+    """
+
+    outcome: ProofOutcome
+    reason: str = ""
+    reference: str = ""
+    device: DeviceFacts | None = None
+    checks: tuple[OutputCheck, ...] = ()
+    tasks: tuple[TaskCheck, ...] = ()
+    timings: tuple[Timing, ...] = ()
+    peak_memory_bytes: int = 0
+    eager_peak_memory_bytes: int = 0
+    findings: tuple[str, ...] = ()
+    duration_s: float = 0.0
+    created_at: str
+
+
+class EngineManifest(Document):
+    """The published form of an engine; its proofs stand beside it, numbered.
+
+    Attributes:
+        files: blob by file name; empty for kinds that run the master itself.
+        needs_master: whether the loader reads weights or graph from the master.
+        build_duration_s: seconds of the builder alone.
+        peak_build_memory_bytes: largest resident memory of the building process.
+        findings: the builder's warnings, word for word.
+    """
+
+    key: BuildKey
+    files: dict[str, BlobRef]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    needs_master: bool
+    build_duration_s: float
+    peak_build_memory_bytes: int = 0
+    findings: tuple[str, ...] = ()
+    created_at: str
+
+    @property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """The shapes that this engine was built for."""
+        return self.key.buckets
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the engine's own files."""
+        return sum(ref.num_bytes for ref in self.files.values())
+
+
+class PublishedEngine(Document):
+    """An engine as selection sees it: its manifest and its newest proof."""
+
+    digest: str
+    manifest: EngineManifest
+    proof: Proof
+
+
+class BuildOutcome(StrEnum):
+    """How a build ended."""
+
+    PROVEN = "proven"
+    BUILT = "built"
+    PROOF_FAILED = "proof_failed"
+    FAILED = "failed"
+
+
+class BuildRecord(Document):
+    """What happened in one attempt to build one key.
+
+    Attributes:
+        stage: the last stage entered: open, build, prove, benchmark, publish.
+        reason: the builder's or the proof's own words; "" on success.
+        stage_durations_s: seconds by stage.
+    """
+
+    key: BuildKey
+    outcome: BuildOutcome
+    stage: str
+    reason: str = ""
+    log_tail: tuple[str, ...] = ()
+    proof: Proof | None = None
+    stage_durations_s: dict[str, float] = {}
+    started_at: str

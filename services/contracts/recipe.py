@@ -1,0 +1,164 @@
+"""What the owner of a model asks for, apart from the code that can build anything.
+
+A recipe is a small YAML file. Every field has a default, so `smelt models add` works
+without one; `Recipe.from_yaml` says key, value and what was expected when it is wrong.
+"""
+
+from enum import StrEnum
+from typing import Self
+
+import yaml
+from pydantic import Field, ValidationError, model_validator
+
+from services.contracts.document import Document
+from services.contracts.errors import InvalidRecipeError
+from services.contracts.kinds import EngineKind, Precision
+
+
+class DimRange(Document):
+    """The range of one dynamic dimension within a bucket: min <= opt <= max."""
+
+    min: int = Field(ge=1)
+    opt: int = Field(ge=1)
+    max: int = Field(ge=1)
+
+    @model_validator(mode="after")
+    def _is_ordered(self) -> Self:
+        if not self.min <= self.opt <= self.max:
+            raise ValueError(f"expected min <= opt <= max, got {self.min}, {self.opt}, {self.max}")
+        return self
+
+
+class Bucket(Document):
+    """A box of shapes that an engine is built, proven and timed for.
+
+    Attributes:
+        dims: range by name of the master's dynamic dimension, for example
+            {"batch": 1..8, "sequence": 1..128}.
+    """
+
+    dims: dict[str, DimRange]
+
+    @property
+    def label(self) -> str:
+        """A short name, the largest sizes: `batch8-sequence128`; `static` without dims."""
+        return "-".join(f"{n}{r.max}" for n, r in sorted(self.dims.items())) or "static"
+
+    def holds(self, sizes: dict[str, int]) -> bool:
+        """Whether these sizes fit: every dimension of the bucket given and inside its range."""
+        return all(n in sizes and r.min <= sizes[n] <= r.max for n, r in self.dims.items())
+
+
+class InputRole(StrEnum):
+    """How proof inputs are drawn and how a batch is padded."""
+
+    VALUES = "values"
+    MASK = "mask"
+
+
+class InputRecipe(Document):
+    """How to draw and pad one input.
+
+    Attributes:
+        role: `mask` marks valid positions with 1 (ragged in proofs), `values` is drawn.
+        low, high: bounds of drawn values, high exclusive for integers.
+        pad: value for padded positions.
+    """
+
+    role: InputRole = InputRole.VALUES
+    low: float = 0.0
+    high: float = 1.0
+    pad: float = 0.0
+
+
+class OutputRecipe(Document):
+    """How to compare one output.
+
+    Attributes:
+        valid_where: name of a mask input with the output's leading dims; positions where it
+            is 0 are not compared, because exporters define them differently.
+    """
+
+    valid_where: str | None = None
+
+
+class Tolerance(Document):
+    """Bounds on the distance to the float64 reference, the largest over all samples.
+
+    Attributes:
+        rel_l2: ||out - ref|| / ||ref|| per sample.
+        max_abs: |out - ref| relative to max |ref| per sample.
+        cosine_distance: 1 - cosine per sample (the last axis is the vector).
+    """
+
+    rel_l2: float = Field(gt=0)
+    max_abs: float = Field(gt=0)
+    cosine_distance: float = Field(gt=0)
+
+
+class RankingTask(Document):
+    """Top-k rank agreement of an embedding output.
+
+    Attributes:
+        output: the embedding, [B, D].
+        num_queries, top_k: the first samples query the others.
+        min_overlap: least mean top-k overlap with the reference ranking. A neighbour whose
+            reference score lies within twice the largest score error of the k-th is a tie
+            and counts as kept.
+    """
+
+    output: str
+    num_queries: int = Field(default=16, ge=1)
+    top_k: int = Field(default=10, ge=1)
+    min_overlap: float = Field(default=1.0, ge=0, le=1)
+
+
+class Batching(Document):
+    """How a replica forms batches.
+
+    Attributes:
+        batch_dim: the dynamic dimension along which requests are joined; None serves one by one.
+        max_delay_ms: longest wait for companions while the engine is idle.
+        max_queue: requests waiting in a replica before it answers overloaded.
+    """
+
+    batch_dim: str | None = "batch"
+    max_delay_ms: float = Field(default=0.0, ge=0)
+    max_queue: int = Field(default=512, ge=1)
+
+
+class Recipe(Document):
+    """Everything the owner of a model may choose.
+
+    Attributes:
+        kinds, precisions: what to try; builders that do not apply are skipped with a reason.
+        buckets: shapes to build for; empty means one bucket derived from the master.
+        tolerances: overrides of the defaults in `compiler_worker/tolerances.py`.
+        num_replicas: replicas that serve this model.
+    """
+
+    kinds: tuple[EngineKind, ...] = tuple(EngineKind)
+    precisions: tuple[Precision, ...] = (Precision.FP32,)
+    buckets: tuple[Bucket, ...] = ()
+    inputs: dict[str, InputRecipe] = {}
+    outputs: dict[str, OutputRecipe] = {}
+    tolerances: dict[Precision, Tolerance] = {}
+    ranking: RankingTask | None = None
+    batching: Batching = Batching()
+    num_replicas: int = Field(default=1, ge=1)
+
+    @classmethod
+    def from_yaml(cls, text: str) -> Self:
+        """Read a recipe; raises InvalidRecipeError with key, value and expectation."""
+        try:
+            return cls.model_validate(yaml.safe_load(text) or {})
+        except (yaml.YAMLError, ValidationError) as error:
+            raise InvalidRecipeError(f"recipe: {_first_fault(error)}") from error
+
+
+def _first_fault(error: yaml.YAMLError | ValidationError) -> str:
+    if isinstance(error, yaml.YAMLError):
+        return str(error)
+    fault = error.errors()[0]
+    key = ".".join(str(part) for part in fault["loc"])
+    return f"{key or 'document'}: got {fault['input']!r}: {fault['msg']}"

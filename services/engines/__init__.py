@@ -1,0 +1,1 @@
+"""Run halves: one engine kind, one file."""
