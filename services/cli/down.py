@@ -1,0 +1,37 @@
+"""`smelt down`: stop the local fleet and wait for its end."""
+
+import os
+import select
+import signal
+
+from services.cli.fleet_file import require_fleet
+from services.cli.output import console, print_json
+from services.cli.settings import CliSettings
+from services.contracts.errors import NotReadyError
+
+STOP_TIMEOUT_S = 90.0
+
+
+def run_down(settings: CliSettings, *, as_json: bool) -> None:
+    """Ask the supervisor to stop; returns when it is gone.
+
+    Raises:
+        NotFoundError: no fleet runs here.
+        NotReadyError: it did not end in time.
+    """
+    running = require_fleet(settings.run_dir)
+    pid_fd = os.pidfd_open(running.supervisor_pid)
+    try:
+        signal.pidfd_send_signal(pid_fd, signal.SIGTERM)
+        ended, _, _ = select.select([pid_fd], [], [], STOP_TIMEOUT_S)
+    finally:
+        os.close(pid_fd)
+    if not ended:
+        raise NotReadyError(
+            f"process {running.supervisor_pid} did not end within {STOP_TIMEOUT_S:g} s; "
+            f"its logs: {settings.run_dir}"
+        )
+    if as_json:
+        print_json({"stopped": running.supervisor_pid})
+    else:
+        console.print(f"stopped (process {running.supervisor_pid})")

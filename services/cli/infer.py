@@ -1,0 +1,105 @@
+"""`smelt infer`: one KServe v2 request from .npy files."""
+
+import io
+from pathlib import Path
+
+import grpc
+import numpy as np
+
+from services.cli.fleet_file import require_fleet
+from services.cli.output import console, print_json, print_table
+from services.cli.settings import CliSettings
+from services.contracts.errors import InvalidRequestError, NotReadyError, SmeltError
+from services.contracts.tensors import (
+    DATATYPE_FROM_NUMPY,
+    Array,
+    array_from_bytes,
+    bytes_from_array,
+)
+from services.pb import open_inference_v2_pb2 as pb
+from services.pb import open_inference_v2_pb2_grpc as pb_grpc
+
+MAX_MESSAGE_BYTES = 2**31 - 1
+_CHANNEL_OPTIONS = (
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+)
+
+
+def run_infer(
+    settings: CliSettings,
+    name: str,
+    inputs: list[str],
+    version: str,
+    address: str,
+    *,
+    as_json: bool,
+) -> None:
+    """Send the request and print each output.
+
+    Raises:
+        InvalidRequestError: an --input is malformed, or the server refused the request.
+        NotReadyError: no gateway answers.
+    """
+    request = request_from_arrays(name, version, dict(_read_input(text) for text in inputs))
+    target = address or require_fleet(settings.run_dir).grpc_address
+    with grpc.insecure_channel(target, options=_CHANNEL_OPTIONS) as channel:
+        try:
+            response = pb_grpc.GRPCInferenceServiceStub(channel).ModelInfer(request)
+        except grpc.RpcError as error:
+            raise _error_from_rpc(error, target) from error
+    outputs = arrays_from_response(response)
+    if as_json:
+        print_json(_document(response, outputs))
+        return
+    console.print(f"{response.model_name} version {response.model_version}")
+    print_table("Outputs", ("name", "datatype", "shape", "values"), [
+        (n, DATATYPE_FROM_NUMPY[a.dtype], str(list(a.shape)), np.array2string(a, threshold=8))
+        for n, a in outputs.items()
+    ])  # fmt: skip
+
+
+def request_from_arrays(name: str, version: str, arrays: dict[str, Array]) -> pb.ModelInferRequest:
+    """A request with raw contents; raises InvalidRequestError for a foreign dtype."""
+    request = pb.ModelInferRequest(model_name=name, model_version=version)
+    for input_name, array in arrays.items():
+        datatype = DATATYPE_FROM_NUMPY.get(array.dtype)
+        if datatype is None:
+            raise InvalidRequestError(f"input '{input_name}': dtype {array.dtype} has no datatype")
+        request.inputs.add(name=input_name, datatype=datatype, shape=array.shape)
+        request.raw_input_contents.append(bytes_from_array(array))
+    return request
+
+
+def arrays_from_response(response: pb.ModelInferResponse) -> dict[str, Array]:
+    """Outputs by name; views of the response's bytes."""
+    raw = zip(response.outputs, response.raw_output_contents, strict=True)
+    return {o.name: array_from_bytes(data, o.datatype, tuple(o.shape)) for o, data in raw}
+
+
+def _read_input(text: str) -> tuple[str, Array]:
+    name, found, file = text.partition("=@")
+    if not found:
+        raise InvalidRequestError(f"--input '{text}': expected NAME=@FILE.npy")
+    try:
+        return name, np.load(io.BytesIO(Path(file).read_bytes()), allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise InvalidRequestError(f"--input {name}: {file}: {error}") from error
+
+
+def _error_from_rpc(error: grpc.RpcError, target: str) -> SmeltError:
+    if error.code() is grpc.StatusCode.UNAVAILABLE:
+        return NotReadyError(f"gateway {target}: {error.details()}")
+    return InvalidRequestError(f"{error.code().name}: {error.details()}")
+
+
+def _document(response: pb.ModelInferResponse, outputs: dict[str, Array]) -> dict[str, object]:
+    return {
+        "model_name": response.model_name,
+        "model_version": response.model_version,
+        "outputs": [
+            {"name": n, "datatype": DATATYPE_FROM_NUMPY[a.dtype], "shape": list(a.shape),
+             "data": a.astype(float).ravel().tolist()}
+            for n, a in outputs.items()
+        ],
+    }  # fmt: skip

@@ -1,0 +1,158 @@
+"""A fleet on this host: `LocalFleet` owns controller and gateway for `smelt up`."""
+
+import logging
+import os
+import signal
+import threading
+from pathlib import Path
+from queue import SimpleQueue
+from typing import NoReturn, Self
+
+from services.cli.control_client import watch_fleet
+from services.cli.fleet_file import RunningFleet, find_fleet, remove_fleet, write_fleet
+from services.cli.settings import CliSettings
+from services.cli.supervisor import ManagedProcess, ProcessSpec
+from services.contracts.document import Document
+from services.contracts.errors import InvalidRequestError, NotReadyError
+
+logger = logging.getLogger(__name__)
+
+
+class UpOptions(Document):
+    """What a person may choose for a local fleet.
+
+    Attributes:
+        grpc_port, metrics_port: 0 takes free ones.
+        generation: serve as this generation (a simulation); "" detects the device.
+    """
+
+    grpc_port: int = 8001
+    metrics_port: int = 8002
+    generation: str = ""
+
+
+class LocalFleet:
+    """Controller and gateway as children; use as a context manager, which stops them."""
+
+    def __init__(self, settings: CliSettings, options: UpOptions) -> None:
+        self._settings = settings
+        self._options = options
+        self._processes: dict[str, ManagedProcess] = {}
+        self._deaths: SimpleQueue[str] = SimpleQueue()
+        self._running: RunningFleet | None = None
+
+    def __enter__(self) -> Self:
+        """Start both and publish where they listen."""
+        existing = find_fleet(self._settings.run_dir)
+        if existing is not None:
+            raise InvalidRequestError(
+                f"a fleet runs already (process {existing.supervisor_pid}, "
+                f"gRPC {existing.grpc_address}); stop it: smelt down"
+            )
+        # `smelt down` sends SIGTERM; it unwinds as Ctrl-C does.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            self._start()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Stop the gateway first, so that no request meets a fleet without replicas."""
+        self._stop()
+
+    @property
+    def running(self) -> RunningFleet:
+        """Where the fleet listens."""
+        if self._running is None:
+            raise NotReadyError("the fleet is not started")
+        return self._running
+
+    def wait_model_ready(self, name: str, timeout_s: float) -> None:
+        """Return once the newest version of a model serves.
+
+        Raises:
+            NotReadyError: the replicas failed (the message holds why) or took too long.
+        """
+        for snapshot in watch_fleet(self.running.controller, timeout_s):
+            for model in (m for m in snapshot.models if m.name == name):
+                if model.state == "READY":
+                    return
+                if model.state == "UNAVAILABLE":
+                    raise NotReadyError(f"model '{name}': {model.reason}")
+
+    def serve_until_stopped(self) -> NoReturn:
+        """Block, starting again whatever dies, until KeyboardInterrupt.
+
+        Raises:
+            NotReadyError: a process died in its first seconds.
+        """
+        while True:
+            name = self._deaths.get()
+            process = self._processes[name]
+            if process.is_hopeless():
+                raise NotReadyError(f"{name} died at once\n{process.log_tail()}")
+            logger.warning("%s died and is started again; its log: %s", name, process.log_path)
+            process.start()
+            self._watch(name)
+
+    def _start(self) -> None:
+        controller = self._add("controller", self._controller_spec())
+        address = controller.start()["address"]
+        # A controller that is started again must be where the gateway looks for it.
+        controller.update_settings(listen=address)
+        gateway = self._add("gateway", self._gateway_spec(address))
+        bound = gateway.start()
+        gateway.update_settings(grpc_port=bound["grpc_port"], metrics_port=bound["metrics_port"])
+        self._running = RunningFleet(
+            supervisor_pid=os.getpid(),
+            controller=address,
+            grpc_address=f"127.0.0.1:{bound['grpc_port']}",
+            metrics_address=f"127.0.0.1:{bound['metrics_port']}",
+            store_url=self._settings.store_url,
+        )
+        write_fleet(self._settings.run_dir, self._running)
+        for name in self._processes:
+            self._watch(name)
+
+    def _stop(self) -> None:
+        remove_fleet(self._settings.run_dir)
+        for process in reversed(self._processes.values()):
+            process.stop()
+
+    def _add(self, name: str, spec: ProcessSpec) -> ManagedProcess:
+        log_path: Path = self._settings.run_dir / f"{name}.log"
+        process = ManagedProcess(spec, log_path, self._settings.start_timeout_s)
+        self._processes[name] = process
+        return process
+
+    def _watch(self, name: str) -> None:
+        def wait() -> None:
+            self._processes[name].wait()
+            self._deaths.put(name)
+
+        threading.Thread(target=wait, name=f"watch-{name}", daemon=True).start()
+
+    def _controller_spec(self) -> ProcessSpec:
+        return ProcessSpec(
+            module="services.controller",
+            env_prefix="SMELT_CONTROLLER_",
+            settings={
+                "store_url": self._settings.store_url,
+                "cache_dir": self._settings.cache_dir,
+                "run_dir": self._settings.run_dir,
+                "generation_override": self._options.generation,
+            },
+        )
+
+    def _gateway_spec(self, controller: str) -> ProcessSpec:
+        return ProcessSpec(
+            module="services.gateway",
+            env_prefix="SMELT_GATEWAY_",
+            settings={
+                "controller": controller,
+                "grpc_port": self._options.grpc_port,
+                "metrics_port": self._options.metrics_port,
+            },
+        )

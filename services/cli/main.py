@@ -1,0 +1,166 @@
+"""The command `smelt`: every sub-command, its options, and nothing of how it works.
+
+Errors raised on purpose end with one line and exit code 1; anything else is a bug and
+shows its traceback. Imports that cost time sit inside the commands that need them.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from services.cli.output import error_console
+from services.cli.settings import CliSettings
+from services.contracts.errors import SmeltError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="One ONNX master per model, one proven engine per GPU generation.",
+)
+models_app = typer.Typer(no_args_is_help=True, help="Models and their versions.")
+app.add_typer(models_app, name="models")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+Store = Annotated[str, typer.Option("--store", help="Artifact store: a folder or s3:// URL.")]
+
+
+def _settings(store: str = "") -> CliSettings:
+    settings = CliSettings()
+    return settings.model_copy(update={"store": store}) if store else settings
+
+
+@app.command()
+def up(
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Serve all-MiniLM-L6-v2 and ask it.")
+    ] = False,
+    exit_after_demo: Annotated[
+        bool, typer.Option("--exit-after-demo", help="Stop after the demo's answers.")
+    ] = False,
+    store: Store = "",
+    grpc_port: Annotated[int, typer.Option(help="Port for KServe v2 clients; 0: any.")] = 8001,
+    metrics_port: Annotated[int, typer.Option(help="Port of /metrics; 0: any.")] = 8002,
+    generation: Annotated[
+        str, typer.Option(help="Serve as this generation (a simulation) instead of the device's.")
+    ] = "",
+    detach: Annotated[bool, typer.Option("--detach", help="Return once the fleet serves.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Start a fleet on this host and serve until Ctrl-C."""
+    from services.cli.local_fleet import UpOptions
+    from services.cli.up import run_up
+
+    options = UpOptions(grpc_port=grpc_port, metrics_port=metrics_port, generation=generation)
+    raise typer.Exit(
+        run_up(
+            _settings(store),
+            options,
+            is_demo=demo or exit_after_demo,
+            is_over_after_demo=exit_after_demo,
+            is_detached=detach,
+            as_json=as_json,
+        )
+    )
+
+
+@app.command()
+def down(as_json: AsJson = False) -> None:
+    """Stop the fleet of this host; requests in flight finish."""
+    from services.cli.down import run_down
+
+    run_down(_settings(), as_json=as_json)
+
+
+@app.command()
+def status(as_json: AsJson = False) -> None:
+    """Show models, replicas and the engine that each replica serves with."""
+    from services.cli.status import run_status
+
+    run_status(_settings(), as_json=as_json)
+
+
+@models_app.command("add")
+def models_add(
+    name: Annotated[str, typer.Argument(help="Name under which clients call the model.")],
+    source: Annotated[str, typer.Argument(help="FILE.onnx, or package.module:factory.")],
+    recipe: Annotated[Path | None, typer.Option(help="Recipe, a YAML file.")] = None,
+    store: Store = "",
+    as_json: AsJson = False,
+) -> None:
+    """Make an ONNX master of a model and publish it as the model's next version."""
+    from services.cli.models import run_models_add
+
+    run_models_add(_settings(store), name, source, recipe, as_json=as_json)
+
+
+@models_app.command("list")
+def models_list(store: Store = "", as_json: AsJson = False) -> None:
+    """List models with their newest version."""
+    from services.cli.models import run_models_list
+
+    run_models_list(_settings(store), as_json=as_json)
+
+
+@app.command()
+def engines(
+    model: Annotated[str, typer.Argument(help="Only engines of this model.")] = "",
+    store: Store = "",
+    as_json: AsJson = False,
+) -> None:
+    """List published engines: what they are for, their proof, their speed."""
+    from services.cli.engines import run_engines
+
+    run_engines(_settings(store), model, as_json=as_json)
+
+
+@app.command()
+def build(
+    name: Annotated[str, typer.Argument(help="Model to build engines for.")],
+    generation: Annotated[
+        list[str] | None, typer.Option(help="Only for this generation; may be repeated.")
+    ] = None,
+    kind: Annotated[
+        list[str] | None, typer.Option(help="Only this engine kind; may be repeated.")
+    ] = None,
+    store: Store = "",
+    as_json: AsJson = False,
+) -> None:
+    """Build, prove and publish the engines that a model lacks."""
+    from services.cli.build import run_build
+
+    raise typer.Exit(
+        run_build(_settings(store), name, generation or [], kind or [], as_json=as_json)
+    )
+
+
+@app.command()
+def infer(
+    name: Annotated[str, typer.Argument(help="Model to ask.")],
+    inputs: Annotated[
+        list[str], typer.Option("--input", help="NAME=@FILE.npy; repeat for each input.")
+    ],
+    version: Annotated[str, typer.Option(help="Model version; empty is the newest.")] = "",
+    address: Annotated[
+        str, typer.Option(help="HOST:PORT of a gateway; empty is this host's fleet.")
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Send one request to a gateway and print its outputs."""
+    from services.cli.infer import run_infer
+
+    run_infer(_settings(), name, inputs, version, address, as_json=as_json)
+
+
+def main() -> None:
+    """Entry of the console script."""
+    try:
+        app()
+    except SmeltError as error:
+        error_console.print(f"[bold red]error:[/] {error}", markup=True)
+        raise SystemExit(1) from error
+
+
+if __name__ == "__main__":
+    main()

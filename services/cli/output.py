@@ -1,0 +1,41 @@
+"""What commands print: a table for people, JSON for programs. The only place that prints."""
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+console = Console(highlight=False)
+error_console = Console(stderr=True, highlight=False)
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on standard output."""
+    json.dump(value, sys.stdout, indent=2, ensure_ascii=False)
+    sys.stdout.write("\n")
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table, or one line saying that there is nothing."""
+    if not rows:
+        console.print(f"{title}: none")
+        return
+    table = Table(title=title, title_justify="left", header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def milliseconds(seconds: float) -> str:
+    """A duration for people."""
+    return f"{seconds * 1000:.2f} ms"
+
+
+def megabytes(num_bytes: int) -> str:
+    """A size for people."""
+    return f"{num_bytes / 1e6:.1f} MB" if num_bytes else "-"

@@ -1,0 +1,88 @@
+"""`smelt status`: what serves now, and why a replica is on the fallback."""
+
+from typing import Any
+
+from services.cli.control_client import get_fleet
+from services.cli.fleet_file import RunningFleet, require_fleet
+from services.cli.output import console, print_json, print_table
+from services.cli.settings import CliSettings
+from services.contracts.hardware import DeviceFacts
+from services.pb import fleet_v1_pb2 as fleet
+
+
+def run_status(settings: CliSettings, *, as_json: bool) -> None:
+    """Print models and replicas.
+
+    Raises:
+        NotFoundError: no fleet runs here.
+        NotReadyError: its controller does not answer.
+    """
+    running = require_fleet(settings.run_dir)
+    snapshot = get_fleet(running.controller)
+    if as_json:
+        print_json(status_document(running, snapshot))
+        return
+    console.print(
+        f"gRPC {running.grpc_address}   metrics {running.metrics_address}   "
+        f"store {running.store_url}"
+    )
+    document = status_document(running, snapshot)
+    print_table("Models", ("model", "version", "state", "replicas", "reason"), [
+        (m["name"], str(m["version"]), m["state"], f"{m['num_ready']}/{m['num_wanted']}",
+         m["reason"])
+        for m in document["models"]
+    ])  # fmt: skip
+    print_table("Replicas", ("replica", "state", "generation", "serves with", "why"), [
+        (r["replica"], r["state"], r["generation"], _serves_with(r), r["fallback_reason"])
+        for r in document["replicas"]
+    ])  # fmt: skip
+
+
+def status_document(running: RunningFleet, snapshot: fleet.FleetSnapshot) -> dict[str, Any]:
+    """The fleet as plain data."""
+    return running.model_dump() | {
+        "models": [_model(model, snapshot) for model in snapshot.models],
+        "replicas": [_replica(report) for report in snapshot.replicas],
+    }
+
+
+def _model(model: fleet.ServedModel, snapshot: fleet.FleetSnapshot) -> dict[str, Any]:
+    ready = [
+        report
+        for report in snapshot.replicas
+        if report.state == fleet.REPLICA_STATE_READY
+        and (report.model_name, report.model_version) == (model.name, model.version)
+    ]
+    return {
+        "name": model.name,
+        "version": model.version,
+        "state": model.state,
+        "reason": model.reason,
+        "num_ready": len(ready),
+        "num_wanted": model.num_replicas_wanted,
+    }
+
+
+def _replica(report: fleet.ReplicaReport) -> dict[str, Any]:
+    facts = report.device_facts_json
+    return {
+        "replica": report.replica_id,
+        "model": report.model_name,
+        "version": report.model_version,
+        "state": fleet.ReplicaState.Name(report.state).removeprefix("REPLICA_STATE_"),
+        "generation": DeviceFacts.from_json(facts).generation if facts else "",
+        "engine_kind": report.engine_kind,
+        "engine_precision": report.engine_precision,
+        "engine_digest": report.engine_digest,
+        "engine_generation": report.engine_generation,
+        "fallback_reason": report.fallback_reason,
+        "detail": report.detail,
+        "process_id": report.process_id,
+        "addresses": list(report.addresses),
+    }
+
+
+def _serves_with(replica: dict[str, Any]) -> str:
+    if not replica["engine_digest"]:
+        return "fallback" if replica["fallback_reason"] else "-"
+    return f"{replica['engine_kind']} {replica['engine_precision']} {replica['engine_digest'][:12]}"

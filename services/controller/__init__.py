@@ -1,0 +1,1 @@
+"""The control plane: store state in, replicas and endpoints out."""

@@ -1,0 +1,108 @@
+"""The FleetControl service: thin methods over `FleetState` and the reconciler."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+import grpc
+
+from services.controller.fleet_state import AttachedReplica, FleetState
+from services.pb import fleet_v1_pb2 as fleet
+from services.pb import fleet_v1_pb2_grpc as fleet_grpc
+
+logger = logging.getLogger(__name__)
+
+
+class Reconciler(Protocol):
+    """What FleetControl asks of the reconcile loop."""
+
+    async def reconcile_now(self) -> None:
+        """Compare store and fleet once, and return when what differs was acted on."""
+        ...
+
+
+class FleetControl(fleet_grpc.FleetControlServicer):
+    """Replicas attach, gateways watch, people ask."""
+
+    def __init__(
+        self, state: FleetState, reconciler: Reconciler, stop_requested: asyncio.Event
+    ) -> None:
+        self._state = state
+        self._reconciler = reconciler
+        self._stop_requested = stop_requested
+
+    async def Attach(  # noqa: N802 - the proto's name
+        self,
+        request_iterator: AsyncIterator[fleet.ReplicaReport],
+        context: grpc.aio.ServicerContext[fleet.ReplicaReport, fleet.ReplicaCommand],
+    ) -> AsyncIterator[fleet.ReplicaCommand]:
+        """Keep a replica registered while its stream is open."""
+        first = await anext(aiter(request_iterator), None)
+        if first is None:
+            return
+        replica = self._state.attach(first)
+        logger.info("replica attached: %s", first.replica_id)
+        reports = asyncio.create_task(self._take_reports(replica, request_iterator))
+        try:
+            async for command in _until_done(replica.commands, reports):
+                yield command
+        finally:
+            reports.cancel()
+            self._state.detach(replica)
+            logger.info("replica detached: %s", first.replica_id)
+
+    async def _take_reports(
+        self, replica: AttachedReplica, reports: AsyncIterator[fleet.ReplicaReport]
+    ) -> None:
+        async for report in reports:
+            self._state.update(replica, report)
+
+    async def WatchEndpoints(  # noqa: N802
+        self,
+        request: fleet.WatchEndpointsRequest,
+        context: grpc.aio.ServicerContext[fleet.WatchEndpointsRequest, fleet.FleetSnapshot],
+    ) -> AsyncIterator[fleet.FleetSnapshot]:
+        """Stream the whole fleet at once and after each change."""
+        logger.info("gateway watches: %s", request.gateway_id)
+        async for snapshot in self._state.watch():
+            yield snapshot
+
+    async def GetFleet(  # noqa: N802
+        self,
+        request: fleet.GetFleetRequest,
+        context: grpc.aio.ServicerContext[fleet.GetFleetRequest, fleet.FleetSnapshot],
+    ) -> fleet.FleetSnapshot:
+        """The whole fleet, once."""
+        return self._state.snapshot()
+
+    async def Reconcile(  # noqa: N802
+        self,
+        request: fleet.ReconcileRequest,
+        context: grpc.aio.ServicerContext[fleet.ReconcileRequest, fleet.ReconcileReply],
+    ) -> fleet.ReconcileReply:
+        """Look at the store now."""
+        await self._reconciler.reconcile_now()
+        return fleet.ReconcileReply(revision=self._state.revision)
+
+    async def Shutdown(  # noqa: N802
+        self,
+        request: fleet.ShutdownRequest,
+        context: grpc.aio.ServicerContext[fleet.ShutdownRequest, fleet.ShutdownReply],
+    ) -> fleet.ShutdownReply:
+        """Begin to stop; the reply leaves before the server closes."""
+        self._stop_requested.set()
+        return fleet.ShutdownReply()
+
+
+async def _until_done(
+    commands: asyncio.Queue[fleet.ReplicaCommand], reports: asyncio.Task[None]
+) -> AsyncIterator[fleet.ReplicaCommand]:
+    """Yield commands until the reports end, which is how a replica's death shows."""
+    while not reports.done():
+        command = asyncio.ensure_future(commands.get())
+        await asyncio.wait({command, reports}, return_when=asyncio.FIRST_COMPLETED)
+        if command.done():
+            yield command.result()
+        else:
+            command.cancel()

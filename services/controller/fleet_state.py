@@ -1,0 +1,122 @@
+"""What the fleet looks like now: models wanted, replicas attached, and who watches.
+
+One object, one event loop, no I/O. Every change makes a new revision and wakes watchers;
+a slow watcher sees the newest state, never a backlog.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from services.pb import fleet_v1_pb2 as fleet
+
+
+@dataclass
+class AttachedReplica:
+    """One open Attach stream.
+
+    Attributes:
+        report: what the replica said last.
+        master_digest: master of its model version, "" while unknown.
+        commands: sent down the stream in order.
+    """
+
+    report: fleet.ReplicaReport
+    commands: asyncio.Queue[fleet.ReplicaCommand] = field(default_factory=asyncio.Queue)
+
+
+class FleetState:
+    """The controller's only memory; all of it can be rebuilt from store and streams."""
+
+    def __init__(self, store_url: str, process_id: int) -> None:
+        self._store_url = store_url
+        self._process_id = process_id
+        self._revision = 0
+        self._models: dict[tuple[str, int], fleet.ServedModel] = {}
+        self._replicas: dict[str, AttachedReplica] = {}
+        self._changed = asyncio.Event()
+
+    @property
+    def revision(self) -> int:
+        """Number of changes so far."""
+        return self._revision
+
+    def snapshot(self) -> fleet.FleetSnapshot:
+        """Everything a gateway or a person needs, at this revision."""
+        return fleet.FleetSnapshot(
+            revision=self._revision,
+            models=self._models.values(),
+            replicas=[replica.report for replica in self._replicas.values()],
+            store_url=self._store_url,
+            process_id=self._process_id,
+        )
+
+    async def watch(self) -> AsyncIterator[fleet.FleetSnapshot]:
+        """Yield the state now, and again after each change."""
+        while True:
+            changed = self._changed
+            yield self.snapshot()
+            await changed.wait()
+
+    def set_model(self, model: fleet.ServedModel) -> None:
+        """Add or update a model version; an equal one is no change."""
+        key = (model.name, model.version)
+        if self._models.get(key) != model:
+            self._models[key] = model
+            self._mark_changed()
+
+    def remove_model(self, name: str, version: int) -> None:
+        """Forget a model version that is no longer served."""
+        if self._models.pop((name, version), None) is not None:
+            self._mark_changed()
+
+    def models(self) -> list[fleet.ServedModel]:
+        """The model versions that are wanted."""
+        return list(self._models.values())
+
+    def attach(self, report: fleet.ReplicaReport) -> AttachedReplica:
+        """Register a replica by its first report."""
+        replica = AttachedReplica(report=report)
+        self._replicas[report.replica_id] = replica
+        self._mark_changed()
+        return replica
+
+    def update(self, replica: AttachedReplica, report: fleet.ReplicaReport) -> None:
+        """Take a later report of an attached replica."""
+        if replica.report != report:
+            replica.report = report
+            self._mark_changed()
+
+    def detach(self, replica: AttachedReplica) -> None:
+        """Withdraw a replica whose stream ended; one that attached anew stays."""
+        replica_id = replica.report.replica_id
+        if self._replicas.get(replica_id) is replica:
+            del self._replicas[replica_id]
+            self._mark_changed()
+
+    def announce_engines(self, name: str, version: int, master_digest: str) -> int:
+        """Tell the replicas of one model version to select again; returns how many."""
+        command = fleet.ReplicaCommand(
+            engines_changed=fleet.EnginesChanged(master_digest=master_digest)
+        )
+        told = [
+            replica
+            for replica in self._replicas.values()
+            if (replica.report.model_name, replica.report.model_version) == (name, version)
+        ]
+        for replica in told:
+            replica.commands.put_nowait(command)
+        return len(told)
+
+    def num_ready(self, name: str, version: int) -> int:
+        """Replicas of a model version that take requests."""
+        return sum(
+            replica.report.state == fleet.REPLICA_STATE_READY
+            and (replica.report.model_name, replica.report.model_version) == (name, version)
+            for replica in self._replicas.values()
+        )
+
+    def _mark_changed(self) -> None:
+        self._revision += 1
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()

@@ -1,0 +1,129 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ReplicaState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    REPLICA_STATE_UNSPECIFIED: _ClassVar[ReplicaState]
+    REPLICA_STATE_LOADING: _ClassVar[ReplicaState]
+    REPLICA_STATE_READY: _ClassVar[ReplicaState]
+    REPLICA_STATE_DRAINING: _ClassVar[ReplicaState]
+    REPLICA_STATE_FAILED: _ClassVar[ReplicaState]
+REPLICA_STATE_UNSPECIFIED: ReplicaState
+REPLICA_STATE_LOADING: ReplicaState
+REPLICA_STATE_READY: ReplicaState
+REPLICA_STATE_DRAINING: ReplicaState
+REPLICA_STATE_FAILED: ReplicaState
+
+class ReplicaReport(_message.Message):
+    __slots__ = ("replica_id", "model_name", "model_version", "state", "addresses", "host_id", "device_facts_json", "engine_digest", "engine_kind", "engine_precision", "engine_generation", "fallback_reason", "detail", "process_id")
+    REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
+    MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
+    MODEL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    HOST_ID_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FACTS_JSON_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_KIND_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_PRECISION_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_GENERATION_FIELD_NUMBER: _ClassVar[int]
+    FALLBACK_REASON_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_ID_FIELD_NUMBER: _ClassVar[int]
+    replica_id: str
+    model_name: str
+    model_version: int
+    state: ReplicaState
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    host_id: str
+    device_facts_json: bytes
+    engine_digest: str
+    engine_kind: str
+    engine_precision: str
+    engine_generation: str
+    fallback_reason: str
+    detail: str
+    process_id: int
+    def __init__(self, replica_id: _Optional[str] = ..., model_name: _Optional[str] = ..., model_version: _Optional[int] = ..., state: _Optional[_Union[ReplicaState, str]] = ..., addresses: _Optional[_Iterable[str]] = ..., host_id: _Optional[str] = ..., device_facts_json: _Optional[bytes] = ..., engine_digest: _Optional[str] = ..., engine_kind: _Optional[str] = ..., engine_precision: _Optional[str] = ..., engine_generation: _Optional[str] = ..., fallback_reason: _Optional[str] = ..., detail: _Optional[str] = ..., process_id: _Optional[int] = ...) -> None: ...
+
+class ReplicaCommand(_message.Message):
+    __slots__ = ("engines_changed", "drain")
+    ENGINES_CHANGED_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    engines_changed: EnginesChanged
+    drain: Drain
+    def __init__(self, engines_changed: _Optional[_Union[EnginesChanged, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ...) -> None: ...
+
+class EnginesChanged(_message.Message):
+    __slots__ = ("master_digest",)
+    MASTER_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    master_digest: str
+    def __init__(self, master_digest: _Optional[str] = ...) -> None: ...
+
+class Drain(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class WatchEndpointsRequest(_message.Message):
+    __slots__ = ("gateway_id",)
+    GATEWAY_ID_FIELD_NUMBER: _ClassVar[int]
+    gateway_id: str
+    def __init__(self, gateway_id: _Optional[str] = ...) -> None: ...
+
+class GetFleetRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ServedModel(_message.Message):
+    __slots__ = ("name", "version", "model_version_json", "state", "reason", "num_replicas_wanted")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    MODEL_VERSION_JSON_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    NUM_REPLICAS_WANTED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    version: int
+    model_version_json: bytes
+    state: str
+    reason: str
+    num_replicas_wanted: int
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., model_version_json: _Optional[bytes] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., num_replicas_wanted: _Optional[int] = ...) -> None: ...
+
+class FleetSnapshot(_message.Message):
+    __slots__ = ("revision", "models", "replicas", "store_url", "process_id")
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    STORE_URL_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_ID_FIELD_NUMBER: _ClassVar[int]
+    revision: int
+    models: _containers.RepeatedCompositeFieldContainer[ServedModel]
+    replicas: _containers.RepeatedCompositeFieldContainer[ReplicaReport]
+    store_url: str
+    process_id: int
+    def __init__(self, revision: _Optional[int] = ..., models: _Optional[_Iterable[_Union[ServedModel, _Mapping]]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., store_url: _Optional[str] = ..., process_id: _Optional[int] = ...) -> None: ...
+
+class ReconcileRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ReconcileReply(_message.Message):
+    __slots__ = ("revision",)
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    revision: int
+    def __init__(self, revision: _Optional[int] = ...) -> None: ...
+
+class ShutdownRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ShutdownReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

@@ -1,0 +1,1 @@
+"""Metrics as data, and their bindings."""
