@@ -5,6 +5,7 @@ costs one resync period and nothing else. State lives in the store only.
 """
 
 import asyncio
+import contextlib
 import logging
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -76,10 +77,10 @@ class ReconcileLoop:
                 await self.reconcile_now()
             except SmeltError:
                 logger.exception("reconcile pass failed; the next one tries again")
-            try:
-                await asyncio.wait_for(self._kicked.wait(), self._resync_s)
-            except TimeoutError:
-                continue
+            # Not wait_for: on Python 3.11 it can swallow a cancel that meets the event.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._resync_s):
+                    await self._kicked.wait()
 
     async def reconcile_now(self) -> None:
         """One pass over store and fleet. Deployments go on in the background."""
@@ -135,7 +136,7 @@ class ReconcileLoop:
 
     def _retire_old(self, observed: _Observed) -> None:
         """Remove versions that a newer one with ready replicas has replaced."""
-        newest = dict(observed.versions)
+        newest = dict(observed.versions.keys())
         for name, number in list(self._deploys):
             replaced_by = newest.get(name, number)
             if number < replaced_by and self._state.num_ready(name, replaced_by):

@@ -1,0 +1,96 @@
+"""FleetControl over a real channel: attach, watch, announce, detach, stop."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import grpc
+import pytest
+
+from services.controller.fleet_control import FleetControl
+from services.controller.fleet_state import FleetState
+from services.pb import fleet_v1_pb2 as fleet
+from services.pb import fleet_v1_pb2_grpc as fleet_grpc
+
+
+class _CountingReconciler:
+    def __init__(self) -> None:
+        self.num_calls = 0
+
+    async def reconcile_now(self) -> None:
+        self.num_calls += 1
+
+
+@dataclass
+class _Control:
+    stub: fleet_grpc.FleetControlStub
+    state: FleetState
+    reconciler: _CountingReconciler = field(default_factory=_CountingReconciler)
+    stop_requested: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@pytest.fixture
+async def control() -> AsyncIterator[_Control]:
+    server = grpc.aio.server()
+    port = server.add_insecure_port("127.0.0.1:0")
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        part = _Control(fleet_grpc.FleetControlStub(channel), FleetState("store", 7))
+        service = FleetControl(part.state, part.reconciler, part.stop_requested)
+        fleet_grpc.add_FleetControlServicer_to_server(service, server)
+        await server.start()
+        yield part
+        await server.stop(None)
+
+
+async def _next_where(watch: AsyncIterator[fleet.FleetSnapshot], num_replicas: int) -> None:
+    async with asyncio.timeout(10):
+        async for snapshot in watch:
+            if len(snapshot.replicas) == num_replicas:
+                return
+
+
+async def test_a_replica_is_listed_while_its_stream_is_open(control: _Control) -> None:
+    watch = control.stub.WatchEndpoints(fleet.WatchEndpointsRequest())
+    stream = control.stub.Attach()
+    await stream.write(fleet.ReplicaReport(replica_id="r", model_name="m", model_version=1))
+    await _next_where(watch, 1)
+    control.state.announce_engines("m", 1, "digest")
+    command = await stream.read()
+    assert command.engines_changed.master_digest == "digest"
+    stream.cancel()
+    await _next_where(watch, 0)
+
+
+async def test_a_finished_stream_withdraws_the_replica(control: _Control) -> None:
+    stream = control.stub.Attach()
+    await stream.write(fleet.ReplicaReport(replica_id="r", model_name="m", model_version=1))
+    await stream.done_writing()
+    assert await stream.read() == grpc.aio.EOF
+    assert not (await control.stub.GetFleet(fleet.GetFleetRequest())).replicas
+
+
+async def test_later_reports_replace_the_first(control: _Control) -> None:
+    watch = control.stub.WatchEndpoints(fleet.WatchEndpointsRequest())
+    stream = control.stub.Attach()
+    for state in (fleet.REPLICA_STATE_LOADING, fleet.REPLICA_STATE_READY):
+        await stream.write(
+            fleet.ReplicaReport(replica_id="r", model_name="m", model_version=1, state=state)
+        )
+    async with asyncio.timeout(10):
+        async for snapshot in watch:
+            if [r.state for r in snapshot.replicas] == [fleet.REPLICA_STATE_READY]:
+                break
+    stream.cancel()
+
+
+async def test_reconcile_and_shutdown_reach_their_parts(control: _Control) -> None:
+    await control.stub.Reconcile(fleet.ReconcileRequest())
+    assert control.reconciler.num_calls == 1
+    await control.stub.Shutdown(fleet.ShutdownRequest())
+    assert control.stop_requested.is_set()
+
+
+async def test_an_attach_without_a_report_ends(control: _Control) -> None:
+    stream = control.stub.Attach()
+    await stream.done_writing()
+    assert await stream.read() == grpc.aio.EOF
