@@ -8,8 +8,19 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-console = Console(highlight=False)
-error_console = Console(stderr=True, highlight=False)
+# A pipe has no width; wide tables keep one row per line there.
+_PIPE_WIDTH = 160
+
+
+def _console(*, is_error: bool) -> Console:
+    console = Console(stderr=is_error, highlight=False)
+    if not console.is_terminal:
+        console.width = _PIPE_WIDTH
+    return console
+
+
+console = _console(is_error=False)
+error_console = _console(is_error=True)
 
 
 def print_json(value: Any) -> None:

@@ -1,0 +1,1 @@
+"""The demo: a real sentence embedding model, its recipe and real sentences."""

@@ -1,0 +1,127 @@
+"""`smelt up`: a fleet on this host, with or without the demo."""
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+from services.cli.demo.run import MODEL, SOURCE, Answer, ask
+from services.cli.engines import print_engines
+from services.cli.fleet_file import RunningFleet
+from services.cli.local_fleet import LocalFleet, UpOptions
+from services.cli.output import console, print_json, print_table
+from services.cli.progress import Steps
+from services.cli.registry import open_registry
+from services.cli.settings import CliSettings
+from services.telemetry.ready import announce_ready, wait_ready
+
+# A first start may have to compile the fallback: minutes on two cores.
+MODEL_READY_TIMEOUT_S = 900.0
+DETACH_TIMEOUT_S = 1800.0
+_READY_FD_VARIABLE = "SMELT_READY_FD"
+
+
+def run_up(
+    settings: CliSettings,
+    options: UpOptions,
+    *,
+    is_demo: bool,
+    is_over_after_demo: bool,
+    is_detached: bool,
+    as_json: bool,
+) -> int:
+    """Serve until Ctrl-C; the exit code is 1 when an answer of the demo did not match.
+
+    Raises:
+        SmeltError: something did not start; the message says what and where its log is.
+    """
+    if is_detached:
+        return _detach(settings, as_json=as_json)
+    steps = Steps(is_quiet=as_json)
+    try:
+        if is_demo:
+            _prepare_demo(settings, steps)
+        with steps.step("Fleet"):
+            fleet = LocalFleet(settings, options).__enter__()
+        with fleet:
+            is_matched = not is_demo or _show_demo(settings, fleet, steps, as_json=as_json)
+            if is_over_after_demo:
+                return 0 if is_matched else 1
+            _say_serving(fleet.running, as_json=as_json)
+            fleet.serve_until_stopped()
+    except KeyboardInterrupt:
+        if not as_json:
+            console.print("stopped")
+        return 0
+
+
+def _prepare_demo(settings: CliSettings, steps: Steps) -> None:
+    """Export the model and build its engines; what is there already is kept."""
+    from services.cli.build import build_model
+    from services.cli.models import add_model
+
+    registry = open_registry(settings)
+    version = add_model(registry, MODEL, SOURCE, None, steps)
+    build_model(settings, registry, version, [], [], steps)
+
+
+def _show_demo(settings: CliSettings, fleet: LocalFleet, steps: Steps, *, as_json: bool) -> bool:
+    with steps.step("Replicas"):
+        fleet.wait_model_ready(MODEL, MODEL_READY_TIMEOUT_S)
+    with steps.step("Questions over gRPC, compared with sentence-transformers"):
+        answers = ask(fleet.running.grpc_address, settings.cache_dir / "demo")
+    if as_json:
+        print_json({"answers": [vars(answer) for answer in answers]})
+    else:
+        _print_answers(answers)
+        registry = open_registry(settings)
+        version = registry.model_version(MODEL)
+        print_engines(f"{MODEL} version {version.version}", registry.engines(version.master.digest))
+    return all(answer.is_matched for answer in answers)
+
+
+def _print_answers(answers: list[Answer]) -> None:
+    print_table("Answers", ("query", "nearest sentence", "cosine", "off reference", "matched"), [
+        (a.query, a.nearest, f"{a.cosine:.3f}", f"{a.cosine_distance:.1e}",
+         "yes" if a.is_matched else "NO")
+        for a in answers
+    ])  # fmt: skip
+
+
+def _say_serving(running: RunningFleet, *, as_json: bool) -> None:
+    ready_fd = int(os.environ.get(_READY_FD_VARIABLE, "-1"))
+    announce_ready(ready_fd, running.model_dump())
+    if as_json:
+        print_json(running.model_dump())
+    else:
+        console.print(
+            f"Serving KServe v2 on {running.grpc_address}, metrics on "
+            f"http://{running.metrics_address}/metrics. Ctrl-C stops."
+        )
+
+
+def _detach(settings: CliSettings, *, as_json: bool) -> int:
+    """Run the same command in a session of its own; return once it serves."""
+    arguments = [a for a in sys.argv[1:] if a != "--detach"]
+    read_fd, write_fd = os.pipe()
+    log_path = settings.run_dir / "up.log"
+    with log_path.open("wb") as log:
+        subprocess.Popen(
+            [sys.executable, "-m", "services.cli.main", *arguments],
+            env=dict(os.environ) | {_READY_FD_VARIABLE: str(write_fd)},
+            pass_fds=(write_fd,),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    os.close(write_fd)
+    running: dict[str, Any] = wait_ready(read_fd, DETACH_TIMEOUT_S, f"smelt up (log {log_path})")
+    if as_json:
+        print_json(running)
+    else:
+        console.print(
+            f"Serving KServe v2 on {running['grpc_address']}, metrics on "
+            f"http://{running['metrics_address']}/metrics. smelt down stops."
+        )
+    return 0

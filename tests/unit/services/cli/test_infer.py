@@ -1,0 +1,45 @@
+"""Requests from arrays and arrays from answers."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from services.cli import infer
+from services.contracts.errors import InvalidRequestError
+from services.pb import open_inference_v2_pb2 as pb
+
+
+def test_arrays_travel_raw_and_come_back_equal() -> None:
+    arrays = {"a": np.arange(6, dtype=np.int64).reshape(2, 3), "b": np.float32([[1.5]])}
+    request = infer.request_from_arrays("m", "3", arrays)
+    assert (request.model_name, request.model_version) == ("m", "3")
+    response = pb.ModelInferResponse()
+    for tensor, raw in zip(request.inputs, request.raw_input_contents, strict=True):
+        response.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+        response.raw_output_contents.append(raw)
+    back = infer.arrays_from_response(response)
+    assert back.keys() == arrays.keys()
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(back[name], array)
+        assert back[name].dtype == array.dtype
+
+
+def test_a_dtype_without_a_datatype_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="complex64"):
+        infer.request_from_arrays("m", "", {"x": np.zeros(1, np.complex64)})
+
+
+def test_an_input_file_is_read_or_the_fault_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.npy"
+    np.save(path, np.ones(2, np.float32))
+    name, array = infer._read_input(f"x=@{path}")
+    assert name == "x"
+    assert array.tolist() == [1, 1]
+    with pytest.raises(InvalidRequestError, match=r"expected NAME=@FILE\.npy"):
+        infer._read_input("x")
+    with pytest.raises(InvalidRequestError, match="No such file"):
+        infer._read_input(f"x=@{tmp_path / 'none.npy'}")
+    (tmp_path / "bad.npy").write_bytes(b"not an array")
+    with pytest.raises(InvalidRequestError, match="bad.npy"):
+        infer._read_input(f"x=@{tmp_path / 'bad.npy'}")

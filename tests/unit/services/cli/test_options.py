@@ -1,0 +1,50 @@
+"""The option list is a promise to users: this test is where a change to it shows."""
+
+import click
+import typer
+
+from services.cli.main import app
+
+EXPECTED = {
+    "build": ["--generation", "--json", "--kind", "--store", "NAME"],
+    "down": ["--json"],
+    "engines": ["--json", "--store", "MODEL"],
+    "infer": ["--address", "--input", "--json", "--version", "NAME"],
+    "models add": ["--json", "--recipe", "--store", "NAME", "SOURCE"],
+    "models list": ["--json", "--store"],
+    "status": ["--json"],
+    "up": [
+        "--demo", "--detach", "--exit-after-demo", "--generation", "--grpc-port", "--json",
+        "--metrics-port", "--store",
+    ],
+}  # fmt: skip
+
+
+def _options(command: click.Command) -> list[str]:
+    names = []
+    for parameter in command.params:
+        is_argument = parameter.param_type_name == "argument"
+        names.append((parameter.name or "").upper() if is_argument else parameter.opts[0])
+    return sorted(names)
+
+
+def _commands(group: click.Group, prefix: str = "") -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            found |= _commands(command, f"{prefix}{name} ")  # type: ignore[arg-type]
+        else:
+            found[prefix + name] = _options(command)
+    return found
+
+
+def test_every_command_has_exactly_these_options() -> None:
+    assert _commands(typer.main.get_command(app)) == EXPECTED  # type: ignore[arg-type]
+
+
+def test_every_command_can_print_json_and_is_explained() -> None:
+    group = typer.main.get_command(app)
+    for name, options in _commands(group).items():  # type: ignore[arg-type]
+        assert "--json" in options, name
+    for command in group.commands.values():  # type: ignore[attr-defined]
+        assert command.help, command.name
