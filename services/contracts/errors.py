@@ -7,6 +7,7 @@
     │   └── InvalidRecipeError         a recipe or fleet description has a wrong value
     ├── NotFoundError                  no such model, version, engine, blob or command target
     ├── NotReadyError                  it exists, but cannot serve now: starting, draining
+    │   └── ConnectionLostError    the connection to a replica broke; says what may be sent again
     ├── OverloadedError                a queue bound is reached; the caller may retry
     ├── DeadlineExceededError          the caller's deadline passed before an answer existed
     ├── UnsupportedFeatureError        a feature that is off or not offered here
@@ -49,11 +50,15 @@ class UnsupportedGraphError(InvalidModelError):
     """
 
     def __init__(self, reason: str, *, op_type: str = "", node: str = "", opset: int = 0) -> None:
-        """Compose the message from the parts that are known."""
-        where = f"{op_type}-{opset}" if op_type else "graph"
-        at = f" at node '{node}'" if node else ""
-        super().__init__(f"{where}{at}: {reason}")
+        """Keep the parts; a copy from another process is made of the same ones."""
+        super().__init__(reason)
         self.node, self.op_type, self.opset, self.reason = node, op_type, opset, reason
+
+    def __str__(self) -> str:
+        """The message, composed from the parts that are known."""
+        where = f"{self.op_type}-{self.opset}" if self.op_type else "graph"
+        at = f" at node '{self.node}'" if self.node else ""
+        return f"{where}{at}: {self.reason}"
 
 
 class InvalidRecipeError(InvalidRequestError):
@@ -66,6 +71,21 @@ class NotFoundError(SmeltError):
 
 class NotReadyError(SmeltError):
     """The thing exists but cannot serve now."""
+
+
+class ConnectionLostError(NotReadyError):
+    """The connection to a replica could not be made, or broke before the answer came.
+
+    Attributes:
+        may_have_run: False when the replica never had the whole request, so that sending it
+            elsewhere is always safe; True when it may have run, so that only a request which
+            changes nothing may be sent again.
+    """
+
+    def __init__(self, message: str, *, may_have_run: bool = True) -> None:
+        """Keep what a retry has to know beside the message."""
+        super().__init__(message)
+        self.may_have_run = may_have_run
 
 
 class OverloadedError(SmeltError):

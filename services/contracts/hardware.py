@@ -24,7 +24,7 @@ X86_ISA_FLAGS: dict[str, frozenset[str]] = {
     "amx": frozenset({"amx_tile", "amx_bf16", "amx_int8"}),
 }
 _X86_ISA_RANK = {isa: rank for rank, isa in enumerate(X86_ISA_FLAGS)}
-_CUDA = re.compile(r"cuda-sm(\d+)(\d)")
+_CUDA = re.compile(r"cuda-sm([1-9][0-9]*)([0-9])")
 _CPU = re.compile(r"cpu-([a-z0-9_]+?)-([a-z0-9_]+)")
 
 

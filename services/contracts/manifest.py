@@ -12,6 +12,8 @@ blobs/sha256/<digest>                     bytes
 
 from enum import StrEnum
 
+from pydantic import Field
+
 from services.contracts.build_key import BuildKey
 from services.contracts.document import Document
 from services.contracts.hardware import DeviceFacts
@@ -116,10 +118,10 @@ class Timing(Document):
 
     bucket: str
     sizes: dict[str, int]
-    p50_s: float
-    p95_s: float
+    p50_s: float = Field(gt=0)
+    p95_s: float = Field(gt=0)
     throughput: float
-    eager_p50_s: float
+    eager_p50_s: float = Field(gt=0)
 
     @property
     def speedup(self) -> float:

@@ -139,16 +139,17 @@ def _proof_fault(engine: PublishedEngine, device: DeviceFacts) -> str:
     return "" if runs_where_proven else f"proven on {proven_on}, not on {device.generation}"
 
 
-def _rank(engine: PublishedEngine, device: DeviceFacts) -> tuple[bool, bool, bool, float, str]:
+def _rank(engine: PublishedEngine, device: DeviceFacts) -> tuple[int, float, str]:
     """Sort key, smaller is better: exact device facts first, then speed, then digest."""
     key = engine.manifest.key
-    return (
-        key.generation != device.generation,
-        key.device_name not in ("", device.name),
-        key.driver not in ("", device.driver),
-        -mean_speedup(engine),
-        engine.digest,
+    # The weights put the facts in order: a wrong generation outweighs a wrong name, and so on.
+    inexactness = (
+        8 * (key.generation != device.generation)
+        + 4 * (key.device_name not in ("", device.name))
+        + 2 * (key.device_memory_gib not in (0, device.memory_gib))
+        + (key.driver not in ("", device.driver))
     )
+    return (inexactness, -mean_speedup(engine), engine.digest)
 
 
 def _best_explanation(rejections: list[Rejection]) -> FallbackReason:

@@ -85,11 +85,13 @@ def array_from_bytes(data: bytes | memoryview, datatype: str, shape: Sequence[in
     if any(dim < 0 for dim in shape):
         raise InvalidRequestError(f"shape {list(shape)} has a negative dimension")
     expected = math.prod(shape) * dtype.itemsize
-    if len(data) != expected:
+    view = memoryview(data)
+    if view.nbytes != expected:
         raise InvalidRequestError(
-            f"expected {expected} bytes for {datatype} {list(shape)}, got {len(data)}"
+            f"expected {expected} bytes for {datatype} {list(shape)}, got {view.nbytes}"
         )
-    return np.frombuffer(data, dtype=dtype).reshape(shape)
+    # Read-only whatever the buffer is: it belongs to a message, not to the model.
+    return np.frombuffer(view.toreadonly(), dtype=dtype).reshape(shape)
 
 
 def bytes_from_array(array: Array) -> bytes:

@@ -1,0 +1,223 @@
+"""The wire between gateway and replica: frames, their kinds and limits. Pure: no I/O here.
+
+A frame, big endian:
+
+    kind uint8 | flags uint8 | meta size uint16 | payload size uint32 | request id uint64
+    meta        a small struct of its kind, at most MAX_META_BYTES
+    payload     opaque bytes: a serialized request, answer or message
+
+| kind       | from    | meta                                   | payload             |
+|------------|---------|----------------------------------------|---------------------|
+| HELLO      | both    | magic, protocol version, token hash    | -                   |
+| INFER      | gateway | deadline, priority, model, version, trace | request          |
+| OK         | replica | -                                      | answer              |
+| ERROR      | replica | retry delay, class of contracts.errors | message             |
+| CANCEL     | gateway | -                                      | -                   |
+| STATISTICS | gateway | -                                      | request             |
+| PING       | gateway | -                                      | -                   |
+| PONG       | replica | -                                      | -                   |
+
+Each side opens with HELLO. A request id is the gateway's; INFER, STATISTICS and PING are
+answered once under the same id, in any order, or never when CANCEL came first. Id 0 is the
+connection's own: HELLO, and the ERROR that says why a connection is closed. No flag has a
+meaning in protocol version 1, so all must be 0.
+"""
+
+import enum
+import math
+import struct
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+from services.contracts import errors
+from services.contracts.errors import InvalidRequestError, OverloadedError, SmeltError
+
+PROTOCOL_VERSION = 1
+MAX_META_BYTES = 4096
+# What one gRPC message may hold, so that no request a client may send is refused here.
+MAX_PAYLOAD_BYTES = 2**31 - 1
+MAX_MESSAGE_CHARS = 4096
+CONNECTION_ID = 0
+NO_TOKEN = bytes(32)
+
+HEADER = struct.Struct("!BBHIQ")
+_HELLO = struct.Struct("!4sH32s")
+_INFER = struct.Struct("!dIHHH")
+_ERROR = struct.Struct("!d")
+_MAGIC = b"SMLT"
+_MAX_PRIORITY = 2**32 - 1
+
+Payload = bytes | bytearray
+
+
+class Kind(enum.IntEnum):
+    """What a frame is for."""
+
+    HELLO = 1
+    INFER = 2
+    OK = 3
+    ERROR = 4
+    CANCEL = 5
+    STATISTICS = 6
+    PING = 7
+    PONG = 8
+
+
+class Frame(NamedTuple):
+    """One frame as it came off the wire."""
+
+    kind: Kind
+    request_id: int
+    meta: bytes
+    payload: Payload
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InferFrame:
+    """One inference request, as a replica receives it.
+
+    Attributes:
+        model: name of the model.
+        version: version of the model, "" for the one that the replica serves.
+        deadline_s: seconds left when the frame was made, None without a deadline.
+        priority: 0 is the default; what other values mean is the batcher's.
+        trace: the caller's request id, for logs.
+        request: a serialized ModelInferRequest; a large one is a bytearray.
+    """
+
+    model: str
+    version: str
+    request: Payload
+    deadline_s: float | None = None
+    priority: int = 0
+    trace: str = ""
+
+
+def header(kind: Kind, request_id: int, meta_size: int, payload_size: int) -> bytes:
+    """The first bytes of a frame."""
+    return HEADER.pack(kind, 0, meta_size, payload_size, request_id)
+
+
+def check_header(fields: tuple[int, int, int, int, int], max_payload_bytes: int) -> Kind:
+    """The kind of a frame whose header fields are acceptable.
+
+    Raises:
+        InvalidRequestError: no peer of ours writes such a header, or the frame is too large.
+    """
+    kind, flags, meta_size, payload_size, request_id = fields
+    if kind not in _KINDS or flags or meta_size > MAX_META_BYTES:
+        raise InvalidRequestError(
+            f"data port: bytes are not a frame (kind {kind}, flags {flags}, meta {meta_size} "
+            f"bytes); wanted kind 1 to {len(Kind)}, flags 0, meta up to {MAX_META_BYTES} bytes: "
+            "is the peer a Smelt gateway or replica?"
+        )
+    if payload_size > max_payload_bytes:
+        raise InvalidRequestError(
+            f"data port: frame {request_id} of kind {Kind(kind).name} has {payload_size} bytes of "
+            f"payload, at most {max_payload_bytes} are taken here; send less, or raise the limit"
+        )
+    return _KINDS[kind]
+
+
+_KINDS = {int(kind): kind for kind in Kind}
+
+
+def encode_hello(token_hash: bytes = NO_TOKEN) -> bytes:
+    """Meta of HELLO; `token_hash` is the sha256 of a shared secret, or NO_TOKEN."""
+    return _HELLO.pack(_MAGIC, PROTOCOL_VERSION, token_hash)
+
+
+def decode_hello(frame: Frame) -> bytes:
+    """The peer's token hash.
+
+    Raises:
+        InvalidRequestError: the first frame is not a HELLO of this protocol.
+        UnsupportedFeatureError: the peer speaks another version of it.
+    """
+    if frame.kind is not Kind.HELLO or len(frame.meta) != _HELLO.size:
+        raise InvalidRequestError(
+            f"data port: the first frame is {frame.kind.name}, wanted HELLO of {_HELLO.size} bytes"
+        )
+    magic, version, token_hash = _HELLO.unpack(frame.meta)
+    if magic != _MAGIC:
+        raise InvalidRequestError(f"data port: HELLO begins with {magic!r}, wanted {_MAGIC!r}")
+    if version != PROTOCOL_VERSION:
+        raise errors.UnsupportedFeatureError(
+            f"data port: the peer speaks frame protocol {version}, this process "
+            f"{PROTOCOL_VERSION}; run gateway and replica of one release"
+        )
+    return bytes(token_hash)
+
+
+def encode_infer(frame: InferFrame) -> bytes:
+    """Meta of INFER.
+
+    Raises:
+        InvalidRequestError: names too long, priority out of range, or deadline not a number.
+    """
+    deadline_s = math.inf if frame.deadline_s is None else frame.deadline_s
+    texts = [text.encode() for text in (frame.model, frame.version, frame.trace)]
+    size = _INFER.size + sum(map(len, texts))
+    if (
+        size > MAX_META_BYTES
+        or not 0 <= frame.priority <= _MAX_PRIORITY
+        or deadline_s != deadline_s
+    ):
+        raise InvalidRequestError(
+            f"request for model '{frame.model[:64]}': names have {size - _INFER.size} bytes, "
+            f"priority is {frame.priority}, deadline {deadline_s}; wanted at most "
+            f"{MAX_META_BYTES - _INFER.size} bytes, 0 to {_MAX_PRIORITY}, a number of seconds"
+        )
+    return _INFER.pack(deadline_s, frame.priority, *map(len, texts)) + b"".join(texts)
+
+
+def decode_infer(frame: Frame) -> InferFrame:
+    """The request in an INFER frame.
+
+    Raises:
+        InvalidRequestError: the meta does not hold what it says.
+    """
+    meta = frame.meta
+    try:
+        deadline_s, priority, model, version, trace = _INFER.unpack_from(meta)
+        ends = (_INFER.size + model, _INFER.size + model + version)
+        if ends[1] + trace != len(meta):
+            raise ValueError(f"names end at {ends[1] + trace}")
+        return InferFrame(
+            model=meta[_INFER.size : ends[0]].decode(),
+            version=meta[ends[0] : ends[1]].decode(),
+            trace=meta[ends[1] :].decode(),
+            deadline_s=None if deadline_s == math.inf else deadline_s,
+            priority=priority,
+            request=frame.payload,
+        )
+    except (struct.error, ValueError) as error:
+        raise InvalidRequestError(
+            f"data port: meta of INFER {frame.request_id} ({len(meta)} bytes) is broken: {error}"
+        ) from error
+
+
+def encode_error(error: SmeltError) -> tuple[bytes, bytes]:
+    """Meta and payload of ERROR; a message beyond MAX_MESSAGE_CHARS is cut."""
+    retry_after_s = error.retry_after_s if isinstance(error, OverloadedError) else 0.0
+    meta = _ERROR.pack(retry_after_s) + type(error).__name__.encode()
+    return meta, str(error)[:MAX_MESSAGE_CHARS].encode(errors="replace")
+
+
+def decode_error(frame: Frame) -> SmeltError:
+    """The error in an ERROR frame, of class SmeltError when its own is not known here."""
+    name = frame.meta[_ERROR.size :].decode(errors="replace")
+    message = frame.payload.decode(errors="replace")
+    error = _error_class(name)(message)
+    if isinstance(error, OverloadedError) and len(frame.meta) >= _ERROR.size:
+        (error.retry_after_s,) = _ERROR.unpack_from(frame.meta)
+    return error
+
+
+def _error_class(name: str) -> type[SmeltError]:
+    """The class of that name, or its nearest ancestor that shows a message as it was given."""
+    named, plain_str = getattr(errors, name, None), cast("object", SmeltError.__str__)
+    for known in named.__mro__ if isinstance(named, type) else ():
+        if issubclass(known, SmeltError) and known.__str__ is plain_str:
+            return known
+    return SmeltError

@@ -1,0 +1,33 @@
+"""The registry: masters, model versions, engines, proofs and build records in one store.
+
+All that other parts do with the store. Whatever is listed here is whole: a document is
+created only after everything that it names, and never changes afterwards.
+"""
+
+from pathlib import Path
+
+from services.contracts.cache import FileCache
+from services.contracts.manifest import BlobRef, MasterRecord, PublishedEngine
+from services.contracts.registry_engines import EngineRegistry
+from services.contracts.registry_models import ModelRegistry
+from services.contracts.store import ArtifactStore
+
+
+class Registry(ModelRegistry, EngineRegistry):
+    """Everything published, and its files on this disk; safe to share between threads."""
+
+    def __init__(self, store: ArtifactStore, cache_dir: Path) -> None:
+        super().__init__(store)
+        self._cache = FileCache(store, cache_dir)
+
+    def materialise_master(self, record: MasterRecord) -> Path:
+        """A folder with the master's files, verified; raises as `FileCache.folder` does."""
+        return self._cache.folder(record.files)
+
+    def materialise_engine(self, engine: PublishedEngine) -> Path:
+        """A folder with the engine's files, verified; raises as `FileCache.folder` does."""
+        return self._cache.folder(engine.manifest.files)
+
+    def materialise_samples(self, ref: BlobRef) -> Path:
+        """A model's samples as one .npz file, verified; raises as `FileCache.file` does."""
+        return self._cache.file(ref, ".npz")

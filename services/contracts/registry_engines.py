@@ -1,0 +1,138 @@
+"""Engines, their proofs and build records in the store."""
+
+import hashlib
+import logging
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from services.contracts.errors import (
+    AlreadyPublishedError,
+    CorruptBlobError,
+    InvalidRequestError,
+    NotFoundError,
+    StoreError,
+)
+from services.contracts.manifest import BuildRecord, EngineManifest, Proof, PublishedEngine
+from services.contracts.records import RecordKeeper, numbered_key, revision_numbers
+from services.contracts.store import put_files
+
+_logger = logging.getLogger(__name__)
+_ENGINES = "engines/"
+_MANIFEST_KEY = re.compile(r"engines/([0-9a-f]{64})/manifest\.json")
+
+
+class EngineRegistry(RecordKeeper):
+    """Publishes engines with their proofs, and finds them."""
+
+    def publish_engine(
+        self, manifest: EngineManifest, files: Mapping[str, Path], proof: Proof
+    ) -> PublishedEngine:
+        """Publish an engine: its files, its proof, and last the manifest that makes it visible.
+
+        `manifest.files` may be empty: it is filled from `files`.
+
+        Raises:
+            AlreadyPublishedError: the build key has an engine; nothing was overwritten.
+            CorruptBlobError: the manifest names other digests than the files have.
+        """
+        digest = manifest.key.digest()
+        if _manifest_key(digest) in self._records.keys(_engine_prefix(digest)):
+            raise AlreadyPublishedError(f"engine {digest} is published already")
+        refs = put_files(self._store, files)
+        if manifest.files and manifest.files != refs:
+            raise CorruptBlobError(f"engine {digest}: its files are not those of its manifest")
+        manifest = manifest.model_copy(update={"files": refs})
+        self._records.append(_proofs_prefix(digest, manifest.canonical_json()), proof)
+        self._records.create(_manifest_key(digest), manifest)
+        return PublishedEngine(digest=digest, manifest=manifest, proof=proof)
+
+    def add_proof(self, digest: str, proof: Proof) -> PublishedEngine:
+        """Add a newer proof to an engine; from now on it is the one that counts.
+
+        Raises:
+            NotFoundError: no such engine.
+        """
+        manifest_bytes = self._records.read_bytes(_manifest_key(digest))
+        self._records.append(_proofs_prefix(digest, manifest_bytes), proof)
+        return self._engine(digest, self._records.keys(_engine_prefix(digest)))
+
+    def engines(self, master_digest: str | None = None) -> list[PublishedEngine]:
+        """All engines, or those of one master, by digest.
+
+        An engine that this version of Smelt cannot read is left out with a warning: a newer
+        compiler must not stop the fleet.
+        """
+        keys = self._records.keys(_ENGINES)
+        found: list[PublishedEngine] = []
+        for digest in _engine_digests(keys):
+            try:
+                engine = self._engine(digest, keys)
+            except StoreError as error:
+                _logger.warning("engine %s left out: %s", digest, error)
+                continue
+            if master_digest in (None, engine.manifest.key.master_digest):
+                found.append(engine)
+        return found
+
+    def engine(self, digest: str) -> PublishedEngine:
+        """One engine by its digest or any prefix of it that names only one.
+
+        Raises:
+            NotFoundError: none begins with it.
+            InvalidRequestError: several begin with it; names them.
+        """
+        keys = self._records.keys(_ENGINES)
+        known = _engine_digests(keys)
+        matches = [candidate for candidate in known if candidate.startswith(digest)]
+        if not matches:
+            raise NotFoundError(f"engine '{digest}' not found among {len(known)} engines")
+        if len(matches) > 1:
+            raise InvalidRequestError(
+                f"engine '{digest}' is ambiguous, give more digits: {', '.join(matches)}"
+            )
+        return self._engine(matches[0], keys)
+
+    def record_build(self, record: BuildRecord) -> None:
+        """Keep what happened in one attempt to build a key."""
+        self._records.append(_builds_prefix(record.key.digest()), record)
+
+    def build_records(self, key_digest: str) -> list[BuildRecord]:
+        """All attempts to build a key, oldest first."""
+        prefix = _builds_prefix(key_digest)
+        numbers = self._records.numbers(prefix)
+        return [self._records.read(numbered_key(prefix, n), BuildRecord) for n in numbers]
+
+    def _engine(self, digest: str, keys: list[str]) -> PublishedEngine:
+        manifest_key = _manifest_key(digest)
+        proofs = _proofs_prefix(digest, self._records.read_bytes(manifest_key))
+        numbers = revision_numbers(keys, proofs)
+        if not numbers:
+            raise StoreError(f"engine {digest} has no proof below '{proofs}': was one deleted?")
+        return PublishedEngine(
+            digest=digest,
+            manifest=self._records.read(manifest_key, EngineManifest),
+            proof=self._records.read(numbered_key(proofs, numbers[-1]), Proof),
+        )
+
+
+def _engine_digests(keys: list[str]) -> list[str]:
+    return [match[1] for key in keys if (match := _MANIFEST_KEY.fullmatch(key))]
+
+
+def _engine_prefix(digest: str) -> str:
+    return f"{_ENGINES}{digest}/"
+
+
+def _manifest_key(digest: str) -> str:
+    return f"{_engine_prefix(digest)}manifest.json"
+
+
+def _proofs_prefix(digest: str, manifest_bytes: bytes) -> str:
+    # A proof is about bytes, not about a key: proofs of a publisher that died or lost the
+    # race for this key must never count for the engine that another one published.
+    return f"{_engine_prefix(digest)}proofs/{hashlib.sha256(manifest_bytes).hexdigest()}/"
+
+
+def _builds_prefix(key_digest: str) -> str:
+    return f"builds/{key_digest}/"

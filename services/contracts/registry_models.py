@@ -1,0 +1,198 @@
+"""Masters and model versions in the store."""
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from services.contracts.errors import AlreadyPublishedError, InvalidRequestError, NotFoundError
+from services.contracts.manifest import MasterRecord, ModelVersion
+from services.contracts.recipe import Recipe
+from services.contracts.records import RecordKeeper, numbered_key
+from services.contracts.store import put_files
+from services.contracts.tensors import TensorSpec
+
+_MODEL_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,99}")
+
+
+class OpenedMaster(Protocol):
+    """A master on this disk, as the compiler opens it; see MasterRecord for the meanings."""
+
+    @property
+    def digest(self) -> str:
+        """Canonical digest over normalised graph and weights."""
+        ...
+
+    @property
+    def files(self) -> Mapping[str, Path]:
+        """Files by name; `model.onnx` is the entry."""
+        ...
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """Inputs in graph order."""
+        ...
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """Outputs in graph order."""
+        ...
+
+    @property
+    def opset(self) -> int:
+        """Version of the default domain."""
+        ...
+
+    @property
+    def num_parameters(self) -> int:
+        """Elements over all initialisers."""
+        ...
+
+
+class ModelRegistry(RecordKeeper):
+    """Publishes masters and numbered versions of named models, and finds them."""
+
+    def publish_master(self, opened: OpenedMaster) -> MasterRecord:
+        """Store a master's files, then its record; one that is there is returned as it is.
+
+        Raises:
+            AlreadyPublishedError: the digest is there and names a master with another
+                interface; the digest is wrong.
+        """
+        key = f"masters/{opened.digest}.json"
+        try:
+            known = self._records.read(key, MasterRecord)
+        except NotFoundError:
+            known = self._create_master(key, opened)
+        if not _is_same_interface(known, opened):
+            raise AlreadyPublishedError(
+                f"master {opened.digest} is published with other inputs, outputs or opset: "
+                "its digest does not cover them; nothing was overwritten"
+            )
+        return known
+
+    def add_model_version(
+        self,
+        *,
+        name: str,
+        master: MasterRecord,
+        recipe: Recipe,
+        source: str,
+        source_fingerprint: str,
+        samples: Path | None = None,
+    ) -> ModelVersion:
+        """Publish the next version of a model; one that repeats the latest returns the latest.
+
+        Raises:
+            InvalidRequestError: the name has characters that cannot stand in a key.
+        """
+        _check_model_name(name)
+        samples_ref = self._store.put_blob(samples) if samples else None
+        while True:
+            latest = self._latest(name)
+            version = ModelVersion(
+                name=name,
+                version=latest.version + 1 if latest else 1,
+                master=master,
+                recipe=recipe,
+                source=source,
+                source_fingerprint=source_fingerprint,
+                samples=samples_ref,
+                created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            )
+            if latest and _is_repeat(latest, version):
+                return latest
+            try:
+                self._store.create(_version_key(name, version.version), version.canonical_json())
+            except AlreadyPublishedError:
+                continue  # another publisher took the number: look at what it published
+            return version
+
+    def model_names(self) -> list[str]:
+        """Names of all models, sorted."""
+        return sorted({key.split("/")[1] for key in self._records.keys("models/")})
+
+    def versions(self, name: str) -> list[ModelVersion]:
+        """All versions of a model, oldest first; empty for an unknown model."""
+        _check_model_name(name)
+        numbers = self._records.numbers(_versions_prefix(name))
+        return [self._records.read(_version_key(name, n), ModelVersion) for n in numbers]
+
+    def model_version(self, name: str, version: int | None = None) -> ModelVersion:
+        """One version of a model, the latest when none is given.
+
+        Raises:
+            NotFoundError: says which models or versions exist.
+        """
+        by_number = {found.version: found for found in self.versions(name)}
+        if not by_number:
+            known = ", ".join(self.model_names()) or "none"
+            raise NotFoundError(f"model '{name}' not found; there are: {known}")
+        wanted = max(by_number) if version is None else version
+        if wanted not in by_number:
+            known = ", ".join(map(str, by_number))
+            raise NotFoundError(f"model '{name}' has no version {wanted}; there are: {known}")
+        return by_number[wanted]
+
+    def find_source(self, fingerprint: str) -> ModelVersion | None:
+        """The newest version of any model that was made from this source."""
+        matches = (
+            version
+            for name in self.model_names()
+            for version in self.versions(name)
+            if version.source_fingerprint == fingerprint
+        )
+        return max(matches, key=lambda version: version.created_at, default=None)
+
+    def _create_master(self, key: str, opened: OpenedMaster) -> MasterRecord:
+        record = MasterRecord(
+            digest=opened.digest,
+            files=put_files(self._store, opened.files),
+            inputs=opened.inputs,
+            outputs=opened.outputs,
+            opset=opened.opset,
+            num_parameters=opened.num_parameters,
+        )
+        try:
+            self._records.create(key, record)
+        except AlreadyPublishedError:
+            # Another publisher was faster; one digest may stand for other bytes of the same
+            # graph (another serialiser), so its record counts, not ours.
+            return self._records.read(key, MasterRecord)
+        return record
+
+    def _latest(self, name: str) -> ModelVersion | None:
+        numbers = self._records.numbers(_versions_prefix(name))
+        if not numbers:
+            return None
+        return self._records.read(_version_key(name, numbers[-1]), ModelVersion)
+
+
+def _check_model_name(name: str) -> None:
+    if not _MODEL_NAME.fullmatch(name):
+        raise InvalidRequestError(
+            f"model name '{name}': expected 1 to 100 of a-z 0-9 _ . - with a letter or digit first"
+        )
+
+
+def _is_same_interface(record: MasterRecord, opened: OpenedMaster) -> bool:
+    wanted = (tuple(opened.inputs), tuple(opened.outputs), opened.opset)
+    return (record.inputs, record.outputs, record.opset) == wanted
+
+
+def _is_repeat(latest: ModelVersion, version: ModelVersion) -> bool:
+    """Whether publishing would say nothing new; the master differs after a better export."""
+    return (
+        latest.source_fingerprint == version.source_fingerprint
+        and latest.recipe == version.recipe
+        and latest.master.digest == version.master.digest
+    )
+
+
+def _versions_prefix(name: str) -> str:
+    return f"models/{name}/versions/"
+
+
+def _version_key(name: str, version: int) -> str:
+    return numbered_key(_versions_prefix(name), version)

@@ -1,0 +1,1 @@
+"""The gRPC front: KServe v2 in, framed requests out to replicas."""

@@ -1,0 +1,247 @@
+"""One multiplexed connection from a gateway to a replica.
+
+Many requests are in flight on it at once; answers come in any order. A cancelled request
+tells the replica so. When the connection is lost every request on it fails at once with
+ConnectionLostError, which says whether the replica may have run it.
+"""
+
+import asyncio
+import itertools
+
+from services.contracts.errors import (
+    ConnectionLostError,
+    DeadlineExceededError,
+    InvalidRequestError,
+    SmeltError,
+)
+from services.contracts.frame_protocol import FrameProtocol, parse_address
+from services.contracts.frames import (
+    CONNECTION_ID,
+    MAX_PAYLOAD_BYTES,
+    NO_TOKEN,
+    Frame,
+    InferFrame,
+    Kind,
+    Payload,
+    decode_error,
+    encode_infer,
+)
+from services.pb import open_inference_v2_pb2 as pb
+
+__all__ = ["ConnectionLostError", "ReplicaConnection", "connect"]
+
+
+class ReplicaConnection(FrameProtocol):
+    """The gateway's end; make one with `connect`."""
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        token_hash: bytes = NO_TOKEN,
+        max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+    ) -> None:
+        super().__init__(token_hash=token_hash, max_payload_bytes=max_payload_bytes)
+        loop = asyncio.get_running_loop()
+        self._address = address
+        self._ids = itertools.count(CONNECTION_ID + 1)
+        self._waiting: dict[int, asyncio.Future[Payload]] = {}
+        self._ready: asyncio.Future[None] = loop.create_future()
+        # Whoever opened the connection may have given up before it failed.
+        self._ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
+        self._lost: asyncio.Future[None] = loop.create_future()
+        self._reason: SmeltError | None = None
+
+    @property
+    def num_in_flight(self) -> int:
+        """Requests that were sent and are not answered."""
+        return len(self._waiting)
+
+    async def infer(
+        self,
+        request: bytes,
+        timeout_s: float | None = None,
+        *,
+        model: str = "",
+        version: str = "",
+        priority: int = 0,
+        trace: str = "",
+    ) -> bytes:
+        """Sends a serialized ModelInferRequest and returns the serialized answer.
+
+        Args:
+            request: opaque here.
+            timeout_s: seconds left until nobody wants the answer; the replica is told.
+            model: name of the model, where the replica serves several.
+            version: its version, "" for the one the replica serves.
+            priority: for the replica's batcher.
+            trace: the caller's request id, for the replica's log.
+
+        Raises:
+            ConnectionLostError: the replica is gone; see `may_have_run`.
+            DeadlineExceededError: `timeout_s` passed first.
+            InvalidRequestError: the request is too large or its names too long to be sent.
+            SmeltError: what the replica answered, in its class.
+        """
+        if timeout_s is not None and timeout_s <= 0:
+            raise DeadlineExceededError("the deadline passed before the request was sent")
+        frame = InferFrame(
+            model=model,
+            version=version,
+            request=request,
+            deadline_s=timeout_s,
+            priority=priority,
+            trace=trace,
+        )
+        try:
+            return bytes(await self._ask(Kind.INFER, encode_infer(frame), request, timeout_s))
+        except TimeoutError as error:
+            raise DeadlineExceededError(
+                f"replica at {self._address} gave no answer within {timeout_s} s"
+            ) from error
+
+    async def statistics(self) -> pb.ModelStatistics:
+        """What the replica has counted; raises as `infer`."""
+        answer = await self._ask(Kind.STATISTICS)
+        return pb.ModelStatistics.FromString(bytes(answer))
+
+    async def ping(self) -> None:
+        """Returns when the replica's event loop has answered; raises ConnectionLostError."""
+        await self._ask(Kind.PING)
+
+    async def wait_lost(self) -> None:
+        """Returns when the connection is gone, whoever closed it."""
+        await asyncio.shield(self._lost)
+
+    async def wait_ready(self) -> None:
+        """Returns when the replica has said HELLO; raises what it refused us with."""
+        await asyncio.shield(self._ready)
+
+    async def _ask(
+        self, kind: Kind, meta: bytes = b"", payload: bytes = b"", timeout_s: float | None = None
+    ) -> Payload:
+        self._check_size(payload)
+        loop = asyncio.get_running_loop()
+        expires_s = None if timeout_s is None else loop.time() + timeout_s
+        if self._is_paused:
+            async with asyncio.timeout_at(expires_s):
+                await self.writable()
+        if not self.is_open:
+            raise self._lost_error(may_have_run=False)
+        request_id = next(self._ids)
+        future: asyncio.Future[Payload] = loop.create_future()
+        self._waiting[request_id] = future
+        self.send(kind, request_id, meta, payload)
+        # A bare timer, as asyncio.timeout costs as much as all else here.
+        timer = expires_s and loop.call_at(expires_s, self._expire, request_id)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self._give_up(request_id)
+            raise
+        finally:
+            if timer:
+                timer.cancel()
+
+    def _expire(self, request_id: int) -> None:
+        future = self._give_up(request_id)
+        if future is not None and not future.done():
+            future.set_exception(TimeoutError())
+
+    def _give_up(self, request_id: int) -> asyncio.Future[Payload] | None:
+        """Forgets a request that is not answered yet, and lets the replica forget it too."""
+        future = self._waiting.pop(request_id, None)
+        if future is not None:
+            self.send(Kind.CANCEL, request_id)
+        return future
+
+    def _check_size(self, payload: bytes) -> None:
+        # The replica would have to close the connection, and with it fail everyone else.
+        if len(payload) > self._max_payload_bytes:
+            raise InvalidRequestError(
+                f"request of {len(payload)} bytes: at most {self._max_payload_bytes} bytes go to a "
+                "replica in one piece; send less at once"
+            )
+
+    def _lost_error(self, *, may_have_run: bool) -> ConnectionLostError:
+        why = self._reason or "it closed the connection or died"
+        return ConnectionLostError(
+            f"connection to replica at {self._address} is lost: {why}", may_have_run=may_have_run
+        )
+
+    # ---- what FrameProtocol calls
+
+    def refuse(self, error: SmeltError) -> None:
+        """The replica sends what no replica sends."""
+        self._reason = error
+        super().refuse(error)
+
+    def opened(self) -> None:
+        """The replica said HELLO."""
+        self._ready.set_result(None)
+
+    def frame_received(self, frame: Frame) -> None:
+        """Wakes the request that a frame answers; an answer after CANCEL has no request."""
+        if frame.request_id == CONNECTION_ID and frame.kind is Kind.ERROR:
+            self._reason = decode_error(frame)
+            return
+        if frame.kind not in (Kind.OK, Kind.ERROR, Kind.PONG):
+            super().frame_received(frame)
+        future = self._waiting.pop(frame.request_id, None)
+        if future is None or future.done():
+            return
+        if frame.kind is Kind.ERROR:
+            future.set_exception(decode_error(frame))
+        else:
+            future.set_result(frame.payload)
+
+    def closed(self, error: Exception | None) -> None:
+        """Fails everything that waits."""
+        if self._reason is None and error is not None:
+            self._reason = SmeltError(str(error))
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            if not future.done():
+                future.set_exception(self._lost_error(may_have_run=True))
+        if not self._ready.done():
+            self._ready.set_exception(self._reason or self._lost_error(may_have_run=False))
+        if not self._lost.done():
+            self._lost.set_result(None)
+
+
+async def connect(
+    address: str,
+    *,
+    token_hash: bytes = NO_TOKEN,
+    max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+    timeout_s: float = 5.0,
+) -> ReplicaConnection:
+    """Opens a connection to `host:port` or `unix:/path`, HELLO included.
+
+    Raises:
+        ConnectionLostError: nobody listens there, nobody answers within `timeout_s`, or the
+            replica refuses us: another protocol version, another token.
+        InvalidRequestError: the address is malformed.
+    """
+    parts = parse_address(address)
+    connection = ReplicaConnection(
+        address, token_hash=token_hash, max_payload_bytes=max_payload_bytes
+    )
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(timeout_s):
+            if isinstance(parts, str):
+                await loop.create_unix_connection(lambda: connection, parts)
+            else:
+                await loop.create_connection(lambda: connection, *parts)
+            await connection.wait_ready()
+    except (OSError, SmeltError) as error:
+        connection.abort()
+        why = f"nothing came within {timeout_s} s" if isinstance(error, TimeoutError) else error
+        raise ConnectionLostError(
+            f"no connection to replica at {address}: {why}", may_have_run=False
+        ) from error
+    except asyncio.CancelledError:
+        connection.abort()
+        raise
+    return connection

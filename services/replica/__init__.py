@@ -1,0 +1,1 @@
+"""A replica: one model version on one device, behind its own data port."""

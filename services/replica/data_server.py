@@ -1,0 +1,198 @@
+"""The data port of a replica: frames in, an async handler, frames out.
+
+Listens on any number of TCP and unix addresses. Each request runs in a task of its own, so
+answers leave in the order they are ready. A request ends without an answer when the gateway
+cancels it or its connection is lost; its handler then sees CancelledError.
+"""
+
+import asyncio
+import hmac
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from services.contracts.errors import InvalidRequestError, NotReadyError, SmeltError
+from services.contracts.frame_protocol import FrameProtocol, parse_address
+from services.contracts.frames import (
+    CONNECTION_ID,
+    MAX_PAYLOAD_BYTES,
+    NO_TOKEN,
+    Frame,
+    InferFrame,
+    Kind,
+    decode_infer,
+    encode_error,
+)
+
+logger = logging.getLogger(__name__)
+
+# How long a gateway may take to read the last answers.
+_CLOSE_TIMEOUT_S = 1.0
+
+InferHandler = Callable[[InferFrame], Awaitable[bytes]]
+StatisticsHandler = Callable[[], Awaitable[bytes]]
+
+
+class DataServer:
+    """Serves a replica's handlers to gateways.
+
+    Attributes:
+        addresses: where it listens, in the form `connect` of the gateway takes.
+    """
+
+    def __init__(
+        self,
+        infer: InferHandler,
+        statistics: StatisticsHandler,
+        *,
+        token_hash: bytes = NO_TOKEN,
+        max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+    ) -> None:
+        """Nothing listens yet.
+
+        Args:
+            infer: answers a request with a serialized ModelInferResponse; what it raises of
+                SmeltError reaches the gateway in its class, anything else as a bare failure.
+            statistics: answers with a serialized ModelStatistics.
+            token_hash: sha256 of the secret that gateways must know; NO_TOKEN takes any.
+            max_payload_bytes: larger requests are refused, with their connection.
+        """
+        self.addresses: list[str] = []
+        self.infer, self.statistics = infer, statistics
+        self.token_hash, self.max_payload_bytes = token_hash, max_payload_bytes
+        self.is_draining = False
+        self._servers: list[asyncio.Server] = []
+        self._connections: set[GatewayConnection] = set()
+
+    async def listen(self, address: str) -> str:
+        """Listens on `host:port` or `unix:/path` and returns the address; port 0 takes a free one.
+
+        Raises:
+            InvalidRequestError: the address is malformed or cannot be had.
+        """
+        parts = parse_address(address)
+        loop = asyncio.get_running_loop()
+        try:
+            if isinstance(parts, str):
+                server = await loop.create_unix_server(self._accepted, parts)
+                # Whoever may write to the socket may use the replica.
+                await asyncio.to_thread(Path(parts).chmod, 0o600)
+            else:
+                server = await loop.create_server(self._accepted, *parts)
+                address = f"{address.rpartition(':')[0]}:{server.sockets[0].getsockname()[1]}"
+        except OSError as error:
+            raise InvalidRequestError(
+                f"data port cannot listen on {address}: {error}; choose another address"
+            ) from error
+        self._servers.append(server)
+        self.addresses.append(address)
+        return address
+
+    async def close(self, grace_s: float = 0.0) -> None:
+        """Refuses new requests, waits up to `grace_s` for those in flight, closes all."""
+        self.is_draining = True
+        for server in self._servers:
+            server.close()
+        tasks = [task for c in self._connections for task in c.tasks.values()]
+        if tasks and grace_s > 0:
+            await asyncio.wait(tasks, timeout=grace_s)
+        gone = [connection.gone for connection in self._connections]
+        for connection in list(self._connections):
+            connection.close()
+        if gone:
+            await asyncio.wait(gone, timeout=_CLOSE_TIMEOUT_S)
+        for connection in list(self._connections):
+            connection.abort()
+        for address in self.addresses:
+            if address.startswith("unix:"):
+                path = Path(address.removeprefix("unix:"))
+                await asyncio.to_thread(path.unlink, missing_ok=True)
+
+    def _accepted(self) -> "GatewayConnection":
+        return GatewayConnection(self, self._connections)
+
+
+class GatewayConnection(FrameProtocol):
+    """The replica's end of one gateway's connection.
+
+    Attributes:
+        tasks: the requests in flight, by the gateway's id.
+        gone: done when the connection is.
+    """
+
+    def __init__(self, server: DataServer, register: set["GatewayConnection"]) -> None:
+        super().__init__(token_hash=NO_TOKEN, max_payload_bytes=server.max_payload_bytes)
+        self.tasks: dict[int, asyncio.Task[None]] = {}
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._server, self._register = server, register
+        register.add(self)
+
+    def check_token(self, token_hash: bytes) -> None:
+        """Takes a gateway that knows the secret."""
+        wanted = self._server.token_hash
+        if wanted != NO_TOKEN and not hmac.compare_digest(wanted, token_hash):
+            raise InvalidRequestError(
+                "data port: the gateway's token is not the replica's; start both with one token"
+            )
+
+    def frame_received(self, frame: Frame) -> None:
+        """Starts, cancels or answers a request."""
+        match frame.kind:
+            case Kind.INFER | Kind.STATISTICS:
+                self._start(frame)
+            case Kind.CANCEL:
+                if task := self.tasks.get(frame.request_id):
+                    task.cancel()
+            case Kind.PING:
+                self.send(Kind.PONG, frame.request_id)
+            case _:
+                super().frame_received(frame)
+
+    def _start(self, frame: Frame) -> None:
+        request_id = frame.request_id
+        if request_id in self.tasks or request_id == CONNECTION_ID:
+            raise InvalidRequestError(f"data port: request id {request_id} is in use")
+        task = asyncio.get_running_loop().create_task(self._run(frame))
+        self.tasks[request_id] = task
+        # Not in the task itself: one that is cancelled before its first step never runs.
+        task.add_done_callback(lambda _: self.tasks.pop(request_id))
+
+    async def _run(self, frame: Frame) -> None:
+        """Answers one request, whatever happens, unless it is cancelled."""
+        try:
+            self.send(Kind.OK, frame.request_id, b"", await self._answer(frame))
+        except SmeltError as error:
+            self.send(Kind.ERROR, frame.request_id, *encode_error(error))
+        except Exception:
+            logger.exception("request %d failed without a reason of ours", frame.request_id)
+            failure = SmeltError("the replica failed; its log says why")
+            self.send(Kind.ERROR, frame.request_id, *encode_error(failure))
+
+    async def _answer(self, frame: Frame) -> bytes:
+        if frame.kind is Kind.STATISTICS:
+            return await self._server.statistics()
+        if self._server.is_draining:
+            raise NotReadyError("this replica is draining; send the request to another one")
+        return await self._server.infer(decode_infer(frame))
+
+    def pause_writing(self) -> None:
+        """A gateway that does not read answers may not send requests either."""
+        super().pause_writing()
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """The gateway has caught up."""
+        super().resume_writing()
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def closed(self, error: Exception | None) -> None:
+        """Nobody waits for the answers any more."""
+        if error is not None:
+            logger.info("gateway connection lost: %s", error)
+        self._register.discard(self)
+        for task in list(self.tasks.values()):
+            task.cancel()
+        if not self.gone.done():
+            self.gone.set_result(None)

@@ -1,0 +1,112 @@
+"""Small documents for the tests of the contracts; every field that matters can be changed."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from services.contracts.build_key import BuildKey
+from services.contracts.hardware import DeviceFacts
+from services.contracts.kinds import EngineKind, Precision
+from services.contracts.manifest import (
+    EngineManifest,
+    Proof,
+    ProofOutcome,
+    PublishedEngine,
+    Timing,
+)
+from services.contracts.recipe import Bucket, DimRange
+from services.contracts.tensors import TensorSpec
+
+
+def build_key(**changes: Any) -> BuildKey:
+    """A complete key, with changes."""
+    fields: dict[str, Any] = {
+        "master_digest": "a" * 64,
+        "kind": EngineKind.TENSORRT,
+        "precision": Precision.FP16,
+        "calibration_digest": "",
+        "buckets": (Bucket(dims={"batch": DimRange(min=1, opt=4, max=8)}),),
+        "builder_options": {"optimization_level": "3"},
+        "generation": "cuda-sm90",
+        "device_name": "NVIDIA H200",
+        "device_memory_gib": 139,
+        "driver": "580.1",
+        "toolchain": {"tensorrt": "10.14"},
+        "plugin_digests": (),
+    }
+    return BuildKey(**fields | changes)
+
+
+def device(**changes: Any) -> DeviceFacts:
+    """The device that `build_key` is for, with changes."""
+    fields: dict[str, Any] = {
+        "generation": "cuda-sm90",
+        "name": "NVIDIA H200",
+        "memory_gib": 139,
+        "driver": "580.1",
+        "toolchain": {"tensorrt": "10.14", "torch": "2.13.0"},
+    }
+    return DeviceFacts(**fields | changes)
+
+
+def proof(**changes: Any) -> Proof:
+    """A passed proof on `device()`, with changes; `speedup` adds one timing."""
+    speedup = changes.pop("speedup", None)
+    if speedup is not None:
+        timing = {"p50_s": 1.0, "p95_s": 1.0, "throughput": 1.0, "eager_p50_s": speedup}
+        changes["timings"] = (Timing(bucket="batch8", sizes={"batch": 8}, **timing),)
+    fields: dict[str, Any] = {
+        "outcome": ProofOutcome.PASSED,
+        "device": device(),
+        "created_at": "2026-01-01T00:00:00+00:00",
+    }
+    return Proof(**fields | changes)
+
+
+def manifest(**changes: Any) -> EngineManifest:
+    """A manifest without files for `build_key()`, with changes."""
+    spec = TensorSpec(name="x", datatype="FP32", shape=("batch", 3))
+    fields: dict[str, Any] = {
+        "key": build_key(),
+        "files": {},
+        "inputs": (spec,),
+        "outputs": (spec,),
+        "needs_master": False,
+        "build_duration_s": 1.5,
+        "created_at": "2026-01-01T00:00:00+00:00",
+    }
+    return EngineManifest(**fields | changes)
+
+
+@pytest.fixture
+def make_key() -> Callable[..., BuildKey]:
+    return build_key
+
+
+@pytest.fixture
+def make_device() -> Callable[..., DeviceFacts]:
+    return device
+
+
+@pytest.fixture
+def make_proof() -> Callable[..., Proof]:
+    return proof
+
+
+@pytest.fixture
+def make_manifest() -> Callable[..., EngineManifest]:
+    return manifest
+
+
+@pytest.fixture
+def make_engine() -> Callable[..., PublishedEngine]:
+    """An engine from changes to its key, and a proof."""
+
+    def make(proof_record: Proof | None = None, **key_changes: Any) -> PublishedEngine:
+        key = build_key(**key_changes)
+        return PublishedEngine(
+            digest=key.digest(), manifest=manifest(key=key), proof=proof_record or proof()
+        )
+
+    return make

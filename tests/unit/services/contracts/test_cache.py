@@ -1,0 +1,133 @@
+"""The file cache: one fetch, whole folders, several processes, damage."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from services.contracts.cache import FileCache
+from services.contracts.errors import CorruptBlobError
+from services.contracts.manifest import BlobRef
+from services.contracts.object_store import ObstoreArtifactStore, open_store
+
+CHILD = """
+import sys
+from pathlib import Path
+from services.contracts.cache import FileCache
+from services.contracts.manifest import BlobRef
+from services.contracts.object_store import open_store
+store, cache, *refs = sys.argv[1:]
+files = {f"f{n}": BlobRef.from_json(ref.encode()) for n, ref in enumerate(refs)}
+sys.stdin.read(1)
+print(FileCache(open_store(store), Path(cache)).folder(files))
+"""
+
+
+class CountingStore(ObstoreArtifactStore):
+    """Counts fetches."""
+
+    num_fetches = 0
+
+    def fetch_blob(self, ref: BlobRef, target: Path) -> None:
+        """Fetch and count."""
+        self.num_fetches += 1
+        super().fetch_blob(ref, target)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CountingStore:
+    opened = open_store(str(tmp_path / "store"))
+    return CountingStore(opened._backend, opened.name)
+
+
+@pytest.fixture
+def files(store: CountingStore, tmp_path: Path) -> dict[str, BlobRef]:
+    refs = {}
+    for number in range(3):
+        (tmp_path / "source").write_bytes(bytes([number]) * (2 * 2**20))
+        refs[f"f{number}"] = store.put_blob(tmp_path / "source")
+    return refs
+
+
+@pytest.fixture
+def cache(store: CountingStore, tmp_path: Path) -> FileCache:
+    return FileCache(store, tmp_path / "cache")
+
+
+def test_a_second_call_fetches_nothing(
+    cache: FileCache, store: CountingStore, files: dict[str, BlobRef]
+) -> None:
+    assert cache.folder(files) == cache.folder(files)
+    assert store.num_fetches == 3
+
+
+def test_folders_with_other_bytes_or_names_are_other_folders(
+    cache: FileCache, files: dict[str, BlobRef]
+) -> None:
+    swapped = {**files, "f0": files["f1"]}
+    renamed = {f"sub/{name}": ref for name, ref in files.items()}
+    assert len({cache.folder(each) for each in (files, swapped, renamed)}) == 3
+    assert (cache.folder(renamed) / "sub" / "f0").read_bytes()[:1] == b"\0"
+
+
+def test_a_damaged_folder_is_fetched_again(
+    cache: FileCache, files: dict[str, BlobRef], caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = cache.folder(files)
+    for damage in ((folder / "f1").unlink, lambda: (folder / "f2").write_bytes(b"short")):
+        damage()
+        assert cache.folder(files) == folder
+        assert (folder / "f1").read_bytes() == b"\1" * (2 * 2**20)
+        assert (folder / "f2").read_bytes() == b"\2" * (2 * 2**20)
+    assert "damaged" in caplog.text
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+def test_a_corrupt_blob_makes_no_folder(
+    cache: FileCache, files: dict[str, BlobRef], tmp_path: Path
+) -> None:
+    (tmp_path / "store" / "blobs" / "sha256" / files["f2"].sha256).write_bytes(b"evil")
+    with pytest.raises(CorruptBlobError, match=files["f2"].sha256):
+        cache.folder(files)
+    assert list((tmp_path / "cache" / "folders").iterdir()) == []
+
+
+def test_the_loser_of_a_race_uses_the_winners_folder(
+    store: CountingStore, files: dict[str, BlobRef], tmp_path: Path
+) -> None:
+    winner = FileCache(store, tmp_path / "cache")
+
+    class OvertakenStore(CountingStore):
+        """Another process fills the same folder while this one fetches."""
+
+        def fetch_blob(self, ref: BlobRef, target: Path) -> None:
+            """Be overtaken, then fetch."""
+            winner.folder(files)
+            super().fetch_blob(ref, target)
+
+    loser = FileCache(OvertakenStore(store._backend, store.name), tmp_path / "cache")
+    folder = loser.folder(files)
+    assert folder == winner.folder(files)
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+def test_processes_that_need_one_folder_at_once_all_get_it(
+    files: dict[str, BlobRef], tmp_path: Path
+) -> None:
+    refs = [ref.canonical_json().decode() for ref in files.values()]
+    command = [sys.executable, "-c", CHILD, tmp_path / "store", tmp_path / "cache", *refs]
+    children = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    for child in children:  # each waits for its byte with everything imported
+        assert child.stdin is not None
+        child.stdin.write("x")
+        child.stdin.flush()
+    folders = {child.communicate(timeout=120)[0] for child in children}
+    assert [child.returncode for child in children] == [0] * 4
+    folder = Path(folders.pop().strip())
+    assert not folders
+    assert sorted(path.name for path in folder.iterdir()) == ["f0", "f1", "f2"]
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]

@@ -1,0 +1,154 @@
+"""The obstore store: which URLs it takes, what it refuses, what it costs."""
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import obstore
+import pytest
+from obstore.store import MemoryStore, S3Store
+
+from services.contracts.errors import (
+    AlreadyPublishedError,
+    CorruptBlobError,
+    InvalidRequestError,
+    StoreError,
+    UnsafeStoreError,
+)
+from services.contracts.object_store import (
+    ObstoreArtifactStore,
+    open_store,
+    verify_conditional_create,
+)
+
+MIB = 2**20
+
+
+class OverwritingStore(ObstoreArtifactStore):
+    """Ignores the condition of a create, as one S3 emulator does."""
+
+    def create(self, key: str, data: bytes) -> None:
+        """Overwrite."""
+        obstore.put(self._backend, key, data)
+
+
+class RacyStore(ObstoreArtifactStore):
+    """Looks, then writes: right one at a time, wrong when eight look at once."""
+
+    def __init__(self, backend: MemoryStore, name: str) -> None:
+        super().__init__(backend, name)
+        self.all_looked = threading.Barrier(8)
+
+    def create(self, key: str, data: bytes) -> None:
+        """Look, wait for the others to have looked, write."""
+        if self.list("selftest/"):
+            raise AlreadyPublishedError(key)
+        self.all_looked.wait(timeout=60)
+        obstore.put(self._backend, key, data)
+
+
+class RefusingAfterWritingStore(ObstoreArtifactStore):
+    """Says that the key exists, and overwrites it all the same."""
+
+    def create(self, key: str, data: bytes) -> None:
+        """Write, then refuse."""
+        exists = bool(self.list("selftest/"))
+        obstore.put(self._backend, key, data)
+        if exists:
+            raise AlreadyPublishedError(key)
+
+
+@pytest.mark.parametrize("lying", [OverwritingStore, RacyStore, RefusingAfterWritingStore])
+def test_a_store_that_lies_is_refused_by_name(lying: type[ObstoreArtifactStore]) -> None:
+    with pytest.raises(UnsafeStoreError, match="store that lies"):
+        verify_conditional_create(lying(MemoryStore(), "store that lies"))
+
+
+def test_a_store_that_begins_to_lie_is_refused() -> None:
+    backend = MemoryStore()
+    verify_conditional_create(ObstoreArtifactStore(backend, "honest"))
+    with pytest.raises(UnsafeStoreError, match="8 of 8 writers of one key succeeded"):
+        verify_conditional_create(OverwritingStore(backend, "changed"))
+
+
+def test_a_file_that_changes_while_it_is_published_is_not_stored(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+
+    class ChangingStore(ObstoreArtifactStore):
+        def _num_bytes(self, key: str) -> int | None:
+            source.write_bytes(b"B" * source.stat().st_size)
+            return super()._num_bytes(key)
+
+    for num_bytes in (10, 20 * MIB):
+        source.write_bytes(b"A" * num_bytes)
+        store = ChangingStore(MemoryStore(), "memory")
+        with pytest.raises(CorruptBlobError, match="changed while it was published"):
+            store.put_blob(source)
+        assert store.list("blobs/") == []
+
+
+@pytest.mark.parametrize("url", ["http://host/path", "ftp://host/x", "redis://host"])
+def test_an_unknown_scheme_is_refused_with_the_known_ones(url: str) -> None:
+    with pytest.raises(InvalidRequestError, match=r"expected a folder, file://, memory:.*s3://"):
+        open_store(url)
+
+
+def test_google_and_azure_urls_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "account")
+    assert open_store("gs://bucket/prefix").name == "store gs://bucket/prefix"
+    assert open_store("az://container/prefix").name == "store az://container/prefix"
+
+
+def test_a_url_that_lacks_something_says_what(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    with pytest.raises(InvalidRequestError, match="Account must be specified"):
+        open_store("az://container/prefix")
+
+
+def test_plain_http_is_refused_beyond_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://store.example")
+    with pytest.raises(InvalidRequestError, match="set AWS_ALLOW_HTTP=true"):
+        open_store("s3://bucket")
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    assert open_store("s3://bucket").name == "store s3://bucket"
+
+
+def test_a_failing_store_and_the_key_are_named() -> None:
+    backend = S3Store("bucket", endpoint="http://store.example", region="us-east-1")
+    store = ObstoreArtifactStore(backend, "store s3://bucket")
+    with pytest.raises(StoreError, match=r"^store s3://bucket failed at 'a/1\.json': .*[^\n]$"):
+        store.read("a/1.json")
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(StoreError, match=r"file/store cannot be made"):
+        open_store(str(tmp_path / "file" / "store"))
+
+
+def test_keys_cannot_leave_the_folder(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "store"))
+    with pytest.raises(StoreError, match="failed at"):
+        store.create("../outside.json", b"x")
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+def test_large_blobs_do_not_pass_through_memory_whole(tmp_path: Path) -> None:
+    """192 MiB in and out under a limit of the memory that the process may add."""
+    source = tmp_path / "source"
+    with source.open("wb") as file:
+        file.truncate(192 * MIB)
+    code = (
+        "import sys, resource; from pathlib import Path\n"
+        "from services.contracts.object_store import open_store\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "store = open_store(sys.argv[1])\n"
+        "store.fetch_blob(store.put_blob(Path(sys.argv[2])), Path(sys.argv[3]))\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
+    )
+    command = [sys.executable, "-c", code, tmp_path / "store", source, tmp_path / "target"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    grown_bytes = int(done.stdout) * 1024
+    assert (tmp_path / "target").stat().st_size == 192 * MIB
+    assert grown_bytes < 120 * MIB, f"grew by {grown_bytes} bytes"
