@@ -6,7 +6,7 @@ import signal
 import threading
 from pathlib import Path
 from queue import SimpleQueue
-from typing import NoReturn, Self
+from typing import Any, NoReturn, Self
 
 from services.cli.control_client import watch_fleet
 from services.cli.fleet_file import RunningFleet, find_fleet, remove_fleet, write_fleet
@@ -42,7 +42,23 @@ class LocalFleet:
         self._running: RunningFleet | None = None
 
     def __enter__(self) -> Self:
-        """Start both and publish where they listen."""
+        """Nothing runs yet: `start` may fail, and what it started is then stopped."""
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Stop the gateway first, so that no request meets a fleet without replicas."""
+        if self._running is not None:
+            remove_fleet(self._settings.run_dir)
+        for process in reversed(self._processes.values()):
+            process.stop()
+
+    def start(self) -> None:
+        """Start both and publish where they listen.
+
+        Raises:
+            InvalidRequestError: a fleet runs here already.
+            NotReadyError: a process did not start; the message holds its log's tail.
+        """
         existing = find_fleet(self._settings.run_dir)
         if existing is not None:
             raise InvalidRequestError(
@@ -51,16 +67,17 @@ class LocalFleet:
             )
         # `smelt down` sends SIGTERM; it unwinds as Ctrl-C does.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        try:
-            self._start()
-        except BaseException:
-            self._stop()
-            raise
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        """Stop the gateway first, so that no request meets a fleet without replicas."""
-        self._stop()
+        controller, gateway = self._start_processes()
+        self._running = RunningFleet(
+            supervisor_pid=os.getpid(),
+            controller=controller["address"],
+            grpc_address=f"127.0.0.1:{gateway['grpc_port']}",
+            metrics_address=f"127.0.0.1:{gateway['metrics_port']}",
+            store_url=self._settings.store_url,
+        )
+        write_fleet(self._settings.run_dir, self._running)
+        for name in self._processes:
+            self._watch(name)
 
     @property
     def running(self) -> RunningFleet:
@@ -97,29 +114,16 @@ class LocalFleet:
             process.start()
             self._watch(name)
 
-    def _start(self) -> None:
+    def _start_processes(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What controller and gateway said when they were ready."""
         controller = self._add("controller", self._controller_spec())
-        address = controller.start()["address"]
+        said = controller.start()
         # A controller that is started again must be where the gateway looks for it.
-        controller.update_settings(listen=address)
-        gateway = self._add("gateway", self._gateway_spec(address))
+        controller.update_settings(listen=said["address"])
+        gateway = self._add("gateway", self._gateway_spec(said["address"]))
         bound = gateway.start()
         gateway.update_settings(grpc_port=bound["grpc_port"], metrics_port=bound["metrics_port"])
-        self._running = RunningFleet(
-            supervisor_pid=os.getpid(),
-            controller=address,
-            grpc_address=f"127.0.0.1:{bound['grpc_port']}",
-            metrics_address=f"127.0.0.1:{bound['metrics_port']}",
-            store_url=self._settings.store_url,
-        )
-        write_fleet(self._settings.run_dir, self._running)
-        for name in self._processes:
-            self._watch(name)
-
-    def _stop(self) -> None:
-        remove_fleet(self._settings.run_dir)
-        for process in reversed(self._processes.values()):
-            process.stop()
+        return said, bound
 
     def _add(self, name: str, spec: ProcessSpec) -> ManagedProcess:
         log_path: Path = self._settings.run_dir / f"{name}.log"

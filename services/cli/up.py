@@ -41,9 +41,9 @@ def run_up(
     try:
         if is_demo:
             _prepare_demo(settings, steps)
-        with steps.step("Fleet"):
-            fleet = LocalFleet(settings, options).__enter__()
-        with fleet:
+        with LocalFleet(settings, options) as fleet:
+            with steps.step("Fleet"):
+                fleet.start()
             is_matched = not is_demo or _show_demo(settings, fleet, steps, as_json=as_json)
             if is_over_after_demo:
                 return 0 if is_matched else 1
@@ -57,12 +57,12 @@ def run_up(
 
 def _prepare_demo(settings: CliSettings, steps: Steps) -> None:
     """Export the model and build its engines; what is there already is kept."""
-    from services.cli.build import build_model
+    from services.cli.build import build_engines, wanted_from
     from services.cli.models import add_model
 
     registry = open_registry(settings)
     version = add_model(registry, MODEL, SOURCE, None, steps)
-    build_model(settings, registry, version, [], [], steps)
+    build_engines(settings, registry, version, wanted_from((), ()), steps)
 
 
 def _show_demo(settings: CliSettings, fleet: LocalFleet, steps: Steps, *, as_json: bool) -> bool:

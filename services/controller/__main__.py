@@ -74,7 +74,7 @@ def _replica_args(settings: ControllerSettings, address: str) -> dict[str, Any]:
 
 def main() -> None:
     """Read settings, set up logs, serve."""
-    configure_logging()
+    configure_logging("controller")
     asyncio.run(serve(ControllerSettings()))  # type: ignore[call-arg] # from the environment
 
 

@@ -1,0 +1,67 @@
+"""The stream of fleet snapshots, for as long as the gateway lives."""
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import grpc
+
+from services.gateway.backoff import Backoff
+from services.pb import fleet_v1_pb2 as fleet
+from services.pb.fleet_v1_pb2_grpc import FleetControlStub
+
+if TYPE_CHECKING:
+    from services.pb.fleet_v1_pb2_grpc import FleetControlAsyncStub
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE_S: Final = 0.05
+LONGEST_PAUSE_S: Final = 1.0
+_CHANNEL_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", -1),
+    # A controller whose host vanished closes nothing; these pings find out.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    # gRPC's own pause between connects grows to two minutes; a controller is back sooner.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    # Otherwise channels of one process share connects, and with them those pauses.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+class ControllerWatch:
+    """Follows FleetControl.WatchEndpoints and hands on each snapshot.
+
+    While the controller is away nothing is handed on: the last known fleet stays in force,
+    and lost replicas are found by their own connections.
+    """
+
+    def __init__(
+        self, address: str, gateway_id: str, on_snapshot: Callable[[fleet.FleetSnapshot], None]
+    ) -> None:
+        self._address, self._gateway_id, self._on_snapshot = address, gateway_id, on_snapshot
+        self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        async with grpc.aio.insecure_channel(self._address, options=_CHANNEL_OPTIONS) as channel:
+            stub = FleetControlStub(channel)
+            while True:
+                try:
+                    await self._follow(stub)
+                    logger.warning("controller %s ended the watch", self._address)
+                except grpc.aio.AioRpcError as error:
+                    logger.warning(
+                        "controller %s is away, the last known fleet stays: %s: %s",
+                        self._address, error.code().name, error.details(),
+                    )  # fmt: skip
+                await self._backoff.pause()
+
+    async def _follow(self, stub: "FleetControlAsyncStub") -> None:
+        request = fleet.WatchEndpointsRequest(gateway_id=self._gateway_id)
+        # Waiting for the connection is left to gRPC: one log line per outage, not per try.
+        async for snapshot in stub.WatchEndpoints(request, wait_for_ready=True):
+            self._backoff.reset()
+            self._on_snapshot(snapshot)

@@ -1,0 +1,133 @@
+"""What the controller last said of the fleet, as values of this process."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from pydantic import ValidationError
+
+from services.contracts.hardware import DeviceFacts
+from services.contracts.manifest import ModelVersion
+from services.pb import fleet_v1_pb2 as fleet
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedModel:
+    """A model version that is, or will be, served.
+
+    Attributes:
+        state: READY or UNAVAILABLE, in the controller's eyes; the gateway's own
+            connections decide what can be asked.
+        reason: why it is not ready; "" when it is.
+    """
+
+    document: ModelVersion
+    state: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineInUse:
+    """What a replica computes with; the fallback has a reason and no digest."""
+
+    digest: str
+    kind: str
+    precision: str
+    generation: str
+    fallback_reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replica:
+    """One replica, as it reported itself.
+
+    Attributes:
+        is_ready: whether it asks for requests.
+        addresses: `unix:/path` or `tcp:host:port`.
+        generation: of its device; "" until it is known.
+    """
+
+    replica_id: str
+    model_name: str
+    model_version: int
+    is_ready: bool
+    addresses: tuple[str, ...]
+    host_id: str
+    generation: str
+    engine: EngineInUse
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetView:
+    """Models by name and version, replicas by id.
+
+    Attributes:
+        is_known: False until the controller has spoken for the first time.
+        process_id: of the controller that said so.
+    """
+
+    is_known: bool = False
+    process_id: int = 0
+    models: Mapping[str, Mapping[int, ServedModel]] = field(default_factory=dict)
+    replicas: Mapping[str, Replica] = field(default_factory=dict)
+
+
+def fleet_view_from_snapshot(snapshot: fleet.FleetSnapshot) -> FleetView:
+    """Read a snapshot; a model whose document cannot be read is logged and left out."""
+    models: dict[str, dict[int, ServedModel]] = {}
+    for served in snapshot.models:
+        if document := _document(served):
+            entry = ServedModel(document=document, state=served.state, reason=served.reason)
+            models.setdefault(served.name, {})[served.version] = entry
+    replicas = {report.replica_id: _replica(report) for report in snapshot.replicas}
+    return FleetView(
+        is_known=True, process_id=snapshot.process_id, models=models, replicas=replicas
+    )
+
+
+def _document(served: fleet.ServedModel) -> ModelVersion | None:
+    # One model of a newer controller must not take the others down.
+    try:
+        return _model_version(served.model_version_json)
+    except ValidationError as error:
+        logger.error("model '%s' version %d left out: %s", served.name, served.version, error)
+        return None
+
+
+def _replica(report: fleet.ReplicaReport) -> Replica:
+    return Replica(
+        replica_id=report.replica_id,
+        model_name=report.model_name,
+        model_version=report.model_version,
+        is_ready=report.state == fleet.REPLICA_STATE_READY,
+        addresses=tuple(report.addresses),
+        host_id=report.host_id,
+        generation=_generation(report.device_facts_json),
+        engine=EngineInUse(
+            digest=report.engine_digest,
+            kind=report.engine_kind,
+            precision=report.engine_precision,
+            generation=report.engine_generation,
+            fallback_reason=report.fallback_reason,
+        ),
+    )
+
+
+# Documents never change, and each snapshot repeats all of them.
+@lru_cache(maxsize=1024)
+def _model_version(data: bytes) -> ModelVersion:
+    return ModelVersion.from_json(data)
+
+
+@lru_cache(maxsize=1024)
+def _generation(device_facts_json: bytes) -> str:
+    if not device_facts_json:
+        return ""
+    try:
+        return DeviceFacts.from_json(device_facts_json).generation
+    except ValidationError as error:
+        logger.error("device facts cannot be read: %s", error)
+        return ""

@@ -1,0 +1,178 @@
+"""The stations of an inference request inside the gateway, outermost first.
+
+- MeasuredInference counts and times every request, refused ones too;
+- AdmittedInference refuses beyond the bound, before anything is read;
+- ForwardedInference reads whom a request is for, picks a replica, sends, retries once.
+"""
+
+import time
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import grpc
+
+from services.contracts.errors import ConnectionLostError, NotReadyError, OverloadedError
+from services.gateway.endpoint import Endpoint
+from services.gateway.endpoints import EndpointSet
+from services.gateway.request_head import RequestHead, request_head_from_bytes
+from services.gateway.routing import Pool, choose
+from services.gateway.status_codes import StatusTable
+from services.telemetry import catalog
+from services.telemetry.logs import REQUEST_ID
+from services.telemetry.recorder import Recorder
+
+
+@dataclass(slots=True)
+class InferenceCall:
+    """One request on its way.
+
+    Attributes:
+        body: the serialised ModelInferRequest, never changed.
+        deadline_s: time.monotonic() after which the client no longer waits; None: it does.
+        model, version: metric labels; "" until known, and for what the fleet does not know.
+    """
+
+    body: bytes
+    deadline_s: float | None = None
+    model: str = ""
+    version: str = ""
+
+    def remaining_s(self) -> float | None:
+        """Seconds the client still waits, never negative; None when it set no deadline."""
+        if self.deadline_s is None:
+            return None
+        return max(self.deadline_s - time.monotonic(), 0.0)
+
+
+class Station(Protocol):
+    """Answers a call with a serialised ModelInferResponse, or raises."""
+
+    async def answer(self, call: InferenceCall) -> bytes:
+        """The answer's bytes."""
+        ...
+
+
+class MeasuredInference:
+    """Counts every request by status and times it."""
+
+    def __init__(self, inner: Station, recorder: Recorder, statuses: StatusTable) -> None:
+        self._inner, self._recorder, self._statuses = inner, recorder, statuses
+
+    async def answer(self, call: InferenceCall) -> bytes:
+        """Answer, and record how that went."""
+        begin_s = time.monotonic()
+        code = grpc.StatusCode.OK
+        try:
+            return await self._inner.answer(call)
+        except BaseException as error:  # a cancelled request counts too
+            code = self._code_of(error, call)
+            raise
+        finally:
+            self._record(call, code, time.monotonic() - begin_s)
+
+    def _code_of(self, error: BaseException, call: InferenceCall) -> grpc.StatusCode:
+        # gRPC cancels the handler when the deadline passes; the client sees the deadline.
+        code = self._statuses.code_of(error)
+        is_late = code is grpc.StatusCode.CANCELLED and call.remaining_s() == 0.0
+        return grpc.StatusCode.DEADLINE_EXCEEDED if is_late else code
+
+    def _record(self, call: InferenceCall, code: grpc.StatusCode, duration_s: float) -> None:
+        model, version = call.model, call.version
+        self._recorder.count(catalog.REQUESTS, model=model, version=version, code=code.name)
+        self._recorder.observe(catalog.REQUEST_DURATION, duration_s, model=model, version=version)
+
+
+class AdmittedInference:
+    """Refuses requests beyond a bound, before their bytes are looked at."""
+
+    def __init__(self, inner: Station, max_in_flight: int) -> None:
+        self._inner, self._max_in_flight = inner, max_in_flight
+        self.num_in_flight = 0
+
+    async def answer(self, call: InferenceCall) -> bytes:
+        """Answer; raises OverloadedError when too many requests are under way."""
+        if self.num_in_flight >= self._max_in_flight:
+            raise OverloadedError(
+                f"this gateway has {self.num_in_flight} requests in flight, its bound is "
+                f"{self._max_in_flight}; retry later or raise SMELT_GATEWAY_MAX_IN_FLIGHT"
+            )
+        self.num_in_flight += 1
+        try:
+            return await self._inner.answer(call)
+        finally:
+            self.num_in_flight -= 1
+
+
+class ForwardedInference:
+    """Sends a request's bytes to a replica."""
+
+    def __init__(self, endpoints: EndpointSet, recorder: Recorder) -> None:
+        self._endpoints, self._recorder = endpoints, recorder
+        self._num_in_flight: defaultdict[tuple[str, str], int] = defaultdict(int)
+
+    async def answer(self, call: InferenceCall) -> bytes:
+        """The answer of one replica, or of a second one when the first was lost or drains.
+
+        Raises:
+            NotFoundError, NotReadyError, InvalidRequestError: nobody can be asked.
+            DeadlineExceededError: the client's deadline passed.
+            SmeltError: what the replica answered, in its class.
+        """
+        head = request_head_from_bytes(call.body)
+        REQUEST_ID.set(head.request_id)
+        table = self._endpoints.table
+        call.model, call.version = table.labels(head.model_name, head.model_version)
+        pool = table.pool(head.model_name, head.model_version)
+        call.version = pool.version
+        self._add_in_flight(pool, 1)
+        try:
+            return await self._send(call, head, pool)
+        finally:
+            self._add_in_flight(pool, -1)
+
+    async def _send(self, call: InferenceCall, head: RequestHead, pool: Pool) -> bytes:
+        first = choose(pool.endpoints)
+        try:
+            return await self._send_to(first, call, head)
+        except NotReadyError as error:
+            # Lost or draining. Inference changes nothing, so it may run twice.
+            pool = self._pool_without(first, head, error)
+        call.version = pool.version
+        self._recorder.count(catalog.REQUEST_RETRIES, model=pool.model, version=pool.version)
+        try:
+            return await self._send_to(choose(pool.endpoints), call, head)
+        except ConnectionLostError as error:
+            raise NotReadyError(
+                f"model '{pool.model}' version {pool.version}: two replicas in a row were lost "
+                f"while they had this request; retry later"
+            ) from error
+
+    async def _send_to(self, endpoint: Endpoint, call: InferenceCall, head: RequestHead) -> bytes:
+        try:
+            return await endpoint.infer(call.body, call.remaining_s(), trace=head.request_id)
+        except ConnectionLostError:
+            # At once: a dead replica fails fast, and so would look like the least loaded.
+            self._endpoints.eject(endpoint)
+            raise
+
+    def _pool_without(self, failed: Endpoint, head: RequestHead, cause: NotReadyError) -> Pool:
+        """The endpoints that are left, of a newer table; raises NotReadyError when none is."""
+        pool = self._endpoints.table.pool(head.model_name, head.model_version)
+        others = tuple(endpoint for endpoint in pool.endpoints if endpoint is not failed)
+        if not others:
+            raise NotReadyError(
+                f"model '{pool.model}' version {pool.version} has no other ready replica than "
+                f"the one that just refused; retry later"
+            ) from cause
+        return replace(pool, endpoints=others)
+
+    def _add_in_flight(self, pool: Pool, change: int) -> None:
+        key = pool.model, pool.version
+        self._num_in_flight[key] += change
+        self._recorder.set(
+            catalog.REQUESTS_IN_FLIGHT,
+            self._num_in_flight[key],
+            model=pool.model,
+            version=pool.version,
+        )

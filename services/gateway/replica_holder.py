@@ -1,0 +1,110 @@
+"""Keeps the connection to one replica for as long as the controller lists it as ready."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from services.contracts.errors import NotReadyError
+from services.gateway.backoff import Backoff
+from services.gateway.endpoint import Endpoint
+from services.gateway.fleet_view import Replica
+from services.gateway.replica_connection import ReplicaConnection
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE_S: Final = 0.02
+LONGEST_PAUSE_S: Final = 1.0
+PING_EVERY_S: Final = 2.0
+# Longer than an engine may hold the interpreter while it loads.
+PING_TIMEOUT_S: Final = 10.0
+Connect = Callable[[str], Awaitable[ReplicaConnection]]
+
+
+class ReplicaHolder:
+    """Connects, reconnects and lets go.
+
+    Attributes:
+        endpoint: present while the connection is open.
+    """
+
+    def __init__(
+        self, replica: Replica, *, host_id: str, connect: Connect, on_change: Callable[[], None]
+    ) -> None:
+        self.endpoint: Endpoint | None = None
+        self._replica = replica
+        self._addresses = preferred_addresses(replica, host_id)
+        self._connect, self._on_change = connect, on_change
+        self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        self._task = asyncio.create_task(self._hold(), name=f"hold {replica.replica_id}")
+
+    def fits(self, replica: Replica) -> bool:
+        """Whether this connection is also one to the replica as it is now described."""
+        return self._replica.addresses == replica.addresses
+
+    def update(self, replica: Replica) -> None:
+        """Take over new facts of the same replica, such as its engine."""
+        self._replica = replica
+        if self.endpoint:
+            self.endpoint.replica = replica
+
+    def drop(self, endpoint: Endpoint) -> None:
+        """Forget an endpoint whose connection failed; nothing if it is forgotten already."""
+        if self.endpoint is endpoint:
+            self.endpoint = None
+            self._on_change()
+
+    def release(self) -> None:
+        """Stop; requests that are out still get their answers."""
+        self._task.cancel()
+        if self.endpoint:
+            self.endpoint.retire()
+            self.endpoint = None
+
+    async def _hold(self) -> None:
+        while True:
+            connection = await self._connect_somehow()
+            if connection is not None:
+                self._backoff.reset()
+                endpoint = Endpoint(replica=self._replica, connection=connection)
+                self.endpoint = endpoint
+                self._on_change()
+                await self._until_lost(connection)
+                logger.warning("replica %s: connection lost", self._replica.replica_id)
+                self.drop(endpoint)
+            await self._backoff.pause()
+
+    async def _until_lost(self, connection: ReplicaConnection) -> None:
+        """Wait; a replica that stands still keeps its connection, so it is asked for a sign."""
+        lost = asyncio.ensure_future(connection.wait_lost())
+        try:
+            while not (await asyncio.wait((lost,), timeout=PING_EVERY_S))[0]:
+                async with asyncio.timeout(PING_TIMEOUT_S):
+                    await connection.ping()
+        except TimeoutError:
+            logger.warning(
+                "replica %s: no sign of life for %.0f s", self._replica.replica_id, PING_TIMEOUT_S
+            )
+            connection.abort()
+        except NotReadyError:
+            pass  # it was lost while we asked
+        finally:
+            lost.cancel()
+
+    async def _connect_somehow(self) -> ReplicaConnection | None:
+        faults = []
+        for address in self._addresses:
+            try:
+                return await self._connect(address)
+            except Exception as error:  # whatever it is, the next attempt comes
+                faults.append(f"{address}: {error}")
+        logger.info("replica %s: cannot connect: %s", self._replica.replica_id, "; ".join(faults))
+        return None
+
+
+def preferred_addresses(replica: Replica, host_id: str) -> tuple[str, ...]:
+    """Addresses worth trying, best first: a unix socket only on the replica's own host."""
+    is_same_host = replica.host_id == host_id
+    usable = [a for a in replica.addresses if is_same_host or not a.startswith("unix:")]
+    usable.sort(key=lambda address: not address.startswith("unix:"))
+    return tuple(address.removeprefix("tcp:") for address in usable)

@@ -1,0 +1,88 @@
+"""The few fields of a ModelInferRequest that the gateway needs, read without parsing it.
+
+A request of many megabytes passes through the gateway untouched: only the headers of its
+top-level fields are walked, and bodies of tensors are stepped over. All fields are
+visited, because protobuf lets a field repeat and the last one counts.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from services.contracts.errors import InvalidRequestError
+from services.pb import open_inference_v2_pb2 as pb
+
+_NAME_TAG, _VERSION_TAG, _ID_TAG = 0x0A, 0x12, 0x1A
+# Fields 1 to 7 of the message, each length-delimited. Whatever else stands in a request
+# (an unknown field, a wrong wire type) is rare enough for the real parser.
+_KNOWN_TAGS: Final = frozenset(number << 3 | 2 for number in range(1, 8))
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHead:
+    """What the gateway knows of a request: whom it is for, and the client's id of it."""
+
+    model_name: str
+    model_version: str
+    request_id: str
+
+
+def request_head_from_bytes(body: bytes) -> RequestHead:
+    """Read model name, version and id.
+
+    Raises:
+        InvalidRequestError: the bytes are not a ModelInferRequest.
+    """
+    found = _walk(body)
+    if found is None:
+        return _parse_wholly(body)
+    try:
+        return RequestHead(*(str(field, "utf-8") for field in found))
+    except UnicodeDecodeError as error:
+        raise _not_a_request(str(error)) from error
+
+
+def _walk(body: bytes) -> tuple[bytes, bytes, bytes] | None:
+    """Name, version and id; None when only the real parser can tell."""
+    name = version = request_id = b""
+    at, end = 0, len(body)
+    while at < end:
+        tag = body[at]
+        if tag not in _KNOWN_TAGS:
+            return None
+        size, start = _length(body, at + 1)
+        at = start + size
+        if at > end:
+            return None
+        if tag == _NAME_TAG:
+            name = body[start:at]
+        elif tag == _VERSION_TAG:
+            version = body[start:at]
+        elif tag == _ID_TAG:
+            request_id = body[start:at]
+    return name, version, request_id
+
+
+def _length(body: bytes, at: int) -> tuple[int, int]:
+    """A varint and the position after it; a size beyond the body when it is cut off."""
+    size = shift = 0
+    for byte in body[at : at + 5]:
+        at += 1
+        size |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return size, at
+        shift += 7
+    return len(body) + 1, at
+
+
+def _parse_wholly(body: bytes) -> RequestHead:
+    try:
+        request = pb.ModelInferRequest.FromString(body)
+    except DecodeError as error:
+        raise _not_a_request(str(error)) from error
+    return RequestHead(request.model_name, request.model_version, request.id)
+
+
+def _not_a_request(reason: str) -> InvalidRequestError:
+    return InvalidRequestError(f"the message is not an inference.ModelInferRequest: {reason}")

@@ -1,0 +1,137 @@
+"""The gateway's parts, put together, started and stopped in order."""
+
+import asyncio
+from importlib import metadata
+from typing import Final
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+from services.contracts.errors import InvalidRequestError
+from services.gateway.controller_lives import ControllerLives
+from services.gateway.controller_watch import ControllerWatch
+from services.gateway.endpoints import EndpointSet
+from services.gateway.fleet_view import fleet_view_from_snapshot
+from services.gateway.handlers import SERVICE, inference_handlers
+from services.gateway.health import HealthServicer
+from services.gateway.inference import AdmittedInference, ForwardedInference, MeasuredInference
+from services.gateway.observer import FleetObserver
+from services.gateway.replica_connection import connect
+from services.gateway.servicer import QuestionServicer
+from services.gateway.settings import GatewaySettings
+from services.gateway.status_codes import StatusTable
+from services.pb import fleet_v1_pb2 as fleet
+from services.pb import open_inference_v2_pb2 as pb
+from services.telemetry.recorder import Recorder
+
+HEALTH_SERVICE: Final = "grpc.health.v1.Health"
+
+
+class GatewayServer:
+    """One gateway: a gRPC server, the watch of the controller, connections to replicas.
+
+    Attributes:
+        port: where clients connect, once started.
+        endpoints: the replicas that can be asked.
+    """
+
+    def __init__(self, settings: GatewaySettings, recorder: Recorder) -> None:
+        """Nothing runs yet; call inside the event loop that will run it."""
+        self.port = 0
+        self._settings = settings
+        self.endpoints = EndpointSet(host_id=settings.host_id, connect=connect)
+        self._health = HealthServicer()
+        self._observer = FleetObserver(self._health, recorder)
+        self._watch = ControllerWatch(settings.controller, settings.gateway_id, self._take_over)
+        self._lives = ControllerLives(settings.reattach_grace_s)
+        self._grace: asyncio.TimerHandle | None = None
+        self._tasks: tuple[asyncio.Task[None], ...] = ()
+        self._server = grpc.aio.server(options=_server_options(settings))
+        self._add_services(recorder)
+
+    def _add_services(self, recorder: Recorder) -> None:
+        statuses = StatusTable(overload_as_unavailable=self._settings.overload_as_unavailable)
+        # The order of a request's stations, innermost first. Refusals are measured, so
+        # measuring is outside admission; admission is outside forwarding, so that a flood
+        # is refused before its bytes are read. Errors become statuses in the handler, last.
+        forwarded = ForwardedInference(self.endpoints, recorder)
+        admitted = AdmittedInference(forwarded, self._settings.max_in_flight)
+        measured = MeasuredInference(admitted, recorder, statuses)
+        questions = QuestionServicer(self.endpoints, metadata.version("smelt"))
+        self._server.add_generic_rpc_handlers((inference_handlers(measured, questions, statuses),))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        _enable_reflection(self._server)
+
+    async def start(self) -> None:
+        """Listen, and begin to follow the controller.
+
+        Raises:
+            InvalidRequestError: the port cannot be had.
+        """
+        address = f"{self._settings.grpc_host}:{self._settings.grpc_port}"
+        try:
+            self.port = self._server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise InvalidRequestError(
+                f"gateway cannot listen on {address}: {error}; choose another "
+                f"SMELT_GATEWAY_GRPC_PORT, 0 takes a free one"
+            ) from error
+        await self._server.start()
+        self._tasks = (
+            asyncio.create_task(self._watch.run(), name="watch controller"),
+            asyncio.create_task(self._observer.follow(self.endpoints), name="publish changes"),
+        )
+
+    async def serve_until(self, stop: asyncio.Event) -> None:
+        """Serve; raises what ended a background task, as without one nothing would be true."""
+        stopped = asyncio.create_task(stop.wait())
+        done, _ = await asyncio.wait((stopped, *self._tasks), return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        for task in done:
+            task.result()
+
+    async def stop(self) -> None:
+        """Say NOT_SERVING, take no more requests, wait for those in flight, let go."""
+        self._health.leave()
+        await asyncio.sleep(self._settings.drain_notice_s)
+        await self._server.stop(self._settings.drain_grace_s)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._grace:
+            self._grace.cancel()
+        self.endpoints.close()
+
+    def _take_over(self, snapshot: fleet.FleetSnapshot) -> None:
+        self._lives.hear(fleet_view_from_snapshot(snapshot))
+        self._apply()
+
+    def _apply(self) -> None:
+        self.endpoints.apply(self._lives.completed())
+        if self._grace:
+            self._grace.cancel()
+        if left_s := self._lives.grace_left_s:
+            # Look again when what the former controller left is to be forgotten.
+            self._grace = asyncio.get_running_loop().call_later(left_s, self._apply)
+
+
+def _server_options(settings: GatewaySettings) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", settings.max_message_bytes),
+        ("grpc.max_send_message_length", settings.max_message_bytes),
+        # Off unless asked for: two gateways on one port by mistake would share its clients.
+        ("grpc.so_reuseport", int(settings.is_port_shared)),
+        # Triton's client may ping this often without data; the default calls that abuse.
+        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+    ]
+
+
+def _enable_reflection(server: grpc.aio.Server) -> None:
+    """Describe all services from the private pool that holds the inference protocol."""
+    pool = pb.DESCRIPTOR.pool
+    for module in (health_pb2, reflection_pb2):
+        pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
+    names = (SERVICE.full_name, HEALTH_SERVICE, reflection.SERVICE_NAME)
+    reflection.enable_server_reflection(names, server, pool=pool)

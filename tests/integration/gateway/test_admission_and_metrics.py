@@ -1,0 +1,120 @@
+"""The bound on requests in flight, and what Prometheus sees of every request."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+from tritonclient.utils import InferenceServerException
+
+from services.contracts.frames import InferFrame
+from services.pb import open_inference_v2_pb2 as pb
+
+if TYPE_CHECKING:
+    from tests.integration.gateway.conftest import Fleet
+
+Inputs = Callable[..., list[Any]]
+
+
+async def _fill(echo_fleet: "Fleet", inputs: Inputs) -> tuple[asyncio.Task[Any], asyncio.Event]:
+    """One request that stays in flight until the event."""
+    started, finish = asyncio.Event(), asyncio.Event()
+
+    async def wait(frame: InferFrame) -> bytes:
+        started.set()
+        await finish.wait()
+        return await echo_fleet.replicas["r1"].echo(frame)
+
+    for replica in echo_fleet.replicas.values():
+        replica.answer = wait
+    client = await echo_fleet.client()
+    task = asyncio.ensure_future(client.infer("echo", inputs()))
+    await asyncio.wait_for(started.wait(), 10)
+    return task, finish
+
+
+@pytest.mark.parametrize(
+    ("is_triton_like", "code"), [(False, "RESOURCE_EXHAUSTED"), (True, "UNAVAILABLE")]
+)
+async def test_requests_beyond_the_bound_are_refused_with_a_hint(
+    echo_fleet: "Fleet", inputs: Inputs, is_triton_like: bool, code: str
+) -> None:
+    await echo_fleet.start_gateway(max_in_flight=1, overload_as_unavailable=is_triton_like)
+    await echo_fleet.until_ready("r1", "r2")
+    task, finish = await _fill(echo_fleet, inputs)
+    async with grpc.aio.insecure_channel(echo_fleet.url) as channel:
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call(b"not even read")
+    assert caught.value.code().name == code
+    assert "1 requests in flight" in (caught.value.details() or "")
+    hint = dict(caught.value.trailing_metadata())["retry-after-ms"]
+    assert int(hint) > 0
+    finish.set()
+    await task
+    assert await (await echo_fleet.client()).infer("echo", inputs())
+
+
+async def test_every_answer_and_refusal_is_counted(echo_fleet: "Fleet", inputs: Inputs) -> None:
+    client = await echo_fleet.client()
+    await client.infer("echo", inputs())
+    for model, version in (("attack-1", ""), ("attack-2", ""), ("echo", "9"), ("echo", "x")):
+        with pytest.raises(InferenceServerException):
+            await client.infer(model, inputs(), model_version=version)
+
+    async def number(code: str, **labels: str) -> None:
+        await echo_fleet.until_metric(value, "smelt_requests_total", code=code, **labels)
+
+    value = 1.0
+    await number("OK", model="echo", version="1")
+    await number("NOT_FOUND", model="echo", version="")
+    await number("INVALID_ARGUMENT", model="echo", version="")
+    value = 2.0
+    await number("NOT_FOUND", model="", version="")
+    name = "smelt_request_duration_seconds_count"
+    assert echo_fleet.metric(name, model="echo", version="1") == 1.0
+    models = {
+        sample.labels["model"]
+        for metric in echo_fleet.registry.collect()
+        for sample in metric.samples
+    }
+    assert models == {"", "echo"}
+
+
+async def test_requests_in_flight_go_up_and_down(echo_fleet: "Fleet", inputs: Inputs) -> None:
+    task, finish = await _fill(echo_fleet, inputs)
+    labels = {"model": "echo", "version": "1"}
+    assert echo_fleet.metric("smelt_requests_in_flight", **labels) == 1.0
+    finish.set()
+    await task
+    await echo_fleet.until_metric(0.0, "smelt_requests_in_flight", **labels)
+
+
+async def test_ready_replicas_by_generation(echo_fleet: "Fleet") -> None:
+    labels = {"model": "echo", "version": "1", "generation": "cpu-x86_64-v3"}
+    await echo_fleet.until_metric(2.0, "smelt_replicas_ready", **labels)
+    del echo_fleet.controller.snapshot.replicas[:]
+    await echo_fleet.until_ready()
+    await echo_fleet.until_metric(0.0, "smelt_replicas_ready", **labels)
+
+
+async def test_bytes_that_are_no_request_are_refused(echo_fleet: "Fleet") -> None:
+    async with grpc.aio.insecure_channel(echo_fleet.url) as channel:
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        with pytest.raises(grpc.aio.AioRpcError, match="not an inference.ModelInferRequest"):
+            await call(b"\xff\xff")
+
+
+async def test_the_body_reaches_the_replica_unchanged(echo_fleet: "Fleet") -> None:
+    """Fields in an unusual order, one of them unknown: the gateway forwards bytes."""
+    request = pb.ModelInferRequest(raw_input_contents=[bytes(16)])
+    request.inputs.add(name="x", datatype="FP32", shape=[1, 4])
+    name = pb.ModelInferRequest(model_name="echo").SerializeToString()
+    body = bytes([15 << 3, 7]) + request.SerializeToString() + name
+    async with grpc.aio.insecure_channel(echo_fleet.url) as channel:
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        answer = pb.ModelInferResponse.FromString(await call(body))
+    assert answer.raw_output_contents == [bytes(16)]
+    (frame,) = (f for replica in echo_fleet.replicas.values() for f in replica.frames)
+    assert frame.request == body

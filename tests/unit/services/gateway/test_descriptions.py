@@ -1,0 +1,97 @@
+"""Metadata and configuration, as tritonclient and perf_analyzer read them."""
+
+from collections.abc import Callable
+
+import pytest
+
+from services.contracts.manifest import ModelVersion
+from services.contracts.recipe import Batching, Bucket, DimRange
+from services.contracts.tensors import NUMPY_FROM_DATATYPE, TensorSpec
+from services.gateway.descriptions import (
+    config_from_model,
+    max_batch_size_of,
+    metadata_from_model,
+)
+from services.gateway.fleet_view import EngineInUse
+from services.pb import open_inference_v2_pb2 as pb
+
+NewModel = Callable[..., ModelVersion]
+FIXED = TensorSpec(name="image", datatype="FP32", shape=(1, 3, 8, 8))
+SEQUENCE_FIRST = TensorSpec(name="tokens", datatype="INT64", shape=("sequence", "batch"))
+
+
+def test_metadata_keeps_the_batch_dimension(new_model: NewModel) -> None:
+    answer = metadata_from_model(new_model(version=2), [1, 2])
+    assert (answer.name, list(answer.versions)) == ("minilm", ["1", "2"])
+    found = [(t.name, t.datatype, list(t.shape)) for t in (*answer.inputs, *answer.outputs)]
+    assert found == [
+        ("ids", "INT64", [-1, -1]),
+        ("mask", "INT64", [-1, -1]),
+        ("embedding", "FP32", [-1, 384]),
+    ]
+
+
+def test_config_of_a_batching_model_leaves_the_batch_dimension_out(new_model: NewModel) -> None:
+    config = config_from_model(new_model(batching=Batching(max_delay_ms=1.5)), ())
+    assert config.max_batch_size == 32
+    assert config.HasField("dynamic_batching")
+    assert config.dynamic_batching.max_queue_delay_microseconds == 1500
+    found = [(t.name, t.data_type, list(t.dims)) for t in (*config.input, *config.output)]
+    assert found == [
+        ("ids", pb.TYPE_INT64, [-1]),
+        ("mask", pb.TYPE_INT64, [-1]),
+        ("embedding", pb.TYPE_FP32, [384]),
+    ]
+    assert not config.model_transaction_policy.decoupled
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"batching": Batching(batch_dim=None)},
+        {"inputs": (FIXED,)},
+        {"inputs": (SEQUENCE_FIRST,)},
+        {"outputs": (FIXED,)},
+        {"inputs": (TensorSpec(name="scalar", datatype="FP32", shape=()),)},
+        {"buckets": ()},
+    ],
+)
+def test_models_that_are_not_batched(new_model: NewModel, changes: dict[str, object]) -> None:
+    model = new_model(**changes)
+    config = config_from_model(model, ())
+    assert config.max_batch_size == max_batch_size_of(model) == 0
+    assert not config.HasField("dynamic_batching")
+    assert tuple(config.input[0].dims) == model.master.inputs[0].wire_shape
+
+
+def test_the_largest_batch_of_all_buckets_counts(new_model: NewModel) -> None:
+    other = Bucket(dims={"sequence": DimRange(min=1, opt=2, max=512)})
+    big = Bucket(dims={"batch": DimRange(min=1, opt=2, max=64)})
+    assert max_batch_size_of(new_model(buckets=(big, other))) == 64
+
+
+@pytest.mark.parametrize("datatype", [*NUMPY_FROM_DATATYPE, "BYTES"])
+def test_every_datatype_has_a_config_type(new_model: NewModel, datatype: str) -> None:
+    spec = TensorSpec(name="x", datatype=datatype, shape=(2,))
+    config = config_from_model(new_model(inputs=(spec,)), ())
+    wanted = "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
+    assert pb.DataType.Name(config.input[0].data_type) == wanted
+
+
+def test_parameters_say_what_serves(new_model: NewModel) -> None:
+    proven = EngineInUse(
+        digest="abc", kind="openvino", precision="bf16", generation="g", fallback_reason=""
+    )
+    fallback = EngineInUse(
+        digest="", kind="", precision="", generation="", fallback_reason="not_proven"
+    )
+    config = config_from_model(new_model(), (fallback, proven, proven))
+    found = {key: value.string_value for key, value in config.parameters.items()}
+    assert found == {
+        "master_digest": "d" * 64,
+        "engine_kind": "openvino",
+        "engine_precision": "bf16",
+        "engine_generation": "g",
+        "engine_digest": "abc",
+        "fallback_reason": "not_proven",
+    }

@@ -1,0 +1,64 @@
+"""A snapshot of the controller becomes values; one bad model leaves the others alone."""
+
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from services.contracts.hardware import DeviceFacts
+from services.contracts.manifest import ModelVersion
+from services.gateway.fleet_view import fleet_view_from_snapshot
+from services.pb import fleet_v1_pb2 as fleet
+
+DEVICE = DeviceFacts(generation="cpu-x86_64-v3", name="cpu", memory_gib=8)
+
+
+def _served(model: ModelVersion) -> fleet.ServedModel:
+    return fleet.ServedModel(
+        name=model.name,
+        version=model.version,
+        model_version_json=model.canonical_json(),
+        state="UNAVAILABLE",
+        reason="loading",
+    )
+
+
+def test_models_and_replicas_are_read(new_model: Callable[..., ModelVersion]) -> None:
+    one, two = new_model(version=1), new_model(version=2)
+    snapshot = fleet.FleetSnapshot(models=[_served(one), _served(two)])
+    snapshot.replicas.add(
+        replica_id="r1",
+        model_name="minilm",
+        model_version=2,
+        state=fleet.REPLICA_STATE_READY,
+        addresses=["unix:/a"],
+        host_id="h",
+        device_facts_json=DEVICE.canonical_json(),
+        engine_kind="openvino",
+    )
+    snapshot.replicas.add(replica_id="r2", state=fleet.REPLICA_STATE_DRAINING)
+    view = fleet_view_from_snapshot(snapshot)
+    assert view.is_known
+    assert [served.document for served in view.models["minilm"].values()] == [one, two]
+    assert view.models["minilm"][1].reason == "loading"
+    ready, draining = view.replicas["r1"], view.replicas["r2"]
+    assert (ready.is_ready, draining.is_ready) == (True, False)
+    assert (ready.generation, draining.generation) == ("cpu-x86_64-v3", "")
+    assert (ready.addresses, ready.model_version, ready.engine.kind) == (
+        ("unix:/a",),
+        2,
+        "openvino",
+    )
+
+
+def test_a_model_that_cannot_be_read_is_left_out(
+    new_model: Callable[..., ModelVersion], caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = fleet.ServedModel(name="broken", version=3, model_version_json=b'{"name": 1}')
+    snapshot = fleet.FleetSnapshot(models=[broken, _served(new_model())])
+    snapshot.replicas.add(replica_id="r1", device_facts_json=b"no json")
+    with caplog.at_level(logging.ERROR):
+        view = fleet_view_from_snapshot(snapshot)
+    assert list(view.models) == ["minilm"]
+    assert view.replicas["r1"].generation == ""
+    assert any("model 'broken' version 3 left out" in line for line in caplog.messages)

@@ -1,0 +1,128 @@
+"""Who may answer, who is chosen, and what is said when nobody can."""
+
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.contracts.errors import InvalidRequestError, NotFoundError, NotReadyError
+from services.contracts.manifest import ModelVersion
+from services.gateway.endpoint import Endpoint
+from services.gateway.fleet_view import FleetView
+from services.gateway.routing import RoutingTable, choose, routing_table
+
+NewModel = Callable[..., ModelVersion]
+NewEndpoint = Callable[..., Endpoint]
+NewView = Callable[..., FleetView]
+
+
+@pytest.fixture
+def table(new_model: NewModel, new_endpoint: NewEndpoint, new_view: NewView) -> RoutingTable:
+    """Versions 1 and 2 have replicas, 10 has none; another model has none at all."""
+    models = [new_model(version=number) for number in (1, 2, 10)]
+    view = new_view(*models, new_model("other"), reason="no node of its generation")
+    endpoints = [
+        new_endpoint("a", model_version=2),
+        new_endpoint("b", model_version=1),
+        new_endpoint("c", model_version=2),
+        new_endpoint("stray", model_name="gone"),
+    ]
+    return routing_table(view, endpoints)
+
+
+@pytest.mark.parametrize(
+    ("version", "served_by"),
+    [("1", {"b"}), ("2", {"a", "c"}), ("", {"a", "c"}), ("02", {"a", "c"})],
+)
+def test_pools(table: RoutingTable, version: str, served_by: set[str]) -> None:
+    """The empty version is the newest with a ready replica, not the newest of all."""
+    pool = table.pool("minilm", version)
+    assert {endpoint.replica.replica_id for endpoint in pool.endpoints} == served_by
+    assert pool.version == (version.lstrip("0") or "2")
+    assert table.is_ready("minilm", version)
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "error", "text"),
+    [
+        ("nope", "", NotFoundError, "^Request for unknown model: 'nope' is not found$"),
+        ("gone", "", NotFoundError, "'gone' is not found"),
+        ("minilm", "3", NotFoundError, "version 3 is not found; known versions: 1, 2, 10"),
+        ("minilm", "x", InvalidRequestError, "version 'x' is not a number; known: 1, 2, 10"),
+        ("minilm", "-1", InvalidRequestError, "not a number"),
+        ("minilm", "1" * 5000, InvalidRequestError, "not a number"),
+        ("minilm", "10", NotReadyError, "version 10 has no ready replica: no node of its gen"),
+        ("other", "", NotReadyError, "model 'other' has no ready replica: no node of its gen"),
+    ],
+)
+def test_refusals(
+    table: RoutingTable, model: str, version: str, error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        table.pool(model, version)
+    assert not table.is_ready(model, version)
+
+
+def test_nothing_is_unknown_before_the_controller_spoke() -> None:
+    with pytest.raises(NotReadyError, match="has not heard from the controller yet"):
+        RoutingTable().pool("minilm", "")
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "found"), [("minilm", "", 2), ("minilm", "10", 10), ("other", "", 1)]
+)
+def test_served(table: RoutingTable, model: str, version: str, found: int) -> None:
+    assert table.served(model, version).document.version == found
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "labels"),
+    [
+        ("minilm", "1", ("minilm", "1")),
+        ("minilm", "001", ("minilm", "1")),
+        ("minilm", "77", ("minilm", "")),
+        ("minilm", "9" * 5000, ("minilm", "")),
+        ("minilm", "", ("minilm", "")),
+        ("attack-1234", "1", ("", "")),
+    ],
+)
+def test_labels_know_only_what_the_fleet_knows(
+    table: RoutingTable, model: str, version: str, labels: tuple[str, str]
+) -> None:
+    assert table.labels(model, version) == labels
+
+
+def test_every_model_ready(
+    table: RoutingTable, new_model: NewModel, new_endpoint: NewEndpoint, new_view: NewView
+) -> None:
+    assert not RoutingTable().is_every_model_ready()
+    assert not table.is_every_model_ready()
+    whole = routing_table(new_view(new_model(), new_model(version=2)), [new_endpoint()])
+    assert whole.is_every_model_ready()
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.randoms(use_true_random=False))
+def test_the_choice_is_the_less_loaded_of_two_different_ones(
+    new_endpoint: NewEndpoint, loads: list[int], rng: Random
+) -> None:
+    endpoints = tuple(new_endpoint(str(i), load) for i, load in enumerate(loads))
+    chosen = choose(endpoints, rng.random)
+    # The most loaded endpoint cannot win, unless it is alone or has an equal.
+    if len(loads) > 1 and loads.count(max(loads)) == 1:
+        assert chosen.num_outstanding < max(loads)
+    if len(loads) == 2:
+        assert chosen.num_outstanding == min(loads)
+
+
+def test_equal_replicas_are_all_used(new_endpoint: NewEndpoint) -> None:
+    endpoints = tuple(new_endpoint(str(number)) for number in range(4))
+    grid = [number / 40 for number in range(40)]
+    picks = Counter(
+        choose(endpoints, iter([one, other]).__next__).replica.replica_id
+        for one in grid
+        for other in grid
+    )
+    assert sorted(picks.values()) == [400, 400, 400, 400]

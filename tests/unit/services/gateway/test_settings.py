@@ -1,0 +1,25 @@
+"""Settings: from the environment, from arguments, and refused with key and expectation."""
+
+import pytest
+
+from services.contracts.errors import InvalidRequestError
+from services.gateway.settings import settings_from_environment
+
+
+def test_environment_is_read_and_arguments_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SMELT_GATEWAY_GRPC_PORT", "0")
+    monkeypatch.setenv("SMELT_GATEWAY_GATEWAY_ID", "a")
+    settings = settings_from_environment(gateway_id="b")
+    assert (settings.grpc_port, settings.gateway_id) == (0, "b")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("GRPC_PORT", "70000"), ("MAX_IN_FLIGHT", "0"), ("LOG_LEVEL", "loud"), ("GRPC_PORT", "x")],
+)
+def test_a_wrong_value_names_key_and_value(
+    monkeypatch: pytest.MonkeyPatch, key: str, value: str
+) -> None:
+    monkeypatch.setenv(f"SMELT_GATEWAY_{key}", value)
+    with pytest.raises(InvalidRequestError, match=f"SMELT_GATEWAY_{key}: got '{value}'"):
+        settings_from_environment()
