@@ -1,0 +1,109 @@
+"""What a graph must be before anything is built from it."""
+
+from pathlib import Path
+
+import onnx
+from onnx import defs
+
+from compiler_worker.master import walk
+from compiler_worker.master.reading import ReadModel
+from services.contracts.errors import InvalidModelError, UnsupportedGraphError
+
+# 7 is where broadcasting took today's form; 26 is the newest that ONNX Runtime 1.31 runs,
+# and without it there is no independent reference.
+MIN_OPSET, MAX_OPSET = 7, 26
+
+
+def admit(model: ReadModel) -> None:
+    """Refuse a model that cannot become a master.
+
+    Raises:
+        UnsupportedGraphError: opset, domain, op, attribute or input kind that is not taken.
+        InvalidModelError: the graph breaks ONNX's own rules.
+    """
+    proto = model.proto
+    _check_opset(proto)
+    _check_interface(proto, model.path)
+    functions = {(walk.domain_of(f.domain), f.name) for f in proto.functions}
+    for node, opsets in walk.nodes(proto):
+        if (walk.domain_of(node.domain), node.op_type) not in functions:
+            _check_node(node, opsets)
+    if any(graph.sparse_initializer for graph in walk.graphs(proto)):
+        raise UnsupportedGraphError("sparse initialisers found; store them as dense tensors")
+    check_rules(model.path)
+
+
+def check_rules(path: Path) -> None:
+    """Run ONNX's checker with strict shape inference; raises InvalidModelError."""
+    try:
+        # By path, because a model in memory hides from the checker where its weights are.
+        onnx.checker.check_model(str(path), full_check=True)
+    except (
+        onnx.checker.ValidationError,
+        onnx.shape_inference.InferenceError,
+        RuntimeError,
+        ValueError,
+    ) as error:
+        reason = " ".join(str(error).split())
+        raise InvalidModelError(
+            f"{path}: breaks ONNX's rules: {reason}; correct the exporter and export again"
+        ) from error
+
+
+def _check_opset(proto: onnx.ModelProto) -> None:
+    opset = walk.opsets_of(proto.opset_import).get("", 0)
+    if not MIN_OPSET <= opset <= MAX_OPSET:
+        raise UnsupportedGraphError(
+            f"opset {opset} of ai.onnx found, {MIN_OPSET} to {MAX_OPSET} wanted; export again "
+            "or convert with onnx.version_converter.convert_version"
+        )
+
+
+def _check_interface(proto: onnx.ModelProto, path: Path) -> None:
+    initialisers = {tensor.name for tensor in proto.graph.initializer}
+    inputs = [value for value in proto.graph.input if value.name not in initialisers]
+    if not inputs or not proto.graph.output:
+        raise InvalidModelError(
+            f"{path}: {len(inputs)} inputs and {len(proto.graph.output)} outputs found, at "
+            "least one of each wanted; export the model with both"
+        )
+    for value in inputs:
+        kind = value.type.WhichOneof("value") or "untyped"
+        if kind != "tensor_type":
+            raise UnsupportedGraphError(
+                f"input '{value.name}' is a {kind.removesuffix('_type')}, a tensor wanted; "
+                "export the model with tensors as its inputs"
+            )
+
+
+def _check_node(node: onnx.NodeProto, opsets: dict[str, int]) -> None:
+    domain = walk.domain_of(node.domain)
+    op_type = f"{domain}::{node.op_type}" if domain else node.op_type
+    opset = opsets.get(domain, 0)
+    if domain:
+        raise UnsupportedGraphError(
+            f"custom domain '{domain}' found, only ai.onnx is taken; export without custom ops "
+            "or bring the op's body as a local function of the model",
+            op_type=op_type,
+            node=node.name,
+            opset=opset,
+        )
+    try:
+        schema = defs.get_schema(node.op_type, opset, domain)
+    except defs.SchemaError as error:
+        raise UnsupportedGraphError(
+            "unknown op; correct its name or the opset that the model imports",
+            op_type=op_type,
+            node=node.name,
+            opset=opset,
+        ) from error
+    unknown = sorted({attribute.name for attribute in node.attribute} - set(schema.attributes))
+    if unknown:
+        known = ", ".join(sorted(schema.attributes)) or "none"
+        raise UnsupportedGraphError(
+            f"unknown attribute '{unknown[0]}', known are: {known}; an attribute that is not "
+            "understood could change the result, so correct the exporter",
+            op_type=op_type,
+            node=node.name,
+            opset=opset,
+        )

@@ -1,0 +1,103 @@
+"""Exports a PyTorch module at the newest opset whose result is right.
+
+Newer opsets keep more meaning (23 has one Attention op where 20 has twenty nodes), but a
+newer op may be exported wrongly or not be understood yet. So the opset is chosen per
+model, by checks of the very files that will be stored.
+"""
+
+import contextlib
+import logging
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from compiler_worker.master.equality import check_equal
+from compiler_worker.master.pytorch_source import PyTorchModel
+from compiler_worker.master.source import Progress
+from compiler_worker.master.stored import MODEL_FILE, StoredMaster, store_onnx
+from services.contracts.errors import InvalidModelError
+
+OPSETS = (23, 24, 20)
+
+_log = logging.getLogger(__name__)
+
+
+def export_master(
+    model: PyTorchModel, target_dir: Path, progress: Progress, opsets: tuple[int, ...] = OPSETS
+) -> StoredMaster:
+    """Export, store and check a module; each refused opset is reported with its reason.
+
+    Raises:
+        InvalidModelError: the example inputs are unfit, or every opset was refused.
+    """
+    model.traced_sizes()
+    refusals = []
+    for opset in opsets:
+        progress(f"exporting at opset {opset}")
+        try:
+            return _export_at(model, opset, target_dir)
+        except (InvalidModelError, torch.onnx.OnnxExporterError) as error:
+            reason = " ".join(str(error).split())
+            refusals.append(f"opset {opset}: {reason}")
+            _log.warning("opset %d refused: %s", opset, reason)
+            progress(f"opset {opset} refused: {reason}")
+    raise InvalidModelError(
+        f"{type(model.module).__name__} gives no right ONNX graph at any opset of "
+        f"{', '.join(map(str, opsets))}; " + "; ".join(refusals)
+    )
+
+
+def _export_at(model: PyTorchModel, opset: int, target_dir: Path) -> StoredMaster:
+    with tempfile.TemporaryDirectory(prefix="smelt-export-") as folder:
+        path = Path(folder) / MODEL_FILE
+        _export(model, opset, path)
+        stored = store_onnx(path, target_dir)
+    check_equal(model, stored.files[MODEL_FILE])
+    return stored
+
+
+def _export(model: PyTorchModel, opset: int, path: Path) -> None:
+    with _quiet():
+        program = torch.onnx.export(
+            model.module.eval(),
+            tuple(model.example_inputs.values()),
+            dynamo=True,
+            opset_version=opset,
+            input_names=list(model.example_inputs),
+            output_names=list(model.output_names),
+            dynamic_shapes=_dynamic_shapes(model),
+            verbose=False,
+        )
+        if program is None:
+            raise InvalidModelError(f"the exporter returned no program at opset {opset}")
+        program.save(str(path), external_data=True)
+
+
+def _dynamic_shapes(model: PyTorchModel) -> tuple[dict[int, object], ...]:
+    # One Dim object per name: only named dimensions are unified between inputs.
+    dims = {
+        name: torch.export.Dim(name, min=limits.min, max=limits.max)
+        for name, limits in model.dim_limits.items()
+    }
+    return tuple(
+        {axis: dims[dim] for axis, dim in model.dynamic_dims.get(name, {}).items()}
+        for name in model.example_inputs
+    )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    # The exporter warns about optional packages and its own deprecated calls. What matters
+    # about its result is checked afterwards.
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

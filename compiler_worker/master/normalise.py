@@ -1,0 +1,83 @@
+"""One form for one computation: folded, without dead or doubled nodes, without traces.
+
+Every pass is a kept library's; here are only their order and the loop that makes the
+result a fixed point, so that normalising a master again changes nothing.
+"""
+
+import onnx_ir as ir
+import onnx_ir.passes.common as passes
+from onnxscript import optimizer
+
+# Passes enable each other; a graph that still changes after this many rounds is left as is,
+# which is correct, only not minimal.
+_MAX_ROUNDS = 8
+# IR 10 is written by today's exporters; ONNX Runtime 1.31 reads none above 13.
+_MIN_IR_VERSION, _MAX_IR_VERSION = 10, 13
+
+
+def normalise(model: ir.Model) -> None:
+    """Bring an admitted model into its normal form, in place."""
+    _run(
+        model,
+        passes.InlinePass(),
+        passes.RemoveInitializersFromInputsPass(),
+    )
+    before = None
+    for _ in range(_MAX_ROUNDS):
+        _simplify(model)
+        after = _outline(model)
+        if after == before:
+            break
+        before = after
+    _run(
+        model,
+        passes.OutputFixPass(),
+        passes.NameFixPass(),
+        passes.TopologicalSortPass(),
+        passes.ShapeInferencePass(),
+    )
+    _strip(model)
+    model.ir_version = min(max(model.ir_version, _MIN_IR_VERSION), _MAX_IR_VERSION)
+
+
+def _simplify(model: ir.Model) -> None:
+    optimizer.optimize_ir(model)
+    _run(
+        model,
+        passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+        passes.DeduplicateHashedInitializersPass(),
+        passes.CommonSubexpressionEliminationPass(),
+        passes.IdentityEliminationPass(),
+        passes.RemoveUnusedNodesPass(),
+        passes.RemoveUnusedOpsetsPass(),
+    )
+
+
+def _run(model: ir.Model, *sequence: ir.passes.InPlacePass) -> None:
+    for step in sequence:
+        step(model)
+
+
+def _outline(model: ir.Model) -> list[tuple[str, list[str | None]]]:
+    return [(n.op_type, [v.name if v else None for v in n.inputs]) for n in model.graph.all_nodes()]
+
+
+def _strip(model: ir.Model) -> None:
+    # Exporters leave stack traces here, and with them paths of the machine they ran on.
+    passes.ClearMetadataAndDocStringPass()(model)
+    model.metadata_props.clear()
+    model.producer_name = model.producer_version = model.domain = None
+    model.model_version, model.graph.name = None, "master"
+    for graph in model.graphs():
+        for value in graph.inputs:
+            _strip_value(value)
+        for value in graph.initializers.values():
+            _strip_value(value)
+        for node in graph:
+            for value in node.outputs:
+                _strip_value(value)
+
+
+def _strip_value(value: ir.Value) -> None:
+    value.metadata_props.clear()
+    value.doc_string = None

@@ -1,0 +1,88 @@
+"""Opens a source as a master: the first step of every build."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from compiler_worker.master.pytorch_source import PyTorchModel, load_factory
+from compiler_worker.master.source import MasterSource, OnnxFile, Progress, TorchFactory
+from services.contracts.errors import InvalidModelError, InvalidRequestError
+from services.contracts.recipe import Recipe
+from services.contracts.tensors import Array, TensorSpec
+
+SAMPLES_FILE = "samples.npz"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenedMaster:
+    """A master on disk: what `MasterRecord` says, with paths where that has blobs.
+
+    Attributes:
+        digest: canonical digest over normalised graph and weights.
+        files: path by file name; `model.onnx` is the entry, others are external data.
+        opset: version of the default domain.
+        num_parameters: elements over all initialisers.
+        recipe: from a factory that brings one.
+        samples: real inputs (.npz) from a factory that brings some.
+    """
+
+    digest: str
+    files: dict[str, Path]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    opset: int
+    num_parameters: int
+    recipe: Recipe | None = None
+    samples: Path | None = None
+
+
+def open_master(source: MasterSource, target_dir: Path, progress: Progress) -> OpenedMaster:
+    """Turn a source into a normalised, checked master in an empty folder.
+
+    Raises:
+        InvalidModelError: the source cannot become a master; the message says why.
+        UnsupportedGraphError: it is sound ONNX, but holds something that is not taken.
+    """
+    # Both branches import heavy libraries; a message first keeps the wait explained.
+    progress(f"opening {source}")
+    match source:
+        case OnnxFile(path=path):
+            from compiler_worker.master.stored import store_onnx
+
+            return OpenedMaster(**vars(store_onnx(path, target_dir)))
+        case TorchFactory():
+            return _open_factory(source, target_dir, progress)
+
+
+def _open_factory(source: TorchFactory, target_dir: Path, progress: Progress) -> OpenedMaster:
+    from compiler_worker.master.export import export_master
+
+    model = load_factory(source)
+    stored = export_master(model, target_dir, progress)
+    samples = _write_samples(model, stored.inputs, target_dir)
+    return OpenedMaster(**vars(stored), recipe=model.recipe, samples=samples)
+
+
+def _write_samples(
+    model: PyTorchModel, inputs: tuple[TensorSpec, ...], target_dir: Path
+) -> Path | None:
+    if model.samples is None:
+        return None
+    _check_samples(model.samples, inputs)
+    path = target_dir / SAMPLES_FILE
+    np.savez_compressed(path, allow_pickle=False, **model.samples)
+    return path
+
+
+def _check_samples(samples: dict[str, Array], inputs: tuple[TensorSpec, ...]) -> None:
+    wanted = [spec.name for spec in inputs]
+    if sorted(samples) != sorted(wanted):
+        raise InvalidModelError(
+            f"samples for {sorted(samples)} found, one array for each of {wanted} wanted"
+        )
+    try:
+        for spec in inputs:
+            spec.check(samples[spec.name])
+    except InvalidRequestError as error:
+        raise InvalidModelError(f"samples: {error}") from error

@@ -1,0 +1,97 @@
+"""The store form of a master: a small graph, and every weight in one aligned file.
+
+`model.onnx` holds the graph and values up to 1 KiB (shapes, scalars: engines need them as
+constants); `weights.bin` holds the rest, page-aligned, so that each engine maps the same
+pages. Equal masters give equal bytes.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from compiler_worker.master import walk
+from compiler_worker.master.admission import admit, check_rules
+from compiler_worker.master.digest import canonical_digest
+from compiler_worker.master.interface import name_dynamic_dims, tensor_specs
+from compiler_worker.master.normalise import normalise
+from compiler_worker.master.reading import read_onnx
+from services.contracts.tensors import TensorSpec
+
+MODEL_FILE, WEIGHTS_FILE = "model.onnx", "weights.bin"
+_MAX_INLINE_BYTES = 1024
+_ALIGNMENT_BYTES = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredMaster:
+    """A normalised model on disk and what is known about it.
+
+    Attributes:
+        files: path by file name; without `weights.bin` when no weight is large.
+    """
+
+    digest: str
+    files: dict[str, Path]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    opset: int
+    num_parameters: int
+
+
+def store_onnx(path: Path, target_dir: Path) -> StoredMaster:
+    """Admit, normalise and write an ONNX file into another folder.
+
+    Raises:
+        InvalidModelError: the file cannot become a master.
+    """
+    model = load_ir(path)
+    normalise(model)
+    name_dynamic_dims(model)
+    inputs, outputs = tensor_specs(model.graph.inputs), tensor_specs(model.graph.outputs)
+    files = _write(model, target_dir)
+    check_rules(files[MODEL_FILE])
+    return StoredMaster(
+        digest=canonical_digest(model),
+        files=files,
+        inputs=inputs,
+        outputs=outputs,
+        opset=model.opset_imports[""],
+        num_parameters=_num_parameters(model),
+    )
+
+
+def load_ir(path: Path) -> ir.Model:
+    """Read and admit an ONNX file; its external weights stay on disk, memory-mapped."""
+    read = read_onnx(path)
+    admit(read)
+    for entry in read.proto.opset_import:
+        entry.domain = walk.domain_of(entry.domain)
+    model = ir.from_proto(read.proto)
+    ir.external_data.set_base_dir(model.graph, path.parent)
+    return model
+
+
+def _write(model: ir.Model, target_dir: Path) -> dict[str, Path]:
+    target_dir.mkdir(parents=True, exist_ok=True)
+    ir.external_data.unload_from_model(
+        model,
+        target_dir,
+        WEIGHTS_FILE,
+        size_threshold_bytes=_MAX_INLINE_BYTES,
+        alignment=_ALIGNMENT_BYTES,
+        align_threshold=_MAX_INLINE_BYTES,
+    )
+    # The default serialisation of protobuf may order maps differently between processes.
+    data = ir.to_proto(model).SerializeToString(deterministic=True)
+    (target_dir / MODEL_FILE).write_bytes(data)
+    if (target_dir / WEIGHTS_FILE).stat().st_size == 0:
+        (target_dir / WEIGHTS_FILE).unlink()
+    names = (MODEL_FILE, WEIGHTS_FILE)
+    return {name: target_dir / name for name in names if (target_dir / name).is_file()}
+
+
+def _num_parameters(model: ir.Model) -> int:
+    values = (value for graph in model.graphs() for value in graph.initializers.values())
+    return sum(math.prod(v.const_value.shape.numpy()) for v in values if v.const_value)

@@ -1,0 +1,145 @@
+"""Which float32 values of a graph become narrow, decided in one walk from inputs to outputs.
+
+The rule is that of autocast, known to hold for most networks: matrix products run narrow,
+sums of many terms, norms, exponentials and powers run in float32, and everything between
+follows its inputs. Two additions: what is computed from integers alone (positions, masks)
+stays float32, because a narrow type cannot count to a long sequence's end; and an op runs
+narrow only where ONNX allows that type at the model's opset.
+"""
+
+from collections.abc import Iterable, Iterator
+from enum import Enum
+
+import onnx_ir as ir
+from onnx import defs
+
+# Worth it: these decide the speed of an engine and accumulate in float32 on every device.
+# Attention's softmax_precision stays as the master has it: fused kernels take their
+# exponentials in float32 anyway, and TensorRT refuses the attribute.
+_NARROW_OPS = frozenset(
+    {"Attention", "Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN"}
+)
+# Needed: a narrow type loses these results by overflow or by the length of the sum.
+# LayerNormalization, RMSNormalization and GroupNormalization are not here: ONNX defines
+# their statistics in float32 (stash_type) whatever the type of their input is.
+_FULL_OPS = frozenset(
+    {
+        "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "CumProd", "CumSum",
+        "Exp", "GlobalAveragePool", "GlobalLpPool", "HannWindow", "InstanceNormalization", "Log",
+        "LogSoftmax", "LpNormalization", "MeanVarianceNormalization", "Pow", "Reciprocal",
+        "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean", "ReduceProd",
+        "ReduceSum", "ReduceSumSquare", "Sin", "Sinh", "Softmax", "Softplus", "Sqrt", "Tan",
+    }
+)  # fmt: skip
+# A row of a table is data, although the table is constant and the index an integer.
+_LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
+
+
+class Standing(Enum):
+    """What is known about a float32 value."""
+
+    CONSTANT = "from weights alone; takes the type of whoever uses it"
+    POSITIONAL = "from integers and constants alone; float32"
+    FULL = "data in float32"
+    NARROW = "data in the narrow type"
+
+
+class Policy:
+    """Standings of all float32 values and, by node, the type variables that become narrow.
+
+    Attributes:
+        standings: by value; a value that is not float32 has none.
+        narrowed: by node, names of its schema's type variables; absent when it stays.
+    """
+
+    def __init__(self, model: ir.Model, narrow: ir.DataType) -> None:
+        """Decide for every node of the main graph."""
+        self.standings: dict[ir.Value, Standing] = {}
+        self.narrowed: dict[ir.Node, frozenset[str]] = {}
+        self._allowed_type = f"tensor({'float16' if narrow.name == 'FLOAT16' else 'bfloat16'})"
+        self._opset = model.opset_imports[""]
+        for value in model.graph.initializers.values():
+            self._stand((value,), Standing.CONSTANT)
+        # The border casts them at once: a model's input is data, even when only shapes use it.
+        self._stand(model.graph.inputs, Standing.NARROW)
+        for node in model.graph:
+            self._decide(node)
+
+    def _decide(self, node: ir.Node) -> None:
+        floats = [self.standings[v] for v in node.inputs if v in self.standings]
+        standing = _standing(node.op_type, floats)
+        if standing is not Standing.NARROW:
+            self._stand(node.outputs, standing)
+            return
+        variables = self._narrowable(node)
+        self.narrowed[node] = variables
+        self._stand(node.outputs, Standing.FULL)
+        self._stand(
+            (v for v, variable in typed_outputs(node, self._opset) if variable in variables),
+            Standing.NARROW,
+        )
+
+    def _narrowable(self, node: ir.Node) -> frozenset[str]:
+        schema = _schema(node, self._opset)
+        if schema is None:
+            return frozenset()
+        allowed = {
+            constraint.type_param_str
+            for constraint in schema.type_constraints
+            if self._allowed_type in constraint.allowed_type_strs
+        }
+        bound = {
+            variable
+            for value, variable in typed_inputs(node, self._opset)
+            if value in self.standings
+        }
+        return frozenset(allowed & bound)
+
+    def _stand(self, values: Iterable[ir.Value], standing: Standing) -> None:
+        for value in values:
+            if value.dtype is ir.DataType.FLOAT:
+                self.standings[value] = standing
+
+
+def typed_inputs(node: ir.Node, opset: int) -> Iterator[tuple[ir.Value | None, str]]:
+    """Each input with the type variable of the op's schema that governs it."""
+    schema = _schema(node, opset)
+    yield from _typed(node.inputs, schema.inputs if schema else ())
+
+
+def typed_outputs(node: ir.Node, opset: int) -> Iterator[tuple[ir.Value, str]]:
+    """Each output with the type variable of the op's schema that governs it."""
+    schema = _schema(node, opset)
+    for value, variable in _typed(node.outputs, schema.outputs if schema else ()):
+        if value is not None:
+            yield value, variable
+
+
+def _typed(
+    values: Iterable[ir.Value | None], formal: Iterable[defs.OpSchema.FormalParameter]
+) -> Iterator[tuple[ir.Value | None, str]]:
+    variables = [parameter.type_str for parameter in formal]
+    for index, value in enumerate(values):
+        # The last formal parameter of a variadic op stands for all that follow.
+        yield value, variables[min(index, len(variables) - 1)] if variables else ""
+
+
+def _standing(op_type: str, floats: list[Standing]) -> Standing:
+    is_data = Standing.FULL in floats or Standing.NARROW in floats
+    if op_type in _LOOKUPS and floats and not is_data:
+        return Standing.NARROW
+    if not is_data:
+        # Without a float input it is a cast or range of integers.
+        is_constant = bool(floats) and Standing.POSITIONAL not in floats
+        return Standing.CONSTANT if is_constant else Standing.POSITIONAL
+    if op_type in _FULL_OPS:
+        return Standing.FULL
+    is_narrow = op_type in _NARROW_OPS or Standing.NARROW in floats
+    return Standing.NARROW if is_narrow else Standing.FULL
+
+
+def _schema(node: ir.Node, opset: int) -> defs.OpSchema | None:
+    try:
+        return defs.get_schema(node.op_type, opset, node.domain)
+    except defs.SchemaError:
+        return None

@@ -1,0 +1,34 @@
+"""Sources as users write them."""
+
+from pathlib import Path
+
+import pytest
+
+from compiler_worker.master.source import OnnxFile, TorchFactory, source_from_text
+from services.contracts.errors import InvalidModelError
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [
+        ("model.onnx", OnnxFile(path=Path("model.onnx"))),
+        ("/a/b:c/model.onnx", OnnxFile(path=Path("/a/b:c/model.onnx"))),
+        ("pkg.mod:make", TorchFactory(module="pkg.mod", name="make")),
+        ("mod:make", TorchFactory(module="mod", name="make")),
+    ],
+)
+def test_reads(text: str, source: OnnxFile | TorchFactory) -> None:
+    assert source_from_text(text) == source
+    assert str(source_from_text(text)) == text
+
+
+@pytest.mark.parametrize("text", ["", "pkg.mod", "pkg.mod:", ":make", "a-b:make", "model.pt"])
+def test_refuses(text: str) -> None:
+    with pytest.raises(InvalidModelError, match=r"expected a file that ends with \.onnx"):
+        source_from_text(text)
+
+
+def test_a_file_of_another_name_is_taken_when_it_exists(tmp_path: Path) -> None:
+    file = tmp_path / "model.bin"
+    file.touch()
+    assert source_from_text(str(file)) == OnnxFile(path=file)
