@@ -12,6 +12,7 @@ class CliSettings(BaseSettings):
         home: folder of the local store, caches, logs and the running fleet's file.
         store: artifact store; empty means the folder `store` in home.
         start_timeout_s: longest wait for controller or gateway to say that it is ready.
+        ready_fd: inherited pipe that `smelt up --detach` waits on; -1 for none.
     """
 
     model_config = SettingsConfigDict(env_prefix="SMELT_")
@@ -19,6 +20,7 @@ class CliSettings(BaseSettings):
     home: Path = Path("~/.smelt")
     store: str = ""
     start_timeout_s: float = 120.0
+    ready_fd: int = -1
 
     @property
     def root(self) -> Path:

@@ -47,6 +47,7 @@ def run_up(
             is_matched = not is_demo or _show_demo(settings, fleet, steps, as_json=as_json)
             if is_over_after_demo:
                 return 0 if is_matched else 1
+            announce_ready(settings.ready_fd, fleet.running.model_dump())
             _say_serving(fleet.running, as_json=as_json)
             fleet.serve_until_stopped()
     except KeyboardInterrupt:
@@ -89,8 +90,6 @@ def _print_answers(answers: list[Answer]) -> None:
 
 
 def _say_serving(running: RunningFleet, *, as_json: bool) -> None:
-    ready_fd = int(os.environ.get(_READY_FD_VARIABLE, "-1"))
-    announce_ready(ready_fd, running.model_dump())
     if as_json:
         print_json(running.model_dump())
     else:

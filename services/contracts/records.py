@@ -67,7 +67,7 @@ class Records:
         number = max(self.numbers(prefix), default=0) + 1
         while True:
             try:
-                self._store.create(numbered_key(prefix, number), document.canonical_json())
+                self.create(numbered_key(prefix, number), document)
             except AlreadyPublishedError:
                 number += 1
             else:

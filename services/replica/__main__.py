@@ -1,0 +1,58 @@
+"""One replica without Ray: `python -m services.replica`, settings in SMELT_REPLICA_*.
+
+SIGTERM and SIGINT drain it and end it with 0; a wrong setting ends it with 2.
+"""
+
+import asyncio
+import logging
+import signal
+import sys
+
+from pydantic import ValidationError
+
+from services.contracts.errors import SmeltError
+from services.replica.server import ReplicaServer
+from services.replica.settings import ReplicaSettings
+from services.telemetry.logs import configure_logging
+from services.telemetry.ready import announce_ready
+from services.telemetry.recorder import NullRecorder
+
+logger = logging.getLogger(__name__)
+
+
+def main() -> int:
+    """Run until told to stop; returns the process's exit status."""
+    configure_logging("replica")
+    try:
+        settings = ReplicaSettings()  # type: ignore[call-arg] # from the environment
+    except ValidationError as error:
+        fault = error.errors()[0]
+        key = "SMELT_REPLICA_" + "_".join(map(str, fault["loc"])).upper()
+        logger.error("%s: %s, got %r", key, fault["msg"], fault["input"])
+        return 2
+    try:
+        asyncio.run(_serve(settings))
+    except SmeltError as error:
+        logger.error("replica cannot serve: %s", error)
+        return 1
+    return 0
+
+
+async def _serve(settings: ReplicaSettings) -> None:
+    server, stop = ReplicaServer(settings, NullRecorder()), asyncio.Event()
+    await server.start()
+    # Not before: until it serves there is nothing to drain, and a signal may end it at once.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    announce_ready(
+        settings.ready_fd, {"replica_id": server.replica_id, "addresses": server.addresses}
+    )
+    waits = [asyncio.create_task(event.wait()) for event in (stop, server.drained)]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+    await server.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

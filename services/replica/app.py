@@ -1,0 +1,75 @@
+"""Builds the Serve application of one model version: `services.replica.app:application`."""
+
+import os
+from typing import Any
+
+from ray import serve
+
+from services.contracts.errors import InvalidRequestError
+from services.contracts.hardware import Generation, Platform
+from services.replica.deployment import ReplicaDeployment
+from services.replica.settings import ReplicaSettings
+
+# Serve checks each second, so a replica that cannot answer is replaced within a few.
+_HEALTH_CHECK_PERIOD_S = 1.0
+# A GPU may stall for seconds while another process loads an engine; that is no death.
+_HEALTH_CHECK_TIMEOUT_S = 30.0
+# Longer than the replica's own drain, which is longer than a request should take.
+_SHUTDOWN_TIMEOUT_S = 40.0
+# A share that orders placement and never blocks it: threads are the engine's business.
+_NUM_CPUS = 0.1
+# Half the cost of an image-sized request was page faults of memory that malloc had just
+# given back to the system; with these it keeps what it has.
+_MALLOC = {
+    "MALLOC_MMAP_THRESHOLD_": "1073741824",
+    "MALLOC_TRIM_THRESHOLD_": "1073741824",
+    "MALLOC_TOP_PAD_": "67108864",
+}
+_OWN_ARGS = ("num_replicas", "num_gpus")
+
+
+def application(args: dict[str, Any]) -> serve.Application:
+    """The application that serves one model version.
+
+    Args:
+        args: fields of ReplicaSettings by name, and `num_replicas` (1) and `num_gpus` (1 where
+            the cluster has GPUs and the generation is not a CPU's).
+
+    Raises:
+        InvalidRequestError: a field is unknown or has a wrong value.
+    """
+    given = {name: value for name, value in args.items() if name not in _OWN_ARGS}
+    try:
+        settings = ReplicaSettings(**given)
+    except ValueError as error:
+        raise InvalidRequestError(f"replica settings: {error}") from error
+    num_threads = settings.num_threads or os.cpu_count() or 1
+    deployment = serve.deployment(
+        ReplicaDeployment,
+        name="replica",
+        num_replicas=int(args.get("num_replicas", 1)),
+        ray_actor_options={
+            "num_cpus": _NUM_CPUS,
+            "num_gpus": args.get("num_gpus", _default_num_gpus(settings)),
+            # Ray would set OMP_NUM_THREADS to the CPUs asked for, which are a token here.
+            "runtime_env": {"env_vars": {**_MALLOC, "OMP_NUM_THREADS": str(num_threads)}},
+        },
+        health_check_period_s=_HEALTH_CHECK_PERIOD_S,
+        health_check_timeout_s=_HEALTH_CHECK_TIMEOUT_S,
+        graceful_shutdown_timeout_s=_SHUTDOWN_TIMEOUT_S,
+        # No request comes through Serve, so there is nothing to wait for before the drain.
+        graceful_shutdown_wait_loop_s=0.1,
+        # A rollout starts the new replica before it stops the old one.
+        max_surge_percent=100,
+    )
+    return deployment.bind(settings.model_dump(mode="json"))
+
+
+def _default_num_gpus(settings: ReplicaSettings) -> float:
+    import ray
+
+    override = settings.generation_override
+    if override and Generation.parse(override).platform is Platform.CPU:
+        return 0
+    has_gpu = ray.is_initialized() and ray.cluster_resources().get("GPU", 0) >= 1
+    return 1 if has_gpu else 0

@@ -1,0 +1,281 @@
+"""The batcher: a queue in front of one engine, emptied whenever the engine is free.
+
+It is work-conserving: when the engine frees, whatever waits and fits runs at once; only an
+idle engine may be told to linger for companions. Joining, running and splitting happen on
+the engine's own thread, so the event loop keeps taking requests meanwhile.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from services.contracts.errors import DeadlineExceededError, NotReadyError, OverloadedError
+from services.contracts.recipe import Batching
+from services.contracts.tensors import Array
+from services.replica.codec import InferCall
+from services.replica.engine_worker import BatchTimes, EngineWorker
+from services.replica.joining import JoinRules
+from services.replica.signature import fits
+
+logger = logging.getLogger(__name__)
+
+# Rows of a batch when neither recipe nor engine names a bucket.
+DEFAULT_MAX_ROWS = 32
+Outputs = dict[str, Array]
+Clock = Callable[[], float]
+
+
+@dataclass(eq=False, slots=True)
+class _Waiting:
+    """A call in the queue; times are of the batcher's clock, in seconds."""
+
+    call: InferCall
+    answer: asyncio.Future[Outputs]
+    arrived_s: float
+    deadline_s: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchReport:
+    """One run of the engine, for statistics and metrics.
+
+    Attributes:
+        rows: rows of each request in the batch.
+        queued_s: seconds that each request waited.
+        times: seconds of each step; None when the engine failed.
+    """
+
+    rows: tuple[int, ...]
+    queued_s: tuple[float, ...]
+    times: BatchTimes | None
+
+
+class Batcher:
+    """Joins calls into batches and runs them one after another on an engine worker."""
+
+    def __init__(
+        self,
+        worker: EngineWorker,
+        rules: JoinRules,
+        batching: Batching,
+        *,
+        on_batch: Callable[[BatchReport], None] = lambda _: None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        """Take the worker whose engine runs the batches; `start` begins to serve."""
+        self._worker = worker
+        self._rules = rules
+        self._max_queue = batching.max_queue
+        self._max_delay_s = batching.max_delay_ms / 1000
+        self._on_batch = on_batch
+        self._clock = clock
+        self._queue: deque[_Waiting] = deque()
+        self._arrived = asyncio.Event()
+        # Held while a batch runs; whoever swaps the engine takes it between two batches.
+        self.between_batches = asyncio.Lock()
+        self._num_running = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._is_draining = False
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def num_waiting(self) -> int:
+        """Calls in the queue."""
+        return len(self._queue)
+
+    @property
+    def num_unanswered(self) -> int:
+        """Calls in the queue and in the engine."""
+        return len(self._queue) + self._num_running
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the task that forms batches runs."""
+        return self._task is not None and not self._task.done()
+
+    def start(self) -> None:
+        """Begin to form batches."""
+        self._task = asyncio.get_running_loop().create_task(self._serve(), name="batcher")
+
+    def admit(self) -> None:
+        """Refuse when no call can be taken now; cheap, so it goes before decoding.
+
+        Raises:
+            OverloadedError: the queue is full.
+            NotReadyError: the replica is draining.
+        """
+        if self._is_draining:
+            raise NotReadyError("replica is draining and takes no new requests")
+        if len(self._queue) >= self._max_queue:
+            # Calls nobody waits for any more must not push out one that somebody does.
+            self._queue = deque(waiting for waiting in self._queue if self._is_wanted(waiting))
+        if len(self._queue) >= self._max_queue:
+            raise OverloadedError(
+                f"exceeds maximum queue size: {len(self._queue)} requests wait in this replica, "
+                f"at most {self._max_queue} may; retry, or raise max_queue in the recipe"
+            )
+
+    async def submit(self, call: InferCall, deadline_s: float | None = None) -> Outputs:
+        """Queue a call and wait for its outputs; cancelling drops it from the queue.
+
+        Args:
+            call: what to run.
+            deadline_s: time on the batcher's clock after which nobody wants the answer.
+
+        Raises:
+            OverloadedError: the queue is full.
+            DeadlineExceededError: the deadline passed before a batch took the call.
+            NotReadyError: the replica is draining.
+            EngineError: the engine failed on this call's batch.
+        """
+        self.admit()
+        answer: asyncio.Future[Outputs] = asyncio.get_running_loop().create_future()
+        waiting = _Waiting(call, answer, self._clock(), deadline_s)
+        self._queue.append(waiting)
+        self._idle.clear()
+        self._arrived.set()
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            with suppress(ValueError):  # a batch may have taken it already
+                self._queue.remove(waiting)
+            self._note_if_idle()
+            raise
+
+    async def drain(self) -> None:
+        """Refuse new calls and wait until every accepted one is answered."""
+        self._is_draining = True
+        await self._idle.wait()
+
+    async def close(self) -> None:
+        """Stop forming batches; calls that still wait get NotReadyError."""
+        self._is_draining = True
+        if self._task:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+        for waiting in self._queue:
+            _fail(waiting, NotReadyError("replica stopped before the request ran"))
+        self._queue.clear()
+        self._note_if_idle()
+
+    async def _serve(self) -> None:
+        while True:
+            if not self._queue:
+                self._arrived.clear()
+                await self._arrived.wait()
+                await self._linger()
+            async with self.between_batches:
+                batch = self._take_batch()
+                if batch:
+                    await self._run(batch)
+            self._note_if_idle()
+
+    async def _linger(self) -> None:
+        """Let an idle engine wait for companions, until a batch is full or time is up."""
+        if not self._max_delay_s or self._rules.batch_dim is None:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._max_delay_s):
+                while not self._is_full(self._queued_sizes()):
+                    self._arrived.clear()
+                    await self._arrived.wait()
+
+    def _queued_sizes(self) -> dict[str, int]:
+        sizes: dict[str, int] = {}
+        for waiting in self._queue:
+            new = waiting.call.sizes
+            sizes = (self._rules.merged(sizes, new) or sizes) if sizes else dict(new)
+        return sizes
+
+    def _take_batch(self) -> list[_Waiting]:
+        """Remove from the queue the oldest call and all that fit beside it, in order."""
+        batch: list[_Waiting] = []
+        passed_over: list[_Waiting] = []
+        sizes: dict[str, int] = {}
+        while self._queue and not (batch and self._is_full(sizes)):
+            waiting = self._queue.popleft()
+            if not self._is_wanted(waiting):
+                continue
+            merged = self._merged(sizes, waiting.call) if batch else dict(waiting.call.sizes)
+            if merged is None:
+                passed_over.append(waiting)
+            else:
+                batch.append(waiting)
+                sizes = merged
+        self._queue.extendleft(reversed(passed_over))
+        return batch
+
+    def _merged(self, sizes: Mapping[str, int], call: InferCall) -> dict[str, int] | None:
+        merged = self._rules.merged(sizes, call.sizes)
+        return merged if merged is not None and self._fits(merged) else None
+
+    def _fits(self, sizes: Mapping[str, int]) -> bool:
+        buckets = self._worker.seat.buckets
+        if not buckets:
+            return sizes[self._rules.batch_dim or ""] <= DEFAULT_MAX_ROWS
+        return any(fits(bucket, sizes) for bucket in buckets)
+
+    def _is_full(self, sizes: Mapping[str, int]) -> bool:
+        """Whether not even one more row of the same lengths fits."""
+        dim = self._rules.batch_dim
+        return dim is None or (bool(sizes) and not self._fits({**sizes, dim: sizes[dim] + 1}))
+
+    def _is_wanted(self, waiting: _Waiting) -> bool:
+        """Whether a call's answer is still wanted; fails it when its deadline has passed."""
+        if waiting.answer.done():
+            return False
+        if waiting.deadline_s is not None and waiting.deadline_s <= self._clock():
+            waited_s = self._clock() - waiting.arrived_s
+            error = f"request timeout expired after {waited_s:.3f} s in the queue; it never ran"
+            _fail(waiting, DeadlineExceededError(error))
+            return False
+        return True
+
+    async def _run(self, batch: list[_Waiting]) -> None:
+        began_s = self._clock()
+        self._num_running = len(batch)
+        times: BatchTimes | None = None
+        try:
+            parts, times = await self._worker.run(self._rules, [w.call for w in batch])
+        except asyncio.CancelledError:
+            for waiting in batch:
+                _fail(waiting, NotReadyError("replica stopped while the request ran"))
+            raise
+        except Exception as error:
+            # Whatever an engine raises is the answer of this batch and of no other.
+            for waiting in batch:
+                _fail(waiting, error)
+        else:
+            for waiting, part in zip(batch, parts, strict=True):
+                if not waiting.answer.done():
+                    waiting.answer.set_result(part)
+        finally:
+            self._num_running = 0
+        self._report(batch, began_s, times)
+
+    def _report(self, batch: list[_Waiting], began_s: float, times: BatchTimes | None) -> None:
+        dim = self._rules.batch_dim or ""
+        report = BatchReport(
+            rows=tuple(waiting.call.sizes.get(dim, 1) for waiting in batch),
+            queued_s=tuple(began_s - waiting.arrived_s for waiting in batch),
+            times=times,
+        )
+        try:
+            self._on_batch(report)
+        except Exception:
+            logger.exception("recording a batch failed; serving goes on")
+
+    def _note_if_idle(self) -> None:
+        if not self._queue and not self._num_running:
+            self._idle.set()
+
+
+def _fail(waiting: _Waiting, error: Exception) -> None:
+    if not waiting.answer.done():
+        waiting.answer.set_exception(error)

@@ -1,0 +1,230 @@
+"""Request bytes to checked arrays, and arrays to response bytes.
+
+A request's life here: cut off the raw tensor bytes, parse the rest, check names, types,
+shapes and byte counts, view the bytes as arrays. Every refusal says what was expected and
+what was found. Responses always carry raw contents, one entry for each output, because
+clients pair outputs and contents by position.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from services.contracts.errors import EngineError, InvalidRequestError, NotFoundError
+from services.contracts.tensors import (
+    DATATYPE_FROM_NUMPY,
+    NUMPY_FROM_DATATYPE,
+    Array,
+    TensorSpec,
+    array_from_bytes,
+)
+from services.pb import open_inference_v2_pb2 as pb
+from services.replica.parameters import check_tensor_parameters, timeout_s_from_parameters
+from services.replica.signature import Signature
+from services.replica.typed_contents import array_from_contents
+from services.replica.wire import append_raw_outputs, split_raw_inputs
+
+_InputTensor = pb.ModelInferRequest.InferInputTensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InferCall:
+    """One checked request.
+
+    Attributes:
+        inputs: an array for every input of the model; read-only views of the request's bytes.
+        sizes: the dynamic dimensions, equal in all inputs that share one.
+        outputs: names of the wanted outputs, in the order asked for.
+        request_id: chosen by the client, echoed.
+        timeout_s: longest wait in the queue that the client allows; None for any.
+    """
+
+    inputs: Mapping[str, Array]
+    sizes: Mapping[str, int]
+    outputs: tuple[str, ...]
+    request_id: str = ""
+    timeout_s: float | None = None
+
+
+def call_from_request(payload: bytes | bytearray | memoryview, signature: Signature) -> InferCall:
+    """Decode and check a serialised ModelInferRequest.
+
+    Raises:
+        InvalidRequestError: anything in the request is wrong; says expected and got.
+        UnsupportedFeatureError: the request asks for something that is not offered.
+        NotFoundError: the request is for another model or version.
+    """
+    head, raw_contents = split_raw_inputs(payload)
+    try:
+        request = pb.ModelInferRequest.FromString(head)
+    except DecodeError as error:
+        raise InvalidRequestError(f"request is not a ModelInferRequest: {error}") from error
+    _check_address(request, signature)
+    timeout_s = timeout_s_from_parameters(request.parameters, signature.name)
+    _check_names(request.inputs, signature)
+    if raw_contents and len(raw_contents) != len(request.inputs):
+        raise InvalidRequestError(
+            f"expected {len(request.inputs)} raw_input_contents, one for each input, for model "
+            f"'{signature.name}', got {len(raw_contents)}"
+        )
+    inputs = {
+        tensor.name: _array(tensor, raw_contents[index] if raw_contents else None, signature)
+        for index, tensor in enumerate(request.inputs)
+    }
+    sizes = _sizes(inputs, signature)
+    signature.check_sizes(sizes)
+    return InferCall(
+        inputs=inputs,
+        sizes=sizes,
+        outputs=_wanted_outputs(request.outputs, signature),
+        request_id=request.id,
+        timeout_s=timeout_s,
+    )
+
+
+def response_from_outputs(
+    call: InferCall, outputs: Mapping[str, Array], signature: Signature
+) -> bytes:
+    """Encode a call's outputs as a serialised ModelInferResponse.
+
+    Raises:
+        EngineError: an output is missing or has another datatype than the model's.
+    """
+    response = pb.ModelInferResponse(
+        model_name=signature.name, model_version=signature.version, id=call.request_id
+    )
+    raw_contents = []
+    for name in call.outputs:
+        array = _checked_output(name, outputs, signature)
+        response.outputs.add(
+            name=name, datatype=signature.outputs[name].datatype, shape=array.shape
+        )
+        # bfloat16 exports no buffer of its own, hence the view as bytes.
+        raw_contents.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return append_raw_outputs(response.SerializeToString(), raw_contents)
+
+
+def _check_address(request: pb.ModelInferRequest, signature: Signature) -> None:
+    if request.model_name != signature.name:
+        raise NotFoundError(
+            f"request for unknown model: '{request.model_name}' is not found; this replica "
+            f"serves '{signature.name}'"
+        )
+    if request.model_version not in ("", signature.version):
+        raise NotFoundError(
+            f"request for unknown model: '{signature.name}' version {request.model_version} is "
+            f"not found; this replica serves version {signature.version}"
+        )
+
+
+def _check_names(tensors: Sequence[_InputTensor], signature: Signature) -> None:
+    names = [tensor.name for tensor in tensors]
+    for name in names:
+        if name not in signature.inputs:
+            raise InvalidRequestError(
+                f"unexpected inference input '{name}' for model '{signature.name}'; expected "
+                f"{list(signature.inputs)}"
+            )
+    if len(set(names)) != len(names):
+        raise InvalidRequestError(
+            f"an input is given more than once for model '{signature.name}': expected "
+            f"{list(signature.inputs)}, got {names}"
+        )
+    missing = [name for name in signature.inputs if name not in names]
+    if missing:
+        raise InvalidRequestError(
+            f"expected {len(signature.inputs)} inputs but got {len(names)} inputs for model "
+            f"'{signature.name}': got input(s) {names}, missing required input(s) {missing}"
+        )
+
+
+def _array(tensor: _InputTensor, raw: memoryview | None, signature: Signature) -> Array:
+    model, spec = signature.name, signature.inputs[tensor.name]
+    check_tensor_parameters(tensor.parameters, tensor.name, model)
+    _check_declared(tensor, spec, model)
+    if raw is None:
+        if not tensor.HasField("contents"):
+            raise InvalidRequestError(
+                f"unable to find data for input tensor '{tensor.name}' for model '{model}': "
+                "expected raw_input_contents or contents, got neither"
+            )
+        return array_from_contents(tensor, model)
+    if tensor.HasField("contents"):
+        raise InvalidRequestError(
+            "contents field must not be specified when using raw_input_contents for "
+            f"'{tensor.name}' for model '{model}'"
+        )
+    try:
+        return array_from_bytes(raw, tensor.datatype, tensor.shape)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"input '{tensor.name}' for model '{model}': {error}") from error
+
+
+def _check_declared(tensor: _InputTensor, spec: TensorSpec, model: str) -> None:
+    """Compare the datatype and shape that a request declares with the model's."""
+    if tensor.datatype != spec.datatype:
+        raise InvalidRequestError(
+            f"inference input '{tensor.name}' for model '{model}': expected datatype "
+            f"{spec.datatype}, got {tensor.datatype or 'none'}"
+        )
+    wanted, found = spec.wire_shape, tuple(tensor.shape)
+    is_positive = all(dim >= 0 for dim in found)
+    fits = len(wanted) == len(found) and all(
+        want in (-1, got) for want, got in zip(wanted, found, strict=True)
+    )
+    if not (fits and is_positive):
+        why = "" if is_positive else "; a dimension is negative"
+        raise InvalidRequestError(
+            f"unexpected shape for input '{tensor.name}' for model '{model}'. Expected "
+            f"{list(wanted)}, got {list(found)}{why}"
+        )
+
+
+def _sizes(inputs: Mapping[str, Array], signature: Signature) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for name, spec in signature.inputs.items():
+        for dim, size in zip(spec.shape, inputs[name].shape, strict=True):
+            if isinstance(dim, str) and sizes.setdefault(dim, size) != size:
+                raise InvalidRequestError(
+                    f"unexpected shape for input '{name}' for model '{signature.name}'. Expected "
+                    f"{sizes[dim]} for dimension '{dim}' as in the inputs before, got {size}"
+                )
+    return sizes
+
+
+def _wanted_outputs(
+    requested: Sequence[pb.ModelInferRequest.InferRequestedOutputTensor], signature: Signature
+) -> tuple[str, ...]:
+    if not requested:
+        return tuple(signature.outputs)
+    names = tuple(output.name for output in requested)
+    for output in requested:
+        check_tensor_parameters(output.parameters, output.name, signature.name)
+        if output.name not in signature.outputs:
+            raise InvalidRequestError(
+                f"unexpected inference output '{output.name}' for model '{signature.name}'; "
+                f"expected some of {list(signature.outputs)}"
+            )
+    if len(set(names)) != len(names):
+        raise InvalidRequestError(
+            f"an output is requested more than once for model '{signature.name}': expected "
+            f"different names, got {list(names)}"
+        )
+    return names
+
+
+def _checked_output(name: str, outputs: Mapping[str, Array], signature: Signature) -> Array:
+    if name not in outputs:
+        raise EngineError(
+            f"engine of model '{signature.name}' gave no output '{name}'; got {list(outputs)}"
+        )
+    array, wanted = outputs[name], signature.outputs[name].datatype
+    if array.dtype != NUMPY_FROM_DATATYPE[wanted]:
+        found = DATATYPE_FROM_NUMPY.get(array.dtype, str(array.dtype))
+        raise EngineError(
+            f"engine of model '{signature.name}': expected datatype {wanted} for output "
+            f"'{name}', got {found}"
+        )
+    return array

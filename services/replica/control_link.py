@@ -1,0 +1,110 @@
+"""A replica's line to the controller: reports go up, announcements come down.
+
+The line may break at any time, because controllers restart: the replica serves on and
+attaches again. While it is down the fleet does not know this replica, so retries are quick
+at first; each attempt begins with a full report, so nothing is lost in between.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+
+import grpc.aio
+
+from services.pb import fleet_v1_pb2 as pb
+from services.pb.fleet_v1_pb2_grpc import FleetControlStub
+
+logger = logging.getLogger(__name__)
+
+_FIRST_DELAY_S = 0.1
+_MAX_DELAY_S = 5.0
+# A controller that vanished without closing the connection is noticed by these pings.
+_CHANNEL_OPTIONS = (
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+)
+
+
+class ControlLink:
+    """Keeps one replica attached to the controller."""
+
+    def __init__(
+        self,
+        address: str,
+        report: Callable[[], pb.ReplicaReport],
+        *,
+        on_engines_changed: Callable[[str], None],
+        on_drain: Callable[[], None],
+    ) -> None:
+        """Take the controller's `host:port` and what to call; `start` connects.
+
+        Args:
+            address: the controller's gRPC address.
+            report: what is true of the replica now.
+            on_engines_changed: given the master's digest; must not block.
+            on_drain: must not block.
+        """
+        self._address = address
+        self._report = report
+        self._on_engines_changed = on_engines_changed
+        self._on_drain = on_drain
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the task that keeps the replica attached runs."""
+        return self._task is not None and not self._task.done()
+
+    def start(self) -> None:
+        """Connect, and keep connected until `close`."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="control-link")
+
+    def report_changed(self) -> None:
+        """The replica's report differs from the last one: send it."""
+        self._changed.set()
+
+    async def close(self) -> None:
+        """Detach; the controller withdraws the endpoint at once."""
+        if self._task:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _run(self) -> None:
+        loop, delay_s = asyncio.get_running_loop(), _FIRST_DELAY_S
+        while True:
+            began_s = loop.time()
+            try:
+                async with grpc.aio.insecure_channel(self._address, _CHANNEL_OPTIONS) as channel:
+                    async for command in FleetControlStub(channel).Attach(self._reports()):
+                        self._obey(command)
+                logger.info("controller %s closed the line; attaching again", self._address)
+            except grpc.aio.AioRpcError as error:
+                logger.warning(
+                    "controller %s: %s %s; attaching again", self._address, error.code(),
+                    error.details(),
+                )  # fmt: skip
+            has_lasted = loop.time() - began_s > _MAX_DELAY_S
+            delay_s = _FIRST_DELAY_S if has_lasted else min(2 * delay_s, _MAX_DELAY_S)
+            # Spread out, so that a fleet does not fall upon a restarted controller at once.
+            await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
+
+    async def _reports(self) -> AsyncIterator[pb.ReplicaReport]:
+        while True:
+            self._changed.clear()
+            yield self._report()
+            await self._changed.wait()
+
+    def _obey(self, command: pb.ReplicaCommand) -> None:
+        match command.WhichOneof("command"):
+            case "engines_changed":
+                self._on_engines_changed(command.engines_changed.master_digest)
+            case "drain":
+                self._on_drain()
+            case unknown:
+                logger.warning("command %s is unknown to this replica; ignored", unknown)

@@ -1,0 +1,49 @@
+"""The replica as a Ray Serve deployment: Ray places, restarts, scales and rolls it.
+
+No request passes through Ray: the data port is the replica's own. The one other module
+that knows Ray is `app`.
+"""
+
+from typing import Any
+
+from services.replica.server import ReplicaServer
+from services.replica.settings import ReplicaSettings
+from services.telemetry.catalog import REPLICA_METRICS
+from services.telemetry.logs import configure_logging
+from services.telemetry.ray_recorder import RayRecorder
+
+
+class ReplicaDeployment:
+    """What Serve constructs in the actor; its methods are Serve's hooks."""
+
+    async def __init__(self, settings: dict[str, Any]) -> None:  # type: ignore[misc] # Serve awaits
+        """Start the replica: Serve counts it as running when this returns."""
+        from ray import serve
+
+        configure_logging("replica")
+        context = serve.get_replica_context()
+        self._server = ReplicaServer(
+            ReplicaSettings(**settings),
+            RayRecorder(REPLICA_METRICS),
+            replica_id=context.replica_id.to_full_id_str(),
+        )
+        await self._server.start()
+
+    async def check_health(self) -> None:
+        """Raise when Serve must replace this replica."""
+        await self._server.check_health()
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """Load for an autoscaling policy, as Serve cannot see requests."""
+        return self._server.replica.take_load()
+
+    async def record_replica_metadata(self) -> dict[str, Any]:
+        """Where the data port is, for whoever asks Serve and not the controller."""
+        return {"replica_id": self._server.replica_id, "addresses": list(self._server.addresses)}
+
+    async def __del__(self) -> None:
+        """Drain and close; Serve awaits it before it ends the actor."""
+        # Serve calls this also when the constructor failed.
+        server = getattr(self, "_server", None)
+        if server is not None:
+            await server.stop()

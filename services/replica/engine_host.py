@@ -1,0 +1,177 @@
+"""From a device and a store to an engine that is chosen, verified, checked, loaded and warm.
+
+Everything here blocks and runs in a thread of its own, while an older engine serves on.
+Whatever goes wrong with one engine, the next best one is tried, and after the last one the
+fallback, each time with a reason that is logged, counted and reported.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from services.contracts.errors import EngineError, NotFoundError, StoreError
+from services.contracts.hardware import DeviceFacts
+from services.contracts.kinds import Precision
+from services.contracts.manifest import ModelVersion, PublishedEngine
+from services.contracts.recipe import Bucket
+from services.contracts.registry import Registry
+from services.contracts.selection import Selection, select
+from services.engines.base import LoadSpec
+from services.engines.loader import engine_class
+from services.replica.engine_checker import EngineChecker
+from services.replica.loaded_engine import FALLBACK_KIND, LoadedEngine, RunningEngine
+from services.replica.samples import edge_sizes, sample_inputs
+
+logger = logging.getLogger(__name__)
+
+# A store may be whole again at the next selection; an engine that fails stays failed.
+_STORE_ERRORS = (StoreError, NotFoundError)
+
+
+class FallbackLoader(Protocol):
+    """Makes the engine that serves when no published one can."""
+
+    def __call__(self, model: ModelVersion) -> RunningEngine:
+        """A loaded fallback; raises EngineError with the reason when there can be none."""
+        ...
+
+
+class EngineHost:
+    """Chooses and loads engines of one model version for one device."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        model: ModelVersion,
+        device: DeviceFacts,
+        load_fallback: FallbackLoader,
+        checker: EngineChecker,
+        *,
+        num_threads: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take the parts; nothing is read yet."""
+        self._registry = registry
+        self._model = model
+        self._device = device
+        self._load_fallback = load_fallback
+        self._checker = checker
+        self._num_threads = num_threads
+        self._clock = clock
+        # An engine that failed here once is not tried again in this process: failed loads
+        # may leave device memory behind, and nothing that could mend it changes under it.
+        self._failed: dict[str, str] = {}
+
+    def load(self) -> LoadedEngine:
+        """The best engine that loads, or the fallback with the reason.
+
+        Raises:
+            EngineError: not even the fallback could be loaded.
+            StoreError: the store cannot be read.
+        """
+        loaded = self.load_other_than(None)
+        if loaded is None:
+            raise EngineError(f"model '{self._model.name}': no engine to load")
+        return loaded
+
+    def load_other_than(self, current_digest: str | None) -> LoadedEngine | None:
+        """As `load`, but None when the best engine that loads is the current one.
+
+        Args:
+            current_digest: the engine in use, "" for the fallback, None for nothing.
+        """
+        engines = self._registry.engines(self._model.master.digest)
+        failed = dict(self._failed)
+        while True:
+            selection = select(engines, self._device, failed_digests=frozenset(failed))
+            chosen = selection.engine
+            if (chosen.digest if chosen else "") == current_digest:
+                return None
+            if chosen is None:
+                return self._fallback(selection, failed)
+            try:
+                return self._published(chosen)
+            except Exception as error:
+                # Anything may come out of a library that reads foreign bytes, and nothing
+                # of it may keep the replica from the next engine.
+                failed[chosen.digest] = f"{type(error).__name__}: {error}"
+                logger.exception("engine %s does not load here; next", chosen.digest)
+                if not isinstance(error, _STORE_ERRORS):
+                    self._failed[chosen.digest] = failed[chosen.digest]
+
+    def _published(self, chosen: PublishedEngine) -> LoadedEngine:
+        start_s, key = self._clock(), chosen.manifest.key
+        kind = engine_class(key.kind)
+        if reason := kind.unavailable_reason():
+            raise EngineError(f"engine kind {key.kind} cannot run here: {reason}")
+        spec = self._load_spec(chosen)
+        self._checker.check(spec, self._model.recipe.inputs)
+        engine = kind.load(spec)
+        self._warm(engine, chosen.manifest.buckets)
+        loaded = LoadedEngine(
+            engine=engine,
+            buckets=chosen.manifest.buckets,
+            kind=key.kind.value,
+            precision=key.precision.value,
+            generation=key.generation,
+            digest=chosen.digest,
+            load_duration_s=self._clock() - start_s,
+        )
+        logger.info(
+            "engine %s (%s %s for %s) is warm after %.2f s",
+            loaded.digest, loaded.kind, loaded.precision, loaded.generation,
+            loaded.load_duration_s,
+        )  # fmt: skip
+        return loaded
+
+    def _fallback(self, selection: Selection, failed: Mapping[str, str]) -> LoadedEngine:
+        start_s, detail = self._clock(), _explanation(selection, failed)
+        logger.warning(
+            "model '%s' version %d serves on the fallback: %s",
+            self._model.name, self._model.version, detail,
+        )  # fmt: skip
+        engine = self._load_fallback(self._model)
+        buckets = self._model.recipe.buckets
+        self._warm(engine, buckets)
+        return LoadedEngine(
+            engine=engine,
+            buckets=buckets,
+            kind=FALLBACK_KIND,
+            precision=Precision.FP32.value,
+            generation=self._device.generation,
+            fallback_reason=selection.fallback_reason,
+            detail=detail,
+            load_duration_s=self._clock() - start_s,
+        )
+
+    def _load_spec(self, chosen: PublishedEngine) -> LoadSpec:
+        """Fetch the files; whatever the cache hands out has the digests of the manifest."""
+        return LoadSpec(
+            manifest=chosen.manifest,
+            master=self._model.master,
+            directory=self._registry.materialise_engine(chosen),
+            master_path=self._registry.materialise_master(self._model.master) / "model.onnx",
+            device=self._device,
+            num_threads=self._num_threads,
+        )
+
+    def _warm(self, engine: RunningEngine, buckets: tuple[Bucket, ...]) -> None:
+        """Run the edges of every bucket, so that no request pays for a first call."""
+        specs, recipe = self._model.master.inputs, self._model.recipe
+        try:
+            for sizes in edge_sizes(specs, buckets):
+                engine.run(sample_inputs(specs, recipe.inputs, sizes))
+        except BaseException:
+            engine.close()
+            raise
+
+
+def _explanation(selection: Selection, failed: Mapping[str, str]) -> str:
+    """Why no published engine serves, in words: one clause for each engine."""
+    reason = selection.fallback_reason.value if selection.fallback_reason else "unknown"
+    clauses = [
+        f"{rejection.digest[:12]}: {failed.get(rejection.digest, rejection.detail)}"
+        for rejection in selection.rejections
+    ]
+    return f"{reason} ({'; '.join(clauses)})" if clauses else reason

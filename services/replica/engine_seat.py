@@ -1,0 +1,70 @@
+"""An engine and the one thread that loads, warms, runs and closes it.
+
+Device and math libraries keep state for each thread (handles, workspaces, thread pools).
+An engine that was warmed on another thread is cold again for its first requests.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
+
+from services.contracts.recipe import Bucket
+from services.replica.loaded_engine import RunningEngine
+
+logger = logging.getLogger(__name__)
+
+_Args = ParamSpec("_Args")
+_Result = TypeVar("_Result")
+
+
+class EngineThread:
+    """One thread for one engine; calls wait in line."""
+
+    def __init__(self) -> None:
+        """The thread starts with the first call."""
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+
+    async def call(
+        self, function: Callable[_Args, _Result], *args: _Args.args, **kwargs: _Args.kwargs
+    ) -> _Result:
+        """Run a function on the thread; raises what it raises."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, lambda: function(*args, **kwargs))
+
+    async def call_or_end(
+        self, function: Callable[_Args, _Result], *args: _Args.args, **kwargs: _Args.kwargs
+    ) -> _Result:
+        """As `call`; when the function raises, nothing will need the thread any more."""
+        try:
+            return await self.call(function, *args, **kwargs)
+        except BaseException:
+            self.end()
+            raise
+
+    def end(self) -> None:
+        """Let the thread end after what it does now."""
+        self._pool.shutdown(wait=False)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class EngineSeat:
+    """A warm engine on its thread.
+
+    Attributes:
+        buckets: the shapes that it was built for; empty for any.
+    """
+
+    engine: RunningEngine
+    buckets: tuple[Bucket, ...]
+    thread: EngineThread
+
+    async def close(self) -> None:
+        """Close the engine and end its thread."""
+        try:
+            await self.thread.call(self.engine.close)
+        except Exception:
+            logger.exception("closing an engine failed; its memory may stay in use")
+        self.thread.end()

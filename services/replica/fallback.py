@@ -1,0 +1,98 @@
+"""The fallback of a replica: the master's graph from the compiler, compiled by torch here.
+
+Serving never imports the compiler: a child process of it writes the master's graph as an
+exported program, once for each master and torch version on a machine.
+"""
+
+import hashlib
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from services.contracts.errors import EngineError
+from services.contracts.hardware import DeviceFacts
+from services.contracts.manifest import ModelVersion
+from services.engines.fallback_engine import FallbackEngine, FallbackSpec
+from services.engines.toolchain import installed_version
+
+_TAIL_LINES = 5
+
+
+class CompiledFallback:
+    """Loads the fallback engine of a model version; see `engine_host.FallbackLoader`."""
+
+    def __init__(
+        self,
+        store_url: str,
+        cache_dir: Path,
+        device: DeviceFacts,
+        *,
+        num_threads: int = 0,
+        timeout_s: float = 900.0,
+    ) -> None:
+        """Programs are kept below `cache_dir`; an export may take `timeout_s`."""
+        self._device = device
+        self._store_url, self._cache_dir = store_url, cache_dir
+        self._num_threads = num_threads
+        self._timeout_s = timeout_s
+
+    def __call__(self, model: ModelVersion) -> FallbackEngine:
+        """A loaded fallback engine.
+
+        Raises:
+            EngineError: torch or the compiler is missing here, the graph cannot be exported,
+                or torch fails on it.
+        """
+        if reason := FallbackEngine.unavailable_reason():
+            raise EngineError(f"no fallback for model '{model.name}': {reason}")
+        return FallbackEngine.load(
+            FallbackSpec(
+                program_path=self._program(model),
+                master=model.master,
+                buckets=model.recipe.buckets,
+                device=self._device,
+                num_threads=self._num_threads,
+            )
+        )
+
+    def _program(self, model: ModelVersion) -> Path:
+        """The master as an exported program, written when it is not there yet."""
+        # The recipe bounds the program's dimensions; torch may not read another version's file.
+        recipe = hashlib.sha256(model.recipe.canonical_json()).hexdigest()
+        version = installed_version("torch")
+        target = self._cache_dir / "programs" / f"{model.master.digest}-{recipe}-torch{version}.pt2"
+        if target.is_file():
+            return target
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".staging-") as staging:
+            draft = Path(staging) / "program.pt2"
+            self._export(model, draft)
+            # Another replica of this machine may do the same: one rename, equal content.
+            draft.replace(target)
+        return target
+
+    def _export(self, model: ModelVersion, draft: Path) -> None:
+        options = {
+            "--version": model.version,
+            "--store-url": self._store_url,
+            "--cache-dir": self._cache_dir,
+            "--output": draft,
+        }
+        arguments = [str(word) for option in options.items() for word in option]
+        command = [sys.executable, "-m", "compiler_worker", "export-graph", model.name, *arguments]
+        what = f"no fallback: the compiler's export of model '{model.name}'"
+        try:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=self._timeout_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise EngineError(f"{what} did not end within {self._timeout_s:.0f} s") from error
+        if done.returncode:
+            tail = done.stderr.decode(errors="replace").strip().splitlines()[-_TAIL_LINES:]
+            words = " | ".join(tail) or "no words"
+            raise EngineError(f"{what} ended with {done.returncode}: {words}")

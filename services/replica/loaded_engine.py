@@ -1,0 +1,47 @@
+"""An engine that is loaded and warm, with what reports and metrics say of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from services.contracts.recipe import Bucket
+from services.contracts.selection import FallbackReason
+from services.contracts.tensors import Array
+
+FALLBACK_KIND = "fallback"
+
+
+class RunningEngine(Protocol):
+    """What serving needs of an engine, published or fallback; see `services.engines.base`."""
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Compute all outputs."""
+        ...
+
+    def close(self) -> None:
+        """Release what it holds; a second call does nothing."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedEngine:
+    """One engine in this process.
+
+    Attributes:
+        buckets: the shapes that it was built for; empty for any.
+        kind: an EngineKind's value, or `fallback`.
+        digest: "" for the fallback.
+        fallback_reason: None for a published engine.
+        detail: the reason in words, "" for a published engine.
+        load_duration_s: seconds to verify, load and warm it.
+    """
+
+    engine: RunningEngine
+    buckets: tuple[Bucket, ...]
+    kind: str
+    precision: str
+    generation: str
+    digest: str = ""
+    fallback_reason: FallbackReason | None = None
+    detail: str = ""
+    load_duration_s: float = 0.0

@@ -1,0 +1,71 @@
+"""Request parameters: which are obeyed, which are ignored and which are refused."""
+
+from collections.abc import Mapping
+
+from services.contracts.errors import InvalidRequestError, UnsupportedFeatureError
+from services.pb import open_inference_v2_pb2 as pb
+
+_MICROSECONDS = 1e-6
+_RESERVED_PREFIX = "triton_"
+# Clients set it on streams; the only answer of a request is its final one anyway.
+_ALLOWED_RESERVED = "triton_enable_empty_final_response"
+_SEQUENCE = ("sequence_id", "sequence_start", "sequence_end")
+_SHARED_MEMORY = (
+    "shared_memory_region",
+    "shared_memory_byte_size",
+    "shared_memory_offset",
+)
+Parameters = Mapping[str, pb.InferParameter]
+
+
+def timeout_s_from_parameters(parameters: Parameters, model: str) -> float | None:
+    """Check a request's parameters; returns the longest wait it allows in the queue.
+
+    Raises:
+        UnsupportedFeatureError: the request is part of a sequence.
+        InvalidRequestError: a reserved name is used or a known one has a wrong type.
+    """
+    if not parameters:
+        return None
+    for name in _SEQUENCE:
+        if name in parameters:
+            raise UnsupportedFeatureError(
+                f"parameter '{name}' for model '{model}': sequence batching is not offered; "
+                "send each request on its own"
+            )
+    for name in parameters:
+        if name.startswith(_RESERVED_PREFIX) and name != _ALLOWED_RESERVED:
+            raise InvalidRequestError(f"parameter '{name}' for model '{model}': name is reserved")
+    if "priority" in parameters:
+        _unsigned(parameters, "priority", model)
+    timeout_us = _unsigned(parameters, "timeout", model) if "timeout" in parameters else 0
+    return timeout_us * _MICROSECONDS or None
+
+
+def check_tensor_parameters(parameters: Parameters, tensor: str, model: str) -> None:
+    """Refuse what a tensor may not ask for.
+
+    Raises:
+        UnsupportedFeatureError: shared memory or classification.
+    """
+    if not parameters:
+        return
+    for name in (*_SHARED_MEMORY, "classification"):
+        if name in parameters:
+            raise UnsupportedFeatureError(
+                f"parameter '{name}' of tensor '{tensor}' for model '{model}' is not offered; "
+                "send inputs and read outputs as raw contents"
+            )
+
+
+def _unsigned(parameters: Parameters, name: str, model: str) -> int:
+    parameter = parameters[name]
+    kind = parameter.WhichOneof("parameter_choice")
+    if kind == "int64_param" and parameter.int64_param >= 0:
+        return parameter.int64_param
+    if kind == "uint64_param":
+        return parameter.uint64_param
+    raise InvalidRequestError(
+        f"parameter '{name}' for model '{model}': expected int64_param >= 0 or uint64_param, "
+        f"got {kind}"
+    )

@@ -1,0 +1,38 @@
+"""Inputs that are only good for running an engine: to check it and to warm it."""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from services.contracts.recipe import Bucket, InputRecipe, InputRole
+from services.contracts.tensors import NUMPY_FROM_DATATYPE, Array, TensorSpec
+
+# Sizes to warm a model with when no bucket says any. 1 is a size that compilers like to
+# take for a constant, so a second one must follow.
+_UNKNOWN_SIZES = (1, 2)
+
+
+def sample_inputs(
+    specs: Iterable[TensorSpec], recipes: Mapping[str, InputRecipe], sizes: Mapping[str, int]
+) -> dict[str, Array]:
+    """Valid inputs of these sizes: masks mark everything valid, values are their lower bound."""
+    return {spec.name: _sample(spec, recipes.get(spec.name), sizes) for spec in specs}
+
+
+def edge_sizes(specs: Iterable[TensorSpec], buckets: Iterable[Bucket]) -> list[dict[str, int]]:
+    """The smallest and the largest sizes of every bucket, each once, smallest first."""
+    dims = {dim for spec in specs for dim in spec.shape if isinstance(dim, str)}
+    edges: list[dict[str, int]] = []
+    for bucket in buckets:
+        edges.append({dim: bucket.dims[dim].min if dim in bucket.dims else 1 for dim in dims})
+        edges.append({dim: bucket.dims[dim].max if dim in bucket.dims else 1 for dim in dims})
+    edges = edges or [dict.fromkeys(dims, size) for size in _UNKNOWN_SIZES]
+    unique = {tuple(sorted(sizes.items())): sizes for sizes in edges}
+    return sorted(unique.values(), key=lambda sizes: sum(sizes.values()))
+
+
+def _sample(spec: TensorSpec, recipe: InputRecipe | None, sizes: Mapping[str, int]) -> Array:
+    shape = [sizes[dim] if isinstance(dim, str) else dim for dim in spec.shape]
+    is_mask = recipe is not None and recipe.role is InputRole.MASK
+    value = 1 if is_mask else recipe.low if recipe else 0
+    return np.full(shape, value, dtype=NUMPY_FROM_DATATYPE[spec.datatype])

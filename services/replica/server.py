@@ -1,0 +1,243 @@
+"""A replica as a process part: opens store and ports, attaches to the controller, stops.
+
+Order of a start: attach (the fleet sees it loading), load and warm the engine, open the
+data port, report ready. Order of a stop: report draining, answer what was accepted, close.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any
+
+from services.contracts.errors import EngineError, NotReadyError
+from services.contracts.frames import HEADER, InferFrame
+from services.contracts.hardware import DeviceFacts
+from services.contracts.manifest import ModelVersion
+from services.contracts.object_store import open_store
+from services.contracts.registry import Registry
+from services.engines.device_probe import probe_device
+from services.pb import fleet_v1_pb2 as fleet
+from services.replica.control_link import ControlLink
+from services.replica.data_server import DataServer
+from services.replica.engine_checker import EngineChecker
+from services.replica.engine_host import EngineHost
+from services.replica.fallback import CompiledFallback
+from services.replica.replica import Replica
+from services.replica.reports import report_from_replica
+from services.replica.settings import ReplicaSettings
+from services.telemetry.recorder import Recorder
+
+logger = logging.getLogger(__name__)
+
+# Gateways hear of a draining replica within a stream message or two; until then their
+# requests are still taken.
+_WITHDRAWAL_S = 0.2
+_DRAIN_TIMEOUT_S = 30.0
+_KNOCK_TIMEOUT_S = 2.0
+# News of engines may be lost while the control line is down; looking is one listing.
+_RESELECT_PERIOD_S = 60.0
+_WILDCARD_HOSTS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
+
+
+class ReplicaServer:
+    """One replica with its ports, from start to stop.
+
+    Attributes:
+        replica_id: unique in the fleet.
+        addresses: where the data port listens.
+        drained: set when the controller asked to drain and all is answered.
+    """
+
+    def __init__(
+        self, settings: ReplicaSettings, recorder: Recorder, *, replica_id: str = ""
+    ) -> None:
+        """Nothing is opened yet."""
+        self.replica_id = replica_id or f"{socket.gethostname()}-{secrets.token_hex(6)}"
+        self.addresses: list[str] = []
+        self.drained = asyncio.Event()
+        self._has_news = asyncio.Event()
+        self._settings, self._recorder = settings, recorder
+        self._replica: Replica | None = None
+        self._data: DataServer | None = None
+        self._link: ControlLink | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def replica(self) -> Replica:
+        """The replica; raises NotReadyError before `start`."""
+        if self._replica is None:
+            raise NotReadyError("the replica has not started")
+        return self._replica
+
+    async def start(self) -> None:
+        """Serve; returns when requests are answered and the fleet was told.
+
+        Raises:
+            NotFoundError: no such model or version in the store.
+            EngineError: no engine and no fallback can be loaded.
+            InvalidRequestError: an address cannot be had.
+        """
+        model, device, host = await asyncio.to_thread(self._open)
+        self._replica = Replica(model, device, host, self._recorder, on_change=self._report_changed)
+        try:
+            self._attach(model, device)
+            await self._replica.load()
+            await self._listen()
+        except BaseException:
+            await self.stop(grace_s=0)
+            raise
+        self._replica.set_state(fleet.REPLICA_STATE_READY)
+        self._spawn(self._reselect())
+        logger.info("replica %s is ready at %s", self.replica_id, ", ".join(self.addresses))
+
+    async def stop(self, grace_s: float = _DRAIN_TIMEOUT_S) -> None:
+        """Drain for at most `grace_s`, then close everything; a second call does nothing."""
+        if self._replica and grace_s > 0:
+            await self._drain(grace_s)
+        for task in self._tasks:
+            task.cancel()
+        data, self._data = self._data, None
+        if data:
+            await data.close()
+        link, self._link = self._link, None
+        if link:
+            await link.close()
+        if self._replica:
+            await self._replica.close()
+
+    async def check_health(self) -> None:
+        """Prove that the data port answers and the engine's thread and batcher live.
+
+        Raises:
+            EngineError: the replica must be replaced; gateways are told at once.
+        """
+        replica = self.replica
+        try:
+            await replica.check_health()
+            await self._knock()
+            if self._link and not self._link.is_alive:
+                raise EngineError("the task of the control line ended; restart the replica")
+        except EngineError:
+            if replica.state == fleet.REPLICA_STATE_READY:
+                replica.set_state(fleet.REPLICA_STATE_FAILED)
+            raise
+        if replica.state == fleet.REPLICA_STATE_FAILED:
+            replica.set_state(fleet.REPLICA_STATE_READY)
+
+    def _open(self) -> tuple[ModelVersion, DeviceFacts, EngineHost]:
+        settings = self._settings
+        registry = Registry(open_store(settings.store_url), settings.cache_dir)
+        model = registry.model_version(settings.model, settings.version or None)
+        device = probe_device(override=settings.generation_override or None)
+        fallback = CompiledFallback(
+            settings.store_url,
+            settings.cache_dir,
+            # It is compiled here and now, so a simulated generation is no device for it.
+            probe_device() if settings.generation_override else device,
+            num_threads=settings.num_threads,
+            timeout_s=settings.fallback_timeout_s,
+        )
+        checker = EngineChecker(settings.cache_dir / "checked")
+        threads = settings.num_threads
+        host = EngineHost(registry, model, device, fallback, checker, num_threads=threads)
+        return model, device, host
+
+    def _attach(self, model: ModelVersion, device: DeviceFacts) -> None:
+        if not self._settings.controller_address:
+            return
+        self._link = ControlLink(
+            self._settings.controller_address,
+            lambda: report_from_replica(
+                self.replica, model, device, replica_id=self.replica_id, addresses=self.addresses
+            ),
+            on_engines_changed=self._engines_changed,
+            on_drain=lambda: self._spawn(self._drain_on_command()),
+        )
+        self._link.start()
+
+    async def _listen(self) -> None:
+        self._data = DataServer(self._infer, self._statistics)
+        folder = self._settings.socket_dir
+        await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
+        # Short, because the path of a unix socket holds 107 bytes.
+        name = f"r-{os.getpid()}-{secrets.token_hex(3)}.sock"
+        for address in (f"unix:{folder.absolute() / name}", f"{self._settings.host}:0"):
+            self.addresses.append(_dialable(await self._data.listen(address)))
+
+    async def _infer(self, frame: InferFrame) -> bytes:
+        deadline_s = None if frame.deadline_s is None else time.monotonic() + frame.deadline_s
+        return await self.replica.infer(frame.request, deadline_s)
+
+    async def _statistics(self) -> bytes:
+        return self.replica.statistics.message().SerializeToString()
+
+    def _report_changed(self) -> None:
+        if self._link:
+            self._link.report_changed()
+
+    def _engines_changed(self, master_digest: str) -> None:
+        logger.info("engines of master %s changed; selecting again", master_digest[:12])
+        self._has_news.set()
+
+    async def _reselect(self) -> None:
+        """Take better engines as they are announced, and look now and then without news.
+
+        News that came while the first engine was loading are found set when this begins.
+        """
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_RESELECT_PERIOD_S):
+                    await self._has_news.wait()
+            self._has_news.clear()
+            try:
+                await self.replica.swap_if_better()
+            except Exception:
+                logger.exception("another engine could not be taken; the present one serves on")
+
+    async def _drain_on_command(self) -> None:
+        await self._drain(_DRAIN_TIMEOUT_S)
+        self.drained.set()
+
+    async def _drain(self, timeout_s: float) -> None:
+        self.replica.set_state(fleet.REPLICA_STATE_DRAINING)
+        if self._link:
+            await asyncio.sleep(_WITHDRAWAL_S)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.replica.drain()
+        except TimeoutError:
+            left = self.replica.num_unanswered
+            logger.warning("%d requests unanswered after %g s of draining", left, timeout_s)
+
+    async def _knock(self) -> None:
+        """Connect to our own data port and wait for its greeting."""
+        if not self.addresses:
+            return
+        path = self.addresses[0].removeprefix("unix:")
+        try:
+            async with asyncio.timeout(_KNOCK_TIMEOUT_S):
+                reader, writer = await asyncio.open_unix_connection(path)
+                try:
+                    await reader.readexactly(HEADER.size)
+                finally:
+                    writer.close()
+        except (OSError, EOFError, TimeoutError) as error:
+            raise EngineError(f"data port {path} does not answer: {error!r}") from error
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _dialable(address: str) -> str:
+    """The address under which other hosts reach a port that listens on all interfaces."""
+    host, _, port = address.rpartition(":")
+    if host not in _WILDCARD_HOSTS:
+        return address
+    return f"{socket.gethostbyname(socket.gethostname())}:{port}"

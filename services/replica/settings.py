@@ -1,0 +1,39 @@
+"""What one replica process is told, read once."""
+
+import tempfile
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class ReplicaSettings(BaseSettings):
+    """Settings of one replica; `SMELT_REPLICA_<NAME>` in the environment when run by hand.
+
+    Attributes:
+        store_url: the artifact store.
+        cache_dir: folder of this machine for verified copies of published files.
+        model: name of the model to serve.
+        version: its version; 0 takes the latest when the replica starts.
+        controller_address: host:port of the controller; "" serves alone.
+        socket_dir: folder for the unix socket of the data port.
+        host: interface of the TCP data port; loopback unless gateways run elsewhere.
+        generation_override: a generation to report in place of the detected one.
+        num_threads: threads of a CPU engine; 0 leaves it to the library.
+        fallback_timeout_s: longest wait for the compiler's export of the master's graph.
+        ready_fd: inherited pipe that gets one JSON line once it serves; -1 for none.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="SMELT_REPLICA_", extra="forbid", frozen=True)
+
+    store_url: str
+    cache_dir: Path
+    model: str
+    version: int = Field(default=0, ge=0)
+    controller_address: str = ""
+    socket_dir: Path = Path(tempfile.gettempdir())
+    host: str = "127.0.0.1"
+    generation_override: str = ""
+    num_threads: int = Field(default=0, ge=0)
+    fallback_timeout_s: float = Field(default=900.0, gt=0)
+    ready_fd: int = -1

@@ -1,0 +1,82 @@
+"""What one model version takes and gives, in the form that requests are checked against."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from services.contracts.errors import InvalidRequestError
+from services.contracts.manifest import ModelVersion
+from services.contracts.recipe import Bucket
+from services.contracts.tensors import TensorSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signature:
+    """Names, types and limits of a model version.
+
+    Attributes:
+        name: the model's name.
+        version: the concrete version, as responses echo it.
+        inputs, outputs: specs by tensor name, in the master's order.
+        batch_dim: the dimension counted as rows; None when the master has no such dimension.
+        buckets: the shapes that the recipe allows; empty sets no limit.
+    """
+
+    name: str
+    version: str
+    inputs: Mapping[str, TensorSpec]
+    outputs: Mapping[str, TensorSpec]
+    batch_dim: str | None
+    buckets: tuple[Bucket, ...]
+
+    @classmethod
+    def from_model(cls, model: ModelVersion) -> Self:
+        """The signature of a published model version."""
+        master, wanted = model.master, model.recipe.batching.batch_dim
+        has_dim = any(wanted in spec.shape for spec in master.inputs)
+        return cls(
+            name=model.name,
+            version=str(model.version),
+            inputs={spec.name: spec for spec in master.inputs},
+            outputs={spec.name: spec for spec in master.outputs},
+            batch_dim=wanted if has_dim else None,
+            buckets=model.recipe.buckets,
+        )
+
+    @property
+    def max_rows(self) -> int:
+        """The largest batch that a bucket takes; 0 when nothing limits it."""
+        spans = [bucket.dims.get(self.batch_dim or "") for bucket in self.buckets]
+        return max((span.max for span in spans if span), default=0)
+
+    def rows(self, sizes: Mapping[str, int]) -> int:
+        """Rows of a request with these dynamic dimensions."""
+        return sizes.get(self.batch_dim or "", 1)
+
+    def check_sizes(self, sizes: Mapping[str, int]) -> None:
+        """Refuse dynamic dimensions that are empty or larger than every bucket.
+
+        Raises:
+            InvalidRequestError: says the sizes found and the largest ones allowed.
+        """
+        for dim, size in sizes.items():
+            if size < 1:
+                raise InvalidRequestError(
+                    f"dimension '{dim}' for model '{self.name}': expected at least 1, got {size}"
+                )
+        max_rows, rows = self.max_rows, self.rows(sizes)
+        if 0 < max_rows < rows:
+            raise InvalidRequestError(
+                f"inference request batch-size must be <= {max_rows} for '{self.name}', got {rows}"
+            )
+        if self.buckets and not any(fits(bucket, sizes) for bucket in self.buckets):
+            allowed = ", ".join(bucket.label for bucket in self.buckets)
+            raise InvalidRequestError(
+                f"unexpected shape for model '{self.name}': expected sizes within one of "
+                f"{allowed}, got {dict(sizes)}"
+            )
+
+
+def fits(bucket: Bucket, sizes: Mapping[str, int]) -> bool:
+    """Whether no size exceeds a bucket; smaller ones fit, because engines pad up to it."""
+    return all(sizes[dim] <= span.max for dim, span in bucket.dims.items() if dim in sizes)

@@ -1,0 +1,106 @@
+"""Counts and times of a replica, in the protocol's own terms."""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from services.pb import open_inference_v2_pb2 as pb
+from services.replica.batcher import BatchReport
+from services.replica.engine_worker import BatchTimes
+
+_NS = 1_000_000_000
+
+
+@dataclass
+class _Total:
+    """A count and the sum of its seconds."""
+
+    count: int = 0
+    seconds: float = 0.0
+
+    def add(self, seconds: float, count: int = 1) -> None:
+        self.count += count
+        self.seconds += seconds * count
+
+    def message(self) -> pb.StatisticDuration:
+        return pb.StatisticDuration(count=self.count, ns=round(self.seconds * _NS))
+
+
+@dataclass
+class _Compute:
+    """The three steps of a batch; their counts are always equal, as perf_analyzer demands."""
+
+    input: _Total = field(default_factory=_Total)
+    infer: _Total = field(default_factory=_Total)
+    output: _Total = field(default_factory=_Total)
+
+    def add(self, times: BatchTimes, count: int = 1) -> None:
+        self.input.add(times.compute_input_s, count)
+        self.infer.add(times.compute_infer_s, count)
+        self.output.add(times.compute_output_s, count)
+
+
+class Statistics:
+    """Sums since the replica became ready; used from the event loop alone."""
+
+    def __init__(
+        self, name: str, version: str, *, wall_clock: Callable[[], float] = time.time
+    ) -> None:
+        """Start from zero; `wall_clock` gives seconds since the epoch."""
+        self._name, self._version = name, version
+        self._wall_clock = wall_clock
+        self._success, self._fail, self._queue = _Total(), _Total(), _Total()
+        self._compute = _Compute()
+        self._by_rows: dict[int, _Compute] = defaultdict(_Compute)
+        self._num_rows = 0
+        self._num_runs = 0
+        self._last_inference_ms = 0
+
+    def record_batch(self, report: BatchReport) -> None:
+        """Add one run of the engine; runs that failed count no request here."""
+        self._last_inference_ms = int(self._wall_clock() * 1000)
+        if report.times is None:
+            return
+        for queued_s in report.queued_s:
+            self._queue.add(queued_s)
+        self._compute.add(report.times, count=len(report.rows))
+        num_rows = sum(report.rows)
+        self._by_rows[num_rows].add(report.times)
+        self._num_rows += num_rows
+        self._num_runs += 1
+
+    def record_success(self, duration_s: float) -> None:
+        """Add a request that was answered, with its seconds inside the replica."""
+        self._success.add(duration_s)
+
+    def record_failure(self, duration_s: float) -> None:
+        """Add a request that failed for whatever reason."""
+        self._fail.add(duration_s)
+
+    def message(self) -> pb.ModelStatistics:
+        """The protocol's form."""
+        return pb.ModelStatistics(
+            name=self._name,
+            version=self._version,
+            last_inference=self._last_inference_ms,
+            inference_count=self._num_rows,
+            execution_count=self._num_runs,
+            inference_stats=pb.InferStatistics(
+                success=self._success.message(),
+                fail=self._fail.message(),
+                queue=self._queue.message(),
+                compute_input=self._compute.input.message(),
+                compute_infer=self._compute.infer.message(),
+                compute_output=self._compute.output.message(),
+            ),
+            batch_stats=[
+                pb.InferBatchStatistics(
+                    batch_size=rows,
+                    compute_input=compute.input.message(),
+                    compute_infer=compute.infer.message(),
+                    compute_output=compute.output.message(),
+                )
+                for rows, compute in sorted(self._by_rows.items())
+            ],
+        )

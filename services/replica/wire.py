@@ -1,0 +1,82 @@
+"""Tensor bytes cut out of, and put into, protobuf messages without copies.
+
+A protobuf library copies a bytes field on parsing and again on access. For image-sized
+tensors those copies cost more than everything else a replica does to a request, so the
+repeated bytes field at the end of the infer messages is handled here, on the wire.
+"""
+
+from collections.abc import Iterable
+
+from services.contracts.errors import InvalidRequestError
+
+_RAW_INPUT_FIELD = 7
+_RAW_OUTPUT_TAG = bytes([6 << 3 | 2])
+_LENGTH_DELIMITED = 2
+_FIXED_BYTES = {1: 8, 5: 4}
+_MAX_VARINT_BYTES = 10
+
+
+def split_raw_inputs(payload: bytes | bytearray | memoryview) -> tuple[bytes, list[memoryview]]:
+    """Cut a ModelInferRequest into its message without `raw_input_contents`, and those.
+
+    Raises:
+        InvalidRequestError: the payload ends inside a field or has an unknown wire type.
+    """
+    view = memoryview(payload).toreadonly()
+    head, raw_contents, position = bytearray(), [], 0
+    while position < len(view):
+        start = position
+        tag, position = _varint(view, position)
+        begin, position = _field_span(view, tag, position)
+        if tag == _RAW_INPUT_FIELD << 3 | _LENGTH_DELIMITED:
+            raw_contents.append(view[begin:position])
+        else:
+            head += view[start:position]
+    return bytes(head), raw_contents
+
+
+def append_raw_outputs(head: bytes, raw_contents: Iterable[memoryview]) -> bytes:
+    """A serialised ModelInferResponse from the message without `raw_output_contents`, and those."""
+    pieces: list[bytes | memoryview] = [head]
+    for raw in raw_contents:
+        pieces += (_RAW_OUTPUT_TAG + _varint_bytes(raw.nbytes), raw)
+    return b"".join(pieces)
+
+
+def _field_span(view: memoryview, tag: int, position: int) -> tuple[int, int]:
+    """Begin and end of a field's value, which starts at `position`."""
+    wire_type = tag & 7
+    if wire_type == 0:
+        return position, _varint(view, position)[1]
+    if wire_type == _LENGTH_DELIMITED:
+        num_bytes, position = _varint(view, position)
+    elif wire_type in _FIXED_BYTES:
+        num_bytes = _FIXED_BYTES[wire_type]
+    else:
+        raise _malformed(f"wire type {wire_type} at byte {position}")
+    if position + num_bytes > len(view):
+        raise _malformed(f"a field of {num_bytes} bytes at byte {position} of {len(view)}")
+    return position, position + num_bytes
+
+
+def _varint(view: memoryview, position: int) -> tuple[int, int]:
+    value = 0
+    for count in range(min(_MAX_VARINT_BYTES, len(view) - position)):
+        byte = view[position + count]
+        value |= (byte & 0x7F) << 7 * count
+        if byte < 0x80:
+            return value, position + count + 1
+    raise _malformed(f"no end of the number at byte {position}")
+
+
+def _varint_bytes(value: int) -> bytes:
+    parts = bytearray()
+    while value >= 0x80:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    parts.append(value)
+    return bytes(parts)
+
+
+def _malformed(found: str) -> InvalidRequestError:
+    return InvalidRequestError(f"request is not a ModelInferRequest: found {found}")

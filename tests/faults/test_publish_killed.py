@@ -1,0 +1,236 @@
+"""A publisher that is killed between any two steps leaves nothing or the whole.
+
+This file is also the child: `python test_publish_killed.py FOLDER STEP` publishes a master,
+a model version, an engine and a second proof into FOLDER and kills itself before STEP.
+"""
+
+import filecmp
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from services.contracts import object_store
+from services.contracts.build_key import BuildKey
+from services.contracts.errors import AlreadyPublishedError, NotFoundError
+from services.contracts.kinds import EngineKind, Precision
+from services.contracts.manifest import (
+    BlobRef,
+    EngineManifest,
+    Proof,
+    ProofOutcome,
+    PublishedEngine,
+)
+from services.contracts.object_store import ObstoreArtifactStore, open_store
+from services.contracts.recipe import Recipe
+from services.contracts.registry import Registry
+from services.contracts.tensors import TensorSpec
+
+WEIGHTS = b"weights " * (9 * 2**17)  # 9 MiB: a multipart blob
+PLAN = b"plan"
+KILLED = -signal.SIGKILL
+WITHIN_A_BLOB = "within a blob"
+
+
+@dataclass(frozen=True)
+class OpenedFiles:
+    """A master made of any two files."""
+
+    files: dict[str, Path]
+    digest: str = "d" * 64
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    opset: int = 23
+    num_parameters: int = 1
+
+
+class DyingStore(ObstoreArtifactStore):
+    """Kills its process before the step with a number."""
+
+    def __init__(self, inner: ObstoreArtifactStore, last_step: int) -> None:
+        super().__init__(inner._backend, inner.name)
+        self._steps_left = last_step
+
+    def _step(self) -> None:
+        if self._steps_left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self._steps_left -= 1
+
+    def put_blob(self, source: Path) -> BlobRef:
+        """One step."""
+        self._step()
+        return super().put_blob(source)
+
+    def create(self, key: str, data: bytes) -> None:
+        """One step."""
+        self._step()
+        super().create(key, data)
+
+    def fetch_blob(self, ref: BlobRef, target: Path) -> None:
+        """One step."""
+        self._step()
+        super().fetch_blob(ref, target)
+
+
+def write_sources(folder: Path, weights: bytes = WEIGHTS) -> dict[str, Path]:
+    contents = {"model.onnx": b"graph", "weights.data": weights, "plan": PLAN, "npz": b"samples"}
+    folder.mkdir(exist_ok=True)
+    for name, data in contents.items():
+        (folder / name).write_bytes(data)
+    return {name: folder / name for name in contents}
+
+
+def proof_of(outcome: ProofOutcome) -> Proof:
+    return Proof(outcome=outcome, created_at="2026-01-01T00:00:00Z")
+
+
+def publish_all(registry: Registry, sources: dict[str, Path]) -> None:
+    """What a compiler does, in its order; a repeat completes what an earlier run began."""
+    files = {name: sources[name] for name in ("model.onnx", "weights.data")}
+    master = registry.publish_master(OpenedFiles(files))
+    version = registry.add_model_version(
+        name="mini",
+        master=master,
+        recipe=Recipe(),
+        source="file",
+        source_fingerprint="f",
+        samples=sources["npz"],
+    )
+    engine = publish_engine(registry, sources)
+    if engine.proof.outcome is not ProofOutcome.PASSED:
+        engine = registry.add_proof(engine.digest, proof_of(ProofOutcome.PASSED))
+    registry.materialise_master(version.master)
+    registry.materialise_engine(engine)
+
+
+def publish_engine(registry: Registry, sources: dict[str, Path]) -> PublishedEngine:
+    key = BuildKey(
+        master_digest="d" * 64,
+        kind=EngineKind.OPENVINO,
+        precision=Precision.FP32,
+        buckets=(),
+        generation="cpu-x86_64-v3",
+        toolchain={},
+    )
+    manifest = EngineManifest(
+        key=key,
+        files={},
+        inputs=(),
+        outputs=(),
+        needs_master=False,
+        build_duration_s=1.0,
+        created_at=f"by process {os.getpid()}",
+    )
+    files = {"plan": sources["plan"], "sub/graph": sources["model.onnx"]}
+    try:
+        return registry.publish_engine(manifest, files, proof_of(ProofOutcome.NOT_RUN))
+    except AlreadyPublishedError:
+        return registry.engine(key.digest())
+
+
+def run_child(folder: Path, step: int | str) -> int:
+    return subprocess.run([sys.executable, __file__, folder, str(step)], check=False).returncode
+
+
+def registry_of(folder: Path, cache: str) -> Registry:
+    return Registry(open_store(str(folder / "store")), folder / cache)
+
+
+def check_nothing_is_half(folder: Path, cache: str) -> None:
+    """Whatever a reader with an empty or the killed one's cache can see, it can use."""
+    registry = registry_of(folder, cache)
+    for version in registry.versions("mini"):
+        files = registry.materialise_master(version.master)
+        assert filecmp.cmp(files / "weights.data", folder / "weights.data", shallow=False)
+        assert version.samples is not None
+        assert registry.materialise_samples(version.samples).read_bytes() == b"samples"
+    for engine in registry.engines():
+        files = registry.materialise_engine(engine)
+        assert (files / "plan").read_bytes() == PLAN
+        assert (files / "sub" / "graph").read_bytes() == b"graph"
+
+
+def check_complete(folder: Path) -> None:
+    registry = registry_of(folder, "cache")
+    assert [version.version for version in registry.versions("mini")] == [1]
+    assert [engine.proof.outcome for engine in registry.engines()] == [ProofOutcome.PASSED]
+
+
+def killed_runs(tmp_path: Path) -> Iterator[Path]:
+    """A folder for each step before which a publisher was killed, until one completes."""
+    for step in range(100):
+        folder = tmp_path / f"step{step}"
+        write_sources(folder)
+        returncode = run_child(folder, step)
+        if returncode == 0:
+            assert step >= 14, f"only {step} steps: was one forgotten?"
+            check_complete(folder)
+            return
+        assert returncode == KILLED
+        yield folder
+    pytest.fail("the publisher never completed")
+
+
+def test_a_publisher_killed_before_any_step_leaves_nothing_or_the_whole(tmp_path: Path) -> None:
+    seen: set[tuple[int, int]] = set()
+    for folder in killed_runs(tmp_path):
+        registry = registry_of(folder, "cache")
+        seen.add((len(registry.versions("mini")), len(registry.engines())))
+        check_nothing_is_half(folder, "empty cache")
+        check_nothing_is_half(folder, "cache")
+        publish_all(registry, write_sources(folder))
+        check_complete(folder)
+        check_nothing_is_half(folder, "cache")
+    assert seen == {(0, 0), (1, 0), (1, 1)}
+
+
+def test_a_publisher_killed_within_a_blob_leaves_no_blob(tmp_path: Path) -> None:
+    weights = WEIGHTS * 6  # more parts than may be in flight
+    sources = write_sources(tmp_path, weights)
+    assert run_child(tmp_path, WITHIN_A_BLOB) == KILLED
+    store = open_store(str(tmp_path / "store"))
+    parts = list((tmp_path / "store" / "blobs" / "sha256").iterdir())
+    assert len(parts) == 2, "the graph, and a part of the weights under a name of its own"
+    assert len(store.list("blobs/")) == 1
+    assert any(path.stat().st_size >= 2**20 for path in parts)
+    digest = next(path.name.partition("#")[0] for path in parts if "#" in path.name)
+    with pytest.raises(NotFoundError):
+        store.fetch_blob(BlobRef(sha256=digest, num_bytes=len(weights)), tmp_path / "target")
+    publish_all(registry_of(tmp_path, "cache"), sources)
+    check_complete(tmp_path)
+    check_nothing_is_half(tmp_path, "cache")
+
+
+def die_within_a_blob() -> None:
+    """Let an upload end its process after the last part, before it is made visible.
+
+    More parts than may be in flight were read by then, so some are on the disk.
+    """
+    read_parts = object_store._verified_parts
+
+    def parts_then_death(file: BinaryIO, ref: BlobRef, source: str) -> Iterator[bytes]:
+        yield from read_parts(file, ref, source)
+        if ref.num_bytes > object_store._CHUNK_BYTES:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    object_store._verified_parts = parts_then_death
+
+
+def main(folder: Path, step: str) -> None:
+    sources = {path.name: path for path in folder.iterdir() if path.is_file()}
+    store = open_store(str(folder / "store"))
+    if step == WITHIN_A_BLOB:
+        die_within_a_blob()
+    else:
+        store = DyingStore(store, int(step))
+    publish_all(Registry(store, folder / "cache"), sources)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,83 @@
+"""A tiny real model in a real local store, served by a replica in this process."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from services.contracts.object_store import open_store
+from services.contracts.registry import Registry
+from services.gateway.replica_connection import ReplicaConnection, connect
+from services.pb import fleet_v1_pb2 as fleet
+from services.replica.server import ReplicaServer
+from services.replica.settings import ReplicaSettings
+from services.telemetry.recorder import NullRecorder
+
+from .controller import TestController
+from .published import Shelf, write_master
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Shelf:
+    """A store with one model version and no engine."""
+    registry = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
+    return Shelf(registry, write_master(tmp_path / "master"))
+
+
+@pytest.fixture
+async def controller() -> AsyncIterator[TestController]:
+    """A controller that writes down what replicas report."""
+    controller = TestController()
+    await controller.start()
+    yield controller
+    await controller.stop()
+
+
+@pytest.fixture
+def settings(tmp_path: Path, controller: TestController) -> ReplicaSettings:
+    """Settings of a replica of that model."""
+    return ReplicaSettings(
+        store_url=str(tmp_path / "store"),
+        cache_dir=tmp_path / "cache",
+        model="toy",
+        controller_address=controller.address,
+        socket_dir=tmp_path / "s",
+        num_threads=1,
+    )
+
+
+Serving = Callable[[], Awaitable[ReplicaServer]]
+
+
+@pytest.fixture
+async def serving(settings: ReplicaSettings) -> AsyncIterator[Serving]:
+    """Starts replicas that are stopped when the test ends."""
+    servers: list[ReplicaServer] = []
+
+    async def start() -> ReplicaServer:
+        server = ReplicaServer(settings, NullRecorder())
+        servers.append(server)
+        await server.start()
+        return server
+
+    yield start
+    for server in servers:
+        await server.stop(grace_s=0)
+
+
+@asynccontextmanager
+async def connected(address: str) -> AsyncIterator[ReplicaConnection]:
+    """A gateway's connection to a data port."""
+    connection = await connect(address)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+async def until(controller: TestController, state: fleet.ReplicaState) -> fleet.ReplicaReport:
+    """The first report of this state."""
+    async with asyncio.timeout(60):
+        return await controller.report_where(lambda report: report.state == state)

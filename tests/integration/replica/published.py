@@ -1,0 +1,209 @@
+"""The tiny model: scaled table rows where a mask is 1; its master, engines and requests."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from services.contracts.build_key import BuildKey
+from services.contracts.hardware import DeviceFacts
+from services.contracts.kinds import EngineKind, Precision
+from services.contracts.manifest import (
+    EngineManifest,
+    ModelVersion,
+    Proof,
+    ProofOutcome,
+    PublishedEngine,
+    Timing,
+)
+from services.contracts.recipe import (
+    Batching,
+    Bucket,
+    DimRange,
+    InputRecipe,
+    InputRole,
+    Recipe,
+)
+from services.contracts.registry import Registry
+from services.contracts.tensors import TensorSpec, bytes_from_array
+from services.engines.device_probe import probe_device
+from services.pb import open_inference_v2_pb2 as pb
+
+NUM_ROWS = 100  # of the table: a larger id is an error that ONNX Runtime raises itself
+WIDTH = 4
+BUCKET = Bucket(
+    dims={
+        "batch": DimRange(min=1, opt=4, max=8),
+        "sequence": DimRange(min=1, opt=8, max=16),
+    }
+)
+CREATED_AT = "2026-01-01T00:00:00.000+00:00"
+
+
+def table() -> np.ndarray:
+    """table_NW: float32 [N rows, W width], each element another."""
+    return np.arange(NUM_ROWS * WIDTH, dtype=np.float32).reshape(NUM_ROWS, WIDTH)
+
+
+def onnx_model(scale: float = 1.0) -> onnx.ModelProto:
+    """Outputs: tokens = table[ids] * mask * scale: [B, S, W]; pooled = sum over S: [B, W]."""
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["rows"]),
+        helper.make_node("Cast", ["mask"], ["mask_f"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["mask_f", "last"], ["mask_3d"]),
+        helper.make_node("Mul", ["rows", "mask_3d"], ["tokens"]),
+        helper.make_node("ReduceSum", ["tokens", "one"], ["pooled"], keepdims=0),
+    ]
+    weights = {
+        "table": table() * np.float32(scale),
+        "last": np.array([2], np.int64),
+        "one": np.array([1], np.int64),
+    }
+    graph = helper.make_graph(
+        nodes,
+        "toy",
+        [
+            helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "sequence"])
+            for name in ("ids", "mask")
+        ],
+        [
+            helper.make_tensor_value_info(
+                "tokens", TensorProto.FLOAT, ["batch", "sequence", WIDTH]
+            ),
+            helper.make_tensor_value_info("pooled", TensorProto.FLOAT, ["batch", WIDTH]),
+        ],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+    model.ir_version = 10
+    onnx.checker.check_model(model)
+    return model
+
+
+@dataclass(frozen=True, kw_only=True)
+class Master:
+    """An opened master, as the compiler would give it."""
+
+    digest: str
+    files: Mapping[str, Path]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    opset: int = 20
+    num_parameters: int = NUM_ROWS * WIDTH
+
+
+def write_master(folder: Path) -> Master:
+    """The model on disk."""
+    folder.mkdir()
+    path = folder / "model.onnx"
+    onnx.save(onnx_model(), path)
+    return Master(
+        digest="ab" * 32,
+        files={"model.onnx": path},
+        inputs=tuple(
+            TensorSpec(name=name, datatype="INT64", shape=("batch", "sequence"))
+            for name in ("ids", "mask")
+        ),
+        outputs=(
+            TensorSpec(name="tokens", datatype="FP32", shape=("batch", "sequence", WIDTH)),
+            TensorSpec(name="pooled", datatype="FP32", shape=("batch", WIDTH)),
+        ),
+    )
+
+
+class Shelf:
+    """Publishes versions and engines of the tiny model."""
+
+    def __init__(self, registry: Registry, master: Master) -> None:
+        self.registry = registry
+        self._master = master
+        self.device: DeviceFacts = probe_device()
+
+    def publish_model(self, *, max_queue: int = 64) -> ModelVersion:
+        """A version of model `toy`."""
+        recipe = Recipe(
+            buckets=(BUCKET,),
+            inputs={
+                "ids": InputRecipe(role=InputRole.VALUES, high=NUM_ROWS),
+                "mask": InputRecipe(role=InputRole.MASK),
+            },
+            batching=Batching(max_queue=max_queue),
+        )
+        return self.registry.add_model_version(
+            name="toy",
+            master=self.registry.publish_master(self._master),
+            recipe=recipe,
+            source="test",
+            source_fingerprint="test",
+        )
+
+    def manifest(self, name: str = "plain") -> EngineManifest:
+        """An engine for this device that reads the master; `name` makes its key another."""
+        key = BuildKey(
+            master_digest=self._master.digest,
+            kind=EngineKind.ONNXRUNTIME,
+            precision=Precision.FP32,
+            buckets=(BUCKET,),
+            builder_options={"name": name},
+            generation=self.device.generation,
+            toolchain={"onnxruntime": self.device.toolchain["onnxruntime"]},
+        )
+        return EngineManifest(
+            key=key,
+            files={},
+            inputs=self._master.inputs,
+            outputs=self._master.outputs,
+            needs_master=True,
+            build_duration_s=0.0,
+            created_at=CREATED_AT,
+        )
+
+    def publish_engine(
+        self,
+        name: str = "plain",
+        *,
+        speedup: float = 1.0,
+        outcome: ProofOutcome = ProofOutcome.PASSED,
+        files: Mapping[str, Path] | None = None,
+    ) -> PublishedEngine:
+        """That engine with a proof; its own file, if any, is read in place of the master."""
+        timing = Timing(
+            bucket="b", sizes={}, p50_s=1.0, p95_s=1.0, throughput=1.0, eager_p50_s=speedup
+        )
+        proof = Proof(
+            outcome=outcome,
+            reason="" if outcome is ProofOutcome.PASSED else "on purpose",
+            device=self.device,
+            timings=(timing,),
+            created_at=CREATED_AT,
+        )
+        return self.registry.publish_engine(self.manifest(name), files or {}, proof)
+
+
+def ids_of(rows: int, length: int, first: int = 0) -> np.ndarray:
+    """ids_BS: int64 [B rows, S length], valid ones."""
+    return ((first + np.arange(rows * length)) % NUM_ROWS).reshape(rows, length)
+
+
+def request_of(ids: np.ndarray, request_id: str = "") -> bytes:
+    """A serialised request with an open mask."""
+    request = pb.ModelInferRequest(model_name="toy", id=request_id)
+    for name, array in (("ids", ids), ("mask", np.ones_like(ids))):
+        request.inputs.add(name=name, datatype="INT64", shape=array.shape)
+        request.raw_input_contents.append(bytes_from_array(array))
+    return request.SerializeToString()
+
+
+def assert_answers(response: bytes, ids: np.ndarray, request_id: str = "") -> None:
+    """The response is exactly the model's answer to these ids."""
+    answer = pb.ModelInferResponse.FromString(response)
+    assert answer.id == request_id
+    tokens, pooled = (
+        np.frombuffer(raw, np.float32).reshape(output.shape)
+        for raw, output in zip(answer.raw_output_contents, answer.outputs, strict=True)
+    )
+    np.testing.assert_array_equal(tokens, table()[ids])
+    np.testing.assert_allclose(pooled, table()[ids].sum(axis=1), rtol=1e-6)

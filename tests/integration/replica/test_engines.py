@@ -1,0 +1,339 @@
+"""Which engine serves: the best that loads, the next one, the fallback; and live swaps."""
+
+import asyncio
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from services.contracts.errors import EngineError
+from services.contracts.kinds import EngineKind
+from services.contracts.manifest import BlobRef, ModelVersion, ProofOutcome, PublishedEngine
+from services.contracts.selection import FallbackReason
+from services.engines.base import LoadSpec
+from services.engines.onnxruntime_engine import OnnxruntimeEngine
+from services.pb import fleet_v1_pb2 as fleet
+from services.replica.check_engine import check_in_child
+from services.replica.engine_checker import EngineChecker, needs_check
+from services.replica.engine_host import EngineHost
+from services.replica.fallback import CompiledFallback
+from services.replica.loaded_engine import LoadedEngine, RunningEngine
+
+from .conftest import Serving, connected, until
+from .controller import TestController
+from .published import Shelf, assert_answers, ids_of, onnx_model, request_of
+
+
+def no_fallback(model: ModelVersion) -> RunningEngine:
+    """A host that must not need the fallback."""
+    raise EngineError("no fallback in this test")
+
+
+def host_of(shelf: Shelf, model: ModelVersion) -> EngineHost:
+    checker = EngineChecker(Path("unused"))
+    return EngineHost(shelf.registry, model, shelf.device, no_fallback, checker, num_threads=1)
+
+
+def typed(path: Path, data: bytes) -> dict[str, Path]:
+    """The own file of an ONNX Runtime engine."""
+    path.write_bytes(data)
+    return {"typed.onnx": path}
+
+
+def blob_of(shelf: Shelf, engine: PublishedEngine, root: Path) -> Path:
+    """The file in the store behind an engine's only blob."""
+    (ref,) = engine.manifest.files.values()
+    return root / "store" / "blobs" / "sha256" / ref.sha256
+
+
+def test_the_fastest_proven_engine_is_loaded_warm(shelf: Shelf) -> None:
+    model = shelf.publish_model()
+    shelf.publish_engine("slow", speedup=1.5)
+    best = shelf.publish_engine("fast", speedup=3.0)
+    shelf.publish_engine("unproven", speedup=9.0, outcome=ProofOutcome.NOT_RUN)
+    loaded = host_of(shelf, model).load()
+    assert (loaded.digest, loaded.kind) == (best.digest, "onnxruntime")
+    assert loaded.fallback_reason is None
+    assert loaded.buckets == best.manifest.buckets
+    loaded.engine.close()
+
+
+def test_an_engine_that_does_not_load_is_passed_over(shelf: Shelf, tmp_path: Path) -> None:
+    model = shelf.publish_model()
+    shelf.publish_engine("broken", speedup=9.0, files=typed(tmp_path / "t", b"no onnx"))
+    good = shelf.publish_engine("good", speedup=2.0)
+    host = host_of(shelf, model)
+    loaded = host.load()
+    assert loaded.digest == good.digest
+    # It is not tried again, and the one in use stays.
+    assert host.load_other_than(good.digest) is None
+    loaded.engine.close()
+
+
+def test_an_engine_whose_bytes_changed_is_never_loaded(shelf: Shelf, tmp_path: Path) -> None:
+    model = shelf.publish_model()
+    data = onnx_model(3.0).SerializeToString()
+    swapped = shelf.publish_engine("swapped", speedup=9.0, files=typed(tmp_path / "t", data))
+    good = shelf.publish_engine("good", speedup=2.0)
+    blob_of(shelf, swapped, tmp_path).write_bytes(onnx_model(2.0).SerializeToString())
+    host = host_of(shelf, model)
+    loaded = host.load()
+    assert loaded.digest == good.digest
+    loaded.engine.close()
+    # The store was at fault, not the engine: once it is whole, the engine is taken.
+    blob_of(shelf, swapped, tmp_path).write_bytes(data)
+    better = host.load_other_than(good.digest)
+    assert better is not None
+    assert better.digest == swapped.digest
+    better.engine.close()
+
+
+def test_an_engine_that_fails_while_it_is_warmed_is_passed_over(
+    shelf: Shelf, tmp_path: Path
+) -> None:
+    model = shelf.publish_model()
+    broken = onnx_model()
+    del broken.graph.output[1]  # loads, and does not give what the manifest promises
+    data = typed(tmp_path / "t", broken.SerializeToString())
+    shelf.publish_engine("half", speedup=9.0, files=data)
+    good = shelf.publish_engine("good", speedup=2.0)
+    loaded = host_of(shelf, model).load()
+    assert loaded.digest == good.digest
+    loaded.engine.close()
+
+
+@pytest.mark.parametrize(
+    ("publish", "reason"),
+    [
+        (lambda shelf, path: None, FallbackReason.NO_ENGINE),
+        (
+            lambda shelf, path: shelf.publish_engine(outcome=ProofOutcome.FAILED),
+            FallbackReason.NOT_PROVEN,
+        ),
+        (
+            lambda shelf, path: shelf.publish_engine(files=typed(path / "t", b"no onnx")),
+            FallbackReason.LOAD_FAILED,
+        ),
+    ],
+)
+def test_the_fallback_comes_with_its_reason(
+    shelf: Shelf, tmp_path: Path, publish: object, reason: FallbackReason
+) -> None:
+    model = shelf.publish_model()
+    assert callable(publish)
+    publish(shelf, tmp_path)
+    stand_in = OnnxruntimeEngine.load(load_spec(shelf, model))
+    asked: list[str] = []
+
+    def fallback(model: ModelVersion) -> RunningEngine:
+        asked.append(model.name)
+        return stand_in
+
+    checker = EngineChecker(tmp_path)
+    loaded = EngineHost(shelf.registry, model, shelf.device, fallback, checker).load()
+    assert (loaded.kind, loaded.digest, loaded.fallback_reason) == ("fallback", "", reason)
+    assert loaded.detail.startswith(reason.value)
+    assert asked == ["toy"]
+    loaded.engine.close()
+
+
+def load_spec(shelf: Shelf, model: ModelVersion, folder: Path | None = None) -> LoadSpec:
+    """How a host would load an engine that reads the master, or `typed.onnx` of a folder."""
+    master = shelf.registry.materialise_master(model.master)
+    manifest = shelf.manifest()
+    if folder:
+        ref = BlobRef(sha256="", num_bytes=0)
+        manifest = manifest.model_copy(update={"files": {"typed.onnx": ref}})
+    return LoadSpec(
+        manifest=manifest,
+        master=model.master,
+        directory=folder or master,
+        master_path=master / "model.onnx",
+        device=shelf.device,
+        num_threads=1,
+    )
+
+
+def test_no_engine_and_no_fallback_is_an_error(shelf: Shelf) -> None:
+    model = shelf.publish_model()
+    with pytest.raises(EngineError, match="no fallback in this test"):
+        host_of(shelf, model).load()
+
+
+async def test_the_real_fallback_serves_and_gives_way_to_an_engine(
+    shelf: Shelf, controller: TestController, serving: Serving
+) -> None:
+    model = shelf.publish_model()
+    server = await serving()
+    report = await until(controller, fleet.REPLICA_STATE_READY)
+    assert (report.engine_kind, report.engine_digest) == ("fallback", "")
+    assert (report.fallback_reason, report.detail) == ("no_engine", "no_engine")
+    async with connected(server.addresses[0]) as connection:
+        for ids in (ids_of(1, 1), ids_of(3, 7), ids_of(8, 16)):
+            assert_answers(await connection.infer(request_of(ids)), ids)
+        engine = shelf.publish_engine()
+        changed = fleet.EnginesChanged(master_digest=model.master.digest)
+        await controller.send(fleet.ReplicaCommand(engines_changed=changed))
+        async with asyncio.timeout(60):
+            report = await controller.report_where(lambda r: r.engine_digest == engine.digest)
+        assert (report.fallback_reason, report.detail) == ("", "")
+        assert_answers(await connection.infer(request_of(ids)), ids)
+
+
+def test_an_export_that_fails_or_hangs_is_an_engine_error(shelf: Shelf, tmp_path: Path) -> None:
+    model = shelf.publish_model()
+    store = str(tmp_path / "store")
+    absent = model.model_copy(update={"version": 9})
+    with pytest.raises(EngineError, match=r"model 'toy' ended with 1: .*no version 9"):
+        CompiledFallback(store, tmp_path / "cache", shelf.device)(absent)
+    with pytest.raises(EngineError, match="did not end within 0 s"):
+        CompiledFallback(store, tmp_path / "cache", shelf.device, timeout_s=0.001)(model)
+    assert list((tmp_path / "cache" / "programs").iterdir()) == []
+
+
+# ---------------------------------------------------------------- the check in a child
+
+
+def test_the_child_check_passes_a_good_engine_and_explains_a_bad_one(
+    shelf: Shelf, tmp_path: Path
+) -> None:
+    model = shelf.publish_model()
+    check_in_child(load_spec(shelf, model), model.recipe.inputs)
+    typed(tmp_path / "typed.onnx", b"no onnx")
+    bad = load_spec(shelf, model, tmp_path)
+    with pytest.raises(EngineError, match=r"ended with 1: .*ONNX Runtime failed to load"):
+        check_in_child(bad, model.recipe.inputs)
+
+
+def test_a_child_that_dies_is_an_engine_error(
+    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = shelf.publish_model()
+    dying = tmp_path / "dying"
+    dying.write_text("#!/bin/sh\nkill -SEGV $$\n")
+    dying.chmod(0o700)
+    spec = load_spec(shelf, model)
+    monkeypatch.setattr(sys, "executable", os.fspath(dying))
+    with pytest.raises(EngineError, match="ended with -11"):
+        check_in_child(spec, model.recipe.inputs)
+
+
+def of_kind(spec: LoadSpec, kind: EngineKind, **key: str) -> LoadSpec:
+    changed = spec.manifest.key.model_copy(update={"kind": kind, **key})
+    return replace(spec, manifest=spec.manifest.model_copy(update={"key": changed}))
+
+
+def test_only_foreign_code_and_devices_need_the_check(shelf: Shelf) -> None:
+    spec = load_spec(shelf, shelf.publish_model())
+    gpu = replace(spec, device=spec.device.model_copy(update={"generation": "cuda-sm90"}))
+    assert not needs_check(spec)
+    assert not needs_check(of_kind(spec, EngineKind.OPENVINO))
+    assert needs_check(of_kind(spec, EngineKind.INDUCTOR))
+    assert needs_check(of_kind(spec, EngineKind.TENSORRT))
+    assert needs_check(gpu)
+
+
+def test_a_passed_check_is_remembered_for_that_device_and_a_failed_one_is_not(
+    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # This kind's own loader refuses a manifest without files, so the child fails for sure.
+    failing = of_kind(load_spec(shelf, shelf.publish_model()), EngineKind.INDUCTOR)
+    checker = EngineChecker(tmp_path / "checked")
+    for _ in range(2):
+        with pytest.raises(EngineError, match="ended with 1"):
+            checker.check(failing, {})
+    runs = tmp_path / "runs"
+    passing = tmp_path / "passing"
+    passing.write_text(f"#!/bin/sh\necho run >> {runs}\n")
+    passing.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", os.fspath(passing))
+    for _ in range(2):
+        checker.check(failing, {})
+    assert runs.read_text() == "run\n"
+    other_driver = failing.device.model_copy(update={"driver": "1.2"})
+    checker.check(replace(failing, device=other_driver), {})
+    checker.check(of_kind(failing, EngineKind.INDUCTOR, calibration_digest="c"), {})
+    assert runs.read_text() == "run\n" * 3
+
+
+# ---------------------------------------------------------------- live swap
+
+
+async def test_a_swap_under_load_loses_no_request(
+    shelf: Shelf, controller: TestController, serving: Serving, tmp_path: Path
+) -> None:
+    model = shelf.publish_model()
+    shelf.publish_engine("first", speedup=1.0)
+    server = await serving()
+    await until(controller, fleet.REPLICA_STATE_READY)
+    swapped = asyncio.Event()
+    num_answered = 0
+
+    async def client(number: int) -> None:
+        nonlocal num_answered
+        async with connected(server.addresses[number % 2]) as connection:
+            num_after = 0
+            while num_after < 20:
+                ids = ids_of(1 + number % 4, 1 + number, first=num_answered)
+                assert_answers(
+                    await connection.infer(request_of(ids, f"{number}")), ids, f"{number}"
+                )
+                num_answered += 1
+                num_after += swapped.is_set()
+
+    clients = [asyncio.create_task(client(number)) for number in range(8)]
+    digests = [server.replica.loaded.digest] if server.replica.loaded else []
+    for speedup in (2.0, 3.0, 4.0):
+        data = onnx_model().SerializeToString()
+        engine = shelf.publish_engine(
+            f"next-{speedup}", speedup=speedup, files=typed(tmp_path / f"t{speedup}", data)
+        )
+        changed = fleet.EnginesChanged(master_digest=model.master.digest)
+        await controller.send(fleet.ReplicaCommand(engines_changed=changed))
+        digest = engine.digest
+        async with asyncio.timeout(60):
+            await controller.report_where(lambda report, d=digest: report.engine_digest == d)
+        digests.append(digest)
+    swapped.set()
+    await asyncio.gather(*clients)
+    stats = server.replica.statistics.message().inference_stats
+    assert (stats.success.count, stats.fail.count) == (num_answered, 0)
+    assert len(set(digests)) == 4
+    assert num_answered >= 160
+
+
+async def test_an_engine_that_is_announced_while_the_first_one_loads_is_taken(
+    shelf: Shelf, controller: TestController, serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = shelf.publish_model()
+    shelf.publish_engine("first", speedup=1.0)
+    better: list[PublishedEngine] = []
+    plain_load = EngineHost.load
+
+    def load_meanwhile(host: EngineHost) -> LoadedEngine:
+        loaded = plain_load(host)
+        better.append(shelf.publish_engine("better", speedup=2.0))
+        changed = fleet.EnginesChanged(master_digest=model.master.digest)
+        sending = controller.send(fleet.ReplicaCommand(engines_changed=changed))
+        asyncio.run_coroutine_threadsafe(sending, loop).result(60)
+        return loaded
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(EngineHost, "load", load_meanwhile)
+    await serving()
+    async with asyncio.timeout(60):
+        await controller.report_where(lambda report: report.engine_digest == better[0].digest)
+
+
+async def test_news_of_no_better_engine_changes_nothing(
+    shelf: Shelf, controller: TestController, serving: Serving
+) -> None:
+    shelf.publish_model()
+    best = shelf.publish_engine("best", speedup=5.0)
+    server = await serving()
+    shelf.publish_engine("worse", speedup=2.0)
+    assert not await server.replica.swap_if_better()
+    assert server.replica.loaded is not None
+    assert server.replica.loaded.digest == best.digest

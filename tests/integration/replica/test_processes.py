@@ -1,0 +1,140 @@
+"""The replica as a process of its own, and as a deployment of a real local Ray."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from services.pb import fleet_v1_pb2 as fleet
+from services.replica.settings import ReplicaSettings
+from services.telemetry.ready import wait_ready
+
+from .conftest import connected, until
+from .controller import TestController
+from .published import Shelf, assert_answers, ids_of, request_of
+
+
+def start_process(settings: ReplicaSettings, **changes: str) -> tuple[subprocess.Popen[bytes], int]:
+    """A replica process and the pipe on which it announces itself."""
+    read_fd, write_fd = os.pipe()
+    values = {**settings.model_dump(mode="json"), "ready_fd": write_fd, **changes}
+    environment = {f"SMELT_REPLICA_{name.upper()}": str(value) for name, value in values.items()}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "services.replica"],
+        env={**os.environ, **environment},
+        pass_fds=(write_fd,),
+        stderr=subprocess.PIPE,
+    )
+    os.close(write_fd)
+    return process, read_fd
+
+
+async def test_a_process_serves_and_drains_on_sigterm(
+    shelf: Shelf, settings: ReplicaSettings, controller: TestController
+) -> None:
+    shelf.publish_model()
+    shelf.publish_engine()
+    process, ready = start_process(settings)
+    with process:
+        address = wait_ready(ready, 60, "replica")["addresses"][0]
+        async with connected(address) as connection:
+            ids = ids_of(3, 4)
+            assert_answers(await connection.infer(request_of(ids)), ids)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0, process.stderr and process.stderr.read().decode()
+    await until(controller, fleet.REPLICA_STATE_DRAINING)
+    assert list(settings.socket_dir.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "words"),
+    [
+        ({"num_threads": "-1"}, 2, "SMELT_REPLICA_NUM_THREADS: .*greater than or equal to 0"),
+        ({"model": "absent"}, 1, "model 'absent' not found; there are: toy"),
+    ],
+)
+def test_a_process_that_cannot_serve_says_why(
+    shelf: Shelf, tmp_path: Path, changes: dict[str, str], status: int, words: str
+) -> None:
+    shelf.publish_model()
+    settings = ReplicaSettings(store_url=str(tmp_path / "store"), cache_dir=tmp_path, model="toy")
+    process, ready = start_process(settings, **changes)
+    os.close(ready)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == status
+    assert re.search(words, stderr.decode())
+
+
+async def test_ray_serve_places_restarts_and_drains_replicas(
+    shelf: Shelf, settings: ReplicaSettings, controller: TestController
+) -> None:
+    shelf.publish_model()
+    engine = shelf.publish_engine()
+    async with ray_driver({**settings.model_dump(mode="json"), "num_replicas": 1}) as driver:
+        first = await until(controller, fleet.REPLICA_STATE_READY)
+        assert first.engine_digest == engine.digest
+        ids = ids_of(2, 5)
+        for address in first.addresses:
+            async with connected(address) as connection:
+                assert_answers(await connection.infer(request_of(ids)), ids)
+
+        os.kill(first.process_id, signal.SIGKILL)
+        async with asyncio.timeout(90):
+            second = await controller.report_where(
+                lambda r: r.state == fleet.REPLICA_STATE_READY and r.process_id != first.process_id
+            )
+        async with connected(second.addresses[0]) as connection:
+            assert_answers(await connection.infer(request_of(ids)), ids)
+
+        assert driver.stdin
+        driver.stdin.close()
+        async with asyncio.timeout(90):
+            await controller.report_where(
+                lambda r: (
+                    r.state == fleet.REPLICA_STATE_DRAINING and r.process_id == second.process_id
+                )
+            )
+            await controller.detached()
+
+
+async def test_a_wrong_argument_is_named_before_anything_is_placed() -> None:
+    args = {"store_url": "x", "cache_dir": "y", "model": "m", "num_thread": 2}
+    process = await start_driver(args)
+    _, stderr = await process.communicate()
+    assert process.returncode == 1
+    assert "InvalidRequestError: replica settings: " in stderr.decode()
+    assert "num_thread" in stderr.decode()
+
+
+async def start_driver(args: dict[str, object]) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(Path(__file__).with_name("ray_driver.py")),
+        json.dumps(args),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+@asynccontextmanager
+async def ray_driver(args: dict[str, object]) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A process with a Ray of its own that serves until its standard input is closed."""
+    process = await start_driver(args)
+    try:
+        assert process.stdout
+        if not await process.stdout.readline():
+            _, stderr = await process.communicate()
+            pytest.fail(f"no replica: {stderr.decode()[-4000:]}")
+        yield process
+    finally:
+        await process.communicate()
+    assert process.returncode == 0

@@ -1,0 +1,126 @@
+"""Which models may be joined, and that joining and splitting are exact opposites."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.contracts.errors import EngineError
+from services.contracts.recipe import Batching, InputRecipe, InputRole, Recipe
+from services.contracts.tensors import TensorSpec
+from services.replica.codec import InferCall
+from services.replica.joining import JoinRules
+from services.replica.signature import Signature
+
+from .models import make_model, text_model
+
+
+def spec(name: str, *shape: int | str, datatype: str = "INT64") -> TensorSpec:
+    return TensorSpec(name=name, datatype=datatype, shape=shape)
+
+
+def rules_of(
+    inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], recipe: Recipe | None = None
+) -> JoinRules:
+    model = make_model(inputs, outputs, recipe)
+    return JoinRules.from_model(model, Signature.from_model(model))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs"),
+    [
+        ((spec("x", 4),), (spec("y", 4),)),  # no dynamic dimension at all
+        ((spec("x", "batch"),), (spec("y", 1),)),  # one answer for all rows
+        ((spec("x", "batch"), spec("k", 1)), (spec("y", "batch"),)),  # one input for all rows
+        ((spec("x", "batch"),), (spec("y", "batch", "boxes"),)),  # as many as companions need
+        ((spec("x", "batch", "batch"),), (spec("y", "batch"),)),  # rows are not independent
+    ],
+)
+def test_models_whose_rows_cannot_be_told_apart_run_one_by_one(
+    inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]
+) -> None:
+    rules = rules_of(inputs, outputs)
+    assert rules.batch_dim is None
+    assert rules.merged({"batch": 1}, {"batch": 1}) is None
+
+
+def test_a_recipe_may_switch_joining_off() -> None:
+    recipe = Recipe(batching=Batching(batch_dim=None))
+    rules = rules_of((spec("x", "batch"),), (spec("y", "batch"),), recipe)
+    assert rules.merged({"batch": 1}, {"batch": 1}) is None
+
+
+def test_merged_sizes() -> None:
+    model = text_model()
+    rules = JoinRules.from_model(model, Signature.from_model(model))
+    left, right = {"batch": 2, "sequence": 3}, {"batch": 1, "sequence": 9}
+    assert rules.merged(left, right) == {"batch": 3, "sequence": 9}
+    bare = model.model_copy(update={"recipe": Recipe()})
+    rules = JoinRules.from_model(bare, Signature.from_model(bare))
+    assert rules.merged(left, right) is None
+    assert rules.merged(left, left) == {"batch": 4, "sequence": 3}
+
+
+def test_a_mask_that_pads_with_one_marks_nothing() -> None:
+    model = text_model()
+    inputs = {
+        "ids": InputRecipe(role=InputRole.VALUES),
+        "mask": InputRecipe(role=InputRole.MASK, pad=1),
+    }
+    recipe = model.recipe.model_copy(update={"inputs": inputs})
+    model = model.model_copy(update={"recipe": recipe})
+    assert JoinRules.from_model(model, Signature.from_model(model)).paddable == frozenset()
+
+
+@given(
+    rows=st.lists(st.integers(1, 4), min_size=1, max_size=6),
+    lengths=st.lists(st.integers(1, 5), min_size=6, max_size=6),
+)
+def test_split_undoes_join_when_the_batch_is_no_leading_dimension(
+    rows: list[int], lengths: list[int]
+) -> None:
+    recipe = Recipe(
+        inputs={
+            "x": InputRecipe(role=InputRole.VALUES, pad=-1),
+            "mask": InputRecipe(role=InputRole.MASK),
+        }
+    )
+    x, mask = spec("x", "time", "batch", 2), spec("mask", "batch", "time", datatype="BOOL")
+    rules = rules_of((x, mask), (x.model_copy(update={"name": "y"}),), recipe)
+    calls = []
+    for number, (count, length) in enumerate(zip(rows, lengths, strict=False)):
+        array = np.full((length, count, 2), number, np.int64)
+        calls.append(
+            InferCall(
+                inputs={"x": array, "mask": np.ones((count, length), bool)},
+                sizes={"batch": count, "time": length},
+                outputs=("y",),
+            )
+        )
+    joined = rules.join(calls)
+    longest = max(call.sizes["time"] for call in calls)
+    assert joined["x"].shape == (longest, sum(rows), 2)
+    assert joined["mask"].sum() == sum(call.inputs["mask"].size for call in calls)
+    if len(calls) > 1:
+        assert (joined["x"][~joined["mask"].T] == -1).all()
+    parts = rules.split({"y": joined["x"]}, calls)
+    for call, part in zip(calls, parts, strict=True):
+        np.testing.assert_array_equal(part["y"], call.inputs["x"])
+
+
+def test_an_output_with_other_rows_is_an_engine_error() -> None:
+    rules = rules_of((spec("x", "batch"),), (spec("y", "batch"),))
+    call = InferCall(inputs={"x": np.zeros(2, np.int64)}, sizes={"batch": 2}, outputs=("y",))
+    with pytest.raises(EngineError, match="output 'y': expected 4 rows, got 3"):
+        rules.split({"y": np.zeros(3, np.int64)}, [call, call])
+
+
+def test_a_lone_call_is_aligned_without_a_copy_where_it_can_be() -> None:
+    rules = rules_of((spec("x", "batch"),), (spec("y", "batch"),))
+    memory = np.zeros(33, np.uint8)
+    for offset in (0, 1):
+        array = np.frombuffer(memory.data[offset : offset + 32], np.int64)
+        call = InferCall(inputs={"x": array}, sizes={"batch": 4}, outputs=("y",))
+        joined = rules.join([call])["x"]
+        assert joined.flags.aligned
+        assert np.shares_memory(joined, memory) == array.flags.aligned

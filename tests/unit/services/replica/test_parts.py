@@ -1,0 +1,190 @@
+"""The small parts: statistics, metrics, samples, reports."""
+
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry
+
+from services.contracts.hardware import DeviceFacts
+from services.contracts.recipe import Bucket, DimRange, InputRecipe, InputRole
+from services.contracts.selection import FallbackReason
+from services.contracts.tensors import TensorSpec
+from services.pb import fleet_v1_pb2 as fleet
+from services.replica.batcher import BatchReport
+from services.replica.engine_host import EngineHost
+from services.replica.engine_worker import BatchTimes
+from services.replica.loaded_engine import LoadedEngine
+from services.replica.replica import Replica
+from services.replica.replica_metrics import ReplicaMetrics
+from services.replica.reports import report_from_replica
+from services.replica.samples import edge_sizes, sample_inputs
+from services.replica.statistics import Statistics
+from services.telemetry.catalog import REPLICA_METRICS
+from services.telemetry.prometheus_recorder import PrometheusRecorder
+from services.telemetry.recorder import NullRecorder
+
+from .models import text_model
+
+TIMES = BatchTimes(compute_input_s=0.001, compute_infer_s=0.01, compute_output_s=0.002)
+REPORT = BatchReport(rows=(2, 1), queued_s=(0.5, 0.25), times=TIMES)
+
+
+class _NoEngine:
+    def run(self, inputs: object) -> dict[str, np.ndarray]:
+        """Nothing."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+def loaded(**changes: object) -> LoadedEngine:
+    fields: dict[str, object] = {
+        "engine": _NoEngine(),
+        "buckets": (),
+        "kind": "onnxruntime",
+        "precision": "fp32",
+        "generation": "cpu-x86_64-v3",
+        "digest": "e1",
+        "load_duration_s": 0.75,
+    }
+    return LoadedEngine(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------- statistics
+
+
+def test_statistics_add_up() -> None:
+    statistics = Statistics("m", "3", wall_clock=lambda: 1234.5678)
+    statistics.record_batch(REPORT)
+    statistics.record_batch(REPORT)
+    statistics.record_batch(BatchReport(rows=(1,), queued_s=(0.125,), times=TIMES))
+    statistics.record_batch(BatchReport(rows=(9,), queued_s=(9.0,), times=None))
+    for _ in range(5):
+        statistics.record_success(1.0)
+    statistics.record_failure(2.0)
+    message = statistics.message()
+    assert (message.name, message.version, message.last_inference) == ("m", "3", 1234567)
+    assert (message.inference_count, message.execution_count) == (7, 3)
+    total = message.inference_stats
+    assert (total.success.count, total.success.ns) == (5, 5_000_000_000)
+    assert (total.fail.count, total.fail.ns) == (1, 2_000_000_000)
+    assert (total.queue.count, total.queue.ns) == (5, 1_625_000_000)
+    assert (total.compute_infer.count, total.compute_infer.ns) == (5, 50_000_000)
+    assert total.compute_input.count == total.compute_output.count == 5
+    rows = {b.batch_size: (b.compute_infer.count, b.compute_infer.ns) for b in message.batch_stats}
+    assert rows == {1: (1, 10_000_000), 3: (2, 20_000_000)}
+
+
+def test_statistics_of_nothing_are_zero_and_named() -> None:
+    message = Statistics("m", "3").message()
+    assert (message.name, message.version) == ("m", "3")
+    assert message.inference_count == message.last_inference == 0
+
+
+# ---------------------------------------------------------------- metrics
+
+
+def test_metrics_follow_the_engine_in_use() -> None:
+    registry = CollectorRegistry()
+    metrics = ReplicaMetrics(PrometheusRecorder(REPLICA_METRICS, registry), "m", "3")
+    model = {"model": "m", "version": "3"}
+    node = "cpu-x86_64-avx512"
+    fallback = loaded(
+        kind="fallback", digest="", generation=node, fallback_reason=FallbackReason.NOT_PROVEN
+    )
+    metrics.engine_changed(fallback, node)
+    metrics.record_batch(REPORT)
+    metrics.engine_changed(loaded(), node)
+    metrics.record_batch(REPORT)
+    metrics.record_batch(BatchReport(rows=(1,), queued_s=(0.0,), times=None))
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(name, {**model, **labels})
+
+    of_fallback = {"generation": node, "kind": "fallback"}
+    of_engine = {"generation": "cpu-x86_64-v3", "kind": "onnxruntime"}
+    in_use = "smelt_engine_in_use"
+    assert value(in_use, **of_fallback, precision="fp32", digest="") == 0
+    assert value(in_use, **of_engine, precision="fp32", digest="e1") == 1
+    assert value("smelt_fallbacks_total", generation=node, reason="not_proven") == 1
+    assert value("smelt_batch_size_sum") == 7
+    assert value("smelt_batch_size_count") == 3
+    assert value("smelt_queue_duration_seconds_sum") == pytest.approx(1.5)
+    assert value("smelt_compute_duration_seconds_count", **of_fallback) == 1
+    assert value("smelt_compute_duration_seconds_sum", **of_engine) == pytest.approx(0.01)
+    assert value("smelt_engine_load_duration_seconds_sum", kind="onnxruntime") == 0.75
+
+
+# ---------------------------------------------------------------- samples
+
+
+def bucket(batch: int, sequence: tuple[int, int]) -> Bucket:
+    low, high = sequence
+    return Bucket(
+        dims={
+            "batch": DimRange(min=1, opt=1, max=batch),
+            "sequence": DimRange(min=low, opt=high, max=high),
+        }
+    )
+
+
+def test_both_edges_of_every_bucket_are_warmed_once_smallest_first() -> None:
+    specs = text_model().master.inputs
+    edges = edge_sizes(specs, (bucket(1, (1, 1)), bucket(8, (2, 16)), bucket(1, (1, 1))))
+    assert edges == [
+        {"batch": 1, "sequence": 1},
+        {"batch": 1, "sequence": 2},
+        {"batch": 8, "sequence": 16},
+    ]
+
+
+def test_a_model_without_buckets_is_warmed_at_two_sizes_and_a_static_one_once() -> None:
+    specs = text_model().master.inputs
+    assert [set(sizes.values()) for sizes in edge_sizes(specs, ())] == [{1}, {2}]
+    assert edge_sizes((TensorSpec(name="x", datatype="FP32", shape=(3,)),), ()) == [{}]
+
+
+def test_samples_are_valid_inputs() -> None:
+    specs = (
+        TensorSpec(name="ids", datatype="INT64", shape=("batch", 2)),
+        TensorSpec(name="mask", datatype="INT64", shape=("batch", 2)),
+        TensorSpec(name="x", datatype="BF16", shape=(3,)),
+    )
+    recipes = {
+        "ids": InputRecipe(role=InputRole.VALUES, low=5, high=9),
+        "mask": InputRecipe(role=InputRole.MASK),
+    }
+    inputs = sample_inputs(specs, recipes, {"batch": 4})
+    assert inputs["ids"].tolist() == [[5, 5]] * 4
+    assert inputs["mask"].tolist() == [[1, 1]] * 4
+    for spec in specs:
+        spec.check(inputs[spec.name])
+
+
+# ---------------------------------------------------------------- reports
+
+
+async def test_a_report_tells_state_and_engine() -> None:
+    model = text_model()
+    device = DeviceFacts(generation="cpu-x86_64-v3", name="cpu", memory_gib=1)
+    host = EngineHost(None, model, device, lambda model: _NoEngine(), None)  # type: ignore[arg-type]
+    changes: list[str] = []
+    replica = Replica(model, device, host, NullRecorder(), on_change=lambda: changes.append("x"))
+
+    def report() -> fleet.ReplicaReport:
+        return report_from_replica(
+            replica, model, device, replica_id="r", addresses=["unix:/x", "127.0.0.1:5"]
+        )
+
+    assert (report().state, report().engine_kind) == (fleet.REPLICA_STATE_LOADING, "")
+    replica.loaded = loaded(
+        kind="fallback", digest="", fallback_reason=FallbackReason.NO_ENGINE, detail="why"
+    )
+    replica.set_state(fleet.REPLICA_STATE_READY)
+    assert changes == ["x"]
+    told = report()
+    assert (told.state, told.engine_kind) == (fleet.REPLICA_STATE_READY, "fallback")
+    assert (told.fallback_reason, told.detail) == ("no_engine", "why")
+    assert (told.model_name, told.model_version, told.replica_id) == ("m", 3, "r")
+    assert DeviceFacts.from_json(told.device_facts_json) == device
+    assert list(told.addresses) == ["unix:/x", "127.0.0.1:5"]
