@@ -1,0 +1,216 @@
+"""Emits fx nodes: the one place that knows how values become graph arguments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.fx.node import map_aggregate
+
+from compiler_worker.onnx_to_fx.dtypes import (
+    numpy_dtype_from_torch,
+    saturated,
+    tensor_sharing_memory,
+)
+from compiler_worker.onnx_to_fx.sym import HostInt, Sym
+from compiler_worker.onnx_to_fx.values import Constant, Dims, Host, Tensor, Value
+
+
+@dataclass(frozen=True, slots=True)
+class InputSpec:
+    """A graph input: its name, element type, and per axis a static size or a name."""
+
+    name: str
+    dtype: torch.dtype
+    axes: tuple[int | str, ...]
+
+
+class GraphBuilder:
+    """Builds one fx graph and the module that owns its weights.
+
+    Attributes:
+        graph: the fx graph under construction.
+        root: owner of parameters and buffers.
+        float_dtype: what the master's float32 runs as.
+        constant_of: parameter or buffer name -> name of its constant in the master.
+    """
+
+    def __init__(self, float_dtype: torch.dtype) -> None:
+        self.graph = torch.fx.Graph()
+        self.root = torch.nn.Module()
+        self.float_dtype = float_dtype
+        self.constant_of: dict[str, str] = {}
+        self._shared: dict[tuple[Any, ...], torch.fx.Node] = {}
+        self._registered: dict[int, Tensor] = {}
+        # Keeps registered constants alive, so that an id is never used twice.
+        self._constants: list[Constant] = []
+        self._anchor: torch.fx.Node | None = None
+        self._named: dict[str, Sym] = {}
+
+    def inputs(self, specs: Sequence[InputSpec]) -> list[Tensor]:
+        """Add the graph's inputs, in order."""
+        nodes = [self.graph.placeholder(re.sub(r"\W", "_", spec.name)) for spec in specs]
+        # Tensors made in the graph follow the first input to its device.
+        self._anchor = next(iter(nodes), None)
+        return [
+            Tensor(node, spec.dtype, self._named_dims(node, spec.axes))
+            for node, spec in zip(nodes, specs, strict=True)
+        ]
+
+    def _named_dims(self, node: torch.fx.Node, axes: Sequence[int | str]) -> Dims:
+        """Axes of one name have one size in every call, so they become one symbol."""
+        dims: list[HostInt] = []
+        for position, axis in enumerate(axes):
+            if isinstance(axis, int):
+                dims.append(axis)
+            elif axis and axis in self._named:
+                dims.append(self._named[axis])
+            else:
+                size = self._size(node, position)
+                if axis:
+                    self._named[axis] = size
+                dims.append(size)
+        return tuple(dims)
+
+    def declared(self, axis: int | str) -> HostInt | None:
+        """Return the size of an axis declared by number or by an input axis's name."""
+        return axis if isinstance(axis, int) else self._named.get(axis)
+
+    def _size(self, node: torch.fx.Node, axis: int) -> Sym:
+        return Sym(self.shared(torch.ops.aten.sym_size.int, node, axis), self.shared, is_size=True)
+
+    def call(self, function: Callable[..., Any], *args: object, **kwargs: object) -> torch.fx.Node:
+        """Emit `function(*args, **kwargs)`; values may stand anywhere in the arguments."""
+        return self.graph.call_function(function, _arguments(args), _arguments(kwargs))
+
+    def method(self, name: str, *args: object, **kwargs: object) -> torch.fx.Node:
+        """Emit `args[0].name(*args[1:], **kwargs)`."""
+        return self.graph.call_method(name, _arguments(args), _arguments(kwargs))
+
+    def shared(self, function: Callable[..., Any], *args: object) -> torch.fx.Node:
+        """Emit a pure scalar function once per set of arguments."""
+        arguments = _arguments(args)
+        # 1 and True are equal keys in Python but not the same argument.
+        key = (function, arguments, tuple(type(a) for a in arguments))
+        if key not in self._shared:
+            self._shared[key] = self.graph.call_function(function, arguments)
+        return self._shared[key]
+
+    def dim(self, tensor: Tensor, axis: int) -> HostInt:
+        """Return the size of one axis, asking the tensor where nobody did before."""
+        known = tensor.dims[axis]
+        return self._size(tensor.node, axis % tensor.rank) if known is None else known
+
+    def device(self) -> torch.fx.Node:
+        """Return the device on which the graph makes tensors."""
+        return self.shared(getattr, self._anchor or self._float_like(), "device")
+
+    def dtype(self, dtype: torch.dtype) -> torch.dtype | torch.fx.Node:
+        """Return a dtype argument: the master's float32 follows the module's float type.
+
+        A node rather than a value, so that `.half()` and `.double()` on the finished
+        module also move casts and constants made in the graph.
+        """
+        if dtype != torch.float32:
+            return dtype
+        return self.shared(getattr, self._float_like(), "dtype")
+
+    def running_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        """Return the type that a master's dtype runs as when the module is not moved."""
+        return self.float_dtype if dtype == torch.float32 else dtype
+
+    def number(self, value: float, dtype: torch.dtype) -> float:
+        """Return a Python number fit to stand beside a tensor of the master's dtype."""
+        return saturated(value, self.running_dtype(dtype))
+
+    def tensor(self, value: Value) -> Tensor:
+        """Return the value on the device, materialising it there when it is not."""
+        match value:
+            case Tensor():
+                return value
+            case Constant():
+                return self._weight(value)
+            case Host():
+                return self._tensor_from_host(value)
+
+    def _weight(self, constant: Constant) -> Tensor:
+        if id(constant) not in self._registered:
+            self._constants.append(constant)
+            data = self._running(constant)
+            node = self._register(constant.name, data)
+            self._registered[id(constant)] = Tensor(node, constant.dtype, constant.dims)
+        return self._registered[id(constant)]
+
+    def _running(self, constant: Constant) -> torch.Tensor:
+        data = tensor_sharing_memory(constant.array)
+        wanted = self.running_dtype(constant.dtype)
+        if data.dtype == wanted:
+            return data
+        limits = torch.finfo(wanted)
+        # clamp keeps infinities out of range too, so they are put back.
+        clamped = data.double().clamp(limits.min, limits.max)
+        return torch.where(data.isinf(), data.double(), clamped).to(wanted)
+
+    def _register(self, name: str, data: torch.Tensor) -> torch.fx.Node:
+        attribute = self._free_name(name)
+        if data.is_floating_point():
+            self.root.register_parameter(attribute, torch.nn.Parameter(data, requires_grad=False))
+        else:
+            self.root.register_buffer(attribute, data)
+        self.constant_of[attribute] = name
+        return self.graph.get_attr(attribute)
+
+    def _free_name(self, name: str) -> str:
+        base = re.sub(r"\W", "_", name) or "constant"
+        base = f"c{base}" if base[0].isdigit() else base
+        attribute, count = base, 0
+        while hasattr(self.root, attribute):
+            count += 1
+            attribute = f"{base}_{count}"
+        return attribute
+
+    def _tensor_from_host(self, value: Host) -> Tensor:
+        items: list[HostInt] = list(value.data.reshape(-1))
+        if not any(isinstance(item, Sym) for item in items):
+            array = value.data.astype(numpy_dtype_from_torch(value.dtype))
+            return self._weight(Constant("shape_constant", np.asarray(array), value.dtype))
+        nodes = [self._scalar(item, value.dtype) for item in items]
+        if value.data.ndim == 0:
+            return Tensor(nodes[0], value.dtype, ())
+        node = self.call(torch.stack, nodes)
+        if value.data.ndim > 1:
+            node = self.call(torch.reshape, node, list(value.dims))
+        return Tensor(node, value.dtype, value.dims)
+
+    def _scalar(self, item: HostInt, dtype: torch.dtype) -> torch.fx.Node:
+        return self.call(torch.full, (), item, dtype=dtype, device=self.device())
+
+    def _float_like(self) -> torch.fx.Node:
+        # Holds no data: it exists to be moved with the module and asked for its type.
+        if not hasattr(self.root, "float_like"):
+            empty = torch.zeros((), dtype=self.float_dtype)
+            self.root.register_buffer("float_like", empty, persistent=False)
+            self._float_node = self.graph.get_attr("float_like")
+        return self._float_node
+
+
+def _arguments(args: Any) -> Any:
+    return map_aggregate(args, _argument)
+
+
+def _argument(value: Any) -> Any:
+    match value:
+        case Tensor() | Sym():
+            return value.node
+        case Host() | Constant():
+            raise TypeError(
+                f"{type(value).__name__} must be made a tensor before it is an argument"
+            )
+        case np.generic():
+            return value.item()
+        case _:
+            return value

@@ -1,0 +1,152 @@
+"""Activation functions."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from compiler_worker.onnx_to_fx.op import Op
+from compiler_worker.onnx_to_fx.registry import converter, register
+from compiler_worker.onnx_to_fx.sym import product
+from compiler_worker.onnx_to_fx.values import Tensor, broadcast_dims
+
+
+def _plain(function: Callable[..., Any]) -> Callable[[Op], Tensor]:
+    def convert(op: Op) -> Tensor:
+        x = op.tensor(0)
+        return x.like(op.call(function, x))
+
+    return convert
+
+
+_PLAIN: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
+    "HardSwish": (functional.hardswish, (14, 22)),
+    "Mish": (functional.mish, (18, 22)),
+    "Relu": (torch.relu, (6, 13, 14)),
+    "Softsign": (functional.softsign, (1, 22)),
+}
+for _name, (_function, _versions) in _PLAIN.items():
+    register(_name, _plain(_function), versions=_versions)
+
+
+@converter("Softplus", versions=(1, 22))
+def softplus(op: Op) -> Tensor:
+    """log(1 + exp(x)), exact over the whole range rather than linear above a threshold."""
+    x = op.tensor(0)
+    zero = op.call(torch.zeros_like, x)
+    return x.like(op.call(torch.logaddexp, x, zero))
+
+
+@converter("Gelu", versions=(20,), attributes=("approximate",))
+def gelu(op: Op) -> Tensor:
+    """Gaussian error linear unit, by erf or by tanh as the graph says."""
+    x = op.tensor(0)
+    return x.like(op.call(functional.gelu, x, approximate=op.attr_str("approximate")))
+
+
+@converter("Elu", versions=(6, 22), attributes=("alpha",))
+def elu(op: Op) -> Tensor:
+    """Exponential linear unit."""
+    x = op.tensor(0)
+    return x.like(op.call(functional.elu, x, op.attr_float("alpha")))
+
+
+@converter("Celu", versions=(12, 28), attributes=("alpha",))
+def celu(op: Op) -> Tensor:
+    """Continuously differentiable exponential linear unit."""
+    x = op.tensor(0)
+    return x.like(op.call(functional.celu, x, op.attr_float("alpha")))
+
+
+@converter("Selu", versions=(6, 22), attributes=("alpha", "gamma"))
+def selu(op: Op) -> Tensor:
+    """Scaled exponential linear unit; its two constants are attributes."""
+    x = op.tensor(0)
+    inner = op.call(functional.elu, x, op.attr_float("alpha"))
+    return x.like(op.call(torch.mul, inner, op.attr_float("gamma")))
+
+
+@converter("LeakyRelu", versions=(6, 16), attributes=("alpha",))
+def leaky_relu(op: Op) -> Tensor:
+    """Relu with a slope below zero."""
+    x = op.tensor(0)
+    return x.like(op.call(functional.leaky_relu, x, op.attr_float("alpha")))
+
+
+@converter("PRelu", versions=(7, 9, 16))
+def prelu(op: Op) -> Tensor:
+    """Relu with a learnt slope; the slope broadcasts to the input."""
+    x, slope = op.tensor(0), op.tensor(1)
+    negative = op.call(torch.mul, x, slope)
+    keep = op.call(torch.ge, x, 0)
+    node = op.call(torch.where, keep, x, negative)
+    return Tensor(node, x.dtype, broadcast_dims(x.dims, slope.dims))
+
+
+@converter("ThresholdedRelu", versions=(10, 22), attributes=("alpha",))
+def thresholded_relu(op: Op) -> Tensor:
+    """Identity above alpha, zero elsewhere."""
+    x = op.tensor(0)
+    return x.like(op.call(functional.threshold, x, op.attr_float("alpha"), 0.0))
+
+
+@converter("HardSigmoid", versions=(6, 22), attributes=("alpha", "beta"))
+def hard_sigmoid(op: Op) -> Tensor:
+    """max(0, min(1, alpha x + beta))."""
+    x = op.tensor(0)
+    line = op.call(torch.add, op.call(torch.mul, x, op.attr_float("alpha")), op.attr_float("beta"))
+    return x.like(op.call(torch.clamp, line, 0.0, 1.0))
+
+
+@converter("Swish", versions=(24,), attributes=("alpha",))
+def swish(op: Op) -> Tensor:
+    """X sigmoid(alpha x)."""
+    x = op.tensor(0)
+    gate = op.call(torch.sigmoid, op.call(torch.mul, x, op.attr_float("alpha")))
+    return x.like(op.call(torch.mul, x, gate))
+
+
+@converter("SwiGLU", versions=(28,), attributes=("alpha",))
+def swiglu(op: Op) -> Tensor:
+    """Swish of the first operand, gating the second."""
+    gate = swish(op)
+    return gate.like(op.call(torch.mul, gate, op.tensor(1)))
+
+
+@converter("Shrink", versions=(9,), attributes=("bias", "lambd"))
+def shrink(op: Op) -> Tensor:
+    """Move values toward zero by bias; those within lambd become zero."""
+    x = op.tensor(0)
+    if not x.is_float:
+        raise op.refuse(f"element type {x.dtype} is not translated")
+    bias, lambd = op.attr_float("bias"), op.attr_float("lambd")
+    up = op.call(torch.where, op.call(torch.lt, x, -lambd), op.call(torch.add, x, bias), 0.0)
+    above = op.call(torch.gt, x, lambd)
+    return x.like(op.call(torch.where, above, op.call(torch.sub, x, bias), up))
+
+
+def _normalising(function: Callable[..., Any]) -> Callable[[Op], Tensor]:
+    def convert(op: Op) -> Tensor:
+        x = op.tensor(0)
+        axis = op.axis(op.attr_int("axis"), x.rank)
+        return x.like(op.call(function, x, dim=axis))
+
+    return convert
+
+
+def _flattening(function: Callable[..., Any]) -> Callable[[Op], Tensor]:
+    """Before version 13 every axis from `axis` on was normalised as one."""
+
+    def convert(op: Op) -> Tensor:
+        x, dims = op.tensor(0), op.dims(0)
+        axis = op.axis(op.attr_int("axis"), x.rank)
+        flat = op.call(torch.reshape, x, [product(dims[:axis]), product(dims[axis:])])
+        return x.like(op.call(torch.reshape, op.call(function, flat, dim=1), dims))
+
+    return convert
+
+
+for _name, _function in {"Softmax": torch.softmax, "LogSoftmax": torch.log_softmax}.items():
+    register(_name, _normalising(_function), versions=(13,), attributes=("axis",))
+    register(_name, _flattening(_function), versions=(1, 11), attributes=("axis",))

@@ -1,0 +1,163 @@
+"""Arithmetic of two or more operands with multidirectional broadcasting."""
+
+import operator
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import torch
+
+from compiler_worker.onnx_to_fx.op import Op
+from compiler_worker.onnx_to_fx.registry import ConvertOnHost, converter, register
+from compiler_worker.onnx_to_fx.sym import HostInt, Sym, sym_max, sym_min, truncated_div
+from compiler_worker.onnx_to_fx.values import Host, Tensor, broadcast_dims
+
+
+def emit_binary(
+    op: Op, function: Callable[..., Any], *, dtype: torch.dtype | None = None
+) -> Tensor:
+    """Emit a Python operator on inputs 0 and 1; one scalar constant goes in as a number.
+
+    Python operators, rather than torch functions, take a number on either side.
+    """
+    left_dims, right_dims = op.value(0).dims, op.value(1).dims
+    left: Any = op.operand(0, len(right_dims))
+    right: Any = op.operand(1, len(left_dims))
+    if not isinstance(left, Tensor) and not isinstance(right, Tensor):
+        left = op.tensor(0)
+    node = op.call(function, left, right)
+    return Tensor(node, dtype or op.value(0).dtype, broadcast_dims(left_dims, right_dims))
+
+
+def emit_tensor_first(op: Op, function: Callable[..., Any], **options: Any) -> Tensor:
+    """Emit a torch function of inputs 0 and 1 that takes a number only on the right."""
+    x = op.tensor(0)
+    y = op.operand(1, x.rank)
+    node = op.call(function, x, y, **options)
+    return Tensor(node, x.dtype, broadcast_dims(x.dims, op.value(1).dims))
+
+
+def on_host(function: Callable[[Any, Any], Any], dtype: torch.dtype | None = None) -> ConvertOnHost:
+    """Return the host half of a binary op; a None from `function` sends it to the device."""
+
+    def convert(op: Op) -> Host | None:
+        result = np.frompyfunc(function, 2, 1)(op.host(0), op.host(1))
+        data = np.asarray(result, dtype=object)
+        if any(item is None for item in data.reshape(-1)):
+            return None
+        return Host(data, dtype or op.value(0).dtype)
+
+    return convert
+
+
+def _operator(function: Callable[..., Any]) -> Callable[[Op], Tensor]:
+    return lambda op: emit_binary(op, function)
+
+
+def _div(op: Op) -> Tensor:
+    if op.value(0).dtype.is_floating_point:
+        return emit_binary(op, operator.truediv)
+    # ONNX divides integers as C does: toward zero.
+    return emit_tensor_first(op, torch.div, rounding_mode="trunc")
+
+
+_BASIC: dict[str, tuple[Callable[[Op], Tensor], Callable[[Any, Any], Any]]] = {
+    "Add": (_operator(operator.add), operator.add),
+    "Sub": (_operator(operator.sub), operator.sub),
+    "Mul": (_operator(operator.mul), operator.mul),
+    "Div": (_div, truncated_div),
+}
+for _name, (_convert, _host) in _BASIC.items():
+    register(_name, _convert, versions=(7, 13, 14), host=on_host(_host))
+
+
+@converter("Pow", versions=(7, 12, 13, 15))
+def power(op: Op) -> Tensor:
+    """Raise to a power; the result has the base's type whatever the exponent's is."""
+    base, exponent = op.value(0), op.value(1)
+    if base.dtype == exponent.dtype:
+        return emit_binary(op, operator.pow)
+    wide = torch.promote_types(base.dtype, exponent.dtype)
+    x, y = op.tensor(0), op.tensor(1)
+    dtype = op.graph.dtype
+    node = op.call(torch.pow, _to(op, x, dtype(wide)), _to(op, y, dtype(wide)))
+    return Tensor(_to(op, node, dtype(base.dtype)), base.dtype, broadcast_dims(x.dims, y.dims))
+
+
+def _to(op: Op, x: Tensor | torch.fx.Node, dtype: torch.dtype | torch.fx.Node) -> torch.fx.Node:
+    return op.method("to", x, dtype)
+
+
+def _mod_on_host(left: HostInt, right: HostInt) -> HostInt | None:
+    return None if not isinstance(right, Sym) and right == 0 else left % right
+
+
+@converter("Mod", versions=(10, 13, 28), attributes=("fmod",), host=on_host(_mod_on_host))
+def modulo(op: Op) -> Tensor:
+    """Remainder with the divisor's sign (integers), or C's fmod."""
+    function = torch.fmod if op.attr_int("fmod") else torch.remainder
+    return emit_tensor_first(op, function)
+
+
+def _variadic(function: Callable[..., Any]) -> Callable[[Op], Tensor]:
+    def convert(op: Op) -> Tensor:
+        return reduce(lambda x, y: _pairwise(op, function, x, y), op.tensors())
+
+    return convert
+
+
+def _pairwise(op: Op, function: Callable[..., Any], x: Tensor, y: Tensor) -> Tensor:
+    return Tensor(op.call(function, x, y), x.dtype, broadcast_dims(x.dims, y.dims))
+
+
+def _variadic_on_host(function: Callable[[Any, Any], Any]) -> ConvertOnHost:
+    def convert(op: Op) -> Host:
+        arrays = [op.host(index) for index in range(len(op.inputs))]
+        result = reduce(np.frompyfunc(function, 2, 1), arrays)
+        return Host(np.asarray(result, dtype=object), op.value(0).dtype)
+
+    return convert
+
+
+register("Max", _variadic(torch.maximum), versions=(6, 8, 12, 13), host=_variadic_on_host(sym_max))
+register("Min", _variadic(torch.minimum), versions=(6, 8, 12, 13), host=_variadic_on_host(sym_min))
+register("Sum", _variadic(operator.add), versions=(6, 8, 13))
+
+
+@converter("Mean", versions=(6, 8, 13))
+def mean(op: Op) -> Tensor:
+    """Mean of the operands, element by element."""
+    total = _variadic(operator.add)(op)
+    return total.like(op.call(operator.truediv, total, len(op.inputs)))
+
+
+def _bitwise(function: Callable[..., Any]) -> Callable[[Op], Tensor]:
+    return lambda op: emit_tensor_first(op, function)
+
+
+for _name, _function in {
+    "BitwiseAnd": torch.bitwise_and,
+    "BitwiseOr": torch.bitwise_or,
+    "BitwiseXor": torch.bitwise_xor,
+}.items():
+    register(_name, _bitwise(_function), versions=(18,))
+
+
+@converter("BitShift", versions=(11, 28), attributes=("direction",))
+def bit_shift(op: Op) -> Tensor:
+    """Shift bits left or right; by the width or more, only the sign bit's copies are left."""
+    x, count = op.tensor(0), op.tensor(1)
+    width = torch.iinfo(x.dtype).bits
+    inside = op.call(
+        torch.logical_and, op.call(torch.ge, count, 0), op.call(torch.lt, count, width)
+    )
+    safe = op.call(torch.where, inside, count, 0)
+    if op.attr_str("direction") == "LEFT":
+        shifted, rest = op.call(torch.bitwise_left_shift, x, safe), op.call(torch.zeros_like, x)
+    else:
+        shifted = op.call(torch.bitwise_right_shift, x, safe)
+        rest = op.method("to", op.call(torch.lt, x, 0), x.dtype)
+        rest = op.call(torch.neg, rest) if x.dtype.is_signed else op.call(torch.zeros_like, x)
+    dims = broadcast_dims(x.dims, count.dims)
+    return Tensor(op.call(torch.where, inside, shifted, rest), x.dtype, dims)

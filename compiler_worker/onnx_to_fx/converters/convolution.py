@@ -1,0 +1,123 @@
+"""Convolutions and their transposes."""
+
+import operator
+
+import torch
+from torch.nn import functional
+
+from compiler_worker.onnx_to_fx.converters.layout import emit_constant_pad
+from compiler_worker.onnx_to_fx.converters.windows import SPATIAL_RANKS, Window, window
+from compiler_worker.onnx_to_fx.op import Op
+from compiler_worker.onnx_to_fx.registry import converter
+from compiler_worker.onnx_to_fx.sym import HostInt, Sym
+from compiler_worker.onnx_to_fx.values import Tensor
+
+_CONV = dict(
+    zip(SPATIAL_RANKS, (functional.conv1d, functional.conv2d, functional.conv3d), strict=True)
+)
+_TRANSPOSED = {
+    1: functional.conv_transpose1d,
+    2: functional.conv_transpose2d,
+    3: functional.conv_transpose3d,
+}
+_ATTRIBUTES = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+
+
+def kernel_sizes(op: Op, weight: Tensor) -> list[int]:
+    """Return the kernel's spatial sizes from the attribute or a weight of static shape."""
+    given = op.maybe_ints("kernel_shape")
+    if given is not None:
+        return given
+    sizes = [size for size in weight.static[2:] if size is not None]
+    if len(sizes) != weight.rank - 2:
+        raise op.refuse("kernel_shape is missing and the weight's shape is not static")
+    return sizes
+
+
+@converter("Conv", versions=(1, 11, 22), attributes=_ATTRIBUTES)
+def conv(op: Op) -> Tensor:
+    """Convolution of x [N, C, *spatial] with weight [M, C / group, *kernel]."""
+    x, weight, bias = op.tensor(0), op.tensor(1), op.maybe(2)
+    box = window(op, x, kernel_sizes(op, weight))
+    padding = box.symmetric_padding()
+    if padding is None:
+        x = emit_constant_pad(op, x, [0, 0, *box.begins], [0, 0, *box.ends], 0.0)
+        padding = [0] * box.rank
+    group = op.attr_int("group")
+    node = op.call(_CONV[box.rank], x, weight, bias, box.strides, padding, box.dilations, group)
+    return Tensor(node, x.dtype, (x.dims[0], weight.dims[0], *(None,) * box.rank))
+
+
+@converter(
+    "ConvTranspose",
+    versions=(1, 11, 22),
+    attributes=(*_ATTRIBUTES, "output_padding", "output_shape"),
+)
+def conv_transpose(op: Op) -> Tensor:
+    """Transposed convolution of x [N, C, *spatial] with weight [C, M / group, *kernel]."""
+    x, weight, bias = op.tensor(0), op.tensor(1), op.maybe(2)
+    rank = x.rank - 2
+    if rank not in SPATIAL_RANKS:
+        raise op.refuse(f"{rank} spatial axes are not translated, wanted 1 to 3")
+    kernel = kernel_sizes(op, weight)
+    strides = op.maybe_ints("strides") or [1] * rank
+    dilations = op.maybe_ints("dilations") or [1] * rank
+    extra = op.maybe_ints("output_padding") or [0] * rank
+    extents = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+    full = [
+        (op.graph.dim(x, axis + 2) - 1) * strides[axis] + extents[axis] + extra[axis]
+        for axis in range(rank)
+    ]
+    begins, ends = _cropping(op, x, full, strides)
+    box = Window(kernel, strides, dilations, begins, ends)
+    return _emit_transposed(op, (x, weight, bias), box, extra, full)
+
+
+def _emit_transposed(
+    op: Op,
+    operands: tuple[Tensor, Tensor, Tensor | None],
+    box: Window,
+    extra: list[int],
+    full: list[HostInt],
+) -> Tensor:
+    x, weight, bias = operands
+    group = op.attr_int("group")
+    padding = box.symmetric_padding()
+    # torch bounds the extra rows by stride and dilation, and pads both sides alike.
+    fits = all(e < max(s, d) for e, s, d in zip(extra, box.strides, box.dilations, strict=True))
+    function = _TRANSPOSED[box.rank]
+    per_group = weight.static[1]
+    channels = None if per_group is None else per_group * group
+    dims = (x.dims[0], channels, *(None,) * box.rank)
+    if padding is not None and fits and min(padding, default=0) >= 0:
+        node = op.call(function, x, weight, bias, box.strides, padding, extra, group, box.dilations)
+        return Tensor(node, x.dtype, dims)
+    if any(extra):
+        raise op.refuse("output_padding with padding that differs between sides")
+    node = op.call(
+        function, x, weight, bias, box.strides, [0] * box.rank, extra, group, box.dilations
+    )
+    for axis, (begin, end) in enumerate(zip(box.begins, box.ends, strict=True)):
+        node = op.call(torch.narrow, node, axis + 2, begin, full[axis] - begin - end)
+    return Tensor(node, x.dtype, dims)
+
+
+def _cropping(
+    op: Op, x: Tensor, full: list[HostInt], strides: list[int]
+) -> tuple[list[HostInt], list[HostInt]]:
+    """Return what to cut from the front and the back of the full result."""
+    rank = len(full)
+    auto = op.attr_str("auto_pad")
+    wanted: list[HostInt] = list(op.maybe_ints("output_shape") or [])
+    if not wanted and auto in ("NOTSET", "VALID"):
+        pads = op.maybe_ints("pads") if auto == "NOTSET" else None
+        pads = pads or [0] * (2 * rank)
+        return list(pads[:rank]), list(pads[rank:])
+    if not wanted:
+        wanted = [op.graph.dim(x, axis + 2) * strides[axis] for axis in range(rank)]
+    totals = [size - target for size, target in zip(full, wanted[-rank:], strict=True)]
+    if any(not isinstance(total, Sym) and total < 0 for total in totals):
+        raise op.refuse("output_shape is larger than the convolution's full result")
+    smaller = [total // 2 for total in totals]
+    larger = [operator.sub(total, half) for total, half in zip(totals, smaller, strict=True)]
+    return (smaller, larger) if auto == "SAME_UPPER" else (larger, smaller)

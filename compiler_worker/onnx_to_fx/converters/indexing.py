@@ -1,0 +1,290 @@
+"""Slices, gathers and scatters."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from compiler_worker.onnx_to_fx.op import Op
+from compiler_worker.onnx_to_fx.registry import converter
+from compiler_worker.onnx_to_fx.sym import HostInt, Sym, sym_max
+from compiler_worker.onnx_to_fx.values import Constant, Host, Tensor, unknown
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """One axis of a Slice; step is static, start and end may be symbolic."""
+
+    axis: int
+    start: HostInt
+    end: HostInt
+    step: int
+
+
+def _cuts(op: Op, rank: int) -> list[_Cut]:
+    if op.version < 10:
+        starts: list[HostInt] = list(op.maybe_ints("starts") or [])
+        ends: list[HostInt] = list(op.maybe_ints("ends") or [])
+        axes = op.maybe_ints("axes") or list(range(len(starts)))
+        steps = [1] * len(starts)
+    else:
+        starts, ends = op.ints(1), op.ints(2)
+        axes = op.static_ints(3) if op.has(3) else list(range(len(starts)))
+        steps = op.static_ints(4) if op.has(4) else [1] * len(starts)
+    if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
+        raise op.refuse("starts, ends, axes and steps differ in length, or a step is 0")
+    return [
+        _Cut(op.axis(axis, rank), start, end, step)
+        for axis, start, end, step in zip(axes, starts, ends, steps, strict=True)
+    ]
+
+
+def _slice_on_host(op: Op) -> Host | None:
+    data = op.host(0)
+    index = [slice(None)] * data.ndim
+    for cut in _cuts(op, data.ndim):
+        if isinstance(cut.start, Sym) or isinstance(cut.end, Sym):
+            return None
+        # Beyond the front, a negative end means "up to and with the first element".
+        end = None if cut.step < 0 and cut.end < -data.shape[cut.axis] else cut.end
+        index[cut.axis] = slice(cut.start, end, cut.step)
+    return Host(data[tuple(index)], op.value(0).dtype)
+
+
+@converter(
+    "Slice", versions=(1, 10, 11, 13), attributes=("axes", "ends", "starts"), host=_slice_on_host
+)
+def slice_(op: Op) -> Tensor:
+    """Take [start, end) by step along some axes; negative steps run backwards."""
+    x = op.tensor(0)
+    cuts = _cuts(op, x.rank)
+    forward = {cut.axis: cut if cut.step > 0 else _mirrored(op, x, cut) for cut in cuts}
+    flipped = [cut.axis for cut in cuts if cut.step < 0]
+    source = op.call(torch.flip, x, flipped) if flipped else x.node
+    index = tuple(
+        _python_slice(forward[axis]) if axis in forward else slice(None) for axis in range(x.rank)
+    )
+    dims = tuple(
+        _cut_size(size, forward[axis]) if axis in forward else size
+        for axis, size in enumerate(x.dims)
+    )
+    return Tensor(op.call(operator.getitem, source, index), x.dtype, dims)
+
+
+def _mirrored(op: Op, x: Tensor, cut: _Cut) -> _Cut:
+    """Return the cut with a positive step that takes the same elements of the flipped axis."""
+    size = op.graph.dim(x, cut.axis)
+    start = _from_back(size, cut.start)
+    end = _from_back(size, cut.end)
+    return _Cut(cut.axis, start, end, -cut.step)
+
+
+def _from_back(size: HostInt, position: HostInt) -> HostInt:
+    if isinstance(position, Sym):
+        return sym_max(size - 1 - position, 0)
+    # A negative position counts from the back already, and is static.
+    return -1 - position if position < 0 else sym_max(size - 1 - position, 0)
+
+
+def _python_slice(cut: _Cut) -> slice:
+    def bound(value: HostInt) -> HostInt | None:
+        # "To the end" is written as a huge number in ONNX; None keeps it out of the graph.
+        return None if not isinstance(value, Sym) and abs(value) >= 2**31 - 1 else value
+
+    start = bound(cut.start)
+    end = bound(cut.end)
+    step = cut.step
+    return slice(
+        start.node if isinstance(start, Sym) else start,
+        end.node if isinstance(end, Sym) else end,
+        None if step == 1 else step,
+    )
+
+
+def _cut_size(size: HostInt | None, cut: _Cut) -> int | None:
+    if not isinstance(size, int) or isinstance(cut.start, Sym) or isinstance(cut.end, Sym):
+        return None
+    return len(range(*slice(cut.start, cut.end, cut.step).indices(size)))
+
+
+def _gather_on_host(op: Op) -> Host | None:
+    data = op.host(0)
+    axis = op.axis(op.attr_int("axis"), data.ndim)
+    picks = op.host(1)
+    if any(isinstance(item, Sym) for item in picks.reshape(-1)):
+        return None
+    taken = np.take(data, picks.astype(np.int64), axis=axis)
+    return Host(np.asarray(taken, dtype=object), op.value(0).dtype)
+
+
+@converter("Gather", versions=(1, 11, 13), attributes=("axis",), host=_gather_on_host)
+def gather(op: Op) -> Tensor:
+    """Pick whole slices along one axis."""
+    x = op.tensor(0)
+    axis = op.axis(op.attr_int("axis"), x.rank)
+    number = op.number(1)
+    if number is not None and not op.value(1).dims:
+        dims = (*x.dims[:axis], *x.dims[axis + 1 :])
+        return Tensor(op.call(torch.select, x, axis, number), x.dtype, dims)
+    index = op.tensor(1)
+    dims = (*x.dims[:axis], *index.dims, *x.dims[axis + 1 :])
+    whole = (slice(None),) * axis
+    picked = _index_node(op, index)
+    return Tensor(op.call(operator.getitem, x, (*whole, picked)), x.dtype, dims)
+
+
+def _index_node(op: Op, index: Tensor) -> torch.fx.Node:
+    return index.node if index.dtype == torch.int64 else op.method("to", index, torch.int64)
+
+
+@converter("GatherElements", versions=(11, 13), attributes=("axis",))
+def gather_elements(op: Op) -> Tensor:
+    """Pick single elements along one axis."""
+    x, index = op.tensor(0), op.tensor(1)
+    axis = op.axis(op.attr_int("axis"), x.rank)
+    node = op.call(torch.gather, x, axis, _from_front(op, x, axis, index))
+    return Tensor(node, x.dtype, index.dims)
+
+
+def _from_front(op: Op, x: Tensor, axis: int, index: Tensor) -> torch.fx.Node:
+    """Return indices with negative ones counted from the back, as torch.gather needs them."""
+    picked = _index_node(op, index)
+    given = op.value(1)
+    if isinstance(given, Constant) and (given.array.size == 0 or np.min(given.array) >= 0):
+        return picked
+    shifted = op.call(operator.add, picked, op.graph.dim(x, axis))
+    return op.call(torch.where, op.call(operator.lt, picked, 0), shifted, picked)
+
+
+@converter("GatherND", versions=(11, 12, 13), attributes=("batch_dims",))
+def gather_nd(op: Op) -> Tensor:
+    """Pick slices addressed by the last axis of the indices."""
+    x, index = op.tensor(0), op.tensor(1)
+    batch = op.attr_int("batch_dims") if op.version >= 12 else 0
+    depth = _depth(op, index)
+    leading = [_batch_index(op, x, axis, index.rank - 1) for axis in range(batch)]
+    picks = (*leading, *_columns(op, index, depth))
+    dims = (*index.dims[:-1], *x.dims[batch + depth :])
+    return Tensor(op.call(operator.getitem, x, picks), x.dtype, dims)
+
+
+def _depth(op: Op, index: Tensor) -> int:
+    depth = index.static[-1]
+    if depth is None:
+        raise op.refuse("the last axis of the indices must have a static size")
+    return depth
+
+
+def _columns(op: Op, index: Tensor, depth: int) -> list[torch.fx.Node]:
+    picked = _index_node(op, index)
+    return [op.call(torch.select, picked, -1, column) for column in range(depth)]
+
+
+def _batch_index(op: Op, x: Tensor, axis: int, rank: int) -> torch.fx.Node:
+    graph = op.graph
+    steps = op.call(torch.arange, graph.dim(x, axis), device=graph.device())
+    return op.call(torch.reshape, steps, [-1 if a == axis else 1 for a in range(rank)])
+
+
+_REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
+
+
+def _reduction(op: Op) -> str | None:
+    if op.version < 16:
+        return None
+    name = op.attr_str("reduction")
+    if name == "none":
+        return None
+    if name not in _REDUCTIONS:
+        raise op.refuse(f"reduction '{name}' is not translated")
+    return _REDUCTIONS[name]
+
+
+@converter("ScatterElements", versions=(11, 13, 16, 18), attributes=("axis", "reduction"))
+def scatter_elements(op: Op) -> Tensor:
+    """Write single elements along one axis into a copy."""
+    x, index, updates = op.tensor(0), op.tensor(1), op.tensor(2)
+    axis = op.axis(op.attr_int("axis"), x.rank)
+    picked = _from_front(op, x, axis, index)
+    reduction = _reduction(op)
+    if reduction is None:
+        return x.like(op.call(torch.scatter, x, axis, picked, updates))
+    return x.like(op.call(torch.scatter_reduce, x, axis, picked, updates, reduction))
+
+
+@converter("Scatter", versions=(9,), attributes=("axis",))
+def scatter(op: Op) -> Tensor:
+    """The older name of ScatterElements, without reductions."""
+    x, index, updates = op.tensor(0), op.tensor(1), op.tensor(2)
+    axis = op.axis(op.attr_int("axis"), x.rank)
+    return x.like(op.call(torch.scatter, x, axis, _from_front(op, x, axis, index), updates))
+
+
+@converter("ScatterND", versions=(11, 13, 16, 18), attributes=("reduction",))
+def scatter_nd(op: Op) -> Tensor:
+    """Write slices addressed by the last axis of the indices into a copy."""
+    x, index, updates = op.tensor(0), op.tensor(1), op.tensor(2)
+    columns = _columns(op, index, _depth(op, index))
+    reduction = _reduction(op)
+    if reduction in (None, "sum"):
+        accumulate = reduction == "sum"
+        return x.like(op.call(torch.index_put, x, columns, updates, accumulate=accumulate))
+    return x.like(_scatter_slices(op, x, columns, updates, str(reduction)))
+
+
+def _scatter_slices(
+    op: Op, x: Tensor, columns: list[torch.fx.Node], updates: Tensor, reduction: str
+) -> torch.fx.Node:
+    """Scatter with a product or extreme: slices become rows of one matrix [places, slice]."""
+    depth, sizes = len(columns), op.dims(0)
+    row: torch.fx.Node | None = None
+    for axis, column in enumerate(columns):
+        position = op.call(torch.remainder, column, sizes[axis])
+        row = (
+            position
+            if row is None
+            else op.call(operator.add, op.call(operator.mul, row, sizes[axis]), position)
+        )
+    flat = op.call(torch.flatten, x, 0, depth - 1)
+    source = op.call(torch.reshape, updates, [-1, *sizes[depth:]])
+    rows = op.call(torch.reshape, row, [-1] + [1] * (x.rank - depth))
+    places = op.method("expand_as", rows, source)
+    node = op.call(torch.scatter_reduce, flat, 0, places, source, reduction)
+    return op.call(torch.reshape, node, sizes)
+
+
+@converter("TensorScatter", versions=(24,), attributes=("axis", "mode"))
+def tensor_scatter(op: Op) -> Tensor:
+    """Write new steps of a cache from each entry's own position on, into a copy."""
+    past, update = op.tensor(0), op.tensor(1)
+    axis = op.axis(op.attr_int("axis"), past.rank)
+    length = op.graph.dim(update, axis)
+    steps = op.call(torch.arange, length, device=op.graph.device())
+    place = op.call(torch.reshape, steps, [-1 if a == axis else 1 for a in range(past.rank)])
+    if op.has(2):
+        start = op.call(torch.reshape, op.tensor(2), [-1] + [1] * (past.rank - 1))
+        place = op.call(operator.add, place, start)
+    if op.attr_str("mode") == "circular":
+        place = op.call(torch.remainder, place, op.graph.dim(past, axis))
+    elif op.attr_str("mode") != "linear":
+        raise op.refuse(f"mode '{op.attr_str('mode')}' is not translated")
+    index = op.method("expand", place, op.dims(1))
+    return past.like(op.call(torch.scatter, past, axis, index, update))
+
+
+@converter("Compress", versions=(9, 11, 28), attributes=("axis",))
+def compress(op: Op) -> Tensor:
+    """Keep the slices whose condition, a constant, is true."""
+    x = op.tensor(0)
+    keep = [position for position, kept in enumerate(op.static_ints(1)) if kept]
+    index = op.graph.tensor(Host(np.asarray(keep, dtype=object), torch.int64))
+    axis = op.maybe_int("axis")
+    if axis is None:
+        flat = op.call(torch.reshape, x, [-1])
+        return Tensor(op.call(torch.index_select, flat, 0, index), x.dtype, unknown(1))
+    axis = op.axis(axis, x.rank)
+    dims = (*x.dims[:axis], len(keep), *x.dims[axis + 1 :])
+    return Tensor(op.call(torch.index_select, x, axis, index), x.dtype, dims)

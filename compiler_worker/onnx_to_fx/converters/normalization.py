@@ -1,0 +1,154 @@
+"""Normalisations, in inference form."""
+
+import operator
+
+import torch
+from torch.nn import functional
+
+from compiler_worker.onnx_to_fx.op import Op
+from compiler_worker.onnx_to_fx.registry import converter
+from compiler_worker.onnx_to_fx.sym import HostInt
+from compiler_worker.onnx_to_fx.values import Tensor
+
+
+@converter(
+    "BatchNormalization",
+    versions=(7, 9, 14, 15),
+    attributes=("epsilon", "momentum", "spatial", "training_mode"),
+)
+def batch_normalization(op: Op) -> Tensor:
+    """Normalise each channel with the recorded mean and variance."""
+    x, scale, bias, mean, variance = (op.tensor(index) for index in range(5))
+    if op.version >= 14 and op.attr_int("training_mode"):
+        raise op.refuse("training_mode is not translated")
+    if op.version < 9 and op.attr_int("spatial") != 1:
+        raise op.refuse("statistics per element (spatial 0) are not translated")
+    if op.has_output(1):
+        raise op.refuse("outputs of training mode are not translated")
+    if len({value.dtype for value in (x, scale, mean)}) > 1:
+        raise op.refuse("statistics of another element type than the input's")
+    epsilon = op.attr_float("epsilon")
+    node = op.call(functional.batch_norm, x, mean, variance, scale, bias, False, 0.0, epsilon)
+    return x.like(node)
+
+
+@converter("LayerNormalization", versions=(17,), attributes=("axis", "epsilon", "stash_type"))
+def layer_normalization(op: Op) -> list[Tensor]:
+    """Normalise over the axes from `axis` on; torch keeps the sums in float32 or wider."""
+    x, scale, bias = op.tensor(0), op.tensor(1), op.maybe(2)
+    axis = _normalized_from(op, x)
+    sizes = _normalized_sizes(op, x, scale, axis)
+    affine = (scale, bias) if _covers(x, scale, bias, axis) else (None, None)
+    node = op.call(torch.native_layer_norm, x, sizes, *affine, op.attr_float("epsilon"))
+    y, mean, rstd = (op.call(operator.getitem, node, index) for index in range(3))
+    if affine[0] is None:
+        y = _scaled(op, y, scale, bias)
+    kept = tuple(1 if position >= axis else size for position, size in enumerate(x.dims))
+    return [x.like(y), *(Tensor(stat, torch.float32, kept) for stat in (mean, rstd))]
+
+
+def _normalized_from(op: Op, x: Tensor) -> int:
+    if op.attr_int("stash_type") != 1:
+        raise op.refuse("only stash_type 1 (float32 statistics) is translated")
+    return op.axis(op.attr_int("axis"), x.rank)
+
+
+def _normalized_sizes(op: Op, x: Tensor, scale: Tensor, axis: int) -> list[HostInt]:
+    """Sizes of the normalised axes; the scale's own, where static, keep the graph plain."""
+    if scale.rank == x.rank - axis and None not in scale.static and 1 not in scale.static:
+        return [size for size in scale.static if size is not None]
+    return op.dims(0)[axis:]
+
+
+def _covers(x: Tensor, scale: Tensor, bias: Tensor | None, axis: int) -> bool:
+    """Whether scale and bias have exactly the normalised shape, as torch requires."""
+    known = all(size not in (None, 1) for size in scale.static)
+    same = bias is None or bias.dims == scale.dims
+    return scale.rank == x.rank - axis and known and same and scale.dtype == x.dtype
+
+
+def _scaled(op: Op, y: torch.fx.Node, scale: Tensor, bias: Tensor | None) -> torch.fx.Node:
+    scaled = op.call(operator.mul, y, scale)
+    return scaled if bias is None else op.call(operator.add, scaled, bias)
+
+
+@converter("RMSNormalization", versions=(23,), attributes=("axis", "epsilon", "stash_type"))
+def rms_normalization(op: Op) -> Tensor:
+    """Divide by the root mean square over the axes from `axis` on, in float32 or wider."""
+    x, scale = op.tensor(0), op.tensor(1)
+    axis = _normalized_from(op, x)
+    source = x
+    if x.dtype in (torch.float16, torch.bfloat16):
+        source = x.like(op.method("to", x, torch.float32), dtype=torch.float32)
+    square = op.call(operator.mul, source, source)
+    mean = op.call(torch.mean, square, list(range(axis, x.rank)), keepdim=True)
+    rms = op.call(torch.rsqrt, op.call(operator.add, mean, op.attr_float("epsilon")))
+    y = op.call(operator.mul, source, rms)
+    if source is not x:
+        y = op.method("to", y, op.graph.dtype(x.dtype))
+    return Tensor(op.call(operator.mul, y, scale), scale.dtype, x.dims)
+
+
+@converter("InstanceNormalization", versions=(6, 22), attributes=("epsilon",))
+def instance_normalization(op: Op) -> Tensor:
+    """Normalise each channel of each entry over its spatial axes."""
+    x, scale, bias = op.tensor(0), op.tensor(1), op.tensor(2)
+    node = op.call(
+        torch.instance_norm,
+        x,
+        scale,
+        bias,
+        None,
+        None,
+        True,
+        0.0,
+        op.attr_float("epsilon"),
+        False,
+    )
+    return x.like(node)
+
+
+@converter("GroupNormalization", versions=(21,), attributes=("epsilon", "num_groups", "stash_type"))
+def group_normalization(op: Op) -> Tensor:
+    """Normalise groups of channels; scale and bias are per channel."""
+    x, scale, bias = op.tensor(0), op.tensor(1), op.tensor(2)
+    if op.attr_int("stash_type") != 1:
+        raise op.refuse("only stash_type 1 (float32 statistics) is translated")
+    groups, epsilon = op.attr_int("num_groups"), op.attr_float("epsilon")
+    return x.like(op.call(functional.group_norm, x, groups, scale, bias, epsilon))
+
+
+@converter("LpNormalization", versions=(1, 22), attributes=("axis", "p"))
+def lp_normalization(op: Op) -> Tensor:
+    """Divide by the p-norm along an axis; a zero vector stays zero."""
+    x = op.tensor(0)
+    axis, p = op.axis(op.attr_int("axis"), x.rank), op.attr_int("p")
+    norm = op.call(torch.linalg.vector_norm, x, p, axis, keepdim=True)
+    safe = op.call(torch.where, op.call(torch.eq, norm, 0), 1.0, norm)
+    return x.like(op.call(operator.truediv, x, safe))
+
+
+@converter("LRN", versions=(1, 13), attributes=("alpha", "beta", "bias", "size"))
+def local_response_normalization(op: Op) -> Tensor:
+    """Divide by the energy of neighbouring channels."""
+    x, size = op.tensor(0), op.attr_int("size")
+    square = op.call(operator.mul, x, x)
+    spatial = [0, 0] * (x.rank - 2)
+    # A window of even size reaches one channel further up than down.
+    padded = op.call(functional.pad, square, [*spatial, (size - 1) // 2, size // 2])
+    energy = op.call(torch.sum, op.method("unfold", padded, 1, size, 1), -1)
+    scaled = op.call(operator.mul, energy, op.attr_float("alpha") / size)
+    base = op.call(operator.add, scaled, op.attr_float("bias"))
+    return x.like(op.call(operator.truediv, x, op.call(torch.pow, base, op.attr_float("beta"))))
+
+
+@converter("MeanVarianceNormalization", versions=(9, 13), attributes=("axes",))
+def mean_variance_normalization(op: Op) -> Tensor:
+    """Centre and scale over the given axes."""
+    x = op.tensor(0)
+    axes = [op.axis(axis, x.rank) for axis in op.maybe_ints("axes") or [0, 2, 3]]
+    centred = op.call(operator.sub, x, op.call(torch.mean, x, axes, keepdim=True))
+    square = op.call(operator.mul, centred, centred)
+    deviation = op.call(torch.sqrt, op.call(torch.mean, square, axes, keepdim=True))
+    node = op.call(operator.truediv, centred, op.call(operator.add, deviation, 1e-9))
+    return x.like(node)

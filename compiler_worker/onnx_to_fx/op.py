@@ -1,0 +1,232 @@
+"""One ONNX node as a converter sees it: typed attributes, inputs in either world."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import onnx
+import torch
+from numpy.typing import NDArray
+
+from compiler_worker.onnx_to_fx.builder import GraphBuilder
+from compiler_worker.onnx_to_fx.sym import HostInt, Sym
+from compiler_worker.onnx_to_fx.values import Constant, Host, Tensor, Value
+from services.contracts.errors import UnsupportedGraphError
+
+T = TypeVar("T")
+
+
+class Op:
+    """A node with its inputs resolved.
+
+    Attributes:
+        proto: the node itself.
+        schema: ONNX's own description of this op version; gives attribute defaults.
+        version: schema version in force at the model's opset.
+        opset: version of the domain that the model imports.
+        inputs: values by position, None where left out.
+        graph: where fx nodes are emitted.
+    """
+
+    def __init__(
+        self,
+        proto: onnx.NodeProto,
+        schema: onnx.defs.OpSchema,
+        opset: int,
+        inputs: Sequence[Value | None],
+        graph: GraphBuilder,
+    ) -> None:
+        """Read the attributes once; nothing is emitted yet."""
+        self.proto, self.schema, self.opset, self.graph = proto, schema, opset, graph
+        self.version = schema.since_version
+        self.inputs = list(inputs)
+        self._attributes = {a.name: a for a in proto.attribute}
+
+    # What the node says of itself
+
+    @property
+    def name(self) -> str:
+        """Node name, or its first output where the exporter gave none."""
+        return self.proto.name or next(iter(self.proto.output), "")
+
+    def refuse(self, reason: str) -> UnsupportedGraphError:
+        """Return the error that refuses this node; the caller raises it."""
+        return UnsupportedGraphError(
+            reason, op_type=self.proto.op_type, node=self.name, opset=self.opset
+        )
+
+    def has_output(self, index: int) -> bool:
+        """Whether the graph uses output `index`."""
+        return len(self.proto.output) > index and self.proto.output[index] != ""
+
+    # Attributes
+
+    def attribute_names(self) -> set[str]:
+        """Names of the attributes the node sets."""
+        return set(self._attributes)
+
+    def attr_int(self, name: str) -> int:
+        """Return an int attribute or its ONNX default; refuse when there is neither."""
+        return self._required(name, int)
+
+    def attr_float(self, name: str) -> float:
+        """Return a float attribute or its ONNX default; refuse when there is neither."""
+        return self._required(name, float)
+
+    def attr_str(self, name: str) -> str:
+        """Return a string attribute or its ONNX default; refuse when there is neither."""
+        return self._required(name, bytes).decode()
+
+    def maybe_int(self, name: str) -> int | None:
+        """Return an int attribute, None where absent and without default."""
+        return self._attribute(name, int)
+
+    def maybe_float(self, name: str) -> float | None:
+        """Return a float attribute, None where absent and without default."""
+        return self._attribute(name, float)
+
+    def maybe_ints(self, name: str) -> list[int] | None:
+        """Return an ints attribute, None where absent."""
+        value = self._attribute(name, list)
+        return None if value is None else [self._checked(name, item, int) for item in value]
+
+    def maybe_floats(self, name: str) -> list[float] | None:
+        """Return a floats attribute, None where absent."""
+        value = self._attribute(name, list)
+        return None if value is None else [self._checked(name, item, float) for item in value]
+
+    def maybe_strings(self, name: str) -> list[str] | None:
+        """Return a strings attribute, None where absent."""
+        value = self._attribute(name, list)
+        if value is None:
+            return None
+        return [self._checked(name, item, bytes).decode() for item in value]
+
+    def maybe_tensor(self, name: str) -> onnx.TensorProto | None:
+        """Return a tensor attribute, None where absent."""
+        return self._attribute(name, onnx.TensorProto)
+
+    def _required(self, name: str, kind: type[T]) -> T:
+        value = self._attribute(name, kind)
+        if value is None:
+            raise self.refuse(f"attribute '{name}' is required and missing")
+        return value
+
+    def _attribute(self, name: str, kind: type[T]) -> T | None:
+        proto = self._attributes.get(name)
+        if proto is None:
+            # The schema of the version in force knows the default: it moved for some ops.
+            known = self.schema.attributes.get(name)
+            proto = known.default_value if known is not None else None
+        if proto is None or proto.type == onnx.AttributeProto.UNDEFINED:
+            return None
+        return self._checked(name, onnx.helper.get_attribute_value(proto), kind)
+
+    def _checked(self, name: str, value: Any, kind: type[T]) -> T:
+        if kind is list and not isinstance(value, kind):
+            value = list(value)
+        if not isinstance(value, kind):
+            raise self.refuse(
+                f"attribute '{name}' has type {type(value).__name__}, wanted {kind.__name__}"
+            )
+        return value
+
+    # Inputs
+
+    def has(self, index: int) -> bool:
+        """Whether input `index` is given."""
+        return index < len(self.inputs) and self.inputs[index] is not None
+
+    def value(self, index: int) -> Value:
+        """Return a required input as it is."""
+        value = self.inputs[index] if index < len(self.inputs) else None
+        if value is None:
+            raise self.refuse(f"input {index} is required and missing")
+        return value
+
+    def tensor(self, index: int) -> Tensor:
+        """Return a required input on the device."""
+        return self.graph.tensor(self.value(index))
+
+    def maybe(self, index: int) -> Tensor | None:
+        """Return an optional input on the device."""
+        return self.tensor(index) if self.has(index) else None
+
+    def tensors(self) -> list[Tensor]:
+        """Return every input on the device."""
+        return [self.tensor(index) for index in range(len(self.inputs))]
+
+    def dims(self, index: int) -> list[HostInt]:
+        """Return the sizes of an input's axes on the host."""
+        value = self.value(index)
+        if isinstance(value, Tensor):
+            return [self.graph.dim(value, axis) for axis in range(value.rank)]
+        return list(value.dims)
+
+    def host(self, index: int) -> NDArray[np.object_]:
+        """Return a required input as host integers; refuse when it is computed on the device."""
+        value = self.value(index)
+        if isinstance(value, Host):
+            return value.data
+        if isinstance(value, Constant) and not value.dtype.is_floating_point:
+            return value.array.astype(object)
+        raise self.refuse(
+            f"input {index} ('{self.proto.input[index]}') is data of the call; it must be constant "
+            "or computed from shapes, so that one graph serves every shape"
+        )
+
+    def ints(self, index: int) -> list[HostInt]:
+        """Return a host input as a flat list; elements may be symbolic."""
+        return list(self.host(index).reshape(-1))
+
+    def static_ints(self, index: int) -> list[int]:
+        """Return a host input as a flat list of ints that are the same in every call."""
+        items = self.ints(index)
+        if any(isinstance(item, Sym) for item in items):
+            raise self.refuse(f"input {index} ('{self.proto.input[index]}') must be constant")
+        return [int(item) for item in items if not isinstance(item, Sym)]
+
+    def floats(self, index: int) -> list[float]:
+        """Return a constant float input as a flat list."""
+        value = self.value(index)
+        if isinstance(value, Constant):
+            return [float(item) for item in value.array.reshape(-1)]
+        raise self.refuse(f"input {index} ('{self.proto.input[index]}') must be constant")
+
+    def number(self, index: int) -> Any:
+        """Return a one-element input as a Python number or `Sym`, None where it is not one.
+
+        Scalars go into the graph as numbers rather than as tensors: they need no
+        device, and torch picks the kernel for a scalar operand.
+        """
+        value = self.inputs[index] if index < len(self.inputs) else None
+        if isinstance(value, Constant) and value.array.size == 1:
+            return self.graph.number(value.array.reshape(()).item(), value.dtype)
+        if isinstance(value, Host) and value.data.size == 1:
+            return value.data.reshape(-1)[0]
+        return None
+
+    def operand(self, index: int, other_rank: int) -> Any:
+        """Return an input as a number where that broadcasts the same, else as a tensor."""
+        number = self.number(index)
+        if number is not None and len(self.value(index).dims) <= other_rank:
+            return number
+        return self.tensor(index)
+
+    # Emission
+
+    def call(self, function: Callable[..., Any], *args: object, **kwargs: object) -> torch.fx.Node:
+        """Emit a call; see `GraphBuilder.call`."""
+        return self.graph.call(function, *args, **kwargs)
+
+    def method(self, name: str, *args: object, **kwargs: object) -> torch.fx.Node:
+        """Emit a tensor's own method; see `GraphBuilder.method`."""
+        return self.graph.method(name, *args, **kwargs)
+
+    def axis(self, axis: int, rank: int) -> int:
+        """Return an axis as a non-negative index; refuse one outside the rank."""
+        if not -rank <= axis < max(rank, 1):
+            raise self.refuse(f"axis {axis} is outside rank {rank}")
+        return axis % rank if rank else 0

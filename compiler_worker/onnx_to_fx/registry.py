@@ -1,0 +1,87 @@
+"""The table of converters: which ops, in which versions, with which attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+from compiler_worker.onnx_to_fx.values import Host, Value
+
+if TYPE_CHECKING:
+    from compiler_worker.onnx_to_fx.op import Op
+
+Result: TypeAlias = "Value | Sequence[Value | None]"
+Convert: TypeAlias = "Callable[[Op], Result]"
+C = TypeVar("C", bound=Convert)
+# None: the host cannot do it (a value it would have to branch on is symbolic).
+ConvertOnHost: TypeAlias = "Callable[[Op], Host | Sequence[Host] | None]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Converter:
+    """How one op is translated.
+
+    Attributes:
+        versions: schema versions of the op whose meaning `convert` knows. A version
+            that a newer ONNX adds is refused until someone has read what changed.
+        attributes: every attribute understood; any other one refuses the node.
+        convert: emits the op for values on the device.
+        convert_on_host: computes the op when every input is shape arithmetic.
+    """
+
+    versions: frozenset[int]
+    attributes: frozenset[str]
+    convert: Convert
+    convert_on_host: ConvertOnHost | None = None
+
+
+CONVERTERS: dict[tuple[str, str], list[Converter]] = {}
+
+
+def register(
+    op_type: str,
+    convert: Convert,
+    *,
+    versions: Sequence[int],
+    attributes: Sequence[str] = (),
+    host: ConvertOnHost | None = None,
+    domain: str = "",
+) -> None:
+    """Add one row to the table; two rows of an op may not share a version."""
+    rows = CONVERTERS.setdefault((domain, op_type), [])
+    taken = {version for row in rows for version in row.versions}
+    if taken & set(versions):
+        raise ValueError(f"{op_type}: versions {sorted(taken & set(versions))} registered twice")
+    rows.append(
+        Converter(
+            versions=frozenset(versions),
+            attributes=frozenset(attributes),
+            convert=convert,
+            convert_on_host=host,
+        )
+    )
+
+
+def converter(
+    op_type: str,
+    *,
+    versions: Sequence[int],
+    attributes: Sequence[str] = (),
+    host: ConvertOnHost | None = None,
+) -> Callable[[C], C]:
+    """Register the decorated function as the device half of an op of ai.onnx."""
+
+    def decorate(convert: C) -> C:
+        register(op_type, convert, versions=versions, attributes=attributes, host=host)
+        return convert
+
+    return decorate
+
+
+def find(domain: str, op_type: str, version: int) -> Converter | None:
+    """Return the row for one schema version, None when there is none."""
+    for row in CONVERTERS.get((domain, op_type), []):
+        if version in row.versions:
+            return row
+    return None

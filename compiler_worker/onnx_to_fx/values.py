@@ -1,0 +1,133 @@
+"""The two worlds a value lives in while a graph is imported.
+
+* `Tensor`: data on the graph's device, an fx node.
+* `Host`: integers and booleans that describe shapes. They are Python ints, or
+  `Sym` where they depend on a shape of this call; they never touch a device.
+* `Constant`: an array of the master, not yet in either world: small integers
+  are read by the host, the rest becomes a parameter or buffer at first use.
+
+Legend for dims: one entry per axis; an int where it is the same in every call, a
+`Sym` where it is a size the host has computed already, None where nobody asked yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from compiler_worker.onnx_to_fx.sym import HostInt, Sym
+
+Dims: TypeAlias = tuple[HostInt | None, ...]
+
+# Larger integer constants are data (position ids, token tables), not shape arithmetic.
+MAX_HOST_ELEMENTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A value on the device.
+
+    Attributes:
+        node: the fx node that computes it.
+        dtype: element type in the master; float32 may run as another float type.
+        dims: what is known of the size of each axis.
+    """
+
+    node: torch.fx.Node
+    dtype: torch.dtype
+    dims: Dims
+
+    @property
+    def rank(self) -> int:
+        """Number of axes, always known at import."""
+        return len(self.dims)
+
+    @property
+    def is_float(self) -> bool:
+        """Whether the element type is a floating-point type."""
+        return self.dtype.is_floating_point
+
+    @property
+    def static(self) -> tuple[int | None, ...]:
+        """Size per axis where it is the same in every call, else None."""
+        return tuple(None if isinstance(size, Sym) else size for size in self.dims)
+
+    def like(self, node: torch.fx.Node, *, dtype: torch.dtype | None = None) -> Tensor:
+        """Return a value of the same dims, computed by `node`."""
+        return replace(self, node=node, dtype=dtype or self.dtype)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Host:
+    """Shape arithmetic kept on the host: an object array of int, bool or `Sym`."""
+
+    data: NDArray[np.object_]
+    dtype: torch.dtype
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """Size per axis."""
+        return tuple(self.data.shape)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constant:
+    """An array of the master.
+
+    Attributes:
+        name: initializer or value name; names the parameter it becomes.
+        array: the data, by reference.
+        dtype: element type in the master.
+    """
+
+    name: str
+    array: NDArray[np.generic]
+    dtype: torch.dtype
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """Size per axis."""
+        return tuple(self.array.shape)
+
+    @property
+    def is_hostable(self) -> bool:
+        """Whether the host may read it as shape arithmetic."""
+        return not self.dtype.is_floating_point and self.array.size <= MAX_HOST_ELEMENTS
+
+
+Value: TypeAlias = Tensor | Host | Constant
+
+
+def host_from_list(items: list[HostInt]) -> Host:
+    """Return a 1-d int64 host value."""
+    data = np.empty(len(items), dtype=object)
+    data[:] = items
+    return Host(data, torch.int64)
+
+
+def unknown(rank: int) -> Dims:
+    """Return dims of which only the count is known."""
+    return (None,) * rank
+
+
+def broadcast_dims(*shapes: Dims) -> Dims:
+    """Return what is known of the dims of a multidirectional broadcast."""
+    rank = max(len(dims) for dims in shapes)
+    padded = [(1,) * (rank - len(dims)) + dims for dims in shapes]
+    return tuple(_broadcast_axis(axis) for axis in zip(*padded, strict=True))
+
+
+def _broadcast_axis(sizes: tuple[HostInt | None, ...]) -> HostInt | None:
+    others = {size for size in sizes if size != 1}
+    if not others:
+        return 1
+    # A static size other than 1 wins whatever the dynamic ones turn out to be.
+    fixed = [size for size in others if isinstance(size, int)]
+    if fixed:
+        return fixed[0]
+    # Two different symbols: either may be 1 in some call.
+    return others.pop() if len(others) == 1 else None
