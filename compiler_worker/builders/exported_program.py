@@ -1,0 +1,32 @@
+"""The master as an exported torch program: what a replica's fallback compiles by itself.
+
+Serving never imports the compiler, so the graph crosses over as a file.
+"""
+
+from pathlib import Path
+
+from compiler_worker.builders.failures import build_errors, recorded_warnings
+from compiler_worker.builders.graphs import export_dynamic, fx_graph, interface_inputs
+from services.contracts.kinds import Precision
+from services.contracts.recipe import Recipe
+from services.engines.shapes import union_of
+
+
+def export_master(master_path: Path, recipe: Recipe, target: Path) -> None:
+    """Write the fp32 graph with weights and dynamic dimensions to a `.pt2` file, whole or not.
+
+    Dimensions are bounded by the recipe's buckets, by the graph alone when it has none.
+
+    Raises:
+        UnsupportedGraphError: the graph holds something that is not translated.
+        BuildError: torch.export failed; its words are in the message.
+    """
+    import torch
+
+    module = fx_graph(master_path, Precision.FP32)
+    with recorded_warnings(), build_errors("torch.export failed"):
+        program = export_dynamic(module, interface_inputs(master_path), union_of(recipe.buckets))
+        part = target.with_name(f".{target.name}.part.pt2")
+        torch.export.save(program, part)
+    # Renamed when complete, so that no replica reads half of it.
+    part.replace(target)

@@ -1,0 +1,46 @@
+"""Keeps a compiler's own words: errors become BuildError, warnings become findings."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from services.contracts.errors import BuildError, BuildUnavailableError, SmeltError
+
+MAX_LOG_LINES = 40
+
+
+@contextmanager
+def build_errors(what: str) -> Iterator[None]:
+    """Raise BuildError for any foreign exception; errors of Smelt pass unchanged."""
+    try:
+        yield
+    except SmeltError:
+        raise
+    except Exception as error:
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise BuildError(
+            f"{what}: {type(error).__name__}: {lines[0]}", log_tail=tuple(lines[-MAX_LOG_LINES:])
+        ) from error
+
+
+def refuse(reason: str, what: str) -> None:
+    """Raise BuildUnavailableError when there is a reason."""
+    if reason:
+        raise BuildUnavailableError(f"{what} cannot be built on this machine: {reason}")
+
+
+@contextmanager
+def recorded_warnings() -> Iterator[list[str]]:
+    """Collect Python warnings as findings, each once.
+
+    Deprecations are left out: they speak of a library's own code, not of the engine.
+    """
+    findings: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield findings
+    texts = (str(w.message) for w in caught if not issubclass(w.category, _ABOUT_LIBRARIES))
+    findings.extend(dict.fromkeys(texts))
+
+
+_ABOUT_LIBRARIES = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)

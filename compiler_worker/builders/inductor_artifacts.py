@@ -1,0 +1,133 @@
+"""Standalone Inductor artifacts: kernels only, one per bucket at its largest sizes.
+
+Weights are arguments. Those that are the master's own, up to a cast, are named in the
+index and read from the master at load; the few others (constants that the typed graph
+made) travel with the engine.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch.export import ExportedProgram
+
+from compiler_worker.builders.base import BuildOutput, BuildPlan, Progress
+from compiler_worker.builders.graphs import export_static, fx_graph
+from services.contracts.errors import BuildError
+from services.contracts.tensors import DATATYPE_FROM_NUMPY, TensorSpec
+from services.engines.artifact_index import (
+    CONSTANTS,
+    INDEX,
+    ArtifactIndex,
+    BucketArtifact,
+    WeightRef,
+)
+from services.engines.artifact_weights import MasterWeights, converted
+from services.engines.programs import lifted_weights
+from services.engines.torch_arrays import array_over
+
+
+def build_artifacts(
+    plan: BuildPlan, config: Mapping[str, Any], workspace: Path, progress: Progress, *, device: str
+) -> BuildOutput:
+    """Compile every bucket and write the index; raises BuildError for outputs it cannot slice."""
+    _check_outputs(plan.master.inputs, plan.master.outputs)
+    progress("importing the master")
+    module = fx_graph(plan.master_path, plan.key.precision)
+    sorter = _WeightSorter(plan.master_path)
+    artifacts = []
+    for number, bucket in enumerate(plan.key.buckets):
+        progress(f"compiling kernels for {bucket.label}")
+        sizes = {name: dim.max for name, dim in bucket.dims.items()}
+        program = export_static(module, plan.master.inputs, sizes, device)
+        file = f"bucket{number}.bin"
+        weights = _compile_bucket(program, config, workspace / file)
+        refs = tuple(sorter.ref(name, tensor) for name, tensor in weights.items())
+        artifacts.append(BucketArtifact(file=file, bucket=bucket, weights=refs))
+    pads = {name: each.pad for name, each in plan.recipe.inputs.items() if each.pad}
+    sorter.save(workspace / CONSTANTS)
+    (workspace / INDEX).write_bytes(
+        ArtifactIndex(artifacts=tuple(artifacts), pads=pads).canonical_json()
+    )
+    return BuildOutput(
+        files={path.name: path for path in sorted(workspace.iterdir())}, needs_master=True
+    )
+
+
+def _compile_bucket(
+    program: ExportedProgram, config: Mapping[str, Any], target: Path
+) -> dict[str, torch.Tensor]:
+    """Compile and save one program; its weight arguments by name, in order."""
+    from torch._inductor import standalone_compile
+
+    weights = lifted_weights(program)
+    assert program.example_inputs is not None
+    arguments = [*weights.values(), *program.example_inputs[0]]
+    with torch.no_grad():
+        artifact = standalone_compile(
+            program.graph_module,
+            arguments,
+            dynamic_shapes="from_example_inputs",
+            options={"config_patches": dict(config)},
+        )
+    artifact.save(path=str(target), format="binary")
+    return weights
+
+
+class _WeightSorter:
+    """Decides for each weight whether the master has it; keeps those that it has not.
+
+    Weights are known by their values after the cast: typing a graph may rename them.
+    """
+
+    def __init__(self, master_path: Path) -> None:
+        self._master = MasterWeights(master_path)
+        self._names: dict[torch.dtype, dict[_Content, str]] = {}
+        self._own: dict[str, torch.Tensor] = {}
+
+    def ref(self, name: str, tensor: torch.Tensor) -> WeightRef:
+        """The reference for one weight argument."""
+        values = tensor.detach().cpu()
+        content = _content(values)
+        datatype = DATATYPE_FROM_NUMPY[array_over(values).dtype]
+        if initializer := self._names_of(values.dtype).get(content):
+            return WeightRef(name=initializer, datatype=datatype, is_in_master=True)
+        key = f"{name}-{content.sha256}"
+        self._own[key] = values
+        return WeightRef(name=key, datatype=datatype, is_in_master=False)
+
+    def save(self, path: Path) -> None:
+        """Write the engine's own constants; no file when there are none."""
+        if self._own:
+            torch.save(self._own, path)
+
+    def _names_of(self, dtype: torch.dtype) -> dict["_Content", str]:
+        """The master's initializers by what they hold when they are cast to a type."""
+        if dtype not in self._names:
+            weights = ((name, self._master.array(name)) for name in self._master)
+            self._names[dtype] = {_content(converted(w, dtype)): name for name, w in weights}
+        return self._names[dtype]
+
+
+class _Content(NamedTuple):
+    shape: tuple[int, ...]
+    sha256: str
+
+
+def _content(tensor: torch.Tensor) -> _Content:
+    array = array_over(tensor.contiguous())
+    return _Content(tuple(tensor.shape), hashlib.sha256(array.tobytes()).hexdigest())
+
+
+def _check_outputs(inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]) -> None:
+    """Refuse outputs with a dynamic dimension that no input has: nobody could unpad them."""
+    known = {dim for spec in inputs for dim in spec.shape}
+    for spec in outputs:
+        for dim in spec.shape:
+            if isinstance(dim, str) and dim not in known:
+                raise BuildError(
+                    f"output '{spec.name}' has dimension '{dim}', which no input has: its padded "
+                    "part cannot be cut off; name it after an input's dimension in the master"
+                )

@@ -1,0 +1,119 @@
+"""Build half of kind `inductor`: C++ for CPUs, Triton kernels for GPUs."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from compiler_worker.builders.base import BuildOutput, BuildPlan, Progress
+from compiler_worker.builders.failures import build_errors, recorded_warnings, refuse
+from compiler_worker.builders.graphs import check_ranges
+from compiler_worker.builders.hosts import bf16_reason, foreign_cuda_reason, local_generation
+from services.contracts.hardware import Generation, Platform
+from services.contracts.kinds import Precision
+from services.engines.shapes import union_of
+from services.engines.toolchain import installed_toolchain, missing_reason
+
+_PORTABLE = Generation.parse("cpu-x86_64-v3")
+_CXX = "g++"
+
+
+class InductorBuilder:
+    """Builder for x86-64 CPUs from AVX2 on (fp32, bf16) and for the local GPU (all precisions)."""
+
+    def unavailable_reason(self, generation: Generation, precision: Precision) -> str:
+        """Why this machine cannot build that engine, or ""."""
+        if reason := missing_reason("torch"):
+            return reason
+        if generation.platform is Platform.CUDA:
+            return missing_reason("triton") or foreign_cuda_reason(generation)
+        return _cpu_precision_reason(generation, precision) or _cpu_host_reason(generation)
+
+    def options(self, generation: Generation, precision: Precision) -> dict[str, str]:
+        """Inductor settings that differ from its defaults."""
+        return {name: str(value) for name, value in inductor_config(generation).items()}
+
+    def toolchain(self, generation: Generation) -> dict[str, str]:
+        """The exact build of torch; on CUDA also Triton and the CUDA runtime."""
+        is_cuda = generation.platform is Platform.CUDA
+        names = ("torch", "triton", "cuda") if is_cuda else ("torch",)
+        installed = installed_toolchain(generation.platform)
+        return {name: installed[name] for name in names if name in installed}
+
+    def is_device_bound(self, generation: Generation) -> bool:
+        """On CUDA: launch configurations are tuned on the device that builds."""
+        return generation.platform is Platform.CUDA
+
+    def build(self, plan: BuildPlan, workspace: Path, progress: Progress) -> BuildOutput:
+        """Import, export and compile.
+
+        Raises:
+            BuildUnavailableError: not for this machine.
+            BuildError: a bucket lacks a dimension, or Inductor failed.
+            UnsupportedGraphError: the graph holds something that is not translated.
+        """
+        generation = Generation.parse(plan.key.generation)
+        refuse(self.unavailable_reason(generation, plan.key.precision), "an inductor engine")
+        check_ranges(plan.master.inputs, union_of(plan.key.buckets))
+        with recorded_warnings() as findings, build_errors("Inductor failed"):
+            output = _compile(plan, generation, workspace, progress)
+        return BuildOutput(
+            files=output.files, needs_master=output.needs_master, findings=tuple(findings)
+        )
+
+
+def inductor_config(generation: Generation) -> dict[str, Any]:
+    """Settings of `torch._inductor.config` for a generation.
+
+    On CPUs the instruction set is pinned: by default code is generated for whatever
+    processor builds. Freezing lets oneDNN prepack weights, which is worth 2x on small
+    shapes; so a CPU engine carries its weights, in a layout that is not the master's. The
+    number of threads is read when the engine runs, not taken from the machine that builds.
+    """
+    if generation.platform is Platform.CUDA:
+        return {"triton.cudagraphs": False, "max_autotune": False}
+    is_avx2 = generation.isa == _PORTABLE.isa
+    return {
+        "cpp.simdlen": 256 if is_avx2 else 512,
+        "cpp.march": "x86-64-v3" if is_avx2 else "x86-64-v4",
+        "cpp.dynamic_threads": True,
+        # The flags of this machine were compared; test programs would only repeat it, slowly.
+        "cpp.vec_isa_ok": True,
+        "freezing": True,
+    }
+
+
+def _compile(
+    plan: BuildPlan, generation: Generation, workspace: Path, progress: Progress
+) -> BuildOutput:
+    if generation.platform is Platform.CPU:
+        from compiler_worker.builders.inductor_packages import build_package
+
+        return build_package(plan, inductor_config(generation), workspace, progress)
+    from compiler_worker.builders.inductor_artifacts import build_artifacts
+
+    config = inductor_config(generation)
+    return build_artifacts(plan, config, workspace, progress, device="cuda")
+
+
+def _cpu_precision_reason(generation: Generation, precision: Precision) -> str:
+    match precision:
+        case Precision.FP32:
+            return ""
+        case Precision.BF16:
+            return bf16_reason(generation)
+        case Precision.FP16:
+            return "fp16 on a CPU is slower than fp32: use bf16 where the generation has it"
+
+
+def _cpu_host_reason(generation: Generation) -> str:
+    if not _PORTABLE.runs_on(generation):
+        return f"Inductor's vector code needs x86-64 with AVX2; {generation} has none"
+    local = local_generation(Platform.CPU)
+    if generation != _PORTABLE and generation != local:
+        # With AVX-512 Inductor uses every extension that it finds on the building machine.
+        return f"AVX-512 code must be built on {generation}; this machine is {local}"
+    if local is None or not generation.runs_on(local):
+        return f"this machine is {local} and cannot probe code for {generation}"
+    if shutil.which(_CXX) is None:
+        return f"no C++ compiler: {_CXX} is not on PATH (Debian: apt install g++)"
+    return ""

@@ -1,0 +1,75 @@
+"""Build half of kind `onnxruntime`: proves that ONNX Runtime takes the graph.
+
+In fp32 the session reads the master itself, so nothing is published. On CUDA in fp16 the
+typed graph is published, because ONNX Runtime has no precision switch of its own.
+"""
+
+from pathlib import Path
+
+from compiler_worker.builders.base import BuildOutput, BuildPlan, Progress
+from compiler_worker.builders.failures import build_errors, refuse
+from compiler_worker.builders.graphs import typed_graph
+from compiler_worker.builders.hosts import foreign_cuda_reason
+from services.contracts.hardware import Generation, Platform
+from services.contracts.kinds import Precision
+from services.engines.onnxruntime_engine import TYPED_MODEL, open_session, provider_of
+from services.engines.toolchain import installed_version, missing_reason
+
+
+class OnnxruntimeBuilder:
+    """Builder for CPU in fp32, and for CUDA where the CUDA provider is installed."""
+
+    def unavailable_reason(self, generation: Generation, precision: Precision) -> str:
+        """Why this machine cannot build that engine, or ""."""
+        if reason := missing_reason("onnxruntime"):
+            return reason
+        if generation.platform is Platform.CUDA:
+            return _cuda_reason(generation, precision)
+        if precision is not Precision.FP32:
+            return f"ONNX Runtime's CPU kernels compute in fp32: {precision} would only add casts"
+        return ""
+
+    def options(self, generation: Generation, precision: Precision) -> dict[str, str]:
+        """Session options that choose kernels."""
+        is_cuda = generation.platform is Platform.CUDA
+        return {"deterministic": "1", "provider": "cuda" if is_cuda else "cpu"}
+
+    def toolchain(self, generation: Generation) -> dict[str, str]:
+        """ONNX Runtime optimises at load, so its version is all that counts."""
+        return {"onnxruntime": installed_version("onnxruntime")}
+
+    def is_device_bound(self, generation: Generation) -> bool:
+        """No: kernels are chosen where the engine is loaded."""
+        return False
+
+    def build(self, plan: BuildPlan, workspace: Path, progress: Progress) -> BuildOutput:
+        """Open one session on the graph; publish the graph when it is not the master's."""
+        generation = Generation.parse(plan.key.generation)
+        refuse(self.unavailable_reason(generation, plan.key.precision), "an onnxruntime engine")
+        progress("opening the graph with ONNX Runtime")
+        files = _typed_files(plan, workspace)
+        path = files.get(TYPED_MODEL, plan.master_path)
+        with build_errors("ONNX Runtime refused the graph"):
+            open_session(str(path), generation.platform)
+        return BuildOutput(files=files, needs_master=not files)
+
+
+def _typed_files(plan: BuildPlan, workspace: Path) -> dict[str, Path]:
+    if plan.key.precision is Precision.FP32:
+        return {}
+    import onnx
+
+    path = workspace / TYPED_MODEL
+    # One file: a typed graph is half the master, and its weights are not the master's bytes.
+    onnx.save(typed_graph(plan.master_path, plan.key.precision), path)
+    return {TYPED_MODEL: path}
+
+
+def _cuda_reason(generation: Generation, precision: Precision) -> str:
+    if precision is Precision.BF16:
+        return "ONNX Runtime's CUDA provider lacks many bf16 kernels: use fp16 or fp32"
+    try:
+        provider_of(Platform.CUDA)
+    except RuntimeError as error:
+        return str(error)
+    return foreign_cuda_reason(generation)

@@ -1,0 +1,29 @@
+"""From a kind to its build half."""
+
+from typing import assert_never
+
+from compiler_worker.builders.base import Builder
+from services.contracts.kinds import EngineKind
+
+
+def builder_for(kind: EngineKind) -> Builder:
+    """The builder of a kind; imports that kind's module only."""
+    match kind:
+        case EngineKind.TENSORRT:
+            from compiler_worker.builders.tensorrt_builder import TensorrtBuilder
+
+            return TensorrtBuilder()
+        case EngineKind.INDUCTOR:
+            from compiler_worker.builders.inductor_builder import InductorBuilder
+
+            return InductorBuilder()
+        case EngineKind.ONNXRUNTIME:
+            from compiler_worker.builders.onnxruntime_builder import OnnxruntimeBuilder
+
+            return OnnxruntimeBuilder()
+        case EngineKind.OPENVINO:
+            from compiler_worker.builders.openvino_builder import OpenvinoBuilder
+
+            return OpenvinoBuilder()
+        case _:
+            assert_never(kind)

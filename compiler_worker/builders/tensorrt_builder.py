@@ -1,0 +1,111 @@
+"""Build half of kind `tensorrt`: a typed ONNX graph to a plan, one profile per bucket."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from compiler_worker.builders.base import BuildOutput, BuildPlan, Progress
+from compiler_worker.builders.failures import MAX_LOG_LINES, build_errors, refuse
+from compiler_worker.builders.graphs import check_ranges
+from compiler_worker.builders.tensorrt_api import BuildSession, TensorrtApi, api_for
+from compiler_worker.builders.tensorrt_api import unavailable_reason as api_unavailable_reason
+from compiler_worker.builders.tensorrt_graphs import graph_file, has_any, lowered_file
+from services.contracts.errors import BuildError
+from services.contracts.hardware import Generation
+from services.contracts.kinds import Precision
+from services.contracts.recipe import Bucket
+from services.contracts.tensors import TensorSpec
+from services.engines.shapes import shape_at, union_of
+from services.engines.tensorrt_engine import PLAN
+from services.engines.tensorrt_runtime import Messages
+
+
+class TensorrtBuilder:
+    """Builder for GPUs: ahead of time with tensorrt_rtx, on the device with tensorrt."""
+
+    def unavailable_reason(self, generation: Generation, precision: Precision) -> str:
+        """Why this machine cannot build that engine, or ""."""
+        return api_unavailable_reason(generation)
+
+    def options(self, generation: Generation, precision: Precision) -> dict[str, str]:
+        """The target and the typing; precision itself is in the graph."""
+        return {"target": f"SM{generation.major}{generation.minor}", "typing": "strong"}
+
+    def toolchain(self, generation: Generation) -> dict[str, str]:
+        """The library that builds; a plan loads in the same version only."""
+        api = api_for(generation)
+        return {api.library: api.version}
+
+    def is_device_bound(self, generation: Generation) -> bool:
+        """Only plans that were tuned on the device."""
+        return not api_for(generation).is_ahead_of_time
+
+    def build(self, plan: BuildPlan, workspace: Path, progress: Progress) -> BuildOutput:
+        """Parse, add a profile per bucket, build.
+
+        An op that TensorRT refuses although ONNX defines it by simpler ones is lowered to
+        those, and the refusal becomes a finding.
+        """
+        generation = Generation.parse(plan.key.generation)
+        refuse(self.unavailable_reason(generation, plan.key.precision), "a tensorrt engine")
+        check_ranges(plan.master.inputs, union_of(plan.key.buckets))
+        api = api_for(generation)
+        with build_errors(f"{api.library} failed"):
+            graph = graph_file(plan, workspace)
+            try:
+                findings = _build_plan(api, plan, graph, workspace / PLAN, progress)
+            except BuildError as refusal:
+                if not has_any(graph):
+                    raise
+                progress(f"lowering what {api.library} refused")
+                lowered = lowered_file(graph, workspace)
+                findings = _build_plan(api, plan, lowered, workspace / PLAN, progress)
+                findings = (f"built from a lowered graph, because: {refusal}", *findings)
+        return BuildOutput(files={PLAN: workspace / PLAN}, needs_master=False, findings=findings)
+
+
+def _build_plan(
+    api: TensorrtApi, plan: BuildPlan, graph: Path, target: Path, progress: Progress
+) -> tuple[str, ...]:
+    """Build one graph file into a plan file; the library's warnings.
+
+    Raises:
+        BuildError: with the library's own words.
+    """
+    messages = Messages()
+    session = api.session(messages)
+    progress(f"parsing the graph for {plan.key.generation}")
+    if not session.parser.parse_from_file(str(graph)):
+        raise _refusal(api, "parse", [*_parser_errors(session), *messages.errors], messages)
+    for bucket in plan.key.buckets:
+        session.config.add_optimization_profile(_profile(session, plan.master.inputs, bucket))
+    progress(f"building with {api.library} {api.version} for {plan.key.generation}")
+    data = session.builder.build_serialized_network(session.network, session.config)
+    if data is None:
+        raise _refusal(api, "build", messages.errors, messages)
+    target.write_bytes(data)
+    return tuple(messages.warnings)
+
+
+def _refusal(api: TensorrtApi, step: str, errors: Sequence[str], messages: Messages) -> BuildError:
+    reason = errors[0] if errors else "no reason was given"
+    tail = (*messages.warnings, *errors)[-MAX_LOG_LINES:]
+    return BuildError(
+        f"{api.library} {api.version} refused to {step} for {api.generation}: {reason}",
+        log_tail=tail,
+    )
+
+
+def _parser_errors(session: BuildSession) -> list[str]:
+    return [str(session.parser.get_error(i)) for i in range(session.parser.num_errors)]
+
+
+def _profile(session: BuildSession, inputs: Sequence[TensorSpec], bucket: Bucket) -> object:
+    """Smallest, typical and largest shape of every input in one bucket."""
+    profile = session.builder.create_optimization_profile()
+    ends = [
+        {name: getattr(dim, end) for name, dim in bucket.dims.items()}
+        for end in ("min", "opt", "max")
+    ]
+    for spec in inputs:
+        profile.set_shape(spec.name, *(shape_at(spec, sizes) for sizes in ends))
+    return profile

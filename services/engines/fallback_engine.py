@@ -1,0 +1,186 @@
+"""The fallback: the master compiled by torch on the replica's own device, when no engine fits.
+
+The graph comes as an exported program, so Dynamo, the half of torch.compile that traces
+Python and guards what it traced, has nothing to do here. Only its compiler, Inductor, runs,
+once and inside `load`, with dynamic shapes. What it returns has no guards, hence nothing
+that could ask for a recompilation in a request; shapes outside the buckets are refused.
+"""
+
+import logging
+import shutil
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from services.contracts.hardware import DeviceFacts, Platform
+from services.contracts.manifest import MasterRecord
+from services.contracts.recipe import Bucket, DimRange
+from services.contracts.tensors import Array
+from services.engines.guarded import GuardedEngine, library_errors
+from services.engines.request_check import Sizes
+from services.engines.shapes import check_within, zeros_at
+from services.engines.toolchain import missing_reason
+
+if TYPE_CHECKING:
+    import torch
+    from torch.export import ExportedProgram
+
+logger = logging.getLogger(__name__)
+
+Graph = Callable[..., Sequence["torch.Tensor"]]
+_CXX = "g++"
+
+
+class FallbackMode(StrEnum):
+    """How the fallback computes."""
+
+    COMPILED = "compiled"
+    EAGER = "eager"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FallbackSpec:
+    """What the fallback is made of.
+
+    Attributes:
+        program_path: the master as an exported program (`.pt2`).
+        buckets: shapes to warm up; sizes of 1 and 2 without any. Requests are bounded by what
+            the program was exported for.
+        num_threads: threads on a CPU; 0 leaves it to torch.
+        is_compiled: False runs the graph as it is, for hosts where compiling is unwanted.
+    """
+
+    program_path: Path
+    master: MasterRecord
+    buckets: tuple[Bucket, ...]
+    device: DeviceFacts
+    num_threads: int = 0
+    is_compiled: bool = True
+
+
+class FallbackEngine(GuardedEngine):
+    """The master on torch.
+
+    Attributes:
+        mode: compiled, or eager where nothing can be compiled.
+        reason: why it is eager; "" when it is compiled.
+    """
+
+    def __init__(
+        self, master: MasterRecord, graph: Graph, ranges: Mapping[str, DimRange], reason: str
+    ) -> None:
+        super().__init__(master.inputs, master.outputs)
+        self._graph: Graph | None = graph
+        self._ranges = ranges
+        self.mode = FallbackMode.EAGER if reason else FallbackMode.COMPILED
+        self.reason = reason
+
+    @classmethod
+    def unavailable_reason(cls) -> str:
+        """Why torch cannot be used here, or ""."""
+        return missing_reason("torch")
+
+    @classmethod
+    def load(cls, spec: FallbackSpec) -> Self:
+        """Compile for this device and warm up every bucket; takes seconds to minutes.
+
+        Raises:
+            EngineError: the program cannot be read, or fails at a shape of a bucket. A
+                compiler that is missing or fails is no error: the mode is then eager.
+        """
+        import torch
+
+        from services.engines.programs import program_on, ranges_of
+
+        if spec.num_threads:
+            torch.set_num_threads(spec.num_threads)
+        device = "cuda" if spec.device.parsed_generation.platform is Platform.CUDA else "cpu"
+        with library_errors(f"the fallback failed to load {spec.program_path.name}"):
+            program = program_on(spec.program_path, device)
+            ranges = ranges_of(program, spec.master.inputs)
+            graph, reason = _compiled_or_eager(program, spec, device)
+        engine = cls(spec.master, _on_device(graph, device), ranges, reason)
+        for sizes in corners_of(spec.buckets) or _smallest_sizes(spec.master):
+            engine.run({each.name: zeros_at(each, sizes) for each in spec.master.inputs})
+        return engine
+
+    def _compute(self, arrays: list[Array], sizes: Sizes) -> Sequence[Array]:
+        import torch
+
+        from services.engines.torch_arrays import array_from_tensor, tensor_from_array
+
+        assert self._graph is not None
+        check_within(self._ranges, sizes)
+        # Grad mode belongs to the thread, and the graph was compiled without it.
+        with torch.no_grad():
+            outputs = self._graph(*(tensor_from_array(array) for array in arrays))
+        return [array_from_tensor(tensor) for tensor in outputs]
+
+    def _release(self) -> None:
+        self._graph = None
+
+
+def corners_of(buckets: Sequence[Bucket]) -> list[Sizes]:
+    """Every combination of smallest and largest sizes, each once; `[{}]` for a static model."""
+    corners: list[Sizes] = []
+    for bucket in buckets:
+        ends = [sorted({dim.min, dim.max}) for dim in bucket.dims.values()]
+        corners += [dict(zip(bucket.dims, sizes, strict=True)) for sizes in product(*ends)]
+    return [sizes for i, sizes in enumerate(corners) if sizes not in corners[:i]]
+
+
+def _smallest_sizes(master: MasterRecord) -> list[Sizes]:
+    dims = {dim for spec in master.inputs for dim in spec.shape if isinstance(dim, str)}
+    return [dict.fromkeys(dims, size) for size in (1, 2)]
+
+
+def _on_device(graph: Graph, device: str) -> Graph:
+    if device == "cpu":
+        return graph
+    return lambda *inputs: graph(*(tensor.to(device) for tensor in inputs))
+
+
+def _compiled_or_eager(
+    program: "ExportedProgram", spec: FallbackSpec, device: str
+) -> tuple[Graph, str]:
+    reason = _no_compiler_reason(spec)
+    if not reason:
+        try:
+            return _compiled(program, device), ""
+        except Exception as error:  # whatever Inductor raises, eager still serves
+            reason = f"Inductor failed: {type(error).__name__}: {error}"
+    logger.warning("fallback runs eagerly: %s", reason)
+    return program.module(), reason
+
+
+def _no_compiler_reason(spec: FallbackSpec) -> str:
+    if not spec.is_compiled:
+        return "compiling is switched off"
+    if spec.device.parsed_generation.platform is Platform.CUDA:
+        return missing_reason("triton")
+    return "" if shutil.which(_CXX) else f"no C++ compiler: {_CXX} is not on PATH"
+
+
+def _compiled(loaded: "ExportedProgram", device: str) -> Graph:
+    """Inductor's code for a program, with the dynamic dimensions it was exported with."""
+    import torch
+    from torch._guards import TracingContext, tracing
+    from torch._inductor import standalone_compile
+
+    from services.engines.programs import lifted_weights, placeholders, traced_again
+
+    with torch.no_grad(), warnings.catch_warnings():
+        for category in (DeprecationWarning, FutureWarning):
+            warnings.simplefilter("ignore", category)  # torch about its own internals
+        program = traced_again(loaded, device)
+        arguments = [node.meta["val"] for node in placeholders(program)]
+        with tracing(TracingContext(arguments[-1].fake_mode)):
+            code = standalone_compile(
+                program.graph_module, arguments, dynamic_shapes="from_tracing_context"
+            )
+    weights = tuple(lifted_weights(program).values())
+    return lambda *inputs: code(*weights, *inputs)

@@ -1,0 +1,76 @@
+"""What every engine does around its library's call: checks, one caller at a time, closing."""
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from services.contracts.errors import EngineError, SmeltError
+from services.contracts.tensors import NUMPY_FROM_DATATYPE, Array, TensorSpec
+from services.engines.request_check import Sizes, checked_arrays
+
+
+class GuardedEngine(ABC):
+    """Base of all engines; a kind writes `_compute` and `_release` only.
+
+    Libraries differ in what they do with a wrong shape, with two threads, or after they
+    were closed; here all engines answer alike. Calls from several threads wait in line.
+    """
+
+    def __init__(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+        self._inputs = tuple(inputs)
+        self._outputs = tuple(outputs)
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Compute all outputs; the arrays belong to the caller.
+
+        Raises:
+            InvalidRequestError: the inputs do not fit the model or the engine's buckets.
+            EngineError: the engine is closed, or its library failed.
+        """
+        arrays, sizes = checked_arrays(self._inputs, inputs)
+        with self._lock:
+            if self._is_closed:
+                raise EngineError(f"{type(self).__name__} is closed: load it again to run it")
+            with library_errors(f"{type(self).__name__} failed to run"):
+                results = self._compute(arrays, sizes)
+        return self._named(results)
+
+    def close(self) -> None:
+        """Release what the library holds; a second call does nothing."""
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                self._release()
+
+    @abstractmethod
+    def _compute(self, arrays: list[Array], sizes: Sizes) -> Sequence[Array]:
+        """Run on checked arrays in input order; results in output order, owned by nobody else."""
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Drop references to the library's objects; called once."""
+
+    def _named(self, results: Sequence[Array]) -> dict[str, Array]:
+        named: dict[str, Array] = {}
+        for spec, array in zip(self._outputs, results, strict=True):
+            if array.dtype != NUMPY_FROM_DATATYPE[spec.datatype]:
+                raise EngineError(
+                    f"{type(self).__name__}: output '{spec.name}' has datatype {array.dtype}, "
+                    f"the model promises {spec.datatype}"
+                )
+            named[spec.name] = array
+        return named
+
+
+@contextmanager
+def library_errors(what: str) -> Iterator[None]:
+    """Turn whatever a library raises into EngineError with its words; ours pass unchanged."""
+    try:
+        yield
+    except SmeltError:
+        raise
+    except Exception as error:
+        raise EngineError(f"{what}: {type(error).__name__}: {error}") from error

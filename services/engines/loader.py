@@ -1,0 +1,29 @@
+"""From a kind to its run half."""
+
+from typing import assert_never
+
+from services.contracts.kinds import EngineKind
+from services.engines.base import Engine
+
+
+def engine_class(kind: EngineKind) -> type[Engine]:
+    """The class that loads and runs engines of a kind; imports that kind's module only."""
+    match kind:
+        case EngineKind.TENSORRT:
+            from services.engines.tensorrt_engine import TensorrtEngine
+
+            return TensorrtEngine
+        case EngineKind.INDUCTOR:
+            from services.engines.inductor_engine import InductorEngine
+
+            return InductorEngine
+        case EngineKind.ONNXRUNTIME:
+            from services.engines.onnxruntime_engine import OnnxruntimeEngine
+
+            return OnnxruntimeEngine
+        case EngineKind.OPENVINO:
+            from services.engines.openvino_engine import OpenvinoEngine
+
+            return OpenvinoEngine
+        case _:
+            assert_never(kind)

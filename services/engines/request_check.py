@@ -1,0 +1,59 @@
+"""Checks a call's arrays against the model's inputs, before any library sees them."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from services.contracts.errors import InvalidRequestError
+from services.contracts.tensors import Array, TensorSpec
+
+Sizes = dict[str, int]
+
+
+def checked_arrays(
+    specs: Sequence[TensorSpec], inputs: Mapping[str, Array]
+) -> tuple[list[Array], Sizes]:
+    """The arrays in the order of the specs, contiguous, and the size of each dynamic dimension.
+
+    Raises:
+        InvalidRequestError: a name is missing or unknown, a datatype or shape does not fit,
+            a dimension is empty, or two inputs disagree about a dimension.
+    """
+    _check_names(specs, inputs)
+    sizes: Sizes = {}
+    for spec in specs:
+        spec.check(inputs[spec.name])
+        _note_sizes(spec, inputs[spec.name], sizes)
+    return [_contiguous(inputs[spec.name]) for spec in specs], sizes
+
+
+def _check_names(specs: Sequence[TensorSpec], inputs: Mapping[str, Array]) -> None:
+    wanted = [spec.name for spec in specs]
+    for fault, names in (
+        ("is missing", [name for name in wanted if name not in inputs]),
+        ("is unknown", [name for name in inputs if name not in wanted]),
+    ):
+        if names:
+            raise InvalidRequestError(
+                f"input '{names[0]}' {fault}: expected {', '.join(wanted)}, "
+                f"got {', '.join(inputs) or 'nothing'}"
+            )
+
+
+def _note_sizes(spec: TensorSpec, array: Array, sizes: Sizes) -> None:
+    for axis, dim in enumerate(spec.shape):
+        size = array.shape[axis]
+        if size == 0:
+            # No bucket begins at 0, and libraries disagree about empty tensors.
+            raise InvalidRequestError(
+                f"input '{spec.name}': dimension {axis} ('{dim}') is 0, expected at least 1"
+            )
+        if isinstance(dim, str) and sizes.setdefault(dim, size) != size:
+            raise InvalidRequestError(
+                f"input '{spec.name}': dimension '{dim}' is {size}, other inputs have {sizes[dim]}"
+            )
+
+
+def _contiguous(array: Array) -> Array:
+    # ascontiguousarray would turn a 0-d array into a 1-d one.
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)

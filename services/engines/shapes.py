@@ -1,0 +1,93 @@
+"""Buckets as an engine sees them: which one holds a request, and padding to it and back."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from services.contracts.errors import InvalidRequestError
+from services.contracts.recipe import Bucket, DimRange
+from services.contracts.tensors import NUMPY_FROM_DATATYPE, Array, TensorSpec
+from services.engines.request_check import Sizes
+
+
+def union_of(buckets: Sequence[Bucket]) -> dict[str, DimRange]:
+    """The smallest box around all buckets, by dimension; `opt` is that of the largest one."""
+    ranges: dict[str, DimRange] = {}
+    for bucket in sorted(buckets, key=volume):
+        for name, dim in bucket.dims.items():
+            known = ranges.get(name, dim)
+            ranges[name] = DimRange(
+                min=min(known.min, dim.min), opt=dim.opt, max=max(known.max, dim.max)
+            )
+    return ranges
+
+
+def volume(bucket: Bucket) -> int:
+    """Product of the largest sizes: what running padded to this bucket costs."""
+    return math.prod(dim.max for dim in bucket.dims.values())
+
+
+def smallest_holding(buckets: Sequence[Bucket], sizes: Sizes) -> int:
+    """Index of the cheapest bucket whose ranges hold these sizes.
+
+    Raises:
+        InvalidRequestError: they lie outside every bucket; says sizes and buckets.
+    """
+    fitting = [index for index, bucket in enumerate(buckets) if bucket.holds(sizes)]
+    if not fitting:
+        raise InvalidRequestError(
+            f"shape {_text(sizes)} lies outside every bucket of this engine: expected "
+            + " or ".join(_ranges_text(bucket.dims) for bucket in buckets)
+        )
+    return min(fitting, key=lambda index: volume(buckets[index]))
+
+
+def smallest_covering(buckets: Sequence[Bucket], sizes: Sizes) -> int:
+    """As `smallest_holding`, for engines that pad: only the largest sizes bound a request."""
+    return smallest_holding([_from_one(bucket) for bucket in buckets], sizes)
+
+
+def check_within(ranges: Mapping[str, DimRange], sizes: Sizes) -> None:
+    """Raise InvalidRequestError when a size lies outside the box an engine was built for."""
+    for name, dim in ranges.items():
+        if name in sizes and not dim.min <= sizes[name] <= dim.max:
+            raise InvalidRequestError(
+                f"dimension '{name}' is {sizes[name]}: this engine was built for "
+                f"{_ranges_text(ranges)}"
+            )
+
+
+def shape_at(spec: TensorSpec, sizes: Sizes) -> tuple[int, ...]:
+    """The concrete shape of a tensor for given sizes of the dynamic dimensions."""
+    return tuple(sizes[dim] if isinstance(dim, str) else dim for dim in spec.shape)
+
+
+def corner(shape: Sequence[int]) -> tuple[slice, ...]:
+    """The index of a smaller tensor's place at the origin of a padded one."""
+    return tuple(slice(0, size) for size in shape)
+
+
+def write_padded(target: Array, source: Array, pad: float) -> None:
+    """Copy a tensor into the origin corner of a larger one and fill the rest with `pad`."""
+    if target.shape != source.shape:
+        target.fill(pad)
+    target[corner(source.shape)] = source
+
+
+def zeros_at(spec: TensorSpec, sizes: Sizes) -> Array:
+    """An input of zeros: a valid index, a closed mask, and any value where values do not matter."""
+    return np.zeros(shape_at(spec, sizes), dtype=NUMPY_FROM_DATATYPE[spec.datatype])
+
+
+def _from_one(bucket: Bucket) -> Bucket:
+    dims = {n: DimRange(min=1, opt=dim.opt, max=dim.max) for n, dim in bucket.dims.items()}
+    return Bucket(dims=dims)
+
+
+def _text(sizes: Sizes) -> str:
+    return ", ".join(f"{n}={size}" for n, size in sorted(sizes.items())) or "of no dimensions"
+
+
+def _ranges_text(ranges: Mapping[str, DimRange]) -> str:
+    return ", ".join(f"{n} {r.min}..{r.max}" for n, r in sorted(ranges.items())) or "static"

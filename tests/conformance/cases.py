@@ -1,0 +1,81 @@
+"""One row per engine kind and form; every row inherits all tests of `test_engines.py`."""
+
+from dataclasses import dataclass
+
+from services.contracts.kinds import EngineKind, Precision
+
+# Every supported x86-64 host runs this generation, so the rows build everywhere.
+PORTABLE_CPU = "cpu-x86_64-v3"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineCase:
+    """A form of engine.
+
+    Attributes:
+        kind: None for the fallback, which is no published engine.
+        generation: what it is built for.
+        is_bounded: whether it refuses shapes outside its buckets.
+        max_abs: largest distance to the reference; outputs of the tiny model are about 1.
+        form: how it is built, where a kind has several forms (see `workshop.py`).
+    """
+
+    name: str
+    kind: EngineKind | None
+    max_abs: float
+    is_bounded: bool
+    precision: Precision = Precision.FP32
+    generation: str = PORTABLE_CPU
+    form: str = "published"
+
+
+_FP32 = 2e-5
+_BF16 = 5e-2
+
+ENGINE_CASES = (
+    EngineCase(name="inductor", kind=EngineKind.INDUCTOR, max_abs=_FP32, is_bounded=True),
+    EngineCase(
+        name="inductor-bf16",
+        kind=EngineKind.INDUCTOR,
+        precision=Precision.BF16,
+        generation="cpu-x86_64-avx512_bf16",
+        max_abs=_BF16,
+        is_bounded=True,
+    ),
+    EngineCase(
+        name="inductor-artifact",
+        kind=EngineKind.INDUCTOR,
+        max_abs=_FP32,
+        is_bounded=True,
+        form="artifact",
+    ),
+    EngineCase(
+        name="inductor-artifact-bf16",
+        kind=EngineKind.INDUCTOR,
+        precision=Precision.BF16,
+        max_abs=_BF16,
+        is_bounded=True,
+        form="artifact",
+    ),
+    EngineCase(name="onnxruntime", kind=EngineKind.ONNXRUNTIME, max_abs=_FP32, is_bounded=False),
+    EngineCase(name="openvino", kind=EngineKind.OPENVINO, max_abs=_FP32, is_bounded=False),
+    EngineCase(
+        name="openvino-bf16",
+        kind=EngineKind.OPENVINO,
+        precision=Precision.BF16,
+        generation="cpu-x86_64-avx512_bf16",
+        max_abs=_BF16,
+        is_bounded=False,
+    ),
+    EngineCase(
+        name="tensorrt",
+        kind=EngineKind.TENSORRT,
+        generation="cuda-sm89",
+        max_abs=_FP32,
+        is_bounded=True,
+    ),
+    EngineCase(
+        name="fallback-compiled", kind=None, max_abs=_FP32, is_bounded=False, form="compiled"
+    ),
+    EngineCase(name="fallback-eager", kind=None, max_abs=_FP32, is_bounded=True, form="eager"),
+)

@@ -1,0 +1,182 @@
+"""Builds each case once per test session and loads it as often as a test wants."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from compiler_worker.builders.base import BuildOutput, BuildPlan
+from compiler_worker.builders.failures import recorded_warnings
+from compiler_worker.builders.select import builder_for
+from services.contracts.build_key import BuildKey
+from services.contracts.hardware import DeviceFacts, Generation
+from services.contracts.kinds import EngineKind
+from services.contracts.manifest import BlobRef, EngineManifest
+from services.contracts.recipe import Bucket, DimRange, Recipe
+from services.engines.base import Engine, LoadSpec
+from services.engines.device_probe import probe_device
+from services.engines.fallback_engine import FallbackEngine, FallbackSpec
+from services.engines.guarded import GuardedEngine
+from services.engines.loader import engine_class
+from tests.conformance.cases import EngineCase
+from tests.conformance.tiny_model import master_record, save_master, tiny_model
+
+BUCKETS = (
+    Bucket(
+        dims={
+            "batch": DimRange(min=1, opt=2, max=4),
+            "sequence": DimRange(min=1, opt=8, max=16),
+        }
+    ),
+    Bucket(
+        dims={
+            "batch": DimRange(min=1, opt=4, max=8),
+            "sequence": DimRange(min=1, opt=16, max=32),
+        }
+    ),
+)
+NUM_THREADS = 2
+
+AnyEngine = Engine | GuardedEngine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """A case that was built.
+
+    Attributes:
+        load: makes a new engine for a device.
+    """
+
+    case: EngineCase
+    load: Callable[[DeviceFacts], AnyEngine]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published(Built):
+    """A case that has a build key.
+
+    Attributes:
+        spec: what `load` is given, for this host's device.
+    """
+
+    plan: BuildPlan
+    output: BuildOutput
+    spec: LoadSpec
+
+
+def build(case: EngineCase, folder: Path) -> Built:
+    """Build a case into an empty folder."""
+    master_path = save_master(tiny_model(), folder)
+    workspace = folder / "workspace"
+    workspace.mkdir()
+    if case.kind is None:
+        return _fallback(case, master_path, workspace)
+    return _published(case, case.kind, master_path, workspace)
+
+
+def plan_for(case: EngineCase, kind: EngineKind, master_path: Path) -> BuildPlan:
+    """The plan that the pipeline would make for the tiny model."""
+    master, builder = master_record(), builder_for(kind)
+    generation = Generation.parse(case.generation)
+    key = BuildKey(
+        master_digest=master.digest,
+        kind=kind,
+        precision=case.precision,
+        buckets=BUCKETS,
+        builder_options=builder.options(generation, case.precision),
+        generation=case.generation,
+        toolchain=builder.toolchain(generation),
+    )
+    return BuildPlan(key=key, master=master, master_path=master_path, recipe=Recipe())
+
+
+def _published(case: EngineCase, kind: EngineKind, master_path: Path, workspace: Path) -> Published:
+    plan = plan_for(case, kind, master_path)
+    output = _build_output(case, kind, plan, workspace)
+    spec = LoadSpec(
+        manifest=manifest_of(plan, output),
+        master=plan.master,
+        directory=workspace,
+        master_path=master_path,
+        device=probe_device(),
+        num_threads=NUM_THREADS,
+    )
+
+    def load(device: DeviceFacts) -> AnyEngine:
+        for_device = replace(spec, device=device)
+        if case.form == "artifact":
+            return _load_artifact(for_device)
+        return engine_class(kind).load(for_device)
+
+    return Published(case=case, load=load, plan=plan, output=output, spec=spec)
+
+
+def _build_output(
+    case: EngineCase, kind: EngineKind, plan: BuildPlan, workspace: Path
+) -> BuildOutput:
+    if case.form == "artifact":
+        from compiler_worker.builders.inductor_artifacts import build_artifacts
+
+        with recorded_warnings():
+            return build_artifacts(plan, {}, workspace, print, device="cpu")
+    return builder_for(kind).build(plan, workspace, print)
+
+
+def _load_artifact(spec: LoadSpec) -> AnyEngine:
+    """The GPU's path on the CPU: everything but the graph capture itself."""
+    from services.engines.compatibility import refuse_incompatible
+    from services.engines.cuda_graph import run_directly
+    from services.engines.inductor_artifact import ArtifactProgram
+    from services.engines.inductor_engine import InductorEngine
+
+    refuse_incompatible(spec, EngineKind.INDUCTOR)
+    return InductorEngine(spec, ArtifactProgram.load(spec, device="cpu", capture=run_directly))
+
+
+def _fallback(case: EngineCase, master_path: Path, workspace: Path) -> Built:
+    from compiler_worker.builders.exported_program import export_master
+
+    program_path = workspace / "program.pt2"
+    # Compiled without buckets, as a replica's child process does; eager with them.
+    buckets = () if case.form == "compiled" else BUCKETS
+    export_master(master_path, Recipe(buckets=buckets), program_path)
+
+    def load(device: DeviceFacts) -> AnyEngine:
+        return FallbackEngine.load(
+            FallbackSpec(
+                program_path=program_path,
+                master=master_record(),
+                buckets=BUCKETS,
+                device=device,
+                num_threads=NUM_THREADS,
+                is_compiled=case.form == "compiled",
+            )
+        )
+
+    return Built(case=case, load=load)
+
+
+def manifest_of(plan: BuildPlan, output: BuildOutput) -> EngineManifest:
+    """A manifest as the pipeline publishes it; digests are not what these tests are about."""
+    files = {
+        name: BlobRef(sha256="c" * 64, num_bytes=path.stat().st_size)
+        for name, path in output.files.items()
+    }
+    return EngineManifest(
+        key=plan.key,
+        files=files,
+        inputs=plan.master.inputs,
+        outputs=plan.master.outputs,
+        needs_master=output.needs_master,
+        build_duration_s=1.0,
+        findings=output.findings,
+        created_at="2026-01-01T00:00:00Z",
+    )
+
+
+def unrunnable_reason(case: EngineCase) -> str:
+    """Why an engine of this case cannot run on this host, or ""."""
+    device = probe_device()
+    if not Generation.parse(case.generation).runs_on(device.parsed_generation):
+        return f"needs {case.generation}, this host is {device.generation}"
+    return "" if case.kind is None else engine_class(case.kind).unavailable_reason()

@@ -1,0 +1,54 @@
+"""The tiny model on disk and plans for it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from compiler_worker.builders.base import BuildPlan
+from services.contracts.build_key import BuildKey
+from services.contracts.kinds import EngineKind, Precision
+from services.contracts.recipe import Bucket, Recipe
+from tests.conformance.tiny_model import master_record, save_master, tiny_model
+from tests.conformance.workshop import BUCKETS
+
+PlanMaker = Callable[..., BuildPlan]
+
+
+@pytest.fixture
+def master_path(tmp_path: Path) -> Path:
+    return save_master(tiny_model(), tmp_path)
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    folder = tmp_path / "workspace"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def make_plan(master_path: Path) -> PlanMaker:
+    """Plans for the tiny model; the toolchain is not what these tests are about."""
+
+    def make(
+        kind: EngineKind,
+        generation: str,
+        *,
+        precision: Precision = Precision.FP32,
+        buckets: tuple[Bucket, ...] = BUCKETS,
+        recipe: Recipe | None = None,
+        path: Path = master_path,
+    ) -> BuildPlan:
+        master = master_record()
+        key = BuildKey(
+            master_digest=master.digest,
+            kind=kind,
+            precision=precision,
+            buckets=buckets,
+            generation=generation,
+            toolchain={},
+        )
+        return BuildPlan(key=key, master=master, master_path=path, recipe=recipe or Recipe())
+
+    return make

@@ -1,0 +1,43 @@
+"""A compiler's own words."""
+
+import warnings
+
+import pytest
+
+from compiler_worker.builders.failures import build_errors, recorded_warnings, refuse
+from services.contracts.errors import BuildError, BuildUnavailableError, UnsupportedGraphError
+
+
+def test_foreign_errors_become_build_errors_with_their_text() -> None:
+    with pytest.raises(BuildError) as caught, build_errors("the compiler failed"):
+        raise RuntimeError("no such kernel\nat line 2")
+    assert str(caught.value) == "the compiler failed: RuntimeError: no such kernel"
+    assert caught.value.log_tail == ("no such kernel", "at line 2")
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+def test_an_error_without_text_is_named_by_its_class() -> None:
+    with (
+        pytest.raises(BuildError, match="failed: KeyboardError: KeyboardError"),
+        build_errors("failed"),
+    ):
+        raise type("KeyboardError", (Exception,), {})
+
+
+def test_our_own_errors_pass_unchanged() -> None:
+    with pytest.raises(UnsupportedGraphError), build_errors("x"):
+        raise UnsupportedGraphError("no such op")
+
+
+def test_warnings_become_findings_once_and_deprecations_do_not() -> None:
+    with recorded_warnings() as findings:
+        for _ in range(2):
+            warnings.warn("precision is lost", UserWarning, stacklevel=1)
+        warnings.warn("use the new name", DeprecationWarning, stacklevel=1)
+    assert findings == ["precision is lost"]
+
+
+def test_a_reason_refuses_and_no_reason_does_not() -> None:
+    refuse("", "an engine")
+    with pytest.raises(BuildUnavailableError, match="an engine cannot be built .*: no device"):
+        refuse("no device", "an engine")

@@ -1,0 +1,71 @@
+"""The kinds that compile at load: ONNX Runtime and OpenVINO."""
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+from compiler_worker.builders.onnxruntime_builder import OnnxruntimeBuilder
+from compiler_worker.builders.openvino_builder import OpenvinoBuilder
+from compiler_worker.builders.select import builder_for
+from services.contracts.errors import BuildError, BuildUnavailableError
+from services.contracts.hardware import Generation
+from services.contracts.kinds import EngineKind, Precision
+from tests.unit.compiler_worker.builders.conftest import PlanMaker
+
+V3 = "cpu-x86_64-v3"
+KINDS = [EngineKind.ONNXRUNTIME, EngineKind.OPENVINO]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_published_and_the_master_is_needed(
+    make_plan: PlanMaker, workspace: Path, kind: EngineKind
+) -> None:
+    output = builder_for(kind).build(make_plan(kind, V3), workspace, print)
+    assert output.files == {}
+    assert output.needs_master
+    assert list(workspace.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_graph_that_the_library_refuses_fails_with_its_words(
+    make_plan: PlanMaker, tmp_path: Path, workspace: Path, kind: EngineKind
+) -> None:
+    path = tmp_path / "broken.onnx"
+    path.write_bytes(b"not a model")
+    with pytest.raises(BuildError, match="refused") as caught:
+        builder_for(kind).build(make_plan(kind, V3, path=path), workspace, print)
+    assert caught.value.log_tail
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_precision_it_does_not_have_is_unavailable(
+    make_plan: PlanMaker, workspace: Path, kind: EngineKind
+) -> None:
+    plan = make_plan(kind, V3, precision=Precision.FP16)
+    with pytest.raises(BuildUnavailableError, match="fp16"):
+        builder_for(kind).build(plan, workspace, print)
+
+
+def test_the_precision_hint_is_in_the_key() -> None:
+    bf16 = Generation.parse("cpu-x86_64-amx")
+    hints = [OpenvinoBuilder().options(bf16, p) for p in (Precision.FP32, Precision.BF16)]
+    assert hints == [{"INFERENCE_PRECISION_HINT": "f32"}, {"INFERENCE_PRECISION_HINT": "bf16"}]
+
+
+def test_a_typed_graph_is_published_as_one_file(
+    make_plan: PlanMaker, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from compiler_worker.builders import onnxruntime_builder
+
+    plan = make_plan(EngineKind.ONNXRUNTIME, "cuda-sm90", precision=Precision.FP16)
+    files = onnxruntime_builder._typed_files(plan, workspace)
+    assert list(files) == ["typed.onnx"]
+    assert [path.name for path in workspace.iterdir()] == ["typed.onnx"]
+    kinds = {tensor.data_type for tensor in onnx.load(files["typed.onnx"]).graph.initializer}
+    assert onnx.TensorProto.FLOAT16 in kinds
+
+
+def test_the_cpu_build_needs_no_device(make_plan: PlanMaker) -> None:
+    for builder in (OnnxruntimeBuilder(), OpenvinoBuilder()):
+        assert not builder.is_device_bound(Generation.parse(V3))

@@ -1,0 +1,154 @@
+"""The fallback compiles at load or says why it does not; never in a request."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch._inductor import standalone_compile
+
+from services.contracts.errors import EngineError, InvalidRequestError
+from services.contracts.manifest import MasterRecord
+from services.contracts.recipe import Bucket, DimRange
+from services.contracts.tensors import TensorSpec
+from services.engines.device_probe import probe_device
+from services.engines.fallback_engine import (
+    FallbackEngine,
+    FallbackMode,
+    FallbackSpec,
+    corners_of,
+)
+
+BUCKET = Bucket(
+    dims={"batch": DimRange(min=1, opt=2, max=8), "width": DimRange(min=1, opt=4, max=6)}
+)
+
+
+class Scale(torch.nn.Module):
+    """y = 2x + the square of the sum over the width, by way of a width that is squared."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+        squares = (x.unsqueeze(1) * x.unsqueeze(2)).flatten(1)
+        return (2 * x + squares.sum(1, keepdim=True),)
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("program") / "program.pt2"
+    dims = {0: torch.export.Dim("batch", min=1, max=8), 1: torch.export.Dim("width", min=1, max=6)}
+    exported = torch.export.export(Scale(), (torch.zeros(2, 3),), dynamic_shapes=(dims,))
+    torch.export.save(exported, path)
+    return path
+
+
+def master() -> MasterRecord:
+    shape = ("batch", "width")
+    return MasterRecord(
+        digest="a" * 64,
+        files={},
+        inputs=(TensorSpec(name="x", datatype="FP32", shape=shape),),
+        outputs=(TensorSpec(name="y", datatype="FP32", shape=shape),),
+        opset=20,
+        num_parameters=0,
+    )
+
+
+def load(program: Path, *, is_compiled: bool = True) -> FallbackEngine:
+    return FallbackEngine.load(
+        FallbackSpec(
+            program_path=program,
+            master=master(),
+            buckets=(BUCKET,),
+            device=probe_device(override="cpu-x86_64-v3"),
+            num_threads=1,
+            is_compiled=is_compiled,
+        )
+    )
+
+
+def assert_right(engine: FallbackEngine, batch: int, width: int) -> None:
+    x = np.random.default_rng(0).standard_normal((batch, width)).astype(np.float32)
+    np.testing.assert_allclose(
+        engine.run({"x": x})["y"], 2 * x + x.sum(1, keepdims=True) ** 2, rtol=1e-4, atol=1e-5
+    )
+
+
+needs_cxx = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++: apt install g++")
+
+
+@needs_cxx
+def test_it_compiles_once_and_never_in_a_request(
+    program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_compiled = 0
+
+    def counted(*args: object, **kwargs: object) -> object:
+        nonlocal num_compiled
+        num_compiled += 1
+        return standalone_compile(*args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(torch._inductor, "standalone_compile", counted)
+    engine = load(program)
+    assert (engine.mode, engine.reason) == (FallbackMode.COMPILED, "")
+    # From here on nothing could be compiled: a request that needed it would fail.
+    monkeypatch.setenv("PATH", "")
+    for batch in range(1, 9):
+        for width in range(1, 7):
+            assert_right(engine, batch, width)
+    assert num_compiled == 1
+
+
+def test_without_a_compiler_it_is_eager_and_says_so(
+    program: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    engine = load(program)
+    assert engine.mode is FallbackMode.EAGER
+    assert engine.reason == "no C++ compiler: g++ is not on PATH"
+    assert "fallback runs eagerly: no C++ compiler" in caplog.text
+    assert_right(engine, 3, 5)
+
+
+def test_a_compiler_that_fails_leaves_it_eager_with_its_words(
+    program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("no kernel for this")
+
+    monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/g++")
+    monkeypatch.setattr(torch._inductor, "standalone_compile", failing)
+    engine = load(program)
+    assert engine.mode is FallbackMode.EAGER
+    assert engine.reason == "Inductor failed: RuntimeError: no kernel for this"
+    assert_right(engine, 2, 2)
+
+
+def test_compiling_can_be_switched_off(program: Path) -> None:
+    engine = load(program, is_compiled=False)
+    assert engine.reason == "compiling is switched off"
+
+
+def test_shapes_that_the_program_was_not_exported_for_are_refused(program: Path) -> None:
+    engine = load(program, is_compiled=False)
+    with pytest.raises(InvalidRequestError, match="dimension 'width' is 7: .* width 1..6"):
+        engine.run({"x": np.zeros((1, 7), np.float32)})
+
+
+def test_a_broken_program_is_an_engine_error(tmp_path: Path) -> None:
+    path = tmp_path / "program.pt2"
+    path.write_bytes(b"not a program")
+    with pytest.raises(EngineError, match=r"failed to load program\.pt2"):
+        load(path)
+
+
+def test_corners_are_all_ends_of_all_buckets_once() -> None:
+    fixed = Bucket(dims={"batch": DimRange(min=8, opt=8, max=8), "width": BUCKET.dims["width"]})
+    assert corners_of((BUCKET, fixed)) == [
+        {"batch": 1, "width": 1},
+        {"batch": 1, "width": 6},
+        {"batch": 8, "width": 1},
+        {"batch": 8, "width": 6},
+    ]
+    assert corners_of((Bucket(dims={}),)) == [{}]
+    assert corners_of(()) == []

@@ -1,0 +1,67 @@
+"""What is special about the engines that compile at load."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from services.contracts.errors import EngineError
+from services.contracts.hardware import Platform
+from services.contracts.kinds import EngineKind
+from services.contracts.manifest import BlobRef
+from services.engines.base import LoadSpec
+from services.engines.device_probe import probe_device
+from services.engines.loader import engine_class
+from services.engines.onnxruntime_engine import TYPED_MODEL, OnnxruntimeEngine, provider_of
+from services.engines.openvino_engine import compile_for_cpu
+from services.engines.toolchain import installed_version
+from tests.conformance.tiny_model import draw_inputs, save_master, tiny_model
+from tests.unit.services.engines.test_compatibility import spec_for
+
+V3 = "cpu-x86_64-v3"
+
+
+def real_spec(folder: Path, kind: EngineKind) -> LoadSpec:
+    wanted = {kind.value: installed_version(kind.value)}
+    spec = spec_for(V3, V3, wanted=wanted, found=wanted, kind=kind)
+    path = save_master(tiny_model(), folder)
+    return replace(spec, directory=folder, master_path=path, num_threads=1)
+
+
+def test_the_precision_hint_is_in_force(tmp_path: Path) -> None:
+    """Without it a processor with bf16 would compute an fp32 engine in bf16."""
+    path = save_master(tiny_model(), tmp_path)
+    model = compile_for_cpu(path, "f32", num_threads=1)
+    assert model.get_property("INFERENCE_PRECISION_HINT").to_string() == "f32"
+    assert model.get_property("INFERENCE_NUM_THREADS") == 1
+
+
+@pytest.mark.parametrize("kind", [EngineKind.ONNXRUNTIME, EngineKind.OPENVINO])
+def test_a_master_that_cannot_be_read_is_an_engine_error(tmp_path: Path, kind: EngineKind) -> None:
+    spec = real_spec(tmp_path, kind)
+    spec.master_path.write_bytes(b"not a model")
+    with pytest.raises(EngineError, match="failed to load model.onnx"):
+        engine_class(kind).load(spec)
+
+
+def test_a_published_typed_model_is_run_in_place_of_the_master(tmp_path: Path) -> None:
+    spec = real_spec(tmp_path, EngineKind.ONNXRUNTIME)
+    other = tmp_path / "other"
+    other.mkdir()
+    import onnx
+
+    onnx.save(tiny_model(seed=8), other / TYPED_MODEL)
+    manifest = spec.manifest.model_copy(
+        update={"files": {TYPED_MODEL: BlobRef(sha256="c" * 64, num_bytes=1)}}
+    )
+    inputs = draw_inputs(2, 3)
+    own = OnnxruntimeEngine.load(replace(spec, manifest=manifest, directory=other)).run(inputs)
+    masters = OnnxruntimeEngine.load(spec).run(inputs)
+    assert (own["pooled"] != masters["pooled"]).any()
+
+
+def test_a_provider_that_is_not_installed_is_an_error_not_a_silent_cpu() -> None:
+    assert provider_of(Platform.CPU) == "CPUExecutionProvider"
+    if probe_device().parsed_generation.platform is Platform.CPU:
+        with pytest.raises(RuntimeError, match="CUDAExecutionProvider wanted, this build has"):
+            provider_of(Platform.CUDA)

@@ -1,0 +1,143 @@
+"""What the run half of TensorRT refuses before it touches a plan, and which profile it takes."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from services.contracts.errors import EngineError, EngineIncompatibleError, InvalidRequestError
+from services.contracts.kinds import EngineKind
+from services.engines import tensorrt_engine, tensorrt_runtime
+from services.engines.base import LoadSpec
+from services.engines.tensorrt_engine import PLAN, TensorrtEngine
+from services.engines.tensorrt_runtime import Messages, installed_libraries
+from tests.conformance.tiny_model import draw_inputs
+from tests.conformance.workshop import BUCKETS
+from tests.unit.services.engines.test_compatibility import spec_for
+
+RTX = {"tensorrt_rtx": "1.7.1.116"}
+
+
+def garbage_for(folder: Path, built_for: str, device: str, found: dict[str, str]) -> LoadSpec:
+    (folder / PLAN).write_bytes(b"garbage")
+    spec = spec_for(built_for, device, wanted=RTX, found=found, kind=EngineKind.TENSORRT)
+    return replace(spec, directory=folder)
+
+
+def test_the_generation_is_compared_before_any_byte_is_read(tmp_path: Path) -> None:
+    spec = garbage_for(tmp_path, "cuda-sm80", "cuda-sm90", RTX)
+    (tmp_path / PLAN).unlink()
+    with pytest.raises(EngineIncompatibleError, match="for cuda-sm80, this device is cuda-sm90"):
+        TensorrtEngine.load(spec)
+
+
+def test_the_library_version_is_compared_before_any_byte_is_read(tmp_path: Path) -> None:
+    spec = garbage_for(tmp_path, "cuda-sm90", "cuda-sm90", {"tensorrt_rtx": "1.8"})
+    (tmp_path / PLAN).unlink()
+    with pytest.raises(EngineIncompatibleError, match="tensorrt_rtx 1.7.1.116, .* has 1.8"):
+        TensorrtEngine.load(spec)
+
+
+def test_a_missing_library_is_named(tmp_path: Path) -> None:
+    spec = garbage_for(tmp_path, "cuda-sm90", "cuda-sm90", {})
+    with pytest.raises(EngineIncompatibleError, match="tensorrt_rtx 1.7.1.116, .* has none"):
+        TensorrtEngine.load(spec)
+
+
+def test_without_a_device_the_kind_is_unavailable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tensorrt_engine, "first_cuda_device", lambda: None)
+    with pytest.raises(EngineError, match="cannot be loaded here: no CUDA device"):
+        TensorrtEngine.load(garbage_for(tmp_path, "cuda-sm90", "cuda-sm90", RTX))
+
+
+def test_without_a_library_the_kind_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensorrt_engine, "installed_libraries", list)
+    assert TensorrtEngine.unavailable_reason() == (
+        "neither of the Python packages tensorrt and tensorrt_rtx is installed"
+    )
+
+
+@pytest.mark.skipif("tensorrt_rtx" not in installed_libraries(), reason="needs the extra rtx")
+def test_what_the_library_says_is_in_the_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes that are no plan, or a host without a driver: an EngineError either way."""
+    monkeypatch.setattr(TensorrtEngine, "unavailable_reason", lambda: "")
+    with pytest.raises(EngineError, match="(?i)tensorrt") as caught:
+        TensorrtEngine.load(garbage_for(tmp_path, "cuda-sm90", "cuda-sm90", RTX))
+    assert not isinstance(caught.value, EngineIncompatibleError)
+
+
+class FakePlan:
+    """A plan whose contexts note what they are asked, and whose tensors have given sizes."""
+
+    def __init__(self, itemsizes: dict[str, int]) -> None:
+        self.itemsizes = itemsizes
+
+    def get_tensor_dtype(self, name: str) -> Any:
+        return SimpleNamespace(itemsize=self.itemsizes[name])
+
+
+class Context:
+    """Stands for an execution context: only the choice of it is looked at."""
+
+    def set_input_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        raise RuntimeError(f"{name} {shape}")
+
+
+def engine_with(monkeypatch: pytest.MonkeyPatch, itemsizes: dict[str, int]) -> TensorrtEngine:
+    profiles: list[int] = []
+    monkeypatch.setattr(
+        tensorrt_engine, "_context_of", lambda plan, profile: profiles.append(profile) or Context()
+    )
+    spec = spec_for("cuda-sm90", "cuda-sm90", wanted=RTX, found=RTX, kind=EngineKind.TENSORRT)
+    key = spec.manifest.key.model_copy(update={"buckets": BUCKETS})
+    manifest = spec.manifest.model_copy(update={"key": key})
+    engine = TensorrtEngine(replace(spec, manifest=manifest), FakePlan(itemsizes))
+    assert profiles == [0, 1]
+    return engine
+
+
+SIZES = {"ids": 8, "mask": 8, "hidden": 4, "pooled": 4}
+
+
+def test_a_request_outside_every_profile_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engine_with(monkeypatch, SIZES)
+    with pytest.raises(InvalidRequestError, match="outside every bucket"):
+        engine.run(draw_inputs(9, 1))
+
+
+def test_a_plan_with_other_datatypes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        EngineError, match="'hidden' has 2 bytes per element in the plan, FP32 has 4"
+    ):
+        engine_with(monkeypatch, {**SIZES, "hidden": 2})
+
+
+def test_messages_are_kept_once_by_severity() -> None:
+    messages = Messages()
+    for severity, text in [
+        ("WARNING", "w"),
+        ("ERROR", "e"),
+        ("INTERNAL_ERROR", "i"),
+        ("WARNING", "w"),
+        ("INFO", "n"),
+    ]:
+        messages.add(severity, text)
+    assert (messages.warnings, messages.errors) == (["w"], ["e", "i"])
+
+
+def test_a_library_has_one_logger_whose_listener_changes() -> None:
+    class ILogger:
+        pass
+
+    trt = SimpleNamespace(__name__="a tensorrt", ILogger=ILogger)
+    first, second = Messages(), Messages()
+    logger = tensorrt_runtime.logger_of(trt, first)
+    assert tensorrt_runtime.logger_of(trt, second) is logger
+    logger.log(SimpleNamespace(name="ERROR"), "late")
+    assert (first.errors, second.errors) == ([], ["late"])
