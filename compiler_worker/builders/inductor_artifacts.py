@@ -46,10 +46,9 @@ def build_artifacts(
         weights = _compile_bucket(program, config, workspace / file)
         refs = tuple(sorter.ref(name, tensor) for name, tensor in weights.items())
         artifacts.append(BucketArtifact(file=file, bucket=bucket, weights=refs))
-    pads = {name: each.pad for name, each in plan.recipe.inputs.items() if each.pad}
     sorter.save(workspace / CONSTANTS)
     (workspace / INDEX).write_bytes(
-        ArtifactIndex(artifacts=tuple(artifacts), pads=pads).canonical_json()
+        ArtifactIndex(artifacts=tuple(artifacts), pads=plan.key.pads).canonical_json()
     )
     return BuildOutput(
         files={path.name: path for path in sorted(workspace.iterdir())}, needs_master=True

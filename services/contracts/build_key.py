@@ -23,6 +23,9 @@ class BuildKey(Document):
         default="", description="scales of a quantized graph come from these samples"
     )
     buckets: tuple[Bucket, ...] = Field(description="kernels and profiles are tuned for shapes")
+    pads: dict[str, float] = Field(
+        default={}, description="an engine that pads requests to its buckets writes these values"
+    )
     builder_options: dict[str, str] = Field(
         default={}, description="flags that change code generation; the builder lists them"
     )

@@ -46,6 +46,7 @@ def make_plan(master_path: Path) -> PlanMaker:
             kind=kind,
             precision=precision,
             buckets=buckets,
+            pads={name: each.pad for name, each in (recipe or Recipe()).inputs.items() if each.pad},
             generation=generation,
             toolchain={},
         )

@@ -21,6 +21,7 @@ CHANGES: dict[str, Any] = {
     "precision": Precision.BF16,
     "calibration_digest": "c" * 64,
     "buckets": (BUCKET,),
+    "pads": {"input_ids": 1.0},
     "builder_options": {"optimization_level": "4"},
     "generation": "cuda-sm80",
     "device_name": "NVIDIA H100",

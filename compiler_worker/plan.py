@@ -1,0 +1,147 @@
+"""From a model version and what is wanted to build keys: a table of planned and skipped."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+
+from compiler_worker.builders.base import Builder
+from compiler_worker.builders.select import builder_for
+from compiler_worker.devices import Devices, main_device
+from services.contracts.build_key import BuildKey
+from services.contracts.errors import InvalidRecipeError
+from services.contracts.hardware import Generation
+from services.contracts.kinds import EngineKind, Precision
+from services.contracts.manifest import MasterRecord, ModelVersion
+from services.contracts.recipe import Bucket, DimRange, Recipe
+
+# What TensorRT-RTX builds ahead of time on any machine.
+AHEAD_OF_TIME_GENERATIONS = tuple(
+    Generation.parse(f"cuda-{sm}") for sm in ("sm80", "sm86", "sm89", "sm120", "sm121")
+)
+_DEFAULT_BATCH = DimRange(min=1, opt=4, max=8)
+_DEFAULT_DIM = DimRange(min=1, opt=64, max=128)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What to build; empty means the default.
+
+    Attributes:
+        generations: default: this machine's, and for kind tensorrt all that can be built
+            ahead of time.
+        kinds, precisions: default: the recipe's.
+    """
+
+    generations: tuple[Generation, ...] = ()
+    kinds: tuple[EngineKind, ...] = ()
+    precisions: tuple[Precision, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkippedBuild:
+    """A combination that is not built here, and why."""
+
+    generation: str
+    kind: EngineKind
+    precision: Precision
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildTable:
+    """Everything that was considered: keys to build, and what was skipped with its reason."""
+
+    planned: tuple[BuildKey, ...] = ()
+    skipped: tuple[SkippedBuild, ...] = field(default=())
+
+
+def plan_builds(
+    version: ModelVersion,
+    wanted: Wanted,
+    devices: Devices,
+    find_builder: Callable[[EngineKind], Builder] = builder_for,
+) -> BuildTable:
+    """Decide for every generation, kind and precision whether this machine builds it.
+
+    Raises:
+        InvalidRecipeError: a bucket of the recipe names other dimensions than the master.
+    """
+    buckets = buckets_of(version.master, version.recipe)
+    planned: list[BuildKey] = []
+    skipped: list[SkippedBuild] = []
+    for generation, kind, precision in _combinations(version.recipe, wanted, devices):
+        builder = find_builder(kind)
+        if reason := builder.unavailable_reason(generation, precision):
+            skipped.append(
+                SkippedBuild(
+                    generation=str(generation), kind=kind, precision=precision, reason=reason
+                )
+            )
+            continue
+        key = BuildKey(
+            master_digest=version.master.digest,
+            kind=kind,
+            precision=precision,
+            buckets=buckets,
+            pads={name: each.pad for name, each in version.recipe.inputs.items() if each.pad},
+            builder_options=builder.options(generation, precision),
+            generation=str(generation),
+            toolchain=builder.toolchain(generation),
+        )
+        planned.append(_bound(key, builder, generation, devices))
+    return BuildTable(planned=tuple(planned), skipped=tuple(skipped))
+
+
+def buckets_of(master: MasterRecord, recipe: Recipe) -> tuple[Bucket, ...]:
+    """The recipe's buckets; without any, one that is derived from the master's dimensions.
+
+    Raises:
+        InvalidRecipeError: a bucket names other dimensions than the master's dynamic ones.
+    """
+    dims = dynamic_dims(master)
+    for bucket in recipe.buckets:
+        if set(bucket.dims) != set(dims):
+            raise InvalidRecipeError(
+                f"recipe: bucket {bucket.label}: expected a range for each of the model's dynamic "
+                f"dimensions {dims}, got {sorted(bucket.dims)}"
+            )
+    return recipe.buckets or (_default_bucket(dims, recipe.batching.batch_dim),)
+
+
+def dynamic_dims(master: MasterRecord) -> list[str]:
+    """Names of the dynamic dimensions of the inputs, sorted."""
+    return sorted({dim for spec in master.inputs for dim in spec.shape if isinstance(dim, str)})
+
+
+def _default_bucket(dims: Sequence[str], batch_dim: str | None) -> Bucket:
+    ranges = {name: _DEFAULT_BATCH if name == batch_dim else _DEFAULT_DIM for name in dims}
+    return Bucket(dims=ranges)
+
+
+def _combinations(
+    recipe: Recipe, wanted: Wanted, devices: Devices
+) -> Iterator[tuple[Generation, EngineKind, Precision]]:
+    for kind in wanted.kinds or recipe.kinds:
+        for generation in wanted.generations or _default_generations(kind, devices):
+            for precision in wanted.precisions or recipe.precisions:
+                yield generation, kind, precision
+
+
+def _default_generations(kind: EngineKind, devices: Devices) -> list[Generation]:
+    local = main_device(devices).parsed_generation
+    if kind is not EngineKind.TENSORRT or find_spec("tensorrt_rtx") is None:
+        return [local]
+    return [local, *(g for g in AHEAD_OF_TIME_GENERATIONS if g != local)]
+
+
+def _bound(key: BuildKey, builder: Builder, generation: Generation, devices: Devices) -> BuildKey:
+    """The key with this machine's device in it, where the engine depends on it."""
+    if not builder.is_device_bound(generation):
+        return key
+    device = devices[generation.platform]
+    facts = {
+        "device_name": device.name,
+        "device_memory_gib": device.memory_gib,
+        "driver": device.driver,
+    }
+    return key.model_copy(update=facts)
