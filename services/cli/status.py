@@ -43,6 +43,7 @@ def status_document(running: RunningFleet, snapshot: fleet.FleetSnapshot) -> dic
     return running.model_dump() | {
         "models": [_model(model, snapshot) for model in snapshot.models],
         "replicas": [_replica(report) for report in snapshot.replicas],
+        "replica_metrics_addresses": list(snapshot.metrics_addresses),
     }
 
 

@@ -32,7 +32,7 @@ class ProcessSpec:
     Attributes:
         module: run as `python -m module`.
         env_prefix: prefix of its settings.
-        settings: its settings; `ready_fd` is added.
+        settings: its settings; `ready_fd` and `parent_pid` are added.
     """
 
     module: str
@@ -111,6 +111,7 @@ class ManagedProcess:
         return "\n".join([f"last lines of {self.log_path}:", *lines])
 
     def _environment(self, ready_fd: int) -> dict[str, str]:
-        settings = dict(self._spec.settings) | {"ready_fd": ready_fd}
+        own_pid = os.getpid()
+        settings = dict(self._spec.settings) | {"ready_fd": ready_fd, "parent_pid": own_pid}
         own = {f"{self._spec.env_prefix}{k.upper()}": str(v) for k, v in settings.items()}
         return dict(os.environ) | own

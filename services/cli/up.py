@@ -18,7 +18,6 @@ from services.telemetry.ready import announce_ready, wait_ready
 # A first start may have to compile the fallback: minutes on two cores.
 MODEL_READY_TIMEOUT_S = 900.0
 DETACH_TIMEOUT_S = 1800.0
-_READY_FD_VARIABLE = "SMELT_READY_FD"
 
 
 def run_up(
@@ -107,7 +106,7 @@ def _detach(settings: CliSettings, *, as_json: bool) -> int:
     with log_path.open("wb") as log:
         subprocess.Popen(
             [sys.executable, "-m", "services.cli.main", *arguments],
-            env=dict(os.environ) | {_READY_FD_VARIABLE: str(write_fd)},
+            env=dict(os.environ) | {"SMELT_READY_FD": str(write_fd)},
             pass_fds=(write_fd,),
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 
+from services.contracts.lifetime import end_with_parent
 from services.contracts.object_store import open_store
 from services.contracts.registry import Registry
 from services.controller.fleet_control import FleetControl
@@ -41,6 +42,9 @@ async def serve(settings: ControllerSettings) -> None:
     registry = Registry(open_store(settings.store_url), settings.cache_dir)
     state = FleetState(settings.store_url, os.getpid())
     replicas = RayServeFleet(settings.ray_address, settings.ray_num_cpus, settings.replica_app)
+    # Ray forks; a child forked while gRPC runs here may end before it becomes its program,
+    # and Ray then waits in vain. So gRPC begins after Ray has started.
+    await asyncio.to_thread(replicas.start)
     server = grpc.aio.server(options=_KEEPALIVE)
     host, _, port = settings.listen.rpartition(":")
     address = f"{host}:{server.add_insecure_port(f'{host}:{port}')}"
@@ -48,7 +52,6 @@ async def serve(settings: ControllerSettings) -> None:
         registry, state, replicas, _replica_args(settings, address), settings.resync_s
     )
     fleet_grpc.add_FleetControlServicer_to_server(FleetControl(state, loop, stop_requested), server)
-    await asyncio.to_thread(replicas.start)
     await server.start()
     announce_ready(settings.ready_fd, {"address": address, "pid": os.getpid()})
     reconciling = asyncio.create_task(loop.run())
@@ -75,7 +78,9 @@ def _replica_args(settings: ControllerSettings, address: str) -> dict[str, Any]:
 def main() -> None:
     """Read settings, set up logs, serve."""
     configure_logging("controller")
-    asyncio.run(serve(ControllerSettings()))  # type: ignore[call-arg] # from the environment
+    settings = ControllerSettings()  # type: ignore[call-arg] # from the environment
+    end_with_parent(settings.parent_pid, signal.SIGTERM)
+    asyncio.run(serve(settings))
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ class FleetState:
         self._revision = 0
         self._models: dict[tuple[str, int], fleet.ServedModel] = {}
         self._replicas: dict[str, AttachedReplica] = {}
+        self._metrics_addresses: list[str] = []
         self._changed = asyncio.Event()
 
     @property
@@ -49,6 +50,7 @@ class FleetState:
             replicas=[replica.report for replica in self._replicas.values()],
             store_url=self._store_url,
             process_id=self._process_id,
+            metrics_addresses=self._metrics_addresses,
         )
 
     async def watch(self) -> AsyncIterator[fleet.FleetSnapshot]:
@@ -68,6 +70,12 @@ class FleetState:
     def remove_model(self, name: str, version: int) -> None:
         """Forget a model version that is no longer served."""
         if self._models.pop((name, version), None) is not None:
+            self._mark_changed()
+
+    def set_metrics_addresses(self, addresses: list[str]) -> None:
+        """Say where the nodes' metrics agents are; the same again is no change."""
+        if self._metrics_addresses != addresses:
+            self._metrics_addresses = addresses
             self._mark_changed()
 
     def models(self) -> list[fleet.ServedModel]:

@@ -86,6 +86,8 @@ class ReconcileLoop:
         """One pass over store and fleet. Deployments go on in the background."""
         async with self._pass_lock:
             observed = await asyncio.to_thread(self._observe)
+            addresses = await asyncio.to_thread(self._replicas.metrics_addresses)
+            self._state.set_metrics_addresses(addresses)
             for key, version in observed.versions.items():
                 if key not in self._deploys:
                     self._start_deploy(key, version)
@@ -115,9 +117,10 @@ class ReconcileLoop:
         }
         try:
             await asyncio.to_thread(self._replicas.deploy, version.name, version.version, args)
-        except SmeltError as error:
-            # Serve's own words say enough; the next resync tries again.
-            logger.error("deploy failed: %s", error)
+        except Exception as error:
+            # Whatever Serve raises: the model must not look as if it were loading for ever,
+            # and the next resync tries again.
+            logger.exception("deploy of %s version %d failed", version.name, version.version)
             self._state.set_model(served_model(version, UNAVAILABLE, str(error)))
             self._deploys.pop(key)
             return

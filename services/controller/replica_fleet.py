@@ -2,12 +2,17 @@
 
 import importlib
 import logging
+import threading
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from services.contracts.errors import InvalidRequestError, NotReadyError
 
 logger = logging.getLogger(__name__)
+
+# Serve tells nobody when an application runs; its own client asks as often.
+_STATUS_PERIOD_S = 0.1
 
 
 class ReplicaFleet(Protocol):
@@ -29,6 +34,10 @@ class ReplicaFleet(Protocol):
         """Drain and stop the replicas of one model version."""
         ...
 
+    def metrics_addresses(self) -> list[str]:
+        """`host:port` of each node's metrics agent, sorted."""
+        ...
+
     def stop(self) -> None:
         """Drain all replicas; end the cluster when it is our own."""
         ...
@@ -41,6 +50,7 @@ class RayServeFleet:
         self._address = address
         self._num_cpus = num_cpus
         self._replica_app = replica_app
+        self._submission = threading.Lock()
 
     def start(self) -> None:
         """Start or join Ray, and start Serve without its HTTP and gRPC proxies."""
@@ -60,18 +70,30 @@ class RayServeFleet:
     def deploy(self, name: str, version: int, args: dict[str, Any]) -> None:
         """Run the application that the configured import path makes."""
         from ray import serve
+        from ray.serve.api import RunTarget
 
-        application = load_function(self._replica_app)(args)
-        try:
-            serve.run(application, name=application_name(name, version), route_prefix=None)
-        except RuntimeError as error:
-            raise NotReadyError(f"model '{name}' version {version}: {error}") from error
+        what = application_name(name, version)
+        # Serve registers modules with its pickler while it builds an application: two
+        # threads at once fail. Waiting is outside, as a model may take minutes to load.
+        with self._submission:
+            application = load_function(self._replica_app)(args)
+            target = RunTarget(application, name=what, route_prefix=None)
+            serve.run_many([target], wait_for_applications_running=False)
+        if reason := _failure_reason(what):
+            raise NotReadyError(f"model '{name}' version {version}: {reason}")
 
     def remove(self, name: str, version: int) -> None:
         """Delete the application."""
         from ray import serve
 
         serve.delete(application_name(name, version))
+
+    def metrics_addresses(self) -> list[str]:
+        """Where Ray's agents export what actors of their nodes record."""
+        import ray
+
+        living = [node for node in ray.nodes() if node["Alive"]]
+        return sorted(f"{n['NodeManagerAddress']}:{n['MetricsExportPort']}" for n in living)
 
     def stop(self) -> None:
         """Delete every application, then end our own Ray."""
@@ -85,6 +107,22 @@ class RayServeFleet:
 def application_name(name: str, version: int) -> str:
     """The Serve application of one model version."""
     return f"smelt-{name}-{version}"
+
+
+def _failure_reason(application: str) -> str:
+    """Wait until an application runs: "" then, Serve's words when it never will."""
+    from ray import serve
+    from ray.serve.schema import ApplicationStatus
+
+    while True:
+        found = serve.status().applications.get(application)
+        if found is None:
+            return "its application was deleted"
+        if found.status is ApplicationStatus.RUNNING:
+            return ""
+        if found.status is ApplicationStatus.DEPLOY_FAILED:
+            return str(found.message)
+        time.sleep(_STATUS_PERIOD_S)
 
 
 def load_function(import_path: str) -> Callable[[dict[str, Any]], Any]:

@@ -14,6 +14,7 @@ class ControllerSettings(BaseSettings):
         run_dir: sockets of this fleet; short, because a socket path holds 107 bytes.
         listen: `host:port` of FleetControl; port 0 takes a free one.
         ready_fd: inherited pipe that gets one JSON line once FleetControl listens; -1 for none.
+        parent_pid: this process ends when that parent does; 0 for none.
         ray_address: `local` starts a Ray of our own, else the cluster to join.
         ray_num_cpus: logical CPUs of our own Ray; placement only, 0 counts the cores.
         replica_app: import path of the function that makes a Serve application, as in a
@@ -30,6 +31,7 @@ class ControllerSettings(BaseSettings):
     run_dir: Path
     listen: str = "127.0.0.1:0"
     ready_fd: int = -1
+    parent_pid: int = 0
     ray_address: str = "local"
     ray_num_cpus: int = 0
     replica_app: str = "services.replica.app:application"

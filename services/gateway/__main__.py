@@ -14,6 +14,7 @@ import uvloop
 from prometheus_client import CollectorRegistry
 
 from services.contracts.errors import InvalidRequestError
+from services.contracts.lifetime import end_with_parent
 from services.gateway.allocator import keep_freed_memory
 from services.gateway.server import GatewayServer
 from services.gateway.settings import GatewaySettings, settings_from_environment
@@ -34,6 +35,7 @@ def main() -> int:
     try:
         settings = settings_from_environment()
         configure_logging("gateway", settings.log_level)
+        end_with_parent(settings.parent_pid, signal.SIGTERM)
         keep_freed_memory()
         uvloop.run(_run(settings))
     except InvalidRequestError as error:

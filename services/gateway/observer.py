@@ -1,6 +1,9 @@
-"""What the outside learns of each change: health by model, and a gauge of ready replicas."""
+"""What the outside learns of the fleet: health by model, and gauges."""
 
+import asyncio
 from collections import Counter
+from collections.abc import Mapping
+from typing import Final
 
 from services.gateway.endpoints import EndpointSet
 from services.gateway.health import HealthServicer
@@ -8,12 +11,21 @@ from services.gateway.routing import RoutingTable
 from services.telemetry import catalog
 from services.telemetry.recorder import Recorder
 
+# More often than anybody scrapes.
+SAMPLE_EVERY_S: Final = 0.5
+
 
 class FleetObserver:
-    """Publishes the routing table after each change."""
+    """Publishes the routing table after each change, and load now and then."""
 
-    def __init__(self, health: HealthServicer, recorder: Recorder) -> None:
-        self._health, self._recorder = health, recorder
+    def __init__(
+        self,
+        health: HealthServicer,
+        recorder: Recorder,
+        num_in_flight: Mapping[tuple[str, str], int],
+    ) -> None:
+        """`num_in_flight` is by model and version, and kept up to date by its owner."""
+        self._health, self._recorder, self._num_in_flight = health, recorder, num_in_flight
         self._gauges: set[tuple[str, str, str]] = set()
 
     async def follow(self, endpoints: EndpointSet) -> None:
@@ -22,6 +34,13 @@ class FleetObserver:
             changed = endpoints.changed
             self.publish(endpoints.table)
             await changed.wait()
+
+    async def sample(self) -> None:
+        """Set the gauge of requests in flight at intervals, until cancelled."""
+        while True:
+            for (model, version), num in self._num_in_flight.items():
+                self._recorder.set(catalog.REQUESTS_IN_FLIGHT, num, model=model, version=version)
+            await asyncio.sleep(SAMPLE_EVERY_S)
 
     def publish(self, table: RoutingTable) -> None:
         """Say what is ready now; what was said before and is gone becomes 0."""

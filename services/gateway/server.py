@@ -42,7 +42,8 @@ class GatewayServer:
         self._settings = settings
         self.endpoints = EndpointSet(host_id=settings.host_id, connect=connect)
         self._health = HealthServicer()
-        self._observer = FleetObserver(self._health, recorder)
+        self._forwarded = ForwardedInference(self.endpoints, recorder)
+        self._observer = FleetObserver(self._health, recorder, self._forwarded.num_in_flight)
         self._watch = ControllerWatch(settings.controller, settings.gateway_id, self._take_over)
         self._lives = ControllerLives(settings.reattach_grace_s)
         self._grace: asyncio.TimerHandle | None = None
@@ -55,8 +56,7 @@ class GatewayServer:
         # The order of a request's stations, innermost first. Refusals are measured, so
         # measuring is outside admission; admission is outside forwarding, so that a flood
         # is refused before its bytes are read. Errors become statuses in the handler, last.
-        forwarded = ForwardedInference(self.endpoints, recorder)
-        admitted = AdmittedInference(forwarded, self._settings.max_in_flight)
+        admitted = AdmittedInference(self._forwarded, self._settings.max_in_flight)
         measured = MeasuredInference(admitted, recorder, statuses)
         questions = QuestionServicer(self.endpoints, metadata.version("smelt"))
         self._server.add_generic_rpc_handlers((inference_handlers(measured, questions, statuses),))
@@ -81,6 +81,7 @@ class GatewayServer:
         self._tasks = (
             asyncio.create_task(self._watch.run(), name="watch controller"),
             asyncio.create_task(self._observer.follow(self.endpoints), name="publish changes"),
+            asyncio.create_task(self._observer.sample(), name="sample load"),
         )
 
     async def serve_until(self, stop: asyncio.Event) -> None:

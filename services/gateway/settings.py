@@ -21,6 +21,7 @@ class GatewaySettings(BaseSettings):
         metrics_host, metrics_port: where Prometheus scrapes; port 0 takes a free one.
         controller: `host:port` of FleetControl.
         ready_fd: inherited pipe that gets one JSON line once clients can connect; -1 for none.
+        parent_pid: this process ends when that parent does; 0 for none.
         gateway_id: how the controller's log names this process.
         host_id: equal to a replica's when both see the same unix sockets.
         max_message_bytes: largest request and answer.
@@ -42,6 +43,7 @@ class GatewaySettings(BaseSettings):
     metrics_port: int = Field(default=8002, ge=0, le=65535)
     controller: str = "127.0.0.1:8003"
     ready_fd: int = -1
+    parent_pid: int = 0
     gateway_id: str = Field(default_factory=socket.gethostname)
     host_id: str = Field(default_factory=socket.gethostname)
     max_message_bytes: int = Field(default=MAX_MESSAGE_BYTES, ge=1, le=MAX_MESSAGE_BYTES)

@@ -97,18 +97,20 @@ class ServedModel(_message.Message):
     def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., model_version_json: _Optional[bytes] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., num_replicas_wanted: _Optional[int] = ...) -> None: ...
 
 class FleetSnapshot(_message.Message):
-    __slots__ = ("revision", "models", "replicas", "store_url", "process_id")
+    __slots__ = ("revision", "models", "replicas", "store_url", "process_id", "metrics_addresses")
     REVISION_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     STORE_URL_FIELD_NUMBER: _ClassVar[int]
     PROCESS_ID_FIELD_NUMBER: _ClassVar[int]
+    METRICS_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     revision: int
     models: _containers.RepeatedCompositeFieldContainer[ServedModel]
     replicas: _containers.RepeatedCompositeFieldContainer[ReplicaReport]
     store_url: str
     process_id: int
-    def __init__(self, revision: _Optional[int] = ..., models: _Optional[_Iterable[_Union[ServedModel, _Mapping]]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., store_url: _Optional[str] = ..., process_id: _Optional[int] = ...) -> None: ...
+    metrics_addresses: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, revision: _Optional[int] = ..., models: _Optional[_Iterable[_Union[ServedModel, _Mapping]]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., store_url: _Optional[str] = ..., process_id: _Optional[int] = ..., metrics_addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ReconcileRequest(_message.Message):
     __slots__ = ()

@@ -85,7 +85,7 @@ async def test_every_answer_and_refusal_is_counted(echo_fleet: "Fleet", inputs: 
 async def test_requests_in_flight_go_up_and_down(echo_fleet: "Fleet", inputs: Inputs) -> None:
     task, finish = await _fill(echo_fleet, inputs)
     labels = {"model": "echo", "version": "1"}
-    assert echo_fleet.metric("smelt_requests_in_flight", **labels) == 1.0
+    await echo_fleet.until_metric(1.0, "smelt_requests_in_flight", **labels)
     finish.set()
     await task
     await echo_fleet.until_metric(0.0, "smelt_requests_in_flight", **labels)

@@ -36,6 +36,9 @@ class FakeFleet:
     def remove(self, name: str, version: int) -> None:
         self.removed.append((name, version))
 
+    def metrics_addresses(self) -> list[str]:
+        return ["h:1"]
+
     def stop(self) -> None:
         """Nothing to stop."""
 
@@ -78,6 +81,7 @@ async def test_a_published_model_is_deployed_once(registry: Registry) -> None:
     await _until(state, {1: "READY"})
     await loop.reconcile_now()
     assert [(name, version) for name, version, _ in fake.deployed] == [("m", 1)]
+    assert list(state.snapshot().metrics_addresses) == ["h:1"]
     assert fake.deployed[0][2]["store_url"] == "u"
     assert fake.deployed[0][2]["num_replicas"] == 1
 
