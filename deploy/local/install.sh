@@ -26,9 +26,20 @@ need "$python -c 'import ensurepip'" python3-venv "makes the virtual environment
 need "command -v g++" g++ "compiles Inductor engines for CPUs; serving them needs no compiler"
 
 [ -x .venv/bin/python ] || "$python" -m venv .venv
-echo "Installing $(grep -c == requirements.lock) exact versions into .venv (a few minutes the first time)"
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 .venv/bin/python -m pip install --quiet --upgrade pip==26.3
-.venv/bin/python -m pip install --quiet --progress-bar on \
-  ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL"} -r requirements.lock
-.venv/bin/python -m pip install --quiet --no-deps --editable .
+
+total=$(grep -c == requirements.lock)
+show_progress() { # one line that moves on a terminal, every 25th package in a log
+  awk -v total="$total" -v tty="$([ -t 1 ] && echo 1 || echo 0)" '
+    function show(text) { if (tty) printf "\r\033[K%s", text; else print text; fflush() }
+    /^Collecting/ { n++; if (tty || n % 25 == 0) show("  " n " of about " total ": " $2) }
+    /^Downloading/ && tty { show("  " n " of about " total ": downloading " $2 " " $3 $4) }
+    /^Installing collected/ { show("  unpacking " total " packages") }
+    /^ERROR/ { show($0); print "" }
+    END { if (tty) printf "\r\033[K" }'
+}
+echo "Installing $total exact versions into .venv (a few minutes the first time)"
+.venv/bin/python -m pip install --progress-bar off \
+  ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL"} -r requirements.lock | show_progress
+.venv/bin/python -m pip install -qq --no-deps --editable .

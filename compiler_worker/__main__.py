@@ -1,0 +1,100 @@
+"""The compiler's process: `python -m compiler_worker COMMAND`.
+
+build MODEL         build, prove and publish the engines of a model version
+prove DIGEST        prove a published engine on this machine's device
+export-graph MODEL  write the graph that a replica without an engine compiles itself
+build-one, prove-one  the throw-away children of the two above
+"""
+
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from compiler_worker.arguments import Arguments, parse_arguments
+from compiler_worker.settings import CompilerSettings, settings_from_environment
+from services.contracts.errors import SmeltError
+
+logger = logging.getLogger("compiler_worker")
+
+EXIT_ERROR = 1
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code: 0 when everything that was tried succeeded."""
+    arguments = parse_arguments(argv)
+    try:
+        settings = settings_from_environment(**arguments.settings)
+        match arguments.command:
+            case "build-one" | "prove-one":
+                return _run_as_child(arguments)
+            case "build":
+                return _build(arguments, settings)
+            case "prove":
+                return _prove(arguments, settings)
+            case _:
+                return _export_graph(arguments, settings)
+    except SmeltError as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        return EXIT_ERROR
+
+
+def _run_as_child(arguments: Arguments) -> int:
+    from compiler_worker.child import Events, build_one, die_with_parent, run_request
+    from compiler_worker.prove_child import prove_one
+
+    die_with_parent(arguments.parent_pid)
+    # The parent keeps these lines as they are, for people: no JSON here.
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    assert arguments.request is not None
+    task = build_one if arguments.command == "build-one" else prove_one
+    return run_request(arguments.request, Events.on_stdout(), task)
+
+
+def _build(arguments: Arguments, settings: CompilerSettings) -> int:
+    from compiler_worker.pipeline import build_model
+    from compiler_worker.report import report_document, report_lines
+    from compiler_worker.station import opened_workshop
+
+    with opened_workshop(settings, arguments.metrics_port, is_quiet=arguments.is_json) as workshop:
+        version = workshop.registry.model_version(arguments.target, arguments.version)
+        report = build_model(version, arguments.wanted, workshop)
+    _show(arguments, report_document(report), report_lines(report))
+    return 0 if report.is_success else EXIT_ERROR
+
+
+def _prove(arguments: Arguments, settings: CompilerSettings) -> int:
+    from compiler_worker.proving import prove_published
+    from compiler_worker.report import engine_document, engine_line
+    from compiler_worker.station import opened_workshop
+    from services.contracts.manifest import ProofOutcome
+
+    with opened_workshop(settings, arguments.metrics_port, is_quiet=arguments.is_json) as workshop:
+        engine = prove_published(arguments.target, workshop)
+    _show(arguments, engine_document(engine), [engine_line(engine)])
+    return 0 if engine.proof.outcome is ProofOutcome.PASSED else EXIT_ERROR
+
+
+def _export_graph(arguments: Arguments, settings: CompilerSettings) -> int:
+    from compiler_worker.builders.exported_program import export_master
+    from compiler_worker.station import opened_registry
+    from compiler_worker.workshop import MASTER_FILE
+
+    registry = opened_registry(settings)
+    version = registry.model_version(arguments.target, arguments.version)
+    target = arguments.output or Path(f"{version.master.digest}.pt2")
+    master_path = registry.materialise_master(version.master) / MASTER_FILE
+    export_master(master_path, version.recipe, target)
+    _show(arguments, {"path": str(target)}, [f"exported {target}"])
+    return 0
+
+
+def _show(arguments: Arguments, document: object, lines: Sequence[str]) -> None:
+    from services.contracts.document import canonical_json
+
+    text = canonical_json(document).decode() if arguments.is_json else "\n".join(lines)
+    sys.stdout.write(text + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""The command line of `python -m compiler_worker`, as one value."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from compiler_worker.plan import Wanted
+from services.contracts.errors import InvalidRequestError
+from services.contracts.hardware import Generation
+from services.contracts.kinds import EngineKind, Precision
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """What was asked for.
+
+    Attributes:
+        target: model name or engine digest.
+        version: number of the model version; None means the newest.
+        settings: settings given on the command line, which win over the environment.
+        metrics_port: where to serve /metrics while working; None for nowhere.
+        request: a child's request file.
+        parent_pid: a child ends when this process does.
+        output: where export-graph writes.
+    """
+
+    command: str
+    target: str = ""
+    version: int | None = None
+    wanted: Wanted = field(default_factory=Wanted)
+    settings: dict[str, str] = field(default_factory=dict)
+    metrics_port: int | None = None
+    is_json: bool = False
+    request: Path | None = None
+    parent_pid: int = 0
+    output: Path | None = None
+
+
+def parse_arguments(argv: Sequence[str] | None) -> Arguments:
+    """Read the command line; a wrong one ends the process with its usage, as argparse does."""
+    given = _parser().parse_args(argv)
+    names = ("store_url", "cache_dir", "num_threads", "benchmark_s", "benchmark_iterations")
+    settings = {name: getattr(given, name, None) for name in names}
+    return Arguments(
+        command=given.command,
+        target=getattr(given, "target", ""),
+        version=getattr(given, "version", None),
+        wanted=Wanted(
+            generations=tuple(getattr(given, "generation", None) or ()),
+            kinds=tuple(getattr(given, "kind", None) or ()),
+            precisions=tuple(getattr(given, "precision", None) or ()),
+        ),
+        settings={name: value for name, value in settings.items() if value is not None},
+        metrics_port=getattr(given, "metrics_port", None),
+        is_json=getattr(given, "json", False),
+        request=getattr(given, "request", None),
+        parent_pid=getattr(given, "parent_pid", 0),
+        output=getattr(given, "output", None),
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m compiler_worker", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    build = commands.add_parser("build", help="build, prove and publish engines of a model")
+    _add_model(build)
+    build.add_argument("--generation", action="append", type=_generation, metavar="G")
+    build.add_argument("--kind", action="append", type=EngineKind, choices=list(EngineKind))
+    build.add_argument("--precision", action="append", type=Precision, choices=list(Precision))
+    prove = commands.add_parser("prove", help="prove a published engine on this machine")
+    prove.add_argument("target", metavar="DIGEST")
+    for command in (build, prove):
+        command.add_argument("--metrics-port", type=int, metavar="PORT")
+        command.add_argument("--num-threads", metavar="N")
+        command.add_argument("--benchmark-s", metavar="SECONDS")
+        command.add_argument("--benchmark-iterations", metavar="N")
+    export = commands.add_parser("export-graph", help="write the graph that a fallback compiles")
+    _add_model(export)
+    export.add_argument("--output", type=Path, metavar="FILE")
+    for command in (build, prove, export):
+        command.add_argument("--store-url", metavar="URL")
+        command.add_argument("--cache-dir", metavar="DIR")
+        command.add_argument("--json", action="store_true")
+    for name in ("build-one", "prove-one"):
+        child = commands.add_parser(name, help="a throw-away child of this compiler")
+        child.add_argument("--request", type=Path, required=True, metavar="FILE")
+        child.add_argument("--parent-pid", type=int, required=True, metavar="PID")
+    return parser
+
+
+def _add_model(command: argparse.ArgumentParser) -> None:
+    command.add_argument("target", metavar="MODEL")
+    command.add_argument("--version", type=int, metavar="N")
+
+
+def _generation(text: str) -> Generation:
+    try:
+        return Generation.parse(text)
+    except InvalidRequestError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error

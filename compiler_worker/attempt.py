@@ -1,0 +1,98 @@
+"""Keeps the account of one attempt to build a key: stages, seconds, last log lines."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from compiler_worker.process import ChildOutcome
+from compiler_worker.publish import now
+from compiler_worker.requests import ChildEvent, Stage
+from compiler_worker.workshop import Workshop
+from services.contracts.build_key import BuildKey
+from services.contracts.errors import BuildError, ProofError
+from services.contracts.manifest import BuildOutcome, BuildRecord, Proof, ProofOutcome
+from services.telemetry import catalog
+
+
+class Attempt:
+    """The account of one attempt; `record` makes the document that is kept."""
+
+    def __init__(self, key: BuildKey, workshop: Workshop) -> None:
+        self.key = key
+        self._workshop = workshop
+        self._started_at = now()
+        self._stage = Stage.OPEN
+        self._durations_s: dict[str, float] = {}
+        self._log_tail: tuple[str, ...] = ()
+
+    def tell(self, event: ChildEvent) -> None:
+        """Pass an event on to whoever watches."""
+        self._workshop.on_progress(self.key, event)
+
+    @contextmanager
+    def stage(self, stage: Stage) -> Iterator[None]:
+        """Enter a stage that this process does itself, and time it."""
+        self._stage = stage
+        self.tell(ChildEvent(stage=stage))
+        started = time.monotonic()
+        yield
+        self._durations_s[stage] = time.monotonic() - started
+        self.tell(ChildEvent(ended_stage=stage, duration_s=self._durations_s[stage]))
+
+    def result_of(self, outcome: ChildOutcome) -> bytes:
+        """The child's result document, its account taken over.
+
+        Raises:
+            ProofError: the child found that it has no reference to be trusted.
+            BuildError: it refused, crashed or passed its limits; has its last log lines.
+        """
+        self._stage = outcome.stage
+        self._durations_s |= outcome.durations_s
+        self._log_tail = outcome.log_tail
+        if outcome.result is not None:
+            return outcome.result
+        if outcome.error == ProofError.__name__:
+            raise ProofError(outcome.failure)
+        raise BuildError(outcome.failure, log_tail=outcome.log_tail)
+
+    def record(
+        self, outcome: BuildOutcome, *, reason: str = "", proof: Proof | None = None
+    ) -> BuildRecord:
+        """The record of this attempt; log lines are kept of what went wrong."""
+        is_good = outcome in (BuildOutcome.PROVEN, BuildOutcome.BUILT)
+        return BuildRecord(
+            key=self.key,
+            outcome=outcome,
+            stage=self._stage,
+            reason=reason,
+            log_tail=() if is_good else self._log_tail,
+            proof=proof,
+            stage_durations_s=self._durations_s,
+            started_at=self._started_at,
+        )
+
+
+def count_build(workshop: Workshop, record: BuildRecord) -> None:
+    """Record a build's outcome and the builder's seconds as metrics."""
+    labels = key_labels(record.key)
+    workshop.recorder.count(catalog.BUILDS, 1.0, **labels, outcome=record.outcome)
+    if Stage.BUILD in record.stage_durations_s:
+        seconds = record.stage_durations_s[Stage.BUILD]
+        workshop.recorder.observe(catalog.BUILD_DURATION, seconds, **labels)
+
+
+def count_proof(workshop: Workshop, key: BuildKey, proof: Proof) -> None:
+    """Record a proof's outcome and seconds as metrics."""
+    labels = key_labels(key)
+    workshop.recorder.count(catalog.PROOFS, 1.0, **labels, outcome=proof.outcome)
+    if proof.outcome is not ProofOutcome.NOT_RUN:
+        workshop.recorder.observe(catalog.PROOF_DURATION, proof.duration_s, **labels)
+
+
+def key_labels(key: BuildKey) -> dict[str, str]:
+    """The labels that all metrics of the compiler share."""
+    return {
+        "generation": key.generation,
+        "kind": key.kind.value,
+        "precision": key.precision.value,
+    }

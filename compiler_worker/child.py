@@ -1,0 +1,124 @@
+"""The inside of a throw-away process: one build or one proof, then it ends.
+
+Compilers crash, hang and leak. Here they can: the parent reads what happened and goes on.
+"""
+
+import ctypes
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from compiler_worker.memory import peak_resident_bytes
+from compiler_worker.requests import (
+    RESULT_FILE,
+    BuildRequest,
+    BuildResult,
+    ChildEvent,
+    ChildFailure,
+    Stage,
+)
+from services.contracts.document import Document
+from services.contracts.errors import BuildError, SmeltError
+
+logger = logging.getLogger(__name__)
+
+EXIT_FAILURE = 3
+_PR_SET_PDEATHSIG = 1
+
+
+class Events:
+    """Writes a child's progress, one JSON line per event."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    @classmethod
+    def on_stdout(cls) -> "Events":
+        """Take standard output for events alone; what others print there goes to the log."""
+        own = os.dup(sys.stdout.fileno())
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        return cls(os.fdopen(own, "w", buffering=1))
+
+    def line(self, text: str) -> None:
+        """Something to show to a person."""
+        self._write(ChildEvent(line=text))
+
+    @contextmanager
+    def stage(self, stage: Stage) -> Iterator[None]:
+        """Announce a stage and, when it ended well, its seconds."""
+        self._write(ChildEvent(stage=stage))
+        started = time.monotonic()
+        yield
+        self._write(ChildEvent(ended_stage=stage, duration_s=time.monotonic() - started))
+
+    def _write(self, event: ChildEvent) -> None:
+        self._stream.write(json.dumps(event.model_dump(mode="json")) + "\n")
+        self._stream.flush()
+
+
+def run_request(
+    request_path: Path, events: Events, task: Callable[[bytes, Events], Document]
+) -> int:
+    """Run one task on a request file and write its result beside it; the exit code.
+
+    0 means a result, EXIT_FAILURE a ChildFailure; any other code is a crash.
+    """
+    result_path = request_path.with_name(RESULT_FILE)
+    try:
+        result: Document = task(request_path.read_bytes(), events)
+    except SmeltError as error:
+        logger.info("%s: %s", type(error).__name__, error)
+        log_tail = error.log_tail if isinstance(error, BuildError) else ()
+        result = ChildFailure(error=type(error).__name__, message=str(error), log_tail=log_tail)
+        result_path.write_bytes(result.canonical_json())
+        return EXIT_FAILURE
+    result_path.write_bytes(result.canonical_json())
+    return 0
+
+
+def build_one(request_bytes: bytes, events: Events) -> BuildResult:
+    """Build one key; raises BuildError with the builder's words."""
+    from compiler_worker.builders.base import BuildPlan
+    from compiler_worker.builders.select import builder_for
+
+    request = BuildRequest.from_json(request_bytes)
+    limit_threads(request.num_threads)
+    plan = BuildPlan(
+        key=request.key,
+        master=request.master,
+        master_path=request.master_path,
+        recipe=request.recipe,
+    )
+    started = time.monotonic()
+    with events.stage(Stage.BUILD):
+        output = builder_for(request.key.kind).build(plan, request.workspace, events.line)
+    return BuildResult(
+        files=output.files,
+        needs_master=output.needs_master,
+        findings=output.findings,
+        duration_s=time.monotonic() - started,
+        peak_memory_bytes=peak_resident_bytes(),
+    )
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Have the kernel end this process when its parent dies, however it dies."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:  # it died before the kernel was asked
+        os._exit(EXIT_FAILURE)
+
+
+def limit_threads(num_threads: int) -> None:
+    """Tell the libraries that read it how many threads to use; 0 leaves it to them.
+
+    They read it when they are imported, so this comes before.
+    """
+    if num_threads:
+        os.environ["OMP_NUM_THREADS"] = str(num_threads)

@@ -1,0 +1,30 @@
+"""The devices of this machine, by platform: the CPU always, CUDA where there is one."""
+
+from services.contracts.errors import NotFoundError
+from services.contracts.hardware import DeviceFacts, Generation, Platform
+from services.engines.device_probe import probe_device
+
+Devices = dict[Platform, DeviceFacts]
+
+
+def local_devices() -> Devices:
+    """Facts of the CPU and of the first CUDA device."""
+    devices = {Platform.CPU: probe_device(Platform.CPU)}
+    try:
+        devices[Platform.CUDA] = probe_device(Platform.CUDA)
+    except NotFoundError:
+        return devices
+    return devices
+
+
+def main_device(devices: Devices) -> DeviceFacts:
+    """The device that a replica of this machine would serve on."""
+    return devices.get(Platform.CUDA) or devices[Platform.CPU]
+
+
+def device_that_runs(generation: Generation, devices: Devices) -> DeviceFacts | None:
+    """The local device that runs code of a generation; None when another machine must."""
+    device = devices.get(generation.platform)
+    if device is None or not generation.runs_on(device.parsed_generation):
+        return None
+    return device

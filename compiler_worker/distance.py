@@ -1,0 +1,170 @@
+"""Pure comparison of arrays: how far an output lies from its reference, and what is wrong.
+
+The proof of an engine and the tests of converters and engines use the same functions, so
+"equal" means one thing. Everything is computed in float64.
+
+Legend: s = samples (rows along the batch axis), n = all other elements,
+d = the last axis (the vector whose direction cosine compares).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from services.contracts.recipe import Tolerance
+from services.contracts.tensors import Array
+
+Float64 = NDArray[np.float64]
+
+# A vector this much shorter than the largest one has no meaningful direction or relative
+# error: it is measured against the largest.
+_VANISHING = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distance:
+    """Distances to a reference, the largest over the samples; see recipe.Tolerance."""
+
+    rel_l2: float = 0.0
+    max_abs: float = 0.0
+    cosine_distance: float = 0.0
+
+    def union(self, other: "Distance") -> "Distance":
+        """The larger of each."""
+        return Distance(
+            rel_l2=max(self.rel_l2, other.rel_l2),
+            max_abs=max(self.max_abs, other.max_abs),
+            cosine_distance=max(self.cosine_distance, other.cosine_distance),
+        )
+
+    def excess(self, allowed: Tolerance) -> str:
+        """Which bounds are broken, as "rel_l2 1.2e-02 found, 1.0e-05 allowed; ...", or ""."""
+        pairs = (
+            ("rel_l2", self.rel_l2, allowed.rel_l2),
+            ("max_abs", self.max_abs, allowed.max_abs),
+            ("cosine_distance", self.cosine_distance, allowed.cosine_distance),
+        )
+        broken = [(name, found, bound) for name, found, bound in pairs if not found <= bound]
+        return "; ".join(
+            f"{n} {found:.2e} found, {bound:.2e} allowed" for n, found, bound in broken
+        )
+
+
+INFINITELY_FAR = Distance(rel_l2=float("inf"), max_abs=float("inf"), cosine_distance=float("inf"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One output against its reference.
+
+    Attributes:
+        fault: "" when equal within the bounds, else what was found and what was allowed.
+    """
+
+    distance: Distance
+    fault: str
+
+
+def compare(
+    found: Array,
+    wanted: Array,
+    allowed: Tolerance,
+    *,
+    valid: Array | None = None,
+    has_batch_axis: bool = True,
+) -> Comparison:
+    """Compare an output with its reference.
+
+    Args:
+        found: the engine's output; its datatype must be the spec's, which the caller checks.
+        wanted: the reference of the same shape; float64 stands for every floating type.
+        allowed: bounds for floating outputs; all others must be equal in every element.
+        valid: mask over the leading axes, 0 where elements are not compared.
+        has_batch_axis: whether the first axis counts samples; else all is one sample.
+    """
+    if found.shape != wanted.shape:
+        fault = f"shape {list(found.shape)} found, {list(wanted.shape)} wanted"
+        return Comparison(distance=INFINITELY_FAR, fault=fault)
+    keep = _keep(valid, wanted)
+    if not _is_floating(wanted):
+        return _compare_exact(found, wanted, keep)
+    found_64, wanted_64 = found.astype(np.float64), wanted.astype(np.float64)
+    if fault := _non_finite_fault(found_64, wanted_64, keep):
+        return Comparison(distance=INFINITELY_FAR, fault=fault)
+    usable = keep & np.isfinite(wanted_64)
+    distance = _distance(
+        np.where(usable, found_64, 0.0), np.where(usable, wanted_64, 0.0), has_batch_axis
+    )
+    return Comparison(distance=distance, fault=distance.excess(allowed))
+
+
+def _is_floating(array: Array) -> bool:
+    # Extension types (bfloat16) report kind "V": whatever is no integer or bool is floating.
+    return array.dtype.kind not in "biu"
+
+
+def _keep(valid: Array | None, like: Array) -> NDArray[np.bool_]:
+    """Which elements are compared, in the shape of `like`."""
+    if valid is None:
+        return np.ones(like.shape, dtype=np.bool_)
+    mask = np.asarray(valid) != 0
+    return np.broadcast_to(mask.reshape(mask.shape + (1,) * (like.ndim - mask.ndim)), like.shape)
+
+
+def _compare_exact(found: Array, wanted: Array, keep: NDArray[np.bool_]) -> Comparison:
+    num_wrong = int(np.count_nonzero((found != wanted) & keep))
+    if not num_wrong:
+        return Comparison(distance=Distance(), fault="")
+    fault = f"{num_wrong} of {int(keep.sum())} elements differ, 0 allowed"
+    return Comparison(distance=INFINITELY_FAR, fault=fault)
+
+
+def _non_finite_fault(found: Float64, wanted: Float64, keep: NDArray[np.bool_]) -> str:
+    """NaN and Inf are right only where the reference has the very same."""
+    is_same = (found == wanted) | (np.isnan(found) & np.isnan(wanted))
+    is_odd = ~np.isfinite(found) | ~np.isfinite(wanted)
+    num_wrong = int(np.count_nonzero(is_odd & ~is_same & keep))
+    return f"{num_wrong} NaN or Inf values found, 0 allowed" if num_wrong else ""
+
+
+def _distance(found: Float64, wanted: Float64, has_batch_axis: bool) -> Distance:
+    if not wanted.size:
+        return Distance()
+    num_samples = wanted.shape[0] if has_batch_axis and wanted.ndim else 1
+    found_sn, wanted_sn = found.reshape(num_samples, -1), wanted.reshape(num_samples, -1)
+    error_sn = np.abs(found_sn - wanted_sn)
+    rel_l2_s = np.linalg.norm(error_sn, axis=1) / _scale(np.linalg.norm(wanted_sn, axis=1))
+    max_abs_s = error_sn.max(axis=1) / _scale(np.abs(wanted_sn).max(axis=1))
+    return Distance(
+        rel_l2=float(rel_l2_s.max()),
+        max_abs=float(max_abs_s.max()),
+        cosine_distance=_cosine_distance(found, wanted),
+    )
+
+
+def _scale(sizes: Any) -> Float64:
+    """Divisors without zeros: vanishing sizes count as a little of the largest, or as 1."""
+    largest = float(sizes.max())
+    scale: Float64 = np.maximum(sizes, _VANISHING * largest if largest else 1.0)
+    return scale
+
+
+def _cosine_distance(found: Float64, wanted: Float64) -> float:
+    if wanted.ndim == 0 or wanted.shape[-1] < 2:
+        return 0.0  # A single number has a sign but no direction.
+    found_nd, wanted_nd = (a.reshape(-1, a.shape[-1]) for a in (found, wanted))
+    sizes = np.linalg.norm(wanted_nd, axis=1)
+    has_direction = sizes > _VANISHING * sizes.max()
+    if not has_direction.any():
+        return 0.0
+    units = [_unit(vectors[has_direction]) for vectors in (found_nd, wanted_nd)]
+    # Half the squared chord is 1 - cosine, without the cancellation of computing it so.
+    return float((((units[0] - units[1]) ** 2).sum(axis=1) / 2).max())
+
+
+def _unit(vectors: Float64) -> Float64:
+    sizes = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit: Float64 = vectors / np.where(sizes > 0, sizes, 1.0)
+    return unit

@@ -1,0 +1,127 @@
+"""Runnable forms of a master that no engine shares code with: an fx graph, and ONNX Runtime."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from services.contracts.errors import ProofError
+from services.contracts.manifest import MasterRecord
+from services.contracts.tensors import Array
+from services.engines.toolchain import missing_reason
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Model(Protocol):
+    """Anything that computes all outputs from all inputs, by name; engines are models too."""
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Compute all outputs."""
+        ...
+
+
+class FxModel:
+    """The master as an uncompiled torch.fx graph: eager PyTorch, and the float64 reference."""
+
+    def __init__(
+        self, module: "torch.nn.Module", master: MasterRecord, *, device: str, is_double: bool
+    ) -> None:
+        self._module = module.to(device)
+        self._master = master
+        self._device = device
+        self._is_double = is_double
+
+    @classmethod
+    def open(
+        cls, master_path: Path, master: MasterRecord, *, device: str, is_double: bool = False
+    ) -> "FxModel":
+        """Import the master in float32, or with everything that is float32 in float64.
+
+        Raises:
+            UnsupportedGraphError: the importer has no exact translation of the graph.
+        """
+        import onnx
+        import torch
+
+        from compiler_worker.onnx_to_fx import graph_module_from_onnx
+
+        dtype = torch.float64 if is_double else torch.float32
+        module = graph_module_from_onnx(onnx.load(master_path), float_dtype=dtype)
+        return cls(module, master, device=device, is_double=is_double)
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Compute all outputs; float32 ones come as float64 from a float64 import.
+
+        Raises:
+            ProofError: PyTorch failed; its words are in the message.
+        """
+        import torch
+
+        from services.engines.torch_arrays import array_from_tensor
+
+        specs = self._master.inputs
+        with torch.inference_mode():
+            arguments = [self._tensor(inputs[spec.name]) for spec in specs]
+            try:
+                outputs = self._module(*arguments)
+            except (RuntimeError, IndexError, ValueError, TypeError) as error:
+                shapes = {spec.name: list(inputs[spec.name].shape) for spec in specs}
+                raise ProofError(f"eager run of the master at {shapes} failed: {error}") from error
+            names = (spec.name for spec in self._master.outputs)
+            return dict(zip(names, map(array_from_tensor, outputs), strict=True))
+
+    def _tensor(self, array: Array) -> "torch.Tensor":
+        from services.engines.torch_arrays import tensor_from_array
+
+        if self._is_double and array.dtype == np.float32:
+            array = array.astype(np.float64)
+        return tensor_from_array(array).to(self._device)
+
+
+class OrtModel:
+    """The master in ONNX Runtime on the CPU, without graph optimisations."""
+
+    def __init__(self, session: Any, master: MasterRecord) -> None:
+        self._session = session
+        self._master = master
+
+    @classmethod
+    def open(cls, master_path: Path, master: MasterRecord, *, num_threads: int = 0) -> "OrtModel":
+        """Load the master.
+
+        Raises:
+            ProofError: ONNX Runtime is not installed or refuses the graph; its words are in
+                the message.
+        """
+        if reason := missing_reason("onnxruntime"):
+            raise ProofError(reason)
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        # As plain as it gets: its optimised graph may be the very engine under proof.
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.intra_op_num_threads = num_threads
+        options.log_severity_level = 3
+        try:
+            session = onnxruntime.InferenceSession(
+                str(master_path), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # its exceptions share no base below Exception
+            raise ProofError(f"ONNX Runtime refuses the master: {error}") from error
+        return cls(session, master)
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Compute all outputs.
+
+        Raises:
+            ProofError: ONNX Runtime failed; its words are in the message.
+        """
+        names = [spec.name for spec in self._master.outputs]
+        try:
+            outputs = self._session.run(names, dict(inputs))
+        except Exception as error:  # its exceptions share no base below Exception
+            raise ProofError(f"ONNX Runtime run of the master failed: {error}") from error
+        return dict(zip(names, outputs, strict=True))

@@ -1,0 +1,179 @@
+"""The build, one line per step: read `_run_steps` from top to bottom.
+
+open master → plan keys → for each key, in throw-away processes: build, prove, benchmark →
+publish → record. Announcing is the caller's. A published key is up to date: keys name
+everything that changes an engine, so building it again could give no other one.
+"""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from compiler_worker.attempt import Attempt, count_build, count_proof
+from compiler_worker.devices import device_that_runs, main_device
+from compiler_worker.plan import BuildTable, Wanted, plan_builds
+from compiler_worker.process import run_child
+from compiler_worker.proving import ProofJob, prove_in_child, prove_published
+from compiler_worker.publish import engine_folder, engine_manifest, proof_not_run
+from compiler_worker.requests import BuildRequest, BuildResult, Stage
+from compiler_worker.workshop import MASTER_FILE, Workshop, work_folder
+from services.contracts.build_key import BuildKey
+from services.contracts.errors import AlreadyPublishedError, NotFoundError, SmeltError
+from services.contracts.hardware import Generation
+from services.contracts.manifest import (
+    BuildOutcome,
+    BuildRecord,
+    EngineManifest,
+    ModelVersion,
+    Proof,
+    ProofOutcome,
+    PublishedEngine,
+)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildReport:
+    """What became of everything that was wanted.
+
+    Attributes:
+        table: planned and skipped combinations.
+        records: one for each attempt of this run.
+        up_to_date: engines that were published before.
+    """
+
+    table: BuildTable
+    records: tuple[BuildRecord, ...]
+    up_to_date: tuple[PublishedEngine, ...]
+
+    @property
+    def is_success(self) -> bool:
+        """Whether no attempt failed; an engine that is built but unproven is no failure."""
+        good = (BuildOutcome.PROVEN, BuildOutcome.BUILT)
+        return all(record.outcome in good for record in self.records)
+
+
+def build_model(version: ModelVersion, wanted: Wanted, workshop: Workshop) -> BuildReport:
+    """Build, prove and publish every engine of a model version that this machine can build.
+
+    One failure does not stop the others: it stands in its record.
+    """
+    table = plan_builds(version, wanted, workshop.devices)
+    records: list[BuildRecord] = []
+    up_to_date: list[PublishedEngine] = []
+    for key in table.planned:
+        published = _published(key, workshop)
+        if published is None:
+            records.append(run_build(version, key, workshop))
+        else:
+            up_to_date.append(_proven_if_it_can_be(published, version, workshop))
+    return BuildReport(table=table, records=tuple(records), up_to_date=tuple(up_to_date))
+
+
+def run_build(version: ModelVersion, key: BuildKey, workshop: Workshop) -> BuildRecord:
+    """Make one attempt to build one key, and keep its record.
+
+    Raises:
+        StoreError: the record itself could not be stored.
+    """
+    attempt = Attempt(key, workshop)
+    try:
+        with work_folder(workshop, key) as folder:
+            record = _run_steps(attempt, version, workshop, folder)
+    except SmeltError as error:
+        record = attempt.record(BuildOutcome.FAILED, reason=str(error))
+    logger.info("build of %s %s: %s %s", key.kind, key.generation, record.outcome, record.reason)
+    count_build(workshop, record)
+    workshop.registry.record_build(record)
+    return record
+
+
+def _run_steps(
+    attempt: Attempt, version: ModelVersion, workshop: Workshop, folder: Path
+) -> BuildRecord:
+    with attempt.stage(Stage.OPEN):
+        master_path = workshop.registry.materialise_master(version.master) / MASTER_FILE
+    built, peak_bytes = _build_in_child(attempt, version, master_path, workshop, folder)
+    manifest = engine_manifest(attempt.key, version.master, built, peak_bytes)
+    engine_dir = engine_folder(built.files, folder / "engine")
+    proof = _proof(attempt, manifest, engine_dir, version, workshop, folder)
+    if proof.outcome is ProofOutcome.FAILED:
+        return attempt.record(BuildOutcome.PROOF_FAILED, reason=proof.reason, proof=proof)
+    with attempt.stage(Stage.PUBLISH):
+        is_ours = _publish(manifest, engine_dir, proof, workshop)
+    is_proven = proof.outcome is ProofOutcome.PASSED
+    return attempt.record(
+        BuildOutcome.PROVEN if is_proven else BuildOutcome.BUILT,
+        reason="" if is_ours else "another worker published this key first; its engine counts",
+        proof=proof,
+    )
+
+
+def _build_in_child(
+    attempt: Attempt, version: ModelVersion, master_path: Path, workshop: Workshop, folder: Path
+) -> tuple[BuildResult, int]:
+    """What the builder made, and the most memory that it and its own children held."""
+    (folder / "build").mkdir()
+    (folder / "files").mkdir()
+    request = BuildRequest(
+        key=attempt.key,
+        master=version.master,
+        master_path=master_path,
+        recipe=version.recipe,
+        workspace=folder / "files",
+        num_threads=workshop.settings.num_threads,
+    )
+    outcome = run_child(
+        "build-one", request, folder / "build", Stage.BUILD, workshop.build_limits, attempt.tell
+    )
+    return BuildResult.from_json(attempt.result_of(outcome)), outcome.peak_memory_bytes
+
+
+def _proof(
+    attempt: Attempt,
+    manifest: EngineManifest,
+    engine_dir: Path,
+    version: ModelVersion,
+    workshop: Workshop,
+    folder: Path,
+) -> Proof:
+    """Prove on the device that runs the engine; without one, say which device is needed."""
+    device = device_that_runs(Generation.parse(attempt.key.generation), workshop.devices)
+    if device is None:
+        proof = proof_not_run(attempt.key, main_device(workshop.devices))
+    else:
+        job = ProofJob(manifest=manifest, engine_dir=engine_dir, version=version, device=device)
+        proof = Proof.from_json(
+            attempt.result_of(prove_in_child(job, workshop, folder, attempt.tell))
+        )
+    count_proof(workshop, attempt.key, proof)
+    return proof
+
+
+def _publish(manifest: EngineManifest, engine_dir: Path, proof: Proof, workshop: Workshop) -> bool:
+    """Publish what was proven, byte for byte; False when the key was taken meanwhile."""
+    files = {name: engine_dir / name for name in manifest.files}
+    try:
+        workshop.registry.publish_engine(manifest, files, proof)
+    except AlreadyPublishedError:
+        return False
+    return True
+
+
+def _published(key: BuildKey, workshop: Workshop) -> PublishedEngine | None:
+    try:
+        return workshop.registry.engine(key.digest())
+    except NotFoundError:
+        return None
+
+
+def _proven_if_it_can_be(
+    engine: PublishedEngine, version: ModelVersion, workshop: Workshop
+) -> PublishedEngine:
+    """Prove an engine that came here unproven and runs on a device of this machine."""
+    generation = Generation.parse(engine.manifest.key.generation)
+    is_provable = device_that_runs(generation, workshop.devices) is not None
+    if engine.proof.outcome is ProofOutcome.NOT_RUN and is_provable:
+        return prove_published(engine.digest, workshop, version)
+    return engine

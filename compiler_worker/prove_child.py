@@ -1,0 +1,189 @@
+"""The inside of a proof: load the engine as a replica would, judge it, then time it."""
+
+import logging
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from compiler_worker.benchmark import BenchmarkLimits, benchmark
+from compiler_worker.child import Events
+from compiler_worker.memory import memory_growth
+from compiler_worker.models import FxModel, Model
+from compiler_worker.prove import Claim, Verdict, judge
+from compiler_worker.reference import Reference, open_eager, open_reference
+from compiler_worker.requests import ProofRequest, Stage
+from compiler_worker.sampling import Sample, draw_sample, timed_sizes
+from services.contracts.errors import EngineError
+from services.contracts.hardware import Platform
+from services.contracts.manifest import Proof, ProofOutcome, Timing
+from services.contracts.tensors import Array
+from services.engines.base import Engine, LoadSpec
+from services.engines.loader import engine_class
+
+
+def prove_one(request_bytes: bytes, events: Events) -> Proof:
+    """Prove one engine.
+
+    Raises:
+        ProofError: there is no reference to be trusted; says nothing about the engine.
+    """
+    request = ProofRequest.from_json(request_bytes)
+    started = time.monotonic()
+    proof = _Proving(request, events).run()
+    return proof.model_copy(update={"duration_s": time.monotonic() - started})
+
+
+class _Proving:
+    """State of one proof."""
+
+    def __init__(self, request: ProofRequest, events: Events) -> None:
+        self._request = request
+        self._events = events
+        self._platform = request.device.parsed_generation.platform
+        self._torch_device = "cuda" if self._platform is Platform.CUDA else "cpu"
+        self._findings: list[str] = []
+
+    def run(self) -> Proof:
+        """Load, judge, and time what passed."""
+        _prepare_torch(self._request.num_threads)
+        with self._events.stage(Stage.PROVE):
+            self._events.line("loading the engine")
+            try:
+                # The engine first: memory is measured before anything else has grown.
+                with memory_growth(self._platform) as engine_growth:
+                    engine = self._loaded()
+                    engine.run(self._timed()[-1].inputs)
+            except EngineError as error:
+                return self._proof(Verdict(reason=f"the engine failed: {error}"), "")
+            with memory_growth(self._platform) as eager_growth:
+                eager = self._opened_eager()
+            reference = self._opened_reference(eager)
+            self._events.line(f"comparing with {reference.name}")
+            verdict = judge(engine, reference, self._claim(), self._events.line)
+        timings = () if verdict.reason else self._timings(engine, reference)
+        engine.close()
+        return self._proof(verdict, reference.name, timings).model_copy(
+            update={
+                "peak_memory_bytes": engine_growth.num_bytes,
+                "eager_peak_memory_bytes": eager_growth.num_bytes,
+            }
+        )
+
+    def _loaded(self) -> Engine:
+        request = self._request
+        spec = LoadSpec(
+            manifest=request.manifest,
+            master=request.master,
+            directory=request.engine_dir,
+            master_path=request.master_path,
+            device=request.device,
+            num_threads=request.num_threads,
+        )
+        with _warnings_into(self._findings):
+            return engine_class(request.manifest.key.kind).load(spec)
+
+    def _opened_eager(self) -> FxModel | str:
+        request = self._request
+        eager = open_eager(request.master_path, request.master, self._torch_device)
+        if isinstance(eager, FxModel):
+            eager.run(self._timed()[-1].inputs)
+        return eager
+
+    def _opened_reference(self, eager: FxModel | str) -> Reference:
+        return open_reference(
+            self._request.master_path,
+            self._request.master,
+            eager,
+            self._request.cache_dir,
+            device=self._torch_device,
+            num_threads=self._request.num_threads,
+        )
+
+    def _claim(self) -> Claim:
+        request = self._request
+        return Claim(
+            master=request.master,
+            recipe=request.recipe,
+            precision=request.manifest.key.precision,
+            buckets=request.manifest.buckets,
+            samples=_read_samples(request.samples_path),
+        )
+
+    def _timed(self) -> list[Sample]:
+        request = self._request
+        return [
+            draw_sample(request.master, request.recipe, bucket, sizes)
+            for bucket in request.manifest.buckets
+            for sizes in timed_sizes(bucket)
+        ]
+
+    def _timings(self, engine: Model, reference: Reference) -> tuple[Timing, ...]:
+        with self._events.stage(Stage.BENCHMARK):
+            self._events.line("timing beside eager")
+            limits = BenchmarkLimits(
+                seconds_per_side=self._request.benchmark_s,
+                min_iterations=self._request.benchmark_iterations,
+            )
+            recipe = self._request.recipe
+            return benchmark(engine, reference.baseline, self._timed(), recipe, limits)
+
+    def _proof(self, verdict: Verdict, reference: str, timings: tuple[Timing, ...] = ()) -> Proof:
+        return Proof(
+            outcome=ProofOutcome.FAILED if verdict.reason else ProofOutcome.PASSED,
+            reason=verdict.reason,
+            reference=reference,
+            device=self._request.device,
+            checks=verdict.checks,
+            tasks=verdict.tasks,
+            timings=timings,
+            findings=tuple(self._findings),
+            created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        )
+
+
+def _prepare_torch(num_threads: int) -> None:
+    import torch
+
+    if num_threads:
+        torch.set_num_threads(num_threads)
+    # Eager's own error sets the bound for fp32 engines: it must be fp32 throughout.
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+
+
+def _read_samples(path: Path | None) -> dict[str, Array] | None:
+    if path is None:
+        return None
+    with np.load(path) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+class _Collector(logging.Handler):
+    """Collects warnings that libraries log."""
+
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._lines = lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the message."""
+        self._lines.append(record.getMessage())
+
+
+@contextmanager
+def _warnings_into(lines: list[str]) -> Iterator[None]:
+    """Collect Python warnings and logged warnings of the block, word for word."""
+    collector = _Collector(lines)
+    logging.getLogger().addHandler(collector)
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("default")
+            yield
+        lines.extend(str(warning.message) for warning in caught)
+    finally:
+        logging.getLogger().removeHandler(collector)

@@ -1,0 +1,106 @@
+"""Proofs in throw-away processes: of an engine just built, or of a published one."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from compiler_worker.attempt import count_proof
+from compiler_worker.devices import device_that_runs, main_device
+from compiler_worker.process import ChildOutcome, OnEvent, run_child
+from compiler_worker.publish import failed_proof
+from compiler_worker.requests import ProofRequest, Stage
+from compiler_worker.workshop import MASTER_FILE, Workshop, work_folder
+from services.contracts.errors import EngineIncompatibleError, NotFoundError, ProofError
+from services.contracts.hardware import DeviceFacts, Generation
+from services.contracts.manifest import EngineManifest, ModelVersion, Proof, PublishedEngine
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProofJob:
+    """One engine to prove on one local device, against the master and recipe of a version."""
+
+    manifest: EngineManifest
+    engine_dir: Path
+    version: ModelVersion
+    device: DeviceFacts
+
+
+def prove_in_child(
+    job: ProofJob, workshop: Workshop, folder: Path, on_event: OnEvent
+) -> ChildOutcome:
+    """Prove and time an engine; the result document is a Proof."""
+    place = folder / "proof"
+    place.mkdir()
+    registry, settings, version = workshop.registry, workshop.settings, job.version
+    samples = version.samples
+    request = ProofRequest(
+        manifest=job.manifest,
+        master=version.master,
+        master_path=registry.materialise_master(version.master) / MASTER_FILE,
+        recipe=version.recipe,
+        engine_dir=job.engine_dir,
+        samples_path=registry.materialise_samples(samples) if samples else None,
+        device=job.device,
+        cache_dir=settings.cache_dir.absolute(),
+        num_threads=settings.num_threads,
+        benchmark_s=settings.benchmark_s,
+        benchmark_iterations=settings.benchmark_iterations,
+    )
+    return run_child("prove-one", request, place, Stage.PROVE, workshop.proof_limits, on_event)
+
+
+def prove_published(
+    digest: str, workshop: Workshop, version: ModelVersion | None = None
+) -> PublishedEngine:
+    """Prove a published engine on this machine's device and add the proof as a revision.
+
+    Args:
+        digest: of the engine, or a prefix of it that names only one.
+        workshop: what all builds of this worker share.
+        version: whose recipe says what is equal; by default the newest of the same master.
+
+    Raises:
+        NotFoundError: no such engine, or no model version has its master.
+        EngineIncompatibleError: no device of this machine runs it; says which is needed.
+        ProofError: there is no reference to be trusted; the engine keeps its proof.
+    """
+    engine = workshop.registry.engine(digest)
+    key = engine.manifest.key
+    device = device_that_runs(Generation.parse(key.generation), workshop.devices)
+    if device is None:
+        raise EngineIncompatibleError(
+            f"engine {engine.digest[:12]} was built for {key.generation}, this machine has "
+            f"{main_device(workshop.devices).generation}: prove it on a {key.generation} device"
+        )
+    job = ProofJob(
+        manifest=engine.manifest,
+        engine_dir=workshop.registry.materialise_engine(engine),
+        version=version or _version_of(key.master_digest, workshop),
+        device=device,
+    )
+    with work_folder(workshop, key) as folder:
+        outcome = prove_in_child(job, workshop, folder, lambda e: workshop.on_progress(key, e))
+    proof = _proof_of(outcome, device)
+    count_proof(workshop, key, proof)
+    return workshop.registry.add_proof(engine.digest, proof)
+
+
+def _proof_of(outcome: ChildOutcome, device: DeviceFacts) -> Proof:
+    if outcome.result is not None:
+        return Proof.from_json(outcome.result)
+    if outcome.error:  # the child could still speak: it has no fault with the engine
+        raise ProofError(outcome.failure)
+    return failed_proof(outcome.failure, device)
+
+
+def _version_of(master_digest: str, workshop: Workshop) -> ModelVersion:
+    """The newest model version of a master."""
+    registry = workshop.registry
+    matches = [
+        version
+        for name in registry.model_names()
+        for version in registry.versions(name)
+        if version.master.digest == master_digest
+    ]
+    if not matches:
+        raise NotFoundError(f"no model version has the master {master_digest}")
+    return max(matches, key=lambda version: version.created_at)

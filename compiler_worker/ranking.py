@@ -1,0 +1,148 @@
+"""Top-k rank agreement: does an embedding still find the neighbours that it should?
+
+Legend: N = samples, Q = queries, C = candidates, D = embedding, k = top_k.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler_worker.models import Model
+from services.contracts.errors import InvalidRequestError
+from services.contracts.manifest import MasterRecord, TaskCheck
+from services.contracts.recipe import Bucket, RankingTask, Recipe, Tolerance
+from services.contracts.tensors import Array
+
+Float64 = NDArray[np.float64]
+
+
+def rank_agreement(
+    found_nd: Array, wanted_nd: Array, task: RankingTask, allowed: Tolerance
+) -> TaskCheck:
+    """Mean overlap of the engine's top k with the reference's, ties counted as kept.
+
+    A candidate is a tie when its reference score lies within twice the largest score error
+    of the k-th. That error counts only up to what `allowed` would explain: a broken engine
+    must not be excused by the size of its own errors.
+    """
+    found_qc, wanted_qc = (_scores(array, task.num_queries) for array in (found_nd, wanted_nd))
+    top_k = min(task.top_k, wanted_qc.shape[1])
+    error = float(np.abs(found_qc - wanted_qc).max())
+    # Two unit vectors, each off by r, have a dot product that is off by at most 2r + r*r.
+    margin = 2 * min(error, 2 * allowed.rel_l2 + allowed.rel_l2**2)
+    kth_q = np.sort(wanted_qc, axis=1)[:, -top_k]
+    best_qk = np.argsort(-found_qc, axis=1, kind="stable")[:, :top_k]
+    is_kept_qk = np.take_along_axis(wanted_qc, best_qk, axis=1) >= kth_q[:, np.newaxis] - margin
+    overlap = float(is_kept_qk.mean())
+    return TaskCheck(
+        name=f"top{top_k}_overlap:{task.output}",
+        value=overlap,
+        bound=task.min_overlap,
+        is_passed=overlap >= task.min_overlap,
+        detail=f"{len(kth_q)} queries, {wanted_qc.shape[1]} candidates, score error {error:.1e}, "
+        f"tie margin {margin:.1e}",
+    )
+
+
+def check_ranking(
+    engine: Model,
+    reference: Model,
+    samples: Mapping[str, Array],
+    master: MasterRecord,
+    recipe: Recipe,
+    buckets: Sequence[Bucket],
+    allowed: Tolerance,
+) -> TaskCheck:
+    """Run the real samples through engine and reference, and compare the rankings.
+
+    Raises:
+        InvalidRequestError: samples do not fit the model or its buckets, or the recipe names
+            an output that is no embedding.
+    """
+    task = recipe.ranking
+    assert task is not None
+    _require_embedding(task, master)
+    chunks = list(_chunks(samples, master, recipe, buckets))
+    found, wanted = (
+        np.concatenate([model.run(inputs)[task.output][:rows] for inputs, rows in chunks])
+        for model in (engine, reference)
+    )
+    if len(wanted) <= task.num_queries:
+        raise InvalidRequestError(
+            f"ranking: {len(wanted)} samples are too few for {task.num_queries} queries and their "
+            "candidates; bring more samples or lower ranking.num_queries"
+        )
+    return rank_agreement(found, wanted, task, allowed)
+
+
+def _scores(embedding_nd: Array, num_queries: int) -> Float64:
+    """Cosine of the first samples with each of the others."""
+    vectors_nd = embedding_nd.astype(np.float64)
+    sizes = np.linalg.norm(vectors_nd, axis=1, keepdims=True)
+    units_nd = vectors_nd / np.where(sizes > 0, sizes, 1.0)
+    scores_qc: Float64 = units_nd[:num_queries] @ units_nd[num_queries:].T
+    return scores_qc
+
+
+def _require_embedding(task: RankingTask, master: MasterRecord) -> None:
+    ranks = {spec.name: len(spec.shape) for spec in master.outputs}
+    if ranks.get(task.output) != 2:
+        raise InvalidRequestError(
+            f"ranking.output '{task.output}': expected an output [batch, D]; the model has "
+            + ", ".join(f"{spec.name} {list(spec.shape)}" for spec in master.outputs)
+        )
+
+
+def _chunks(
+    samples: Mapping[str, Array], master: MasterRecord, recipe: Recipe, buckets: Sequence[Bucket]
+) -> list[tuple[dict[str, Array], int]]:
+    """Inputs that fit a bucket, and how many rows of each are samples and not filling."""
+    arrays = _checked(samples, master)
+    batch = recipe.batching.batch_dim
+    sizes = {
+        dim: size
+        for spec in master.inputs
+        for dim, size in zip(spec.shape, arrays[spec.name].shape, strict=True)
+        if isinstance(dim, str) and dim != batch
+    }
+    low, high = _batch_range(sizes, batch, master, buckets)
+    num_samples = len(next(iter(arrays.values())))
+    chunks = []
+    for start in range(0, num_samples, high):
+        rows = min(high, num_samples - start)
+        # The last chunk may be too short for the bucket: its last row is repeated.
+        index = np.minimum(np.arange(start, start + max(rows, low)), num_samples - 1)
+        chunks.append(({name: array[index] for name, array in arrays.items()}, rows))
+    return chunks
+
+
+def _checked(samples: Mapping[str, Array], master: MasterRecord) -> dict[str, Array]:
+    missing = [spec.name for spec in master.inputs if spec.name not in samples]
+    if missing:
+        raise InvalidRequestError(f"samples lack input '{missing[0]}'; found {sorted(samples)}")
+    arrays = {spec.name: samples[spec.name] for spec in master.inputs}
+    if len({array.shape[0] for array in arrays.values()}) != 1:
+        shapes = {name: list(array.shape) for name, array in arrays.items()}
+        raise InvalidRequestError(f"samples: expected equal leading dimensions, found {shapes}")
+    for spec in master.inputs:
+        spec.check(arrays[spec.name])
+    return arrays
+
+
+def _batch_range(
+    sizes: Mapping[str, int], batch: str | None, master: MasterRecord, buckets: Sequence[Bucket]
+) -> tuple[int, int]:
+    """Least and most rows of one run, of the first bucket that holds the other sizes."""
+    leading = {spec.shape[0] for spec in master.inputs if spec.shape}
+    if leading != {batch} or batch is None:
+        raise InvalidRequestError(
+            f"ranking needs inputs whose first dimension is batching.batch_dim '{batch}', "
+            f"found {sorted(map(str, leading))}"
+        )
+    for bucket in buckets:
+        others = {name: r for name, r in bucket.dims.items() if name != batch}
+        if all(r.min <= sizes[name] <= r.max for name, r in others.items()):
+            return bucket.dims[batch].min, bucket.dims[batch].max
+    known = ", ".join(bucket.label for bucket in buckets)
+    raise InvalidRequestError(f"samples of {dict(sizes)} fit none of the buckets {known}")

@@ -1,0 +1,87 @@
+"""Reference outputs, kept on disk: the engines of one master are all compared with the same.
+
+An entry is named by a digest over the model's identity and the very bytes of the inputs,
+so it can be missing but never stale.
+"""
+
+import hashlib
+import logging
+import os
+import tempfile
+import zipfile
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from compiler_worker.models import Model
+from services.contracts.tensors import Array, bytes_from_array
+
+logger = logging.getLogger(__name__)
+
+# Larger results cost more to keep than to compute again.
+_MAX_ENTRY_BYTES = 32 * 2**20
+
+
+class CachedModel:
+    """A model whose outputs are read from disk when they were computed before."""
+
+    def __init__(self, identity: str, open_model: Callable[[], Model], directory: Path) -> None:
+        """Keep outputs below `directory`; the model is opened when it is first needed.
+
+        `identity` names everything but the inputs that the outputs depend on.
+        """
+        self._identity = identity
+        self._open_model = open_model
+        self._directory = directory
+
+    @cached_property
+    def _model(self) -> Model:
+        return self._open_model()
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Outputs from disk or from the model; raises what opening or running it raises."""
+        path = self._directory / f"{_digest(self._identity, inputs)}.npz"
+        kept = _read(path)
+        if kept is not None:
+            return kept
+        outputs = self._model.run(inputs)
+        if _is_worth_keeping(outputs):
+            _write(path, outputs)
+        return outputs
+
+
+def _digest(identity: str, inputs: Mapping[str, Array]) -> str:
+    hasher = hashlib.sha256(identity.encode())
+    for name, array in sorted(inputs.items()):
+        hasher.update(f"\n{name} {array.dtype} {list(array.shape)}\n".encode())
+        hasher.update(bytes_from_array(array))
+    return hasher.hexdigest()
+
+
+def _read(path: Path) -> dict[str, Array] | None:
+    try:
+        # numpy leaves a file that it cannot read open, so it gets an open one.
+        with path.open("rb") as file, np.load(file) as archive:
+            return {name: archive[name] for name in archive.files}
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        logger.warning("kept reference %s is damaged (%s); it is computed again", path, error)
+        return None
+
+
+def _is_worth_keeping(outputs: Mapping[str, Array]) -> bool:
+    # numpy's files do not know extension types such as bfloat16 (kind "V").
+    is_plain = all(array.dtype.kind in "fiub" for array in outputs.values())
+    return is_plain and sum(array.nbytes for array in outputs.values()) <= _MAX_ENTRY_BYTES
+
+
+def _write(path: Path, outputs: Mapping[str, Array]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-", suffix=".npz")
+    with os.fdopen(handle, "wb") as file:
+        np.savez(file, allow_pickle=False, **outputs)
+    # Two children may compute the same: the later rename puts equal bytes in place.
+    Path(temporary).replace(path)

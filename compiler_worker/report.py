@@ -1,0 +1,60 @@
+"""What a build did, in lines for people and in one document for programs."""
+
+from typing import Any
+
+from compiler_worker.pipeline import BuildReport
+from services.contracts.build_key import BuildKey
+from services.contracts.manifest import BuildRecord, Proof, PublishedEngine
+from services.contracts.selection import mean_speedup
+
+
+def report_document(report: BuildReport) -> dict[str, Any]:
+    """Everything, as plain data."""
+    return {
+        "records": [record.model_dump(mode="json") for record in report.records],
+        "up_to_date": [engine_document(engine) for engine in report.up_to_date],
+        "skipped": [dict(vars(skipped)) for skipped in report.table.skipped],
+    }
+
+
+def report_lines(report: BuildReport) -> list[str]:
+    """One line per engine or reason."""
+    return [
+        *(_record_line(record) for record in report.records),
+        *(engine_line(engine) for engine in report.up_to_date),
+        *(
+            f"{_what(s.generation, s.kind, s.precision)} skipped: {s.reason}"
+            for s in report.table.skipped
+        ),
+    ]
+
+
+def engine_document(engine: PublishedEngine) -> dict[str, Any]:
+    """A published engine as plain data."""
+    return engine.model_dump(mode="json")
+
+
+def engine_line(engine: PublishedEngine) -> str:
+    """One line about a published engine."""
+    speedup = mean_speedup(engine)
+    proof = _proof_words(engine.proof) + (f", {speedup:.2f} x eager" if speedup else "")
+    return f"{_key_words(engine.manifest.key)} {engine.digest[:12]} {proof}"
+
+
+def _record_line(record: BuildRecord) -> str:
+    seconds = sum(record.stage_durations_s.values())
+    reason = f": {record.reason}" if record.reason else ""
+    digest = record.key.digest()[:12]
+    return f"{_key_words(record.key)} {digest} {record.outcome} in {seconds:.1f} s{reason}"
+
+
+def _proof_words(proof: Proof) -> str:
+    return f"{proof.outcome}: {proof.reason}" if proof.reason else proof.outcome.value
+
+
+def _key_words(key: BuildKey) -> str:
+    return _what(key.generation, key.kind, key.precision)
+
+
+def _what(generation: str, kind: str, precision: str) -> str:
+    return f"{generation:<24} {kind:<12} {precision}"

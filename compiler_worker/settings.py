@@ -1,0 +1,53 @@
+"""Settings of the compiler, read once in `__main__` and passed down."""
+
+from pathlib import Path
+from typing import Final
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from services.contracts.errors import InvalidRequestError
+
+PREFIX: Final = "SMELT_"
+
+
+class CompilerSettings(BaseSettings):
+    """Environment variables with the prefix SMELT_, or keyword arguments.
+
+    Attributes:
+        store_url: artifact store: a folder, or s3://, gs://, az://.
+        cache_dir: local copies of masters and engines, reference outputs, workspaces.
+        build_time_limit_s: a build that takes longer is ended and recorded as failed.
+        proof_time_limit_s: as the other, for a proof with its benchmark.
+        memory_limit_gib: resident memory of a build or proof with all its children.
+        num_threads: threads of CPU engines and of eager; 0 leaves it to each library.
+        benchmark_s: seconds for which each side is timed at each shape.
+        benchmark_iterations: calls of each side that are timed at least.
+        log_level: least level that is logged.
+    """
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True)
+
+    store_url: str = ".smelt/store"
+    cache_dir: Path = Path(".smelt/cache")
+    build_time_limit_s: float = Field(default=1800.0, gt=0)
+    proof_time_limit_s: float = Field(default=1800.0, gt=0)
+    memory_limit_gib: float = Field(default=64.0, gt=0)
+    num_threads: int = Field(default=0, ge=0)
+    benchmark_s: float = Field(default=0.5, ge=0)
+    benchmark_iterations: int = Field(default=10, ge=1)
+    log_level: str = Field(default="INFO", pattern="(?i)^(debug|info|warning|error)$")
+
+
+def settings_from_environment(**given: object) -> CompilerSettings:
+    """Read the settings; `given` wins over the environment.
+
+    Raises:
+        InvalidRequestError: a value is wrong; says key, value and what was expected.
+    """
+    try:
+        return CompilerSettings(**given)  # type: ignore[arg-type]
+    except ValidationError as error:
+        fault = error.errors()[0]
+        key = PREFIX + "_".join(str(part) for part in fault["loc"]).upper()
+        raise InvalidRequestError(f"{key}: got {fault['input']!r}: {fault['msg']}") from error

@@ -1,0 +1,59 @@
+"""Opens what a compiler process works with: store, devices, metrics, progress."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from compiler_worker.requests import ChildEvent
+from compiler_worker.settings import CompilerSettings
+from compiler_worker.workshop import Workshop, ignore_progress
+from services.contracts.build_key import BuildKey
+from services.contracts.object_store import open_store
+from services.contracts.registry import Registry
+from services.telemetry.catalog import COMPILER_METRICS
+from services.telemetry.logs import configure_logging
+from services.telemetry.recorder import NullRecorder
+
+
+def opened_registry(settings: CompilerSettings) -> Registry:
+    """The registry on the settings' store; raises UnsafeStoreError when the store lies."""
+    return Registry(open_store(settings.store_url), settings.cache_dir)
+
+
+@contextmanager
+def opened_workshop(
+    settings: CompilerSettings, metrics_port: int | None, *, is_quiet: bool
+) -> Iterator[Workshop]:
+    """A workshop for one command, with a /metrics endpoint while it works if asked for."""
+    configure_logging("compiler", settings.log_level)
+    progress = ignore_progress if is_quiet else _print_progress
+    registry = opened_registry(settings)
+    if metrics_port is None:
+        recorder = NullRecorder()
+        yield Workshop(
+            registry=registry, settings=settings, recorder=recorder, on_progress=progress
+        )
+        return
+    from prometheus_client import CollectorRegistry
+
+    from services.telemetry.prometheus_recorder import PrometheusRecorder, serve_metrics
+
+    collectors = CollectorRegistry()
+    server = serve_metrics(metrics_port, collectors)
+    try:
+        yield Workshop(
+            registry=registry,
+            settings=settings,
+            recorder=PrometheusRecorder(COMPILER_METRICS, collectors),
+            on_progress=progress,
+        )
+    finally:
+        server.close()
+
+
+def _print_progress(key: BuildKey, event: ChildEvent) -> None:
+    what = f"{key.generation} {key.kind} {key.precision}"
+    if event.stage:
+        sys.stderr.write(f"{what}: {event.stage}\n")
+    elif event.line:
+        sys.stderr.write(f"{what}:   {event.line}\n")

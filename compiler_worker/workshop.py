@@ -1,0 +1,63 @@
+"""What every build of one worker shares."""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from compiler_worker.devices import Devices, local_devices
+from compiler_worker.process import ChildLimits
+from compiler_worker.requests import ChildEvent
+from compiler_worker.settings import CompilerSettings
+from services.contracts.build_key import BuildKey
+from services.contracts.registry import Registry
+from services.telemetry.recorder import NullRecorder, Recorder
+
+OnProgress = Callable[[BuildKey, ChildEvent], None]
+
+MASTER_FILE = "model.onnx"
+_GIB = 2**30
+
+
+def ignore_progress(key: BuildKey, event: ChildEvent) -> None:
+    """For callers that show no progress."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workshop:
+    """Registry, settings and devices of a worker, and who hears of its progress.
+
+    Attributes:
+        recorder: records COMPILER_METRICS.
+        on_progress: called for each event and log line of a child, in the building thread.
+    """
+
+    registry: Registry
+    settings: CompilerSettings
+    devices: Devices = field(default_factory=local_devices)
+    recorder: Recorder = field(default_factory=NullRecorder)
+    on_progress: OnProgress = ignore_progress
+
+    @property
+    def build_limits(self) -> ChildLimits:
+        """What a build may take."""
+        return self._limits(self.settings.build_time_limit_s, "SMELT_BUILD_TIME_LIMIT_S")
+
+    @property
+    def proof_limits(self) -> ChildLimits:
+        """What a proof with its benchmark may take."""
+        return self._limits(self.settings.proof_time_limit_s, "SMELT_PROOF_TIME_LIMIT_S")
+
+    def _limits(self, time_s: float, setting: str) -> ChildLimits:
+        memory_bytes = int(self.settings.memory_limit_gib * _GIB)
+        return ChildLimits(time_s=time_s, memory_bytes=memory_bytes, time_setting=setting)
+
+
+@contextmanager
+def work_folder(workshop: Workshop, key: BuildKey) -> Iterator[Path]:
+    """A folder for one attempt, removed afterwards; its path is absolute."""
+    parent = workshop.settings.cache_dir.absolute() / "work"
+    parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=parent, prefix=f"{key.digest()[:12]}-") as folder:
+        yield Path(folder)

@@ -1,0 +1,84 @@
+"""A small model in a local store, and a compiler that works on it with real children."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compiler_worker.master.opened import open_master
+from compiler_worker.master.source import OnnxFile
+from compiler_worker.settings import CompilerSettings
+from compiler_worker.workshop import Workshop
+from services.contracts.manifest import ModelVersion
+from services.contracts.object_store import open_store
+from services.contracts.recipe import (
+    Bucket,
+    DimRange,
+    InputRecipe,
+    InputRole,
+    OutputRecipe,
+    RankingTask,
+    Recipe,
+)
+from services.contracts.registry import Registry
+from tests.conformance.tiny_model import VOCABULARY, draw_inputs, save_master, tiny_model
+
+RECIPE = Recipe(
+    inputs={
+        "ids": InputRecipe(high=VOCABULARY),
+        "mask": InputRecipe(role=InputRole.MASK),
+    },
+    outputs={"hidden": OutputRecipe(valid_where="mask")},
+    buckets=(
+        Bucket(
+            dims={
+                "batch": DimRange(min=1, opt=2, max=4),
+                "sequence": DimRange(min=1, opt=8, max=16),
+            }
+        ),
+    ),
+    ranking=RankingTask(output="pooled", num_queries=8, top_k=5),
+)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> CompilerSettings:
+    return CompilerSettings(
+        store_url=str(tmp_path / "store"),
+        cache_dir=tmp_path / "cache",
+        num_threads=1,
+        benchmark_s=0.01,
+        benchmark_iterations=3,
+    )
+
+
+@pytest.fixture
+def workshop(settings: CompilerSettings) -> Workshop:
+    registry = Registry(open_store(settings.store_url), settings.cache_dir)
+    return Workshop(registry=registry, settings=settings)
+
+
+@pytest.fixture
+def version(workshop: Workshop, tmp_path: Path) -> ModelVersion:
+    """The tiny model, published as `tiny` with samples for its ranking task."""
+    source = tmp_path / "source"
+    source.mkdir()
+    path = save_master(tiny_model(), source)
+    samples = source / "samples.npz"
+    np.savez(samples, allow_pickle=False, **draw_inputs(32, 12))
+    master = open_master(OnnxFile(path=path), tmp_path / "master", lambda line: None)
+    return workshop.registry.add_model_version(
+        name="tiny",
+        master=workshop.registry.publish_master(master),
+        recipe=RECIPE,
+        source="tiny.onnx",
+        source_fingerprint="0",
+        samples=samples,
+    )
+
+
+def with_settings(workshop: Workshop, **changed: object) -> Workshop:
+    """The same workshop with other settings."""
+    settings = workshop.settings.model_copy(update=changed)
+    return replace(workshop, settings=settings)

@@ -1,0 +1,228 @@
+"""Builds through real throw-away children into a real local store."""
+
+import os
+import signal
+from dataclasses import replace
+
+import psutil
+import pytest
+from prometheus_client import CollectorRegistry
+
+from compiler_worker.devices import main_device
+from compiler_worker.pipeline import build_model, run_build
+from compiler_worker.plan import Wanted, plan_builds
+from compiler_worker.proving import prove_published
+from compiler_worker.requests import ChildEvent, Stage
+from compiler_worker.workshop import Workshop
+from services.contracts.build_key import BuildKey
+from services.contracts.errors import EngineIncompatibleError
+from services.contracts.hardware import Generation, Platform
+from services.contracts.kinds import EngineKind, Precision
+from services.contracts.manifest import (
+    BuildOutcome,
+    ModelVersion,
+    ProofOutcome,
+    PublishedEngine,
+)
+from services.contracts.recipe import Tolerance
+from services.contracts.selection import select
+from services.telemetry.catalog import COMPILER_METRICS
+from services.telemetry.prometheus_recorder import PrometheusRecorder
+from tests.integration.compiler.conftest import with_settings
+
+CPU_KINDS = Wanted(kinds=(EngineKind.ONNXRUNTIME, EngineKind.OPENVINO))
+RTX_FOR_ADA = Wanted(kinds=(EngineKind.TENSORRT,), generations=(Generation.parse("cuda-sm89"),))
+
+
+def by_kind(workshop: Workshop) -> dict[EngineKind, PublishedEngine]:
+    return {engine.manifest.key.kind: engine for engine in workshop.registry.engines()}
+
+
+def test_engines_of_this_machine_are_proven_and_published(
+    workshop: Workshop, version: ModelVersion
+) -> None:
+    collectors = CollectorRegistry()
+    counted = replace(workshop, recorder=PrometheusRecorder(COMPILER_METRICS, collectors))
+    report = build_model(version, CPU_KINDS, counted)
+
+    assert [record.outcome for record in report.records] == [BuildOutcome.PROVEN] * 2
+    for record in report.records:
+        assert list(record.stage_durations_s) == [
+            "open", "build", "prove", "benchmark", "publish",
+        ]  # fmt: skip
+        assert (record.stage, record.reason) == (Stage.PUBLISH, "")
+        (kept,) = workshop.registry.build_records(record.key.digest())
+        assert kept == record
+    engines = by_kind(workshop)
+    assert set(engines) == {EngineKind.ONNXRUNTIME, EngineKind.OPENVINO}
+    for engine in engines.values():
+        proof = engine.proof
+        assert proof.outcome is ProofOutcome.PASSED
+        assert proof.device == main_device(workshop.devices)
+        assert len(proof.checks) == 9 * 2
+        assert [task.is_passed for task in proof.tasks] == [True]
+        assert [timing.sizes["batch"] for timing in proof.timings] == [2, 4]
+        assert all(timing.p95_s >= timing.p50_s > 0 for timing in proof.timings)
+        assert proof.peak_memory_bytes > 0
+        assert engine.manifest.peak_build_memory_bytes > 10 * 2**20
+    assert select(engines.values(), main_device(workshop.devices)).engine is not None
+
+    for name, outcome in (("smelt_builds_total", "proven"), ("smelt_proofs_total", "passed")):
+        for kind in ("onnxruntime", "openvino"):
+            labels = {
+                "generation": main_device(workshop.devices).generation,
+                "kind": kind,
+                "precision": "fp32",
+                "outcome": outcome,
+            }
+            assert collectors.get_sample_value(name, labels) == 1.0
+
+
+def test_a_second_build_finds_everything_up_to_date(
+    workshop: Workshop, version: ModelVersion
+) -> None:
+    wanted = Wanted(kinds=(EngineKind.ONNXRUNTIME,))
+    first = build_model(version, wanted, workshop)
+    second = build_model(version, wanted, workshop)
+    assert len(first.records) == 1
+    assert second.records == ()
+    assert [engine.digest for engine in second.up_to_date] == [first.records[0].key.digest()]
+
+
+def test_an_engine_of_another_generation_is_published_unproven(
+    workshop: Workshop, version: ModelVersion
+) -> None:
+    pytest.importorskip("tensorrt_rtx", reason="install tensorrt-rtx-cu13")
+    (record,) = build_model(version, RTX_FOR_ADA, workshop).records
+    assert (record.outcome, record.reason) == (BuildOutcome.BUILT, "")
+    engine = by_kind(workshop)[EngineKind.TENSORRT]
+    assert engine.proof.outcome is ProofOutcome.NOT_RUN
+    assert "needs a cuda-sm89 device" in engine.proof.reason
+    assert engine.manifest.num_bytes > 0
+    selection = select([engine], main_device(workshop.devices))
+    assert selection.engine is None
+    with pytest.raises(EngineIncompatibleError, match="prove it on a cuda-sm89 device"):
+        prove_published(engine.digest, workshop)
+
+
+def test_what_cannot_be_built_here_is_skipped_with_its_reason(
+    workshop: Workshop, version: ModelVersion
+) -> None:
+    wanted = Wanted(
+        kinds=(EngineKind.ONNXRUNTIME, EngineKind.OPENVINO),
+        generations=(Generation.parse("cuda-sm90"),),
+    )
+    report = build_model(version, wanted, workshop)
+    assert report.records == ()
+    assert [skipped.kind for skipped in report.table.skipped] == list(wanted.kinds)
+    assert all(skipped.reason for skipped in report.table.skipped)
+
+
+def test_an_engine_that_is_not_equal_is_not_published(
+    workshop: Workshop, version: ModelVersion
+) -> None:
+    """A bound that no floating computation keeps stands for an engine that is wrong."""
+    strict = Tolerance(rel_l2=1e-12, max_abs=1e-12, cosine_distance=1e-12)
+    recipe = version.recipe.model_copy(update={"tolerances": {Precision.FP32: strict}})
+    version = version.model_copy(update={"recipe": recipe})
+    (record,) = build_model(version, Wanted(kinds=(EngineKind.ONNXRUNTIME,)), workshop).records
+    assert record.outcome is BuildOutcome.PROOF_FAILED
+    assert "output 'hidden', bucket batch4-sequence16" in record.reason
+    assert "found, 1.00e-12 allowed" in record.reason
+    assert record.proof is not None
+    assert record.proof.timings == ()
+    assert workshop.registry.engines() == []
+    assert workshop.registry.build_records(record.key.digest()) == [record]
+
+
+def test_an_engine_that_came_here_unproven_is_proven_by_the_next_build(
+    workshop: Workshop, version: ModelVersion
+) -> None:
+    """A builder without the device publishes; a worker on the device proves."""
+    here = main_device(workshop.devices)
+    foreign = here.model_copy(update={"generation": "cpu-aarch64-generic"})
+    builder = replace(workshop, devices={Platform.CPU: foreign})
+    wanted = Wanted(
+        kinds=(EngineKind.ONNXRUNTIME,), generations=(Generation.parse(here.generation),)
+    )
+    (record,) = build_model(version, wanted, builder).records
+    assert record.outcome is BuildOutcome.BUILT
+    report = build_model(version, wanted, workshop)
+    assert report.records == ()
+    (engine,) = report.up_to_date
+    assert engine.proof.outcome is ProofOutcome.PASSED
+    assert workshop.registry.engines() == [engine]
+
+
+def test_a_worker_that_comes_second_overwrites_nothing(
+    workshop: Workshop, version: ModelVersion
+) -> None:
+    wanted = Wanted(kinds=(EngineKind.ONNXRUNTIME,))
+    (first,) = build_model(version, wanted, workshop).records
+    (published,) = workshop.registry.engines()
+    second = run_build(version, first.key, workshop)
+    assert second.outcome is BuildOutcome.PROVEN
+    assert "another worker published this key first" in second.reason
+    assert workshop.registry.engines() == [published]
+    assert len(workshop.registry.build_records(first.key.digest())) == 2
+
+
+class KillsTheChild:
+    """Ends the compiler's child with a signal, as soon as it says that it entered a stage."""
+
+    def __init__(self, stage: Stage, signum: signal.Signals) -> None:
+        self._stage = stage
+        self._signum = signum
+        self.num_kills = 0
+
+    def __call__(self, key: BuildKey, event: ChildEvent) -> None:
+        if event.stage is self._stage:
+            for child in psutil.Process().children():
+                if "compiler_worker" in child.cmdline():
+                    os.kill(child.pid, self._signum)
+                    self.num_kills += 1
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_child_that_dies_while_it_builds_leaves_a_record(
+    workshop: Workshop, version: ModelVersion, signum: signal.Signals
+) -> None:
+    killer = KillsTheChild(Stage.BUILD, signum)
+    # This kind compiles for many seconds: the child cannot be done before it is killed.
+    wanted = Wanted(kinds=(EngineKind.INDUCTOR,))
+    (record,) = build_model(version, wanted, replace(workshop, on_progress=killer)).records
+    assert killer.num_kills == 1
+    assert record.outcome is BuildOutcome.FAILED
+    assert record.reason == f"the process was ended by {signum.name} in stage 'build'"
+    assert workshop.registry.engines() == []
+    assert workshop.registry.build_records(record.key.digest()) == [record]
+
+
+def test_a_build_that_takes_too_long_is_ended(workshop: Workshop, version: ModelVersion) -> None:
+    hurried = with_settings(workshop, build_time_limit_s=0.5)
+    (record,) = build_model(version, Wanted(kinds=(EngineKind.INDUCTOR,)), hurried).records
+    assert record.outcome is BuildOutcome.FAILED
+    assert "no result within 0.5 s, in stage 'build'" in record.reason
+    assert "SMELT_BUILD_TIME_LIMIT_S" in record.reason
+
+
+def test_a_builder_that_refuses_is_recorded_with_its_words(
+    workshop: Workshop, version: ModelVersion
+) -> None:
+    (key,) = plan_builds(version, Wanted(kinds=(EngineKind.OPENVINO,)), workshop.devices).planned
+    impossible = key.model_copy(update={"precision": Precision.FP16})
+    record = run_build(version, impossible, workshop)
+    assert record.outcome is BuildOutcome.FAILED
+    assert "fp16" in record.reason
+    assert record.stage == Stage.BUILD
+
+
+def test_a_published_engine_is_proven_again_as_a_new_revision(
+    workshop: Workshop, version: ModelVersion
+) -> None:
+    build_model(version, Wanted(kinds=(EngineKind.ONNXRUNTIME,)), workshop)
+    (before,) = workshop.registry.engines()
+    after = prove_published(before.digest[:16], workshop)
+    assert after.proof.outcome is ProofOutcome.PASSED
+    assert after.proof.created_at > before.proof.created_at
+    assert workshop.registry.engine(before.digest) == after

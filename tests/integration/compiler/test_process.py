@@ -1,0 +1,212 @@
+"""Whatever a child does, its parent comes back with an outcome that says what happened."""
+
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from compiler_worker.process import ChildLimits, ChildOutcome, run_child
+from compiler_worker.requests import ChildEvent, ChildFailure, Stage
+
+ROOT = Path(__file__).resolve().parents[3]
+GENEROUS = ChildLimits(time_s=60, memory_bytes=8 * 2**30, time_setting="SMELT_TIME")
+
+RunScript = Callable[..., ChildOutcome]
+
+
+@pytest.fixture
+def events() -> list[ChildEvent]:
+    return []
+
+
+@pytest.fixture
+def run_script(tmp_path: Path, events: list[ChildEvent]) -> RunScript:
+    """Runs a Python script as a child; it finds its request in `request` and may `enter`."""
+
+    def run(body: str, limits: ChildLimits = GENEROUS) -> ChildOutcome:
+        script = tmp_path / "child.py"
+        prelude = """
+            import ctypes, json, os, signal, subprocess, sys, time
+            from pathlib import Path
+            request = Path(sys.argv[3])
+            def enter(stage):
+                print(json.dumps({"stage": stage, "line": ""}), flush=True)
+        """
+        script.write_text(textwrap.dedent(prelude) + textwrap.dedent(body))
+        folder = tmp_path / "place"
+        folder.mkdir()
+        program = (sys.executable, str(script))
+        request = ChildFailure(error="", message="a request")
+        return run_child("task", request, folder, Stage.BUILD, limits, events.append, program)
+
+    return run
+
+
+def test_a_result_comes_back_with_events_and_seconds(
+    run_script: RunScript, events: list[ChildEvent]
+) -> None:
+    outcome = run_script("""
+        enter("prove")
+        print(json.dumps({"ended_stage": "prove", "duration_s": 1.5}))
+        print(json.dumps({"line": "halfway"}))
+        assert b"a request" in request.read_bytes()
+        request.with_name("result.json").write_text("the result")
+    """)
+    assert (outcome.result, outcome.failure) == (b"the result", "")
+    assert (outcome.stage, outcome.durations_s) == (Stage.PROVE, {"prove": 1.5})
+    assert "halfway" in [event.line for event in events]
+
+
+def test_what_libraries_print_is_a_log_line_and_no_event(run_script: RunScript) -> None:
+    outcome = run_script(r"""
+        print("[TRT] a warning")
+        print('{"stage": "no such stage"}')
+        sys.stderr.write("deep trouble\nlast words without a newline")
+        sys.stdout.buffer.write(b"\xff\xfe not text\n")
+        request.with_name("result.json").write_text("r")
+    """)
+    assert outcome.result == b"r"
+    assert {"[TRT] a warning", '{"stage": "no such stage"}', "deep trouble"} <= set(
+        outcome.log_tail
+    )
+    assert "last words without a newline" in outcome.log_tail
+
+
+def test_a_refusal_comes_back_in_the_childs_words(run_script: RunScript) -> None:
+    outcome = run_script("""
+        told = {"error": "BuildError", "message": "FP32 GEMM is not supported", "log_tail": ["x"]}
+        request.with_name("result.json").write_text(json.dumps(told))
+        sys.exit(3)
+    """)
+    assert outcome.result is None
+    assert (outcome.failure, outcome.error) == ("FP32 GEMM is not supported", "BuildError")
+    assert outcome.log_tail == ("x",)
+
+
+def test_an_exit_code_is_told_with_the_last_lines(run_script: RunScript) -> None:
+    outcome = run_script("""
+        for number in range(1000):
+            sys.stderr.write(f"line {number}\\n")
+        raise SystemExit(7)
+    """)
+    assert outcome.failure == "the process exited with 7 in stage 'build'"
+    assert outcome.log_tail[-1] == "line 999"
+    assert len(outcome.log_tail) < 100
+
+
+def test_a_segmentation_fault_is_told_by_its_name(run_script: RunScript) -> None:
+    outcome = run_script("""
+        enter("prove")
+        sys.stderr.write("about to crash\\n")
+        sys.stderr.flush()
+        ctypes.string_at(0)
+    """)
+    assert outcome.failure == "the process was ended by SIGSEGV in stage 'prove'"
+    assert "about to crash" in outcome.log_tail
+
+
+def test_a_hanging_child_is_ended_with_all_it_started(run_script: RunScript) -> None:
+    limits = ChildLimits(time_s=2, memory_bytes=8 * 2**30, time_setting="SMELT_TIME")
+    outcome = run_script(
+        """
+        sleeper = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+        sys.stderr.write(f"{sleeper.pid}\\n")
+        sys.stderr.flush()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.pause()
+        """,
+        limits,
+    )
+    assert outcome.failure == (
+        "no result within 2 s, in stage 'build'; raise SMELT_TIME if it needs longer"
+    )
+    gone_or_dead(int(outcome.log_tail[-1]))
+
+
+def test_a_child_that_leaves_processes_behind_does_not_hold_its_parent(
+    run_script: RunScript,
+) -> None:
+    outcome = run_script("""
+        sleeper = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+        sys.stderr.write(f"{sleeper.pid}\\n")
+        request.with_name("result.json").write_text("r")
+    """)
+    assert outcome.result == b"r"
+    gone_or_dead(int(outcome.log_tail[-1]))
+
+
+def test_a_child_that_closes_its_pipes_is_still_waited_for(run_script: RunScript) -> None:
+    outcome = run_script("""
+        os.close(1)
+        os.close(2)
+        request.with_name("result.json").write_text("r")
+        os._exit(0)
+    """)
+    assert outcome.result == b"r"
+
+
+def test_a_greedy_child_is_ended(run_script: RunScript) -> None:
+    limits = ChildLimits(time_s=60, memory_bytes=150 * 2**20, time_setting="SMELT_TIME")
+    outcome = run_script(
+        """
+        hoard = bytearray(os.urandom(2**20)) * 300
+        signal.pause()
+        """,
+        limits,
+    )
+    assert "0.15 allowed; raise SMELT_MEMORY_LIMIT_GIB" in outcome.failure
+    assert outcome.peak_memory_bytes > 150 * 2**20
+
+
+def test_without_a_result_success_is_no_success(run_script: RunScript) -> None:
+    outcome = run_script("sys.exit(0)")
+    assert outcome.failure == "the process exited with 0 in stage 'build'"
+
+
+def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
+    """The parent is killed, so that no handler of its own can clean up."""
+    child_code = """
+        import os, signal, sys
+        from compiler_worker.child import die_with_parent
+        die_with_parent(int(sys.argv[1]))
+        print(os.getpid(), flush=True)
+        signal.pause()
+    """
+    parent_code = f"""
+        import os, signal, subprocess, sys
+        child = subprocess.Popen([sys.executable, "-c", {textwrap.dedent(child_code)!r},
+                                  str(os.getpid())], start_new_session=True)
+        signal.pause()
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(parent_code)], stdout=subprocess.PIPE, cwd=ROOT
+    ) as parent:
+        assert parent.stdout is not None
+        child_pid = int(parent.stdout.readline())
+        child = psutil.Process(child_pid)
+        parent.send_signal(signal.SIGKILL)
+        # The child shares the pipe: it closes when both are gone.
+        assert parent.stdout.read() == b""
+    gone_or_dead(child.pid)
+
+
+def test_a_child_whose_parent_is_gone_already_ends_at_once() -> None:
+    code = "from compiler_worker.child import die_with_parent; die_with_parent(-1); print('alive')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=ROOT, check=False)
+    assert (done.returncode, done.stdout) == (3, b"")
+
+
+def gone_or_dead(pid: int) -> None:
+    """Assert that a process ends: it was killed, and is gone once its new parent reaped it."""
+    try:
+        process = psutil.Process(pid)
+        process.wait(timeout=10)
+    except psutil.NoSuchProcess:
+        return
+    except psutil.TimeoutExpired:
+        assert process.status() == psutil.STATUS_ZOMBIE

@@ -1,0 +1,243 @@
+"""What a child does, run in this process: builds, proofs, results, events."""
+
+import io
+import json
+import logging
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compiler_worker.child import EXIT_FAILURE, Events, build_one, limit_threads, run_request
+from compiler_worker.prove_child import prove_one
+from compiler_worker.publish import engine_folder, engine_manifest
+from compiler_worker.requests import (
+    BuildRequest,
+    BuildResult,
+    ChildFailure,
+    ProofRequest,
+    Stage,
+)
+from services.contracts.build_key import BuildKey
+from services.contracts.document import Document
+from services.contracts.errors import BuildError, BuildUnavailableError, ProofError, StoreError
+from services.contracts.kinds import EngineKind, Precision
+from services.contracts.manifest import ProofOutcome
+from services.contracts.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
+from services.engines.device_probe import probe_device
+from services.engines.toolchain import installed_version
+from tests.conformance.tiny_model import VOCABULARY, master_record, save_master, tiny_model
+
+MASTER = master_record()
+RECIPE = Recipe(
+    inputs={"ids": InputRecipe(high=VOCABULARY), "mask": InputRecipe(role=InputRole.MASK)}
+)
+KEY = BuildKey(
+    master_digest=MASTER.digest,
+    kind=EngineKind.ONNXRUNTIME,
+    precision=Precision.FP32,
+    buckets=(
+        Bucket(
+            dims={
+                "batch": DimRange(min=1, opt=2, max=2),
+                "sequence": DimRange(min=1, opt=4, max=4),
+            }
+        ),
+    ),
+    generation=probe_device().generation,
+    toolchain={"onnxruntime": installed_version("onnxruntime")},
+)
+
+
+@pytest.fixture
+def stream() -> io.StringIO:
+    return io.StringIO()
+
+
+def events_of(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def build_request(folder: Path, key: BuildKey = KEY) -> BuildRequest:
+    workspace = folder / "workspace"
+    workspace.mkdir()
+    return BuildRequest(
+        key=key,
+        master=MASTER,
+        master_path=save_master(tiny_model(), folder),
+        recipe=RECIPE,
+        workspace=workspace,
+        num_threads=0,
+    )
+
+
+def proof_request(folder: Path, key: BuildKey = KEY) -> ProofRequest:
+    built = BuildResult(
+        files={}, needs_master=True, findings=(), duration_s=0.0, peak_memory_bytes=0
+    )
+    return ProofRequest(
+        manifest=engine_manifest(key, MASTER, built, 5),
+        master=MASTER,
+        master_path=save_master(tiny_model(), folder),
+        recipe=RECIPE,
+        engine_dir=folder,
+        samples_path=None,
+        device=probe_device(),
+        cache_dir=folder / "cache",
+        num_threads=0,
+        benchmark_s=0.0,
+        benchmark_iterations=3,
+    )
+
+
+def test_a_build_tells_its_stage_and_gives_its_result(tmp_path: Path, stream: io.StringIO) -> None:
+    request = build_request(tmp_path)
+    result = build_one(request.canonical_json(), Events(stream))
+    assert (result.files, result.needs_master) == ({}, True)
+    assert result.peak_memory_bytes > 10 * 2**20
+    first, line, last = events_of(stream)
+    assert (first["stage"], last["ended_stage"]) == ("build", "build")
+    assert last["duration_s"] > 0
+    assert "ONNX Runtime" in line["line"]
+
+
+def test_a_build_that_is_refused_says_why(tmp_path: Path, stream: io.StringIO) -> None:
+    request = build_request(tmp_path, KEY.model_copy(update={"precision": Precision.BF16}))
+    with pytest.raises(BuildUnavailableError, match="bf16"):
+        build_one(request.canonical_json(), Events(stream))
+    assert [event["ended_stage"] for event in events_of(stream)] == [None]
+
+
+def test_a_proof_compares_times_and_measures(tmp_path: Path, stream: io.StringIO) -> None:
+    proof = prove_one(proof_request(tmp_path).canonical_json(), Events(stream))
+    assert (proof.outcome, proof.reason) == (ProofOutcome.PASSED, "")
+    assert proof.device == probe_device()
+    assert {check.output for check in proof.checks} == {"hidden", "pooled"}
+    (timing,) = proof.timings
+    assert timing.sizes == {"batch": 2, "sequence": 4}
+    assert timing.throughput == pytest.approx(2 / timing.p50_s)
+    assert proof.duration_s > 0
+    stages = [event["ended_stage"] for event in events_of(stream) if event["ended_stage"]]
+    assert stages == ["prove", "benchmark"]
+
+
+def test_an_engine_that_does_not_load_fails_its_proof(tmp_path: Path, stream: io.StringIO) -> None:
+    foreign = KEY.model_copy(update={"toolchain": {"onnxruntime": "0.1"}})
+    proof = prove_one(proof_request(tmp_path, foreign).canonical_json(), Events(stream))
+    assert proof.outcome is ProofOutcome.FAILED
+    assert "the engine failed" in proof.reason
+    assert "onnxruntime 0.1" in proof.reason
+    assert proof.timings == ()
+
+
+def test_a_task_without_samples_fails_with_the_way_out(tmp_path: Path, stream: io.StringIO) -> None:
+    recipe = RECIPE.model_validate(
+        {**RECIPE.model_dump(), "ranking": {"output": "pooled", "top_k": 3}}
+    )
+    request = proof_request(tmp_path).model_copy(update={"recipe": recipe})
+    proof = prove_one(request.canonical_json(), Events(stream))
+    assert proof.outcome is ProofOutcome.FAILED
+    assert "add the model with samples, or remove 'ranking'" in proof.reason
+
+
+class TestRunRequest:
+    def run(self, folder: Path, task: Any) -> tuple[int, bytes]:
+        request = folder / "request.json"
+        request.write_bytes(b"{}")
+        code = run_request(request, Events(io.StringIO()), task)
+        return code, (folder / "result.json").read_bytes()
+
+    def test_a_result_is_a_file(self, tmp_path: Path) -> None:
+        result = ChildFailure(error="none", message="a document like any other")
+
+        def task(request: bytes, events: Events) -> Document:
+            return result
+
+        assert self.run(tmp_path, task) == (0, result.canonical_json())
+
+    @pytest.mark.parametrize(
+        ("error", "log_tail"),
+        [
+            (BuildError("no kernel", log_tail=("a", "b")), ("a", "b")),
+            (ProofError("no reference"), ()),
+        ],
+    )
+    def test_a_refusal_is_a_file_too(
+        self, tmp_path: Path, error: Exception, log_tail: tuple[str, ...]
+    ) -> None:
+        def task(request: bytes, events: Events) -> Document:
+            raise error
+
+        code, data = self.run(tmp_path, task)
+        told = ChildFailure.from_json(data)
+        assert code == EXIT_FAILURE
+        assert (told.error, told.message, told.log_tail) == (
+            type(error).__name__,
+            str(error),
+            log_tail,
+        )
+
+    def test_a_fault_of_ours_is_not_caught(self, tmp_path: Path) -> None:
+        def task(request: bytes, events: Events) -> Document:
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            self.run(tmp_path, task)
+
+
+def test_a_stage_that_fails_does_not_end(stream: io.StringIO) -> None:
+    events = Events(stream)
+
+    def fail() -> None:
+        with events.stage(Stage.PROVE):
+            raise ProofError("no")
+
+    with pytest.raises(ProofError):
+        fail()
+    assert [event["stage"] for event in events_of(stream)] == ["prove"]
+
+
+def test_threads_are_limited_only_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    limit_threads(0)
+    import os
+
+    assert os.environ["OMP_NUM_THREADS"] == "7"
+    limit_threads(2)
+    assert os.environ["OMP_NUM_THREADS"] == "2"
+
+
+def test_what_libraries_warn_of_while_loading_becomes_a_finding() -> None:
+    from compiler_worker.prove_child import _warnings_into
+
+    findings: list[str] = []
+    with _warnings_into(findings):
+        logging.getLogger("some.library").warning("profile %d is slow", 3)
+        logging.getLogger("some.library").info("chatter")
+        warnings.warn("deprecated plan", UserWarning, stacklevel=1)
+    logging.getLogger("some.library").warning("afterwards")
+    assert findings == ["profile 3 is slow", "deprecated plan"]
+
+
+class TestPublish:
+    def test_an_engine_folder_has_the_published_names(self, tmp_path: Path) -> None:
+        source = tmp_path / "built.bin"
+        source.write_bytes(b"engine")
+        folder = engine_folder({"engine.plan": source, "cache/k": source}, tmp_path / "engine")
+        assert (folder / "engine.plan").read_bytes() == b"engine"
+        assert (folder / "cache" / "k").read_bytes() == b"engine"
+
+    def test_a_name_that_leaves_the_folder_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(StoreError, match=r"\.\./out"):
+            engine_folder({"../out": tmp_path / "x"}, tmp_path / "engine")
+
+    def test_the_larger_peak_counts(self) -> None:
+        built = BuildResult(
+            files={}, needs_master=True, findings=("slow",), duration_s=1.0, peak_memory_bytes=10
+        )
+        assert engine_manifest(KEY, MASTER, built, 5).peak_build_memory_bytes == 10
+        manifest = engine_manifest(KEY, MASTER, built, 50)
+        assert manifest.peak_build_memory_bytes == 50
+        assert manifest.findings == ("slow",)
+        assert manifest.inputs == MASTER.inputs

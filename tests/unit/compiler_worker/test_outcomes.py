@@ -1,0 +1,158 @@
+"""From how a child ended to what is recorded of it."""
+
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from compiler_worker.attempt import Attempt, count_build, count_proof
+from compiler_worker.process import ChildOutcome
+from compiler_worker.proving import _proof_of
+from compiler_worker.publish import proof_not_run
+from compiler_worker.requests import ChildEvent, Stage
+from compiler_worker.settings import CompilerSettings
+from compiler_worker.workshop import Workshop, work_folder
+from services.contracts.build_key import BuildKey
+from services.contracts.errors import BuildError, ProofError
+from services.contracts.hardware import DeviceFacts
+from services.contracts.kinds import EngineKind, Precision
+from services.contracts.manifest import BuildOutcome, Proof, ProofOutcome
+from services.contracts.object_store import open_store
+from services.contracts.registry import Registry
+from services.telemetry.catalog import COMPILER_METRICS
+from services.telemetry.prometheus_recorder import PrometheusRecorder
+
+KEY = BuildKey(
+    master_digest="a" * 64,
+    kind=EngineKind.TENSORRT,
+    precision=Precision.FP16,
+    buckets=(),
+    generation="cuda-sm89",
+    toolchain={},
+)
+DEVICE = DeviceFacts(generation="cpu-x86_64-v3", name="cpu", memory_gib=1)
+LABELS = {"generation": "cuda-sm89", "kind": "tensorrt", "precision": "fp16"}
+PASSED = Proof(outcome=ProofOutcome.PASSED, duration_s=4.0, created_at="")
+
+
+@pytest.fixture
+def collectors() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, collectors: CollectorRegistry) -> Workshop:
+    store = open_store(str(tmp_path / "store"))
+    return Workshop(
+        registry=Registry(store, tmp_path / "cache"),
+        settings=CompilerSettings(cache_dir=tmp_path / "cache", build_time_limit_s=7),
+        recorder=PrometheusRecorder(COMPILER_METRICS, collectors),
+    )
+
+
+class TestAttempt:
+    def test_a_result_is_handed_on_and_its_seconds_are_kept(self, workshop: Workshop) -> None:
+        attempt = Attempt(KEY, workshop)
+        with attempt.stage(Stage.OPEN):
+            pass
+        ended = ChildOutcome(stage=Stage.BUILD, result=b"r", durations_s={"build": 2.0})
+        assert attempt.result_of(ended) == b"r"
+        record = attempt.record(BuildOutcome.BUILT)
+        assert record.stage_durations_s.keys() == {"open", "build"}
+        assert (record.stage, record.log_tail) == ("build", ())
+
+    def test_a_crash_becomes_a_record_with_its_last_lines(self, workshop: Workshop) -> None:
+        attempt = Attempt(KEY, workshop)
+        ended = ChildOutcome(
+            stage=Stage.PROVE, failure="the process was ended by SIGSEGV", log_tail=("a", "b")
+        )
+        with pytest.raises(BuildError, match="SIGSEGV"):
+            attempt.result_of(ended)
+        record = attempt.record(BuildOutcome.FAILED, reason="x")
+        assert (record.stage, record.log_tail) == ("prove", ("a", "b"))
+
+    def test_a_reference_without_trust_is_no_fault_of_the_builder(self, workshop: Workshop) -> None:
+        ended = ChildOutcome(stage=Stage.PROVE, failure="the reference", error="ProofError")
+        with pytest.raises(ProofError, match="the reference"):
+            Attempt(KEY, workshop).result_of(ended)
+
+    def test_progress_is_told_with_its_key(self, workshop: Workshop) -> None:
+        told: list[tuple[BuildKey, ChildEvent]] = []
+        watched = Workshop(
+            registry=workshop.registry,
+            settings=workshop.settings,
+            on_progress=lambda key, event: told.append((key, event)),
+        )
+        with Attempt(KEY, watched).stage(Stage.PUBLISH):
+            pass
+        assert [key for key, _ in told] == [KEY, KEY]
+        assert [event.stage or event.ended_stage for _, event in told] == [Stage.PUBLISH] * 2
+
+
+class TestProofOf:
+    def test_a_result(self) -> None:
+        ended = ChildOutcome(stage=Stage.BENCHMARK, result=PASSED.canonical_json())
+        assert _proof_of(ended, DEVICE) == PASSED
+
+    def test_an_engine_that_crashed_its_process_has_failed(self) -> None:
+        ended = ChildOutcome(stage=Stage.PROVE, failure="the process was ended by SIGILL")
+        proof = _proof_of(ended, DEVICE)
+        assert (proof.outcome, proof.device) == (ProofOutcome.FAILED, DEVICE)
+        assert "SIGILL" in proof.reason
+
+    def test_without_a_reference_the_old_proof_stays(self) -> None:
+        ended = ChildOutcome(stage=Stage.PROVE, failure="no reference", error="ProofError")
+        with pytest.raises(ProofError, match="no reference"):
+            _proof_of(ended, DEVICE)
+
+
+class TestMetrics:
+    def test_builds_are_counted_and_timed(
+        self, workshop: Workshop, collectors: CollectorRegistry
+    ) -> None:
+        attempt = Attempt(KEY, workshop)
+        attempt.result_of(ChildOutcome(stage=Stage.BUILD, result=b"", durations_s={"build": 2.0}))
+        count_build(workshop, attempt.record(BuildOutcome.PROOF_FAILED))
+        value = collectors.get_sample_value
+        assert value("smelt_builds_total", {**LABELS, "outcome": "proof_failed"}) == 1
+        assert value("smelt_build_duration_seconds_sum", LABELS) == 2.0
+
+    def test_a_build_that_never_ended_is_counted_without_seconds(
+        self, workshop: Workshop, collectors: CollectorRegistry
+    ) -> None:
+        count_build(workshop, Attempt(KEY, workshop).record(BuildOutcome.FAILED))
+        value = collectors.get_sample_value
+        assert value("smelt_builds_total", {**LABELS, "outcome": "failed"}) == 1
+        assert value("smelt_build_duration_seconds_count", LABELS) is None
+
+    def test_proofs_are_counted_and_only_those_that_ran_are_timed(
+        self, workshop: Workshop, collectors: CollectorRegistry
+    ) -> None:
+        count_proof(workshop, KEY, proof_not_run(KEY, DEVICE))
+        count_proof(workshop, KEY, PASSED)
+        value = collectors.get_sample_value
+        for outcome in ("not_run", "passed"):
+            assert value("smelt_proofs_total", {**LABELS, "outcome": outcome}) == 1
+        assert value("smelt_proof_duration_seconds_count", LABELS) == 1
+        assert value("smelt_proof_duration_seconds_sum", LABELS) == 4.0
+
+
+class TestWorkshop:
+    def test_limits_name_their_settings(self, workshop: Workshop) -> None:
+        assert workshop.build_limits.time_s == 7
+        assert workshop.build_limits.time_setting == "SMELT_BUILD_TIME_LIMIT_S"
+        assert workshop.proof_limits.time_setting == "SMELT_PROOF_TIME_LIMIT_S"
+        assert workshop.proof_limits.memory_bytes == 64 * 2**30
+
+    def test_a_work_folder_is_absolute_and_goes_away(self, workshop: Workshop) -> None:
+        with work_folder(workshop, KEY) as folder:
+            assert folder.is_absolute()
+            (folder / "large").write_bytes(b"x")
+        assert not folder.exists()
+
+
+def test_an_engine_for_elsewhere_says_where_and_how_it_is_proven() -> None:
+    proof = proof_not_run(KEY, DEVICE)
+    assert proof.outcome is ProofOutcome.NOT_RUN
+    assert "needs a cuda-sm89 device, this machine has cpu-x86_64-v3" in proof.reason
+    assert f"python -m compiler_worker prove {KEY.digest()[:12]}" in proof.reason

@@ -1,0 +1,228 @@
+"""The reference: float64, witnessed, kept on disk, refused when it cannot be trusted."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+from compiler_worker.models import FxModel, OrtModel
+from compiler_worker.reference import (
+    Reference,
+    eager_errors,
+    open_eager,
+    open_reference,
+    require_agreement,
+)
+from compiler_worker.reference_cache import CachedModel
+from compiler_worker.sampling import Sample, SampleVariant
+from services.contracts.errors import ProofError
+from services.contracts.manifest import MasterRecord
+from services.contracts.recipe import OutputRecipe, Recipe
+from services.contracts.tensors import Array, TensorSpec
+from tests.conformance.tiny_model import (
+    draw_inputs,
+    master_record,
+    reference,
+    save_master,
+    tiny_model,
+)
+
+MASTER = master_record()
+RECIPE = Recipe(outputs={"hidden": OutputRecipe(valid_where="mask")})
+INPUTS = draw_inputs(3, 7)
+SAMPLE = Sample(
+    bucket="b", sizes={"batch": 3, "sequence": 7}, variant=SampleVariant.RAGGED, inputs=INPUTS
+)
+
+
+def opened(path: Path, master: MasterRecord, cache: Path) -> Reference:
+    return open_reference(path, master, open_eager(path, master, "cpu"), cache, num_threads=1)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return save_master(tiny_model(), tmp_path)
+
+
+def small_model(text: str, folder: Path, output: str = "FLOAT32") -> Path:
+    model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]>\n{text}')
+    path = folder / "model.onnx"
+    onnx.save(model, path)
+    return path
+
+
+def small_master(datatype: str = "FP32") -> MasterRecord:
+    spec = TensorSpec(name="x", datatype=datatype, shape=("batch", 4))
+    output = spec.model_copy(update={"name": "y"})
+    return MASTER.model_copy(update={"inputs": (spec,), "outputs": (output,)})
+
+
+class TestModels:
+    def test_fx_and_onnxruntime_compute_what_onnx_defines(self, path: Path) -> None:
+        wanted = reference(tiny_model(), INPUTS)
+        for model in (
+            FxModel.open(path, MASTER, device="cpu"),
+            OrtModel.open(path, MASTER, num_threads=1),
+        ):
+            found = model.run(INPUTS)
+            assert list(found) == ["hidden", "pooled"]
+            for name, array in found.items():
+                assert array.dtype == np.float32
+                np.testing.assert_allclose(array, wanted[name], atol=1e-5)
+
+    def test_a_double_import_is_more_exact(self, path: Path) -> None:
+        double = FxModel.open(path, MASTER, device="cpu", is_double=True).run(INPUTS)
+        single = FxModel.open(path, MASTER, device="cpu").run(INPUTS)
+        assert double["pooled"].dtype == np.float64
+        difference = np.abs(double["pooled"] - single["pooled"]).max()
+        assert 0 < difference < 1e-5
+
+    def test_bfloat16_goes_in_and_out(self, tmp_path: Path) -> None:
+        path = small_model(
+            "m (bfloat16[batch, 4] x) => (bfloat16[batch, 4] y) { y = Add (x, x) }", tmp_path
+        )
+        model = FxModel.open(path, small_master("BF16"), device="cpu")
+        x = np.arange(8).reshape(2, 4).astype(ml_dtypes.bfloat16)
+        assert (model.run({"x": x})["y"] == x + x).all()
+
+    def test_eager_says_at_which_shapes_it_failed(self, path: Path) -> None:
+        outside = INPUTS | {"ids": np.full((3, 7), 1000)}
+        with pytest.raises(
+            ProofError, match=r"eager run of the master at .*'ids': \[3, 7\].* failed"
+        ):
+            FxModel.open(path, MASTER, device="cpu").run(outside)
+
+    def test_onnxruntime_fails_in_its_own_words(self, path: Path) -> None:
+        with pytest.raises(ProofError, match="run of the master failed.*ids"):
+            OrtModel.open(path, MASTER).run({"mask": INPUTS["mask"]})
+
+
+class TestReference:
+    def test_is_float64_with_a_witness(self, path: Path, tmp_path: Path) -> None:
+        found = opened(path, MASTER, tmp_path / "cache")
+        assert "float64 import, torch" in found.name
+        assert "witness onnxruntime" in found.name
+        assert found.model.run(INPUTS)["hidden"].dtype == np.float64
+
+    def test_eagers_own_error_is_that_of_float32(self, path: Path, tmp_path: Path) -> None:
+        found = opened(path, MASTER, tmp_path / "cache")
+        errors = eager_errors(found, MASTER, RECIPE, [SAMPLE])
+        assert set(errors) == {"hidden", "pooled"}
+        for error in errors.values():
+            assert 1e-9 < error.rel_l2 < 1e-5
+        require_agreement(found, MASTER, RECIPE, [SAMPLE], errors)
+
+    def test_a_contradicted_one_is_refused(self, path: Path, tmp_path: Path) -> None:
+        found = opened(path, MASTER, tmp_path / "cache")
+
+        class Lying:
+            def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+                answer = OrtModel.open(path, MASTER).run(inputs)
+                return answer | {"pooled": answer["pooled"] + np.float32(0.01)}
+
+        lied = Reference(**{**vars(found), "witness": Lying()})
+        with pytest.raises(ProofError, match="differs in output 'pooled' at .*'batch': 3"):
+            require_agreement(lied, MASTER, RECIPE, [SAMPLE], {})
+
+    def test_a_graph_that_the_importer_refuses_falls_back_to_onnxruntime(
+        self, tmp_path: Path
+    ) -> None:
+        text = (
+            "m (float[batch, 4] x) => (float[batch, 4] y) {"
+            " s = SequenceConstruct (x) i = Constant <value_int = 0> () y = SequenceAt (s, i) }"
+        )
+        path = small_model(text, tmp_path)
+        found = opened(path, small_master(), tmp_path / "cache")
+        assert found.name.startswith("onnxruntime ")
+        assert "no float64 import: SequenceConstruct" in found.name
+        assert found.eager_outputs is None
+        assert eager_errors(found, small_master(), Recipe(), []) == {}
+        x = np.ones((2, 4), np.float32)
+        assert (found.model.run({"x": x})["y"] == x).all()
+        assert (found.baseline.run({"x": x})["y"] == x).all()
+
+    def test_without_a_witness_it_says_so(self, tmp_path: Path) -> None:
+        model = parser.parse_model(
+            '<ir_version: 13, opset_import: ["" : 20]>'
+            "m (float[batch, 4] x) => (float[batch, 4] y) { y = Relu (x) }"
+        )
+        model.ir_version = 99  # newer than any ONNX Runtime reads
+        path = tmp_path / "model.onnx"
+        path.write_bytes(model.SerializeToString())
+        found = opened(path, small_master(), tmp_path / "cache")
+        assert found.witness is None
+        assert "no witness: ONNX Runtime refuses the master" in found.name
+        require_agreement(found, small_master(), Recipe(), [SAMPLE], {})
+
+    def test_without_anything_that_runs_there_is_none(self, tmp_path: Path) -> None:
+        text = "m (float[batch, 4] x) => (float[batch, 4] y) { y = com.nobody.Odd (x) }"
+        path = tmp_path / "model.onnx"
+        header = '<ir_version: 10, opset_import: ["" : 20, "com.nobody" : 1]>\n'
+        path.write_bytes(parser.parse_model(header + text).SerializeToString())
+        with pytest.raises(ProofError, match="no reference can run this master.*Odd"):
+            opened(path, small_master(), tmp_path / "cache")
+
+
+class Counting:
+    """Doubles its input and counts its runs."""
+
+    def __init__(self) -> None:
+        self.num_runs = 0
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        self.num_runs += 1
+        return {"y": inputs["x"] * 2}
+
+
+X = {"x": np.arange(3.0)}
+
+
+class TestCache:
+    def test_an_answer_is_computed_once(self, tmp_path: Path) -> None:
+        model = Counting()
+        first = CachedModel("m", lambda: model, tmp_path).run(X)
+        second = CachedModel("m", lambda: model, tmp_path).run(X)
+        assert model.num_runs == 1
+        assert (first["y"] == second["y"]).all()
+
+    def test_the_model_is_not_even_opened_for_a_kept_answer(self, tmp_path: Path) -> None:
+        CachedModel("m", Counting, tmp_path).run(X)
+
+        def refuse() -> Counting:
+            raise AssertionError("opened")
+
+        assert (CachedModel("m", refuse, tmp_path).run(X)["y"] == X["x"] * 2).all()
+
+    @pytest.mark.parametrize(
+        ("identity", "inputs"),
+        [
+            ("other", X),
+            ("m", {"x": np.arange(3.0) + 1}),
+            ("m", {"x": np.arange(3.0).reshape(1, 3)}),
+            ("m", {"x": np.arange(3.0).view(np.int64)}),
+        ],
+    )
+    def test_another_model_or_input_is_another_entry(
+        self, tmp_path: Path, identity: str, inputs: dict[str, Array]
+    ) -> None:
+        model = Counting()
+        CachedModel("m", lambda: model, tmp_path).run(X)
+        CachedModel(identity, lambda: model, tmp_path).run(inputs)
+        assert model.num_runs == 2
+
+    def test_a_damaged_entry_is_computed_again(self, tmp_path: Path) -> None:
+        model = Counting()
+        CachedModel("m", lambda: model, tmp_path).run(X)
+        (entry,) = tmp_path.iterdir()
+        entry.write_bytes(entry.read_bytes()[:50])
+        again = CachedModel("m", lambda: model, tmp_path).run(X)
+        assert model.num_runs == 2
+        assert (again["y"] == X["x"] * 2).all()
+
+    def test_types_that_files_do_not_know_are_not_kept(self, tmp_path: Path) -> None:
+        CachedModel("m", Counting, tmp_path).run({"x": np.ones(2, ml_dtypes.bfloat16)})
+        assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,145 @@
+"""Proof inputs: they cover the edges, and are the same everywhere."""
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compiler_worker.sampling import (
+    SampleVariant,
+    draw_sample,
+    edge_sizes,
+    proof_samples,
+    timed_sizes,
+)
+from services.contracts.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
+from services.contracts.tensors import TensorSpec
+from tests.conformance.tiny_model import master_record
+
+MASTER = master_record()
+RECIPE = Recipe(inputs={"ids": InputRecipe(high=40), "mask": InputRecipe(role=InputRole.MASK)})
+BUCKET = Bucket(
+    dims={"batch": DimRange(min=1, opt=4, max=8), "sequence": DimRange(min=2, opt=16, max=32)}
+)
+
+
+def fingerprint() -> str:
+    """A digest over all samples of a bucket; also run in another process."""
+    hasher = hashlib.sha256()
+    for sample in proof_samples(MASTER, RECIPE, BUCKET):
+        hasher.update(f"{sample.sizes} {sample.variant}".encode())
+        for name, array in sorted(sample.inputs.items()):
+            hasher.update(name.encode() + array.tobytes())
+    return hasher.hexdigest()
+
+
+def test_edges_are_all_combinations_of_min_opt_and_max() -> None:
+    sizes = edge_sizes(BUCKET)
+    assert len(sizes) == 9
+    for batch in (1, 4, 8):
+        for sequence in (2, 16, 32):
+            assert {"batch": batch, "sequence": sequence} in sizes
+
+
+def test_three_dimensions_keep_every_edge_without_all_combinations() -> None:
+    box = Bucket(dims={name: DimRange(min=1, opt=2, max=3) for name in "abc"})
+    sizes = edge_sizes(box)
+    assert len(sizes) == 9
+    for name in "abc":
+        assert {size[name] for size in sizes} == {1, 2, 3}
+        assert {n: 1 if n == name else 3 for n in "abc"} in sizes
+        assert {n: 3 if n == name else 1 for n in "abc"} in sizes
+
+
+def test_a_bucket_of_one_size_has_one_edge() -> None:
+    fixed = Bucket(dims={"batch": DimRange(min=2, opt=2, max=2)})
+    assert edge_sizes(fixed) == timed_sizes(fixed) == [{"batch": 2}]
+    assert edge_sizes(Bucket(dims={})) == timed_sizes(Bucket(dims={})) == [{}]
+
+
+def test_timed_sizes_are_opt_and_max() -> None:
+    assert timed_sizes(BUCKET) == [{"batch": 4, "sequence": 16}, {"batch": 8, "sequence": 32}]
+
+
+def test_inputs_have_the_models_names_types_and_shapes() -> None:
+    sample = draw_sample(MASTER, RECIPE, BUCKET, {"batch": 3, "sequence": 5})
+    for spec in MASTER.inputs:
+        spec.check(sample.inputs[spec.name])
+        assert sample.inputs[spec.name].shape == (3, 5)
+
+
+def test_values_stay_within_the_recipes_bounds_and_reach_them() -> None:
+    sample = draw_sample(MASTER, RECIPE, BUCKET, {"batch": 64, "sequence": 64})
+    assert sample.inputs["ids"].min() == 0
+    assert sample.inputs["ids"].max() == 39
+
+
+def test_masks_are_ragged_from_shortest_to_full() -> None:
+    samples = list(proof_samples(MASTER, RECIPE, BUCKET))
+    assert len(samples) == 9 + 3, "a single row is drawn twice"
+    lengths = samples[-1].inputs["mask"].sum(axis=1)
+    assert (lengths.min(), lengths.max()) == (1, 32)
+    assert len(set(lengths.tolist())) > 2
+    for mask in (sample.inputs["mask"] for sample in samples):
+        assert (mask.sum(axis=1) >= 1).all()
+        assert (np.diff(mask, axis=1) <= 0).all(), "valid positions come first"
+
+
+def test_a_batch_of_one_is_ragged_too() -> None:
+    lengths = {
+        int(sample.inputs["mask"].sum())
+        for sample in proof_samples(MASTER, RECIPE, BUCKET)
+        if sample.sizes == {"batch": 1, "sequence": 32}
+    }
+    assert len(lengths) == 2
+    assert max(lengths) == 32
+
+
+def test_a_mask_of_one_position_is_drawn_once() -> None:
+    dims = {**BUCKET.dims, "sequence": DimRange(min=1, opt=1, max=1)}
+    samples = list(proof_samples(MASTER, RECIPE, Bucket(dims=dims)))
+    assert [sample.sizes["batch"] for sample in samples] == [1, 4, 8]
+    assert all(sample.inputs["mask"].all() for sample in samples)
+
+
+def test_without_a_mask_each_edge_is_drawn_once() -> None:
+    assert len(list(proof_samples(MASTER, Recipe(), BUCKET))) == 9
+
+
+@pytest.mark.parametrize("datatype", ["FP32", "FP16", "BF16", "FP64", "BOOL", "UINT8", "INT32"])
+def test_every_datatype_can_be_drawn(datatype: str) -> None:
+    spec = TensorSpec(name="x", datatype=datatype, shape=("batch", 50))
+    master = MASTER.model_copy(update={"inputs": (spec,)})
+    recipe = Recipe(inputs={"x": InputRecipe(low=0, high=9)})
+    array = draw_sample(master, recipe, BUCKET, {"batch": 2}).inputs["x"]
+    spec.check(array)
+    assert len(np.unique(array.astype(np.float64))) > 1
+
+
+def test_two_buckets_two_variants_two_seeds_draw_differently() -> None:
+    sizes = {"batch": 4, "sequence": 16}
+    other = Bucket(dims={**BUCKET.dims, "batch": DimRange(min=1, opt=4, max=9)})
+    draws = [
+        draw_sample(MASTER, RECIPE, BUCKET, sizes),
+        draw_sample(MASTER, RECIPE, BUCKET, sizes, variant=SampleVariant.RAGGED),
+        draw_sample(MASTER, RECIPE, BUCKET, sizes, seed=1),
+        draw_sample(MASTER, RECIPE, other, sizes),
+    ]
+    assert len({draw.inputs["ids"].tobytes() for draw in draws}) == len(draws)
+
+
+def test_another_process_draws_the_same_bytes() -> None:
+    root = Path(__file__).resolve().parents[3]
+    code = "from tests.unit.compiler_worker.test_sampling import fingerprint; print(fingerprint())"
+    other = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
+    )
+    assert other.stdout.strip() == fingerprint()
+
+
+def test_the_draw_is_the_one_that_was_always_drawn() -> None:
+    """A change would compute all kept references anew and make old proofs unrepeatable."""
+    assert fingerprint() == "68cd011cfb8aafa874f17f3cae229e7d9f075b1754871c9c7e71e8bb02f52afd"

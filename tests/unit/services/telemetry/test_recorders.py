@@ -1,0 +1,104 @@
+"""Both bindings record what the catalogue declares, and refuse the rest."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from urllib.request import urlopen
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from services.contracts.errors import SmeltError
+from services.telemetry import catalog
+from services.telemetry.catalog import Metric
+from services.telemetry.prometheus_recorder import PrometheusRecorder, serve_metrics
+from services.telemetry.recorder import Recorder
+
+MakeRecorder = Callable[[tuple[Metric, ...]], Recorder]
+
+
+def prometheus_recorder(metrics: tuple[Metric, ...]) -> Recorder:
+    return PrometheusRecorder(metrics, CollectorRegistry())
+
+
+def ray_recorder(metrics: tuple[Metric, ...]) -> Recorder:
+    from services.telemetry.ray_recorder import RayRecorder
+
+    return RayRecorder(metrics)
+
+
+# Ray Serve's own schema uses what pydantic deprecates.
+both_bindings = [
+    pytest.param(prometheus_recorder, id="prometheus"),
+    pytest.param(
+        ray_recorder,
+        id="ray",
+        marks=pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20"),
+    ),
+]
+
+
+@pytest.mark.parametrize("make", both_bindings)
+class TestBothBindings:
+    def test_takes_every_declared_metric(self, make: MakeRecorder) -> None:
+        recorder = make(catalog.REPLICA_METRICS)
+        recorder.count(
+            catalog.FALLBACKS, model="m", version="1", generation="g", reason="no_engine"
+        )
+        recorder.observe(catalog.BATCH_SIZE, 3.0, model="m", version="1")
+        labels = dict.fromkeys(catalog.ENGINE_IN_USE.labels, "x")
+        recorder.set(catalog.ENGINE_IN_USE, 1.0, **labels)
+
+    def test_takes_a_count_of_nothing(self, make: MakeRecorder) -> None:
+        make((catalog.BUILDS,)).count(
+            catalog.BUILDS, 0.0, generation="g", kind="k", precision="p", outcome="o"
+        )
+
+    def test_refuses_an_undeclared_metric(self, make: MakeRecorder) -> None:
+        recorder = make(catalog.REPLICA_METRICS)
+        with pytest.raises(SmeltError, match="'smelt_requests_total' was not declared"):
+            recorder.count(catalog.REQUESTS, model="m", version="1", code="OK")
+
+    def test_refuses_a_metric_that_only_has_a_declared_name(self, make: MakeRecorder) -> None:
+        recorder = make(catalog.REPLICA_METRICS)
+        with pytest.raises(SmeltError, match="was not declared"):
+            recorder.observe(replace(catalog.BATCH_SIZE, labels=()), 1.0)
+
+    @pytest.mark.parametrize(
+        "labels", [{"model": "m"}, {"model": "m", "version": "1", "pod": "p"}, {}]
+    )
+    def test_refuses_wrong_label_names(self, make: MakeRecorder, labels: dict[str, str]) -> None:
+        recorder = make(catalog.REPLICA_METRICS)
+        with pytest.raises(SmeltError, match=r"expected labels \['model', 'version'\], got"):
+            recorder.observe(catalog.BATCH_SIZE, 1.0, **labels)
+
+    def test_refuses_a_wrong_kind(self, make: MakeRecorder) -> None:
+        recorder = make(catalog.REPLICA_METRICS)
+        with pytest.raises(SmeltError, match="is a histogram, not a gauge"):
+            recorder.set(catalog.BATCH_SIZE, 1.0, model="m", version="1")
+
+
+def test_prometheus_exports_values_under_the_catalogues_names() -> None:
+    registry = CollectorRegistry()
+    recorder = PrometheusRecorder(catalog.GATEWAY_METRICS, registry)
+    recorder.count(catalog.REQUESTS, 2.0, model="m", version="1", code="OK")
+    recorder.observe(catalog.REQUEST_DURATION, 0.003, model="m", version="1")
+    recorder.set(catalog.REQUESTS_IN_FLIGHT, 5.0, model="m", version="1")
+    text = generate_latest(registry).decode()
+    assert 'smelt_requests_total{code="OK",model="m",version="1"} 2.0' in text
+    assert 'duration_seconds_bucket{le="0.002",model="m",version="1"} 0.0' in text
+    assert 'duration_seconds_bucket{le="0.004",model="m",version="1"} 1.0' in text
+    assert 'smelt_requests_in_flight{model="m",version="1"} 5.0' in text
+
+
+def test_metrics_are_served_on_loopback_until_closed() -> None:
+    registry = CollectorRegistry()
+    recorder = PrometheusRecorder(catalog.COMPILER_METRICS, registry)
+    recorder.count(catalog.BUILDS, generation="g", kind="k", precision="p", outcome="proven")
+    server = serve_metrics(0, registry)
+    with urlopen(f"http://127.0.0.1:{server.port}/metrics") as reply:
+        text = reply.read().decode()
+    server.close()
+    assert "smelt_builds_total" in text
+    assert "_created" not in text
+    with pytest.raises(OSError, match="refused"):
+        urlopen(f"http://127.0.0.1:{server.port}/metrics")
