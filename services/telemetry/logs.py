@@ -37,9 +37,14 @@ class JsonFormatter(logging.Formatter):
             fields["request_id"] = request_id
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
-        own = {name: value for name, value in vars(record).items() if name not in _STANDARD}
+        own = {name: value for name, value in vars(record).items() if _is_field(name)}
         # A field must never hide what the record itself says.
         return json.dumps({**own, **fields}, ensure_ascii=False, default=str)
+
+
+def _is_field(name: str) -> bool:
+    # A library's own marks begin with an underscore (Ray adds `_ray_timestamp_ns` to all).
+    return name not in _STANDARD and not name.startswith("_")
 
 
 def configure_logging(process: str, level: str = "INFO", stream: TextIO | None = None) -> None:

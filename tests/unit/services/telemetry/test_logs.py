@@ -50,6 +50,13 @@ def test_extra_becomes_fields_but_hides_nothing(stream: io.StringIO) -> None:
     assert (line["engine"], line["level"]) == ("abc", "info")
 
 
+def test_marks_that_a_library_puts_on_every_record_stay_out(stream: io.StringIO) -> None:
+    logger.info("loaded", extra={"_ray_timestamp_ns": 1, "engine": "abc"})
+    (line,) = lines(stream)
+    assert "_ray_timestamp_ns" not in line
+    assert line["engine"] == "abc"
+
+
 def test_the_request_id_of_the_context_is_added(stream: io.StringIO) -> None:
     token = REQUEST_ID.set("r-1")
     logger.info("inside")
