@@ -8,11 +8,10 @@ from compiler_worker.report import report_document, report_lines
 from compiler_worker.requests import ChildEvent
 from compiler_worker.settings import settings_from_environment
 from compiler_worker.workshop import Workshop
-from services.cli.control_client import reconcile
-from services.cli.fleet_file import find_fleet
+from services.cli.control_client import tell_fleet
 from services.cli.output import console, print_json
 from services.cli.progress import StepLine, Steps
-from services.cli.registry import open_registry
+from services.cli.registry import open_registry_to_publish
 from services.cli.settings import CliSettings
 from services.contracts.build_key import BuildKey
 from services.contracts.errors import InvalidRequestError
@@ -36,13 +35,11 @@ def run_build(
         NotFoundError: no such model.
         InvalidRequestError: an unknown generation or kind.
     """
-    registry = open_registry(settings)
+    registry = open_registry_to_publish(settings)
     version = registry.model_version(name)
     steps = Steps(is_quiet=as_json)
     report = build_engines(settings, registry, version, wanted_from(generations, kinds), steps)
-    running = find_fleet(settings.run_dir)
-    if running is not None and running.store_url == settings.store_url:
-        reconcile(running.controller)
+    tell_fleet(settings)
     if as_json:
         print_json(report_document(report))
     else:
@@ -85,4 +82,4 @@ def _show_event(line: StepLine, key: BuildKey, event: ChildEvent) -> None:
     if event.stage is not None:
         line.update(f"{what}: {event.stage}")
     elif event.line:
-        line.update(f"{what}: {event.line}")
+        line.show(f"{what}: {event.line}")

@@ -1,10 +1,13 @@
-"""Short calls to the controller, with its errors turned into ours."""
+"""Short calls to controller and gateway, with their errors turned into ours."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from services.cli.fleet_file import find_fleet
+from services.cli.settings import CliSettings
 from services.contracts.errors import NotReadyError
 from services.pb import fleet_v1_pb2 as fleet
 from services.pb import fleet_v1_pb2_grpc as fleet_grpc
@@ -27,9 +30,12 @@ def get_fleet(address: str) -> fleet.FleetSnapshot:
         return stub.GetFleet(fleet.GetFleetRequest(), timeout=CALL_TIMEOUT_S)
 
 
-def reconcile(address: str) -> None:
-    """Have the controller read the store now."""
-    with _control(address) as stub:
+def tell_fleet(settings: CliSettings) -> None:
+    """Have this host's fleet look at the store now, where one runs on this very store."""
+    running = find_fleet(settings.run_dir)
+    if running is None or running.store_url != settings.store_url:
+        return
+    with _control(running.controller) as stub:
         stub.Reconcile(fleet.ReconcileRequest(), timeout=CALL_TIMEOUT_S)
 
 
@@ -42,3 +48,22 @@ def watch_fleet(address: str, timeout_s: float) -> Iterator[fleet.FleetSnapshot]
     with _control(address) as stub:
         request = fleet.WatchEndpointsRequest(gateway_id="smelt")
         yield from stub.WatchEndpoints(request, timeout=timeout_s)
+
+
+def wait_served(grpc_address: str, model: str, timeout_s: float) -> None:
+    """Return once a gateway can ask a model.
+
+    Raises:
+        NotReadyError: the gateway is gone, or the time ran out.
+    """
+    request = health_pb2.HealthCheckRequest(service=model)
+    with grpc.insecure_channel(grpc_address) as channel:
+        try:
+            for answer in health_pb2_grpc.HealthStub(channel).Watch(request, timeout=timeout_s):
+                if answer.status == health_pb2.HealthCheckResponse.SERVING:
+                    return
+        except grpc.RpcError as error:
+            raise NotReadyError(
+                f"gateway {grpc_address} cannot ask model '{model}': {error.details()}"
+            ) from error
+    raise NotReadyError(f"gateway {grpc_address} stopped before it could ask model '{model}'")

@@ -3,6 +3,7 @@
 import os
 import select
 import signal
+from contextlib import suppress
 
 from services.cli.fleet_file import require_fleet
 from services.cli.output import console, print_json
@@ -20,13 +21,7 @@ def run_down(settings: CliSettings, *, as_json: bool) -> None:
         NotReadyError: it did not end in time.
     """
     running = require_fleet(settings.run_dir)
-    pid_fd = os.pidfd_open(running.supervisor_pid)
-    try:
-        signal.pidfd_send_signal(pid_fd, signal.SIGTERM)
-        ended, _, _ = select.select([pid_fd], [], [], STOP_TIMEOUT_S)
-    finally:
-        os.close(pid_fd)
-    if not ended:
+    if not _end(running.supervisor_pid):
         raise NotReadyError(
             f"process {running.supervisor_pid} did not end within {STOP_TIMEOUT_S:g} s; "
             f"its logs: {settings.run_dir}"
@@ -35,3 +30,18 @@ def run_down(settings: CliSettings, *, as_json: bool) -> None:
         print_json({"stopped": running.supervisor_pid})
     else:
         console.print(f"stopped (process {running.supervisor_pid})")
+
+
+def _end(pid: int) -> bool:
+    """Send SIGTERM and wait; whether the process is gone."""
+    try:
+        pid_fd = os.pidfd_open(pid)
+    except ProcessLookupError:  # it ended while we looked
+        return True
+    try:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pid_fd, signal.SIGTERM)
+        ended, _, _ = select.select([pid_fd], [], [], STOP_TIMEOUT_S)
+    finally:
+        os.close(pid_fd)
+    return bool(ended)

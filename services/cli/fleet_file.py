@@ -1,12 +1,21 @@
-"""The running fleet's file: where a local fleet listens, for every other command."""
+"""The running fleet's file: where a local fleet listens, for every other command.
 
-import os
+Whether a fleet runs is told by a lock that the kernel releases when its supervisor ends,
+however it ends. A process id alone would not do: after a crash or a reboot another process
+may have it, and `smelt down` would end that one.
+"""
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from services.contracts.document import Document
-from services.contracts.errors import NotFoundError
+from services.contracts.errors import InvalidRequestError, NotFoundError
+
+_FILE, _LOCK = "fleet.json", "fleet.lock"
 
 
 class RunningFleet(Document):
@@ -26,26 +35,42 @@ class RunningFleet(Document):
     store_url: str
 
 
+@contextmanager
+def fleet_lock(run_dir: Path) -> Iterator[None]:
+    """Be the one supervisor of this folder; what it published is withdrawn at the end.
+
+    Raises:
+        InvalidRequestError: a fleet runs here already.
+    """
+    with (run_dir / _LOCK).open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InvalidRequestError(
+                f"a fleet runs or starts already ({run_dir}); stop it: smelt down"
+            ) from error
+        # Whoever held the lock before may have been killed.
+        _withdraw(run_dir)
+        try:
+            yield
+        finally:
+            _withdraw(run_dir)
+
+
 def write_fleet(run_dir: Path, running: RunningFleet) -> None:
-    """Publish the file; renamed into place, so never read half."""
-    partial = run_dir / "fleet.json.partial"
+    """Publish the file, under the lock; renamed into place, so never read half."""
+    partial = run_dir / f"{_FILE}.partial"
     partial.write_bytes(running.canonical_json())
-    partial.replace(run_dir / "fleet.json")
-
-
-def remove_fleet(run_dir: Path) -> None:
-    """Withdraw the file."""
-    (run_dir / "fleet.json").unlink(missing_ok=True)
+    partial.replace(run_dir / _FILE)
 
 
 def find_fleet(run_dir: Path) -> RunningFleet | None:
     """The running fleet, or None; a file left by a dead supervisor counts as none."""
-    try:
-        running = RunningFleet.from_json((run_dir / "fleet.json").read_bytes())
-        os.kill(running.supervisor_pid, 0)
-    except (FileNotFoundError, ProcessLookupError, ValidationError):
+    if not _is_locked(run_dir):
         return None
-    return running
+    with suppress(FileNotFoundError, ValidationError):
+        return RunningFleet.from_json((run_dir / _FILE).read_bytes())
+    return None
 
 
 def require_fleet(run_dir: Path) -> RunningFleet:
@@ -54,3 +79,19 @@ def require_fleet(run_dir: Path) -> RunningFleet:
     if running is None:
         raise NotFoundError(f"no fleet runs here ({run_dir}); start one: smelt up")
     return running
+
+
+def _is_locked(run_dir: Path) -> bool:
+    try:
+        with (run_dir / _LOCK).open("rb") as lock:
+            # Shared, so that two who ask at once do not take each other for a fleet.
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _withdraw(run_dir: Path) -> None:
+    (run_dir / _FILE).unlink(missing_ok=True)

@@ -1,6 +1,7 @@
 """`smelt infer`: one KServe v2 request from .npy files."""
 
 import io
+from collections.abc import Mapping
 from pathlib import Path
 
 import grpc
@@ -9,7 +10,14 @@ import numpy as np
 from services.cli.fleet_file import require_fleet
 from services.cli.output import console, print_json, print_table
 from services.cli.settings import CliSettings
-from services.contracts.errors import InvalidRequestError, NotReadyError, SmeltError
+from services.contracts.errors import (
+    DeadlineExceededError,
+    InvalidRequestError,
+    NotFoundError,
+    NotReadyError,
+    OverloadedError,
+    SmeltError,
+)
 from services.contracts.tensors import (
     DATATYPE_FROM_NUMPY,
     Array,
@@ -20,6 +28,14 @@ from services.pb import open_inference_v2_pb2 as pb
 from services.pb import open_inference_v2_pb2_grpc as pb_grpc
 
 MAX_MESSAGE_BYTES = 2**31 - 1
+ANSWER_TIMEOUT_S = 300.0
+_ERROR_BY_STATUS: Mapping[grpc.StatusCode, type[SmeltError]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: InvalidRequestError,
+    grpc.StatusCode.NOT_FOUND: NotFoundError,
+    grpc.StatusCode.UNAVAILABLE: NotReadyError,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: OverloadedError,
+    grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceededError,
+}
 _CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -40,12 +56,15 @@ def run_infer(
     Raises:
         InvalidRequestError: an --input is malformed, or the server refused the request.
         NotReadyError: no gateway answers.
+        SmeltError: the gateway's answer, in the class that its status means.
     """
-    request = request_from_arrays(name, version, dict(_read_input(text) for text in inputs))
+    request = request_from_arrays(name, version, _read_inputs(inputs))
     target = address or require_fleet(settings.run_dir).grpc_address
     with grpc.insecure_channel(target, options=_CHANNEL_OPTIONS) as channel:
         try:
-            response = pb_grpc.GRPCInferenceServiceStub(channel).ModelInfer(request)
+            response = pb_grpc.GRPCInferenceServiceStub(channel).ModelInfer(
+                request, timeout=ANSWER_TIMEOUT_S
+            )
         except grpc.RpcError as error:
             raise _error_from_rpc(error, target) from error
     outputs = arrays_from_response(response)
@@ -77,20 +96,31 @@ def arrays_from_response(response: pb.ModelInferResponse) -> dict[str, Array]:
     return {o.name: array_from_bytes(data, o.datatype, tuple(o.shape)) for o, data in raw}
 
 
+def _read_inputs(texts: list[str]) -> dict[str, Array]:
+    arrays: dict[str, Array] = {}
+    for name, array in map(_read_input, texts):
+        if name in arrays:
+            raise InvalidRequestError(f"--input {name}: expected once, got more than one")
+        arrays[name] = array
+    return arrays
+
+
 def _read_input(text: str) -> tuple[str, Array]:
-    name, found, file = text.partition("=@")
-    if not found:
+    name, is_given, file = text.partition("=@")
+    if not is_given:
         raise InvalidRequestError(f"--input '{text}': expected NAME=@FILE.npy")
     try:
-        return name, np.load(io.BytesIO(Path(file).read_bytes()), allow_pickle=False)
+        array: Array = np.lib.format.read_array(
+            io.BytesIO(Path(file).read_bytes()), allow_pickle=False
+        )
     except (OSError, ValueError) as error:
-        raise InvalidRequestError(f"--input {name}: {file}: {error}") from error
+        raise InvalidRequestError(f"--input {name}: {file} is no .npy file: {error}") from error
+    return name, array
 
 
 def _error_from_rpc(error: grpc.RpcError, target: str) -> SmeltError:
-    if error.code() is grpc.StatusCode.UNAVAILABLE:
-        return NotReadyError(f"gateway {target}: {error.details()}")
-    return InvalidRequestError(f"{error.code().name}: {error.details()}")
+    error_class = _ERROR_BY_STATUS.get(error.code(), SmeltError)
+    return error_class(f"gateway {target}: {error.code().name}: {error.details()}")
 
 
 def _document(response: pb.ModelInferResponse, outputs: dict[str, Array]) -> dict[str, object]:
@@ -99,7 +129,12 @@ def _document(response: pb.ModelInferResponse, outputs: dict[str, Array]) -> dic
         "model_version": response.model_version,
         "outputs": [
             {"name": n, "datatype": DATATYPE_FROM_NUMPY[a.dtype], "shape": list(a.shape),
-             "data": a.astype(float).ravel().tolist()}
+             "data": _plain(a).ravel().tolist()}
             for n, a in outputs.items()
         ],
     }  # fmt: skip
+
+
+def _plain(array: Array) -> Array:
+    """Integers as they are, as float64 cannot hold all of them; all else as float64."""
+    return array if array.dtype.kind in "biu" else array.astype(float)

@@ -4,16 +4,17 @@ import logging
 import os
 import signal
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NoReturn, Self
 
-from services.cli.control_client import watch_fleet
-from services.cli.fleet_file import RunningFleet, find_fleet, remove_fleet, write_fleet
+from services.cli.control_client import wait_served, watch_fleet
+from services.cli.fleet_file import RunningFleet, fleet_lock, write_fleet
 from services.cli.settings import CliSettings
 from services.cli.supervisor import ManagedProcess, ProcessSpec
 from services.contracts.document import Document
-from services.contracts.errors import InvalidRequestError, NotReadyError
+from services.contracts.errors import NotReadyError
 
 logger = logging.getLogger(__name__)
 
@@ -40,31 +41,31 @@ class LocalFleet:
         self._processes: dict[str, ManagedProcess] = {}
         self._deaths: SimpleQueue[str] = SimpleQueue()
         self._running: RunningFleet | None = None
+        self._held = ExitStack()
 
     def __enter__(self) -> Self:
-        """Nothing runs yet: `start` may fail, and what it started is then stopped."""
+        """Take the place of this host's fleet; nothing runs yet.
+
+        Raises:
+            InvalidRequestError: a fleet runs here already.
+        """
+        run_dir = self._settings.run_dir
+        self._held.enter_context(fleet_lock(run_dir))
+        # Replicas that were killed could not remove theirs.
+        for path in run_dir.glob("*.sock"):
+            path.unlink(missing_ok=True)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """Stop the gateway first, so that no request meets a fleet without replicas."""
-        if self._running is not None:
-            remove_fleet(self._settings.run_dir)
-        for process in reversed(self._processes.values()):
-            process.stop()
+        """Stop what runs: the processes in the reverse order of their start."""
+        self._held.close()
 
     def start(self) -> None:
         """Start both and publish where they listen.
 
         Raises:
-            InvalidRequestError: a fleet runs here already.
             NotReadyError: a process did not start; the message holds its log's tail.
         """
-        existing = find_fleet(self._settings.run_dir)
-        if existing is not None:
-            raise InvalidRequestError(
-                f"a fleet runs already (process {existing.supervisor_pid}, "
-                f"gRPC {existing.grpc_address}); stop it: smelt down"
-            )
         # `smelt down` sends SIGTERM; it unwinds as Ctrl-C does.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         controller, gateway = self._start_processes()
@@ -87,17 +88,19 @@ class LocalFleet:
         return self._running
 
     def wait_model_ready(self, name: str, timeout_s: float) -> None:
-        """Return once the newest version of a model serves.
+        """Return once the newest version of a model serves and the gateway can ask it.
 
         Raises:
             NotReadyError: the replicas failed (the message holds why) or took too long.
         """
         for snapshot in watch_fleet(self.running.controller, timeout_s):
-            for model in (m for m in snapshot.models if m.name == name):
-                if model.state == "READY":
-                    return
-                if model.state == "UNAVAILABLE":
-                    raise NotReadyError(f"model '{name}': {model.reason}")
+            versions = [model for model in snapshot.models if model.name == name]
+            newest = max(versions, key=lambda model: model.version, default=None)
+            if newest is not None and newest.state == "UNAVAILABLE":
+                raise NotReadyError(f"model '{name}': {newest.reason}")
+            if newest is not None and newest.state == "READY":
+                break
+        wait_served(self.running.grpc_address, name, timeout_s)
 
     def serve_until_stopped(self) -> NoReturn:
         """Block, starting again whatever dies, until KeyboardInterrupt.
@@ -129,6 +132,8 @@ class LocalFleet:
         log_path: Path = self._settings.run_dir / f"{name}.log"
         process = ManagedProcess(spec, log_path, self._settings.start_timeout_s)
         self._processes[name] = process
+        # The gateway, added last, stops first: no request meets a fleet without replicas.
+        self._held.callback(process.stop)
         return process
 
     def _watch(self, name: str) -> None:

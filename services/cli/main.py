@@ -9,9 +9,10 @@ from typing import Annotated
 
 import typer
 
-from services.cli.output import error_console
+from services.cli.output import print_error
 from services.cli.settings import CliSettings
 from services.contracts.errors import SmeltError
+from services.contracts.settings import read_settings
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -27,8 +28,7 @@ Store = Annotated[str, typer.Option("--store", help="Artifact store: a folder or
 
 
 def _settings(store: str = "") -> CliSettings:
-    settings = CliSettings()
-    return settings.model_copy(update={"store": store}) if store else settings
+    return read_settings(CliSettings, **({"store_url": store} if store else {}))
 
 
 @app.command()
@@ -86,13 +86,16 @@ def models_add(
     name: Annotated[str, typer.Argument(help="Name under which clients call the model.")],
     source: Annotated[str, typer.Argument(help="FILE.onnx, or package.module:factory.")],
     recipe: Annotated[Path | None, typer.Option(help="Recipe, a YAML file.")] = None,
+    samples: Annotated[
+        Path | None, typer.Option(help="Real inputs for the recipe's task, an .npz file.")
+    ] = None,
     store: Store = "",
     as_json: AsJson = False,
 ) -> None:
     """Make an ONNX master of a model and publish it as the model's next version."""
     from services.cli.models import run_models_add
 
-    run_models_add(_settings(store), name, source, recipe, as_json=as_json)
+    run_models_add(_settings(store), name, source, recipe, samples, as_json=as_json)
 
 
 @models_app.command("list")
@@ -158,7 +161,7 @@ def main() -> None:
     try:
         app()
     except SmeltError as error:
-        error_console.print(f"[bold red]error:[/] {error}", markup=True)
+        print_error(str(error))
         raise SystemExit(1) from error
 
 

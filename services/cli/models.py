@@ -1,40 +1,47 @@
 """`smelt models add` and `smelt models list`."""
 
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from compiler_worker.master.fingerprint import fingerprint
 from compiler_worker.master.opened import open_master
+from compiler_worker.master.samples import check_samples, read_samples
 from compiler_worker.master.source import MasterSource, source_from_text
 from compiler_worker.plan import buckets_of
-from services.cli.control_client import reconcile
-from services.cli.fleet_file import find_fleet
+from compiler_worker.ranking import require_samples
+from compiler_worker.recipe_check import check_recipe
+from services.cli.control_client import tell_fleet
 from services.cli.output import console, megabytes, print_json, print_table
 from services.cli.progress import StepLine, Steps
-from services.cli.registry import open_registry
+from services.cli.registry import open_registry, open_registry_to_publish
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRecipeError
-from services.contracts.manifest import ModelVersion
+from services.contracts.manifest import MasterRecord, ModelVersion
 from services.contracts.recipe import Recipe
 from services.contracts.registry import Registry
 
 
 def run_models_add(
-    settings: CliSettings, name: str, source: str, recipe: Path | None, *, as_json: bool
+    settings: CliSettings,
+    name: str,
+    source: str,
+    recipe: Path | None,
+    samples: Path | None,
+    *,
+    as_json: bool,
 ) -> None:
     """Add a model version and tell a running fleet.
 
     Raises:
-        InvalidModelError: the source cannot become a master.
+        InvalidModelError: the source cannot become a master, or the samples are not for it.
         InvalidRecipeError: the recipe has a wrong value.
     """
-    version = add_model(
-        open_registry(settings), name, source, _read_recipe(recipe), Steps(is_quiet=as_json)
-    )
-    running = find_fleet(settings.run_dir)
-    if running is not None and running.store_url == settings.store_url:
-        reconcile(running.controller)
+    registry = open_registry_to_publish(settings)
+    wishes = Wishes(recipe=_read_recipe(recipe), samples=samples)
+    version = add_model(registry, name, source, wishes, Steps(is_quiet=as_json))
+    tell_fleet(settings)
     if as_json:
         print_json(_summary(version))
     else:
@@ -59,8 +66,20 @@ def run_models_list(settings: CliSettings, *, as_json: bool) -> None:
     ])  # fmt: skip
 
 
+@dataclass(frozen=True, kw_only=True)
+class Wishes:
+    """What the owner gives with a source; None leaves it to the source.
+
+    Attributes:
+        samples: a file of real inputs (.npz).
+    """
+
+    recipe: Recipe | None = None
+    samples: Path | None = None
+
+
 def add_model(
-    registry: Registry, name: str, source_text: str, recipe: Recipe | None, steps: Steps
+    registry: Registry, name: str, source_text: str, wishes: Wishes, steps: Steps
 ) -> ModelVersion:
     """Open a source as a master and publish it; the same source is not opened again.
 
@@ -71,13 +90,21 @@ def add_model(
     source = source_from_text(source_text)
     with steps.step(f"Model {name}") as line:
         source_print = fingerprint(source)
-        known = registry.find_source(source_print)
-        if known is not None and recipe is None and known.name == name:
+        known = _unchanged(registry, name, source_print) if wishes == Wishes() else None
+        if known is not None:
             line.summary = f"version {known.version}, unchanged"
             return known
-        version = _publish(registry, name, source, source_print, recipe, line)
+        version = _publish(registry, name, source, source_print, wishes, line)
         line.summary = f"version {version.version}"
         return version
+
+
+def _unchanged(registry: Registry, name: str, source_print: str) -> ModelVersion | None:
+    """The newest version of a model if it was made from this source; an older one is history."""
+    if name not in registry.model_names():
+        return None
+    newest = registry.model_version(name)
+    return newest if newest.source_fingerprint == source_print else None
 
 
 def _publish(
@@ -85,24 +112,34 @@ def _publish(
     name: str,
     source: MasterSource,
     source_print: str,
-    recipe: Recipe | None,
+    wishes: Wishes,
     line: StepLine,
 ) -> ModelVersion:
     with tempfile.TemporaryDirectory(prefix="smelt-master-") as folder:
         opened = open_master(source, Path(folder), line.update)
         line.update("publishing the master")
         master = registry.publish_master(opened)
-        chosen = recipe or opened.recipe or Recipe()
-        # A recipe that does not fit is refused before the version exists.
-        buckets_of(master, chosen)
+        chosen = wishes.recipe or opened.recipe or Recipe()
+        samples = wishes.samples or opened.samples
+        # What does not fit is refused before the version exists.
+        _check(master, chosen, samples)
         return registry.add_model_version(
             name=name,
             master=master,
             recipe=chosen,
             source=str(source),
             source_fingerprint=source_print,
-            samples=opened.samples,
+            samples=samples,
         )
+
+
+def _check(master: MasterRecord, recipe: Recipe, samples_path: Path | None) -> None:
+    check_recipe(master, recipe)
+    buckets = buckets_of(master, recipe)
+    samples = read_samples(samples_path) if samples_path else None
+    if samples is not None:
+        check_samples(samples, master.inputs)
+    require_samples(samples, master, recipe, buckets)
 
 
 def _read_recipe(path: Path | None) -> Recipe | None:

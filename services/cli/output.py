@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 # A pipe has no width; wide tables keep one row per line there.
 _PIPE_WIDTH = 160
@@ -38,8 +39,14 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        # Not as markup: a reason or a shape may hold [words in brackets].
+        table.add_row(*map(Text, row))
     console.print(table)
+
+
+def print_error(message: str) -> None:
+    """Say on standard error why a command failed."""
+    error_console.print(Text("error: ", "bold red").append(message, "default"), soft_wrap=True)
 
 
 def milliseconds(seconds: float) -> str:

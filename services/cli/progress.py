@@ -23,7 +23,8 @@ class Steps:
             SpinnerColumn(),
             TextColumn("{task.description}"),
             TimeElapsedColumn(),
-            TextColumn("[dim]{task.fields[detail]}"),
+            # A builder's own words may hold [brackets], which are no markup.
+            TextColumn("{task.fields[detail]}", style="dim", markup=False),
             console=error_console,
             transient=True,
             # Without a terminal a bar would fill a log with control characters.
@@ -37,7 +38,7 @@ class Steps:
 
 
 class StepLine:
-    """The line of one step; `update` is safe to call from any thread.
+    """The line of one step; `update` and `show` are safe to call from any thread.
 
     Attributes:
         summary: shown behind the step once it is done.
@@ -50,8 +51,12 @@ class StepLine:
         self._task = progress.add_task(title, total=None, detail="")
         self.summary = ""
 
-    def update(self, detail: str) -> None:
-        """Say what happens now."""
+    def show(self, detail: str) -> None:
+        """Say what happens now to whoever watches; a log would only grow by it."""
         self._progress.update(self._task, detail=detail)
+
+    def update(self, detail: str) -> None:
+        """Say what happens now, in a log too."""
+        self.show(detail)
         if self._is_plain:
             error_console.print(f"  {self._title}: {detail}", markup=False)

@@ -1,7 +1,9 @@
 """Settings of the command line, read once in `main`."""
 
 from pathlib import Path
+from typing import Self
 
+from pydantic import model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -10,7 +12,7 @@ class CliSettings(BaseSettings):
 
     Attributes:
         home: folder of the local store, caches, logs and the running fleet's file.
-        store: artifact store; empty means the folder `store` in home.
+        store_url: artifact store; "" becomes the folder `store` in home.
         start_timeout_s: longest wait for controller or gateway to say that it is ready.
         ready_fd: inherited pipe that `smelt up --detach` waits on; -1 for none.
     """
@@ -18,30 +20,24 @@ class CliSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="SMELT_")
 
     home: Path = Path("~/.smelt")
-    store: str = ""
+    store_url: str = ""
     start_timeout_s: float = 120.0
     ready_fd: int = -1
 
-    @property
-    def root(self) -> Path:
-        """Home, absolute; made when absent."""
-        root = self.home.expanduser().absolute()
-        root.mkdir(parents=True, exist_ok=True)
-        return root
-
-    @property
-    def store_url(self) -> str:
-        """Where artifacts are."""
-        return self.store or str(self.root / "store")
+    @model_validator(mode="after")
+    def _resolve(self) -> Self:
+        self.home = self.home.expanduser().absolute()
+        self.store_url = self.store_url or str(self.home / "store")
+        return self
 
     @property
     def cache_dir(self) -> Path:
         """Verified local copies of masters and engines."""
-        return self.root / "cache"
+        return self.home / "cache"
 
     @property
     def run_dir(self) -> Path:
-        """Logs, sockets and the running fleet's file."""
-        path = self.root / "run"
-        path.mkdir(exist_ok=True)
+        """Logs, sockets and the running fleet's file, for this user alone; made when absent."""
+        path = self.home / "run"
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
         return path

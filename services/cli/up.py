@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from typing import Any
 
 from services.cli.demo.run import MODEL, SOURCE, Answer, ask
@@ -11,13 +12,15 @@ from services.cli.fleet_file import RunningFleet
 from services.cli.local_fleet import LocalFleet, UpOptions
 from services.cli.output import console, print_json, print_table
 from services.cli.progress import Steps
-from services.cli.registry import open_registry
+from services.cli.registry import open_registry, open_registry_to_publish
 from services.cli.settings import CliSettings
 from services.telemetry.ready import announce_ready, wait_ready
 
 # A first start may have to compile the fallback: minutes on two cores.
 MODEL_READY_TIMEOUT_S = 900.0
 DETACH_TIMEOUT_S = 1800.0
+# What shells say of a command that Ctrl-C ended.
+INTERRUPTED = 130
 
 
 def run_up(
@@ -29,7 +32,11 @@ def run_up(
     is_detached: bool,
     as_json: bool,
 ) -> int:
-    """Serve until Ctrl-C; the exit code is 1 when an answer of the demo did not match.
+    """Serve until Ctrl-C, which is then no failure.
+
+    Returns:
+        The exit code: 1 when `is_over_after_demo` and an answer did not match, 130 when
+        Ctrl-C came before anything served.
 
     Raises:
         SmeltError: something did not start; the message says what and where its log is.
@@ -38,30 +45,39 @@ def run_up(
         return _detach(settings, as_json=as_json)
     steps = Steps(is_quiet=as_json)
     try:
-        if is_demo:
-            _prepare_demo(settings, steps)
         with LocalFleet(settings, options) as fleet:
-            with steps.step("Fleet"):
-                fleet.start()
-            is_matched = not is_demo or _show_demo(settings, fleet, steps, as_json=as_json)
+            is_matched = _begin(settings, fleet, steps, is_demo=is_demo, as_json=as_json)
             if is_over_after_demo:
                 return 0 if is_matched else 1
             announce_ready(settings.ready_fd, fleet.running.model_dump())
             _say_serving(fleet.running, as_json=as_json)
-            fleet.serve_until_stopped()
+            with suppress(KeyboardInterrupt):
+                fleet.serve_until_stopped()
     except KeyboardInterrupt:
-        if not as_json:
-            console.print("stopped")
-        return 0
+        return INTERRUPTED
+    if not as_json:
+        console.print("stopped")
+    return 0
+
+
+def _begin(
+    settings: CliSettings, fleet: LocalFleet, steps: Steps, *, is_demo: bool, as_json: bool
+) -> bool:
+    """Start the fleet; whether the demo's answers matched, True without a demo."""
+    if is_demo:
+        _prepare_demo(settings, steps)
+    with steps.step("Fleet"):
+        fleet.start()
+    return not is_demo or _show_demo(settings, fleet, steps, as_json=as_json)
 
 
 def _prepare_demo(settings: CliSettings, steps: Steps) -> None:
     """Export the model and build its engines; what is there already is kept."""
     from services.cli.build import build_engines, wanted_from
-    from services.cli.models import add_model
+    from services.cli.models import Wishes, add_model
 
-    registry = open_registry(settings)
-    version = add_model(registry, MODEL, SOURCE, None, steps)
+    registry = open_registry_to_publish(settings)
+    version = add_model(registry, MODEL, SOURCE, Wishes(), steps)
     build_engines(settings, registry, version, wanted_from((), ()), steps)
 
 

@@ -26,6 +26,9 @@ class BuildKey(Document):
     pads: dict[str, float] = Field(
         default={}, description="an engine that pads requests to its buckets writes these values"
     )
+    proof_terms: str = Field(
+        default="", description="an engine fits those who call equal what its proof called so"
+    )
     builder_options: dict[str, str] = Field(
         default={}, description="flags that change code generation; the builder lists them"
     )

@@ -1,7 +1,8 @@
 """Published files on this machine's disk: fetched once, verified, shared by processes.
 
 A folder is named by the digests of its files, so a cache may outlive its store and serve
-several; it appears by one rename, so whoever sees it sees all of it.
+several; it appears by one rename, so whoever sees it sees all of it. Digests are compared
+at each use: a proof is about bytes, and these may have changed since they were fetched.
 """
 
 import hashlib
@@ -41,7 +42,7 @@ class FileCache:
     def file(self, ref: BlobRef, suffix: str) -> Path:
         """One blob as a file; raises as `folder` does."""
         target = self._root / "files" / f"{ref.sha256}{suffix}"
-        if not (target.is_file() and target.stat().st_size == ref.num_bytes):
+        if not _is_intact(target, ref):
             self._store.fetch_blob(ref, target)
         return target
 
@@ -76,10 +77,11 @@ def _folder_name(files: dict[str, BlobRef]) -> str:
 
 
 def _is_whole(folder: Path, files: dict[str, BlobRef]) -> bool:
-    if not folder.is_dir():
+    return folder.is_dir() and all(_is_intact(folder / name, files[name]) for name in files)
+
+
+def _is_intact(path: Path, ref: BlobRef) -> bool:
+    if not (path.is_file() and path.stat().st_size == ref.num_bytes):
         return False
-    sizes = {name: folder / name for name in files}
-    return all(
-        path.is_file() and path.stat().st_size == files[name].num_bytes
-        for name, path in sizes.items()
-    )
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == ref.sha256

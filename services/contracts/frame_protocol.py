@@ -55,16 +55,20 @@ class FrameProtocol(asyncio.BufferedProtocol):
     """
 
     def __init__(
-        self, *, token_hash: bytes = NO_TOKEN, max_payload_bytes: int = MAX_PAYLOAD_BYTES
+        self, *, token: bytes = NO_TOKEN, max_payload_bytes: int = MAX_PAYLOAD_BYTES
     ) -> None:
-        """Args are those of the process: its secret's hash, its largest payload."""
+        """Take what this end says in HELLO, and the largest payload it takes."""
         self.is_open = False
-        self._token_hash = token_hash
+        self._token = token
         self._max_payload_bytes = max_payload_bytes
         self._decoder = FrameDecoder(_HELLO_PAYLOAD_BYTES)
         self._transport: asyncio.Transport | None = None
         self._is_paused = False
         self._writers: deque[asyncio.Future[None]] = deque()
+
+    def say_hello(self) -> None:
+        """Writes this end's HELLO: at once by the end that dials, in answer by the other."""
+        self.send(Kind.HELLO, CONNECTION_ID, encode_hello(self._token))
 
     def opened(self) -> None:
         """Called once, when the peer's HELLO was accepted."""
@@ -76,8 +80,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
     def closed(self, error: Exception | None) -> None:
         """Called once, when the connection is gone, for whatever reason."""
 
-    def check_token(self, token_hash: bytes) -> None:
-        """Refuses a peer by its token hash; this end takes any."""
+    def check_token(self, token: bytes) -> None:
+        """Refuses a peer by its token; this end takes any."""
 
     def send(self, kind: Kind, request_id: int, meta: bytes = b"", payload: Payload = b"") -> None:
         """Writes one frame; into the void when the connection is gone."""
@@ -138,11 +142,10 @@ class FrameProtocol(asyncio.BufferedProtocol):
     # ---- asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Says HELLO."""
+        """Keeps the transport."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
         _notice_dead_hosts(transport.get_extra_info("socket"))
-        self.send(Kind.HELLO, CONNECTION_ID, encode_hello(self._token_hash))
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the decoder knows better
         """Where the transport reads into."""

@@ -8,7 +8,7 @@ A frame, big endian:
 
 | kind       | from    | meta                                   | payload             |
 |------------|---------|----------------------------------------|---------------------|
-| HELLO      | both    | magic, protocol version, token hash    | -                   |
+| HELLO      | both    | magic, protocol version, token         | -                   |
 | INFER      | gateway | deadline, priority, model, version, trace | request          |
 | OK         | replica | -                                      | answer              |
 | ERROR      | replica | retry delay, class of contracts.errors | message             |
@@ -17,10 +17,11 @@ A frame, big endian:
 | PING       | gateway | -                                      | -                   |
 | PONG       | replica | -                                      | -                   |
 
-Each side opens with HELLO. A request id is the gateway's; INFER, STATISTICS and PING are
-answered once under the same id, in any order, or never when CANCEL came first. Id 0 is the
-connection's own: HELLO, and the ERROR that says why a connection is closed. No flag has a
-meaning in protocol version 1, so all must be 0.
+The gateway opens with HELLO, and the replica answers with its own once it accepts the
+gateway's token, so a connection that is open may be used. A request id is the gateway's;
+INFER, STATISTICS and PING are answered once under the same id, in any order, or never when
+CANCEL came first. Id 0 is the connection's own: HELLO, and the ERROR that says why a
+connection is closed. No flag has a meaning in protocol version 1, so all must be 0.
 """
 
 import enum
@@ -38,7 +39,8 @@ MAX_META_BYTES = 4096
 MAX_PAYLOAD_BYTES = 2**31 - 1
 MAX_MESSAGE_CHARS = 4096
 CONNECTION_ID = 0
-NO_TOKEN = bytes(32)
+TOKEN_BYTES = 32
+NO_TOKEN = bytes(TOKEN_BYTES)
 
 HEADER = struct.Struct("!BBHIQ")
 _HELLO = struct.Struct("!4sH32s")
@@ -122,13 +124,18 @@ def check_header(fields: tuple[int, int, int, int, int], max_payload_bytes: int)
 _KINDS = {int(kind): kind for kind in Kind}
 
 
-def encode_hello(token_hash: bytes = NO_TOKEN) -> bytes:
-    """Meta of HELLO; `token_hash` is the sha256 of a shared secret, or NO_TOKEN."""
-    return _HELLO.pack(_MAGIC, PROTOCOL_VERSION, token_hash)
+def encode_hello(token: bytes = NO_TOKEN) -> bytes:
+    """Meta of HELLO.
+
+    `token` is what a replica told the controller when it attached, and the controller the
+    gateways: whoever knows it is of this fleet, and means this very replica. Addresses do not
+    say that much, as another process may listen on a dead replica's port.
+    """
+    return _HELLO.pack(_MAGIC, PROTOCOL_VERSION, token)
 
 
 def decode_hello(frame: Frame) -> bytes:
-    """The peer's token hash.
+    """The peer's token.
 
     Raises:
         InvalidRequestError: the first frame is not a HELLO of this protocol.
@@ -138,7 +145,7 @@ def decode_hello(frame: Frame) -> bytes:
         raise InvalidRequestError(
             f"data port: the first frame is {frame.kind.name}, wanted HELLO of {_HELLO.size} bytes"
         )
-    magic, version, token_hash = _HELLO.unpack(frame.meta)
+    magic, version, token = _HELLO.unpack(frame.meta)
     if magic != _MAGIC:
         raise InvalidRequestError(f"data port: HELLO begins with {magic!r}, wanted {_MAGIC!r}")
     if version != PROTOCOL_VERSION:
@@ -146,7 +153,7 @@ def decode_hello(frame: Frame) -> bytes:
             f"data port: the peer speaks frame protocol {version}, this process "
             f"{PROTOCOL_VERSION}; run gateway and replica of one release"
         )
-    return bytes(token_hash)
+    return bytes(token)
 
 
 def encode_infer(frame: InferFrame) -> bytes:

@@ -29,8 +29,8 @@ class BlobRef(Document):
         num_bytes: their length.
     """
 
-    sha256: str
-    num_bytes: int
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+    num_bytes: int = Field(ge=0)
 
 
 class MasterRecord(Document):

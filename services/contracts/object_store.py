@@ -136,10 +136,11 @@ class ObstoreArtifactStore:
         for chunk in self._chunks(_blob_key(ref)):
             digest.update(chunk)
             file.write(chunk)
-        if digest.hexdigest() != ref.sha256:
+        if (digest.hexdigest(), file.tell()) != (ref.sha256, ref.num_bytes):
             raise CorruptBlobError(
-                f"blob {ref.sha256} in {self.name}: its {file.tell()} bytes have the digest "
-                f"{digest.hexdigest()}; delete that blob and publish it again"
+                f"blob {ref.sha256} in {self.name}: expected {ref.num_bytes} bytes of that "
+                f"digest, got {file.tell()} bytes of digest {digest.hexdigest()}; delete that "
+                "blob and publish it again"
             )
 
     def _chunks(self, key: str) -> Iterator[memoryview]:
@@ -172,7 +173,7 @@ def open_store(url: str) -> ObstoreArtifactStore:
 
     Credentials, region and endpoint come from the provider's standard environment
     (AWS_*, GOOGLE_*, AZURE_*). Opening does not test the store: see
-    `verify_conditional_create`.
+    `open_tested_store`.
 
     Raises:
         InvalidRequestError: the URL has another scheme, or lacks something.
@@ -194,6 +195,13 @@ def open_store(url: str) -> ObstoreArtifactStore:
         fault = str(error).partition("\n")[0]
         raise InvalidRequestError(f"store '{url}' cannot be opened: {fault}") from error
     return ObstoreArtifactStore(backend, f"store {url}")
+
+
+def open_tested_store(url: str) -> ObstoreArtifactStore:
+    """Open a store that this process may trust; raises as the two steps of it do."""
+    store = open_store(url)
+    verify_conditional_create(store)
+    return store
 
 
 def verify_conditional_create(store: ArtifactStore) -> None:

@@ -61,13 +61,14 @@ class InputRecipe(Document):
 
     Attributes:
         role: `mask` marks valid positions with 1 (ragged in proofs), `values` is drawn.
-        low, high: bounds of drawn values, high exclusive for integers.
+        low, high: bounds of drawn values, high exclusive for integers; by default one above
+            low, for integers two above: low and its successor are drawn.
         pad: value for padded positions.
     """
 
     role: InputRole = InputRole.VALUES
     low: float = 0.0
-    high: float = 1.0
+    high: float | None = None
     pad: float = 0.0
 
 

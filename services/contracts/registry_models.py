@@ -135,16 +135,6 @@ class ModelRegistry(RecordKeeper):
             raise NotFoundError(f"model '{name}' has no version {wanted}; there are: {known}")
         return by_number[wanted]
 
-    def find_source(self, fingerprint: str) -> ModelVersion | None:
-        """The newest version of any model that was made from this source."""
-        matches = (
-            version
-            for name in self.model_names()
-            for version in self.versions(name)
-            if version.source_fingerprint == fingerprint
-        )
-        return max(matches, key=lambda version: version.created_at, default=None)
-
     def _create_master(self, key: str, opened: OpenedMaster) -> MasterRecord:
         record = MasterRecord(
             digest=opened.digest,
@@ -186,6 +176,7 @@ def _is_repeat(latest: ModelVersion, version: ModelVersion) -> bool:
     return (
         latest.source_fingerprint == version.source_fingerprint
         and latest.recipe == version.recipe
+        and latest.samples == version.samples
         and latest.master.digest == version.master.digest
     )
 

@@ -4,13 +4,15 @@ No engine is chosen in silence and none is skipped in silence: the answer carrie
 reason for every engine that was passed over, and for the fallback when nothing fits.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from statistics import geometric_mean
 
+from services.contracts.errors import InvalidRequestError
 from services.contracts.hardware import DeviceFacts, Generation
-from services.contracts.manifest import ProofOutcome, PublishedEngine
+from services.contracts.manifest import ModelVersion, ProofOutcome, PublishedEngine
+from services.contracts.terms import proof_terms
 
 
 class FallbackReason(StrEnum):
@@ -18,6 +20,7 @@ class FallbackReason(StrEnum):
 
     NO_ENGINE = "no_engine"
     NO_ENGINE_FOR_GENERATION = "no_engine_for_generation"
+    OTHER_RECIPE = "other_recipe"
     TOOLCHAIN_MISMATCH = "toolchain_mismatch"
     NOT_PROVEN = "not_proven"
     LOAD_FAILED = "load_failed"
@@ -53,6 +56,7 @@ class Selection:
 _PROGRESS = (
     FallbackReason.NO_ENGINE,
     FallbackReason.NO_ENGINE_FOR_GENERATION,
+    FallbackReason.OTHER_RECIPE,
     FallbackReason.TOOLCHAIN_MISMATCH,
     FallbackReason.NOT_PROVEN,
     FallbackReason.LOAD_FAILED,
@@ -63,21 +67,28 @@ def select(
     engines: Iterable[PublishedEngine],
     device: DeviceFacts,
     *,
+    version: ModelVersion | None = None,
     failed_digests: frozenset[str] = frozenset(),
 ) -> Selection:
     """Choose the fastest proven engine that this device can load.
 
-    `failed_digests` are engines that failed to load on this device before.
+    Args:
+        engines: all of one master, whatever recipe they were built for.
+        device: that will run the engine.
+        version: whose recipe the engine must have been built and proven for; None asks for
+            none.
+        failed_digests: engines that failed to load on this device before.
     """
     fitting: list[PublishedEngine] = []
     rejections: list[Rejection] = []
     for engine in engines:
-        rejection = _reject(engine, device, failed_digests)
+        rejection = _reject(engine, device, version, failed_digests)
         if rejection is None:
             fitting.append(engine)
         else:
             rejections.append(rejection)
-    fitting.sort(key=lambda engine: _rank(engine, device))
+    shapes = _shared_shapes(fitting)
+    fitting.sort(key=lambda engine: _rank(engine, device, shapes))
     reason = None if fitting else _best_explanation(rejections)
     return Selection(
         engine=fitting[0] if fitting else None,
@@ -94,10 +105,14 @@ def mean_speedup(engine: PublishedEngine) -> float:
 
 
 def _reject(
-    engine: PublishedEngine, device: DeviceFacts, failed_digests: frozenset[str]
+    engine: PublishedEngine,
+    device: DeviceFacts,
+    version: ModelVersion | None,
+    failed_digests: frozenset[str],
 ) -> Rejection | None:
     checks = (
         (FallbackReason.NO_ENGINE_FOR_GENERATION, _generation_fault(engine, device)),
+        (FallbackReason.OTHER_RECIPE, _recipe_fault(engine, version) if version else ""),
         (FallbackReason.TOOLCHAIN_MISMATCH, _toolchain_fault(engine, device)),
         (FallbackReason.NOT_PROVEN, _proof_fault(engine, device)),
         (
@@ -112,10 +127,37 @@ def _reject(
 
 
 def _generation_fault(engine: PublishedEngine, device: DeviceFacts) -> str:
-    built_for = Generation.parse(engine.manifest.key.generation)
-    if built_for.runs_on(device.parsed_generation):
+    built_for = engine.manifest.key.generation
+    if _runs_on(built_for, device):
         return ""
     return f"built for {built_for}, this device is {device.generation}"
+
+
+def _runs_on(generation: str, device: DeviceFacts) -> bool:
+    try:
+        return Generation.parse(generation).runs_on(device.parsed_generation)
+    except InvalidRequestError:
+        # A newer Smelt knows more generations; its engines must not stop this process.
+        return False
+
+
+def _recipe_fault(engine: PublishedEngine, version: ModelVersion) -> str:
+    """Engines of one master serve every version that has it, but only on that version's terms."""
+    key, recipe = engine.manifest.key, version.recipe
+    if key.precision not in recipe.precisions:
+        return f"precision {key.precision}, the recipe asks for {', '.join(recipe.precisions)}"
+    if recipe.buckets not in ((), key.buckets):
+        found, wanted = (
+            ", ".join(bucket.label for bucket in buckets)
+            for buckets in (key.buckets, recipe.buckets)
+        )
+        return f"built for buckets {found}, the recipe asks for {wanted}"
+    if key.proof_terms != proof_terms(recipe, key.precision, version.samples):
+        return (
+            f"proven for another recipe; build it for version {version.version}: "
+            f"smelt build {version.name}"
+        )
+    return ""
 
 
 def _toolchain_fault(engine: PublishedEngine, device: DeviceFacts) -> str:
@@ -133,14 +175,34 @@ def _proof_fault(engine: PublishedEngine, device: DeviceFacts) -> str:
         return f"proof {proof.outcome.value}: {proof.reason}"
     # An engine of a lower CPU class runs here, but its numbers were proven on another.
     proven_on = proof.device.generation if proof.device else "no device"
-    runs_where_proven = proof.device is not None and Generation.parse(proven_on).runs_on(
-        device.parsed_generation
+    return (
+        "" if _runs_on(proven_on, device) else f"proven on {proven_on}, not on {device.generation}"
     )
-    return "" if runs_where_proven else f"proven on {proven_on}, not on {device.generation}"
 
 
-def _rank(engine: PublishedEngine, device: DeviceFacts) -> tuple[int, float, str]:
-    """Sort key, smaller is better: exact device facts first, then speed, then digest."""
+_Shape = tuple[tuple[str, int], ...]
+
+
+def _shared_shapes(engines: Sequence[PublishedEngine]) -> frozenset[_Shape]:
+    """The shapes at which every timed engine was timed."""
+    timed = [frozenset(_latencies_s(engine)) for engine in engines if engine.proof.timings]
+    return frozenset.intersection(*timed) if timed else frozenset()
+
+
+def _latencies_s(engine: PublishedEngine) -> Mapping[_Shape, float]:
+    """Seconds per call by shape."""
+    return {tuple(sorted(t.sizes.items())): t.p50_s for t in engine.proof.timings}
+
+
+def _rank(
+    engine: PublishedEngine, device: DeviceFacts, shapes: frozenset[_Shape]
+) -> tuple[int, bool, float, float, str]:
+    """Sort key, smaller is better: exact device facts, then latency, then digest.
+
+    Latencies are compared at the shapes that all have in common. The speed-up over eager
+    decides only where there is none: each proof measures an eager of its own, which another
+    load of the machine slows more than the engine.
+    """
     key = engine.manifest.key
     # The weights put the facts in order: a wrong generation outweighs a wrong name, and so on.
     inexactness = (
@@ -149,7 +211,11 @@ def _rank(engine: PublishedEngine, device: DeviceFacts) -> tuple[int, float, str
         + 2 * (key.device_memory_gib not in (0, device.memory_gib))
         + (key.driver not in ("", device.driver))
     )
-    return (inexactness, -mean_speedup(engine), engine.digest)
+    latencies_s = _latencies_s(engine)
+    common_s = [latencies_s[shape] for shape in shapes if shape in latencies_s]
+    mean_s = geometric_mean(common_s) if common_s else 0.0
+    is_untimed = not latencies_s
+    return (inexactness, is_untimed, mean_s, -mean_speedup(engine), engine.digest)
 
 
 def _best_explanation(rejections: list[Rejection]) -> FallbackReason:

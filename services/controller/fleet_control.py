@@ -44,8 +44,10 @@ class FleetControl(fleet_grpc.FleetControlServicer):
         replica = self._state.attach(first)
         logger.info("replica attached: %s", first.replica_id)
         reports = asyncio.create_task(self._take_reports(replica, request_iterator))
+        # The end of the reports is how a replica's death shows: it ends the commands.
+        reports.add_done_callback(lambda _: replica.commands.put_nowait(None))
         try:
-            async for command in _until_done(replica.commands, reports):
+            while (command := await replica.commands.get()) is not None:
                 yield command
         finally:
             reports.cancel()
@@ -55,8 +57,11 @@ class FleetControl(fleet_grpc.FleetControlServicer):
     async def _take_reports(
         self, replica: AttachedReplica, reports: AsyncIterator[fleet.ReplicaReport]
     ) -> None:
-        async for report in reports:
-            self._state.update(replica, report)
+        try:
+            async for report in reports:
+                self._state.update(replica, report)
+        except grpc.RpcError as error:
+            logger.info("line of replica %s broke: %r", replica.report.replica_id, error)
 
     async def WatchEndpoints(  # noqa: N802
         self,
@@ -93,16 +98,3 @@ class FleetControl(fleet_grpc.FleetControlServicer):
         """Begin to stop; the reply leaves before the server closes."""
         self._stop_requested.set()
         return fleet.ShutdownReply()
-
-
-async def _until_done(
-    commands: asyncio.Queue[fleet.ReplicaCommand], reports: asyncio.Task[None]
-) -> AsyncIterator[fleet.ReplicaCommand]:
-    """Yield commands until the reports end, which is how a replica's death shows."""
-    while not reports.done():
-        command = asyncio.ensure_future(commands.get())
-        await asyncio.wait({command, reports}, return_when=asyncio.FIRST_COMPLETED)
-        if command.done():
-            yield command.result()
-        else:
-            command.cancel()

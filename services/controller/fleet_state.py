@@ -17,12 +17,11 @@ class AttachedReplica:
 
     Attributes:
         report: what the replica said last.
-        master_digest: master of its model version, "" while unknown.
-        commands: sent down the stream in order.
+        commands: sent down the stream in order; None ends it.
     """
 
     report: fleet.ReplicaReport
-    commands: asyncio.Queue[fleet.ReplicaCommand] = field(default_factory=asyncio.Queue)
+    commands: asyncio.Queue[fleet.ReplicaCommand | None] = field(default_factory=asyncio.Queue)
 
 
 class FleetState:

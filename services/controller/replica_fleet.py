@@ -3,16 +3,12 @@
 import importlib
 import logging
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from services.contracts.errors import InvalidRequestError, NotReadyError
 
 logger = logging.getLogger(__name__)
-
-# Serve tells nobody when an application runs; its own client asks as often.
-_STATUS_PERIOD_S = 0.1
 
 
 class ReplicaFleet(Protocol):
@@ -23,10 +19,14 @@ class ReplicaFleet(Protocol):
         ...
 
     def deploy(self, name: str, version: int, args: dict[str, Any]) -> None:
-        """Run replicas of one model version; returns when they are ready.
+        """Have replicas of one model version started; does not wait for them."""
+        ...
+
+    def is_running(self, name: str, version: int) -> bool:
+        """Whether what `deploy` asked for is ready.
 
         Raises:
-            NotReadyError: they did not become ready; the message holds Serve's words.
+            NotReadyError: it never will be; the message holds Serve's words.
         """
         ...
 
@@ -64,23 +64,35 @@ class RayServeFleet:
             include_dashboard=False if is_own else None,
             log_to_driver=False,
             logging_level="warning",
+            # Ray starts workers at niceness 15: a busy neighbour would starve the replicas.
+            _system_config={"worker_niceness": 0} if is_own else None,
         )
         serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
 
     def deploy(self, name: str, version: int, args: dict[str, Any]) -> None:
-        """Run the application that the configured import path makes."""
+        """Submit the application that the configured import path makes."""
         from ray import serve
         from ray.serve.api import RunTarget
 
-        what = application_name(name, version)
         # Serve registers modules with its pickler while it builds an application: two
-        # threads at once fail. Waiting is outside, as a model may take minutes to load.
+        # threads at once fail.
         with self._submission:
             application = load_function(self._replica_app)(args)
+            what = application_name(name, version)
             target = RunTarget(application, name=what, route_prefix=None)
             serve.run_many([target], wait_for_applications_running=False)
-        if reason := _failure_reason(what):
-            raise NotReadyError(f"model '{name}' version {version}: {reason}")
+
+    def is_running(self, name: str, version: int) -> bool:
+        """Ask Serve for the application's status."""
+        from ray import serve
+        from ray.serve.schema import ApplicationStatus
+
+        found = serve.status().applications.get(application_name(name, version))
+        if found is None:
+            raise NotReadyError(f"model '{name}' version {version}: its application was deleted")
+        if found.status is ApplicationStatus.DEPLOY_FAILED:
+            raise NotReadyError(f"model '{name}' version {version}: {found.message}")
+        return bool(found.status is ApplicationStatus.RUNNING)
 
     def remove(self, name: str, version: int) -> None:
         """Delete the application."""
@@ -107,22 +119,6 @@ class RayServeFleet:
 def application_name(name: str, version: int) -> str:
     """The Serve application of one model version."""
     return f"smelt-{name}-{version}"
-
-
-def _failure_reason(application: str) -> str:
-    """Wait until an application runs: "" then, Serve's words when it never will."""
-    from ray import serve
-    from ray.serve.schema import ApplicationStatus
-
-    while True:
-        found = serve.status().applications.get(application)
-        if found is None:
-            return "its application was deleted"
-        if found.status is ApplicationStatus.RUNNING:
-            return ""
-        if found.status is ApplicationStatus.DEPLOY_FAILED:
-            return str(found.message)
-        time.sleep(_STATUS_PERIOD_S)
 
 
 def load_function(import_path: str) -> Callable[[dict[str, Any]], Any]:

@@ -94,11 +94,13 @@ class FallbackEngine(GuardedEngine):
         """
         import torch
 
+        from services.engines.full_precision import use_full_fp32
         from services.engines.programs import program_on, ranges_of
 
+        use_full_fp32()
         if spec.num_threads:
             torch.set_num_threads(spec.num_threads)
-        device = "cuda" if spec.device.parsed_generation.platform is Platform.CUDA else "cpu"
+        device = _torch_device(spec.device)
         with library_errors(f"the fallback failed to load {spec.program_path.name}"):
             program = program_on(spec.program_path, device)
             ranges = ranges_of(program, spec.master.inputs)
@@ -138,6 +140,15 @@ def _smallest_sizes(master: MasterRecord) -> list[Sizes]:
     return [dict.fromkeys(dims, size) for size in (1, 2)]
 
 
+def _torch_device(device: DeviceFacts) -> str:
+    import torch
+
+    if device.parsed_generation.platform is Platform.CPU:
+        return "cpu"
+    # With its index: an exported program compares devices by name, and `cuda` is not `cuda:0`.
+    return f"cuda:{torch.cuda.current_device()}"
+
+
 def _on_device(graph: Graph, device: str) -> Graph:
     if device == "cpu":
         return graph
@@ -174,8 +185,8 @@ def _compiled(loaded: "ExportedProgram", device: str) -> Graph:
     from services.engines.programs import lifted_weights, placeholders, traced_again
 
     with torch.no_grad(), warnings.catch_warnings():
-        for category in (DeprecationWarning, FutureWarning):
-            warnings.simplefilter("ignore", category)  # torch about its own internals
+        # torch about its own internals, and that less than fp32 would be faster.
+        warnings.simplefilter("ignore")
         program = traced_again(loaded, device)
         arguments = [node.meta["val"] for node in placeholders(program)]
         with tracing(TracingContext(arguments[-1].fake_mode)):

@@ -58,6 +58,8 @@ def _program(spec: LoadSpec) -> Program:
 
         return PackageProgram.load(spec)
     from services.engines.cuda_graph import capture_cuda_graph
+    from services.engines.full_precision import use_full_fp32
     from services.engines.inductor_artifact import ArtifactProgram
 
+    use_full_fp32()
     return ArtifactProgram.load(spec, device="cuda", capture=capture_cuda_graph)

@@ -15,9 +15,10 @@ from prometheus_client import CollectorRegistry
 
 from services.contracts.errors import InvalidRequestError
 from services.contracts.lifetime import end_with_parent
+from services.contracts.settings import read_settings
 from services.gateway.allocator import keep_freed_memory
 from services.gateway.server import GatewayServer
-from services.gateway.settings import GatewaySettings, settings_from_environment
+from services.gateway.settings import GatewaySettings
 from services.telemetry.catalog import GATEWAY_METRICS
 from services.telemetry.logs import configure_logging
 from services.telemetry.prometheus_recorder import (
@@ -33,7 +34,7 @@ logger = logging.getLogger(__name__)
 def main() -> int:
     """Run until told to stop; the process's exit status."""
     try:
-        settings = settings_from_environment()
+        settings = read_settings(GatewaySettings)
         configure_logging("gateway", settings.log_level)
         end_with_parent(settings.parent_pid, signal.SIGTERM)
         keep_freed_memory()

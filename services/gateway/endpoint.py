@@ -1,13 +1,9 @@
 """One replica that requests can be sent to now."""
 
 from dataclasses import dataclass
-from typing import Final
 
 from services.gateway.fleet_view import Replica
 from services.gateway.replica_connection import ReplicaConnection
-
-# A client may choose an id of any length; a frame has little room for it.
-_MAX_TRACE_LENGTH: Final = 128
 
 
 @dataclass(eq=False, kw_only=True, slots=True)
@@ -27,11 +23,11 @@ class Endpoint:
     async def infer(self, body: bytes, timeout_s: float | None, *, trace: str) -> bytes:
         """Send one request and count it while it is out; raises what the connection raises.
 
-        `trace` is the client's id of the request, for the replica's log.
+        `trace` is the client's id of the request, cut short, for the replica's log.
         """
         self.num_outstanding += 1
         try:
-            return await self.connection.infer(body, timeout_s, trace=trace[:_MAX_TRACE_LENGTH])
+            return await self.connection.infer(body, timeout_s, trace=trace)
         finally:
             self.num_outstanding -= 1
             self._close_if_done()

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from pydantic import ValidationError
 
+from services.contracts.frames import NO_TOKEN
 from services.contracts.hardware import DeviceFacts
 from services.contracts.manifest import ModelVersion
 from services.pb import fleet_v1_pb2 as fleet
@@ -46,7 +47,8 @@ class Replica:
 
     Attributes:
         is_ready: whether it asks for requests.
-        addresses: `unix:/path` or `tcp:host:port`.
+        addresses: `unix:/path` or `host:port`.
+        token: what its data port wants to hear.
         generation: of its device; "" until it is known.
     """
 
@@ -55,6 +57,7 @@ class Replica:
     model_version: int
     is_ready: bool
     addresses: tuple[str, ...]
+    token: bytes
     host_id: str
     generation: str
     engine: EngineInUse
@@ -104,6 +107,8 @@ def _replica(report: fleet.ReplicaReport) -> Replica:
         model_version=report.model_version,
         is_ready=report.state == fleet.REPLICA_STATE_READY,
         addresses=tuple(report.addresses),
+        # Empty from a replica that takes anybody.
+        token=report.data_token or NO_TOKEN,
         host_id=report.host_id,
         generation=_generation(report.device_facts_json),
         engine=EngineInUse(

@@ -22,6 +22,9 @@ from services.telemetry import catalog
 from services.telemetry.logs import REQUEST_ID
 from services.telemetry.recorder import Recorder
 
+# A client may choose an id of any length; a log line and a frame have little room for it.
+_MAX_TRACE_LENGTH = 128
+
 
 @dataclass(slots=True)
 class InferenceCall:
@@ -125,7 +128,8 @@ class ForwardedInference:
             SmeltError: what the replica answered, in its class.
         """
         head = request_head_from_bytes(call.body)
-        REQUEST_ID.set(head.request_id)
+        trace = head.request_id[:_MAX_TRACE_LENGTH]
+        REQUEST_ID.set(trace)
         table = self._endpoints.table
         call.model, call.version = table.labels(head.model_name, head.model_version)
         pool = table.pool(head.model_name, head.model_version)
@@ -133,30 +137,30 @@ class ForwardedInference:
         key = pool.model, pool.version
         self.num_in_flight[key] += 1
         try:
-            return await self._send(call, head, pool)
+            return await self._send(call, head, pool, trace)
         finally:
             self.num_in_flight[key] -= 1
 
-    async def _send(self, call: InferenceCall, head: RequestHead, pool: Pool) -> bytes:
+    async def _send(self, call: InferenceCall, head: RequestHead, pool: Pool, trace: str) -> bytes:
         first = choose(pool.endpoints)
         try:
-            return await self._send_to(first, call, head)
+            return await self._send_to(first, call, trace)
         except NotReadyError as error:
             # Lost or draining. Inference changes nothing, so it may run twice.
             pool = self._pool_without(first, head, error)
         call.version = pool.version
         self._recorder.count(catalog.REQUEST_RETRIES, model=pool.model, version=pool.version)
         try:
-            return await self._send_to(choose(pool.endpoints), call, head)
+            return await self._send_to(choose(pool.endpoints), call, trace)
         except ConnectionLostError as error:
             raise NotReadyError(
                 f"model '{pool.model}' version {pool.version}: two replicas in a row were lost "
                 f"while they had this request; retry later"
             ) from error
 
-    async def _send_to(self, endpoint: Endpoint, call: InferenceCall, head: RequestHead) -> bytes:
+    async def _send_to(self, endpoint: Endpoint, call: InferenceCall, trace: str) -> bytes:
         try:
-            return await endpoint.infer(call.body, call.remaining_s(), trace=head.request_id)
+            return await endpoint.infer(call.body, call.remaining_s(), trace=trace)
         except ConnectionLostError:
             # At once: a dead replica fails fast, and so would look like the least loaded.
             self._endpoints.eject(endpoint)

@@ -38,10 +38,10 @@ class ReplicaConnection(FrameProtocol):
         self,
         address: str,
         *,
-        token_hash: bytes = NO_TOKEN,
+        token: bytes = NO_TOKEN,
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
     ) -> None:
-        super().__init__(token_hash=token_hash, max_payload_bytes=max_payload_bytes)
+        super().__init__(token=token, max_payload_bytes=max_payload_bytes)
         loop = asyncio.get_running_loop()
         self._address = address
         self._ids = itertools.count(CONNECTION_ID + 1)
@@ -96,9 +96,8 @@ class ReplicaConnection(FrameProtocol):
         try:
             return bytes(await self._ask(Kind.INFER, encode_infer(frame), request, timeout_s))
         except TimeoutError as error:
-            raise DeadlineExceededError(
-                f"replica at {self._address} gave no answer within {timeout_s} s"
-            ) from error
+            # No address: clients see this text.
+            raise DeadlineExceededError(f"no answer within {timeout_s:.3f} s") from error
 
     async def statistics(self) -> pb.ModelStatistics:
         """What the replica has counted; raises as `infer`."""
@@ -171,13 +170,18 @@ class ReplicaConnection(FrameProtocol):
 
     # ---- what FrameProtocol calls
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Says HELLO."""
+        super().connection_made(transport)
+        self.say_hello()
+
     def refuse(self, error: SmeltError) -> None:
         """The replica sends what no replica sends."""
         self._reason = error
         super().refuse(error)
 
     def opened(self) -> None:
-        """The replica said HELLO."""
+        """The replica said HELLO: it accepts us."""
         self._ready.set_result(None)
 
     def frame_received(self, frame: Frame) -> None:
@@ -212,7 +216,7 @@ class ReplicaConnection(FrameProtocol):
 async def connect(
     address: str,
     *,
-    token_hash: bytes = NO_TOKEN,
+    token: bytes = NO_TOKEN,
     max_payload_bytes: int = MAX_PAYLOAD_BYTES,
     timeout_s: float = 5.0,
 ) -> ReplicaConnection:
@@ -224,9 +228,7 @@ async def connect(
         InvalidRequestError: the address is malformed.
     """
     parts = parse_address(address)
-    connection = ReplicaConnection(
-        address, token_hash=token_hash, max_payload_bytes=max_payload_bytes
-    )
+    connection = ReplicaConnection(address, token=token, max_payload_bytes=max_payload_bytes)
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(timeout_s):

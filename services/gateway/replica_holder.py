@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Protocol
 
 from services.contracts.errors import NotReadyError
 from services.gateway.backoff import Backoff
@@ -18,7 +18,14 @@ LONGEST_PAUSE_S: Final = 1.0
 PING_EVERY_S: Final = 2.0
 # Longer than an engine may hold the interpreter while it loads.
 PING_TIMEOUT_S: Final = 10.0
-Connect = Callable[[str], Awaitable[ReplicaConnection]]
+
+
+class Connect(Protocol):
+    """Opens a connection to an address; see `replica_connection.connect`."""
+
+    def __call__(self, address: str, *, token: bytes) -> Awaitable[ReplicaConnection]:
+        """Raise whatever says that there is none."""
+        ...
 
 
 class ReplicaHolder:
@@ -40,7 +47,8 @@ class ReplicaHolder:
 
     def fits(self, replica: Replica) -> bool:
         """Whether this connection is also one to the replica as it is now described."""
-        return self._replica.addresses == replica.addresses
+        known = self._replica
+        return (known.addresses, known.token) == (replica.addresses, replica.token)
 
     def update(self, replica: Replica) -> None:
         """Take over new facts of the same replica, such as its engine."""
@@ -95,7 +103,7 @@ class ReplicaHolder:
         faults = []
         for address in self._addresses:
             try:
-                return await self._connect(address)
+                return await self._connect(address, token=self._replica.token)
             except Exception as error:  # whatever it is, the next attempt comes
                 faults.append(f"{address}: {error}")
         logger.info("replica %s: cannot connect: %s", self._replica.replica_id, "; ".join(faults))
@@ -107,4 +115,4 @@ def preferred_addresses(replica: Replica, host_id: str) -> tuple[str, ...]:
     is_same_host = replica.host_id == host_id
     usable = [a for a in replica.addresses if is_same_host or not a.startswith("unix:")]
     usable.sort(key=lambda address: not address.startswith("unix:"))
-    return tuple(address.removeprefix("tcp:") for address in usable)
+    return tuple(usable)

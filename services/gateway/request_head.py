@@ -17,6 +17,8 @@ _NAME_TAG, _VERSION_TAG, _ID_TAG = 0x0A, 0x12, 0x1A
 # Fields 1 to 7 of the message, each length-delimited. Whatever else stands in a request
 # (an unknown field, a wrong wire type) is rare enough for the real parser.
 _KNOWN_TAGS: Final = frozenset(number << 3 | 2 for number in range(1, 8))
+# Walking is work on the event loop, where all requests wait for it.
+MAX_FIELDS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,11 @@ def request_head_from_bytes(body: bytes) -> RequestHead:
 def _walk(body: bytes) -> tuple[bytes, bytes, bytes] | None:
     """Name, version and id; None when only the real parser can tell."""
     name = version = request_id = b""
-    at, end = 0, len(body)
+    at, end, num_fields = 0, len(body), 0
     while at < end:
+        num_fields += 1
+        if num_fields > MAX_FIELDS:
+            raise _not_a_request(f"expected at most {MAX_FIELDS} fields, got more")
         tag = body[at]
         if tag not in _KNOWN_TAGS:
             return None

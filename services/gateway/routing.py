@@ -11,7 +11,7 @@ from services.gateway.endpoint import Endpoint
 from services.gateway.fleet_view import FleetView, ServedModel
 
 # int() would also take signs, spaces, underscores and digits of other scripts.
-_VERSION: Final = re.compile("[0-9]{1,18}")
+_VERSION: Final = re.compile("[1-9][0-9]{0,17}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,10 +45,7 @@ class RoutingTable:
         """
         if pool := self.pools.get((model, version)):
             return pool
-        number = self.version_number(model, version)
-        if number is not None and (pool := self.pools.get((model, str(number)))):
-            return pool
-        raise NotReadyError(self._why_not_ready(model, number))
+        raise NotReadyError(self._why_not_ready(model, self.version_number(model, version)))
 
     def served(self, model: str, version: str) -> ServedModel:
         """The model version that a question without tensors is about.
@@ -85,8 +82,6 @@ class RoutingTable:
 
     def is_ready(self, model: str, version: str) -> bool:
         """Whether a request for it would be sent now; false for what nobody knows."""
-        if _VERSION.fullmatch(version):
-            version = str(int(version))
         return (model, version) in self.pools
 
     def is_every_model_ready(self) -> bool:
@@ -99,7 +94,7 @@ class RoutingTable:
         if versions is None:
             return "", ""
         is_known = bool(_VERSION.fullmatch(version)) and int(version) in versions
-        return model, str(int(version)) if is_known else ""
+        return model, version if is_known else ""
 
     def _unknown(self, message: str) -> NotFoundError | NotReadyError:
         # Before the controller's first word nothing can be called unknown.

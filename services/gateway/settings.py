@@ -3,10 +3,8 @@
 import socket
 from typing import Final
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
-
-from services.contracts.errors import InvalidRequestError
 
 PREFIX: Final = "SMELT_GATEWAY_"
 # What tritonclient allows both ways: the largest length that gRPC can carry.
@@ -54,17 +52,3 @@ class GatewaySettings(BaseSettings):
     drain_notice_s: float = Field(default=0.0, ge=0)
     drain_grace_s: float = Field(default=10.0, ge=0)
     log_level: str = Field(default="INFO", pattern="(?i)^(debug|info|warning|error)$")
-
-
-def settings_from_environment(**given: object) -> GatewaySettings:
-    """Read the settings; `given` wins over the environment.
-
-    Raises:
-        InvalidRequestError: a value is wrong; says key, value and what was expected.
-    """
-    try:
-        return GatewaySettings(**given)  # type: ignore[arg-type]
-    except ValidationError as error:
-        fault = error.errors()[0]
-        key = PREFIX + "_".join(str(part) for part in fault["loc"]).upper()
-        raise InvalidRequestError(f"{key}: got {fault['input']!r}: {fault['msg']}") from error

@@ -44,7 +44,6 @@ RETRY_AFTER_KEY: Final = "retry-after-ms"
 # Details travel in a header, and clients refuse headers above 8 KiB; a character can take
 # nine bytes once it is percent-encoded.
 MAX_DETAILS_LENGTH: Final = 800
-_MAX_ID_LENGTH: Final = 128
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +91,7 @@ class StatusTable:
 
 def _internal_refusal(error: Exception) -> Refusal:
     # The client's own id, when it gave one, finds both its log lines and ours.
-    request_id = REQUEST_ID.get()[:_MAX_ID_LENGTH] or uuid.uuid4().hex
+    request_id = REQUEST_ID.get() or uuid.uuid4().hex
     logger.error("request failed: %s", error, exc_info=error, extra={"request_id": request_id})
     details = f"internal error; request id {request_id}"
     return Refusal(code=grpc.StatusCode.INTERNAL, details=details)

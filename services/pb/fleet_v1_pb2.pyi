@@ -21,7 +21,7 @@ REPLICA_STATE_DRAINING: ReplicaState
 REPLICA_STATE_FAILED: ReplicaState
 
 class ReplicaReport(_message.Message):
-    __slots__ = ("replica_id", "model_name", "model_version", "state", "addresses", "host_id", "device_facts_json", "engine_digest", "engine_kind", "engine_precision", "engine_generation", "fallback_reason", "detail", "process_id")
+    __slots__ = ("replica_id", "model_name", "model_version", "state", "addresses", "host_id", "device_facts_json", "engine_digest", "engine_kind", "engine_precision", "engine_generation", "fallback_reason", "detail", "process_id", "data_token")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
     MODEL_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -36,6 +36,7 @@ class ReplicaReport(_message.Message):
     FALLBACK_REASON_FIELD_NUMBER: _ClassVar[int]
     DETAIL_FIELD_NUMBER: _ClassVar[int]
     PROCESS_ID_FIELD_NUMBER: _ClassVar[int]
+    DATA_TOKEN_FIELD_NUMBER: _ClassVar[int]
     replica_id: str
     model_name: str
     model_version: int
@@ -50,7 +51,8 @@ class ReplicaReport(_message.Message):
     fallback_reason: str
     detail: str
     process_id: int
-    def __init__(self, replica_id: _Optional[str] = ..., model_name: _Optional[str] = ..., model_version: _Optional[int] = ..., state: _Optional[_Union[ReplicaState, str]] = ..., addresses: _Optional[_Iterable[str]] = ..., host_id: _Optional[str] = ..., device_facts_json: _Optional[bytes] = ..., engine_digest: _Optional[str] = ..., engine_kind: _Optional[str] = ..., engine_precision: _Optional[str] = ..., engine_generation: _Optional[str] = ..., fallback_reason: _Optional[str] = ..., detail: _Optional[str] = ..., process_id: _Optional[int] = ...) -> None: ...
+    data_token: bytes
+    def __init__(self, replica_id: _Optional[str] = ..., model_name: _Optional[str] = ..., model_version: _Optional[int] = ..., state: _Optional[_Union[ReplicaState, str]] = ..., addresses: _Optional[_Iterable[str]] = ..., host_id: _Optional[str] = ..., device_facts_json: _Optional[bytes] = ..., engine_digest: _Optional[str] = ..., engine_kind: _Optional[str] = ..., engine_precision: _Optional[str] = ..., engine_generation: _Optional[str] = ..., fallback_reason: _Optional[str] = ..., detail: _Optional[str] = ..., process_id: _Optional[int] = ..., data_token: _Optional[bytes] = ...) -> None: ...
 
 class ReplicaCommand(_message.Message):
     __slots__ = ("engines_changed", "drain")

@@ -8,9 +8,8 @@ import logging
 import signal
 import sys
 
-from pydantic import ValidationError
-
-from services.contracts.errors import SmeltError
+from services.contracts.errors import InvalidRequestError, SmeltError
+from services.contracts.settings import read_settings
 from services.replica.server import ReplicaServer
 from services.replica.settings import ReplicaSettings
 from services.telemetry.logs import configure_logging
@@ -24,11 +23,9 @@ def main() -> int:
     """Run until told to stop; returns the process's exit status."""
     configure_logging("replica")
     try:
-        settings = ReplicaSettings()  # type: ignore[call-arg] # from the environment
-    except ValidationError as error:
-        fault = error.errors()[0]
-        key = "SMELT_REPLICA_" + "_".join(map(str, fault["loc"])).upper()
-        logger.error("%s: %s, got %r", key, fault["msg"], fault["input"])
+        settings = read_settings(ReplicaSettings)
+    except InvalidRequestError as error:
+        logger.error("%s", error)
         return 2
     try:
         asyncio.run(_serve(settings))
@@ -44,9 +41,12 @@ async def _serve(settings: ReplicaSettings) -> None:
     # Not before: until it serves there is nothing to drain, and a signal may end it at once.
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    announce_ready(
-        settings.ready_fd, {"replica_id": server.replica_id, "addresses": server.addresses}
-    )
+    said = {
+        "replica_id": server.replica_id,
+        "addresses": server.addresses,
+        "token": server.token.hex(),
+    }
+    announce_ready(settings.ready_fd, said)
     waits = [asyncio.create_task(event.wait()) for event in (stop, server.drained)]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     for wait in waits:

@@ -6,6 +6,7 @@ standard input; the last line of standard error says what went wrong.
 """
 
 import logging
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 from services.contracts.document import Document
 from services.contracts.errors import EngineError
 from services.contracts.hardware import DeviceFacts
+from services.contracts.lifetime import end_with_parent
 from services.contracts.manifest import EngineManifest, MasterRecord
 from services.contracts.recipe import InputRecipe
 from services.engines.base import LoadSpec
@@ -25,7 +27,7 @@ _TAIL_LINES = 5
 
 
 class CheckOrder(Document):
-    """A LoadSpec as text, and how to draw inputs."""
+    """A LoadSpec as text, how to draw inputs, and the process that waits for the verdict."""
 
     manifest: EngineManifest
     master: MasterRecord
@@ -34,6 +36,7 @@ class CheckOrder(Document):
     device: DeviceFacts
     num_threads: int
     inputs: dict[str, InputRecipe]
+    parent_pid: int
 
     @property
     def load_spec(self) -> LoadSpec:
@@ -62,6 +65,7 @@ def check_in_child(spec: LoadSpec, inputs: dict[str, InputRecipe]) -> None:
         device=spec.device,
         num_threads=spec.num_threads,
         inputs=inputs,
+        parent_pid=os.getpid(),
     )
     try:
         done = subprocess.run(
@@ -88,6 +92,8 @@ def main() -> int:
     from services.engines.loader import engine_class
 
     order = CheckOrder.from_json(sys.stdin.buffer.read())
+    # A replica that was killed waits for no verdict, and its successor wants the device.
+    end_with_parent(order.parent_pid)
     try:
         engine = engine_class(order.manifest.key.kind).load(order.load_spec)
         smallest = edge_sizes(order.master.inputs, order.manifest.buckets)[0]

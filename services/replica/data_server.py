@@ -11,7 +11,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from services.contracts.errors import InvalidRequestError, NotReadyError, SmeltError
+from services.contracts.errors import (
+    EngineError,
+    InvalidRequestError,
+    NotReadyError,
+    SmeltError,
+)
 from services.contracts.frame_protocol import FrameProtocol, parse_address
 from services.contracts.frames import (
     CONNECTION_ID,
@@ -28,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 # How long a gateway may take to read the last answers.
 _CLOSE_TIMEOUT_S = 1.0
+# How long a peer may hold a connection without a HELLO.
+_HELLO_TIMEOUT_S = 10.0
 
 InferHandler = Callable[[InferFrame], Awaitable[bytes]]
 StatisticsHandler = Callable[[], Awaitable[bytes]]
@@ -45,7 +52,7 @@ class DataServer:
         infer: InferHandler,
         statistics: StatisticsHandler,
         *,
-        token_hash: bytes = NO_TOKEN,
+        token: bytes = NO_TOKEN,
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
     ) -> None:
         """Nothing listens yet.
@@ -54,12 +61,12 @@ class DataServer:
             infer: answers a request with a serialized ModelInferResponse; what it raises of
                 SmeltError reaches the gateway in its class, anything else as a bare failure.
             statistics: answers with a serialized ModelStatistics.
-            token_hash: sha256 of the secret that gateways must know; NO_TOKEN takes any.
+            token: what gateways must say in HELLO; NO_TOKEN takes any.
             max_payload_bytes: larger requests are refused, with their connection.
         """
         self.addresses: list[str] = []
         self.infer, self.statistics = infer, statistics
-        self.token_hash, self.max_payload_bytes = token_hash, max_payload_bytes
+        self.token, self.max_payload_bytes = token, max_payload_bytes
         self.is_draining = False
         self._servers: list[asyncio.Server] = []
         self._connections: set[GatewayConnection] = set()
@@ -121,18 +128,30 @@ class GatewayConnection(FrameProtocol):
     """
 
     def __init__(self, server: DataServer, register: set["GatewayConnection"]) -> None:
-        super().__init__(token_hash=NO_TOKEN, max_payload_bytes=server.max_payload_bytes)
+        super().__init__(token=NO_TOKEN, max_payload_bytes=server.max_payload_bytes)
         self.tasks: dict[int, asyncio.Task[None]] = {}
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._server, self._register = server, register
         register.add(self)
 
-    def check_token(self, token_hash: bytes) -> None:
-        """Takes a gateway that knows the secret."""
-        wanted = self._server.token_hash
-        if wanted != NO_TOKEN and not hmac.compare_digest(wanted, token_hash):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Waits for the gateway's HELLO, so long and no longer."""
+        super().connection_made(transport)
+        loop = asyncio.get_running_loop()
+        self._hello_timer = loop.call_later(_HELLO_TIMEOUT_S, self.abort)
+
+    def opened(self) -> None:
+        """The gateway said HELLO and is welcome."""
+        self._hello_timer.cancel()
+        self.say_hello()
+
+    def check_token(self, token: bytes) -> None:
+        """Takes a gateway that was told of this replica."""
+        wanted = self._server.token
+        if wanted != NO_TOKEN and not hmac.compare_digest(wanted, token):
             raise InvalidRequestError(
-                "data port: the gateway's token is not the replica's; start both with one token"
+                "data port: the peer does not say the token of this replica: it is of another "
+                "fleet, or means a replica that was here before"
             )
 
     def frame_received(self, frame: Frame) -> None:
@@ -173,7 +192,14 @@ class GatewayConnection(FrameProtocol):
             return await self._server.statistics()
         if self._server.is_draining:
             raise NotReadyError("this replica is draining; send the request to another one")
-        return await self._server.infer(decode_infer(frame))
+        answer = await self._server.infer(decode_infer(frame))
+        if len(answer) > MAX_PAYLOAD_BYTES:
+            # The gateway would have to close the connection, and with it fail everyone else.
+            raise EngineError(
+                f"the answer has {len(answer)} bytes, at most {MAX_PAYLOAD_BYTES} fit a message; "
+                "ask for less at once"
+            )
+        return answer
 
     def pause_writing(self) -> None:
         """A gateway that does not read answers may not send requests either."""
@@ -192,6 +218,7 @@ class GatewayConnection(FrameProtocol):
         if error is not None:
             logger.info("gateway connection lost: %s", error)
         self._register.discard(self)
+        self._hello_timer.cancel()
         for task in list(self.tasks.values()):
             task.cancel()
         if not self.gone.done():

@@ -84,7 +84,9 @@ class EngineHost:
         engines = self._registry.engines(self._model.master.digest)
         failed = dict(self._failed)
         while True:
-            selection = select(engines, self._device, failed_digests=frozenset(failed))
+            selection = select(
+                engines, self._device, version=self._model, failed_digests=frozenset(failed)
+            )
             chosen = selection.engine
             if (chosen.digest if chosen else "") == current_digest:
                 return None

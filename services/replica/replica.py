@@ -147,8 +147,8 @@ class Replica:
                 return False
             async with batcher.between_batches:
                 old = worker.replace(_seat(new, thread))
+                self._take_over(new)
             await old.close()
-            self._take_over(new)
         return True
 
     def set_state(self, state: fleet.ReplicaState) -> None:

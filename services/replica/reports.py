@@ -17,6 +17,7 @@ def report_from_replica(
     *,
     replica_id: str,
     addresses: Sequence[str],
+    token: bytes,
 ) -> fleet.ReplicaReport:
     """The whole truth of now; an engine is named once it serves."""
     report = fleet.ReplicaReport(
@@ -25,6 +26,7 @@ def report_from_replica(
         model_version=model.version,
         state=replica.state,
         addresses=addresses,
+        data_token=token,
         host_id=socket.gethostname(),
         device_facts_json=device.canonical_json(),
         process_id=os.getpid(),

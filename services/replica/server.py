@@ -15,7 +15,16 @@ from contextlib import suppress
 from typing import Any
 
 from services.contracts.errors import EngineError, NotReadyError
-from services.contracts.frames import HEADER, InferFrame
+from services.contracts.frames import (
+    CONNECTION_ID,
+    HEADER,
+    NO_TOKEN,
+    TOKEN_BYTES,
+    InferFrame,
+    Kind,
+    encode_hello,
+    header,
+)
 from services.contracts.hardware import DeviceFacts
 from services.contracts.manifest import ModelVersion
 from services.contracts.object_store import open_store
@@ -50,6 +59,7 @@ class ReplicaServer:
     Attributes:
         replica_id: unique in the fleet.
         addresses: where the data port listens.
+        token: what gateways must say to it; any will do for a replica that serves alone.
         drained: set when the controller asked to drain and all is answered.
     """
 
@@ -59,6 +69,8 @@ class ReplicaServer:
         """Nothing is opened yet."""
         self.replica_id = replica_id or f"{socket.gethostname()}-{secrets.token_hex(6)}"
         self.addresses: list[str] = []
+        is_alone = not settings.controller_address
+        self.token = NO_TOKEN if is_alone else secrets.token_bytes(TOKEN_BYTES)
         self.drained = asyncio.Event()
         self._has_news = asyncio.Event()
         self._settings, self._recorder = settings, recorder
@@ -99,8 +111,11 @@ class ReplicaServer:
         """Drain for at most `grace_s`, then close everything; a second call does nothing."""
         if self._replica and grace_s > 0:
             await self._drain(grace_s)
-        for task in self._tasks:
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
+        # A swap that is under way must not put its engine into a seat that closes.
+        await asyncio.gather(*tasks, return_exceptions=True)
         data, self._data = self._data, None
         if data:
             await data.close()
@@ -153,7 +168,12 @@ class ReplicaServer:
         self._link = ControlLink(
             self._settings.controller_address,
             lambda: report_from_replica(
-                self.replica, model, device, replica_id=self.replica_id, addresses=self.addresses
+                self.replica,
+                model,
+                device,
+                replica_id=self.replica_id,
+                addresses=self.addresses,
+                token=self.token,
             ),
             on_engines_changed=self._engines_changed,
             on_drain=lambda: self._spawn(self._drain_on_command()),
@@ -161,7 +181,7 @@ class ReplicaServer:
         self._link.start()
 
     async def _listen(self) -> None:
-        self._data = DataServer(self._infer, self._statistics)
+        self._data = DataServer(self._infer, self._statistics, token=self.token)
         folder = self._settings.socket_dir
         await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
         # Short, because the path of a unix socket holds 107 bytes.
@@ -215,19 +235,24 @@ class ReplicaServer:
             logger.warning("%d requests unanswered after %g s of draining", left, timeout_s)
 
     async def _knock(self) -> None:
-        """Connect to our own data port and wait for its greeting."""
+        """Connect to our own data port and wait until it greets us."""
         if not self.addresses:
             return
         path = self.addresses[0].removeprefix("unix:")
+        meta = encode_hello(self.token)
         try:
             async with asyncio.timeout(_KNOCK_TIMEOUT_S):
                 reader, writer = await asyncio.open_unix_connection(path)
                 try:
-                    await reader.readexactly(HEADER.size)
+                    writer.write(header(Kind.HELLO, CONNECTION_ID, len(meta), 0) + meta)
+                    # A refusal would be a frame too, but of another kind.
+                    found = HEADER.unpack(await reader.readexactly(HEADER.size))[0]
                 finally:
                     writer.close()
         except (OSError, EOFError, TimeoutError) as error:
             raise EngineError(f"data port {path} does not answer: {error!r}") from error
+        if found != Kind.HELLO:
+            raise EngineError(f"data port {path} refuses its own replica: frame kind {found}")
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -14,17 +14,23 @@ _RAW_OUTPUT_TAG = bytes([6 << 3 | 2])
 _LENGTH_DELIMITED = 2
 _FIXED_BYTES = {1: 8, 5: 4}
 _MAX_VARINT_BYTES = 10
+# Walking is work on the event loop, where all requests wait for it.
+MAX_FIELDS = 10_000
 
 
 def split_raw_inputs(payload: bytes | bytearray | memoryview) -> tuple[bytes, list[memoryview]]:
     """Cut a ModelInferRequest into its message without `raw_input_contents`, and those.
 
     Raises:
-        InvalidRequestError: the payload ends inside a field or has an unknown wire type.
+        InvalidRequestError: the payload ends inside a field, has an unknown wire type, or more
+            than MAX_FIELDS fields.
     """
     view = memoryview(payload).toreadonly()
-    head, raw_contents, position = bytearray(), [], 0
+    head, raw_contents, position, num_fields = bytearray(), [], 0, 0
     while position < len(view):
+        num_fields += 1
+        if num_fields > MAX_FIELDS:
+            raise _malformed(f"more than {MAX_FIELDS} fields")
         start = position
         tag, position = _varint(view, position)
         begin, position = _field_span(view, tag, position)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from threading import Thread
-from typing import assert_never
+from typing import Any, assert_never
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import (
@@ -25,43 +25,44 @@ class PrometheusRecorder:
     def __init__(self, metrics: Iterable[Metric], registry: CollectorRegistry) -> None:
         declared = tuple(metrics)
         self._declared = DeclaredMetrics(declared)
-        self._counters: dict[str, Counter] = {}
-        self._gauges: dict[str, Gauge] = {}
-        self._histograms: dict[str, Histogram] = {}
-        for metric in declared:
-            self._bind(metric, registry)
-
-    def _bind(self, metric: Metric, registry: CollectorRegistry) -> None:
-        name, text, labels = metric.name, metric.help, metric.labels
-        match metric.kind:
-            case MetricKind.COUNTER:
-                self._counters[name] = Counter(name, text, labels, registry=registry)
-            case MetricKind.GAUGE:
-                self._gauges[name] = Gauge(name, text, labels, registry=registry)
-            case MetricKind.HISTOGRAM:
-                self._histograms[name] = Histogram(
-                    name, text, labels, registry=registry, buckets=metric.buckets
-                )
-            case _:
-                assert_never(metric.kind)
+        self._bound = {metric.name: _bound(metric, registry) for metric in declared}
+        # Checking labels and looking a series up costs more than recording into it.
+        self._series_by_labels: dict[tuple[object, ...], Any] = {}
 
     def count(self, metric: Metric, amount: float = 1.0, **labels: str) -> None:
         """Add to a counter."""
-        self._declared.check(metric, MetricKind.COUNTER, labels)
-        counter = self._counters[metric.name]
-        (counter.labels(**labels) if labels else counter).inc(amount)
+        self._series(metric, MetricKind.COUNTER, labels).inc(amount)
 
     def set(self, metric: Metric, value: float, **labels: str) -> None:
         """Set a gauge."""
-        self._declared.check(metric, MetricKind.GAUGE, labels)
-        gauge = self._gauges[metric.name]
-        (gauge.labels(**labels) if labels else gauge).set(value)
+        self._series(metric, MetricKind.GAUGE, labels).set(value)
 
     def observe(self, metric: Metric, value: float, **labels: str) -> None:
         """Add one observation to a histogram."""
-        self._declared.check(metric, MetricKind.HISTOGRAM, labels)
-        histogram = self._histograms[metric.name]
-        (histogram.labels(**labels) if labels else histogram).observe(value)
+        self._series(metric, MetricKind.HISTOGRAM, labels).observe(value)
+
+    def _series(self, metric: Metric, kind: MetricKind, labels: dict[str, str]) -> Any:
+        key = (metric.name, kind, *labels.items())
+        series = self._series_by_labels.get(key)
+        if series is None:
+            self._declared.check(metric, kind, labels)
+            bound = self._bound[metric.name]
+            series = bound.labels(**labels) if labels else bound
+            self._series_by_labels[key] = series
+        return series
+
+
+def _bound(metric: Metric, registry: CollectorRegistry) -> Counter | Gauge | Histogram:
+    name, text, labels = metric.name, metric.help, metric.labels
+    match metric.kind:
+        case MetricKind.COUNTER:
+            return Counter(name, text, labels, registry=registry)
+        case MetricKind.GAUGE:
+            return Gauge(name, text, labels, registry=registry)
+        case MetricKind.HISTOGRAM:
+            return Histogram(name, text, labels, registry=registry, buckets=metric.buckets)
+        case _:
+            assert_never(metric.kind)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -108,13 +108,22 @@ async def test_a_broken_request_is_answered_with_an_error_of_its_own(port) -> No
 
 
 async def test_only_the_right_token_is_taken(port) -> None:
-    address = await port.serve(token_hash=TOKEN)
-    connection = await port.connect(address, token_hash=TOKEN)
+    address = await port.serve(token=TOKEN)
+    connection = await port.connect(address, token=TOKEN)
     assert await connection.infer(b"x") == b"x"
-    for wrong in ({}, {"token_hash": bytes(32)}, {"token_hash": TOKEN[::-1]}):
-        # The replica says HELLO before it reads ours, so connecting alone may succeed.
-        with pytest.raises(ConnectionLostError, match="token is not the replica's"):
-            await (await port.connect(address, **wrong)).infer(b"x")
+    for wrong in ({}, {"token": bytes(32)}, {"token": TOKEN[::-1]}):
+        # Connecting fails: one that is open may be given requests at once.
+        with pytest.raises(ConnectionLostError, match="does not say the token of this replica"):
+            await port.connect(address, **wrong)
+
+
+async def test_a_peer_that_says_nothing_is_given_up(port, monkeypatch) -> None:
+    monkeypatch.setattr("services.replica.data_server._HELLO_TIMEOUT_S", 0.05)
+    address = await port.serve()
+    silent = await port.dial_raw(address)
+    connection = await port.connect(address)
+    assert await asyncio.wait_for(silent.read_frame(), 10) is None
+    assert await connection.infer(b"still here") == b"still here"
 
 
 async def test_another_protocol_version_is_named(port) -> None:

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from tritonclient.grpc import InferInput
 from tritonclient.grpc.aio import InferenceServerClient
 
-from services.contracts.frames import InferFrame
+from services.contracts.frames import NO_TOKEN, InferFrame
 from services.contracts.hardware import DeviceFacts
 from services.contracts.manifest import MasterRecord, ModelVersion
 from services.contracts.recipe import Bucket, DimRange, Recipe
@@ -98,10 +98,11 @@ class ReplicaServer:
     num_requests: int = 0
     frames: list[InferFrame] = field(default_factory=list)
     answer: Answer | None = None
+    token: bytes = NO_TOKEN
     server: DataServer = field(init=False)
 
     def __post_init__(self) -> None:
-        self.server = DataServer(self._infer, self._statistics)
+        self.server = DataServer(self._infer, self._statistics, token=self.token)
 
     async def _infer(self, frame: InferFrame) -> bytes:
         self.num_requests += 1
@@ -200,10 +201,16 @@ class Fleet:
         )
 
     async def add_replica(
-        self, name: str, model: str = "echo", version: int = 1, *, host_id: str = "here"
+        self,
+        name: str,
+        model: str = "echo",
+        version: int = 1,
+        *,
+        host_id: str = "here",
+        token: bytes = b"t" * 32,
     ) -> ReplicaServer:
         """A data port on a unix socket and on TCP, reported as ready; not published yet."""
-        replica = ReplicaServer(name=name, model=model, version=str(version))
+        replica = ReplicaServer(name=name, model=model, version=str(version), token=token)
         self.replicas[name] = replica
         unix = await replica.server.listen(f"unix:{self._folder / name}")
         tcp = await replica.server.listen("127.0.0.1:0")
@@ -213,7 +220,8 @@ class Fleet:
             model_name=model,
             model_version=version,
             state=fleet.REPLICA_STATE_READY,
-            addresses=[unix, f"tcp:{tcp}"],
+            addresses=[unix, tcp],
+            data_token=token,
             host_id=host_id,
             device_facts_json=DEVICE.canonical_json(),
             engine_kind="openvino",

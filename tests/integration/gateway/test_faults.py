@@ -9,6 +9,7 @@ from tritonclient.utils import InferenceServerException
 
 from services.contracts.frames import InferFrame
 from services.pb import fleet_v1_pb2 as fleet
+from services.replica.data_server import GatewayConnection
 
 if TYPE_CHECKING:
     from tests.integration.gateway.conftest import Fleet
@@ -69,6 +70,25 @@ async def test_the_last_replicas_death_is_unavailable_and_it_may_come_back(
     await revived.server.listen(echo_fleet.report_of("r1").addresses[0])
     await echo_fleet.until(lambda: echo_fleet.routed() == {"r1"})
     assert _who(await client.infer("echo", inputs())) == "r1"
+
+
+async def test_another_process_at_a_dead_replicas_address_is_never_asked(
+    echo_fleet: "Fleet", inputs: Inputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may well serve a model of that name; it is not the replica that reported."""
+    stranger = echo_fleet.replicas["r2"]
+    stranger.die()
+    await echo_fleet.until(lambda: echo_fleet.routed() == {"r1"})
+    stranger.server.token = b"s" * 32
+    refused, refuse = asyncio.Event(), GatewayConnection.refuse
+    monkeypatch.setattr(
+        GatewayConnection, "refuse", lambda *arguments: (refuse(*arguments), refused.set())
+    )
+    await stranger.server.listen(echo_fleet.report_of("r2").addresses[0])
+    await asyncio.wait_for(refused.wait(), 10)
+    client = await echo_fleet.client()
+    assert {_who(await client.infer("echo", inputs())) for _ in range(8)} == {"r1"}
+    assert echo_fleet.routed() == {"r1"}
 
 
 async def test_a_replica_that_stands_still_is_given_up(

@@ -68,9 +68,9 @@ async def serving(settings: ReplicaSettings) -> AsyncIterator[Serving]:
 
 
 @asynccontextmanager
-async def connected(address: str) -> AsyncIterator[ReplicaConnection]:
+async def connected(address: str, token: bytes) -> AsyncIterator[ReplicaConnection]:
     """A gateway's connection to a data port."""
-    connection = await connect(address)
+    connection = await connect(address, token=token)
     try:
         yield connection
     finally:

@@ -29,6 +29,7 @@ from services.contracts.recipe import (
 )
 from services.contracts.registry import Registry
 from services.contracts.tensors import TensorSpec, bytes_from_array
+from services.contracts.terms import proof_terms
 from services.engines.device_probe import probe_device
 from services.pb import open_inference_v2_pb2 as pb
 
@@ -114,6 +115,15 @@ def write_master(folder: Path) -> Master:
     )
 
 
+RECIPE = Recipe(
+    buckets=(BUCKET,),
+    inputs={
+        "ids": InputRecipe(role=InputRole.VALUES, high=NUM_ROWS),
+        "mask": InputRecipe(role=InputRole.MASK),
+    },
+)
+
+
 class Shelf:
     """Publishes versions and engines of the tiny model."""
 
@@ -124,14 +134,7 @@ class Shelf:
 
     def publish_model(self, *, max_queue: int = 64) -> ModelVersion:
         """A version of model `toy`."""
-        recipe = Recipe(
-            buckets=(BUCKET,),
-            inputs={
-                "ids": InputRecipe(role=InputRole.VALUES, high=NUM_ROWS),
-                "mask": InputRecipe(role=InputRole.MASK),
-            },
-            batching=Batching(max_queue=max_queue),
-        )
+        recipe = RECIPE.model_copy(update={"batching": Batching(max_queue=max_queue)})
         return self.registry.add_model_version(
             name="toy",
             master=self.registry.publish_master(self._master),
@@ -147,6 +150,7 @@ class Shelf:
             kind=EngineKind.ONNXRUNTIME,
             precision=Precision.FP32,
             buckets=(BUCKET,),
+            proof_terms=proof_terms(RECIPE, Precision.FP32, None),
             builder_options={"name": name},
             generation=self.device.generation,
             toolchain={"onnxruntime": self.device.toolchain["onnxruntime"]},

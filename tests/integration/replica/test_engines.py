@@ -144,7 +144,7 @@ def load_spec(shelf: Shelf, model: ModelVersion, folder: Path | None = None) -> 
     master = shelf.registry.materialise_master(model.master)
     manifest = shelf.manifest()
     if folder:
-        ref = BlobRef(sha256="", num_bytes=0)
+        ref = BlobRef(sha256="0" * 64, num_bytes=0)
         manifest = manifest.model_copy(update={"files": {"typed.onnx": ref}})
     return LoadSpec(
         manifest=manifest,
@@ -170,7 +170,7 @@ async def test_the_real_fallback_serves_and_gives_way_to_an_engine(
     report = await until(controller, fleet.REPLICA_STATE_READY)
     assert (report.engine_kind, report.engine_digest) == ("fallback", "")
     assert (report.fallback_reason, report.detail) == ("no_engine", "no_engine")
-    async with connected(server.addresses[0]) as connection:
+    async with connected(server.addresses[0], server.token) as connection:
         for ids in (ids_of(1, 1), ids_of(3, 7), ids_of(8, 16)):
             assert_answers(await connection.infer(request_of(ids)), ids)
         engine = shelf.publish_engine()
@@ -273,7 +273,7 @@ async def test_a_swap_under_load_loses_no_request(
 
     async def client(number: int) -> None:
         nonlocal num_answered
-        async with connected(server.addresses[number % 2]) as connection:
+        async with connected(server.addresses[number % 2], server.token) as connection:
             num_after = 0
             while num_after < 20:
                 ids = ids_of(1 + number % 4, 1 + number, first=num_answered)

@@ -44,8 +44,9 @@ async def test_a_process_serves_and_drains_on_sigterm(
     shelf.publish_engine()
     process, ready = start_process(settings)
     with process:
-        address = wait_ready(ready, 60, "replica")["addresses"][0]
-        async with connected(address) as connection:
+        said = wait_ready(ready, 60, "replica")
+        token = bytes.fromhex(said["token"])
+        async with connected(said["addresses"][0], token) as connection:
             ids = ids_of(3, 4)
             assert_answers(await connection.infer(request_of(ids)), ids)
         process.send_signal(signal.SIGTERM)
@@ -83,7 +84,7 @@ async def test_ray_serve_places_restarts_and_drains_replicas(
         assert first.engine_digest == engine.digest
         ids = ids_of(2, 5)
         for address in first.addresses:
-            async with connected(address) as connection:
+            async with connected(address, first.data_token) as connection:
                 assert_answers(await connection.infer(request_of(ids)), ids)
 
         os.kill(first.process_id, signal.SIGKILL)
@@ -91,7 +92,7 @@ async def test_ray_serve_places_restarts_and_drains_replicas(
             second = await controller.report_where(
                 lambda r: r.state == fleet.REPLICA_STATE_READY and r.process_id != first.process_id
             )
-        async with connected(second.addresses[0]) as connection:
+        async with connected(second.addresses[0], second.data_token) as connection:
             assert_answers(await connection.infer(request_of(ids)), ids)
 
         assert driver.stdin

@@ -66,7 +66,7 @@ async def test_reports_of_a_life_and_answers_on_both_ports(
     assert json.loads(report.device_facts_json)["name"] == shelf.device.name
     assert [a.split(":")[0] for a in report.addresses] == ["unix", "127.0.0.1"]
     for number, address in enumerate(report.addresses):
-        async with connected(address) as connection:
+        async with connected(address, report.data_token) as connection:
             ids = ids_of(2, 3 + number)
             assert_answers(await connection.infer(request_of(ids, "r1")), ids, "r1")
     await server.check_health()
@@ -81,7 +81,7 @@ async def test_large_requests_keep_every_byte(shelf: Shelf, serving: Serving) ->
     shelf.publish_model()
     shelf.publish_engine()
     server = await serving()
-    async with connected(server.addresses[0]) as connection:
+    async with connected(server.addresses[0], server.token) as connection:
         all_ids = [ids_of(8, 16, first) for first in range(40)]
         answers = await asyncio.gather(*(connection.infer(request_of(ids)) for ids in all_ids))
         for ids, answer in zip(all_ids, answers, strict=True):
@@ -92,7 +92,7 @@ async def test_statistics_are_the_protocols(shelf: Shelf, serving: Serving) -> N
     shelf.publish_model()
     shelf.publish_engine()
     server = await serving()
-    async with connected(server.addresses[0]) as connection:
+    async with connected(server.addresses[0], server.token) as connection:
         held = HeldEngine(server)
         first = asyncio.create_task(connection.infer(request_of(ids_of(1, 2))))
         await held.is_held.wait()
@@ -144,7 +144,7 @@ async def test_a_port_on_all_interfaces_is_announced_under_an_address_to_dial(
     try:
         report = await until(controller, fleet.REPLICA_STATE_READY)
         assert not report.addresses[1].startswith("0.0.0.0")
-        async with connected(report.addresses[1]) as connection:
+        async with connected(report.addresses[1], report.data_token) as connection:
             ids = ids_of(1, 2)
             assert_answers(await connection.infer(request_of(ids)), ids)
     finally:
@@ -155,7 +155,7 @@ async def test_wrong_requests_are_refused_over_the_wire(shelf: Shelf, serving: S
     shelf.publish_model()
     shelf.publish_engine()
     server = await serving()
-    async with connected(server.addresses[0]) as connection:
+    async with connected(server.addresses[0], server.token) as connection:
         with pytest.raises(InvalidRequestError, match="batch-size must be <= 8 for 'toy', got 9"):
             await connection.infer(request_of(ids_of(9, 1)))
         with pytest.raises(NotFoundError, match="'other' is not found"):
@@ -170,7 +170,7 @@ async def test_an_engine_that_raises_fails_that_request_only(
     shelf.publish_model()
     shelf.publish_engine()
     server = await serving()
-    async with connected(server.addresses[0]) as connection:
+    async with connected(server.addresses[0], server.token) as connection:
         outside = np.full((1, 2), NUM_ROWS, np.int64)
         with pytest.raises(EngineError, match="indices element out of data bounds"):
             await connection.infer(request_of(outside))
@@ -183,7 +183,7 @@ async def test_overload_while_the_engine_is_busy(shelf: Shelf, serving: Serving)
     shelf.publish_engine()
     server = await serving()
     held = HeldEngine(server)
-    async with connected(server.addresses[0]) as connection:
+    async with connected(server.addresses[0], server.token) as connection:
         running = asyncio.create_task(connection.infer(request_of(ids_of(1, 2))))
         await held.is_held.wait()
         waiting = asyncio.create_task(server.replica.infer(request_of(ids_of(1, 3))))
@@ -201,7 +201,7 @@ async def test_a_deadline_that_passes_in_the_queue(shelf: Shelf, serving: Servin
     shelf.publish_engine()
     server = await serving()
     held = HeldEngine(server)
-    async with connected(server.addresses[0]) as connection:
+    async with connected(server.addresses[0], server.token) as connection:
         running = asyncio.create_task(connection.infer(request_of(ids_of(1, 2))))
         await held.is_held.wait()
         by_frame = asyncio.create_task(
@@ -232,7 +232,7 @@ async def test_the_drain_command_answers_what_was_accepted(
     server = await serving()
     await until(controller, fleet.REPLICA_STATE_READY)
     held = HeldEngine(server)
-    async with connected(server.addresses[0]) as connection:
+    async with connected(server.addresses[0], server.token) as connection:
         accepted = asyncio.create_task(connection.infer(request_of(ids_of(1, 2))))
         await held.is_held.wait()
         await controller.send(fleet.ReplicaCommand(drain=fleet.Drain()))
@@ -254,7 +254,7 @@ async def test_the_replica_serves_on_without_its_controller_and_attaches_again(
     server = await serving()
     await until(controller, fleet.REPLICA_STATE_READY)
     await controller.stop()
-    async with connected(server.addresses[0]) as connection:
+    async with connected(server.addresses[0], server.token) as connection:
         ids = ids_of(1, 2)
         assert_answers(await connection.infer(request_of(ids)), ids)
     heard = len(controller.reports)

@@ -41,5 +41,21 @@ def test_an_input_file_is_read_or_the_fault_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match="No such file"):
         infer._read_input(f"x=@{tmp_path / 'none.npy'}")
     (tmp_path / "bad.npy").write_bytes(b"not an array")
-    with pytest.raises(InvalidRequestError, match="bad.npy"):
-        infer._read_input(f"x=@{tmp_path / 'bad.npy'}")
+    np.savez(tmp_path / "many.npy.npz", a=np.ones(1))
+    for file in ("bad.npy", "many.npy.npz"):
+        with pytest.raises(InvalidRequestError, match=f"{file} is no .npy file"):
+            infer._read_input(f"x=@{tmp_path / file}")
+    with pytest.raises(InvalidRequestError, match="--input x: expected once"):
+        infer._read_inputs([f"x=@{path}", f"x=@{path}"])
+
+
+def test_json_keeps_every_integer() -> None:
+    large = 2**53 + 1
+    response = pb.ModelInferResponse(model_name="m", model_version="1")
+    outputs = {
+        "ids": np.array([large, -large]),
+        "bits": np.array([2**64 - 1], np.uint64),
+        "half": np.array([0.5], np.float16),
+    }
+    data = [o["data"] for o in infer._document(response, outputs)["outputs"]]
+    assert data == [[large, -large], [2**64 - 1], [0.5]]

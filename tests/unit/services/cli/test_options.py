@@ -10,7 +10,7 @@ EXPECTED = {
     "down": ["--json"],
     "engines": ["--json", "--store", "MODEL"],
     "infer": ["--address", "--input", "--json", "--version", "NAME"],
-    "models add": ["--json", "--recipe", "--store", "NAME", "SOURCE"],
+    "models add": ["--json", "--recipe", "--samples", "--store", "NAME", "SOURCE"],
     "models list": ["--json", "--store"],
     "status": ["--json"],
     "up": [

@@ -75,7 +75,12 @@ def test_a_damaged_folder_is_fetched_again(
     cache: FileCache, files: dict[str, BlobRef], caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = cache.folder(files)
-    for damage in ((folder / "f1").unlink, lambda: (folder / "f2").write_bytes(b"short")):
+    same_size = b"\3" * (2 * 2**20)
+    for damage in (
+        (folder / "f1").unlink,
+        lambda: (folder / "f2").write_bytes(b"short"),
+        lambda: (folder / "f2").write_bytes(same_size),
+    ):
         damage()
         assert cache.folder(files) == folder
         assert (folder / "f1").read_bytes() == b"\1" * (2 * 2**20)

@@ -225,13 +225,22 @@ def test_samples_come_back(registry: Registry, master: MasterRecord, tmp_path: P
     assert registry.materialise_samples(version.samples) == path
 
 
-def test_a_source_is_found_in_any_model_newest_first(
-    registry: Registry, master: MasterRecord
+def test_other_samples_make_another_version(
+    registry: Registry, master: MasterRecord, tmp_path: Path
 ) -> None:
-    add(registry, master, "f1", name="first")
-    newest = add(registry, master, "f2", name="second")
-    assert registry.find_source("f2") == newest
-    assert registry.find_source("unknown") is None
+    versions = []
+    for text in (b"one", b"one", b"other"):
+        (tmp_path / "samples").write_bytes(text)
+        version = registry.add_model_version(
+            name="mini",
+            master=master,
+            recipe=Recipe(),
+            source="s",
+            source_fingerprint="f",
+            samples=tmp_path / "samples",
+        )
+        versions.append(version.version)
+    assert versions == [1, 1, 2]
 
 
 def test_what_is_not_found_says_what_there_is(registry: Registry, master: MasterRecord) -> None:

@@ -69,6 +69,22 @@ async def test_a_finished_stream_withdraws_the_replica(control: _Control) -> Non
     assert not (await control.stub.GetFleet(fleet.GetFleetRequest())).replicas
 
 
+async def test_a_line_that_ends_leaves_no_task_behind(control: _Control) -> None:
+    watch = control.stub.WatchEndpoints(fleet.WatchEndpointsRequest())
+    stream = control.stub.Attach()
+    await stream.write(fleet.ReplicaReport(replica_id="r", model_name="m", model_version=1))
+    await _next_where(watch, 1)
+    stream.cancel()
+    await _next_where(watch, 0)
+    watch.cancel()
+    # gRPC has tasks of its own; what a line starts reads its reports and its commands.
+    own = ("FleetControl._take_reports", "Queue.get")
+    for task in asyncio.all_tasks():
+        if task.get_coro().__qualname__ in own:
+            async with asyncio.timeout(10):
+                await asyncio.wait((task,))
+
+
 async def test_later_reports_replace_the_first(control: _Control) -> None:
     watch = control.stub.WatchEndpoints(fleet.WatchEndpointsRequest())
     stream = control.stub.Attach()

@@ -53,7 +53,8 @@ def build_replica(replica_id: str = "r1", **changes: Any) -> Replica:
         "model_name": "minilm",
         "model_version": 1,
         "is_ready": True,
-        "addresses": ("unix:/run/r1", "tcp:127.0.0.1:7"),
+        "addresses": ("unix:/run/r1", "127.0.0.1:7"),
+        "token": bytes(range(32)),
         "host_id": "here",
         "generation": "cpu-x86_64-v3",
         "engine": EngineInUse(

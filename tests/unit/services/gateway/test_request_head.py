@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.contracts.errors import InvalidRequestError
-from services.gateway.request_head import RequestHead, request_head_from_bytes
+from services.gateway.request_head import MAX_FIELDS, RequestHead, request_head_from_bytes
 from services.pb import open_inference_v2_pb2 as pb
 
 TEXT = st.text(max_size=200)
@@ -89,3 +89,10 @@ def test_unknown_fields_are_left_to_the_parser() -> None:
 def test_other_bytes_are_refused(body: bytes) -> None:
     with pytest.raises(InvalidRequestError, match=r"not an inference\.ModelInferRequest"):
         request_head_from_bytes(body)
+
+
+def test_a_request_of_very_many_fields_is_refused() -> None:
+    name, empty = b"\x0a\x01m", b"\x3a\x00"
+    assert request_head_from_bytes(name + empty * (MAX_FIELDS - 1)).model_name == "m"
+    with pytest.raises(InvalidRequestError, match=f"at most {MAX_FIELDS} fields"):
+        request_head_from_bytes(name + empty * MAX_FIELDS)

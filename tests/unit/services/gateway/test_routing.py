@@ -35,13 +35,13 @@ def table(new_model: NewModel, new_endpoint: NewEndpoint, new_view: NewView) -> 
 
 @pytest.mark.parametrize(
     ("version", "served_by"),
-    [("1", {"b"}), ("2", {"a", "c"}), ("", {"a", "c"}), ("02", {"a", "c"})],
+    [("1", {"b"}), ("2", {"a", "c"}), ("", {"a", "c"})],
 )
 def test_pools(table: RoutingTable, version: str, served_by: set[str]) -> None:
     """The empty version is the newest with a ready replica, not the newest of all."""
     pool = table.pool("minilm", version)
     assert {endpoint.replica.replica_id for endpoint in pool.endpoints} == served_by
-    assert pool.version == (version.lstrip("0") or "2")
+    assert pool.version == (version or "2")
     assert table.is_ready("minilm", version)
 
 
@@ -53,6 +53,8 @@ def test_pools(table: RoutingTable, version: str, served_by: set[str]) -> None:
         ("minilm", "3", NotFoundError, "version 3 is not found; known versions: 1, 2, 10"),
         ("minilm", "x", InvalidRequestError, "version 'x' is not a number; known: 1, 2, 10"),
         ("minilm", "-1", InvalidRequestError, "not a number"),
+        # A replica compares the request's own words, so one spelling of a number must do.
+        ("minilm", "02", InvalidRequestError, "not a number"),
         ("minilm", "1" * 5000, InvalidRequestError, "not a number"),
         ("minilm", "10", NotReadyError, "version 10 has no ready replica: no node of its gen"),
         ("other", "", NotReadyError, "model 'other' has no ready replica: no node of its gen"),
@@ -82,7 +84,7 @@ def test_served(table: RoutingTable, model: str, version: str, found: int) -> No
     ("model", "version", "labels"),
     [
         ("minilm", "1", ("minilm", "1")),
-        ("minilm", "001", ("minilm", "1")),
+        ("minilm", "001", ("minilm", "")),
         ("minilm", "77", ("minilm", "")),
         ("minilm", "9" * 5000, ("minilm", "")),
         ("minilm", "", ("minilm", "")),

@@ -3,13 +3,14 @@
 import pytest
 
 from services.contracts.errors import InvalidRequestError
-from services.gateway.settings import settings_from_environment
+from services.contracts.settings import read_settings
+from services.gateway.settings import GatewaySettings
 
 
 def test_environment_is_read_and_arguments_win(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SMELT_GATEWAY_GRPC_PORT", "0")
     monkeypatch.setenv("SMELT_GATEWAY_GATEWAY_ID", "a")
-    settings = settings_from_environment(gateway_id="b")
+    settings = read_settings(GatewaySettings, gateway_id="b")
     assert (settings.grpc_port, settings.gateway_id) == (0, "b")
 
 
@@ -22,4 +23,4 @@ def test_a_wrong_value_names_key_and_value(
 ) -> None:
     monkeypatch.setenv(f"SMELT_GATEWAY_{key}", value)
     with pytest.raises(InvalidRequestError, match=f"SMELT_GATEWAY_{key}: got '{value}'"):
-        settings_from_environment()
+        read_settings(GatewaySettings)

@@ -27,7 +27,7 @@ def test_pauses_grow_to_their_limit_and_begin_again() -> None:
 def test_a_unix_socket_comes_first_and_on_its_own_host_alone(
     new_replica: Callable[..., Replica], host_id: str, addresses: tuple[str, ...]
 ) -> None:
-    replica = new_replica(addresses=("tcp:127.0.0.1:7", "unix:/run/r1"), host_id="here")
+    replica = new_replica(addresses=("127.0.0.1:7", "unix:/run/r1"), host_id="here")
     assert preferred_addresses(replica, host_id) == addresses
 
 

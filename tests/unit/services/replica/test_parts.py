@@ -172,8 +172,9 @@ async def test_a_report_tells_state_and_engine() -> None:
     replica = Replica(model, device, host, NullRecorder(), on_change=lambda: changes.append("x"))
 
     def report() -> fleet.ReplicaReport:
+        addresses = ["unix:/x", "127.0.0.1:5"]
         return report_from_replica(
-            replica, model, device, replica_id="r", addresses=["unix:/x", "127.0.0.1:5"]
+            replica, model, device, replica_id="r", addresses=addresses, token=b"t" * 32
         )
 
     assert (report().state, report().engine_kind) == (fleet.REPLICA_STATE_LOADING, "")
@@ -185,6 +186,7 @@ async def test_a_report_tells_state_and_engine() -> None:
     told = report()
     assert (told.state, told.engine_kind) == (fleet.REPLICA_STATE_READY, "fallback")
     assert (told.fallback_reason, told.detail) == ("no_engine", "why")
+    assert told.data_token == b"t" * 32
     assert (told.model_name, told.model_version, told.replica_id) == ("m", 3, "r")
     assert DeviceFacts.from_json(told.device_facts_json) == device
     assert list(told.addresses) == ["unix:/x", "127.0.0.1:5"]

@@ -1,0 +1,22 @@
+"""What a proof was asked for, as one digest: equal terms, equal meaning of "proven"."""
+
+import hashlib
+
+from services.contracts.document import canonical_json
+from services.contracts.kinds import Precision
+from services.contracts.manifest import BlobRef
+from services.contracts.recipe import Recipe
+
+
+def proof_terms(recipe: Recipe, precision: Precision, samples: BlobRef | None) -> str:
+    """Full sha256, in hex, of what decides whether an engine of that precision is proven.
+
+    Two recipes of one master may differ in what they call equal. An engine that was proven
+    for the lax one must not serve the strict one, so these terms are part of its build key.
+    """
+    asked = recipe.model_dump(mode="json", include={"inputs", "outputs", "ranking"})
+    tolerance = recipe.tolerances.get(precision)
+    asked["tolerance"] = tolerance.model_dump(mode="json") if tolerance else None
+    asked["batch_dim"] = recipe.batching.batch_dim
+    asked["samples"] = samples.sha256 if samples else ""
+    return hashlib.sha256(canonical_json(asked)).hexdigest()

@@ -1,0 +1,37 @@
+"""Settings of the command line: defaults in home, one name for the store everywhere."""
+
+from pathlib import Path
+
+import pytest
+
+from services.cli.settings import CliSettings
+from services.contracts.errors import InvalidRequestError
+from services.contracts.settings import read_settings
+
+
+def test_the_store_is_in_home_unless_one_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SMELT_STORE_URL", raising=False)
+    monkeypatch.setenv("SMELT_HOME", str(tmp_path))
+    assert read_settings(CliSettings).store_url == str(tmp_path / "store")
+    monkeypatch.setenv("SMELT_STORE_URL", "")
+    assert read_settings(CliSettings).store_url == str(tmp_path / "store")
+    monkeypatch.setenv("SMELT_STORE_URL", "s3://bucket/prefix")
+    assert read_settings(CliSettings).store_url == "s3://bucket/prefix"
+    assert read_settings(CliSettings, store_url="memory:").store_url == "memory:"
+
+
+def test_home_is_absolute_and_what_runs_is_private(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    settings = read_settings(CliSettings, home="~/deep/smelt")
+    assert settings.home == tmp_path / "deep" / "smelt"
+    assert settings.run_dir.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_wrong_value_names_key_and_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SMELT_START_TIMEOUT_S", "soon")
+    with pytest.raises(InvalidRequestError, match="SMELT_START_TIMEOUT_S: got 'soon'"):
+        read_settings(CliSettings)
