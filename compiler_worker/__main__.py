@@ -40,10 +40,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run_as_child(arguments: Arguments) -> int:
-    from compiler_worker.child import Events, build_one, die_with_parent, run_request
+    from compiler_worker.child import Events, build_one, run_request
     from compiler_worker.prove_child import prove_one
+    from services.contracts.lifetime import end_with_parent
 
-    die_with_parent(arguments.parent_pid)
+    end_with_parent(arguments.parent_pid)
     # The parent keeps these lines as they are, for people: no JSON here.
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     assert arguments.request is not None

@@ -17,11 +17,11 @@ from services.telemetry import catalog
 class Attempt:
     """The account of one attempt; `record` makes the document that is kept."""
 
-    def __init__(self, key: BuildKey, workshop: Workshop) -> None:
+    def __init__(self, key: BuildKey, workshop: Workshop, stage: Stage = Stage.OPEN) -> None:
         self.key = key
         self._workshop = workshop
         self._started_at = now()
-        self._stage = Stage.OPEN
+        self._stage = stage
         self._durations_s: dict[str, float] = {}
         self._log_tail: tuple[str, ...] = ()
 

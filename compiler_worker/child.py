@@ -3,16 +3,15 @@
 Compilers crash, hang and leak. Here they can: the parent reads what happened and goes on.
 """
 
-import ctypes
 import json
 import logging
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from traceback import format_exc
 from typing import TextIO
 
 from compiler_worker.memory import peak_resident_bytes
@@ -30,7 +29,6 @@ from services.contracts.errors import BuildError, SmeltError
 logger = logging.getLogger(__name__)
 
 EXIT_FAILURE = 3
-_PR_SET_PDEATHSIG = 1
 
 
 class Events:
@@ -68,7 +66,8 @@ def run_request(
 ) -> int:
     """Run one task on a request file and write its result beside it; the exit code.
 
-    0 means a result, EXIT_FAILURE a ChildFailure; any other code is a crash.
+    0 means a result, EXIT_FAILURE a ChildFailure with the error's own words, whatever raised
+    it; any other code is a crash.
     """
     result_path = request_path.with_name(RESULT_FILE)
     try:
@@ -76,11 +75,20 @@ def run_request(
     except SmeltError as error:
         logger.info("%s: %s", type(error).__name__, error)
         log_tail = error.log_tail if isinstance(error, BuildError) else ()
-        result = ChildFailure(error=type(error).__name__, message=str(error), log_tail=log_tail)
-        result_path.write_bytes(result.canonical_json())
-        return EXIT_FAILURE
+        return _failed(result_path, error, str(error), log_tail)
+    except Exception as error:
+        # Not foreseen, so the place is kept too: the record is all that is left of a child.
+        logger.exception("a fault that is not the engine's")
+        message = f"{type(error).__name__}: {error}"
+        return _failed(result_path, error, message, tuple(format_exc().splitlines()))
     result_path.write_bytes(result.canonical_json())
     return 0
+
+
+def _failed(path: Path, error: Exception, message: str, log_tail: tuple[str, ...]) -> int:
+    failure = ChildFailure(error=type(error).__name__, message=message, log_tail=log_tail)
+    path.write_bytes(failure.canonical_json())
+    return EXIT_FAILURE
 
 
 def build_one(request_bytes: bytes, events: Events) -> BuildResult:
@@ -94,7 +102,6 @@ def build_one(request_bytes: bytes, events: Events) -> BuildResult:
         key=request.key,
         master=request.master,
         master_path=request.master_path,
-        recipe=request.recipe,
     )
     started = time.monotonic()
     with events.stage(Stage.BUILD):
@@ -106,13 +113,6 @@ def build_one(request_bytes: bytes, events: Events) -> BuildResult:
         duration_s=time.monotonic() - started,
         peak_memory_bytes=peak_resident_bytes(),
     )
-
-
-def die_with_parent(parent_pid: int) -> None:
-    """Have the kernel end this process when its parent dies, however it dies."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent_pid:  # it died before the kernel was asked
-        os._exit(EXIT_FAILURE)
 
 
 def limit_threads(num_threads: int) -> None:

@@ -88,6 +88,9 @@ def compare(
         fault = f"shape {list(found.shape)} found, {list(wanted.shape)} wanted"
         return Comparison(distance=INFINITELY_FAR, fault=fault)
     keep = _keep(valid, wanted)
+    if wanted.size and not keep.any():
+        # Any output at all would be equal then.
+        return Comparison(distance=INFINITELY_FAR, fault="no position is valid: nothing to compare")
     if not _is_floating(wanted):
         return _compare_exact(found, wanted, keep)
     found_64, wanted_64 = found.astype(np.float64), wanted.astype(np.float64)

@@ -16,7 +16,7 @@ from compiler_worker.process import run_child
 from compiler_worker.proving import ProofJob, prove_in_child, prove_published
 from compiler_worker.publish import engine_folder, engine_manifest, proof_not_run
 from compiler_worker.requests import BuildRequest, BuildResult, Stage
-from compiler_worker.workshop import MASTER_FILE, Workshop, work_folder
+from compiler_worker.workshop import MASTER_FILE, Workshop
 from services.contracts.build_key import BuildKey
 from services.contracts.errors import AlreadyPublishedError, NotFoundError, SmeltError
 from services.contracts.hardware import Generation
@@ -49,9 +49,11 @@ class BuildReport:
 
     @property
     def is_success(self) -> bool:
-        """Whether no attempt failed; an engine that is built but unproven is no failure."""
+        """Whether nothing failed; an engine that is built but unproven is no failure."""
         good = (BuildOutcome.PROVEN, BuildOutcome.BUILT)
-        return all(record.outcome in good for record in self.records)
+        are_built = all(record.outcome in good for record in self.records)
+        proofs = (engine.proof.outcome for engine in self.up_to_date)
+        return are_built and ProofOutcome.FAILED not in proofs
 
 
 def build_model(version: ModelVersion, wanted: Wanted, workshop: Workshop) -> BuildReport:
@@ -66,8 +68,11 @@ def build_model(version: ModelVersion, wanted: Wanted, workshop: Workshop) -> Bu
         published = _published(key, workshop)
         if published is None:
             records.append(run_build(version, key, workshop))
-        else:
+            continue
+        try:
             up_to_date.append(_proven_if_it_can_be(published, version, workshop))
+        except SmeltError as error:
+            records.append(_unproven(key, error, workshop))
     return BuildReport(table=table, records=tuple(records), up_to_date=tuple(up_to_date))
 
 
@@ -79,7 +84,7 @@ def run_build(version: ModelVersion, key: BuildKey, workshop: Workshop) -> Build
     """
     attempt = Attempt(key, workshop)
     try:
-        with work_folder(workshop, key) as folder:
+        with workshop.work_folder(key) as folder:
             record = _run_steps(attempt, version, workshop, folder)
     except SmeltError as error:
         record = attempt.record(BuildOutcome.FAILED, reason=str(error))
@@ -120,7 +125,6 @@ def _build_in_child(
         key=attempt.key,
         master=version.master,
         master_path=master_path,
-        recipe=version.recipe,
         workspace=folder / "files",
         num_threads=workshop.settings.num_threads,
     )
@@ -171,9 +175,23 @@ def _published(key: BuildKey, workshop: Workshop) -> PublishedEngine | None:
 def _proven_if_it_can_be(
     engine: PublishedEngine, version: ModelVersion, workshop: Workshop
 ) -> PublishedEngine:
-    """Prove an engine that came here unproven and runs on a device of this machine."""
+    """Prove an engine that runs on a device of this machine and is not proven for it."""
     generation = Generation.parse(engine.manifest.key.generation)
-    is_provable = device_that_runs(generation, workshop.devices) is not None
-    if engine.proof.outcome is ProofOutcome.NOT_RUN and is_provable:
-        return prove_published(engine.digest, workshop, version)
-    return engine
+    device = device_that_runs(generation, workshop.devices)
+    if device is None or engine.proof.outcome is ProofOutcome.FAILED:
+        return engine
+    # Proven on a higher CPU class says nothing about this one; selection would pass it over.
+    proven_on = engine.proof.device
+    if engine.proof.outcome is ProofOutcome.PASSED and (
+        proven_on and proven_on.parsed_generation.runs_on(device.parsed_generation)
+    ):
+        return engine
+    return prove_published(engine.digest, workshop, version)
+
+
+def _unproven(key: BuildKey, error: SmeltError, workshop: Workshop) -> BuildRecord:
+    """The record of a published engine whose proof could not be made here."""
+    attempt = Attempt(key, workshop, stage=Stage.PROVE)
+    record = attempt.record(BuildOutcome.PROOF_FAILED, reason=str(error))
+    workshop.registry.record_build(record)
+    return record

@@ -7,12 +7,14 @@ from importlib.util import find_spec
 from compiler_worker.builders.base import Builder
 from compiler_worker.builders.select import builder_for
 from compiler_worker.devices import Devices, main_device
+from compiler_worker.recipe_check import check_recipe
 from services.contracts.build_key import BuildKey
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.hardware import Generation
 from services.contracts.kinds import EngineKind, Precision
 from services.contracts.manifest import MasterRecord, ModelVersion
 from services.contracts.recipe import Bucket, DimRange, Recipe
+from services.contracts.terms import proof_terms
 
 # What TensorRT-RTX builds ahead of time on any machine.
 AHEAD_OF_TIME_GENERATIONS = tuple(
@@ -64,8 +66,10 @@ def plan_builds(
     """Decide for every generation, kind and precision whether this machine builds it.
 
     Raises:
-        InvalidRecipeError: a bucket of the recipe names other dimensions than the master.
+        InvalidRecipeError: the recipe names dimensions, inputs or outputs that the master has
+            not.
     """
+    check_recipe(version.master, version.recipe)
     buckets = buckets_of(version.master, version.recipe)
     planned: list[BuildKey] = []
     skipped: list[SkippedBuild] = []
@@ -84,6 +88,7 @@ def plan_builds(
             precision=precision,
             buckets=buckets,
             pads={name: each.pad for name, each in version.recipe.inputs.items() if each.pad},
+            proof_terms=proof_terms(version.recipe, precision, version.samples),
             builder_options=builder.options(generation, precision),
             generation=str(generation),
             toolchain=builder.toolchain(generation),

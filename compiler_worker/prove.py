@@ -4,10 +4,10 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from compiler_worker.builders.base import Progress
 from compiler_worker.comparison import compare_output
 from compiler_worker.distance import Distance
 from compiler_worker.models import Model
+from compiler_worker.progress import Progress, tell_nobody
 from compiler_worker.ranking import check_ranking
 from compiler_worker.reference import Reference, eager_errors, require_agreement
 from compiler_worker.sampling import Sample, proof_samples
@@ -21,10 +21,6 @@ from services.contracts.tensors import Array
 logger = logging.getLogger(__name__)
 
 _MAX_FAULTS_TOLD = 3
-
-
-def _tell_nobody(line: str) -> None:
-    """For callers that show no progress."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +52,7 @@ class Verdict:
 
 
 def judge(
-    engine: Model, reference: Reference, claim: Claim, report: Progress = _tell_nobody
+    engine: Model, reference: Reference, claim: Claim, report: Progress = tell_nobody
 ) -> Verdict:
     """Compare an engine with its reference: values, datatypes, repeatability, task.
 
@@ -64,15 +60,10 @@ def judge(
         ProofError: the reference itself cannot be trusted or run; says nothing about the
             engine.
     """
-    samples = [
-        sample
-        for bucket in claim.buckets
-        for sample in proof_samples(claim.master, claim.recipe, bucket)
-    ]
+    samples = list(proof_samples(claim.master, claim.recipe, claim.buckets))
     told = _told(samples, "computing the reference", report)
     errors = eager_errors(reference, claim.master, claim.recipe, told)
-    witnessed = _spread(samples)
-    require_agreement(reference, claim.master, claim.recipe, witnessed, errors)
+    require_agreement(reference, claim.master, claim.recipe, samples, errors)
     allowed = {
         spec.name: tolerance_for(claim.precision, claim.recipe, errors.get(spec.name))
         for spec in claim.master.outputs
@@ -91,7 +82,7 @@ def check_outputs(
     claim: Claim,
     samples: Sequence[Sample],
     allowed: Mapping[str, Tolerance],
-    report: Progress = _tell_nobody,
+    report: Progress = tell_nobody,
 ) -> tuple[OutputCheck, ...]:
     """Compare every output at every sample; one check per bucket, sizes and output.
 
@@ -172,11 +163,6 @@ def _check_tasks(
     if task is None:
         return ()
     try:
-        if claim.samples is None:
-            raise InvalidRequestError(
-                "the recipe names a ranking task, but the model version has no samples: add the "
-                "model with samples, or remove 'ranking' from its recipe"
-            )
         tolerance = allowed.get(task.output, DEFAULT_TOLERANCES[claim.precision])
         return (
             check_ranking(
@@ -190,12 +176,6 @@ def _check_tasks(
             name=name, value=0.0, bound=task.min_overlap, is_passed=False, detail=str(error)
         )
         return (failed,)
-
-
-def _spread(samples: Sequence[Sample]) -> list[Sample]:
-    """A few samples of unlike shapes for the witness: first, middle, last."""
-    picked = {0, len(samples) // 2, len(samples) - 1}
-    return [samples[index] for index in sorted(picked)]
 
 
 def _reason(checks: Sequence[OutputCheck], tasks: Sequence[TaskCheck]) -> str:

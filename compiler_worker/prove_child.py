@@ -5,7 +5,6 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +14,11 @@ from compiler_worker.child import Events
 from compiler_worker.memory import memory_growth
 from compiler_worker.models import FxModel, Model
 from compiler_worker.prove import Claim, Verdict, judge
+from compiler_worker.publish import now
 from compiler_worker.reference import Reference, open_eager, open_reference
 from compiler_worker.requests import ProofRequest, Stage
-from compiler_worker.sampling import Sample, draw_sample, timed_sizes
-from services.contracts.errors import EngineError
+from compiler_worker.sampling import Sample, timed_samples
+from services.contracts.errors import EngineError, EngineIncompatibleError, InvalidRequestError
 from services.contracts.hardware import Platform
 from services.contracts.manifest import Proof, ProofOutcome, Timing
 from services.contracts.tensors import Array
@@ -31,6 +31,7 @@ def prove_one(request_bytes: bytes, events: Events) -> Proof:
 
     Raises:
         ProofError: there is no reference to be trusted; says nothing about the engine.
+        EngineIncompatibleError: it is for another device or library; says nothing either.
     """
     request = ProofRequest.from_json(request_bytes)
     started = time.monotonic()
@@ -58,7 +59,10 @@ class _Proving:
                 with memory_growth(self._platform) as engine_growth:
                     engine = self._loaded()
                     engine.run(self._timed()[-1].inputs)
-            except EngineError as error:
+            except EngineIncompatibleError:
+                # What this machine lacks must not stand against an engine that others run.
+                raise
+            except (EngineError, InvalidRequestError) as error:
                 return self._proof(Verdict(reason=f"the engine failed: {error}"), "")
             with memory_growth(self._platform) as eager_growth:
                 eager = self._opened_eager()
@@ -116,11 +120,7 @@ class _Proving:
 
     def _timed(self) -> list[Sample]:
         request = self._request
-        return [
-            draw_sample(request.master, request.recipe, bucket, sizes)
-            for bucket in request.manifest.buckets
-            for sizes in timed_sizes(bucket)
-        ]
+        return timed_samples(request.master, request.recipe, request.manifest.buckets)
 
     def _timings(self, engine: Model, reference: Reference) -> tuple[Timing, ...]:
         with self._events.stage(Stage.BENCHMARK):
@@ -142,18 +142,19 @@ class _Proving:
             tasks=verdict.tasks,
             timings=timings,
             findings=tuple(self._findings),
-            created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            created_at=now(),
         )
 
 
 def _prepare_torch(num_threads: int) -> None:
     import torch
 
+    from services.engines.full_precision import use_full_fp32
+
     if num_threads:
         torch.set_num_threads(num_threads)
     # Eager's own error sets the bound for fp32 engines: it must be fp32 throughout.
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    use_full_fp32()
 
 
 def _read_samples(path: Path | None) -> dict[str, Array] | None:

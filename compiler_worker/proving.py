@@ -8,10 +8,12 @@ from compiler_worker.devices import device_that_runs, main_device
 from compiler_worker.process import ChildOutcome, OnEvent, run_child
 from compiler_worker.publish import failed_proof
 from compiler_worker.requests import ProofRequest, Stage
-from compiler_worker.workshop import MASTER_FILE, Workshop, work_folder
+from compiler_worker.workshop import MASTER_FILE, Workshop
+from services.contracts.build_key import BuildKey
 from services.contracts.errors import EngineIncompatibleError, NotFoundError, ProofError
 from services.contracts.hardware import DeviceFacts, Generation
 from services.contracts.manifest import EngineManifest, ModelVersion, Proof, PublishedEngine
+from services.contracts.terms import proof_terms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +61,9 @@ def prove_published(
         version: whose recipe says what is equal; by default the newest of the same master.
 
     Raises:
-        NotFoundError: no such engine, or no model version has its master.
-        EngineIncompatibleError: no device of this machine runs it; says which is needed.
+        NotFoundError: no such engine, or no model version has its master and its terms.
+        EngineIncompatibleError: this machine has not the device or library that runs it; says
+            which is needed.
         ProofError: there is no reference to be trusted; the engine keeps its proof.
     """
     engine = workshop.registry.engine(digest)
@@ -74,10 +77,10 @@ def prove_published(
     job = ProofJob(
         manifest=engine.manifest,
         engine_dir=workshop.registry.materialise_engine(engine),
-        version=version or _version_of(key.master_digest, workshop),
+        version=version or _version_of(key, workshop),
         device=device,
     )
-    with work_folder(workshop, key) as folder:
+    with workshop.work_folder(key) as folder:
         outcome = prove_in_child(job, workshop, folder, lambda e: workshop.on_progress(key, e))
     proof = _proof_of(outcome, device)
     count_proof(workshop, key, proof)
@@ -87,20 +90,26 @@ def prove_published(
 def _proof_of(outcome: ChildOutcome, device: DeviceFacts) -> Proof:
     if outcome.result is not None:
         return Proof.from_json(outcome.result)
+    if outcome.error == EngineIncompatibleError.__name__:
+        raise EngineIncompatibleError(outcome.failure)
     if outcome.error:  # the child could still speak: it has no fault with the engine
         raise ProofError(outcome.failure)
     return failed_proof(outcome.failure, device)
 
 
-def _version_of(master_digest: str, workshop: Workshop) -> ModelVersion:
-    """The newest model version of a master."""
+def _version_of(key: BuildKey, workshop: Workshop) -> ModelVersion:
+    """The newest model version that has an engine's master and asks what its proof has to say."""
     registry = workshop.registry
     matches = [
         version
         for name in registry.model_names()
         for version in registry.versions(name)
-        if version.master.digest == master_digest
+        if version.master.digest == key.master_digest
+        and proof_terms(version.recipe, key.precision, version.samples) == key.proof_terms
     ]
     if not matches:
-        raise NotFoundError(f"no model version has the master {master_digest}")
+        raise NotFoundError(
+            f"no model version has the master {key.master_digest} with the recipe and samples of "
+            f"engine {key.digest()[:12]}: build the model's engines again"
+        )
     return max(matches, key=lambda version: version.created_at)

@@ -48,7 +48,7 @@ def rank_agreement(
 def check_ranking(
     engine: Model,
     reference: Model,
-    samples: Mapping[str, Array],
+    samples: Mapping[str, Array] | None,
     master: MasterRecord,
     recipe: Recipe,
     buckets: Sequence[Bucket],
@@ -57,23 +57,47 @@ def check_ranking(
     """Run the real samples through engine and reference, and compare the rankings.
 
     Raises:
-        InvalidRequestError: samples do not fit the model or its buckets, or the recipe names
-            an output that is no embedding.
+        InvalidRequestError: there are no samples, they do not fit the model or its buckets, or
+            the recipe names an output that is no embedding.
     """
     task = recipe.ranking
     assert task is not None
     _require_embedding(task, master)
+    require_samples(samples, master, recipe, buckets)
+    assert samples is not None
     chunks = list(_chunks(samples, master, recipe, buckets))
     found, wanted = (
         np.concatenate([model.run(inputs)[task.output][:rows] for inputs, rows in chunks])
         for model in (engine, reference)
     )
-    if len(wanted) <= task.num_queries:
+    return rank_agreement(found, wanted, task, allowed)
+
+
+def require_samples(
+    samples: Mapping[str, Array] | None,
+    master: MasterRecord,
+    recipe: Recipe,
+    buckets: Sequence[Bucket],
+) -> None:
+    """Refuse samples that the recipe's ranking task cannot be judged by.
+
+    Raises:
+        InvalidRequestError: there are none or too few, or they fit no bucket.
+    """
+    task = recipe.ranking
+    if task is None:
+        return
+    if samples is None:
         raise InvalidRequestError(
-            f"ranking: {len(wanted)} samples are too few for {task.num_queries} queries and their "
+            "the recipe names a ranking task, which needs real inputs: add the model with "
+            "--samples FILE.npz, or remove 'ranking' from its recipe"
+        )
+    num_samples = sum(rows for _, rows in _chunks(samples, master, recipe, buckets))
+    if num_samples <= task.num_queries:
+        raise InvalidRequestError(
+            f"ranking: {num_samples} samples are too few for {task.num_queries} queries and their "
             "candidates; bring more samples or lower ranking.num_queries"
         )
-    return rank_agreement(found, wanted, task, allowed)
 
 
 def _scores(embedding_nd: Array, num_queries: int) -> Float64:

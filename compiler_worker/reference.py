@@ -5,10 +5,11 @@ the reference and in every engine compiled from the same import. ONNX Runtime, w
 no code with it, must therefore agree before the reference is believed.
 """
 
+import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from compiler_worker.comparison import compare_output
@@ -86,10 +87,10 @@ def open_reference(
         open_double = partial(FxModel.open, master_path, master, device="cpu", is_double=True)
         return Reference(
             name=f"float64 import, {torch_name}; {refusal or f'witness {ort_name}'}",
-            model=keep(f"float64 {torch_name}", open_double),
+            model=keep(f"float64 {torch_name} {_importer_digest()}", open_double),
             witness=keep(ort_name, lambda: witness) if witness else None,
             baseline=eager,
-            eager_outputs=keep(f"fp32 {torch_name} {device}", lambda: eager),
+            eager_outputs=keep(f"fp32 {torch_name} {_importer_digest()} {device}", lambda: eager),
         )
     if witness is None:
         raise ProofError(f"no reference can run this master: {eager}; {refusal}")
@@ -107,6 +108,15 @@ def _opened_witness(open_ort: Callable[[], OrtModel]) -> tuple[OrtModel | None, 
         return open_ort(), ""
     except ProofError as error:
         return None, f"no witness: {error}"
+
+
+@cache
+def _importer_digest() -> str:
+    """Digest of the importer's own text: what it computed before a mend is no reference after."""
+    hasher = hashlib.sha256()
+    for path in sorted((Path(__file__).parent / "onnx_to_fx").rglob("*.py")):
+        hasher.update(path.read_bytes())
+    return hasher.hexdigest()
 
 
 def _kept(

@@ -38,7 +38,6 @@ class BuildRequest(Document):
     key: BuildKey
     master: MasterRecord
     master_path: Path
-    recipe: Recipe
     workspace: Path
     num_threads: int
 

@@ -6,7 +6,7 @@ platform, so a reference is computed once and a failed proof can be repeated any
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import product
@@ -20,6 +20,9 @@ from services.contracts.tensors import NUMPY_FROM_DATATYPE, Array, TensorSpec
 from services.engines.shapes import shape_at
 
 DEFAULT_SEED = 20_261
+# Two values: a table or a mask has at least as many, and inputs that are all one value would
+# leave most of a model unproven.
+_INTEGERS_BY_DEFAULT = 2
 
 
 class SampleVariant(StrEnum):
@@ -72,17 +75,37 @@ def timed_sizes(bucket: Bucket) -> list[dict[str, int]]:
     return [opt] if opt == largest else [opt, largest]
 
 
+def timed_samples(master: MasterRecord, recipe: Recipe, buckets: Sequence[Bucket]) -> list[Sample]:
+    """Inputs to time an engine with."""
+    shapes = _each_once(buckets, timed_sizes)
+    return [draw_sample(master, recipe, bucket, sizes) for bucket, sizes in shapes]
+
+
 def proof_samples(
-    master: MasterRecord, recipe: Recipe, bucket: Bucket, seed: int = DEFAULT_SEED
+    master: MasterRecord, recipe: Recipe, buckets: Sequence[Bucket], seed: int = DEFAULT_SEED
 ) -> Iterator[Sample]:
-    """Draw every sample of one bucket.
+    """Draw every sample of an engine's buckets.
 
     Masks of several rows are ragged, with a shortest and a full row among them; a single row
     is drawn twice, full and partly valid.
     """
-    for sizes in edge_sizes(bucket):
+    for bucket, sizes in _each_once(buckets, edge_sizes):
         for variant in _variants(master, recipe, sizes):
             yield draw_sample(master, recipe, bucket, sizes, variant=variant, seed=seed)
+
+
+def _each_once(
+    buckets: Sequence[Bucket], sizes_of: Callable[[Bucket], list[dict[str, int]]]
+) -> list[tuple[Bucket, dict[str, int]]]:
+    """Sizes of all buckets, without those of an earlier bucket.
+
+    An engine sees sizes, never a bucket's name: the same sizes run the same code.
+    """
+    first: dict[tuple[tuple[str, int], ...], tuple[Bucket, dict[str, int]]] = {}
+    for bucket in buckets:
+        for sizes in sizes_of(bucket):
+            first.setdefault(tuple(sorted(sizes.items())), (bucket, sizes))
+    return list(first.values())
 
 
 def draw_sample(
@@ -151,10 +174,10 @@ def _draw(
         return generator.integers(0, 2, size=shape).astype(dtype)
     if dtype.kind in "iu":
         low = math.ceil(recipe.low)
-        return generator.integers(low, max(low + 1, math.ceil(recipe.high)), size=shape).astype(
-            dtype
-        )
-    return generator.uniform(recipe.low, recipe.high, size=shape).astype(dtype)
+        high = low + _INTEGERS_BY_DEFAULT if recipe.high is None else math.ceil(recipe.high)
+        return generator.integers(low, max(low + 1, high), size=shape).astype(dtype)
+    high_value = recipe.low + 1.0 if recipe.high is None else recipe.high
+    return generator.uniform(recipe.low, high_value, size=shape).astype(dtype)
 
 
 def _mask(shape: tuple[int, ...], generator: np.random.Generator, *, is_ragged: bool) -> Array:

@@ -28,8 +28,8 @@ class CompilerSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True)
 
-    store_url: str = ".smelt/store"
-    cache_dir: Path = Path(".smelt/cache")
+    store_url: str = Field(default_factory=lambda: str(Path.home() / ".smelt" / "store"))
+    cache_dir: Path = Field(default_factory=lambda: Path.home() / ".smelt" / "cache")
     build_time_limit_s: float = Field(default=1800.0, gt=0)
     proof_time_limit_s: float = Field(default=1800.0, gt=0)
     memory_limit_gib: float = Field(default=64.0, gt=0)

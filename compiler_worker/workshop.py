@@ -1,8 +1,7 @@
 """What every build of one worker shares."""
 
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from compiler_worker.devices import Devices, local_devices
 from compiler_worker.process import ChildLimits
 from compiler_worker.requests import ChildEvent
 from compiler_worker.settings import CompilerSettings
+from compiler_worker.work_folder import work_folder
 from services.contracts.build_key import BuildKey
 from services.contracts.registry import Registry
 from services.telemetry.recorder import NullRecorder, Recorder
@@ -49,15 +49,11 @@ class Workshop:
         """What a proof with its benchmark may take."""
         return self._limits(self.settings.proof_time_limit_s, "SMELT_PROOF_TIME_LIMIT_S")
 
+    def work_folder(self, key: BuildKey) -> AbstractContextManager[Path]:
+        """A folder for one attempt, removed afterwards; its path is absolute."""
+        parent = self.settings.cache_dir.absolute() / "work"
+        return work_folder(parent, f"{key.digest()[:12]}-")
+
     def _limits(self, time_s: float, setting: str) -> ChildLimits:
         memory_bytes = int(self.settings.memory_limit_gib * _GIB)
         return ChildLimits(time_s=time_s, memory_bytes=memory_bytes, time_setting=setting)
-
-
-@contextmanager
-def work_folder(workshop: Workshop, key: BuildKey) -> Iterator[Path]:
-    """A folder for one attempt, removed afterwards; its path is absolute."""
-    parent = workshop.settings.cache_dir.absolute() / "work"
-    parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=parent, prefix=f"{key.digest()[:12]}-") as folder:
-        yield Path(folder)

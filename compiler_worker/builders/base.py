@@ -4,18 +4,15 @@ A builder answers three questions before anything is built (can this machine bui
 with which options, on which toolchain: the last two enter the build key), then builds.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from compiler_worker.progress import Progress
 from services.contracts.build_key import BuildKey
 from services.contracts.hardware import Generation
 from services.contracts.kinds import Precision
 from services.contracts.manifest import MasterRecord
-from services.contracts.recipe import Recipe
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +27,6 @@ class BuildPlan:
     key: BuildKey
     master: MasterRecord
     master_path: Path
-    recipe: Recipe
 
 
 @dataclass(frozen=True, kw_only=True)

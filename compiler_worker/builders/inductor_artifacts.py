@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch.export import ExportedProgram
 
-from compiler_worker.builders.base import BuildOutput, BuildPlan, Progress
+from compiler_worker.builders.base import BuildOutput, BuildPlan
 from compiler_worker.builders.graphs import export_static, fx_graph
+from compiler_worker.progress import Progress
 from services.contracts.errors import BuildError
 from services.contracts.tensors import DATATYPE_FROM_NUMPY, TensorSpec
 from services.engines.artifact_index import (

@@ -4,10 +4,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from compiler_worker.builders.base import BuildOutput, BuildPlan, Progress
+from compiler_worker.builders.base import BuildOutput, BuildPlan
 from compiler_worker.builders.failures import build_errors, recorded_warnings, refuse
 from compiler_worker.builders.graphs import check_ranges
 from compiler_worker.builders.hosts import bf16_reason, foreign_cuda_reason, local_generation
+from compiler_worker.progress import Progress
 from services.contracts.hardware import Generation, Platform
 from services.contracts.kinds import Precision
 from services.engines.shapes import union_of

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from compiler_worker.builders.base import BuildOutput, BuildPlan, Progress
+from compiler_worker.builders.base import BuildOutput, BuildPlan
 from compiler_worker.builders.graphs import export_dynamic, fx_graph
+from compiler_worker.progress import Progress
 from services.engines.inductor_package import PACKAGE
 from services.engines.shapes import union_of
 

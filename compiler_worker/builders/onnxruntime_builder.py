@@ -6,10 +6,11 @@ typed graph is published, because ONNX Runtime has no precision switch of its ow
 
 from pathlib import Path
 
-from compiler_worker.builders.base import BuildOutput, BuildPlan, Progress
+from compiler_worker.builders.base import BuildOutput, BuildPlan
 from compiler_worker.builders.failures import build_errors, refuse
 from compiler_worker.builders.graphs import typed_graph
 from compiler_worker.builders.hosts import foreign_cuda_reason
+from compiler_worker.progress import Progress
 from services.contracts.hardware import Generation, Platform
 from services.contracts.kinds import Precision
 from services.engines.onnxruntime_engine import TYPED_MODEL, open_session, provider_of

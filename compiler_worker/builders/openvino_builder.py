@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from compiler_worker.builders.base import BuildOutput, BuildPlan, Progress
+from compiler_worker.builders.base import BuildOutput, BuildPlan
 from compiler_worker.builders.failures import build_errors, refuse
 from compiler_worker.builders.hosts import bf16_reason
+from compiler_worker.progress import Progress
 from services.contracts.hardware import Generation, Platform
 from services.contracts.kinds import Precision
 from services.engines.openvino_engine import PRECISION_HINTS, compile_for_cpu

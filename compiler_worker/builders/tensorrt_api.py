@@ -47,6 +47,8 @@ class TensorrtApi:
         logger = logger_of(trt, messages)
         builder = trt.Builder(logger)
         config = builder.create_builder_config()
+        # On by default: matrix products of an fp32 graph would keep 10 bits of each number.
+        config.clear_flag(trt.BuilderFlag.TF32)
         if self.is_ahead_of_time:
             config.num_compute_capabilities = 1
             config.set_compute_capability(_capability(trt, self.generation), 0)

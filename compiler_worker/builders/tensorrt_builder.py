@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from compiler_worker.builders.base import BuildOutput, BuildPlan, Progress
+from compiler_worker.builders.base import BuildOutput, BuildPlan
 from compiler_worker.builders.failures import MAX_LOG_LINES, build_errors, refuse
 from compiler_worker.builders.graphs import check_ranges
 from compiler_worker.builders.tensorrt_api import BuildSession, TensorrtApi, api_for
 from compiler_worker.builders.tensorrt_api import unavailable_reason as api_unavailable_reason
 from compiler_worker.builders.tensorrt_graphs import graph_file, has_any, lowered_file
+from compiler_worker.progress import Progress
 from services.contracts.errors import BuildError
 from services.contracts.hardware import Generation
 from services.contracts.kinds import Precision
@@ -28,7 +29,11 @@ class TensorrtBuilder:
 
     def options(self, generation: Generation, precision: Precision) -> dict[str, str]:
         """The target and the typing; precision itself is in the graph."""
-        return {"target": f"SM{generation.major}{generation.minor}", "typing": "strong"}
+        return {
+            "target": f"SM{generation.major}{generation.minor}",
+            "tf32": "off",
+            "typing": "strong",
+        }
 
     def toolchain(self, generation: Generation) -> dict[str, str]:
         """The library that builds; a plan loads in the same version only."""

@@ -16,8 +16,8 @@ import torch
 
 from compiler_worker.master.equality import check_equal
 from compiler_worker.master.pytorch_source import PyTorchModel
-from compiler_worker.master.source import Progress
 from compiler_worker.master.stored import MODEL_FILE, StoredMaster, store_onnx
+from compiler_worker.progress import Progress
 from services.contracts.errors import InvalidModelError
 
 OPSETS = (23, 24, 20)

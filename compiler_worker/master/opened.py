@@ -3,15 +3,12 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from compiler_worker.master.pytorch_source import PyTorchModel, load_factory
-from compiler_worker.master.source import MasterSource, OnnxFile, Progress, TorchFactory
-from services.contracts.errors import InvalidModelError, InvalidRequestError
+from compiler_worker.master.pytorch_source import load_factory
+from compiler_worker.master.samples import check_samples, write_samples
+from compiler_worker.master.source import MasterSource, OnnxFile, TorchFactory
+from compiler_worker.progress import Progress
 from services.contracts.recipe import Recipe
-from services.contracts.tensors import Array, TensorSpec
-
-SAMPLES_FILE = "samples.npz"
+from services.contracts.tensors import TensorSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,29 +57,8 @@ def _open_factory(source: TorchFactory, target_dir: Path, progress: Progress) ->
 
     model = load_factory(source)
     stored = export_master(model, target_dir, progress)
-    samples = _write_samples(model, stored.inputs, target_dir)
+    samples = None
+    if model.samples is not None:
+        check_samples(model.samples, stored.inputs)
+        samples = write_samples(model.samples, target_dir)
     return OpenedMaster(**vars(stored), recipe=model.recipe, samples=samples)
-
-
-def _write_samples(
-    model: PyTorchModel, inputs: tuple[TensorSpec, ...], target_dir: Path
-) -> Path | None:
-    if model.samples is None:
-        return None
-    _check_samples(model.samples, inputs)
-    path = target_dir / SAMPLES_FILE
-    np.savez_compressed(path, allow_pickle=False, **model.samples)
-    return path
-
-
-def _check_samples(samples: dict[str, Array], inputs: tuple[TensorSpec, ...]) -> None:
-    wanted = [spec.name for spec in inputs]
-    if sorted(samples) != sorted(wanted):
-        raise InvalidModelError(
-            f"samples for {sorted(samples)} found, one array for each of {wanted} wanted"
-        )
-    try:
-        for spec in inputs:
-            spec.check(samples[spec.name])
-    except InvalidRequestError as error:
-        raise InvalidModelError(f"samples: {error}") from error

@@ -1,14 +1,10 @@
 """Where a master comes from: an ONNX file or a PyTorch factory."""
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from services.contracts.errors import InvalidModelError
-
-# Told, in words, what is being done now.
-Progress = Callable[[str], None]
 
 _FACTORY = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
 

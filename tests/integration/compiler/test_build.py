@@ -1,8 +1,10 @@
 """Builds through real throw-away children into a real local store."""
 
 import os
+import shutil
 import signal
 from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
@@ -152,6 +154,63 @@ def test_an_engine_that_came_here_unproven_is_proven_by_the_next_build(
     (engine,) = report.up_to_date
     assert engine.proof.outcome is ProofOutcome.PASSED
     assert workshop.registry.engines() == [engine]
+
+
+def test_an_engine_that_was_proven_on_a_higher_class_is_proven_here_too(
+    workshop: Workshop, version: ModelVersion
+) -> None:
+    """Selection takes no proof of a processor that may compute in another way."""
+    facts = main_device(workshop.devices)
+    higher, here = (
+        replace(workshop, devices={Platform.CPU: facts.model_copy(update={"generation": name})})
+        for name in ("cpu-x86_64-amx", "cpu-x86_64-v3")
+    )
+    portable = Generation.parse("cpu-x86_64-v3")
+    wanted = Wanted(kinds=(EngineKind.ONNXRUNTIME,), generations=(portable,))
+    build_model(version, wanted, higher)
+    (before,) = workshop.registry.engines()
+    assert select([before], main_device(here.devices)).engine is None
+    (after,) = build_model(version, wanted, here).up_to_date
+    assert select([after], main_device(here.devices), version=version).engine == after
+    # What was proven on the lower class holds on the higher one: no proof goes back and forth.
+    assert build_model(version, wanted, higher).up_to_date == (after,)
+
+
+def test_a_proof_that_cannot_be_made_stops_no_other_build(
+    workshop: Workshop, version: ModelVersion, tmp_path: Path
+) -> None:
+    here = main_device(workshop.devices)
+    foreign = here.model_copy(update={"generation": "cpu-aarch64-generic"})
+    generation = Generation.parse(here.generation)
+    wanted = Wanted(kinds=(EngineKind.ONNXRUNTIME,), generations=(generation,))
+    build_model(version, wanted, replace(workshop, devices={Platform.CPU: foreign}))
+    for ref in version.master.files.values():
+        for place in tmp_path.rglob(f"{ref.sha256}*"):
+            place.unlink()
+    shutil.rmtree(workshop.settings.cache_dir)
+    both = replace(wanted, kinds=(EngineKind.ONNXRUNTIME, EngineKind.OPENVINO))
+    report = build_model(version, both, workshop)
+    assert [record.key.kind for record in report.records] == list(both.kinds)
+    assert not report.is_success
+    assert report.records[0].stage == Stage.PROVE
+    assert "does not exist in store" in report.records[0].reason
+
+
+def test_another_recipe_of_one_master_gets_engines_of_its_own(
+    workshop: Workshop, version: ModelVersion
+) -> None:
+    """An engine that was proven by a lax bound must not serve those who asked for more."""
+    lax = Tolerance(rel_l2=1.0, max_abs=1.0, cosine_distance=1.0)
+    recipe = version.recipe.model_copy(update={"tolerances": {Precision.FP32: lax}})
+    lax_version = version.model_copy(update={"recipe": recipe})
+    wanted = Wanted(kinds=(EngineKind.ONNXRUNTIME,))
+    build_model(lax_version, wanted, workshop)
+    (engine,) = workshop.registry.engines()
+    device = main_device(workshop.devices)
+    assert select([engine], device, version=lax_version).engine == engine
+    assert select([engine], device, version=version).engine is None
+    assert len(build_model(version, wanted, workshop).records) == 1
+    assert len(workshop.registry.engines()) == 2
 
 
 def test_a_worker_that_comes_second_overwrites_nothing(

@@ -1,7 +1,5 @@
 """Whatever a child does, its parent comes back with an outcome that says what happened."""
 
-import signal
-import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
@@ -166,39 +164,6 @@ def test_a_greedy_child_is_ended(run_script: RunScript) -> None:
 def test_without_a_result_success_is_no_success(run_script: RunScript) -> None:
     outcome = run_script("sys.exit(0)")
     assert outcome.failure == "the process exited with 0 in stage 'build'"
-
-
-def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
-    """The parent is killed, so that no handler of its own can clean up."""
-    child_code = """
-        import os, signal, sys
-        from compiler_worker.child import die_with_parent
-        die_with_parent(int(sys.argv[1]))
-        print(os.getpid(), flush=True)
-        signal.pause()
-    """
-    parent_code = f"""
-        import os, signal, subprocess, sys
-        child = subprocess.Popen([sys.executable, "-c", {textwrap.dedent(child_code)!r},
-                                  str(os.getpid())], start_new_session=True)
-        signal.pause()
-    """
-    with subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(parent_code)], stdout=subprocess.PIPE, cwd=ROOT
-    ) as parent:
-        assert parent.stdout is not None
-        child_pid = int(parent.stdout.readline())
-        child = psutil.Process(child_pid)
-        parent.send_signal(signal.SIGKILL)
-        # The child shares the pipe: it closes when both are gone.
-        assert parent.stdout.read() == b""
-    gone_or_dead(child.pid)
-
-
-def test_a_child_whose_parent_is_gone_already_ends_at_once() -> None:
-    code = "from compiler_worker.child import die_with_parent; die_with_parent(-1); print('alive')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=ROOT, check=False)
-    assert (done.returncode, done.stdout) == (3, b"")
 
 
 def gone_or_dead(pid: int) -> None:

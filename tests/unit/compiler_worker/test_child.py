@@ -21,7 +21,13 @@ from compiler_worker.requests import (
 )
 from services.contracts.build_key import BuildKey
 from services.contracts.document import Document
-from services.contracts.errors import BuildError, BuildUnavailableError, ProofError, StoreError
+from services.contracts.errors import (
+    BuildError,
+    BuildUnavailableError,
+    EngineIncompatibleError,
+    ProofError,
+    StoreError,
+)
 from services.contracts.kinds import EngineKind, Precision
 from services.contracts.manifest import ProofOutcome
 from services.contracts.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
@@ -66,7 +72,6 @@ def build_request(folder: Path, key: BuildKey = KEY) -> BuildRequest:
         key=key,
         master=MASTER,
         master_path=save_master(tiny_model(), folder),
-        recipe=RECIPE,
         workspace=workspace,
         num_threads=0,
     )
@@ -123,12 +128,21 @@ def test_a_proof_compares_times_and_measures(tmp_path: Path, stream: io.StringIO
 
 
 def test_an_engine_that_does_not_load_fails_its_proof(tmp_path: Path, stream: io.StringIO) -> None:
-    foreign = KEY.model_copy(update={"toolchain": {"onnxruntime": "0.1"}})
-    proof = prove_one(proof_request(tmp_path, foreign).canonical_json(), Events(stream))
+    request = proof_request(tmp_path)
+    request.master_path.write_bytes(b"no onnx")
+    proof = prove_one(request.canonical_json(), Events(stream))
     assert proof.outcome is ProofOutcome.FAILED
-    assert "the engine failed" in proof.reason
-    assert "onnxruntime 0.1" in proof.reason
+    assert "the engine failed: ONNX Runtime failed to load" in proof.reason
     assert proof.timings == ()
+
+
+def test_an_engine_for_another_library_gets_no_proof_here(
+    tmp_path: Path, stream: io.StringIO
+) -> None:
+    """It may be proven where that library is: what is missing here says nothing about it."""
+    foreign = KEY.model_copy(update={"toolchain": {"onnxruntime": "0.1"}})
+    with pytest.raises(EngineIncompatibleError, match=r"onnxruntime 0\.1"):
+        prove_one(proof_request(tmp_path, foreign).canonical_json(), Events(stream))
 
 
 def test_a_task_without_samples_fails_with_the_way_out(tmp_path: Path, stream: io.StringIO) -> None:
@@ -138,7 +152,7 @@ def test_a_task_without_samples_fails_with_the_way_out(tmp_path: Path, stream: i
     request = proof_request(tmp_path).model_copy(update={"recipe": recipe})
     proof = prove_one(request.canonical_json(), Events(stream))
     assert proof.outcome is ProofOutcome.FAILED
-    assert "add the model with samples, or remove 'ranking'" in proof.reason
+    assert "add the model with --samples FILE.npz, or remove 'ranking'" in proof.reason
 
 
 class TestRunRequest:
@@ -178,12 +192,14 @@ class TestRunRequest:
             log_tail,
         )
 
-    def test_a_fault_of_ours_is_not_caught(self, tmp_path: Path) -> None:
-        def task(request: bytes, events: Events) -> Document:
-            raise ZeroDivisionError
+    def test_a_fault_of_ours_keeps_its_words_and_its_place(self, tmp_path: Path) -> None:
+        def faulty_task(request: bytes, events: Events) -> Document:
+            raise KeyError("hidden")
 
-        with pytest.raises(ZeroDivisionError):
-            self.run(tmp_path, task)
+        code, data = self.run(tmp_path, faulty_task)
+        told = ChildFailure.from_json(data)
+        assert (code, told.error, told.message) == (EXIT_FAILURE, "KeyError", "KeyError: 'hidden'")
+        assert any("faulty_task" in line for line in told.log_tail)
 
 
 def test_a_stage_that_fails_does_not_end(stream: io.StringIO) -> None:

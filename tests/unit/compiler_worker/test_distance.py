@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compiler_worker.distance import Distance, compare
+from compiler_worker.distance import INFINITELY_FAR, Distance, compare
 from services.contracts.recipe import Tolerance
 
 TIGHT = Tolerance(rel_l2=1e-5, max_abs=1e-5, cosine_distance=1e-9)
@@ -117,6 +117,14 @@ def test_small_shapes_are_compared_too(shape: tuple[int, ...]) -> None:
     assert compare(wanted.copy(), wanted, TIGHT).fault == ""
     far = compare(wanted * 1.5, wanted, TIGHT)
     assert bool(far.fault) == bool(wanted.size)
+
+
+def test_where_nothing_is_valid_nothing_is_equal() -> None:
+    """A mask of zeros would pass every engine."""
+    nothing = np.zeros(WANTED.shape[:2])
+    result = compare(WANTED, WANTED, LOOSE, valid=nothing)
+    assert result.fault == "no position is valid: nothing to compare"
+    assert result.distance == INFINITELY_FAR
 
 
 @given(scale=st.floats(1e-30, 1e30), error=st.floats(1e-4, 10.0))

@@ -11,7 +11,7 @@ from compiler_worker.proving import _proof_of
 from compiler_worker.publish import proof_not_run
 from compiler_worker.requests import ChildEvent, Stage
 from compiler_worker.settings import CompilerSettings
-from compiler_worker.workshop import Workshop, work_folder
+from compiler_worker.workshop import Workshop
 from services.contracts.build_key import BuildKey
 from services.contracts.errors import BuildError, ProofError
 from services.contracts.hardware import DeviceFacts
@@ -145,7 +145,7 @@ class TestWorkshop:
         assert workshop.proof_limits.memory_bytes == 64 * 2**30
 
     def test_a_work_folder_is_absolute_and_goes_away(self, workshop: Workshop) -> None:
-        with work_folder(workshop, KEY) as folder:
+        with workshop.work_folder(KEY) as folder:
             assert folder.is_absolute()
             (folder / "large").write_bytes(b"x")
         assert not folder.exists()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from compiler_worker.builders.base import Builder, BuildOutput, BuildPlan, Progress
+from compiler_worker.builders.base import Builder, BuildOutput, BuildPlan
 from compiler_worker.devices import Devices, device_that_runs, local_devices, main_device
 from compiler_worker.plan import (
     AHEAD_OF_TIME_GENERATIONS,
@@ -14,6 +14,7 @@ from compiler_worker.plan import (
     buckets_of,
     plan_builds,
 )
+from compiler_worker.progress import Progress
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.hardware import DeviceFacts, Generation, Platform
 from services.contracts.kinds import EngineKind, Precision

@@ -13,6 +13,7 @@ from compiler_worker.sampling import (
     draw_sample,
     edge_sizes,
     proof_samples,
+    timed_samples,
     timed_sizes,
 )
 from services.contracts.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
@@ -29,7 +30,7 @@ BUCKET = Bucket(
 def fingerprint() -> str:
     """A digest over all samples of a bucket; also run in another process."""
     hasher = hashlib.sha256()
-    for sample in proof_samples(MASTER, RECIPE, BUCKET):
+    for sample in proof_samples(MASTER, RECIPE, [BUCKET]):
         hasher.update(f"{sample.sizes} {sample.variant}".encode())
         for name, array in sorted(sample.inputs.items()):
             hasher.update(name.encode() + array.tobytes())
@@ -78,7 +79,7 @@ def test_values_stay_within_the_recipes_bounds_and_reach_them() -> None:
 
 
 def test_masks_are_ragged_from_shortest_to_full() -> None:
-    samples = list(proof_samples(MASTER, RECIPE, BUCKET))
+    samples = list(proof_samples(MASTER, RECIPE, [BUCKET]))
     assert len(samples) == 9 + 3, "a single row is drawn twice"
     lengths = samples[-1].inputs["mask"].sum(axis=1)
     assert (lengths.min(), lengths.max()) == (1, 32)
@@ -91,7 +92,7 @@ def test_masks_are_ragged_from_shortest_to_full() -> None:
 def test_a_batch_of_one_is_ragged_too() -> None:
     lengths = {
         int(sample.inputs["mask"].sum())
-        for sample in proof_samples(MASTER, RECIPE, BUCKET)
+        for sample in proof_samples(MASTER, RECIPE, [BUCKET])
         if sample.sizes == {"batch": 1, "sequence": 32}
     }
     assert len(lengths) == 2
@@ -100,13 +101,13 @@ def test_a_batch_of_one_is_ragged_too() -> None:
 
 def test_a_mask_of_one_position_is_drawn_once() -> None:
     dims = {**BUCKET.dims, "sequence": DimRange(min=1, opt=1, max=1)}
-    samples = list(proof_samples(MASTER, RECIPE, Bucket(dims=dims)))
+    samples = list(proof_samples(MASTER, RECIPE, [Bucket(dims=dims)]))
     assert [sample.sizes["batch"] for sample in samples] == [1, 4, 8]
     assert all(sample.inputs["mask"].all() for sample in samples)
 
 
 def test_without_a_mask_each_edge_is_drawn_once() -> None:
-    assert len(list(proof_samples(MASTER, Recipe(), BUCKET))) == 9
+    assert len(list(proof_samples(MASTER, Recipe(), [BUCKET]))) == 9
 
 
 @pytest.mark.parametrize("datatype", ["FP32", "FP16", "BF16", "FP64", "BOOL", "UINT8", "INT32"])
@@ -117,6 +118,24 @@ def test_every_datatype_can_be_drawn(datatype: str) -> None:
     array = draw_sample(master, recipe, BUCKET, {"batch": 2}).inputs["x"]
     spec.check(array)
     assert len(np.unique(array.astype(np.float64))) > 1
+
+
+def test_integers_without_a_range_are_not_all_the_same() -> None:
+    """Zeros alone would close a mask and look up one row of every table."""
+    ids = draw_sample(MASTER, Recipe(), BUCKET, {"batch": 8, "sequence": 32}).inputs["ids"]
+    assert sorted(np.unique(ids)) == [0, 1]
+
+
+def test_sizes_that_two_buckets_share_are_drawn_once() -> None:
+    larger = Bucket(dims={**BUCKET.dims, "batch": DimRange(min=1, opt=8, max=16)})
+    shapes = [
+        (sample.bucket, *sample.sizes.values())
+        for sample in proof_samples(MASTER, Recipe(), [BUCKET, larger])
+    ]
+    assert len({shape[1:] for shape in shapes}) == len(shapes) == 9 + 3
+    assert {shape[1] for shape in shapes if shape[0] == larger.label} == {16}
+    timed = [sample.sizes["batch"] for sample in timed_samples(MASTER, RECIPE, [BUCKET, larger])]
+    assert timed == [4, 8, 8, 16]
 
 
 def test_two_buckets_two_variants_two_seeds_draw_differently() -> None:

@@ -50,6 +50,6 @@ def make_plan(master_path: Path) -> PlanMaker:
             generation=generation,
             toolchain={},
         )
-        return BuildPlan(key=key, master=master, master_path=path, recipe=recipe or Recipe())
+        return BuildPlan(key=key, master=master, master_path=path)
 
     return make

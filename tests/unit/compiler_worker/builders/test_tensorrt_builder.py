@@ -19,6 +19,7 @@ from services.contracts.kinds import EngineKind, Precision
 from services.contracts.recipe import Bucket, DimRange
 from services.contracts.tensors import TensorSpec
 from services.engines.tensorrt_engine import PLAN
+from services.engines.tensorrt_runtime import Messages
 from services.engines.toolchain import installed_version
 from tests.conformance.tiny_model import save_master
 from tests.unit.compiler_worker.builders.conftest import PlanMaker
@@ -191,3 +192,10 @@ def test_networks_are_strongly_typed_with_or_without_the_flag(has_flag: bool, fl
     enum = SimpleNamespace(STRONGLY_TYPED=1) if has_flag else SimpleNamespace()
     trt = SimpleNamespace(NetworkDefinitionCreationFlag=enum)
     assert tensorrt_api._network_flags(trt) == flags
+
+
+def test_fp32_means_fp32() -> None:
+    """TensorRT takes TF32 for it unless told otherwise, and no such engine could be proven."""
+    trt = pytest.importorskip("tensorrt_rtx", reason="install tensorrt-rtx-cu13")
+    session = tensorrt_api.api_for(Generation.parse("cuda-sm89")).session(Messages())
+    assert not session.config.get_flag(trt.BuilderFlag.TF32)

@@ -1,0 +1,51 @@
+"""A recipe that speaks of another model is refused before anything is built."""
+
+from typing import Any
+
+import pytest
+
+from compiler_worker.recipe_check import check_recipe
+from services.contracts.errors import InvalidRecipeError
+from services.contracts.recipe import Recipe
+from tests.conformance.tiny_model import master_record
+
+MASK = {"mask": {"role": "mask"}}
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        {},
+        {"inputs": {"ids": {"high": 9}, **MASK}},
+        {"inputs": MASK, "outputs": {"hidden": {"valid_where": "mask"}, "pooled": {}}},
+        {"ranking": {"output": "pooled"}},
+    ],
+)
+def test_what_fits_is_taken(recipe: dict[str, Any]) -> None:
+    check_recipe(master_record(), Recipe.model_validate(recipe))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "told"),
+    [
+        ({"inputs": {"msk": {"role": "mask"}}}, r"inputs: 'msk' .* expected one of ids, mask"),
+        ({"outputs": {"pool": {}}}, r"outputs: 'pool' .* expected one of hidden, pooled"),
+        (
+            {"outputs": {"hidden": {"valid_where": "attention"}}},
+            r"outputs.hidden.valid_where: 'attention' is not in the model",
+        ),
+        (
+            {"outputs": {"hidden": {"valid_where": "mask"}}},
+            r"'mask' is drawn as values, .* inputs: {mask: {role: mask}}",
+        ),
+        (
+            {"inputs": MASK, "outputs": {"pooled": {"valid_where": "mask"}}},
+            r"'mask' is \['batch', 'sequence'\], the leading dimensions of",
+        ),
+        ({"ranking": {"output": "scores"}}, r"ranking.output: 'scores' is not in the model"),
+        ({"ranking": {"output": "hidden"}}, r"expected an embedding \[batch, D\]"),
+    ],
+)
+def test_what_does_not_fit_is_told_with_the_way_out(recipe: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidRecipeError, match=told):
+        check_recipe(master_record(), Recipe.model_validate(recipe))
