@@ -87,7 +87,7 @@ def plan_for(case: EngineCase, kind: EngineKind, master_path: Path) -> BuildPlan
         generation=case.generation,
         toolchain=builder.toolchain(generation),
     )
-    return BuildPlan(key=key, master=master, master_path=master_path, recipe=Recipe())
+    return BuildPlan(key=key, master=master, master_path=master_path)
 
 
 def _published(case: EngineCase, kind: EngineKind, master_path: Path, workspace: Path) -> Published:

@@ -1,0 +1,37 @@
+"""The rows of the conformance suite that need a CUDA device, for the generation that is here."""
+
+from services.contracts.kinds import EngineKind, Precision
+from services.engines.device_probe import probe_device
+from tests.conformance.cases import EngineCase
+
+LOCAL = probe_device().generation
+# By precision: the largest distance to the float32 reference; outputs are about 1.
+MAX_ABS = {Precision.FP32: 2e-5, Precision.FP16: 1e-2, Precision.BF16: 5e-2}
+
+
+def _inductor(precision: Precision) -> EngineCase:
+    return EngineCase(
+        name=f"inductor-cuda-{precision}",
+        kind=EngineKind.INDUCTOR,
+        precision=precision,
+        generation=LOCAL,
+        max_abs=MAX_ABS[precision],
+        is_bounded=True,
+    )
+
+
+def _fallback(form: str) -> EngineCase:
+    return EngineCase(
+        name=f"fallback-cuda-{form}",
+        kind=None,
+        generation=LOCAL,
+        max_abs=MAX_ABS[Precision.FP32],
+        is_bounded=form == "eager",
+        form=form,
+    )
+
+
+GRAPHED = _inductor(Precision.FP16)
+COMPILED_FALLBACK = _fallback("compiled")
+PUBLISHED_CASES = (_inductor(Precision.FP32), GRAPHED, _inductor(Precision.BF16))
+CUDA_CASES = (*PUBLISHED_CASES, COMPILED_FALLBACK, _fallback("eager"))

@@ -1,0 +1,101 @@
+"""The tiny model through the whole pipeline on this GPU: built, proven and published once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from compiler_worker.master.opened import open_master
+from compiler_worker.master.source import OnnxFile
+from compiler_worker.pipeline import BuildReport, build_model
+from compiler_worker.plan import Wanted
+from compiler_worker.settings import CompilerSettings
+from compiler_worker.workshop import Workshop
+from services.contracts.kinds import EngineKind, Precision
+from services.contracts.manifest import ModelVersion, PublishedEngine
+from services.contracts.object_store import open_store
+from services.contracts.recipe import InputRecipe, InputRole, OutputRecipe, RankingTask, Recipe
+from services.contracts.registry import Registry
+from services.engines.base import LoadSpec
+from services.engines.device_probe import probe_device
+from tests.conformance.tiny_model import VOCABULARY, draw_inputs, save_master, tiny_model
+from tests.conformance.workshop import BUCKETS
+from tests.gpu.requests import MODEL
+
+RECIPE = Recipe(
+    kinds=(EngineKind.INDUCTOR,),
+    precisions=(Precision.FP32, Precision.FP16),
+    inputs={
+        # Not 0, so that a buffer filled with anything else is noticed.
+        "ids": InputRecipe(high=VOCABULARY, pad=1),
+        "mask": InputRecipe(role=InputRole.MASK),
+    },
+    outputs={"hidden": OutputRecipe(valid_where="mask")},
+    buckets=BUCKETS,
+    ranking=RankingTask(output="pooled", num_queries=8, top_k=5),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forge:
+    """A store with the model, and the compiler that works on it."""
+
+    workshop: Workshop
+    version: ModelVersion
+
+    @property
+    def registry(self) -> Registry:
+        """The registry on the store."""
+        return self.workshop.registry
+
+    @property
+    def store_url(self) -> str:
+        """Where the store is."""
+        return self.workshop.settings.store_url
+
+    def build(self, *precisions: Precision) -> BuildReport:
+        """Build, prove and publish for this device."""
+        return build_model(self.version, Wanted(precisions=precisions), self.workshop)
+
+    def load_spec(self, engine: PublishedEngine) -> LoadSpec:
+        """How a replica loads an engine of this store."""
+        master = self.version.master
+        return LoadSpec(
+            manifest=engine.manifest,
+            master=master,
+            directory=self.registry.materialise_engine(engine),
+            master_path=self.registry.materialise_master(master) / "model.onnx",
+            device=probe_device(),
+        )
+
+    def copy(self, engine: PublishedEngine, target: Registry) -> None:
+        """Publish an engine of this store in another one, as it is."""
+        folder = self.registry.materialise_engine(engine)
+        files: Mapping[str, Path] = {name: folder / name for name in engine.manifest.files}
+        target.publish_engine(engine.manifest, files, engine.proof)
+
+
+def open_forge(folder: Path) -> Forge:
+    """A new store in an empty folder with one version of the model and no engine."""
+    settings = CompilerSettings(
+        store_url=str(folder / "store"),
+        cache_dir=folder / "cache",
+        benchmark_s=0.05,
+        benchmark_iterations=10,
+    )
+    registry = Registry(open_store(settings.store_url), settings.cache_dir)
+    source, samples = folder / "source", folder / "samples.npz"
+    source.mkdir()
+    np.savez(samples, allow_pickle=False, **draw_inputs(32, 12))
+    path = save_master(tiny_model(), source)
+    master = open_master(OnnxFile(path=path), folder / "master", print)
+    version = registry.add_model_version(
+        name=MODEL,
+        master=registry.publish_master(master),
+        recipe=RECIPE,
+        source="tiny.onnx",
+        source_fingerprint="0",
+        samples=samples,
+    )
+    return Forge(workshop=Workshop(registry=registry, settings=settings), version=version)

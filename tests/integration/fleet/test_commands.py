@@ -1,0 +1,87 @@
+"""The command `smelt` with --json, against a fleet that is up."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tests.integration.fleet.local_fleet import LocalFleet
+from tests.integration.fleet.onnx_files import FEATURES, OUTPUTS, TOLERANCE, answer_of
+
+if TYPE_CHECKING:
+    from tests.integration.fleet.conftest import Served
+
+
+def test_up_says_where_the_fleet_listens(fleet: LocalFleet) -> None:
+    assert set(fleet.running) >= {
+        "supervisor_pid", "controller", "grpc_address", "metrics_address", "store_url",
+    }  # fmt: skip
+    assert fleet.running["store_url"] == str(fleet.home / "store")
+
+
+def test_status_names_models_replicas_and_engines(fleet: LocalFleet) -> None:
+    status = fleet.smelt("status")
+    linear = next(model for model in status["models"] if model["name"] == "linear")
+    assert (linear["state"], linear["num_ready"], linear["num_wanted"]) == ("READY", 2, 2)
+    replicas = fleet.replicas("linear")
+    assert len({replica["process_id"] for replica in replicas}) == 2
+    (engine,) = fleet.smelt("engines", "linear")["masters"][0]["engines"][:1]
+    for replica in replicas:
+        assert replica["engine_kind"] in ("onnxruntime", "openvino")
+        assert replica["engine_generation"] == engine["manifest"]["key"]["generation"]
+        assert not replica["fallback_reason"]
+        assert any(address.startswith("unix:") for address in replica["addresses"])
+
+
+def test_models_list(fleet: LocalFleet) -> None:
+    models = {model["name"]: model for model in fleet.smelt("models", "list")["models"]}
+    assert models["linear"]["inputs"] == [
+        {"name": "x", "datatype": "FP32", "shape": ["batch", FEATURES]}
+    ]
+    assert models["noop"]["num_parameters"] == 0
+
+
+def test_engines_lists_a_proven_one_with_its_key(fleet: LocalFleet) -> None:
+    (master,) = fleet.smelt("engines", "noop")["masters"]
+    (engine,) = master["engines"]
+    assert engine["proof"]["outcome"] == "passed"
+    assert engine["manifest"]["key"]["master_digest"] == master["digest"]
+    assert engine["manifest"]["key"]["kind"] == "onnxruntime"
+
+
+def test_building_again_builds_nothing(fleet: LocalFleet) -> None:
+    report = fleet.build("noop", "onnxruntime")
+    assert report["records"] == []
+    assert len(report["up_to_date"]) == 1
+
+
+def test_infer(served: "Served", tmp_path: Path) -> None:
+    x_BF = np.random.default_rng(3).standard_normal((5, FEATURES)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x_BF)
+    answer = served.fleet.smelt("infer", "linear", "--input", f"x=@{tmp_path / 'x.npy'}")
+    (output,) = answer["outputs"]
+    assert (output["name"], output["shape"]) == ("y", [5, OUTPUTS])
+    y_BO = np.array(output["data"], np.float32).reshape(output["shape"])
+    assert np.allclose(y_BO, answer_of(served.linear, x_BF), atol=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("infer", "nope", "--input", "x=@{x}"), "nope"),
+        (("infer", "linear", "--input", "z=@{x}"), "'x'"),
+        (("build", "nope"), "model 'nope' not found"),
+        (("up", "--grpc-port", "0"), "smelt down"),
+    ],
+)
+def test_a_mistake_ends_with_one_line_and_status_1(
+    fleet: LocalFleet, tmp_path: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((1, FEATURES), np.float32))
+    filled = [argument.format(x=tmp_path / "x.npy") for argument in arguments]
+    done = fleet.smelt_process(*filled)
+    assert done.returncode == 1
+    assert "error:" in done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,26 @@
+"""The end of a fleet."""
+
+from pathlib import Path
+
+from tests.integration.fleet.local_fleet import fleet_home, still_running
+from tests.integration.fleet.onnx_files import write_noop, write_recipe
+
+
+def test_down_leaves_no_process_behind(tmp_path: Path) -> None:
+    """Supervisor, controller, gateway, all of Ray, and the replicas: gone when it returns."""
+    with fleet_home() as fleet:
+        recipe = write_recipe(tmp_path / "noop.yaml", 1, tokens=8)
+        fleet.add("noop", write_noop(tmp_path / "noop.onnx"), recipe)
+        fleet.up()
+        fleet.wait_ready("noop", 1)
+        (replica,) = fleet.replicas("noop")
+        processes = fleet.processes()
+        assert replica["process_id"] in {process.pid for process in processes}
+        fleet.down()
+        assert still_running(processes) == []
+        # What a socket file or a fleet file left behind would mislead the next start.
+        left = {path.suffix for path in (fleet.home / "run").iterdir()}
+        assert left <= {".log", ".lock"}
+        again = fleet.smelt_process("down")
+        assert again.returncode == 1
+        assert "smelt up" in again.stderr
