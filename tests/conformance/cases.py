@@ -2,10 +2,15 @@
 
 from dataclasses import dataclass
 
+from services.contracts.hardware import Platform
 from services.contracts.kinds import EngineKind, Precision
+from services.engines.device_probe import probe_device
 
 # Every supported x86-64 host runs this generation, so the rows build everywhere.
 PORTABLE_CPU = "cpu-x86_64-v3"
+# bf16 is built on its own generation: this host's (some class from AVX512_BF16 on), or the
+# row is skipped.
+BF16_CPU = probe_device(Platform.CPU).generation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +43,7 @@ ENGINE_CASES = (
         name="inductor-bf16",
         kind=EngineKind.INDUCTOR,
         precision=Precision.BF16,
-        generation="cpu-x86_64-avx512_bf16",
+        generation=BF16_CPU,
         max_abs=_BF16,
         is_bounded=True,
     ),
@@ -63,7 +68,7 @@ ENGINE_CASES = (
         name="openvino-bf16",
         kind=EngineKind.OPENVINO,
         precision=Precision.BF16,
-        generation="cpu-x86_64-avx512_bf16",
+        generation=BF16_CPU,
         max_abs=_BF16,
         is_bounded=False,
     ),

@@ -8,7 +8,14 @@ import pytest
 from services.engines.device_probe import probe_device
 from tests.conformance.cases import ENGINE_CASES, EngineCase
 from tests.conformance.tiny_model import tiny_model
-from tests.conformance.workshop import AnyEngine, Built, Published, build, unrunnable_reason
+from tests.conformance.workshop import (
+    AnyEngine,
+    Built,
+    Published,
+    build,
+    unbuildable_reason,
+    unrunnable_reason,
+)
 
 
 @pytest.fixture(scope="session")
@@ -17,6 +24,8 @@ def built_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[EngineCase],
     known: dict[str, Built] = {}
 
     def get(case: EngineCase) -> Built:
+        if reason := unbuildable_reason(case):
+            pytest.skip(reason)
         if case.name not in known:
             known[case.name] = build(case, tmp_path_factory.mktemp(case.name))
         return known[case.name]

@@ -174,6 +174,14 @@ def manifest_of(plan: BuildPlan, output: BuildOutput) -> EngineManifest:
     )
 
 
+def unbuildable_reason(case: EngineCase) -> str:
+    """Why this host cannot build a case, or ""; the artifact form needs only torch."""
+    if case.kind is None or case.form == "artifact":
+        return ""
+    generation = Generation.parse(case.generation)
+    return builder_for(case.kind).unavailable_reason(generation, case.precision)
+
+
 def unrunnable_reason(case: EngineCase) -> str:
     """Why an engine of this case cannot run on this host, or ""."""
     device = probe_device()

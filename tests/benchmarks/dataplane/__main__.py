@@ -1,15 +1,20 @@
 """Measures the whole data plane beside its floor and beside Ray Serve's own gRPC proxy.
 
-    python -m tests.benchmarks.dataplane [--rounds 5] [--seconds 2] [--write FILE.md]
+    python -m tests.benchmarks.dataplane [--rounds 5] [--seconds 2] [--payload tok]
+                                         [--concurrency 32] [--write FILE.md]
 
-All servers run at once. Every round visits every cell (server, payload, concurrency) once,
-in a new order, so that a busy minute of the machine hits all alike; tables show medians.
+All servers run at once. Every round visits every load (payload, concurrency) once, in a new
+order, and at each load all servers one after another, in a new order too: a busy minute of
+the machine hits all alike. Tables show medians.
 """
 
 import argparse
+import importlib.metadata
 import json
+import platform
 import random
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.benchmarks.dataplane.payloads import PAYLOADS
@@ -21,10 +26,16 @@ from tests.benchmarks.dataplane.servers import (
     all_servers,
     start,
 )
-from tests.benchmarks.transport.report import FLOOR, Cell, Sample, _ratio, markdown
+from tests.benchmarks.transport.report import FLOOR, Cell, Sample, _ratio, _table
 
 CONCURRENCIES = (1, 32, 128)
+_PACKAGES = ("grpcio", "protobuf", "uvloop", "ray", "onnxruntime", "numpy")
 Samples = dict[Cell, list[Sample]]
+Load = tuple[str, int]
+
+
+def _cell(variant: str, payload: str, concurrency: int) -> Cell:
+    return Cell(variant=variant, payload=payload, concurrency=concurrency)
 
 
 def _say(client: "subprocess.Popen[str]", line: str) -> str:
@@ -61,21 +72,18 @@ def _measure(
     )
 
 
-def run(rounds: int, seconds: float) -> Samples:
+def run(rounds: int, seconds: float, loads: Sequence[Load]) -> Samples:
     """Starts everything, then visits all cells once a round."""
     with all_servers() as servers:
-        cells = [
-            Cell(variant=variant, payload=payload, concurrency=concurrency)
-            for variant in servers
-            for payload in PAYLOADS
-            for concurrency in CONCURRENCIES
-        ]
-        samples: Samples = {cell: [] for cell in cells}
+        cells = {load: [_cell(v, *load) for v in servers] for load in loads}
+        samples: Samples = {cell: [] for row in cells.values() for cell in row}
         client = start("client")
         try:
             for number in range(rounds):
-                for cell in random.sample(cells, len(cells)):
-                    samples[cell].append(_measure(client, servers[cell.variant], cell, seconds))
+                for load in random.sample(loads, len(loads)):
+                    for cell in random.sample(cells[load], len(servers)):
+                        sample = _measure(client, servers[cell.variant], cell, seconds)
+                        samples[cell].append(sample)
                 print(f"round {number + 1} of {rounds} done", flush=True)
         finally:
             client.kill()
@@ -83,7 +91,7 @@ def run(rounds: int, seconds: float) -> Samples:
     return samples
 
 
-def summary(samples: Samples) -> str:
+def summary(samples: Samples, loads: Sequence[Load]) -> str:
     """Smelt against each of the others: medians of ratios within a round."""
     others = ("grpc.aio", "Serve proxy", "Serve fast")
     headings = [f"{figure} / {other}" for figure in ("RPS", "CPU") for other in others]
@@ -91,17 +99,22 @@ def summary(samples: Samples) -> str:
         f"| payload | concurrency | {' | '.join(headings)} |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    for payload in PAYLOADS:
-        for concurrency in CONCURRENCIES:
-            own = samples[Cell(variant=SMELT, payload=payload, concurrency=concurrency)]
-            ratios = [
-                _ratio(own, samples[Cell(variant=v, payload=payload, concurrency=concurrency)], f)
-                for f in ("rps", "server_us")
-                for v in (FLOOR, SERVE_DEFAULT, SERVE_FAST)
-            ]
-            cells = " | ".join(f"{ratio:.2f}" for ratio in ratios)
-            lines.append(f"| {payload} | {concurrency} | {cells} |")
+    for payload, concurrency in loads:
+        own = samples[_cell(SMELT, payload, concurrency)]
+        ratios = [
+            _ratio(own, samples[_cell(other, payload, concurrency)], figure)
+            for figure in ("rps", "server_us")
+            for other in (FLOOR, SERVE_DEFAULT, SERVE_FAST)
+        ]
+        cells = " | ".join(f"{ratio:.2f}" for ratio in ratios)
+        lines.append(f"| {payload} | {concurrency} | {cells} |")
     return "\n".join(lines) + "\n"
+
+
+def versions() -> str:
+    """Of Python and the libraries that matter here."""
+    found = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES)
+    return f"CPython {platform.python_version()}, {found}"
 
 
 def main() -> None:
@@ -109,11 +122,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0, help="a cell, without its warm-up")
+    parser.add_argument("--payload", action="append", choices=PAYLOADS, help="only this one")
+    parser.add_argument("--concurrency", action="append", type=int, help="only this one")
     parser.add_argument("--write", type=Path, help="also write the tables to this file")
     arguments = parser.parse_args()
-    samples = run(arguments.rounds, arguments.seconds)
-    text = f"## Smelt against the others\n\n{summary(samples)}\n## All figures\n\n"
-    text += markdown(samples)
+    concurrencies = arguments.concurrency or CONCURRENCIES
+    loads = [(p, c) for p in arguments.payload or PAYLOADS for c in concurrencies]
+    samples = run(arguments.rounds, arguments.seconds, loads)
+    text = (
+        f"{versions()}; medians of {arguments.rounds} rounds of {arguments.seconds:g} s.\n\n"
+        f"## Smelt against the others\n\n{summary(samples, loads)}\n## All figures\n\n"
+    )
+    text += "\n".join(line for load in loads for line in _table(*load, samples))
     print(text)
     if arguments.write:
         arguments.write.write_text(text)
