@@ -1,8 +1,8 @@
 """Latency of an engine beside eager PyTorch: interleaved, at the same shapes, in one process.
 
 Blocks of calls alternate, so that a change of clock or load meets both sides alike. The
-first call of a block is not measured: the other side's threads still spin for work then,
-and would make a fast model look many times slower. The median is that of each
+first call of a block is not measured: it warms up, and the other side's threads still spin for
+work then, which would make a fast model look many times slower. The median is that of each
 side's quietest block, because other work on the machine slows eager's many small kernels
 far more than an engine's few; the 95th percentile is over all calls.
 
@@ -22,9 +22,9 @@ from compiler_worker.sampling import Sample
 from services.contracts.manifest import Timing
 from services.contracts.recipe import Recipe
 
-# A call of minutes is not repeated ten times: a median of three tells enough of it.
+# A call of seconds is not repeated ten times: a median of three tells enough of it.
 _FEWEST = 3
-_PATIENCE = 10
+_PATIENCE = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,16 +34,14 @@ class BenchmarkLimits:
     Attributes:
         seconds_per_side: time that each side is measured for at one shape.
         min_iterations: calls of each side even when they take longer than that, unless they
-            take ten times as long.
+            take three times as long.
         max_iterations: calls after which quantiles do not change any more.
-        num_warmup: calls before the first measured one.
         block_calls, block_s: least size of a block.
     """
 
     seconds_per_side: float = 0.5
     min_iterations: int = 10
     max_iterations: int = 500
-    num_warmup: int = 2
     block_calls: int = 5
     block_s: float = 0.1
 
@@ -95,9 +93,6 @@ def _time_at(
     sample: Sample, engine: Model, eager: Model, recipe: Recipe, limits: BenchmarkLimits
 ) -> Timing:
     sides = (_Side(engine), _Side(eager))
-    for _ in range(limits.num_warmup):
-        for side in sides:
-            side.model.run(sample.inputs)
     while not all(side.is_done(limits) for side in sides):
         for side in sides:
             if not side.is_done(limits):

@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 # Larger results cost more to keep than to compute again.
 _MAX_ENTRY_BYTES = 32 * 2**20
+# An output may be called as an argument of numpy.savez is: `file`.
+_PREFIX = "output "
 
 
 class CachedModel:
@@ -64,7 +66,7 @@ def _read(path: Path) -> dict[str, Array] | None:
     try:
         # numpy leaves a file that it cannot read open, so it gets an open one.
         with path.open("rb") as file, np.load(file) as archive:
-            return {name: archive[name] for name in archive.files}
+            return {name.removeprefix(_PREFIX): archive[name] for name in archive.files}
     except FileNotFoundError:
         return None
     except (OSError, ValueError, zipfile.BadZipFile) as error:
@@ -81,7 +83,12 @@ def _is_worth_keeping(outputs: Mapping[str, Array]) -> bool:
 def _write(path: Path, outputs: Mapping[str, Array]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-", suffix=".npz")
-    with os.fdopen(handle, "wb") as file:
-        np.savez(file, allow_pickle=False, **outputs)
-    # Two children may compute the same: the later rename puts equal bytes in place.
-    Path(temporary).replace(path)
+    named: dict[str, Array] = {_PREFIX + name: array for name, array in outputs.items()}
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.savez(file, allow_pickle=False, **named)
+        # Two children may compute the same: the later rename puts equal bytes in place.
+        Path(temporary).replace(path)
+    except OSError as error:  # a full disk costs time, no proof
+        logger.warning("reference %s is not kept: %s", path, error)
+        Path(temporary).unlink(missing_ok=True)

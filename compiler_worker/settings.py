@@ -1,20 +1,18 @@
 """Settings of the compiler, read once in `__main__` and passed down."""
 
 from pathlib import Path
-from typing import Final
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from services.contracts.errors import InvalidRequestError
-
-PREFIX: Final = "SMELT_"
+from services.contracts.settings import read_settings
 
 
 class CompilerSettings(BaseSettings):
     """Environment variables with the prefix SMELT_, or keyword arguments.
 
     Attributes:
+        home: folder of the local store and cache, the command line's own.
         store_url: artifact store: a folder, or s3://, gs://, az://.
         cache_dir: local copies of masters and engines, reference outputs, workspaces.
         build_time_limit_s: a build that takes longer is ended and recorded as failed.
@@ -26,10 +24,11 @@ class CompilerSettings(BaseSettings):
         log_level: least level that is logged.
     """
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True)
+    model_config = SettingsConfigDict(env_prefix="SMELT_", frozen=True)
 
-    store_url: str = Field(default_factory=lambda: str(Path.home() / ".smelt" / "store"))
-    cache_dir: Path = Field(default_factory=lambda: Path.home() / ".smelt" / "cache")
+    home: Path = Path("~/.smelt")
+    store_url: str = Field(default_factory=lambda given: str(given["home"].expanduser() / "store"))
+    cache_dir: Path = Field(default_factory=lambda given: given["home"].expanduser() / "cache")
     build_time_limit_s: float = Field(default=1800.0, gt=0)
     proof_time_limit_s: float = Field(default=1800.0, gt=0)
     memory_limit_gib: float = Field(default=64.0, gt=0)
@@ -45,9 +44,4 @@ def settings_from_environment(**given: object) -> CompilerSettings:
     Raises:
         InvalidRequestError: a value is wrong; says key, value and what was expected.
     """
-    try:
-        return CompilerSettings(**given)  # type: ignore[arg-type]
-    except ValidationError as error:
-        fault = error.errors()[0]
-        key = PREFIX + "_".join(str(part) for part in fault["loc"]).upper()
-        raise InvalidRequestError(f"{key}: got {fault['input']!r}: {fault['msg']}") from error
+    return read_settings(CompilerSettings, **given)

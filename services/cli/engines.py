@@ -8,7 +8,7 @@ from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
 from services.contracts.manifest import ProofOutcome, PublishedEngine
 from services.contracts.registry import Registry
-from services.contracts.selection import mean_speedup
+from services.contracts.selection import fastest_first, mean_speedup
 
 COLUMNS = (
     "generation", "kind", "precision", "proof", "p50", "speed-up", "size", "build", "engine",
@@ -54,8 +54,8 @@ def engines_document(registry: Registry, model: str) -> dict[str, Any]:
 
 
 def print_engines(title: str, engines: Sequence[PublishedEngine]) -> None:
-    """The table of engines, this host's generation first by order of generation and speed."""
-    ordered = sorted(engines, key=lambda e: (e.manifest.key.generation, -mean_speedup(e)))
+    """The table of engines by generation, in the order in which a replica tries them."""
+    ordered = sorted(fastest_first(engines), key=lambda e: e.manifest.key.generation)
     print_table(f"Engines of {title}", COLUMNS, [_row(engine) for engine in ordered])
 
 

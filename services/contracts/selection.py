@@ -14,6 +14,9 @@ from services.contracts.hardware import DeviceFacts, Generation
 from services.contracts.manifest import ModelVersion, ProofOutcome, PublishedEngine
 from services.contracts.terms import proof_terms
 
+# Sizes by dimension, sorted by name.
+_Shape = tuple[tuple[str, int], ...]
+
 
 class FallbackReason(StrEnum):
     """Why a replica serves on the fallback; a label of a metric, so a closed set."""
@@ -87,8 +90,8 @@ def select(
             fitting.append(engine)
         else:
             rejections.append(rejection)
-    shapes = _shared_shapes(fitting)
-    fitting.sort(key=lambda engine: _rank(engine, device, shapes))
+    # Exact device facts count more than speed: sorting keeps the order of equals.
+    fitting = sorted(fastest_first(fitting), key=lambda engine: _inexactness(engine, device))
     reason = None if fitting else _best_explanation(rejections)
     return Selection(
         engine=fitting[0] if fitting else None,
@@ -96,6 +99,18 @@ def select(
         fallback_reason=reason,
         rejections=tuple(rejections),
     )
+
+
+def fastest_first(engines: Iterable[PublishedEngine]) -> list[PublishedEngine]:
+    """Engines by their latency at the shapes at which all of them were timed.
+
+    The speed-up over eager decides only where there is no such shape: each proof measures an
+    eager of its own, which another load of the machine slows more than the engine. Engines
+    that were never timed come last.
+    """
+    known = list(engines)
+    shapes = _shared_shapes(known)
+    return sorted(known, key=lambda engine: _slowness(engine, shapes))
 
 
 def mean_speedup(engine: PublishedEngine) -> float:
@@ -180,9 +195,6 @@ def _proof_fault(engine: PublishedEngine, device: DeviceFacts) -> str:
     )
 
 
-_Shape = tuple[tuple[str, int], ...]
-
-
 def _shared_shapes(engines: Sequence[PublishedEngine]) -> frozenset[_Shape]:
     """The shapes at which every timed engine was timed."""
     timed = [frozenset(_latencies_s(engine)) for engine in engines if engine.proof.timings]
@@ -194,28 +206,24 @@ def _latencies_s(engine: PublishedEngine) -> Mapping[_Shape, float]:
     return {tuple(sorted(t.sizes.items())): t.p50_s for t in engine.proof.timings}
 
 
-def _rank(
-    engine: PublishedEngine, device: DeviceFacts, shapes: frozenset[_Shape]
-) -> tuple[int, bool, float, float, str]:
-    """Sort key, smaller is better: exact device facts, then latency, then digest.
+def _slowness(engine: PublishedEngine, shapes: frozenset[_Shape]) -> tuple[bool, float, float, str]:
+    """Sort key, smaller is faster; of equals the smaller digest comes first."""
+    latencies_s = _latencies_s(engine)
+    common_s = [latencies_s[shape] for shape in shapes if shape in latencies_s]
+    mean_s = geometric_mean(common_s) if common_s else 0.0
+    return (not latencies_s, mean_s, -mean_speedup(engine), engine.digest)
 
-    Latencies are compared at the shapes that all have in common. The speed-up over eager
-    decides only where there is none: each proof measures an eager of its own, which another
-    load of the machine slows more than the engine.
-    """
+
+def _inexactness(engine: PublishedEngine, device: DeviceFacts) -> int:
+    """How far a device's facts are from those that an engine was built for; 0 is exact."""
     key = engine.manifest.key
     # The weights put the facts in order: a wrong generation outweighs a wrong name, and so on.
-    inexactness = (
+    return (
         8 * (key.generation != device.generation)
         + 4 * (key.device_name not in ("", device.name))
         + 2 * (key.device_memory_gib not in (0, device.memory_gib))
         + (key.driver not in ("", device.driver))
     )
-    latencies_s = _latencies_s(engine)
-    common_s = [latencies_s[shape] for shape in shapes if shape in latencies_s]
-    mean_s = geometric_mean(common_s) if common_s else 0.0
-    is_untimed = not latencies_s
-    return (inexactness, is_untimed, mean_s, -mean_speedup(engine), engine.digest)
 
 
 def _best_explanation(rejections: list[Rejection]) -> FallbackReason:

@@ -60,9 +60,9 @@ def recipe() -> Recipe:
     """What the demo asks for: every kind, a small, a middle and a large box of shapes."""
     return Recipe(
         kinds=tuple(EngineKind),
-        # Each kind takes of these what its device runs well; the others are skipped with a
-        # reason.
-        precisions=(Precision.FP32, Precision.BF16),
+        # Answers are promised within 1e-4 of the original's. A bf16 engine passes its own proof
+        # at up to twice that (1.1e-4 was measured), so none is built.
+        precisions=(Precision.FP32,),
         buckets=(_bucket(1, 1, 16, 32), _bucket(8, 8, 32, MAX_TOKENS), _bucket(32, 16, 64, 128)),
         inputs={
             "input_ids": InputRecipe(low=FIRST_WORD_ID, high=VOCABULARY_SIZE),

@@ -9,6 +9,7 @@ from compiler_worker.pipeline import BuildReport
 from compiler_worker.plan import BuildTable, SkippedBuild
 from compiler_worker.report import engine_line, report_document, report_lines
 from compiler_worker.settings import CompilerSettings, settings_from_environment
+from services.cli.settings import CliSettings
 from services.contracts.build_key import BuildKey
 from services.contracts.document import canonical_json
 from services.contracts.errors import InvalidRequestError
@@ -89,6 +90,16 @@ class TestSettings:
         settings = settings_from_environment()
         assert (settings.store_url, settings.build_time_limit_s) == ("s3://engines", 60.0)
         assert settings_from_environment(store_url="here").store_url == "here"
+
+    def test_are_those_of_the_command_line_by_default(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        for home in (None, tmp_path):
+            if home:
+                monkeypatch.setenv("SMELT_HOME", str(home))
+            ours, cli = settings_from_environment(), CliSettings()
+            assert (ours.store_url, ours.cache_dir) == (cli.store_url, cli.cache_dir)
+        assert ours.cache_dir == tmp_path / "cache"
 
     @pytest.mark.parametrize(
         ("name", "value"),

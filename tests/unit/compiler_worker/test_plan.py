@@ -9,6 +9,7 @@ from compiler_worker.builders.base import Builder, BuildOutput, BuildPlan
 from compiler_worker.devices import Devices, device_that_runs, local_devices, main_device
 from compiler_worker.plan import (
     AHEAD_OF_TIME_GENERATIONS,
+    BUILD_REVISION,
     BuildTable,
     Wanted,
     buckets_of,
@@ -116,7 +117,8 @@ def test_the_key_holds_what_the_builder_says() -> None:
     wanted = Wanted(kinds=(EngineKind.INDUCTOR,))
     (key,) = plan_builds(version(), wanted, WITH_GPU, always(TableBuilder())).planned
     assert key.master_digest == master_record().digest
-    assert (key.builder_options, key.toolchain) == ({"precision": "fp32"}, {"torch": "2.13.0"})
+    assert key.builder_options == {"precision": "fp32", "build_revision": BUILD_REVISION}
+    assert key.toolchain == {"torch": "2.13.0"}
     assert (key.device_name, key.device_memory_gib, key.driver) == ("", 0, "")
 
 

@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import parser
 
+from compiler_worker import reference as reference_module
 from compiler_worker.models import FxModel, OrtModel
 from compiler_worker.reference import (
     Reference,
@@ -226,3 +227,24 @@ class TestCache:
     def test_types_that_files_do_not_know_are_not_kept(self, tmp_path: Path) -> None:
         CachedModel("m", Counting, tmp_path).run({"x": np.ones(2, ml_dtypes.bfloat16)})
         assert list(tmp_path.iterdir()) == []
+
+    def test_an_output_may_be_called_as_numpys_argument_is(self, tmp_path: Path) -> None:
+        class Named:
+            def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+                return {"file": np.ones(2), "a/b": np.zeros(1)}
+
+        model = CachedModel("m", Named, tmp_path)
+        for _ in range(2):
+            outputs = model.run({"x": np.ones(1)})
+            assert sorted(outputs) == ["a/b", "file"]
+
+    def test_another_importer_computes_anew(
+        self, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What a faulty importer computed must not be the reference of a mended one."""
+        entries = []
+        for digest in ("faulty", "mended", "mended"):
+            monkeypatch.setattr(reference_module, "_importer_digest", digest.lower)
+            opened(path, MASTER, tmp_path / "cache").model.run(INPUTS)
+            entries.append(len(list((tmp_path / "cache").rglob("*.npz"))))
+        assert entries == [1, 2, 2]

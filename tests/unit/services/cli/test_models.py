@@ -1,0 +1,98 @@
+"""Adding models: what is refused before a version exists, and what makes a new version."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from services.cli.models import Wishes, add_model
+from services.cli.progress import Steps
+from services.contracts.errors import InvalidModelError, InvalidRecipeError, InvalidRequestError
+from services.contracts.manifest import ModelVersion
+from services.contracts.object_store import open_store
+from services.contracts.recipe import InputRecipe, RankingTask, Recipe
+from services.contracts.registry import Registry
+from services.contracts.tensors import Array
+from tests.conformance.tiny_model import draw_inputs, save_master, tiny_model
+
+RANKING = Recipe(ranking=RankingTask(output="pooled", num_queries=4, top_k=2))
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Registry:
+    return Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
+
+
+def source(folder: Path, seed: int = 7) -> str:
+    folder.mkdir(exist_ok=True)
+    return str(save_master(tiny_model(seed), folder))
+
+
+def samples_file(path: Path, arrays: dict[str, Array]) -> Path:
+    np.savez(path, allow_pickle=False, **arrays)
+    return path
+
+
+def add(registry: Registry, text: str, wishes: Wishes | None = None) -> ModelVersion:
+    return add_model(registry, "tiny", text, wishes or Wishes(), Steps(is_quiet=True))
+
+
+def test_samples_become_part_of_the_version(registry: Registry, tmp_path: Path) -> None:
+    path = samples_file(tmp_path / "samples.npz", draw_inputs(12, 6))
+    version = add(registry, source(tmp_path / "a"), Wishes(recipe=RANKING, samples=path))
+    assert version.samples is not None
+    assert registry.materialise_samples(version.samples).read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arrays", "told"),
+    [
+        ({"ids": np.zeros((9, 4), np.int64)}, "one array for each of"),
+        (draw_inputs(9, 4) | {"ids": np.zeros((9, 4), np.float32)}, "samples: .*ids"),
+        (draw_inputs(9, 4) | {"ids": np.zeros((8, 4), np.int64)}, "equal leading dimensions"),
+    ],
+)
+def test_samples_of_another_model_are_refused(
+    registry: Registry, tmp_path: Path, arrays: dict[str, Array], told: str
+) -> None:
+    path = samples_file(tmp_path / "samples.npz", arrays)
+    with pytest.raises(InvalidModelError, match=told):
+        add(registry, source(tmp_path / "a"), Wishes(samples=path))
+    assert registry.model_names() == []
+
+
+def test_a_file_that_holds_no_arrays_is_refused(registry: Registry, tmp_path: Path) -> None:
+    path = tmp_path / "samples.npz"
+    path.write_bytes(b"no archive")
+    with pytest.raises(InvalidModelError, match=r"numpy\.savez"):
+        add(registry, source(tmp_path / "a"), Wishes(samples=path))
+
+
+@pytest.mark.parametrize(
+    ("num_samples", "told"), [(0, "--samples FILE.npz"), (4, "4 samples are too few for 4 queries")]
+)
+def test_a_ranking_task_without_enough_samples_is_refused(
+    registry: Registry, tmp_path: Path, num_samples: int, told: str
+) -> None:
+    path = tmp_path / "samples.npz"
+    samples = samples_file(path, draw_inputs(num_samples, 6)) if num_samples else None
+    with pytest.raises(InvalidRequestError, match=told):
+        add(registry, source(tmp_path / "a"), Wishes(recipe=RANKING, samples=samples))
+    assert registry.model_names() == []
+
+
+def test_a_recipe_for_another_model_is_refused(registry: Registry, tmp_path: Path) -> None:
+    recipe = Recipe(inputs={"tokens": InputRecipe(high=9)})
+    with pytest.raises(InvalidRecipeError, match="'tokens' is not in the model"):
+        add(registry, source(tmp_path / "a"), Wishes(recipe=recipe))
+    assert registry.model_names() == []
+
+
+def test_the_same_source_is_opened_once_and_an_older_one_comes_back(
+    registry: Registry, tmp_path: Path
+) -> None:
+    first, second = source(tmp_path / "a"), source(tmp_path / "b", seed=8)
+    versions = [add(registry, text).version for text in (first, first, second, first)]
+    assert versions == [1, 1, 2, 3]
+    masters = [version.master.digest for version in registry.versions("tiny")]
+    assert masters[0] == masters[2] != masters[1]
