@@ -1,5 +1,6 @@
 """A fleet with traffic, a compiler at work, and a Prometheus that scrapes all of them."""
 
+import json
 import os
 import subprocess
 import sys
@@ -66,6 +67,8 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
             (replica,) = fleet.replicas("counted")
             _ask(fleet)
             generation = probe_device().generation
+            # Prometheus begins to scrape some seconds after its start; a compiler is not long here.
+            server.wait_for('up{job="gateway"} == 1')
             _compile(fleet, compiler_port, generation)
             yield Watched(fleet, server, generation, replica["engine_digest"], agents)
 
@@ -109,10 +112,13 @@ def _compile(fleet: LocalFleet, port: int, generation: str) -> None:
     arguments += ["--generation", generation, "--generation", "cuda-sm75"]
     arguments += ["--metrics-port", str(port), "--json"]
     arguments += ["--store-url", str(fleet.home / "other"), "--cache-dir", str(fleet.home / "c")]
-    subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-m", "compiler_worker", "build", "compiled", *arguments],
         env=dict(os.environ) | {"SMELT_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
         timeout=200,
-        check=False,  # it ends with 1 because one build fails
+        check=False,
     )
+    outcomes = [record["outcome"] for record in json.loads(done.stdout)["records"]]
+    assert sorted(outcomes) == ["failed", "proven", "proven"], done.stderr

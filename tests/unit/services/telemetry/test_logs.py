@@ -51,9 +51,9 @@ def test_extra_becomes_fields_but_hides_nothing(stream: io.StringIO) -> None:
 
 
 def test_marks_that_a_library_puts_on_every_record_stay_out(stream: io.StringIO) -> None:
-    logger.info("loaded", extra={"_ray_timestamp_ns": 1, "engine": "abc"})
+    logger.info("loaded", extra={"_mark_of_a_library": 1, "engine": "abc"})
     (line,) = lines(stream)
-    assert "_ray_timestamp_ns" not in line
+    assert "_mark_of_a_library" not in line
     assert line["engine"] == "abc"
 
 
