@@ -17,7 +17,7 @@ def read_samples(path: Path) -> dict[str, Array]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, AttributeError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, TypeError, AttributeError, zipfile.BadZipFile) as error:
         raise InvalidModelError(
             f"samples {path}: {error}; expected a file of arrays by input name, written by "
             "numpy.savez(FILE, input_name=array, ...)"

@@ -9,7 +9,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NoReturn, Self
 
-from services.cli.control_client import wait_served, watch_fleet
+from services.cli.control_client import tell_fleet, wait_served, watch_fleet
 from services.cli.fleet_file import RunningFleet, fleet_lock, write_fleet
 from services.cli.settings import CliSettings
 from services.cli.supervisor import ManagedProcess, ProcessSpec
@@ -101,6 +101,20 @@ class LocalFleet:
             if newest is not None and newest.state == "READY":
                 break
         wait_served(self.running.grpc_address, name, timeout_s)
+
+    def wait_settled(self, timeout_s: float) -> None:
+        """Return once no model is loading any more, and the gateway can ask those that serve.
+
+        Raises:
+            NotReadyError: the time ran out; models may load for longer, and the fleet serves on.
+        """
+        # The first look at the store; before it, nobody knows what there is to load.
+        tell_fleet(self._settings)
+        for snapshot in watch_fleet(self.running.controller, timeout_s):
+            if all(model.state != "LOADING" for model in snapshot.models):
+                for name in {model.name for model in snapshot.models if model.state == "READY"}:
+                    wait_served(self.running.grpc_address, name, timeout_s)
+                return
 
     def serve_until_stopped(self) -> NoReturn:
         """Block, starting again whatever dies, until KeyboardInterrupt.

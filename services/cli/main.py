@@ -12,6 +12,7 @@ import typer
 from services.cli.output import print_error
 from services.cli.settings import CliSettings
 from services.contracts.errors import SmeltError
+from services.contracts.hardware import Generation
 from services.contracts.settings import read_settings
 
 app = typer.Typer(
@@ -40,8 +41,12 @@ def up(
         bool, typer.Option("--exit-after-demo", help="Stop after the demo's answers.")
     ] = False,
     store: Store = "",
-    grpc_port: Annotated[int, typer.Option(help="Port for KServe v2 clients; 0: any.")] = 8001,
-    metrics_port: Annotated[int, typer.Option(help="Port of /metrics; 0: any.")] = 8002,
+    grpc_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port for KServe v2 clients; 0: any.")
+    ] = 8001,
+    metrics_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of /metrics; 0: any.")
+    ] = 8002,
     generation: Annotated[
         str, typer.Option(help="Serve as this generation (a simulation) instead of the device's.")
     ] = "",
@@ -52,6 +57,8 @@ def up(
     from services.cli.local_fleet import UpOptions
     from services.cli.up import run_up
 
+    if generation:
+        Generation.parse(generation)
     options = UpOptions(grpc_port=grpc_port, metrics_port=metrics_port, generation=generation)
     raise typer.Exit(
         run_up(

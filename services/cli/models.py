@@ -146,9 +146,13 @@ def _read_recipe(path: Path | None) -> Recipe | None:
     if path is None:
         return None
     try:
-        return Recipe.from_yaml(path.read_text())
+        return Recipe.from_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidRecipeError(f"recipe {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InvalidRecipeError(f"recipe {path}: expected a YAML text file: {error}") from error
+    except InvalidRecipeError as error:
+        raise InvalidRecipeError(f"{path}: {error}") from error
 
 
 def _summary(version: ModelVersion) -> dict[str, Any]:

@@ -21,6 +21,8 @@ from services.telemetry.ready import wait_ready
 logger = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 30.0
+# One that was never ready serves nobody, so nothing can be lost with it.
+STOP_BEFORE_READY_TIMEOUT_S = 3.0
 # A process that lived shorter than this will not do better the next time.
 MIN_LIFE_S = 5.0
 
@@ -49,6 +51,7 @@ class ManagedProcess:
         self._start_timeout_s = start_timeout_s
         self._process: subprocess.Popen[bytes] | None = None
         self._started_at = 0.0
+        self._is_ready = False
 
     @property
     def pid(self) -> int:
@@ -74,8 +77,11 @@ class ManagedProcess:
             )
         os.close(write_fd)
         self._started_at = time.monotonic()
+        self._is_ready = False
         try:
-            return wait_ready(read_fd, self._start_timeout_s, self._spec.module)
+            said = wait_ready(read_fd, self._start_timeout_s, self._spec.module)
+            self._is_ready = True
+            return said
         except NotReadyError as error:
             self.stop()
             raise NotReadyError(f"{error}\n{self.log_tail()}") from error
@@ -99,7 +105,7 @@ class ManagedProcess:
             return
         self._process.send_signal(signal.SIGTERM)
         try:
-            self._process.wait(STOP_TIMEOUT_S)
+            self._process.wait(STOP_TIMEOUT_S if self._is_ready else STOP_BEFORE_READY_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             logger.warning("%s does not end; killed", self._spec.module)
             os.killpg(self._process.pid, signal.SIGKILL)

@@ -8,12 +8,13 @@ from typing import Any
 
 from services.cli.demo.run import MODEL, SOURCE, Answer, ask
 from services.cli.engines import print_engines
-from services.cli.fleet_file import RunningFleet
+from services.cli.fleet_file import RunningFleet, find_fleet
 from services.cli.local_fleet import LocalFleet, UpOptions
 from services.cli.output import console, print_json, print_table
 from services.cli.progress import Steps
 from services.cli.registry import open_registry, open_registry_to_publish
 from services.cli.settings import CliSettings
+from services.contracts.errors import InvalidRequestError, NotReadyError
 from services.telemetry.ready import announce_ready, wait_ready
 
 # A first start may have to compile the fallback: minutes on two cores.
@@ -68,7 +69,14 @@ def _begin(
         _prepare_demo(settings, steps)
     with steps.step("Fleet"):
         fleet.start()
-    return not is_demo or _show_demo(settings, fleet, steps, as_json=as_json)
+    if is_demo:
+        return _show_demo(settings, fleet, steps, as_json=as_json)
+    with steps.step("Models") as line:
+        try:
+            fleet.wait_settled(settings.start_timeout_s)
+        except NotReadyError:
+            line.summary = "some are still loading: smelt status"
+    return True
 
 
 def _prepare_demo(settings: CliSettings, steps: Steps) -> None:
@@ -115,7 +123,17 @@ def _say_serving(running: RunningFleet, *, as_json: bool) -> None:
 
 
 def _detach(settings: CliSettings, *, as_json: bool) -> int:
-    """Run the same command in a session of its own; return once it serves."""
+    """Run the same command in a session of its own; return once it serves.
+
+    Raises:
+        InvalidRequestError: a fleet runs here already.
+        NotReadyError: it did not start; the message holds what it said.
+    """
+    existing = find_fleet(settings.run_dir)
+    if existing is not None:
+        raise InvalidRequestError(
+            f"a fleet runs already (gRPC {existing.grpc_address}); stop it: smelt down"
+        )
     arguments = [a for a in sys.argv[1:] if a != "--detach"]
     read_fd, write_fd = os.pipe()
     log_path = settings.run_dir / "up.log"
@@ -130,7 +148,11 @@ def _detach(settings: CliSettings, *, as_json: bool) -> int:
             start_new_session=True,
         )
     os.close(write_fd)
-    running: dict[str, Any] = wait_ready(read_fd, DETACH_TIMEOUT_S, f"smelt up (log {log_path})")
+    try:
+        running: dict[str, Any] = wait_ready(read_fd, DETACH_TIMEOUT_S, "smelt up")
+    except NotReadyError as error:
+        said = log_path.read_text(errors="replace").strip()
+        raise NotReadyError(f"{error}\n{said}") from error
     if as_json:
         print_json(running)
     else:

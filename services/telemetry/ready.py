@@ -7,16 +7,20 @@ arrives, or the pipe closes because the child is gone.
 import json
 import os
 import select
+from contextlib import suppress
 from typing import Any
 
 from services.contracts.errors import NotReadyError
 
 
 def announce_ready(ready_fd: int, document: dict[str, Any]) -> None:
-    """Write one line and close the pipe; does nothing for a negative descriptor."""
+    """Write one line and close the pipe; does nothing for a negative descriptor.
+
+    A parent that waits no more is no fault of this process.
+    """
     if ready_fd < 0:
         return
-    with os.fdopen(ready_fd, "w") as pipe:
+    with suppress(BrokenPipeError), os.fdopen(ready_fd, "w") as pipe:
         pipe.write(json.dumps(document) + "\n")
 
 
