@@ -13,8 +13,8 @@ import sys
 import uvloop
 from prometheus_client import CollectorRegistry
 
-from services.contracts.collector import calm_collector
 from services.contracts.errors import InvalidRequestError
+from services.contracts.interpreter import tune_for_serving
 from services.contracts.lifetime import end_with_parent
 from services.contracts.settings import read_settings
 from services.gateway.allocator import keep_freed_memory
@@ -57,7 +57,7 @@ async def _run(settings: GatewaySettings) -> None:
         server = GatewayServer(settings, recorder)
         await server.start()
         facts = {"grpc_port": server.port, "metrics_port": metrics.port, "pid": os.getpid()}
-        calm_collector()
+        tune_for_serving()
         announce_ready(settings.ready_fd, facts)
         logger.info("gateway is ready", extra=facts)
         try:

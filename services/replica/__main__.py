@@ -8,8 +8,8 @@ import logging
 import signal
 import sys
 
-from services.contracts.collector import calm_collector
 from services.contracts.errors import InvalidRequestError, SmeltError
+from services.contracts.interpreter import tune_for_serving
 from services.contracts.settings import read_settings
 from services.replica.server import ReplicaServer
 from services.replica.settings import ReplicaSettings
@@ -39,7 +39,7 @@ def main() -> int:
 async def _serve(settings: ReplicaSettings) -> None:
     server, stop = ReplicaServer(settings, NullRecorder()), asyncio.Event()
     await server.start()
-    calm_collector()
+    tune_for_serving()
     # Not before: until it serves there is nothing to drain, and a signal may end it at once.
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

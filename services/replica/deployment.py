@@ -6,7 +6,7 @@ that knows Ray is `app`.
 
 from typing import Any
 
-from services.contracts.collector import calm_collector
+from services.contracts.interpreter import tune_for_serving
 from services.replica.server import ReplicaServer
 from services.replica.settings import ReplicaSettings
 from services.telemetry.catalog import REPLICA_METRICS
@@ -29,7 +29,7 @@ class ReplicaDeployment:
             replica_id=context.replica_id.to_full_id_str(),
         )
         await self._server.start()
-        calm_collector()
+        tune_for_serving()
 
     async def check_health(self) -> None:
         """Raise when Serve must replace this replica."""

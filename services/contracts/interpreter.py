@@ -1,0 +1,30 @@
+"""Python's interpreter, set up for a process that serves small requests on a loop and a thread.
+
+Two defaults cost such a process throughput; measured at concurrency 32 with 2 KB requests:
+
+- The garbage collector walks young containers at each 700th new one. Requests free theirs
+  by reference counting, so that finds nothing: about a tenth of the processor time.
+- A thread that wants the interpreter waits up to 5 ms for one that does not let go. The
+  engine's thread then stands still while the event loop works: 14 % of the throughput.
+"""
+
+import gc
+import sys
+from typing import Final
+
+# New containers before a young collection: enough to pass by what is in flight, little
+# enough that cycles (a traceback holds one) cost some megabytes at most.
+YOUNG_THRESHOLD: Final = 50_000
+# Far below the time of a batch, far above that of a switch (some microseconds).
+SWITCH_INTERVAL_S: Final = 0.0005
+
+
+def tune_for_serving() -> None:
+    """Take all that lives now out of collection, collect less often, switch threads sooner.
+
+    Call it once in a process, when it is ready to serve.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG_THRESHOLD, *gc.get_threshold()[1:])
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
