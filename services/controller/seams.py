@@ -1,0 +1,104 @@
+"""What the control plane asks of the world it runs in: which nodes there are, and who builds.
+
+Ray, a fleet description file and Kubernetes each know nodes; a Ray task and a Kubernetes Job
+each can run a build. The reconcile loop knows these few verbs only.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from services.contracts.node_class import NodeClass
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodePool:
+    """Nodes of one class, as one source sees them.
+
+    Attributes:
+        source: `ray`, `kubernetes` or `file`.
+        num_nodes: how many are there now; 0 for a pool that may grow.
+        names: what a person calls them (node names, a line of the file).
+    """
+
+    node_class: NodeClass
+    source: str
+    num_nodes: int
+    names: tuple[str, ...] = ()
+
+
+class NodeSource(Protocol):
+    """Knows which classes of nodes exist. Methods block; call them in a thread."""
+
+    def pools(self) -> list[NodePool]:
+        """All pools now, in a stable order.
+
+        Raises:
+            NotReadyError: the source cannot be read; what is known already stays wanted.
+        """
+        ...
+
+
+class TaskState(StrEnum):
+    """Where a launched build task is. What it made stands in the store, not here."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildTask:
+    """One run of `python -m compiler_worker build` on one class of nodes.
+
+    Attributes:
+        name: deterministic from what is to be done, so that launching twice is harmless:
+            at most 52 of a-z 0-9 -, a letter first.
+        node_class: where it must run.
+        is_anywhere: no device of the class is needed (built ahead of time): any node will do.
+        key_digests: build only these keys; empty builds and proves all that is missing.
+        attempt: from 1; part of the name.
+        reason: why, for people.
+    """
+
+    name: str
+    model: str
+    version: int
+    node_class: NodeClass
+    is_anywhere: bool
+    key_digests: tuple[str, ...] = ()
+    attempt: int = 1
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskStatus:
+    """What is known of a launched task.
+
+    Attributes:
+        detail: why it waits, or the last words of one that ended badly.
+        is_failed: it ended without doing its work (exit code, crash, node lost).
+    """
+
+    state: TaskState
+    detail: str = ""
+    is_failed: bool = False
+
+
+class BuildLauncher(Protocol):
+    """Runs build tasks somewhere. Methods block; call them in a thread."""
+
+    def launch(self, task: BuildTask) -> None:
+        """Start a task; one of that name that exists already is left as it is."""
+        ...
+
+    def statuses(self) -> dict[str, TaskStatus]:
+        """Tasks that this launcher knows, by name.
+
+        Those of an earlier controller are among them where the world remembers them.
+        """
+        ...
+
+    def forget(self, name: str) -> None:
+        """Drop a task that ended, and stop one that runs; unknown names are no error."""
+        ...
