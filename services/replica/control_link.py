@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 _FIRST_DELAY_S = 0.1
 _MAX_DELAY_S = 5.0
+# How long a controller may take to hear the last report.
+_FAREWELL_S = 1.0
 # A controller that vanished without closing the connection is noticed by these pings.
 _CHANNEL_OPTIONS = (
     ("grpc.keepalive_time_ms", 10_000),
@@ -53,6 +55,7 @@ class ControlLink:
         self._on_engines_changed = on_engines_changed
         self._on_drain = on_drain
         self._changed = asyncio.Event()
+        self._is_closing = False
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -69,20 +72,29 @@ class ControlLink:
         self._changed.set()
 
     async def close(self) -> None:
-        """Detach; the controller withdraws the endpoint at once."""
+        """Detach; the controller withdraws the endpoint at once.
+
+        The last report is sent before, and the controller's end of the line awaited for a
+        while: cancelling at once could drop that report on its way.
+        """
         if self._task:
+            self._is_closing = True
+            self._changed.set()
+            await asyncio.wait([self._task], timeout=_FAREWELL_S)
             self._task.cancel()
             with suppress(asyncio.CancelledError):
                 await self._task
 
     async def _run(self) -> None:
         loop, delay_s = asyncio.get_running_loop(), _FIRST_DELAY_S
-        while True:
+        while not self._is_closing:
             began_s = loop.time()
             try:
                 async with grpc.aio.insecure_channel(self._address, _CHANNEL_OPTIONS) as channel:
                     async for command in FleetControlStub(channel).Attach(self._reports()):
                         self._obey(command)
+                if self._is_closing:
+                    return
                 logger.info("controller %s closed the line; attaching again", self._address)
             except grpc.aio.AioRpcError as error:
                 logger.warning(
@@ -97,7 +109,10 @@ class ControlLink:
     async def _reports(self) -> AsyncIterator[pb.ReplicaReport]:
         while True:
             self._changed.clear()
+            is_last = self._is_closing
             yield self._report()
+            if is_last:
+                return
             await self._changed.wait()
 
     def _obey(self, command: pb.ReplicaCommand) -> None:

@@ -23,7 +23,7 @@ class TestController:
         self.num_attached = 0
         self.address = "127.0.0.1:0"
         self._changed = asyncio.Condition()
-        self._commands: list[asyncio.Queue[fleet.ReplicaCommand]] = []
+        self._commands: list[asyncio.Queue[fleet.ReplicaCommand | None]] = []
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> None:
@@ -70,13 +70,14 @@ class TestController:
     async def _attach(
         self, reports: AsyncIterator[fleet.ReplicaReport], context: object
     ) -> AsyncIterator[fleet.ReplicaCommand]:
-        commands: asyncio.Queue[fleet.ReplicaCommand] = asyncio.Queue()
+        commands: asyncio.Queue[fleet.ReplicaCommand | None] = asyncio.Queue()
         self._commands.append(commands)
         await self._count(1)
         taking = asyncio.create_task(self._take(reports))
+        taking.add_done_callback(lambda _: commands.put_nowait(None))
         try:
-            while True:
-                yield await commands.get()
+            while (command := await commands.get()) is not None:
+                yield command
         finally:
             taking.cancel()
             self._commands.remove(commands)

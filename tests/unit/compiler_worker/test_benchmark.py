@@ -1,5 +1,7 @@
 """Interleaved timing, and memory."""
 
+import subprocess
+import sys
 from collections.abc import Mapping
 from itertools import groupby
 
@@ -77,11 +79,22 @@ def test_a_model_without_a_batch_dimension_counts_calls() -> None:
     timed(limits, sample(batch=8), recipe=Recipe(batching=Batching(batch_dim=None)))
 
 
+_KEEPS_64_MIB = """
+import numpy as np
+from compiler_worker.memory import memory_growth
+from services.contracts.hardware import Platform
+with memory_growth(Platform.CPU) as growth:
+    kept = np.ones(64 * 2**20, dtype=np.uint8)
+print(growth.num_bytes)
+"""
+
+
 def test_memory_that_a_block_keeps_is_seen() -> None:
-    with memory_growth(Platform.CPU) as growth:
-        kept = np.ones(64 * MIB, dtype=np.uint8)
-    assert 60 * MIB < growth.num_bytes < 200 * MIB
-    assert kept.nbytes == 64 * MIB
+    # A process of its own: this one may hold 64 MiB that it freed before and takes again.
+    found = subprocess.run(
+        [sys.executable, "-c", _KEEPS_64_MIB], capture_output=True, text=True, check=True
+    )
+    assert 60 * MIB < int(found.stdout) < 200 * MIB
 
 
 def test_memory_never_shrinks_below_nothing() -> None:
