@@ -8,6 +8,7 @@ clients pair outputs and contents by position.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -24,8 +25,11 @@ from services.pb import open_inference_v2_pb2 as pb
 from services.replica.parameters import check_tensor_parameters, timeout_s_from_parameters
 from services.replica.signature import Signature
 from services.replica.typed_contents import array_from_contents
-from services.replica.wire import append_raw_outputs, split_raw_inputs
+from services.replica.wire import join_response, split_request
 
+# Different heads that are remembered, and how large one may be: some 4 MiB in all.
+_MAX_KNOWN_HEADS = 1024
+_MAX_KNOWN_HEAD_BYTES = 4096
 _InputTensor = pb.ModelInferRequest.InferInputTensor
 
 
@@ -48,6 +52,25 @@ class InferCall:
     timeout_s: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    """An input as a request declares it, once it was found right."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """All that a request says beside its id and its tensors' bytes, checked."""
+
+    tensors: tuple[_Tensor, ...]
+    sizes: Mapping[str, int]
+    outputs: tuple[str, ...]
+    timeout_s: float | None
+
+
 def call_from_request(payload: bytes | bytearray | memoryview, signature: Signature) -> InferCall:
     """Decode and check a serialised ModelInferRequest.
 
@@ -56,31 +79,23 @@ def call_from_request(payload: bytes | bytearray | memoryview, signature: Signat
         UnsupportedFeatureError: the request asks for something that is not offered.
         NotFoundError: the request is for another model or version.
     """
-    head, raw_contents = split_raw_inputs(payload)
-    try:
-        request = pb.ModelInferRequest.FromString(head)
-    except DecodeError as error:
-        raise InvalidRequestError(f"request is not a ModelInferRequest: {error}") from error
-    _check_address(request, signature)
-    timeout_s = timeout_s_from_parameters(request.parameters, signature.name)
-    _check_names(request.inputs, signature)
-    if raw_contents and len(raw_contents) != len(request.inputs):
-        raise InvalidRequestError(
-            f"expected {len(request.inputs)} raw_input_contents, one for each input, for model "
-            f"'{signature.name}', got {len(raw_contents)}"
-        )
-    inputs = {
-        tensor.name: _array(tensor, raw_contents[index] if raw_contents else None, signature)
-        for index, tensor in enumerate(request.inputs)
-    }
-    sizes = _sizes(inputs, signature)
-    signature.check_sizes(sizes)
+    head_bytes, request_id, raw_contents = split_request(payload)
+    if raw_contents:
+        # A head with typed contents or many names is parsed each time: it could fill memory.
+        is_small = len(head_bytes) <= _MAX_KNOWN_HEAD_BYTES
+        check = _known_head if is_small else _head_from_bytes
+        head = check(head_bytes, signature)
+        inputs = _inputs_from_raw(head, raw_contents, signature)
+    else:
+        request = _parsed(head_bytes)
+        head = _checked_head(request, signature)
+        inputs = _inputs_from_contents(request, signature)
     return InferCall(
         inputs=inputs,
-        sizes=sizes,
-        outputs=_wanted_outputs(request.outputs, signature),
-        request_id=request.id,
-        timeout_s=timeout_s,
+        sizes=head.sizes,
+        outputs=head.outputs,
+        request_id=_text(request_id),
+        timeout_s=head.timeout_s,
     )
 
 
@@ -92,18 +107,94 @@ def response_from_outputs(
     Raises:
         EngineError: an output is missing or has another datatype than the model's.
     """
-    response = pb.ModelInferResponse(
-        model_name=signature.name, model_version=signature.version, id=call.request_id
-    )
-    raw_contents = []
-    for name in call.outputs:
-        array = _checked_output(name, outputs, signature)
-        response.outputs.add(
-            name=name, datatype=signature.outputs[name].datatype, shape=array.shape
+    arrays = [_checked_output(name, outputs, signature) for name in call.outputs]
+    head = _response_head(call.outputs, tuple(array.shape for array in arrays), signature)
+    # bfloat16 exports no buffer of its own, hence the view as bytes.
+    raw_contents = (np.ascontiguousarray(a).reshape(-1).view(np.uint8).data for a in arrays)
+    return join_response(head, call.request_id.encode(), raw_contents)
+
+
+@lru_cache(maxsize=_MAX_KNOWN_HEADS)
+def _response_head(
+    names: tuple[str, ...], shapes: tuple[tuple[int, ...], ...], signature: Signature
+) -> bytes:
+    response = pb.ModelInferResponse(model_name=signature.name, model_version=signature.version)
+    for name, shape in zip(names, shapes, strict=True):
+        response.outputs.add(name=name, datatype=signature.outputs[name].datatype, shape=shape)
+    return response.SerializeToString()
+
+
+def _head_from_bytes(head: bytes, signature: Signature) -> _Head:
+    """Check the head of a request whose tensors all come as raw bytes."""
+    request = _parsed(head)
+    for tensor in request.inputs:
+        if tensor.HasField("contents"):
+            raise InvalidRequestError(
+                "contents field must not be specified when using raw_input_contents for "
+                f"'{tensor.name}' for model '{signature.name}'"
+            )
+    return _checked_head(request, signature)
+
+
+# Clients repeat themselves: parsing and checking a head costs more than all else in here.
+_known_head = lru_cache(maxsize=_MAX_KNOWN_HEADS)(_head_from_bytes)
+
+
+def _parsed(head: bytes) -> pb.ModelInferRequest:
+    try:
+        return pb.ModelInferRequest.FromString(head)
+    except DecodeError as error:
+        raise InvalidRequestError(f"request is not a ModelInferRequest: {error}") from error
+
+
+def _text(request_id: bytes) -> str:
+    try:
+        return request_id.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(f"request is not a ModelInferRequest: its id: {error}") from error
+
+
+def _checked_head(request: pb.ModelInferRequest, signature: Signature) -> _Head:
+    _check_address(request, signature)
+    timeout_s = timeout_s_from_parameters(request.parameters, signature.name)
+    _check_names(request.inputs, signature)
+    for tensor in request.inputs:
+        check_tensor_parameters(tensor.parameters, tensor.name, signature.name)
+        _check_declared(tensor, signature.inputs[tensor.name], signature.name)
+    tensors = tuple(_Tensor(t.name, t.datatype, tuple(t.shape)) for t in request.inputs)
+    sizes = _sizes({tensor.name: tensor.shape for tensor in tensors}, signature)
+    signature.check_sizes(sizes)
+    outputs = _wanted_outputs(request.outputs, signature)
+    return _Head(tensors=tensors, sizes=sizes, outputs=outputs, timeout_s=timeout_s)
+
+
+def _inputs_from_raw(
+    head: _Head, raw_contents: Sequence[memoryview], signature: Signature
+) -> dict[str, Array]:
+    if len(raw_contents) != len(head.tensors):
+        raise InvalidRequestError(
+            f"expected {len(head.tensors)} raw_input_contents, one for each input, for model "
+            f"'{signature.name}', got {len(raw_contents)}"
         )
-        # bfloat16 exports no buffer of its own, hence the view as bytes.
-        raw_contents.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    return append_raw_outputs(response.SerializeToString(), raw_contents)
+    inputs: dict[str, Array] = {}
+    for tensor, raw in zip(head.tensors, raw_contents, strict=True):
+        try:
+            inputs[tensor.name] = array_from_bytes(raw, tensor.datatype, tensor.shape)
+        except InvalidRequestError as error:
+            raise InvalidRequestError(
+                f"input '{tensor.name}' for model '{signature.name}': {error}"
+            ) from error
+    return inputs
+
+
+def _inputs_from_contents(request: pb.ModelInferRequest, signature: Signature) -> dict[str, Array]:
+    for tensor in request.inputs:
+        if not tensor.HasField("contents"):
+            raise InvalidRequestError(
+                f"unable to find data for input tensor '{tensor.name}' for model "
+                f"'{signature.name}': expected raw_input_contents or contents, got neither"
+            )
+    return {tensor.name: array_from_contents(tensor, signature.name) for tensor in request.inputs}
 
 
 def _check_address(request: pb.ModelInferRequest, signature: Signature) -> None:
@@ -140,28 +231,6 @@ def _check_names(tensors: Sequence[_InputTensor], signature: Signature) -> None:
         )
 
 
-def _array(tensor: _InputTensor, raw: memoryview | None, signature: Signature) -> Array:
-    model, spec = signature.name, signature.inputs[tensor.name]
-    check_tensor_parameters(tensor.parameters, tensor.name, model)
-    _check_declared(tensor, spec, model)
-    if raw is None:
-        if not tensor.HasField("contents"):
-            raise InvalidRequestError(
-                f"unable to find data for input tensor '{tensor.name}' for model '{model}': "
-                "expected raw_input_contents or contents, got neither"
-            )
-        return array_from_contents(tensor, model)
-    if tensor.HasField("contents"):
-        raise InvalidRequestError(
-            "contents field must not be specified when using raw_input_contents for "
-            f"'{tensor.name}' for model '{model}'"
-        )
-    try:
-        return array_from_bytes(raw, tensor.datatype, tensor.shape)
-    except InvalidRequestError as error:
-        raise InvalidRequestError(f"input '{tensor.name}' for model '{model}': {error}") from error
-
-
 def _check_declared(tensor: _InputTensor, spec: TensorSpec, model: str) -> None:
     """Compare the datatype and shape that a request declares with the model's."""
     if tensor.datatype != spec.datatype:
@@ -182,10 +251,10 @@ def _check_declared(tensor: _InputTensor, spec: TensorSpec, model: str) -> None:
         )
 
 
-def _sizes(inputs: Mapping[str, Array], signature: Signature) -> dict[str, int]:
+def _sizes(shapes: Mapping[str, tuple[int, ...]], signature: Signature) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for name, spec in signature.inputs.items():
-        for dim, size in zip(spec.shape, inputs[name].shape, strict=True):
+        for dim, size in zip(spec.shape, shapes[name], strict=True):
             if isinstance(dim, str) and sizes.setdefault(dim, size) != size:
                 raise InvalidRequestError(
                     f"unexpected shape for input '{name}' for model '{signature.name}'. Expected "

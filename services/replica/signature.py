@@ -10,9 +10,9 @@ from services.contracts.recipe import Bucket
 from services.contracts.tensors import TensorSpec
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Signature:
-    """Names, types and limits of a model version.
+    """Names, types and limits of a model version; equal to itself only, so it can be a key.
 
     Attributes:
         name: the model's name.

@@ -9,41 +9,52 @@ from collections.abc import Iterable
 
 from services.contracts.errors import InvalidRequestError
 
-_RAW_INPUT_FIELD = 7
-_RAW_OUTPUT_TAG = bytes([6 << 3 | 2])
 _LENGTH_DELIMITED = 2
+_ID_TAG = 3 << 3 | _LENGTH_DELIMITED
+_RAW_INPUT_TAG = 7 << 3 | _LENGTH_DELIMITED
+_RESPONSE_ID_TAG = bytes([3 << 3 | _LENGTH_DELIMITED])
+_RAW_OUTPUT_TAG = bytes([6 << 3 | _LENGTH_DELIMITED])
 _FIXED_BYTES = {1: 8, 5: 4}
 _MAX_VARINT_BYTES = 10
 # Walking is work on the event loop, where all requests wait for it.
 MAX_FIELDS = 10_000
 
 
-def split_raw_inputs(payload: bytes | bytearray | memoryview) -> tuple[bytes, list[memoryview]]:
-    """Cut a ModelInferRequest into its message without `raw_input_contents`, and those.
+def split_request(
+    payload: bytes | bytearray | memoryview,
+) -> tuple[bytes, bytes, list[memoryview]]:
+    """Cut a ModelInferRequest into all but `id` and `raw_input_contents`, and those two.
+
+    What is left is the same for many requests of one client.
 
     Raises:
         InvalidRequestError: the payload ends inside a field, has an unknown wire type, or more
             than MAX_FIELDS fields.
     """
     view = memoryview(payload).toreadonly()
-    head, raw_contents, position, num_fields = bytearray(), [], 0, 0
-    while position < len(view):
+    head, request_id, raw_contents = [], b"", []
+    position, num_fields, end = 0, 0, len(view)
+    while position < end:
         num_fields += 1
         if num_fields > MAX_FIELDS:
             raise _malformed(f"more than {MAX_FIELDS} fields")
         start = position
         tag, position = _varint(view, position)
         begin, position = _field_span(view, tag, position)
-        if tag == _RAW_INPUT_FIELD << 3 | _LENGTH_DELIMITED:
+        if tag == _RAW_INPUT_TAG:
             raw_contents.append(view[begin:position])
+        elif tag == _ID_TAG:
+            request_id = bytes(view[begin:position])
         else:
-            head += view[start:position]
-    return bytes(head), raw_contents
+            head.append(view[start:position])
+    return b"".join(head), request_id, raw_contents
 
 
-def append_raw_outputs(head: bytes, raw_contents: Iterable[memoryview]) -> bytes:
-    """A serialised ModelInferResponse from the message without `raw_output_contents`, and those."""
+def join_response(head: bytes, request_id: bytes, raw_contents: Iterable[memoryview]) -> bytes:
+    """A serialised ModelInferResponse from all but `id` and `raw_output_contents`, and those."""
     pieces: list[bytes | memoryview] = [head]
+    if request_id:
+        pieces += (_RESPONSE_ID_TAG + _varint_bytes(len(request_id)), request_id)
     for raw in raw_contents:
         pieces += (_RAW_OUTPUT_TAG + _varint_bytes(raw.nbytes), raw)
     return b"".join(pieces)
@@ -66,6 +77,8 @@ def _field_span(view: memoryview, tag: int, position: int) -> tuple[int, int]:
 
 
 def _varint(view: memoryview, position: int) -> tuple[int, int]:
+    if position < len(view) and view[position] < 0x80:  # nearly all are of one byte
+        return view[position], position + 1
     value = 0
     for count in range(min(_MAX_VARINT_BYTES, len(view) - position)):
         byte = view[position + count]

@@ -75,7 +75,7 @@ async def test_every_answer_and_refusal_is_counted(echo_fleet: "Fleet", inputs: 
     name = "smelt_request_duration_seconds_count"
     assert echo_fleet.metric(name, model="echo", version="1") == 1.0
     models = {
-        sample.labels["model"]
+        sample.labels.get("model", "")
         for metric in echo_fleet.registry.collect()
         for sample in metric.samples
     }

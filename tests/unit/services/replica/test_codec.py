@@ -27,7 +27,7 @@ from services.contracts.tensors import (
 from services.pb import open_inference_v2_pb2 as pb
 from services.replica.codec import InferCall, call_from_request, response_from_outputs
 from services.replica.signature import Signature
-from services.replica.wire import MAX_FIELDS, split_raw_inputs
+from services.replica.wire import MAX_FIELDS, split_request
 
 from .models import make_model, text_model
 
@@ -395,6 +395,6 @@ def test_a_model_without_buckets_takes_any_positive_size() -> None:
 def test_a_request_of_very_many_fields_is_refused() -> None:
     # A field that the message does not know is walked as well.
     for field in (b"\x3a\x00", b"\x50\x00"):
-        split_raw_inputs(field * MAX_FIELDS)
+        split_request(field * MAX_FIELDS)
         with pytest.raises(InvalidRequestError, match=f"more than {MAX_FIELDS} fields"):
-            split_raw_inputs(field * (MAX_FIELDS + 1))
+            split_request(field * (MAX_FIELDS + 1))
