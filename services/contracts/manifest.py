@@ -7,7 +7,8 @@ engines/<key digest>/proofs/<sha256 of the manifest>/<n>.json      Proof
 builds/<key digest>/<n>.json              BuildRecord
 blobs/sha256/<digest>                     bytes
 
-<n> is a number of six digits, from 000001; the newest proof counts.
+<n> is a number of six digits, from 000001; the newest proof counts. Plans, tasks and events:
+see `build_plan` and `events`.
 """
 
 from enum import StrEnum

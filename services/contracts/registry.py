@@ -1,4 +1,4 @@
-"""The registry: masters, model versions, engines, proofs and build records in one store.
+"""The registry: models, engines, proofs, build plans and records, and events in one store.
 
 All that other parts do with the store. Whatever is listed here is whole: a document is
 created only after everything that it names, and never changes afterwards.
@@ -8,12 +8,14 @@ from pathlib import Path
 
 from services.contracts.cache import FileCache
 from services.contracts.manifest import BlobRef, MasterRecord, PublishedEngine
+from services.contracts.registry_builds import BuildRegistry
 from services.contracts.registry_engines import EngineRegistry
+from services.contracts.registry_events import EventRegistry
 from services.contracts.registry_models import ModelRegistry
 from services.contracts.store import ArtifactStore
 
 
-class Registry(ModelRegistry, EngineRegistry):
+class Registry(ModelRegistry, EngineRegistry, BuildRegistry, EventRegistry):
     """Everything published, and its files on this disk; safe to share between threads."""
 
     def __init__(self, store: ArtifactStore, cache_dir: Path) -> None:

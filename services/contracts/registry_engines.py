@@ -63,9 +63,8 @@ class EngineRegistry(RecordKeeper):
         An engine that this version of Smelt cannot read is left out with a warning: a newer
         compiler must not stop the fleet.
         """
-        keys = self._records.keys(_ENGINES)
         found: list[PublishedEngine] = []
-        for digest in _engine_digests(keys):
+        for digest, keys in _keys_by_engine(self._records.keys(_ENGINES)).items():
             try:
                 engine = self._engine(digest, keys)
             except StoreError as error:
@@ -114,6 +113,16 @@ class EngineRegistry(RecordKeeper):
             manifest=self._records.read(manifest_key, EngineManifest),
             proof=self._records.read(numbered_key(proofs, numbers[-1]), Proof),
         )
+
+
+def _keys_by_engine(keys: list[str]) -> dict[str, list[str]]:
+    """Keys of each published engine; half-published ones have none yet."""
+    by_digest: dict[str, list[str]] = {digest: [] for digest in _engine_digests(keys)}
+    for key in keys:
+        digest = key.removeprefix(_ENGINES).partition("/")[0]
+        if digest in by_digest:
+            by_digest[digest].append(key)
+    return by_digest
 
 
 def _engine_digests(keys: list[str]) -> list[str]:

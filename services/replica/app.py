@@ -7,6 +7,7 @@ from ray import serve
 
 from services.contracts.errors import InvalidRequestError
 from services.contracts.hardware import Generation, Platform
+from services.contracts.node_class import GENERATION_LABEL
 from services.replica.deployment import ReplicaDeployment
 from services.replica.settings import ReplicaSettings
 
@@ -25,15 +26,16 @@ _MALLOC = {
     "MALLOC_TRIM_THRESHOLD_": "1073741824",
     "MALLOC_TOP_PAD_": "67108864",
 }
-_OWN_ARGS = ("num_replicas", "num_gpus")
+_OWN_ARGS = ("num_replicas", "num_gpus", "generation")
 
 
 def application(args: dict[str, Any]) -> serve.Application:
     """The application that serves one model version.
 
     Args:
-        args: fields of ReplicaSettings by name, and `num_replicas` (1) and `num_gpus` (1 where
-            the cluster has GPUs and the generation is not a CPU's).
+        args: fields of ReplicaSettings by name, and `num_replicas` (1), `generation` (only on
+            nodes labelled so; "" anywhere) and `num_gpus` (1 where the cluster has GPUs and the
+            generation is not a CPU's).
 
     Raises:
         InvalidRequestError: a field is unknown or has a wrong value.
@@ -44,13 +46,15 @@ def application(args: dict[str, Any]) -> serve.Application:
     except ValueError as error:
         raise InvalidRequestError(f"replica settings: {error}") from error
     num_threads = settings.num_threads or os.cpu_count() or 1
+    generation = str(args.get("generation", ""))
     deployment = serve.deployment(
         ReplicaDeployment,
         name="replica",
         num_replicas=int(args.get("num_replicas", 1)),
         ray_actor_options={
             "num_cpus": _NUM_CPUS,
-            "num_gpus": args.get("num_gpus", _default_num_gpus(settings)),
+            "num_gpus": args.get("num_gpus", _default_num_gpus(settings, generation)),
+            "label_selector": {GENERATION_LABEL: generation} if generation else {},
             # Ray would set OMP_NUM_THREADS to the CPUs asked for, which are a token here.
             "runtime_env": {"env_vars": {**_MALLOC, "OMP_NUM_THREADS": str(num_threads)}},
         },
@@ -65,10 +69,10 @@ def application(args: dict[str, Any]) -> serve.Application:
     return deployment.bind(settings.model_dump(mode="json"))
 
 
-def _default_num_gpus(settings: ReplicaSettings) -> float:
+def _default_num_gpus(settings: ReplicaSettings, generation: str) -> float:
     import ray
 
-    override = settings.generation_override
+    override = settings.generation_override or generation
     if override and Generation.parse(override).platform is Platform.CPU:
         return 0
     has_gpu = ray.is_initialized() and ray.cluster_resources().get("GPU", 0) >= 1

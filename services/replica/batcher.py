@@ -2,7 +2,8 @@
 
 It is work-conserving: when the engine frees, whatever waits and fits runs at once; only an
 idle engine may be told to linger for companions. Joining, running and splitting happen on
-the engine's own thread, so the event loop keeps taking requests meanwhile.
+the engine's own thread, so the event loop keeps taking requests meanwhile; only engines that
+are quicker than a change of threads run on the loop.
 """
 
 import asyncio
@@ -12,6 +13,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
 
 from services.contracts.errors import DeadlineExceededError, NotReadyError, OverloadedError
 from services.contracts.recipe import Batching
@@ -27,14 +30,20 @@ logger = logging.getLogger(__name__)
 DEFAULT_MAX_ROWS = 32
 Outputs = dict[str, Array]
 Clock = Callable[[], float]
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(eq=False, slots=True)
 class _Waiting:
-    """A call in the queue; times are of the batcher's clock, in seconds."""
+    """A call in the queue; times are of the batcher's clock, in seconds.
+
+    Attributes:
+        finish: makes the answer of the call's outputs.
+    """
 
     call: InferCall
-    answer: asyncio.Future[Outputs]
+    finish: Callable[[Outputs], Any]
+    answer: asyncio.Future[Any]
     arrived_s: float
     deadline_s: float | None
 
@@ -120,32 +129,43 @@ class Batcher:
                 f"at most {self._max_queue} may; retry, or raise max_queue in the recipe"
             )
 
-    async def submit(self, call: InferCall, deadline_s: float | None = None) -> Outputs:
-        """Queue a call and wait for its outputs; cancelling drops it from the queue.
+    def submit(
+        self,
+        call: InferCall,
+        finish: Callable[[Outputs], _Answer],
+        deadline_s: float | None = None,
+    ) -> asyncio.Future[_Answer]:
+        """Queue a call; cancelling the future drops it from the queue.
+
+        A future and no coroutine, as a task for each call would cost more than queueing it.
 
         Args:
             call: what to run.
+            finish: makes the answer of the call's outputs; what it raises is the answer too.
             deadline_s: time on the batcher's clock after which nobody wants the answer.
 
         Raises:
             OverloadedError: the queue is full.
-            DeadlineExceededError: the deadline passed before a batch took the call.
             NotReadyError: the replica is draining.
+
+        The future raises:
+            DeadlineExceededError: the deadline passed before a batch took the call.
             EngineError: the engine failed on this call's batch.
         """
         self.admit()
-        answer: asyncio.Future[Outputs] = asyncio.get_running_loop().create_future()
-        waiting = _Waiting(call, answer, self._clock(), deadline_s)
+        answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
+        waiting = _Waiting(call, finish, answer, self._clock(), deadline_s)
+        answer.add_done_callback(partial(self._forget_cancelled, waiting))
         self._queue.append(waiting)
         self._idle.clear()
         self._arrived.set()
-        try:
-            return await answer
-        except asyncio.CancelledError:
+        return answer
+
+    def _forget_cancelled(self, waiting: _Waiting, answer: asyncio.Future[Any]) -> None:
+        if answer.cancelled():
             with suppress(ValueError):  # a batch may have taken it already
                 self._queue.remove(waiting)
             self._note_if_idle()
-            raise
 
     async def drain(self) -> None:
         """Refuse new calls and wait until every accepted one is answered."""
@@ -170,6 +190,9 @@ class Batcher:
                 self._arrived.clear()
                 await self._arrived.wait()
                 await self._linger()
+            if self._worker.seat.is_brief:
+                # Such a batch runs in this turn of the loop: let what has come join it first.
+                await asyncio.sleep(0)
             async with self.between_batches:
                 batch = self._take_batch()
                 if batch:
@@ -253,8 +276,7 @@ class Batcher:
                 _fail(waiting, error)
         else:
             for waiting, part in zip(batch, parts, strict=True):
-                if not waiting.answer.done():
-                    waiting.answer.set_result(part)
+                _finish(waiting, part)
         finally:
             self._num_running = 0
         self._report(batch, began_s, times)
@@ -274,6 +296,15 @@ class Batcher:
     def _note_if_idle(self) -> None:
         if not self._queue and not self._num_running:
             self._idle.set()
+
+
+def _finish(waiting: _Waiting, outputs: Outputs) -> None:
+    if waiting.answer.done():
+        return
+    try:
+        waiting.answer.set_result(waiting.finish(outputs))
+    except Exception as error:
+        waiting.answer.set_exception(error)
 
 
 def _fail(waiting: _Waiting, error: Exception) -> None:

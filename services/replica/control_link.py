@@ -55,7 +55,7 @@ class ControlLink:
         self._on_engines_changed = on_engines_changed
         self._on_drain = on_drain
         self._changed = asyncio.Event()
-        self._is_closing = False
+        self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -78,7 +78,7 @@ class ControlLink:
         while: cancelling at once could drop that report on its way.
         """
         if self._task:
-            self._is_closing = True
+            self._closing.set()
             self._changed.set()
             await asyncio.wait([self._task], timeout=_FAREWELL_S)
             self._task.cancel()
@@ -87,13 +87,13 @@ class ControlLink:
 
     async def _run(self) -> None:
         loop, delay_s = asyncio.get_running_loop(), _FIRST_DELAY_S
-        while not self._is_closing:
+        while not self._closing.is_set():
             began_s = loop.time()
             try:
                 async with grpc.aio.insecure_channel(self._address, _CHANNEL_OPTIONS) as channel:
                     async for command in FleetControlStub(channel).Attach(self._reports()):
                         self._obey(command)
-                if self._is_closing:
+                if self._closing.is_set():
                     return
                 logger.info("controller %s closed the line; attaching again", self._address)
             except grpc.aio.AioRpcError as error:
@@ -109,7 +109,7 @@ class ControlLink:
     async def _reports(self) -> AsyncIterator[pb.ReplicaReport]:
         while True:
             self._changed.clear()
-            is_last = self._is_closing
+            is_last = self._closing.is_set()
             yield self._report()
             if is_last:
                 return

@@ -1,15 +1,17 @@
 """The data port of a replica: frames in, an async handler, frames out.
 
-Listens on any number of TCP and unix addresses. Each request runs in a task of its own, so
-answers leave in the order they are ready. A request ends without an answer when the gateway
-cancels it or its connection is lost; its handler then sees CancelledError.
+Listens on any number of TCP and unix addresses. Answers leave in the order they are ready. A
+request ends without an answer when the gateway cancels it or its connection is lost; its
+handler's future is then cancelled.
 """
 
 import asyncio
 import hmac
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from services.contracts.errors import (
     EngineError,
@@ -36,8 +38,9 @@ _CLOSE_TIMEOUT_S = 1.0
 # How long a peer may hold a connection without a HELLO.
 _HELLO_TIMEOUT_S = 10.0
 
-InferHandler = Callable[[InferFrame], Awaitable[bytes]]
-StatisticsHandler = Callable[[], Awaitable[bytes]]
+# A coroutine runs as a task of its own; a future costs less.
+InferHandler = Callable[[InferFrame], Coroutine[Any, Any, bytes] | asyncio.Future[bytes]]
+StatisticsHandler = Callable[[], Coroutine[Any, Any, bytes]]
 
 
 class DataServer:
@@ -100,9 +103,9 @@ class DataServer:
         self.is_draining = True
         for server in self._servers:
             server.close()
-        tasks = [task for c in self._connections for task in c.tasks.values()]
-        if tasks and grace_s > 0:
-            await asyncio.wait(tasks, timeout=grace_s)
+        answers = [answer for c in self._connections for answer in c.answers.values()]
+        if answers and grace_s > 0:
+            await asyncio.wait(answers, timeout=grace_s)
         gone = [connection.gone for connection in self._connections]
         for connection in list(self._connections):
             connection.close()
@@ -123,13 +126,13 @@ class GatewayConnection(FrameProtocol):
     """The replica's end of one gateway's connection.
 
     Attributes:
-        tasks: the requests in flight, by the gateway's id.
+        answers: the requests in flight, by the gateway's id.
         gone: done when the connection is.
     """
 
     def __init__(self, server: DataServer, register: set["GatewayConnection"]) -> None:
         super().__init__(token=NO_TOKEN, max_payload_bytes=server.max_payload_bytes)
-        self.tasks: dict[int, asyncio.Task[None]] = {}
+        self.answers: dict[int, asyncio.Future[bytes]] = {}
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._server, self._register = server, register
         register.add(self)
@@ -160,8 +163,8 @@ class GatewayConnection(FrameProtocol):
             case Kind.INFER | Kind.STATISTICS:
                 self._start(frame)
             case Kind.CANCEL:
-                if task := self.tasks.get(frame.request_id):
-                    task.cancel()
+                if answer := self.answers.get(frame.request_id):
+                    answer.cancel()
             case Kind.PING:
                 self.send(Kind.PONG, frame.request_id)
             case _:
@@ -169,37 +172,44 @@ class GatewayConnection(FrameProtocol):
 
     def _start(self, frame: Frame) -> None:
         request_id = frame.request_id
-        if request_id in self.tasks or request_id == CONNECTION_ID:
+        if request_id in self.answers or request_id == CONNECTION_ID:
             raise InvalidRequestError(f"data port: request id {request_id} is in use")
-        task = asyncio.get_running_loop().create_task(self._run(frame))
-        self.tasks[request_id] = task
-        # Not in the task itself: one that is cancelled before its first step never runs.
-        task.add_done_callback(lambda _: self.tasks.pop(request_id))
-
-    async def _run(self, frame: Frame) -> None:
-        """Answers one request, whatever happens, unless it is cancelled."""
         try:
-            self.send(Kind.OK, frame.request_id, b"", await self._answer(frame))
-        except SmeltError as error:
-            self.send(Kind.ERROR, frame.request_id, *encode_error(error))
-        except Exception:
-            logger.exception("request %d failed without a reason of ours", frame.request_id)
-            failure = SmeltError("the replica failed; its log says why")
-            self.send(Kind.ERROR, frame.request_id, *encode_error(failure))
+            answer = asyncio.ensure_future(self._asked(frame))
+        except Exception as error:
+            self._send_failure(request_id, error)
+            return
+        self.answers[request_id] = answer
+        answer.add_done_callback(partial(self._ended, request_id))
 
-    async def _answer(self, frame: Frame) -> bytes:
+    def _asked(self, frame: Frame) -> Coroutine[Any, Any, bytes] | asyncio.Future[bytes]:
         if frame.kind is Kind.STATISTICS:
-            return await self._server.statistics()
+            return self._server.statistics()
         if self._server.is_draining:
             raise NotReadyError("this replica is draining; send the request to another one")
-        answer = await self._server.infer(decode_infer(frame))
-        if len(answer) > MAX_PAYLOAD_BYTES:
+        return self._server.infer(decode_infer(frame))
+
+    def _ended(self, request_id: int, answer: asyncio.Future[bytes]) -> None:
+        """Sends what became of a request, unless it was cancelled."""
+        del self.answers[request_id]
+        if answer.cancelled():
+            return
+        if error := answer.exception():
+            self._send_failure(request_id, error)
+        elif len(answer.result()) > MAX_PAYLOAD_BYTES:
             # The gateway would have to close the connection, and with it fail everyone else.
-            raise EngineError(
-                f"the answer has {len(answer)} bytes, at most {MAX_PAYLOAD_BYTES} fit a message; "
-                "ask for less at once"
+            found = f"the answer has {len(answer.result())} bytes, at most {MAX_PAYLOAD_BYTES}"
+            self._send_failure(
+                request_id, EngineError(f"{found} fit a message; ask for less at once")
             )
-        return answer
+        else:
+            self.send(Kind.OK, request_id, b"", answer.result())
+
+    def _send_failure(self, request_id: int, error: BaseException) -> None:
+        if not isinstance(error, SmeltError):
+            logger.error("request %d failed without a reason of ours", request_id, exc_info=error)
+            error = SmeltError("the replica failed; its log says why")
+        self.send(Kind.ERROR, request_id, *encode_error(error))
 
     def pause_writing(self) -> None:
         """A gateway that does not read answers may not send requests either."""
@@ -219,7 +229,7 @@ class GatewayConnection(FrameProtocol):
             logger.info("gateway connection lost: %s", error)
         self._register.discard(self)
         self._hello_timer.cancel()
-        for task in list(self.tasks.values()):
-            task.cancel()
+        for answer in list(self.answers.values()):
+            answer.cancel()
         if not self.gone.done():
             self.gone.set_result(None)

@@ -7,11 +7,20 @@ that knows Ray is `app`.
 from typing import Any
 
 from services.contracts.interpreter import tune_for_serving
+from services.contracts.node_class import SIMULATED_LABEL
 from services.replica.server import ReplicaServer
 from services.replica.settings import ReplicaSettings
 from services.telemetry.catalog import REPLICA_METRICS
 from services.telemetry.logs import configure_logging
 from services.telemetry.ray_recorder import RayRecorder
+
+
+def _as_simulated_here(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings, for the generation that this node's label asks to simulate, if any."""
+    import ray
+
+    simulated = ray.get_runtime_context().get_node_labels().get(SIMULATED_LABEL, "")
+    return settings | ({"generation_override": simulated} if simulated else {})
 
 
 class ReplicaDeployment:
@@ -24,7 +33,7 @@ class ReplicaDeployment:
         configure_logging("replica")
         context = serve.get_replica_context()
         self._server = ReplicaServer(
-            ReplicaSettings(**settings),
+            ReplicaSettings(**_as_simulated_here(settings)),
             RayRecorder(REPLICA_METRICS),
             replica_id=context.replica_id.to_full_id_str(),
         )

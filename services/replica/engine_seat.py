@@ -55,11 +55,21 @@ class EngineSeat:
 
     Attributes:
         buckets: the shapes that it was built for; empty for any.
+        is_brief: it runs on the event loop's thread, not on its own; see BRIEF_RUN_S.
     """
 
     engine: RunningEngine
     buckets: tuple[Bucket, ...]
     thread: EngineThread
+    is_brief: bool = False
+
+    async def call(
+        self, function: Callable[_Args, _Result], *args: _Args.args, **kwargs: _Args.kwargs
+    ) -> _Result:
+        """Run a function where this engine runs, after what runs there now."""
+        if self.is_brief:
+            return function(*args, **kwargs)
+        return await self.thread.call(function, *args, **kwargs)
 
     async def close(self) -> None:
         """Close the engine and end its thread."""

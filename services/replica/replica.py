@@ -10,10 +10,13 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 
 from services.contracts.errors import EngineError, NotReadyError
 from services.contracts.hardware import DeviceFacts
 from services.contracts.manifest import ModelVersion
+from services.contracts.selection import FallbackReason
 from services.pb import fleet_v1_pb2 as fleet
 from services.replica.batcher import Batcher, BatchReport
 from services.replica.codec import call_from_request, response_from_outputs
@@ -25,6 +28,7 @@ from services.replica.loaded_engine import LoadedEngine
 from services.replica.replica_metrics import ReplicaMetrics
 from services.replica.samples import edge_sizes, sample_inputs
 from services.replica.signature import Signature
+from services.replica.standby import SeatedEngine, Standby
 from services.replica.statistics import Statistics
 from services.telemetry.recorder import Recorder
 
@@ -49,6 +53,7 @@ class Replica:
         recorder: Recorder,
         *,
         on_change: Callable[[], None] = lambda: None,
+        standby_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Compose the parts; `load` makes them serve.
@@ -59,6 +64,7 @@ class Replica:
             host: loads engines.
             recorder: metrics.
             on_change: called when `state` or `loaded` differ from before.
+            standby_s: how long an engine that was replaced stays loaded, to be returned to.
             clock: monotonic seconds; deadlines are on it.
         """
         self.signature = Signature.from_model(model)
@@ -72,6 +78,7 @@ class Replica:
         self._clock = clock
         self._worker: EngineWorker | None = None
         self._batcher: Batcher | None = None
+        self._standby = Standby(standby_s)
         self._swap_lock = asyncio.Lock()
         self._load_taken_s, self._load_taken_busy_s = clock(), 0.0
 
@@ -92,6 +99,12 @@ class Replica:
         self._load_taken_s, self._load_taken_busy_s = now_s, busy_s
         return {"unanswered": float(self.num_unanswered), "busy": min(max(busy, 0.0), 1.0)}
 
+    def show_now(self) -> None:
+        """Record what is true at this moment; call it at intervals."""
+        num_waiting = self._batcher.num_waiting if self._batcher else 0
+        max_waiting = self._model.recipe.batching.max_queue
+        self._metrics.show_now(num_waiting, max_waiting, self._device.generation)
+
     async def load(self) -> None:
         """Choose, load and warm an engine; the replica can serve afterwards.
 
@@ -100,7 +113,9 @@ class Replica:
         """
         thread = EngineThread()
         loaded = await thread.call_or_end(self._host.load)
-        self._worker = EngineWorker(_seat(loaded, thread), clock=self._clock)
+        self._worker = EngineWorker(
+            _seat(loaded, thread), self._standby, on_return=self._returned, clock=self._clock
+        )
         self._batcher = Batcher(
             self._worker,
             self._rules,
@@ -111,8 +126,12 @@ class Replica:
         self._batcher.start()
         self._take_over(loaded)
 
-    async def infer(self, payload: bytes | bytearray, deadline_s: float | None = None) -> bytes:
+    def infer(
+        self, payload: bytes | bytearray, deadline_s: float | None = None
+    ) -> asyncio.Future[bytes]:
         """Answer a serialised ModelInferRequest with a serialised ModelInferResponse.
+
+        Cancel the future when nobody wants the answer any more.
 
         Args:
             payload: the request's bytes, untouched.
@@ -124,11 +143,11 @@ class Replica:
         """
         began_s = self._clock()
         try:
-            answer = await self._answer(payload, deadline_s, began_s)
+            answer = self._answer(payload, deadline_s, began_s)
         except Exception:
             self.statistics.record_failure(self._clock() - began_s)
             raise
-        self.statistics.record_success(self._clock() - began_s)
+        answer.add_done_callback(partial(self._count_answer, began_s))
         return answer
 
     async def swap_if_better(self) -> bool:
@@ -137,10 +156,14 @@ class Replica:
         Returns whether the engine changed. Requests are served all the while.
         """
         async with self._swap_lock:
-            worker, batcher, current = self._worker, self._batcher, self.loaded
-            if worker is None or batcher is None or current is None:
+            worker, batcher = self._worker, self._batcher
+            if worker is None or batcher is None or self.loaded is None:
                 return False
-            thread = EngineThread()
+            if not await asyncio.to_thread(self._host.has_other_than, self.loaded.digest):
+                return False
+            # Three engines at once may be more than a device holds.
+            await self._standby.drop()
+            thread, current = EngineThread(), self.loaded
             new = await thread.call_or_end(self._host.load_other_than, current.digest)
             if new is None:
                 thread.end()
@@ -148,7 +171,7 @@ class Replica:
             async with batcher.between_batches:
                 old = worker.replace(_seat(new, thread))
                 self._take_over(new)
-            await old.close()
+                self._standby.keep(SeatedEngine(loaded=current, seat=old))
         return True
 
     def set_state(self, state: fleet.ReplicaState) -> None:
@@ -168,10 +191,11 @@ class Replica:
         self._batcher = self._worker = None
         if batcher:
             await batcher.close()
-        if worker:
-            # An engine that hangs cannot be closed; the process's end releases it.
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+        # An engine that hangs cannot be closed; the process's end releases it.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await self._standby.drop()
+                if worker:
                     await worker.seat.close()
 
     async def check_health(self) -> None:
@@ -189,9 +213,9 @@ class Replica:
             smallest = edge_sizes(specs, worker.seat.buckets)[0]
             await worker.prove(sample_inputs(specs, recipe.inputs, smallest))
 
-    async def _answer(
+    def _answer(
         self, payload: bytes | bytearray, deadline_s: float | None, began_s: float
-    ) -> bytes:
+    ) -> asyncio.Future[bytes]:
         if self._batcher is None:
             raise NotReadyError(f"model '{self.signature.name}' is loading or was stopped here")
         self._batcher.admit()
@@ -199,13 +223,37 @@ class Replica:
         if call.timeout_s is not None:
             own_s = began_s + call.timeout_s
             deadline_s = own_s if deadline_s is None else min(deadline_s, own_s)
-        outputs = await self._batcher.submit(call, deadline_s)
-        return response_from_outputs(call, outputs, self.signature)
+        finish = partial(response_from_outputs, call, signature=self.signature)
+        return self._batcher.submit(call, finish, deadline_s)
+
+    def _count_answer(self, began_s: float, answer: asyncio.Future[bytes]) -> None:
+        if answer.cancelled():
+            return
+        duration_s = self._clock() - began_s
+        if answer.exception() is None:
+            self.statistics.record_success(duration_s)
+        else:
+            self.statistics.record_failure(duration_s)
 
     def _take_over(self, loaded: LoadedEngine) -> None:
         self.loaded = loaded
         self._metrics.engine_changed(loaded, self._device.generation)
         self._on_change()
+
+    def _returned(self, engine: SeatedEngine, bad_seat: EngineSeat, words: str) -> None:
+        """The engine before serves again, as the present one failed in service."""
+        bad = self.loaded
+        assert bad is not None, "a worker runs only after an engine was loaded"
+        logger.error("engine %s failed in service, the one before it serves again: %s",
+                     bad.digest or bad.kind, words)  # fmt: skip
+        if bad.digest:
+            self._host.mark_failed(bad.digest, f"failed in service: {words}")
+        self._standby.close_soon(bad_seat)
+        detail = f"returned to, as engine {bad.digest[:12] or bad.kind} failed in service: {words}"
+        is_fallback = engine.loaded.fallback_reason is not None
+        reason = FallbackReason.LOAD_FAILED if is_fallback else None
+        self._metrics.engine_returned(bad, self._device.generation)
+        self._take_over(replace(engine.loaded, detail=detail, fallback_reason=reason))
 
     def _record_batch(self, report: BatchReport) -> None:
         self.statistics.record_batch(report)
@@ -213,4 +261,6 @@ class Replica:
 
 
 def _seat(loaded: LoadedEngine, thread: EngineThread) -> EngineSeat:
-    return EngineSeat(engine=loaded.engine, buckets=loaded.buckets, thread=thread)
+    return EngineSeat(
+        engine=loaded.engine, buckets=loaded.buckets, thread=thread, is_brief=loaded.is_brief
+    )

@@ -33,20 +33,39 @@ class ReplicaMetrics:
                 catalog.FALLBACKS, 1, generation=generation, reason=reason, **self._labels
             )
 
+    def engine_returned(self, bad: LoadedEngine, generation: str) -> None:
+        """An engine failed in service, and the one before it serves again."""
+        self._recorder.count(
+            catalog.ENGINE_RETURNS, 1, generation=generation, kind=bad.kind, **self._labels
+        )
+
     def record_batch(self, report: BatchReport) -> None:
         """Add one run of the engine."""
         record, labels = self._recorder, self._labels
-        record.observe(catalog.BATCH_SIZE, sum(report.rows), **labels)
+        num_rows = sum(report.rows)
+        record.observe(catalog.BATCH_SIZE, num_rows, **labels)
+        record.count(catalog.ROWS, num_rows, **labels)
         for queued_s in report.queued_s:
             record.observe(catalog.QUEUE_DURATION, queued_s, **labels)
         if report.times and self._in_use:
-            record.observe(
-                catalog.COMPUTE_DURATION,
-                report.times.compute_infer_s,
-                generation=self._in_use.generation,
-                kind=self._in_use.kind,
-                **labels,
-            )
+            compute_s = report.times.compute_infer_s
+            of_engine = labels | {
+                "generation": self._in_use.generation,
+                "kind": self._in_use.kind,
+            }
+            record.observe(catalog.COMPUTE_DURATION, compute_s, **of_engine)
+            record.count(catalog.ENGINE_BUSY, compute_s, **of_engine)
+
+    def show_now(self, num_waiting: int, max_waiting: int, generation: str) -> None:
+        """Say how full the queue is, and again which engine is in use.
+
+        Ray drops a gauge that is not set anew within two of its export periods.
+        """
+        if self._in_use:
+            self._set_in_use(self._in_use, 1)
+        labels = self._labels | {"generation": generation}
+        self._recorder.set(catalog.QUEUE_REQUESTS, num_waiting, **labels)
+        self._recorder.set(catalog.QUEUE_LIMIT, max_waiting, **labels)
 
     def _set_in_use(self, loaded: LoadedEngine, value: float) -> None:
         self._recorder.set(

@@ -39,6 +39,7 @@ from services.replica.fallback import CompiledFallback
 from services.replica.replica import Replica
 from services.replica.reports import report_from_replica
 from services.replica.settings import ReplicaSettings
+from services.telemetry.measured_store import MeasuredStore
 from services.telemetry.recorder import Recorder
 
 logger = logging.getLogger(__name__)
@@ -50,6 +51,8 @@ _DRAIN_TIMEOUT_S = 30.0
 _KNOCK_TIMEOUT_S = 2.0
 # News of engines may be lost while the control line is down; looking is one listing.
 _RESELECT_PERIOD_S = 60.0
+# Twice in the shortest period at which Ray exports.
+_SHOW_PERIOD_S = 0.5
 _WILDCARD_HOSTS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
 
 
@@ -95,7 +98,14 @@ class ReplicaServer:
             InvalidRequestError: an address cannot be had.
         """
         model, device, host = await asyncio.to_thread(self._open)
-        self._replica = Replica(model, device, host, self._recorder, on_change=self._report_changed)
+        self._replica = Replica(
+            model,
+            device,
+            host,
+            self._recorder,
+            on_change=self._report_changed,
+            standby_s=self._settings.standby_s,
+        )
         try:
             self._attach(model, device)
             await self._replica.load()
@@ -105,6 +115,7 @@ class ReplicaServer:
             raise
         self._replica.set_state(fleet.REPLICA_STATE_READY)
         self._spawn(self._reselect())
+        self._spawn(self._show_state())
         logger.info("replica %s is ready at %s", self.replica_id, ", ".join(self.addresses))
 
     async def stop(self, grace_s: float = _DRAIN_TIMEOUT_S) -> None:
@@ -146,7 +157,8 @@ class ReplicaServer:
 
     def _open(self) -> tuple[ModelVersion, DeviceFacts, EngineHost]:
         settings = self._settings
-        registry = Registry(open_store(settings.store_url), settings.cache_dir)
+        store = MeasuredStore(open_store(settings.store_url), self._recorder)
+        registry = Registry(store, settings.cache_dir)
         model = registry.model_version(settings.model, settings.version or None)
         device = probe_device(override=settings.generation_override or None)
         fallback = CompiledFallback(
@@ -189,9 +201,9 @@ class ReplicaServer:
         for address in (f"unix:{folder.absolute() / name}", f"{self._settings.host}:0"):
             self.addresses.append(_dialable(await self._data.listen(address)))
 
-    async def _infer(self, frame: InferFrame) -> bytes:
+    def _infer(self, frame: InferFrame) -> asyncio.Future[bytes]:
         deadline_s = None if frame.deadline_s is None else time.monotonic() + frame.deadline_s
-        return await self.replica.infer(frame.request, deadline_s)
+        return self.replica.infer(frame.request, deadline_s)
 
     async def _statistics(self) -> bytes:
         return self.replica.statistics.message().SerializeToString()
@@ -218,6 +230,12 @@ class ReplicaServer:
                 await self.replica.swap_if_better()
             except Exception:
                 logger.exception("another engine could not be taken; the present one serves on")
+
+    async def _show_state(self) -> None:
+        """Set gauges at intervals: an engine that hangs completes nothing to count."""
+        while True:
+            self.replica.show_now()
+            await asyncio.sleep(_SHOW_PERIOD_S)
 
     async def _drain_on_command(self) -> None:
         await self._drain(_DRAIN_TIMEOUT_S)

@@ -20,6 +20,8 @@ class ReplicaSettings(BaseSettings):
         host: interface of the TCP data port; loopback unless gateways run elsewhere.
         generation_override: a generation to report in place of the detected one.
         num_threads: threads of a CPU engine; 0 leaves it to the library.
+        standby_s: how long an engine that was replaced stays loaded without being needed, to be
+            returned to at once when the new one fails; 0 where memory is short.
         fallback_timeout_s: longest wait for the compiler's export of the master's graph.
         ready_fd: inherited pipe that gets one JSON line once it serves; -1 for none.
     """
@@ -35,5 +37,6 @@ class ReplicaSettings(BaseSettings):
     host: str = "127.0.0.1"
     generation_override: str = ""
     num_threads: int = Field(default=0, ge=0)
+    standby_s: float = Field(default=300.0, ge=0)
     fallback_timeout_s: float = Field(default=900.0, gt=0)
     ready_fd: int = -1

@@ -80,12 +80,23 @@ REPLICAS_READY = Metric(
     help="Replicas that the gateway may send requests to.",
     labels=("model", "version", "generation"),
 )
+CONTROLLER_CONNECTED = Metric(
+    name="smelt_controller_connected",
+    kind=MetricKind.GAUGE,
+    help="1 while the gateway hears its controller; without it, it keeps the last known fleet.",
+)
 BATCH_SIZE = Metric(
     name="smelt_batch_size",
     kind=MetricKind.HISTOGRAM,
     help="Rows in each batch that an engine ran.",
     labels=("model", "version"),
     buckets=BATCH_BUCKETS,
+)
+ROWS = Metric(
+    name="smelt_rows_total",
+    kind=MetricKind.COUNTER,
+    help="Rows that engines ran; requests bring one or more.",
+    labels=("model", "version"),
 )
 QUEUE_DURATION = Metric(
     name="smelt_queue_duration_seconds",
@@ -95,6 +106,18 @@ QUEUE_DURATION = Metric(
     labels=("model", "version"),
     buckets=INFERENCE_BUCKETS_S,
 )
+QUEUE_REQUESTS = Metric(
+    name="smelt_queue_requests",
+    kind=MetricKind.GAUGE,
+    help="Requests that wait in a replica now.",
+    labels=("model", "version", "generation"),
+)
+QUEUE_LIMIT = Metric(
+    name="smelt_queue_limit",
+    kind=MetricKind.GAUGE,
+    help="Requests that may wait in a replica before it refuses more.",
+    labels=("model", "version", "generation"),
+)
 COMPUTE_DURATION = Metric(
     name="smelt_compute_duration_seconds",
     kind=MetricKind.HISTOGRAM,
@@ -102,6 +125,13 @@ COMPUTE_DURATION = Metric(
     unit="seconds",
     labels=("model", "version", "generation", "kind"),
     buckets=INFERENCE_BUCKETS_S,
+)
+ENGINE_BUSY = Metric(
+    name="smelt_engine_busy_seconds_total",
+    kind=MetricKind.COUNTER,
+    help="Time for which an engine ran.",
+    unit="seconds",
+    labels=("model", "version", "generation", "kind"),
 )
 ENGINE_IN_USE = Metric(
     name="smelt_engine_in_use",
@@ -114,6 +144,12 @@ FALLBACKS = Metric(
     kind=MetricKind.COUNTER,
     help="Times a replica chose the fallback, by reason.",
     labels=("model", "version", "generation", "reason"),
+)
+ENGINE_RETURNS = Metric(
+    name="smelt_engine_returns_total",
+    kind=MetricKind.COUNTER,
+    help="Times an engine failed in service and the one before it served again.",
+    labels=("model", "version", "generation", "kind"),
 )
 ENGINE_LOAD_DURATION = Metric(
     name="smelt_engine_load_duration_seconds",
@@ -151,12 +187,71 @@ PROOF_DURATION = Metric(
     labels=("generation", "kind", "precision"),
     buckets=BUILD_BUCKETS_S,
 )
+BUILD_STATE = Metric(
+    name="smelt_build_state",
+    kind=MetricKind.GAUGE,
+    help="1 for the outcome of the newest attempt to build an engine of a model, 0 for others.",
+    labels=("model", "version", "generation", "kind", "precision", "outcome"),
+)
+ENGINES = Metric(
+    name="smelt_engines",
+    kind=MetricKind.GAUGE,
+    help="Published engines of a model, by the outcome of their newest proof.",
+    labels=("model", "version", "generation", "kind", "outcome"),
+)
+REPLICAS_WANTED = Metric(
+    name="smelt_replicas_wanted",
+    kind=MetricKind.GAUGE,
+    help="Replicas that the controller wants to serve a model version.",
+    labels=("model", "version"),
+)
+REPLICAS_ATTACHED = Metric(
+    name="smelt_replicas_attached",
+    kind=MetricKind.GAUGE,
+    help="Replicas attached to the controller, by state and by the engine they serve with.",
+    labels=("model", "version", "generation", "kind", "state"),
+)
+BUILDS_RUNNING = Metric(
+    name="smelt_builds_running",
+    kind=MetricKind.GAUGE,
+    help="Build tasks that were launched and have not ended.",
+    labels=("model", "generation"),
+)
+KEYS_QUARANTINED = Metric(
+    name="smelt_keys_quarantined",
+    kind=MetricKind.GAUGE,
+    help="Planned engines that failed too often and are not tried any more.",
+    labels=("model", "generation"),
+)
+GENERATIONS_WITHOUT_ENGINE = Metric(
+    name="smelt_generation_without_engine",
+    kind=MetricKind.GAUGE,
+    help="1 while a generation has nodes and no proven engine of a model's newest version.",
+    labels=("model", "generation"),
+)
+STORE_REQUESTS = Metric(
+    name="smelt_store_requests_total",
+    kind=MetricKind.COUNTER,
+    help="Requests to the artifact store; an error is a fault of the store, not an absent key.",
+    labels=("operation", "outcome"),
+)
 
 GATEWAY_METRICS = (
     REQUESTS, REQUEST_DURATION, REQUESTS_IN_FLIGHT, REQUEST_RETRIES, REPLICAS_READY,
+    CONTROLLER_CONNECTED,
 )  # fmt: skip
 REPLICA_METRICS = (
-    BATCH_SIZE, QUEUE_DURATION, COMPUTE_DURATION, ENGINE_IN_USE, FALLBACKS, ENGINE_LOAD_DURATION,
+    BATCH_SIZE, ROWS, QUEUE_DURATION, QUEUE_REQUESTS, QUEUE_LIMIT, COMPUTE_DURATION, ENGINE_BUSY,
+    ENGINE_IN_USE, FALLBACKS, ENGINE_RETURNS, ENGINE_LOAD_DURATION, STORE_REQUESTS,
 )  # fmt: skip
+# What builds did stands in the store; the controller counts it there, so that figures of
+# compilers that live for seconds are not lost. A compiler's own endpoint is for one run by hand.
 COMPILER_METRICS = (BUILDS, BUILD_DURATION, PROOFS, PROOF_DURATION)
-ALL_METRICS = GATEWAY_METRICS + REPLICA_METRICS + COMPILER_METRICS
+BUILD_LOOP_METRICS = (BUILDS_RUNNING, KEYS_QUARANTINED, GENERATIONS_WITHOUT_ENGINE)
+CONTROLLER_METRICS = (
+    *COMPILER_METRICS, *BUILD_LOOP_METRICS, BUILD_STATE, ENGINES, REPLICAS_WANTED,
+    REPLICAS_ATTACHED, STORE_REQUESTS,
+)  # fmt: skip
+ALL_METRICS = tuple(
+    dict.fromkeys(GATEWAY_METRICS + REPLICA_METRICS + COMPILER_METRICS + CONTROLLER_METRICS)
+)

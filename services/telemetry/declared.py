@@ -19,7 +19,8 @@ class DeclaredMetrics:
             SmeltError: the metric was not declared, is of another kind, or the labels are
                 not exactly its own. A fault of the calling code, so never a request's fault.
         """
-        if self._by_name.get(metric.name) != metric:
+        known = self._by_name.get(metric.name)
+        if known is not metric and known != metric:
             raise SmeltError(
                 f"metric '{metric.name}' was not declared by this process; it records "
                 f"{', '.join(sorted(self._by_name)) or 'none'}: add it to the process's tuple "
@@ -27,7 +28,7 @@ class DeclaredMetrics:
             )
         if metric.kind is not kind:
             raise SmeltError(f"metric '{metric.name}' is a {metric.kind.value}, not a {kind.value}")
-        if set(labels) != set(metric.labels):
+        if labels.keys() != set(metric.labels):
             raise SmeltError(
                 f"metric '{metric.name}': expected labels {sorted(metric.labels)}, "
                 f"got {sorted(labels)}"

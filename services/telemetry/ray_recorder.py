@@ -2,6 +2,10 @@
 
 Ray's agent on the node exports them, so no replica opens a port. Inside a Serve replica,
 Serve adds the labels deployment, replica and application by itself.
+
+Of a histogram, Ray carries the counts of its buckets alone and makes up the sum from their
+middles: what needs a true sum or mean is a counter beside it. A gauge that is not set anew
+within two export periods is dropped.
 """
 
 from collections.abc import Iterable

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,6 @@ from tests.benchmarks.transport.fleet import MALLOC_ENV
 from tests.benchmarks.transport.report import FLOOR
 from tests.integration.fleet.local_fleet import LocalFleet, fleet_home
 from tests.integration.fleet.onnx_files import write_recipe
-from tests.integration.prometheus.server import free_port
 
 SMELT = "Smelt: gateway, replica"
 SERVE_DEFAULT = "Ray Serve gRPC proxy"
@@ -81,7 +81,7 @@ def start(
 
 @contextmanager
 def _started(role: str, env: Mapping[str, str]) -> Iterator[Servers]:
-    target = f"127.0.0.1:{free_port()}"
+    target = f"127.0.0.1:{_free_port()}"
     process = start(role, target, env=env)
     assert process.stdin is not None
     assert process.stdout is not None
@@ -112,6 +112,13 @@ def _smelt_pids(fleet: LocalFleet, payload: str) -> dict[str, list[int]]:
     (replica,) = fleet.replicas(payload)
     gateway = fleet.child("services.gateway").pid
     return {"gateway": [gateway], "replica": [replica["process_id"]]}
+
+
+def _free_port() -> int:
+    """A port that nobody had a moment ago: Serve's proxy cannot be told to take any."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
 
 
 def _cpu_s(pid: int) -> float:

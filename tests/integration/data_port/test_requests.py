@@ -137,7 +137,7 @@ async def test_a_request_cancelled_before_its_handler_starts_leaves_no_trace(por
     await connection.ping()
     assert await connection.infer(b"quick") == b"done"
     (gateway,) = port.server._connections
-    assert gateway.tasks == {}
+    assert gateway.answers == {}
 
 
 async def test_a_deadline_ends_the_request_on_both_sides(port) -> None:

@@ -38,7 +38,8 @@ class HeldEngine:
         self._engine, self._loop = worker.seat.engine, asyncio.get_running_loop()
         self.is_held = asyncio.Event()
         self.may_go = asyncio.Event()
-        worker.seat = replace(worker.seat, engine=self)
+        # Brief or not, a held one must not hold the event loop.
+        worker.seat = replace(worker.seat, engine=self, is_brief=False)
 
     def run(self, inputs: dict[str, Array]) -> dict[str, Array]:
         """Tell the test, wait for it, compute."""
@@ -97,7 +98,9 @@ async def test_statistics_are_the_protocols(shelf: Shelf, serving: Serving) -> N
         first = asyncio.create_task(connection.infer(request_of(ids_of(1, 2))))
         await held.is_held.wait()
         # Two more of other lengths wait together: they run as one batch of 5 rows.
-        more = [asyncio.create_task(server.replica.infer(request_of(ids_of(n, n)))) for n in (2, 3)]
+        more = [
+            asyncio.ensure_future(server.replica.infer(request_of(ids_of(n, n)))) for n in (2, 3)
+        ]
         await asyncio.sleep(0)
         held.may_go.set()
         await asyncio.gather(first, *more)
@@ -125,7 +128,7 @@ async def test_load_figures_are_of_the_time_since_the_last_look(
     server.replica.take_load()
     assert server.replica.take_load() == {"unanswered": 0.0, "busy": 0.0}
     held = HeldEngine(server)
-    running = asyncio.create_task(server.replica.infer(request_of(ids_of(1, 2))))
+    running = asyncio.ensure_future(server.replica.infer(request_of(ids_of(1, 2))))
     await held.is_held.wait()
     assert server.replica.take_load()["unanswered"] == 1
     held.may_go.set()
@@ -186,7 +189,7 @@ async def test_overload_while_the_engine_is_busy(shelf: Shelf, serving: Serving)
     async with connected(server.addresses[0], server.token) as connection:
         running = asyncio.create_task(connection.infer(request_of(ids_of(1, 2))))
         await held.is_held.wait()
-        waiting = asyncio.create_task(server.replica.infer(request_of(ids_of(1, 3))))
+        waiting = asyncio.ensure_future(server.replica.infer(request_of(ids_of(1, 3))))
         await asyncio.sleep(0)
         with pytest.raises(OverloadedError, match="maximum queue size") as refused:
             await connection.infer(request_of(ids_of(1, 4)))
@@ -204,12 +207,8 @@ async def test_a_deadline_that_passes_in_the_queue(shelf: Shelf, serving: Servin
     async with connected(server.addresses[0], server.token) as connection:
         running = asyncio.create_task(connection.infer(request_of(ids_of(1, 2))))
         await held.is_held.wait()
-        by_frame = asyncio.create_task(
-            server._infer(
-                InferFrame(
-                    model="toy", version="", request=request_of(ids_of(2, 2)), deadline_s=0.0
-                )
-            )
+        by_frame = server._infer(
+            InferFrame(model="toy", version="", request=request_of(ids_of(2, 2)), deadline_s=0.0)
         )
         with_timeout = pb.ModelInferRequest.FromString(request_of(ids_of(2, 2)))
         with_timeout.parameters["timeout"].int64_param = 1

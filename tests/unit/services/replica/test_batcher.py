@@ -119,10 +119,17 @@ def assert_own(call: InferCall, answer: Mapping[str, Array]) -> None:
         np.testing.assert_array_equal(answer[name], wanted)
 
 
+async def submit(
+    batcher: Batcher, call: InferCall, deadline_s: float | None = None
+) -> dict[str, Array]:
+    """Wait for a call's outputs."""
+    return await batcher.submit(call, dict, deadline_s)
+
+
 async def hold_engine(b: Bench) -> asyncio.Task[dict[str, Array]]:
     """Start a call that keeps the engine busy until `may_run` is set."""
     b.engine.may_run.clear()
-    held = asyncio.create_task(b.batcher.submit(text_call()))
+    held = asyncio.create_task(submit(b.batcher, text_call()))
     await asyncio.to_thread(b.engine.is_running.wait, 30)
     return held
 
@@ -130,7 +137,7 @@ async def hold_engine(b: Bench) -> asyncio.Task[dict[str, Array]]:
 async def queue(
     b: Bench, calls: list[InferCall], **options: float
 ) -> list[asyncio.Task[dict[str, Array]]]:
-    tasks = [asyncio.create_task(b.batcher.submit(call, **options)) for call in calls]
+    tasks = [asyncio.create_task(submit(b.batcher, call, **options)) for call in calls]
     await asyncio.sleep(0)
     return tasks
 
@@ -155,7 +162,7 @@ def test_every_request_gets_exactly_its_own_rows(
                 text_call(rows, length, first=97 * index, outputs=("pooled",) if short else None)
                 for index, (rows, length, short) in enumerate(shapes)
             ]
-            answers = await asyncio.gather(*(b.batcher.submit(call) for call in calls))
+            answers = await asyncio.gather(*(submit(b.batcher, call) for call in calls))
             for call, answer in zip(calls, answers, strict=True):
                 assert_own(call, answer)
             assert all(rows <= 8 and length <= 16 for rows, length in b.engine.ran)
@@ -176,20 +183,20 @@ async def test_what_waits_runs_as_soon_as_the_engine_frees() -> None:
 
 async def test_an_idle_engine_takes_a_lone_request_at_once() -> None:
     async with bench(text_model()) as b:
-        assert_own(text_call(), await b.batcher.submit(text_call()))
+        assert_own(text_call(), await submit(b.batcher, text_call()))
 
 
 async def test_an_idle_engine_lingers_only_until_the_batch_is_full() -> None:
     # One minute is longer than this test may take: only a full batch can end the wait.
     async with bench(text_model(max_batch=4, max_delay_ms=60_000)) as b:
         calls = [text_call(rows=2, first=10 * n) for n in range(2)]
-        await asyncio.gather(*(b.batcher.submit(call) for call in calls))
+        await asyncio.gather(*(submit(b.batcher, call) for call in calls))
         assert b.engine.ran == [(4, 2)]
 
 
 async def test_lingering_ends_by_itself() -> None:
     async with bench(text_model(max_delay_ms=1)) as b:
-        assert_own(text_call(), await b.batcher.submit(text_call()))
+        assert_own(text_call(), await submit(b.batcher, text_call()))
 
 
 async def test_other_lengths_are_padded_when_the_recipe_says_how() -> None:
@@ -240,10 +247,10 @@ async def test_a_full_queue_refuses_and_recovers() -> None:
         held = await hold_engine(b)
         waiting = await queue(b, [text_call(), text_call()])
         with pytest.raises(OverloadedError, match="2 requests wait in this replica, at most 2"):
-            await b.batcher.submit(text_call())
+            await submit(b.batcher, text_call())
         b.engine.may_run.set()
         await asyncio.gather(held, *waiting)
-        await b.batcher.submit(text_call())
+        await submit(b.batcher, text_call())
 
 
 async def test_expired_calls_make_room_in_a_full_queue() -> None:
@@ -324,7 +331,7 @@ async def test_draining_answers_what_was_accepted_and_refuses_more() -> None:
         drain = asyncio.create_task(b.batcher.drain())
         await asyncio.sleep(0)
         with pytest.raises(NotReadyError, match="draining"):
-            await b.batcher.submit(text_call())
+            await submit(b.batcher, text_call())
         assert not drain.done()
         b.engine.may_run.set()
         await drain
@@ -390,14 +397,14 @@ async def fail_until_suspect(b: Bench) -> None:
         assert not b.worker.is_suspect
         b.engine.error_by_run[len(b.engine.ran)] = EngineError("broken")
         with pytest.raises(EngineError):
-            await b.batcher.submit(text_call())
+            await submit(b.batcher, text_call())
     assert b.worker.is_suspect
 
 
 async def test_a_success_clears_suspicion() -> None:
     async with bench(text_model()) as b:
         await fail_until_suspect(b)
-        await b.batcher.submit(text_call())
+        await submit(b.batcher, text_call())
         assert not b.worker.is_suspect
 
 
@@ -422,6 +429,6 @@ async def test_a_failing_observer_does_not_stop_the_batcher(
 
         observer: Callable[[BatchReport], None] = fail
         b.batcher._on_batch = observer
-        await b.batcher.submit(text_call())
-        await b.batcher.submit(text_call())
+        await submit(b.batcher, text_call())
+        await submit(b.batcher, text_call())
         assert "recording a batch failed" in caplog.text

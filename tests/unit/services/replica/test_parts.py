@@ -108,10 +108,12 @@ def test_metrics_follow_the_engine_in_use() -> None:
     assert value(in_use, **of_engine, precision="fp32", digest="e1") == 1
     assert value("smelt_fallbacks_total", generation=node, reason="not_proven") == 1
     assert value("smelt_batch_size_sum") == 7
+    assert value("smelt_rows_total") == 7
     assert value("smelt_batch_size_count") == 3
     assert value("smelt_queue_duration_seconds_sum") == pytest.approx(1.5)
     assert value("smelt_compute_duration_seconds_count", **of_fallback) == 1
     assert value("smelt_compute_duration_seconds_sum", **of_engine) == pytest.approx(0.01)
+    assert value("smelt_engine_busy_seconds_total", **of_engine) == pytest.approx(0.01)
     assert value("smelt_engine_load_duration_seconds_sum", kind="onnxruntime") == 0.75
 
 

@@ -11,9 +11,11 @@ from services.telemetry.catalog import ALL_METRICS, Metric, MetricKind
 from services.telemetry.prometheus_recorder import PrometheusRecorder
 
 # Labels multiply: each of these has few values in a fleet (models, versions, generations,
-# kinds, precisions, outcomes, codes, reasons) or one at a time (the digest in use).
+# kinds, precisions, outcomes, codes, reasons, states, operations of a store) or one at a
+# time (the digest in use).
 BOUNDED_LABELS = {
     "model", "version", "code", "generation", "kind", "precision", "outcome", "reason", "digest",
+    "state", "operation",
 }  # fmt: skip
 
 

@@ -1,0 +1,94 @@
+"""Build plans, rebuild requests and build tasks in the store."""
+
+from services.contracts.build_plan import BuildPlan, RebuildRequest, TaskEnd, TaskStart
+from services.contracts.document import Document
+from services.contracts.errors import AlreadyPublishedError, NotFoundError
+from services.contracts.node_class import NodeClass
+from services.contracts.records import RecordKeeper, numbered_key, revision_numbers
+
+
+class BuildRegistry(RecordKeeper):
+    """Keeps what is to be built, and finds it."""
+
+    def write_plan(self, plan: BuildPlan) -> bool:
+        """Keep a plan; False when the newest of its class says the same already."""
+        newest = self.build_plan(plan.model, plan.version, plan.node_class)
+        if newest is not None and newest.says_same(plan):
+            return False
+        self._records.append(_class_prefix(plan.model, plan.version, plan.node_class), plan)
+        return True
+
+    def build_plan(self, model: str, version: int, node_class: NodeClass) -> BuildPlan | None:
+        """The newest plan of exactly this class, or None."""
+        prefix = _class_prefix(model, version, node_class)
+        numbers = self._records.numbers(prefix)
+        if not numbers:
+            return None
+        return self._records.read(numbered_key(prefix, numbers[-1]), BuildPlan)
+
+    def build_plans(self, model: str, version: int) -> list[BuildPlan]:
+        """The newest plan of each class of nodes, oldest first."""
+        prefix = _version_prefix(model, version)
+        keys = self._records.keys(prefix)
+        folders = sorted({key.rpartition("/")[0] + "/" for key in keys})
+        newest = [(folder, revision_numbers(keys, folder)) for folder in folders]
+        plans = [
+            self._records.read(numbered_key(folder, numbers[-1]), BuildPlan)
+            for folder, numbers in newest
+            if numbers
+        ]
+        return sorted(plans, key=lambda plan: plan.created_at)
+
+    def request_rebuild(self, request: RebuildRequest) -> int:
+        """Keep a request; returns its number."""
+        return self._records.append(_rebuilds_prefix(request.model), request)
+
+    def rebuild_requests(self, model: str) -> list[RebuildRequest]:
+        """All requests for a model, oldest first."""
+        prefix = _rebuilds_prefix(model)
+        numbers = self._records.numbers(prefix)
+        return [self._records.read(numbered_key(prefix, n), RebuildRequest) for n in numbers]
+
+    def start_task(self, start: TaskStart) -> None:
+        """Keep what a task is to do, before it is launched; one that is there stays."""
+        self._create_once(_task_key(start.name, "started"), start)
+
+    def end_task(self, end: TaskEnd) -> None:
+        """Keep how a task ended; the first account stays."""
+        self._create_once(_task_key(end.name, "ended"), end)
+
+    def task_start(self, name: str) -> TaskStart | None:
+        """What a task was to do; None when it is not ours."""
+        try:
+            return self._records.read(_task_key(name, "started"), TaskStart)
+        except NotFoundError:
+            return None
+
+    def task_end(self, name: str) -> TaskEnd | None:
+        """How a task without a plan ended; None when it did not."""
+        try:
+            return self._records.read(_task_key(name, "ended"), TaskEnd)
+        except NotFoundError:
+            return None
+
+    def _create_once(self, key: str, document: Document) -> None:
+        try:
+            self._records.create(key, document)
+        except AlreadyPublishedError:
+            return  # the same fact, written by a controller that was killed right after
+
+
+def _version_prefix(model: str, version: int) -> str:
+    return f"plans/{model}/{version:06d}/"
+
+
+def _class_prefix(model: str, version: int, node_class: NodeClass) -> str:
+    return f"{_version_prefix(model, version)}{node_class.digest()}/"
+
+
+def _rebuilds_prefix(model: str) -> str:
+    return f"rebuilds/{model}/"
+
+
+def _task_key(name: str, what: str) -> str:
+    return f"tasks/{name}/{what}.json"

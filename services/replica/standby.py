@@ -1,0 +1,81 @@
+"""The engine that served before: it stays warm for a while, so that a bad one can be left at once.
+
+It answers the batches that the new engine fails on, and takes over when the new one fails
+again and again. It costs its memory, so it is dropped when nobody needed it for `keep_s`,
+before another engine is loaded, and when the replica closes.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from services.replica.engine_seat import EngineSeat
+from services.replica.loaded_engine import LoadedEngine
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeatedEngine:
+    """What an engine is, and where it runs."""
+
+    loaded: LoadedEngine
+    seat: EngineSeat
+
+
+class Standby:
+    """Holds one engine, or none; used from the event loop."""
+
+    def __init__(self, keep_s: float = 0.0) -> None:
+        """Empty.
+
+        Args:
+            keep_s: how long an engine stays after its last use; 0 keeps none.
+        """
+        self._keep_s = keep_s
+        self._held: SeatedEngine | None = None
+        self._expiry: asyncio.TimerHandle | None = None
+        self._closings: set[asyncio.Task[None]] = set()
+
+    @property
+    def seat(self) -> EngineSeat | None:
+        """Where the held engine runs."""
+        return self._held.seat if self._held else None
+
+    def keep(self, engine: SeatedEngine) -> None:
+        """Hold an engine that served until now; what was held before is closed."""
+        self._close(self.take())
+        self._held = engine
+        if self._keep_s > 0:
+            self.mark_used()
+        else:
+            self._close(self.take())
+
+    def mark_used(self) -> None:
+        """It was needed now: count its time anew."""
+        self._stop_clock()
+        loop = asyncio.get_running_loop()
+        self._expiry = loop.call_later(self._keep_s, lambda: self._close(self.take()))
+
+    def take(self) -> SeatedEngine | None:
+        """What is held, for the caller to serve with or to close; nothing is held then."""
+        self._stop_clock()
+        held, self._held = self._held, None
+        return held
+
+    async def drop(self) -> None:
+        """Close what is held, and wait until no engine is closing any more."""
+        self._close(self.take())
+        await asyncio.gather(*self._closings)
+
+    def close_soon(self, seat: EngineSeat) -> None:
+        """Close an engine in the background: one that runs a batch now does so after that."""
+        task = asyncio.get_running_loop().create_task(seat.close())
+        self._closings.add(task)
+        task.add_done_callback(self._closings.discard)
+
+    def _close(self, engine: SeatedEngine | None) -> None:
+        if engine:
+            self.close_soon(engine.seat)
+
+    def _stop_clock(self) -> None:
+        if self._expiry:
+            self._expiry.cancel()
+            self._expiry = None

@@ -1,0 +1,1 @@
+"""Rules for Prometheus and boards for Grafana, made from the catalogue's objects."""
