@@ -1,6 +1,7 @@
 """The compiler's process: `python -m compiler_worker COMMAND`.
 
 build MODEL         build, prove and publish the engines of a model version
+plan MODEL          say what there is to build for machines like this one, and keep it
 prove DIGEST        prove a published engine on this machine's device
 export-graph MODEL  write the graph that a replica without an engine compiles itself
 build-one, prove-one  the throw-away children of the two above
@@ -14,6 +15,7 @@ from pathlib import Path
 from compiler_worker.arguments import Arguments, parse_arguments
 from compiler_worker.settings import CompilerSettings, settings_from_environment
 from services.contracts.errors import SmeltError
+from services.contracts.lifetime import end_with_parent
 
 logger = logging.getLogger("compiler_worker")
 
@@ -23,6 +25,7 @@ EXIT_ERROR = 1
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code: 0 when everything that was tried succeeded."""
     arguments = parse_arguments(argv)
+    end_with_parent(arguments.parent_pid)
     try:
         settings = settings_from_environment(**arguments.settings)
         match arguments.command:
@@ -30,6 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return _run_as_child(arguments)
             case "build":
                 return _build(arguments, settings)
+            case "plan":
+                return _plan(arguments, settings)
             case "prove":
                 return _prove(arguments, settings)
             case _:
@@ -42,9 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run_as_child(arguments: Arguments) -> int:
     from compiler_worker.child import Events, build_one, run_request
     from compiler_worker.prove_child import prove_one
-    from services.contracts.lifetime import end_with_parent
 
-    end_with_parent(arguments.parent_pid)
     # The parent keeps these lines as they are, for people: no JSON here.
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     assert arguments.request is not None
@@ -62,6 +65,18 @@ def _build(arguments: Arguments, settings: CompilerSettings) -> int:
         report = build_model(version, arguments.wanted, workshop)
     _show(arguments, report_document(report), report_lines(report))
     return 0 if report.is_success else EXIT_ERROR
+
+
+def _plan(arguments: Arguments, settings: CompilerSettings) -> int:
+    from compiler_worker.planning import keep_plans, plan_document, plan_lines
+    from compiler_worker.station import opened_workshop
+
+    with opened_workshop(settings, None, is_quiet=arguments.is_json) as workshop:
+        version = workshop.registry.model_version(arguments.target, arguments.version)
+        plans = keep_plans(version, arguments.wanted, workshop)
+    lines = [line for plan in plans for line in plan_lines(plan)]
+    _show(arguments, [plan_document(plan) for plan in plans], lines)
+    return 0
 
 
 def _prove(arguments: Arguments, settings: CompilerSettings) -> int:

@@ -1,6 +1,7 @@
 """The command line of `python -m compiler_worker`, as one value."""
 
 import argparse
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,11 @@ from compiler_worker.plan import Wanted
 from services.contracts.errors import InvalidRequestError
 from services.contracts.hardware import Generation
 from services.contracts.kinds import EngineKind, Precision
+
+_SETTINGS = (
+    "store_url", "cache_dir", "num_threads", "benchmark_s", "benchmark_iterations",
+    "device_generation",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +27,7 @@ class Arguments:
         settings: settings given on the command line, which win over the environment.
         metrics_port: where to serve /metrics while working; None for nowhere.
         request: a child's request file.
-        parent_pid: a child ends when this process does.
+        parent_pid: this process ends when that one does; 0 for none.
         output: where export-graph writes.
     """
 
@@ -40,8 +46,7 @@ class Arguments:
 def parse_arguments(argv: Sequence[str] | None) -> Arguments:
     """Read the command line; a wrong one ends the process with its usage, as argparse does."""
     given = _parser().parse_args(argv)
-    names = ("store_url", "cache_dir", "num_threads", "benchmark_s", "benchmark_iterations")
-    settings = {name: getattr(given, name, None) for name in names}
+    settings = {name: getattr(given, name, None) for name in _SETTINGS}
     return Arguments(
         command=given.command,
         target=getattr(given, "target", ""),
@@ -50,6 +55,9 @@ def parse_arguments(argv: Sequence[str] | None) -> Arguments:
             generations=tuple(getattr(given, "generation", None) or ()),
             kinds=tuple(getattr(given, "kind", None) or ()),
             precisions=tuple(getattr(given, "precision", None) or ()),
+            keys=tuple(getattr(given, "key", None) or ()),
+            is_untried=getattr(given, "untried", False),
+            is_elsewhere=getattr(given, "elsewhere", False),
         ),
         settings={name: value for name, value in settings.items() if value is not None},
         metrics_port=getattr(given, "metrics_port", None),
@@ -64,10 +72,17 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m compiler_worker", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     build = commands.add_parser("build", help="build, prove and publish engines of a model")
-    _add_model(build)
-    build.add_argument("--generation", action="append", type=_generation, metavar="G")
+    plan = commands.add_parser("plan", help="keep what is to be built for this class of machines")
+    for command in (build, plan):
+        _add_model(command)
+        command.add_argument("--generation", action="append", type=_generation, metavar="G")
+        command.add_argument("--elsewhere", action="store_true", help="for nodes still to come")
     build.add_argument("--kind", action="append", type=EngineKind, choices=list(EngineKind))
     build.add_argument("--precision", action="append", type=Precision, choices=list(Precision))
+    build.add_argument(
+        "--key", action="append", type=_digest, metavar="DIGEST", help="build or prove this one"
+    )
+    build.add_argument("--untried", action="store_true", help="leave out what failed before")
     prove = commands.add_parser("prove", help="prove a published engine on this machine")
     prove.add_argument("target", metavar="DIGEST")
     for command in (build, prove):
@@ -78,7 +93,12 @@ def _parser() -> argparse.ArgumentParser:
     export = commands.add_parser("export-graph", help="write the graph that a fallback compiles")
     _add_model(export)
     export.add_argument("--output", type=Path, metavar="FILE")
-    for command in (build, prove, export):
+    for command in (build, plan, prove):
+        # A simulation: what is built, proven and recorded here is said to be of that generation.
+        command.add_argument("--device-generation", metavar="G")
+    for command in (build, plan):
+        command.add_argument("--parent-pid", type=int, default=0, metavar="PID")
+    for command in (build, plan, prove, export):
         command.add_argument("--store-url", metavar="URL")
         command.add_argument("--cache-dir", metavar="DIR")
         command.add_argument("--json", action="store_true")
@@ -92,6 +112,12 @@ def _parser() -> argparse.ArgumentParser:
 def _add_model(command: argparse.ArgumentParser) -> None:
     command.add_argument("target", metavar="MODEL")
     command.add_argument("--version", type=int, metavar="N")
+
+
+def _digest(text: str) -> str:
+    if not re.fullmatch("[0-9a-f]{64}", text):
+        raise argparse.ArgumentTypeError(f"'{text}': expected a build key's 64 hex digits")
+    return text
 
 
 def _generation(text: str) -> Generation:

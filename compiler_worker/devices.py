@@ -7,8 +7,20 @@ from services.engines.device_probe import probe_device
 Devices = dict[Platform, DeviceFacts]
 
 
-def local_devices() -> Devices:
-    """Facts of the CPU and of the first CUDA device."""
+def local_devices(override: str = "") -> Devices:
+    """Facts of the CPU and of the first CUDA device.
+
+    Args:
+        override: a generation that this machine says it is (a simulation); "" detects.
+
+    Raises:
+        InvalidRequestError: the override is no generation.
+    """
+    if override:
+        simulated = probe_device(override=override)
+        # What else is here would be built for too, and is no part of what is simulated.
+        host = {Platform.CPU: probe_device(Platform.CPU)}
+        return host | {simulated.parsed_generation.platform: simulated}
     devices = {Platform.CPU: probe_device(Platform.CPU)}
     try:
         devices[Platform.CUDA] = probe_device(Platform.CUDA)

@@ -1,8 +1,8 @@
 """The build, one line per step: read `_run_steps` from top to bottom.
 
-open master → plan keys → for each key, in throw-away processes: build, prove, benchmark →
-publish → record. Announcing is the caller's. A published key is up to date: keys name
-everything that changes an engine, so building it again could give no other one.
+open master → plan keys, keep the plan → for each key, in throw-away processes: build, prove,
+benchmark → publish → record. Announcing is the caller's. A published key is up to date: keys
+name everything that changes an engine, so building it again could give no other one.
 """
 
 import logging
@@ -12,6 +12,7 @@ from pathlib import Path
 from compiler_worker.attempt import Attempt, count_build, count_proof
 from compiler_worker.devices import device_that_runs, main_device
 from compiler_worker.plan import BuildTable, Wanted, plan_builds
+from compiler_worker.planning import chosen, keep_plans
 from compiler_worker.process import run_child
 from compiler_worker.proving import ProofJob, prove_in_child, prove_published
 from compiler_worker.publish import engine_folder, engine_manifest, proof_not_run
@@ -61,7 +62,8 @@ def build_model(version: ModelVersion, wanted: Wanted, workshop: Workshop) -> Bu
 
     One failure does not stop the others: it stands in its record.
     """
-    table = plan_builds(version, wanted, workshop.devices)
+    keep_plans(version, wanted, workshop)
+    table = chosen(plan_builds(version, wanted, workshop.devices), wanted, workshop.registry)
     records: list[BuildRecord] = []
     up_to_date: list[PublishedEngine] = []
     for key in table.planned:
@@ -70,7 +72,7 @@ def build_model(version: ModelVersion, wanted: Wanted, workshop: Workshop) -> Bu
             records.append(run_build(version, key, workshop))
             continue
         try:
-            up_to_date.append(_proven_if_it_can_be(published, version, workshop))
+            up_to_date.append(_proven(published, version, wanted, workshop))
         except SmeltError as error:
             records.append(_unproven(key, error, workshop))
     return BuildReport(table=table, records=tuple(records), up_to_date=tuple(up_to_date))
@@ -172,13 +174,20 @@ def _published(key: BuildKey, workshop: Workshop) -> PublishedEngine | None:
         return None
 
 
-def _proven_if_it_can_be(
-    engine: PublishedEngine, version: ModelVersion, workshop: Workshop
+def _proven(
+    engine: PublishedEngine, version: ModelVersion, wanted: Wanted, workshop: Workshop
 ) -> PublishedEngine:
-    """Prove an engine that runs on a device of this machine and is not proven for it."""
+    """Prove an engine that runs on a device of this machine and is not proven for it.
+
+    One that is asked for by its key is proven again, whatever its proof says.
+    """
     generation = Generation.parse(engine.manifest.key.generation)
     device = device_that_runs(generation, workshop.devices)
-    if device is None or engine.proof.outcome is ProofOutcome.FAILED:
+    if device is None:
+        return engine
+    if wanted.keys:
+        return prove_published(engine.digest, workshop, version)
+    if engine.proof.outcome is ProofOutcome.FAILED:
         return engine
     # Proven on a higher CPU class says nothing about this one; selection would pass it over.
     proven_on = engine.proof.device

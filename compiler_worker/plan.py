@@ -23,6 +23,11 @@ AHEAD_OF_TIME_GENERATIONS = tuple(
 # Raise it when importer, typed graphs or builders come to make other engines of one master:
 # what is published by the old ones would otherwise count as up to date for ever.
 BUILD_REVISION = "1"
+# Quickest first: replicas leave the fallback as soon as anything is proven, and swap again for
+# what is proven later and is faster.
+_BUILD_ORDER = (
+    EngineKind.ONNXRUNTIME, EngineKind.OPENVINO, EngineKind.TENSORRT, EngineKind.INDUCTOR,
+)  # fmt: skip
 _DEFAULT_BATCH = DimRange(min=1, opt=4, max=8)
 _DEFAULT_DIM = DimRange(min=1, opt=64, max=128)
 
@@ -35,11 +40,18 @@ class Wanted:
         generations: default: this machine's, and for kind tensorrt all that can be built
             ahead of time.
         kinds, precisions: default: the recipe's.
+        keys: digests; only these, also those that failed or are proven before.
+        is_untried: leave out what failed when it was tried last.
+        is_elsewhere: for nodes that are not there yet, whatever this machine is: nothing that
+            is tuned on a device.
     """
 
     generations: tuple[Generation, ...] = ()
     kinds: tuple[EngineKind, ...] = ()
     precisions: tuple[Precision, ...] = ()
+    keys: tuple[str, ...] = ()
+    is_untried: bool = False
+    is_elsewhere: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +90,10 @@ def plan_builds(
     skipped: list[SkippedBuild] = []
     for generation, kind, precision in _combinations(version.recipe, wanted, devices):
         builder = find_builder(kind)
-        if reason := builder.unavailable_reason(generation, precision):
+        reason = builder.unavailable_reason(generation, precision)
+        if not reason and wanted.is_elsewhere and builder.is_device_bound(generation):
+            reason = f"it is tuned on the device that runs it: a {generation} node must be there"
+        if reason:
             skipped.append(
                 SkippedBuild(
                     generation=str(generation), kind=kind, precision=precision, reason=reason
@@ -100,7 +115,10 @@ def plan_builds(
             toolchain=builder.toolchain(generation),
         )
         planned.append(_bound(key, builder, generation, devices))
-    return BuildTable(planned=tuple(planned), skipped=tuple(skipped))
+    return BuildTable(
+        planned=tuple(sorted(planned, key=lambda key: _BUILD_ORDER.index(key.kind))),
+        skipped=tuple(skipped),
+    )
 
 
 def buckets_of(master: MasterRecord, recipe: Recipe) -> tuple[Bucket, ...]:

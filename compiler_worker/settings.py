@@ -22,6 +22,8 @@ class CompilerSettings(BaseSettings):
         benchmark_s: seconds for which each side is timed at each shape.
         benchmark_iterations: calls of each side that are timed at least.
         log_level: least level that is logged.
+        device_generation: the generation that this machine says it is (simulation in tests and
+            on nodes that are labelled so); "" detects.
     """
 
     model_config = SettingsConfigDict(env_prefix="SMELT_", frozen=True)
@@ -36,6 +38,7 @@ class CompilerSettings(BaseSettings):
     benchmark_s: float = Field(default=0.5, ge=0)
     benchmark_iterations: int = Field(default=10, ge=1)
     log_level: str = Field(default="INFO", pattern="(?i)^(debug|info|warning|error)$")
+    device_generation: str = ""
 
 
 def settings_from_environment(**given: object) -> CompilerSettings:

@@ -3,7 +3,9 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
+from compiler_worker.devices import local_devices
 from compiler_worker.requests import ChildEvent
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.workshop import Workshop, ignore_progress
@@ -12,7 +14,6 @@ from services.contracts.object_store import open_store
 from services.contracts.registry import Registry
 from services.telemetry.catalog import COMPILER_METRICS
 from services.telemetry.logs import configure_logging
-from services.telemetry.recorder import NullRecorder
 
 
 def opened_registry(settings: CompilerSettings) -> Registry:
@@ -27,12 +28,14 @@ def opened_workshop(
     """A workshop for one command, with a /metrics endpoint while it works if asked for."""
     configure_logging("compiler", settings.log_level)
     progress = ignore_progress if is_quiet else _print_progress
-    registry = opened_registry(settings)
+    workshop = Workshop(
+        registry=opened_registry(settings),
+        settings=settings,
+        devices=local_devices(settings.device_generation),
+        on_progress=progress,
+    )
     if metrics_port is None:
-        recorder = NullRecorder()
-        yield Workshop(
-            registry=registry, settings=settings, recorder=recorder, on_progress=progress
-        )
+        yield workshop
         return
     from prometheus_client import CollectorRegistry
 
@@ -41,12 +44,7 @@ def opened_workshop(
     collectors = CollectorRegistry()
     server = serve_metrics(metrics_port, collectors)
     try:
-        yield Workshop(
-            registry=registry,
-            settings=settings,
-            recorder=PrometheusRecorder(COMPILER_METRICS, collectors),
-            on_progress=progress,
-        )
+        yield replace(workshop, recorder=PrometheusRecorder(COMPILER_METRICS, collectors))
     finally:
         server.close()
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from compiler_worker.devices import local_devices
 from compiler_worker.pipeline import BuildReport, build_model
 from compiler_worker.plan import Wanted
 from compiler_worker.report import report_document, report_lines
@@ -53,11 +54,13 @@ def build_engines(
 ) -> BuildReport:
     """Build what is missing; published engines are kept."""
     with steps.step(f"Engines of {version.name}") as line:
+        compiler = settings_from_environment(
+            store_url=settings.store_url, cache_dir=settings.cache_dir
+        )
         workshop = Workshop(
             registry=registry,
-            settings=settings_from_environment(
-                store_url=settings.store_url, cache_dir=settings.cache_dir
-            ),
+            settings=compiler,
+            devices=local_devices(compiler.device_generation),
             on_progress=lambda key, event: _show_event(line, key, event),
         )
         report = build_model(version, wanted, workshop)

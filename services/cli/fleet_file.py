@@ -26,6 +26,9 @@ class RunningFleet(Document):
         controller: `host:port` of FleetControl.
         grpc_address: `host:port` for KServe v2 clients.
         metrics_address: `host:port` of the gateway's /metrics.
+        controller_metrics_address: `host:port` of the controller's /metrics.
+        prometheus_url, grafana_url: where to look, "" without `--observe`.
+        boards_hint: what to do for boards where Grafana is not installed.
     """
 
     supervisor_pid: int
@@ -33,6 +36,10 @@ class RunningFleet(Document):
     grpc_address: str
     metrics_address: str
     store_url: str
+    controller_metrics_address: str = ""
+    prometheus_url: str = ""
+    grafana_url: str = ""
+    boards_hint: str = ""
 
 
 @contextmanager

@@ -11,6 +11,8 @@ from typing import Any, NoReturn, Self
 
 from services.cli.control_client import tell_fleet, wait_served, watch_fleet
 from services.cli.fleet_file import RunningFleet, fleet_lock, write_fleet
+from services.cli.observe import Observed, observing
+from services.cli.observe_prometheus import require_prometheus
 from services.cli.settings import CliSettings
 from services.cli.supervisor import ManagedProcess, ProcessSpec
 from services.contracts.document import Document
@@ -25,11 +27,15 @@ class UpOptions(Document):
     Attributes:
         grpc_port, metrics_port: 0 takes free ones.
         generation: serve as this generation (a simulation); "" detects the device.
+        is_observed: start Prometheus beside it, and Grafana where that is installed.
+        observe_port: of Prometheus; 0 takes a free one.
     """
 
     grpc_port: int = 8001
     metrics_port: int = 8002
     generation: str = ""
+    is_observed: bool = False
+    observe_port: int = 9090
 
 
 class LocalFleet:
@@ -47,8 +53,11 @@ class LocalFleet:
         """Take the place of this host's fleet; nothing runs yet.
 
         Raises:
-            InvalidRequestError: a fleet runs here already.
+            InvalidRequestError: a fleet runs here already, or it is to be observed and
+                Prometheus is not installed.
         """
+        if self._options.is_observed:
+            require_prometheus()
         run_dir = self._settings.run_dir
         self._held.enter_context(fleet_lock(run_dir))
         # Replicas that were killed could not remove theirs.
@@ -74,8 +83,11 @@ class LocalFleet:
             controller=controller["address"],
             grpc_address=f"127.0.0.1:{gateway['grpc_port']}",
             metrics_address=f"127.0.0.1:{gateway['metrics_port']}",
+            controller_metrics_address=f"127.0.0.1:{controller['metrics_port']}",
             store_url=self._settings.store_url,
         )
+        if self._options.is_observed:
+            self._running = self._observed(self._running)
         write_fleet(self._settings.run_dir, self._running)
         for name in self._processes:
             self._watch(name)
@@ -136,11 +148,33 @@ class LocalFleet:
         controller = self._add("controller", self._controller_spec())
         said = controller.start()
         # A controller that is started again must be where the gateway looks for it.
-        controller.update_settings(listen=said["address"])
+        controller.update_settings(listen=said["address"], metrics_port=said["metrics_port"])
         gateway = self._add("gateway", self._gateway_spec(said["address"]))
         bound = gateway.start()
         gateway.update_settings(grpc_port=bound["grpc_port"], metrics_port=bound["metrics_port"])
         return said, bound
+
+    def _observed(self, running: RunningFleet) -> RunningFleet:
+        """The fleet with its observers started."""
+        observers = self._held.enter_context(
+            observing(
+                self._settings.run_dir,
+                Observed(
+                    controller=running.controller,
+                    gateway_metrics=running.metrics_address,
+                    controller_metrics=running.controller_metrics_address,
+                ),
+                port=self._options.observe_port,
+                scrape_interval_s=self._settings.scrape_interval_s,
+            )
+        )
+        return running.model_copy(
+            update={
+                "prometheus_url": observers.prometheus_url,
+                "grafana_url": observers.grafana_url,
+                "boards_hint": observers.hint,
+            }
+        )
 
     def _add(self, name: str, spec: ProcessSpec) -> ManagedProcess:
         log_path: Path = self._settings.run_dir / f"{name}.log"

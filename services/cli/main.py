@@ -50,6 +50,12 @@ def up(
     generation: Annotated[
         str, typer.Option(help="Serve as this generation (a simulation) instead of the device's.")
     ] = "",
+    observe: Annotated[
+        bool, typer.Option("--observe", help="Start Prometheus, and Grafana where installed.")
+    ] = False,
+    observe_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of that Prometheus; 0: any.")
+    ] = 9090,
     detach: Annotated[bool, typer.Option("--detach", help="Return once the fleet serves.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -59,7 +65,13 @@ def up(
 
     if generation:
         Generation.parse(generation)
-    options = UpOptions(grpc_port=grpc_port, metrics_port=metrics_port, generation=generation)
+    options = UpOptions(
+        grpc_port=grpc_port,
+        metrics_port=metrics_port,
+        generation=generation,
+        is_observed=observe,
+        observe_port=observe_port,
+    )
     raise typer.Exit(
         run_up(
             _settings(store),
@@ -143,6 +155,60 @@ def build(
     raise typer.Exit(
         run_build(_settings(store), name, generation or [], kind or [], as_json=as_json)
     )
+
+
+@app.command()
+def events(
+    model: Annotated[str, typer.Argument(help="Only events of this model, and of hardware.")] = "",
+    follow: Annotated[bool, typer.Option("--follow", help="Go on until Ctrl-C.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 50,
+    store: Store = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show what happened: hardware, models, builds, proofs, and what came to serve."""
+    from services.cli.events import run_events
+
+    run_events(_settings(store), model, limit=limit, is_followed=follow, as_json=as_json)
+
+
+@app.command()
+def why(
+    name: Annotated[str, typer.Argument(help="Model to explain.")],
+    generation: Annotated[str, typer.Option(help="Only this generation.")] = "",
+    store: Store = "",
+    as_json: AsJson = False,
+) -> None:
+    """Say what serves a model on a generation, and why nothing better does."""
+    from services.cli.why import run_why
+
+    run_why(_settings(store), name, generation, as_json=as_json)
+
+
+@app.command("node-labels")
+def node_labels(as_json: AsJson = False) -> None:
+    """Print what this host's node publishes, for: ray start --labels "$(smelt node-labels)"."""
+    from services.cli.node_labels import run_node_labels
+
+    run_node_labels(as_json=as_json)
+
+
+@app.command()
+def rebuild(
+    name: Annotated[str, typer.Argument(help="Model to try again.")],
+    generation: Annotated[str, typer.Option(help="Only this generation.")] = "",
+    reason: Annotated[str, typer.Option(help="Why, for the event trail.")] = "",
+    store: Store = "",
+    as_json: AsJson = False,
+) -> None:
+    """Have the fleet build again what failed or was given up, and prove again what is published.
+
+    A published engine is never overwritten: its key names everything that changes its bytes, so
+    building it again could give no other one. It serves on while it is proven again, and is
+    passed over once the new proof fails.
+    """
+    from services.cli.rebuild import run_rebuild
+
+    run_rebuild(_settings(store), name, generation, reason, as_json=as_json)
 
 
 @app.command()

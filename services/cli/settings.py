@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -14,6 +14,7 @@ class CliSettings(BaseSettings):
         home: folder of the local store, caches, logs and the running fleet's file.
         store_url: artifact store; "" becomes the folder `store` in home.
         start_timeout_s: longest wait for controller or gateway to say that it is ready.
+        scrape_interval_s: how often the Prometheus of `smelt up --observe` asks for figures.
         ready_fd: inherited pipe that `smelt up --detach` waits on; -1 for none.
     """
 
@@ -22,6 +23,7 @@ class CliSettings(BaseSettings):
     home: Path = Path("~/.smelt")
     store_url: str = ""
     start_timeout_s: float = 120.0
+    scrape_interval_s: float = Field(default=5.0, ge=0.1)
     ready_fd: int = -1
 
     @model_validator(mode="after")

@@ -120,6 +120,16 @@ def _say_serving(running: RunningFleet, *, as_json: bool) -> None:
             f"Serving KServe v2 on {running.grpc_address}, metrics on "
             f"http://{running.metrics_address}/metrics. Ctrl-C stops."
         )
+        _say_observed(running)
+
+
+def _say_observed(running: RunningFleet) -> None:
+    if running.prometheus_url:
+        console.print(f"Prometheus on {running.prometheus_url}, with rules and alerts.")
+    if running.grafana_url:
+        console.print(f"Grafana on {running.grafana_url}, with the boards.")
+    elif running.boards_hint:
+        console.print(f"{running.boards_hint}.")
 
 
 def _detach(settings: CliSettings, *, as_json: bool) -> int:
@@ -149,15 +159,17 @@ def _detach(settings: CliSettings, *, as_json: bool) -> int:
         )
     os.close(write_fd)
     try:
-        running: dict[str, Any] = wait_ready(read_fd, DETACH_TIMEOUT_S, "smelt up")
+        said: dict[str, Any] = wait_ready(read_fd, DETACH_TIMEOUT_S, "smelt up")
     except NotReadyError as error:
-        said = log_path.read_text(errors="replace").strip()
-        raise NotReadyError(f"{error}\n{said}") from error
+        text = log_path.read_text(errors="replace").strip()
+        raise NotReadyError(f"{error}\n{text}") from error
+    running = RunningFleet(**said)
     if as_json:
-        print_json(running)
+        print_json(said)
     else:
         console.print(
-            f"Serving KServe v2 on {running['grpc_address']}, metrics on "
-            f"http://{running['metrics_address']}/metrics. smelt down stops."
+            f"Serving KServe v2 on {running.grpc_address}, metrics on "
+            f"http://{running.metrics_address}/metrics. smelt down stops."
         )
+        _say_observed(running)
     return 0

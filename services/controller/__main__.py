@@ -1,15 +1,16 @@
 """The controller process: `python -m services.controller`.
 
 Its settings are environment variables with the prefix SMELT_CONTROLLER_; see `settings.py`.
-SIGTERM and SIGINT drain the replicas and end it with 0; a wrong setting ends it with 2.
+SIGTERM and SIGINT end it with 0, and the replicas of its own Ray after they drained; those
+of a cluster that it joined serve on. A wrong setting ends it with 2.
 """
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -19,11 +20,14 @@ from services.contracts.lifetime import end_with_parent
 from services.contracts.object_store import open_tested_store
 from services.contracts.registry import Registry
 from services.contracts.settings import read_settings
+from services.controller.build_loop import BuildLoop, BuildPace
 from services.controller.fleet_control import FleetControl
 from services.controller.fleet_state import FleetState
+from services.controller.loops import Loops
+from services.controller.metrics import ControllerMetrics
 from services.controller.reconcile import ReconcileLoop
-from services.controller.replica_fleet import RayServeFleet
 from services.controller.settings import ControllerSettings
+from services.controller.surroundings import Surroundings, surroundings
 from services.pb import fleet_v1_pb2_grpc as fleet_grpc
 from services.telemetry.logs import configure_logging
 from services.telemetry.ready import announce_ready
@@ -44,38 +48,87 @@ _SERVER_OPTIONS = (
 
 
 async def serve(settings: ControllerSettings) -> None:
-    """Run until SIGTERM, SIGINT or a Shutdown call; replicas drain before it returns.
+    """Run until SIGTERM, SIGINT or a Shutdown call, which drains all replicas.
 
     Raises:
-        InvalidRequestError: the store's URL is wrong, or the port cannot be had.
+        InvalidRequestError: the store's URL is wrong, or a port cannot be had.
         StoreError: the store cannot be opened, or lies about conditional creates.
     """
-    stop_requested = asyncio.Event()
+    stop_requested, kicked = asyncio.Event(), asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stop_requested.set)
-    store = await asyncio.to_thread(open_tested_store, settings.store_url)
+    metrics = ControllerMetrics(settings)
+    store = metrics.measured(await asyncio.to_thread(open_tested_store, settings.store_url))
     registry = Registry(store, settings.cache_dir)
     state = FleetState(settings.store_url, os.getpid())
-    replicas = RayServeFleet(settings.ray_address, settings.ray_num_cpus, settings.replica_app)
-    # Ray forks; a child forked while gRPC runs here may end before it becomes its program,
-    # and Ray then waits in vain. So gRPC begins after Ray has started.
-    await asyncio.to_thread(replicas.start)
+    here = await asyncio.to_thread(surroundings, settings, state, _from_any_thread(kicked))
     server = grpc.aio.server(options=_SERVER_OPTIONS)
     address = _listen(server, settings.listen)
-    loop = ReconcileLoop(
-        registry, state, replicas, _replica_args(settings, address), settings.resync_s
-    )
-    fleet_grpc.add_FleetControlServicer_to_server(FleetControl(state, loop, stop_requested), server)
+    loops = _loops(settings, registry, state, here, metrics, address)
+    control = FleetControl(state, loops, stop_requested)
+    fleet_grpc.add_FleetControlServicer_to_server(control, server)
     await server.start()
-    announce_ready(settings.ready_fd, {"address": address, "pid": os.getpid()})
-    reconciling = asyncio.create_task(loop.run())
-    await stop_requested.wait()
-    logger.info("stopping: replicas drain")
-    reconciling.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await reconciling
-    await asyncio.to_thread(replicas.stop)
+    metrics_port = metrics.start(state, registry, store)
+    announce_ready(
+        settings.ready_fd,
+        {"address": address, "metrics_port": metrics_port, "pid": os.getpid()},
+    )
+    kicking = asyncio.create_task(_pass_on(kicked, loops))
+    async with loops.running():
+        await stop_requested.wait()
+        logger.info("stopping")
+    kicking.cancel()
+    await asyncio.to_thread(here.replicas.stop, is_drained=control.is_shut_down)
+    for close in here.close:
+        await asyncio.to_thread(close)
     await server.stop(grace=1.0)
+    await metrics.stop()
+
+
+def _loops(
+    settings: ControllerSettings,
+    registry: Registry,
+    state: FleetState,
+    here: Surroundings,
+    metrics: ControllerMetrics,
+    address: str,
+) -> Loops:
+    deploying = ReconcileLoop(
+        registry,
+        here.nodes,
+        state,
+        here.replicas,
+        _replica_args(settings, address),
+        resync_s=settings.resync_s,
+        withdraw_after_s=settings.withdraw_after_s,
+    )
+    building = BuildLoop(
+        registry,
+        [here.nodes],
+        here.launcher,
+        state,
+        on_store_changed=deploying.kick,
+        recorder=metrics.recorder,
+        pace=BuildPace(resync_s=settings.resync_s),
+    )
+    return Loops(deploying, building if settings.builds else None)
+
+
+def _from_any_thread(event: asyncio.Event) -> Callable[[], None]:
+    event_loop = asyncio.get_running_loop()
+
+    def set_soon() -> None:
+        event_loop.call_soon_threadsafe(event.set)
+
+    return set_soon
+
+
+async def _pass_on(kicked: asyncio.Event, loops: Loops) -> None:
+    """Kick the loops when nodes change, which may be before the loops are made."""
+    while True:
+        await kicked.wait()
+        kicked.clear()
+        loops.kick()
 
 
 def _listen(server: grpc.aio.Server, wanted: str) -> str:
@@ -95,7 +148,7 @@ def _replica_args(settings: ControllerSettings, address: str) -> dict[str, Any]:
         "cache_dir": str(settings.cache_dir),
         "controller_address": address,
         "socket_dir": str(settings.run_dir),
-        "generation_override": settings.generation_override,
+        "host": settings.replica_host,
         "num_threads": settings.replica_num_threads,
     }
 

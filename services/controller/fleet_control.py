@@ -23,7 +23,11 @@ class Reconciler(Protocol):
 
 
 class FleetControl(fleet_grpc.FleetControlServicer):
-    """Replicas attach, gateways watch, people ask."""
+    """Replicas attach, gateways watch, people ask.
+
+    Attributes:
+        is_shut_down: somebody asked for the end of the whole fleet.
+    """
 
     def __init__(
         self, state: FleetState, reconciler: Reconciler, stop_requested: asyncio.Event
@@ -31,6 +35,7 @@ class FleetControl(fleet_grpc.FleetControlServicer):
         self._state = state
         self._reconciler = reconciler
         self._stop_requested = stop_requested
+        self.is_shut_down = False
 
     async def Attach(  # noqa: N802 - the proto's name
         self,
@@ -96,5 +101,6 @@ class FleetControl(fleet_grpc.FleetControlServicer):
         context: grpc.aio.ServicerContext[fleet.ShutdownRequest, fleet.ShutdownReply],
     ) -> fleet.ShutdownReply:
         """Begin to stop; the reply leaves before the server closes."""
+        self.is_shut_down = True
         self._stop_requested.set()
         return fleet.ShutdownReply()

@@ -5,10 +5,18 @@ a slow watcher sees the newest state, never a backlog.
 """
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from services.pb import fleet_v1_pb2 as fleet
+
+
+def generation_of(report: fleet.ReplicaReport) -> str:
+    """The generation of the device that a replica runs on; "" before it knows."""
+    if not report.device_facts_json:
+        return ""
+    return str(json.loads(report.device_facts_json).get("generation", ""))
 
 
 @dataclass
@@ -115,11 +123,12 @@ class FleetState:
             replica.commands.put_nowait(command)
         return len(told)
 
-    def num_ready(self, name: str, version: int) -> int:
-        """Replicas of a model version that take requests."""
+    def num_ready(self, name: str, version: int, generation: str) -> int:
+        """Replicas of a model version on nodes of a generation that take requests."""
         return sum(
             replica.report.state == fleet.REPLICA_STATE_READY
             and (replica.report.model_name, replica.report.model_version) == (name, version)
+            and generation_of(replica.report) == generation
             for replica in self._replicas.values()
         )
 

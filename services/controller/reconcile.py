@@ -1,29 +1,27 @@
-"""The reconcile loop: what the store says should serve, against what serves.
+"""The reconcile loop: what should serve where, against what serves.
 
-Level-triggered: each pass reads the whole store and the whole fleet, so a lost event
-costs one resync period and nothing else. State lives in the store only.
+Wanted is the newest version of each model on each generation that has nodes. Level-triggered:
+each pass reads the whole store, all nodes and what is deployed, so a lost event costs one
+resync period and nothing else. State lives in the store, and with Ray Serve.
 """
 
 import asyncio
 import contextlib
 import logging
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from services.contracts.errors import SmeltError
+from services.contracts.errors import NotReadyError, SmeltError
 from services.contracts.manifest import ModelVersion, PublishedEngine
+from services.controller.deployments import Deployments
 from services.controller.fleet_state import FleetState
-from services.controller.replica_fleet import ReplicaFleet
+from services.controller.replica_fleet import DeploymentKey, ReplicaFleet
+from services.controller.seams import NodeSource
 from services.pb import fleet_v1_pb2 as fleet
 
 logger = logging.getLogger(__name__)
-
-READY = "READY"
-LOADING = "LOADING"
-UNAVAILABLE = "UNAVAILABLE"
-# Serve tells nobody when an application runs; its own client asks as often.
-_STATUS_PERIOD_S = 0.1
-_Key = tuple[str, int]
 
 
 class ModelSource(Protocol):
@@ -44,10 +42,19 @@ class ModelSource(Protocol):
 
 @dataclass(frozen=True)
 class _Observed:
-    """The store at one moment: newest version of each model, and a mark of its engines."""
+    """Store and nodes at one moment.
 
-    versions: dict[_Key, ModelVersion]
-    engine_marks: dict[str, frozenset[tuple[str, str]]]
+    Attributes:
+        versions: the newest of each model that can be read, by name.
+        others: older ones that are deployed still.
+        names: of all models, those that cannot be read too.
+        engine_marks: what changes with each engine and proof, by master.
+    """
+
+    versions: dict[str, ModelVersion] = field(default_factory=dict)
+    others: dict[tuple[str, int], ModelVersion] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+    engine_marks: dict[str, frozenset[tuple[str, str]]] = field(default_factory=dict)
 
 
 class ReconcileLoop:
@@ -56,21 +63,47 @@ class ReconcileLoop:
     def __init__(
         self,
         source: ModelSource,
+        nodes: NodeSource,
         state: FleetState,
         replicas: ReplicaFleet,
         replica_args: dict[str, Any],
+        *,
         resync_s: float,
+        withdraw_after_s: float = 10.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._source = source
-        self._state = state
-        self._replicas = replicas
+        """Nothing is read yet.
+
+        Args:
+            source: models and engines.
+            nodes: which generations there are.
+            state: shows what is served.
+            replicas: places them.
+            replica_args: settings that all replicas share.
+            resync_s: how often to look without being told.
+            withdraw_after_s: how long a generation may be away before what served there is
+                withdrawn: a node that restarts is soon back.
+            clock: monotonic seconds.
+        """
+        self._source, self._nodes = source, nodes
+        self._state, self._replicas = state, replicas
         self._replica_args = replica_args
-        self._resync_s = resync_s
+        self._resync_s, self._withdraw_after_s, self._clock = resync_s, withdraw_after_s, clock
         self._kicked = asyncio.Event()
         self._pass_lock = asyncio.Lock()
-        self._deploys: dict[_Key, asyncio.Task[None]] = {}
-        self._retirements: dict[_Key, asyncio.Task[None]] = {}
+        self._observed = _Observed()
+        self._deployments = Deployments(
+            replicas,
+            on_change=lambda: self._show(self._observed),
+            on_success=self.kick,
+            clock=clock,
+        )
+        self._last_seen_s: dict[str, float] = {}
         self._announced: dict[str, frozenset[tuple[str, str]]] = {}
+
+    def kick(self) -> None:
+        """Look now; call it in the event loop."""
+        self._kicked.set()
 
     async def run(self) -> None:
         """Reconcile when kicked and at each resync, until cancelled."""
@@ -83,31 +116,45 @@ class ReconcileLoop:
                     async with asyncio.timeout(self._resync_s):
                         await self._kicked.wait()
         finally:
-            for task in (*self._deploys.values(), *self._retirements.values()):
-                task.cancel()
+            self._deployments.cancel()
 
     async def _try_reconcile(self) -> None:
         try:
             await self.reconcile_now()
+        except SmeltError as error:
+            logger.warning("reconcile pass failed, the next one tries again: %s", error)
         except Exception:
             # Whatever it is, Ray's errors included: a loop that ended would do so in silence.
             logger.exception("reconcile pass failed; the next one tries again")
 
     async def reconcile_now(self) -> None:
-        """One pass over store and fleet. Deployments go on in the background."""
+        """One pass over store, nodes and fleet. Deployments go on in the background."""
         async with self._pass_lock:
-            observed = await asyncio.to_thread(self._observe)
+            self._deployments.forget_failed()
+            self._deployments.adopt(await asyncio.to_thread(self._replicas.deployed))
+            deployed = self._deployments.all()
+            observed = self._observed = await asyncio.to_thread(self._observe, deployed)
             addresses = await asyncio.to_thread(self._replicas.metrics_addresses)
             self._state.set_metrics_addresses(addresses)
-            for key, version in observed.versions.items():
-                if key not in self._deploys:
-                    self._start_deploy(key, version)
+            generations = await asyncio.to_thread(self._generations)
+            for version in observed.versions.values():
+                for generation in generations:
+                    self._deploy_if_missing(version, generation)
             self._announce_changes(observed)
-            self._retire_old(observed)
+            for key in self._deployments.all():
+                if self._may_go(key, observed, generations):
+                    self._deployments.withdraw(key)
+            self._show(observed)
 
-    def _observe(self) -> _Observed:
-        observed = _Observed({}, {})
-        for name in self._source.model_names():
+    def _deploy_if_missing(self, version: ModelVersion, generation: str) -> None:
+        key = DeploymentKey(version.name, version.version, generation)
+        num_ready = self._state.num_ready(*key)
+        if key not in self._deployments or self._deployments.is_orphaned(key, num_ready):
+            self._deployments.start(key, version, self._replica_args)
+
+    def _observe(self, deployed: list[DeploymentKey]) -> _Observed:
+        observed = _Observed(names=set(self._source.model_names()))
+        for name in sorted(observed.names):
             try:
                 version = self._source.model_version(name)
                 engines = self._source.engines(version.master.digest)
@@ -115,84 +162,73 @@ class ReconcileLoop:
                 # A newer compiler's document must not keep the other models from serving.
                 logger.error("model '%s' is left as it is: %s", name, error)
                 continue
-            observed.versions[version.name, version.version] = version
+            observed.versions[name] = version
             observed.engine_marks[version.master.digest] = frozenset(
                 (engine.digest, engine.proof.created_at) for engine in engines
             )
+        for name, number, _ in deployed:
+            newest = observed.versions.get(name)
+            if newest is None or newest.version != number:
+                # A version that was removed from the store is shown no more, and drains.
+                with contextlib.suppress(SmeltError):
+                    observed.others[name, number] = self._source.model_version(name, number)
         return observed
 
-    def _start_deploy(self, key: _Key, version: ModelVersion) -> None:
-        self._state.set_model(served_model(version, LOADING, "replicas are starting"))
-        self._deploys[key] = asyncio.create_task(self._deploy(key, version))
-
-    async def _deploy(self, key: _Key, version: ModelVersion) -> None:
-        args = self._replica_args | {
-            "model": version.name,
-            "version": version.version,
-            "num_replicas": version.recipe.num_replicas,
-        }
+    def _generations(self) -> list[str]:
+        """Generations with nodes, and those that had some a moment ago."""
+        now_s = self._clock()
         try:
-            await asyncio.to_thread(self._replicas.deploy, *key, args)
-            # A thread for each question, not for the wait: a model may load for minutes, and
-            # a few such waits would hold every thread that this process has.
-            while not await asyncio.to_thread(self._replicas.is_running, *key):
-                if key in self._retirements:
-                    return
-                await asyncio.sleep(_STATUS_PERIOD_S)
-        except Exception as error:
-            # Whatever Serve raises: the model must not look as if it were loading for ever,
-            # and the next resync tries again.
-            logger.exception("deploy of %s version %d failed", version.name, version.version)
-            self._state.set_model(served_model(version, UNAVAILABLE, str(error)))
-            self._deploys.pop(key)
-            return
-        self._state.set_model(served_model(version, READY, ""))
-        logger.info("serving %s version %d", version.name, version.version)
-        self._kicked.set()
+            pools = self._nodes.pools()
+        except NotReadyError as error:
+            logger.warning("nodes are not known yet, nothing is deployed or withdrawn: %s", error)
+            return list(self._last_seen_s)
+        present = {pool.node_class.generation for pool in pools if pool.num_nodes}
+        self._last_seen_s |= dict.fromkeys(present, now_s)
+        for generation, seen_s in list(self._last_seen_s.items()):
+            if now_s - seen_s > self._withdraw_after_s:
+                del self._last_seen_s[generation]
+        return sorted(self._last_seen_s)
 
     def _announce_changes(self, observed: _Observed) -> None:
-        for (name, number), version in observed.versions.items():
+        for name, version in observed.versions.items():
             digest = version.master.digest
             marks = observed.engine_marks[digest]
             if self._announced.get(digest, marks) != marks:
-                told = self._state.announce_engines(name, number, digest)
-                logger.info("engines of %s version %d changed: %d told", name, number, told)
+                told = self._state.announce_engines(name, version.version, digest)
+                logger.info("engines of %s version %d changed: %d told",
+                            name, version.version, told)  # fmt: skip
         self._announced |= observed.engine_marks
 
-    def _retire_old(self, observed: _Observed) -> None:
-        """Remove versions that a newer one with ready replicas has replaced."""
-        newest = dict(observed.versions.keys())
+    def _may_go(self, key: DeploymentKey, observed: _Observed, generations: list[str]) -> bool:
+        """Whether a deployment is wanted no more, and nobody would miss it."""
+        if key.name not in observed.names or key.generation not in generations:
+            return True
+        newest = observed.versions.get(key.name)
+        if newest is None or key.version >= newest.version:
+            return False
+        # The new one must serve where the old one does.
+        return self._state.num_ready(key.name, newest.version, key.generation) > 0
+
+    def _show(self, observed: _Observed) -> None:
+        """Say of each version that is wanted or still there how it is."""
+        deployed = {key[:2] for key in self._deployments.all()}
+        newest = {(name, version.version): version for name, version in observed.versions.items()}
+        others = {key: version for key, version in observed.others.items() if key in deployed}
+        shown = others | newest
+        for version in shown.values():
+            self._state.set_model(self._served(version))
         for model in self._state.models():
-            key = (model.name, model.version)
-            replaced_by = newest.get(model.name, model.version)
-            is_replaced = model.version < replaced_by and self._state.num_ready(
-                model.name, replaced_by
-            )
-            if is_replaced and key not in self._retirements:
-                self._retirements[key] = asyncio.create_task(self._retire(key))
+            if (model.name, model.version) not in shown:
+                self._state.remove_model(model.name, model.version)
 
-    async def _retire(self, key: _Key) -> None:
-        try:
-            if deploy := self._deploys.get(key):
-                await deploy
-            await asyncio.to_thread(self._replicas.remove, *key)
-        except Exception:
-            logger.exception("retiring %s version %d failed; the next pass tries again", *key)
-        else:
-            self._deploys.pop(key, None)
-            self._state.remove_model(*key)
-            logger.info("retired %s version %d", *key)
-        finally:
-            del self._retirements[key]
-
-
-def served_model(version: ModelVersion, state: str, reason: str) -> fleet.ServedModel:
-    """A model version as the control plane sends it."""
-    return fleet.ServedModel(
-        name=version.name,
-        version=version.version,
-        model_version_json=version.canonical_json(),
-        state=state,
-        reason=reason,
-        num_replicas_wanted=version.recipe.num_replicas,
-    )
+    def _served(self, version: ModelVersion) -> fleet.ServedModel:
+        state, reason = self._deployments.state(version.name, version.version)
+        here = [k for k in self._deployments.all() if k[:2] == (version.name, version.version)]
+        return fleet.ServedModel(
+            name=version.name,
+            version=version.version,
+            model_version_json=version.canonical_json(),
+            state=state,
+            reason=reason,
+            num_replicas_wanted=version.recipe.num_replicas * max(len(here), 1),
+        )

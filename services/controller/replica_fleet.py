@@ -4,11 +4,22 @@ import importlib
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from services.contracts.errors import InvalidRequestError, NotReadyError
+from services.contracts.node_class import SIMULATED_LABEL, NodeClass
 
 logger = logging.getLogger(__name__)
+
+_PREFIX, _SEPARATOR = "smelt", ":"
+
+
+class DeploymentKey(NamedTuple):
+    """A model version on a generation."""
+
+    name: str
+    version: int
+    generation: str
 
 
 class ReplicaFleet(Protocol):
@@ -18,11 +29,15 @@ class ReplicaFleet(Protocol):
         """Make the cluster usable."""
         ...
 
-    def deploy(self, name: str, version: int, args: dict[str, Any]) -> None:
-        """Have replicas of one model version started; does not wait for them."""
+    def deploy(self, key: DeploymentKey, args: dict[str, Any]) -> None:
+        """Have replicas of a model version started on a generation; does not wait for them."""
         ...
 
-    def is_running(self, name: str, version: int) -> bool:
+    def deployed(self) -> list[DeploymentKey]:
+        """What is deployed, by whomever."""
+        ...
+
+    def is_running(self, key: DeploymentKey) -> bool:
         """Whether what `deploy` asked for is ready.
 
         Raises:
@@ -30,24 +45,40 @@ class ReplicaFleet(Protocol):
         """
         ...
 
-    def remove(self, name: str, version: int) -> None:
-        """Drain and stop the replicas of one model version."""
+    def remove(self, key: DeploymentKey) -> None:
+        """Drain and stop the replicas of a model version on a generation."""
         ...
 
     def metrics_addresses(self) -> list[str]:
         """`host:port` of each node's metrics agent, sorted."""
         ...
 
-    def stop(self) -> None:
-        """Drain all replicas; end the cluster when it is our own."""
+    def stop(self, *, is_drained: bool) -> None:
+        """Let go of the cluster; end it when it is our own.
+
+        Args:
+            is_drained: drain all replicas too; those of our own cluster end in any case.
+        """
         ...
 
 
 class RayServeFleet:
     """Ray Serve as placement and restarts only: requests never pass through it."""
 
-    def __init__(self, address: str, num_cpus: int, replica_app: str) -> None:
+    def __init__(
+        self, address: str, num_cpus: int, replica_app: str, generation_override: str = ""
+    ) -> None:
+        """Nothing runs yet.
+
+        Args:
+            address: `local` for a cluster of our own.
+            num_cpus: of our own cluster; 0 counts the cores.
+            replica_app: import path of what makes a Serve application.
+            generation_override: simulate this generation on our own cluster's node.
+        """
         self._address = address
+        self._is_own = address == "local"
+        self._generation_override = generation_override
         self._num_cpus = num_cpus
         self._replica_app = replica_app
         self._submission = threading.Lock()
@@ -57,19 +88,22 @@ class RayServeFleet:
         import ray
         from ray import serve
 
-        is_own = self._address == "local"
+        own: dict[str, Any] = {
+            "num_cpus": self._num_cpus or None,
+            "include_dashboard": False,
+            "labels": own_node_labels(self._generation_override),
+            # Ray starts workers at niceness 15: a busy neighbour would starve the replicas.
+            "_system_config": {"worker_niceness": 0},
+        }
         ray.init(
             address=self._address,
-            num_cpus=(self._num_cpus or None) if is_own else None,
-            include_dashboard=False if is_own else None,
             log_to_driver=False,
             logging_level="warning",
-            # Ray starts workers at niceness 15: a busy neighbour would starve the replicas.
-            _system_config={"worker_niceness": 0} if is_own else None,
+            **(own if self._is_own else {}),
         )
         serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
 
-    def deploy(self, name: str, version: int, args: dict[str, Any]) -> None:
+    def deploy(self, key: DeploymentKey, args: dict[str, Any]) -> None:
         """Submit the application that the configured import path makes."""
         from ray import serve
         from ray.serve.api import RunTarget
@@ -78,27 +112,34 @@ class RayServeFleet:
         # threads at once fail.
         with self._submission:
             application = load_function(self._replica_app)(args)
-            what = application_name(name, version)
-            target = RunTarget(application, name=what, route_prefix=None)
+            target = RunTarget(application, name=application_name(key), route_prefix=None)
             serve.run_many([target], wait_for_applications_running=False)
 
-    def is_running(self, name: str, version: int) -> bool:
+    def deployed(self) -> list[DeploymentKey]:
+        """Ask Serve for its applications."""
+        from ray import serve
+
+        keys = map(key_from_application, serve.status().applications)
+        return [key for key in keys if key is not None]
+
+    def is_running(self, key: DeploymentKey) -> bool:
         """Ask Serve for the application's status."""
         from ray import serve
         from ray.serve.schema import ApplicationStatus
 
-        found = serve.status().applications.get(application_name(name, version))
+        what = f"model '{key.name}' version {key.version} on {key.generation}"
+        found = serve.status().applications.get(application_name(key))
         if found is None:
-            raise NotReadyError(f"model '{name}' version {version}: its application was deleted")
+            raise NotReadyError(f"{what}: its application was deleted")
         if found.status is ApplicationStatus.DEPLOY_FAILED:
-            raise NotReadyError(f"model '{name}' version {version}: {found.message}")
+            raise NotReadyError(f"{what}: {found.message}")
         return bool(found.status is ApplicationStatus.RUNNING)
 
-    def remove(self, name: str, version: int) -> None:
+    def remove(self, key: DeploymentKey) -> None:
         """Delete the application."""
         from ray import serve
 
-        serve.delete(application_name(name, version))
+        serve.delete(application_name(key))
 
     def metrics_addresses(self) -> list[str]:
         """Where Ray's agents export what actors of their nodes record."""
@@ -107,18 +148,39 @@ class RayServeFleet:
         living = [node for node in ray.nodes() if node["Alive"]]
         return sorted(f"{n['NodeManagerAddress']}:{n['MetricsExportPort']}" for n in living)
 
-    def stop(self) -> None:
-        """Delete every application, then end our own Ray."""
+    def stop(self, *, is_drained: bool) -> None:
+        """Delete every application, then end our own Ray.
+
+        A cluster that was joined outlives its controllers, and so does what it serves.
+        """
         import ray
         from ray import serve
 
-        serve.shutdown()
+        if self._is_own or is_drained:
+            serve.shutdown()
         ray.shutdown()
 
 
-def application_name(name: str, version: int) -> str:
-    """The Serve application of one model version."""
-    return f"smelt-{name}-{version}"
+def own_node_labels(generation_override: str) -> dict[str, str]:
+    """What this host's node publishes; raises InvalidRequestError for no generation."""
+    from services.engines.device_probe import probe_device
+
+    facts = probe_device(override=generation_override or None)
+    simulated = {SIMULATED_LABEL: generation_override} if generation_override else {}
+    return NodeClass.from_facts(facts).labels() | simulated
+
+
+def application_name(key: DeploymentKey) -> str:
+    """The Serve application of a deployment; the separator is in none of the parts."""
+    return _SEPARATOR.join((_PREFIX, key.name, str(key.version), key.generation))
+
+
+def key_from_application(name: str) -> DeploymentKey | None:
+    """The deployment of a Serve application; None when somebody else made it."""
+    prefix, *parts = name.split(_SEPARATOR)
+    if prefix != _PREFIX or len(parts) != 3:
+        return None
+    return DeploymentKey(parts[0], int(parts[1]), parts[2])
 
 
 def load_function(import_path: str) -> Callable[[dict[str, Any]], Any]:

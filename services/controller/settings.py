@@ -1,7 +1,9 @@
 """Settings of the controller process, read once in `__main__` and passed down."""
 
 from pathlib import Path
+from typing import Literal
 
+from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -13,13 +15,25 @@ class ControllerSettings(BaseSettings):
         cache_dir: local copies of masters and engines, shared by replicas of this host.
         run_dir: sockets of this fleet; short, because a socket path holds 107 bytes.
         listen: `host:port` of FleetControl; port 0 takes a free one.
+        metrics_host, metrics_port: where Prometheus scrapes; port 0 takes a free one.
         ready_fd: inherited pipe that gets one JSON line once FleetControl listens; -1 for none.
         parent_pid: this process ends when that parent does; 0 for none.
         ray_address: `local` starts a Ray of our own, else the cluster to join.
         ray_num_cpus: logical CPUs of our own Ray; placement only, 0 counts the cores.
         replica_app: import path of the function that makes a Serve application, as in a
             Ray Serve config file; the controller never imports the replica's code itself.
-        generation_override: serve as this generation (simulation in tests); "" detects.
+        placement: `ray` deploys to the Ray of `ray_address`; `rayservice` leaves that to a
+            RayService on Kubernetes, looks at Node objects and builds in Jobs.
+        kubernetes_namespace: of the RayService and the Jobs; "" takes the pod's own.
+        job_template: file of a batch/v1 Job for builds on Kubernetes.
+        compiler_image: for those Jobs; "" takes the template's.
+        fleet_file: description of generations that the fleet will have; see `sources.fleet_file`.
+        builds: build and prove what nodes lack; without it engines come by `smelt build` alone.
+        build_arguments: more options of `python -m compiler_worker build`, as on a shell.
+        generation_override: our own Ray's node simulates this generation; "" detects.
+        replica_host: interface of the replicas' TCP data ports; loopback unless gateways run on
+            other hosts.
+        withdraw_after_s: how long a generation may have no node before its replicas go.
         replica_num_threads: threads of a CPU engine in each replica; 0 leaves it to the engine.
         resync_s: seconds after which the store is read again without being told.
     """
@@ -30,11 +44,22 @@ class ControllerSettings(BaseSettings):
     cache_dir: Path
     run_dir: Path
     listen: str = "127.0.0.1:0"
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int = Field(default=0, ge=0, le=65535)
     ready_fd: int = -1
     parent_pid: int = 0
     ray_address: str = "local"
     ray_num_cpus: int = 0
     replica_app: str = "services.replica.app:application"
+    placement: Literal["ray", "rayservice"] = "ray"
+    kubernetes_namespace: str = ""
+    job_template: Path | None = None
+    compiler_image: str = ""
+    fleet_file: Path | None = None
+    builds: bool = True
+    build_arguments: str = ""
     generation_override: str = ""
     replica_num_threads: int = 0
+    replica_host: str = "127.0.0.1"
+    withdraw_after_s: float = 10.0
     resync_s: float = 15.0

@@ -39,13 +39,20 @@ class ControllerWatch:
     """
 
     def __init__(
-        self, address: str, gateway_id: str, on_snapshot: Callable[[fleet.FleetSnapshot], None]
+        self,
+        address: str,
+        gateway_id: str,
+        on_snapshot: Callable[[fleet.FleetSnapshot], None],
+        on_heard: Callable[[bool], None] = lambda _: None,
     ) -> None:
+        """`on_heard` is told at the start, and later, whether the controller speaks to us."""
         self._address, self._gateway_id, self._on_snapshot = address, gateway_id, on_snapshot
+        self._on_heard = on_heard
         self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
 
     async def run(self) -> None:
         """Watch until cancelled."""
+        self._on_heard(False)
         async with grpc.aio.insecure_channel(self._address, options=_CHANNEL_OPTIONS) as channel:
             stub = FleetControlStub(channel)
             while True:
@@ -57,6 +64,7 @@ class ControllerWatch:
                         "controller %s is away, the last known fleet stays: %s: %s",
                         self._address, error.code().name, error.details(),
                     )  # fmt: skip
+                self._on_heard(False)
                 await self._backoff.pause()
 
     async def _follow(self, stub: "FleetControlAsyncStub") -> None:
@@ -64,4 +72,5 @@ class ControllerWatch:
         # Waiting for the connection is left to gRPC: one log line per outage, not per try.
         async for snapshot in stub.WatchEndpoints(request, wait_for_ready=True):
             self._backoff.reset()
+            self._on_heard(True)
             self._on_snapshot(snapshot)

@@ -42,6 +42,10 @@ class FleetObserver:
                 self._recorder.set(catalog.REQUESTS_IN_FLIGHT, num, model=model, version=version)
             await asyncio.sleep(SAMPLE_EVERY_S)
 
+    def note_controller(self, is_heard: bool) -> None:
+        """Say whether the controller speaks to this gateway."""
+        self._recorder.set(catalog.CONTROLLER_CONNECTED, float(is_heard))
+
     def publish(self, table: RoutingTable) -> None:
         """Say what is ready now; what was said before and is gone becomes 0."""
         self._health.show(table)

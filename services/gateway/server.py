@@ -44,7 +44,12 @@ class GatewayServer:
         self._health = HealthServicer()
         self._forwarded = ForwardedInference(self.endpoints, recorder)
         self._observer = FleetObserver(self._health, recorder, self._forwarded.num_in_flight)
-        self._watch = ControllerWatch(settings.controller, settings.gateway_id, self._take_over)
+        self._watch = ControllerWatch(
+            settings.controller,
+            settings.gateway_id,
+            self._take_over,
+            self._observer.note_controller,
+        )
         self._lives = ControllerLives(settings.reattach_grace_s)
         self._grace: asyncio.TimerHandle | None = None
         self._tasks: tuple[asyncio.Task[None], ...] = ()

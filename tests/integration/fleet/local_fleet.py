@@ -51,6 +51,8 @@ class LocalFleet:
             "SMELT_NUM_THREADS": "1",
             "SMELT_BENCHMARK_S": "0.02",
             "SMELT_CONTROLLER_REPLICA_NUM_THREADS": "1",
+            # Tests say themselves what is built, and when.
+            "SMELT_CONTROLLER_BUILDS": "false",
         }
         return subprocess.run(
             [SMELT, *arguments],
@@ -70,9 +72,10 @@ class LocalFleet:
         """Build engines."""
         return self.smelt("build", name, *(word for kind in kinds for word in ("--kind", kind)))
 
-    def up(self) -> None:
+    def up(self, *arguments: str) -> None:
         """Start it on free ports."""
-        self.running = self.smelt("up", "--grpc-port", "0", "--metrics-port", "0", "--detach")
+        ports = ("--grpc-port", "0", "--metrics-port", "0")
+        self.running = self.smelt("up", *ports, *arguments, "--detach")
 
     def down(self) -> None:
         """Stop it."""

@@ -105,6 +105,13 @@ def test_by_default_tensorrt_is_also_built_ahead_of_time() -> None:
     assert found[1:] == ["cuda-sm80", "cuda-sm86", "cuda-sm89", "cuda-sm120", "cuda-sm121"]
 
 
+def test_what_is_built_quickest_comes_first() -> None:
+    wanted = Wanted(generations=(Generation.parse("cuda-sm90"),), kinds=tuple(EngineKind))
+    table = plan_builds(version(), wanted, WITH_GPU, always(TableBuilder()))
+    found = [key.kind.value for key in table.planned]
+    assert found == ["onnxruntime", "openvino", "tensorrt", "inductor"]
+
+
 def test_what_a_builder_refuses_is_skipped_in_its_words() -> None:
     wanted = Wanted(kinds=(EngineKind.OPENVINO,), precisions=(Precision.FP32, Precision.FP16))
     table = plan_builds(version(), wanted, CPU_ONLY, always(TableBuilder(refuses="fp16")))

@@ -9,14 +9,17 @@ EXPECTED = {
     "build": ["--generation", "--json", "--kind", "--store", "NAME"],
     "down": ["--json"],
     "engines": ["--json", "--store", "MODEL"],
+    "events": ["--follow", "--json", "--limit", "--store", "MODEL"],
     "infer": ["--address", "--input", "--json", "--version", "NAME"],
     "models add": ["--json", "--recipe", "--samples", "--store", "NAME", "SOURCE"],
     "models list": ["--json", "--store"],
+    "rebuild": ["--generation", "--json", "--reason", "--store", "NAME"],
     "status": ["--json"],
     "up": [
         "--demo", "--detach", "--exit-after-demo", "--generation", "--grpc-port", "--json",
-        "--metrics-port", "--store",
+        "--metrics-port", "--observe", "--observe-port", "--store",
     ],
+    "why": ["--generation", "--json", "--store", "NAME"],
 }  # fmt: skip
 
 

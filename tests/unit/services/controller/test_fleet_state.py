@@ -26,7 +26,7 @@ def test_each_change_makes_one_revision_and_equal_values_make_none() -> None:
     assert state.revision == 2
     state.update(replica, _report(state=fleet.REPLICA_STATE_DRAINING))
     assert state.revision == 3
-    assert state.num_ready("m", 1) == 0
+    assert state.num_ready("m", 1, "") == 0
 
 
 def test_a_replica_that_attached_anew_outlives_its_old_stream() -> None:

@@ -1,0 +1,90 @@
+"""`smelt events`: who did what, why, and how long after the change."""
+
+import json
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+from services.cli.output import console, print_json
+from services.cli.registry import open_registry
+from services.cli.settings import CliSettings
+from services.contracts.events import Event, EventPosition
+from services.contracts.registry import Registry
+
+# The trail lies in a store, which tells nobody of what is new.
+_FOLLOW_PERIOD_S = 0.5
+_SHORT = 12
+
+
+def run_events(
+    settings: CliSettings, model: str, *, limit: int, is_followed: bool, as_json: bool
+) -> None:
+    """Print the newest events, and with `is_followed` those that come, until Ctrl-C.
+
+    Raises:
+        NotFoundError: no such model.
+    """
+    registry = open_registry(settings)
+    if model:
+        registry.model_version(model)
+    # Before the list, so that nothing falls between the two.
+    end = registry.event_end()
+    shown = registry.last_events(limit, model)
+    if not is_followed:
+        _print_all((event for _, event in shown), as_json=as_json)
+        return
+    for _, event in shown:
+        _print_one(event, as_json=as_json)
+    with suppress(KeyboardInterrupt):
+        _follow(registry, shown[-1][0] if shown else end, model, as_json=as_json)
+
+
+def event_line(event: Event) -> str:
+    """One event for people."""
+    subject = " ".join(
+        part
+        for part in (
+            f"{event.model} v{event.version}" if event.model else "",
+            event.generation,
+            event.key[:_SHORT],
+        )
+        if part
+    )
+    seconds = event.seconds_since_change
+    after = "" if seconds is None else f" ({seconds:.1f} s after the change)"
+    by = "" if event.actor == "controller" else f" by {event.actor}"
+    return f"{event.at[:19]}Z {event.kind:<20} {subject}{by}: {event.why or '-'}{after}"
+
+
+def _follow(registry: Registry, position: EventPosition, model: str, *, as_json: bool) -> None:
+    while True:
+        for reached, event in registry.events_after(position):
+            position = reached
+            if not model or event.model in ("", model):
+                _print_one(event, as_json=as_json)
+        time.sleep(_FOLLOW_PERIOD_S)
+
+
+def _print_all(events: Iterable[Event], *, as_json: bool) -> None:
+    known = list(events)
+    if as_json:
+        print_json({"events": [_document(event) for event in known]})
+    elif not known:
+        console.print("no events yet: a controller writes them")
+    else:
+        for event in known:
+            _print_one(event, as_json=False)
+
+
+def _print_one(event: Event, *, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(json.dumps(_document(event), ensure_ascii=False) + "\n")
+        sys.stdout.flush()
+    else:
+        console.print(event_line(event), markup=False, soft_wrap=True)
+
+
+def _document(event: Event) -> dict[str, Any]:
+    return event.model_dump(mode="json")

@@ -1,0 +1,22 @@
+"""`smelt node-labels`: what this host's Ray node is to publish of its device."""
+
+from services.cli.output import console, print_json
+from services.contracts.node_class import NodeClass
+from services.engines.device_probe import probe_device
+
+
+def run_node_labels(*, as_json: bool) -> None:
+    """Print the labels as `ray start --labels` takes them, or as JSON.
+
+    Raises:
+        InvalidRequestError: the processor is too old.
+    """
+    labels = NodeClass.from_facts(probe_device()).labels()
+    if as_json:
+        print_json(labels)
+    else:
+        # One line and nothing else: it goes into a command.
+        console.print(
+            ",".join(f"{name}={value}" for name, value in labels.items()),
+            soft_wrap=True, highlight=False, markup=False,
+        )  # fmt: skip

@@ -1,0 +1,109 @@
+"""`smelt rebuild`: try again what failed, prove again what is published."""
+
+import getpass
+import os
+import socket
+from collections.abc import Iterator
+
+from services.cli.control_client import tell_fleet
+from services.cli.fleet_file import find_fleet
+from services.cli.output import console, print_json
+from services.cli.registry import open_registry_to_publish
+from services.cli.settings import CliSettings
+from services.contracts.build_plan import RebuildRequest, timestamp, utc_now
+from services.contracts.errors import NotReadyError
+from services.contracts.hardware import Generation
+from services.contracts.manifest import ModelVersion, ProofOutcome
+from services.contracts.registry import Registry
+
+
+def run_rebuild(
+    settings: CliSettings, name: str, generation: str, why: str, *, as_json: bool
+) -> None:
+    """Ask the controller for it; it is done where the generation's nodes are.
+
+    Raises:
+        NotFoundError: no such model.
+        InvalidRequestError: no such generation.
+    """
+    wanted = str(Generation.parse(generation)) if generation else ""
+    registry = open_registry_to_publish(settings)
+    request = rebuild_request(registry, registry.model_version(name), wanted, why)
+    number = registry.request_rebuild(request)
+    is_heard = _is_heard(settings)
+    if as_json:
+        document = request.model_dump(mode="json")
+        print_json({"number": number, "is_heard": is_heard} | document)
+        return
+    console.print(
+        f"{name} version {request.version}: {_count(len(request.reprove), 'published engine')} to "
+        f"be proven again, {_count(len(request.disregarded), 'failed one')} to be tried again. "
+        "See: smelt events --follow"
+        if is_heard
+        else f"{name} version {request.version}: kept in the store; no controller on it answers "
+        "here, so the next one that reads it will do it.",
+        soft_wrap=True,
+    )
+
+
+def rebuild_request(
+    registry: Registry, version: ModelVersion, generation: str, why: str
+) -> RebuildRequest:
+    """A request that pins what the store holds now of each planned engine.
+
+    A published engine is never overwritten, as its key names everything that changes its
+    bytes; so those are proven again, and only what failed is built again.
+    """
+    engines = {e.digest: e for e in registry.engines(version.master.digest)}
+    digests = list(_planned(registry, version, generation))
+    proofs = {digest: engines[digest].proof for digest in digests if digest in engines}
+    num_records = {d: len(registry.build_records(d)) for d in digests}
+    return RebuildRequest(
+        model=version.name,
+        version=version.version,
+        generation=generation,
+        disregarded={digest: number for digest, number in num_records.items() if number},
+        reprove={
+            digest: proof.created_at
+            for digest, proof in proofs.items()
+            if proof.outcome is not ProofOutcome.NOT_RUN
+        },
+        who=_who(),
+        why=why,
+        created_at=timestamp(utc_now()),
+    )
+
+
+def _is_heard(settings: CliSettings) -> bool:
+    """Tell this host's fleet; whether there is one on this store that answers."""
+    running = find_fleet(settings.run_dir)
+    if running is None or running.store_url != settings.store_url:
+        return False
+    try:
+        tell_fleet(settings)
+    except NotReadyError:  # it is being started again, and reads the store then
+        return False
+    return True
+
+
+def _planned(registry: Registry, version: ModelVersion, generation: str) -> Iterator[str]:
+    """Digests of planned keys, each once."""
+    seen: set[str] = set()
+    for plan in registry.build_plans(version.name, version.version):
+        if generation in ("", plan.node_class.generation):
+            for planned in plan.planned:
+                if planned.digest not in seen:
+                    seen.add(planned.digest)
+                    yield planned.digest
+
+
+def _who() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user need not have a name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,258 @@
+"""`smelt why`: what serves a model on a generation, and why nothing better does."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from services.cli.control_client import get_fleet
+from services.cli.fleet_file import find_fleet
+from services.cli.output import console, milliseconds, print_json, print_table
+from services.cli.registry import open_registry
+from services.cli.settings import CliSettings
+from services.contracts.build_plan import BuildPlan
+from services.contracts.errors import NotFoundError
+from services.contracts.hardware import DeviceFacts, Generation
+from services.contracts.manifest import ModelVersion, PublishedEngine
+from services.contracts.node_class import NodeClass
+from services.contracts.registry import Registry
+from services.contracts.selection import Selection, mean_speedup, select
+from services.controller.build_view import FleetView, plan_for_pool
+from services.controller.key_status import KeyStatus, RetryPolicy, Standing
+from services.controller.seams import NodePool
+from services.pb import fleet_v1_pb2 as fleet
+
+_COLUMNS = ("rank", "kind", "precision", "state", "p50", "speed-up", "engine", "why")
+_SHORT = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Case:
+    """One generation of one model version.
+
+    Attributes:
+        facts: of a replica's device, or of the device that the plan was made on.
+        replicas: attached ones of that version and generation; None when no fleet was asked.
+        selection: what a replica there would choose; None when no device is known.
+    """
+
+    version: ModelVersion
+    generation: str
+    facts: DeviceFacts | None
+    plan: BuildPlan | None
+    statuses: Sequence[KeyStatus]
+    selection: Selection | None
+    replicas: Sequence[fleet.ReplicaReport] | None
+
+
+def run_why(settings: CliSettings, name: str, generation: str, *, as_json: bool) -> None:
+    """Explain one generation, or all that are planned or serve.
+
+    Raises:
+        NotFoundError: no such model, or nothing is known of the generation.
+        InvalidRequestError: no such generation.
+    """
+    wanted = str(Generation.parse(generation)) if generation else ""
+    registry = open_registry(settings)
+    version = registry.model_version(name)
+    replicas = _replicas(settings, version)
+    plans = registry.build_plans(name, version.version)
+    known = sorted({p.node_class.generation for p in plans} | {_where(r) for r in replicas or ()})
+    if wanted and wanted not in known:
+        raise NotFoundError(
+            f"nothing is planned for {name} version {version.version} on {wanted}; there are "
+            f"plans for {', '.join(known) or 'no generation'}. A controller makes one when such a "
+            f"node appears; by hand: python -m compiler_worker plan {name} --generation {wanted}"
+        )
+    cases = [_case(registry, version, g, plans, replicas) for g in known if wanted in ("", g)]
+    if as_json:
+        print_json({"model": name, "version": version.version, "generations": [
+            _document(case) for case in cases
+        ]})  # fmt: skip
+        return
+    if not cases:
+        console.print(f"{name} version {version.version}: nothing is planned for any generation")
+    for case in cases:
+        _print(case)
+
+
+def _replicas(settings: CliSettings, version: ModelVersion) -> list[fleet.ReplicaReport] | None:
+    running = find_fleet(settings.run_dir)
+    if running is None or running.store_url != settings.store_url:
+        return None
+    return [
+        report
+        for report in get_fleet(running.controller).replicas
+        if (report.model_name, report.model_version) == (version.name, version.version)
+        and report.device_facts_json
+    ]
+
+
+def _where(report: fleet.ReplicaReport) -> str:
+    return DeviceFacts.from_json(report.device_facts_json).generation
+
+
+def _case(
+    registry: Registry,
+    version: ModelVersion,
+    generation: str,
+    plans: Sequence[BuildPlan],
+    replicas: Sequence[fleet.ReplicaReport] | None,
+) -> _Case:
+    here = None if replicas is None else [r for r in replicas if _where(r) == generation]
+    made_there = [p for p in plans if p.node_class.generation == generation]
+    facts = _facts(made_there, here or ())
+    plan = _plan(made_there, facts)
+    engines = registry.engines(version.master.digest)
+    return _Case(
+        version=version,
+        generation=generation,
+        facts=facts,
+        plan=plan,
+        statuses=_statuses(registry, version, plan, engines) if plan else (),
+        selection=select(engines, facts, version=version) if facts else None,
+        replicas=here,
+    )
+
+
+def _facts(
+    plans: Sequence[BuildPlan], replicas: Sequence[fleet.ReplicaReport]
+) -> DeviceFacts | None:
+    if replicas:
+        return DeviceFacts.from_json(replicas[0].device_facts_json)
+    return next((plan.facts for plan in reversed(plans) if plan.facts), None)
+
+
+def _plan(plans: Sequence[BuildPlan], facts: DeviceFacts | None) -> BuildPlan | None:
+    if facts is None:
+        return plans[-1] if plans else None
+    pool = NodePool(node_class=NodeClass.from_facts(facts), source="", num_nodes=1)
+    return plan_for_pool(plans, pool)
+
+
+def _statuses(
+    registry: Registry, version: ModelVersion, plan: BuildPlan, engines: Sequence[PublishedEngine]
+) -> list[KeyStatus]:
+    view = FleetView(
+        engines={engine.digest: engine for engine in engines},
+        records={p.digest: registry.build_records(p.digest) for p in plan.planned},
+        requests={version.name: registry.rebuild_requests(version.name)},
+    )
+    return view.statuses(version, plan, RetryPolicy())
+
+
+def _document(case: _Case) -> dict[str, Any]:
+    ranks = _ranks(case)
+    return {
+        "generation": case.generation,
+        "serves": _serves(case),
+        "is_live": case.replicas is not None,
+        "replicas": [
+            {"replica": r.replica_id, "engine_digest": r.engine_digest,
+             "fallback_reason": r.fallback_reason}
+            for r in case.replicas or ()
+        ],
+        "planned": [_key_document(status, ranks) for status in case.statuses],
+        "skipped": [s.model_dump() for s in case.plan.skipped] if case.plan else [],
+        "passed_over": [
+            {"digest": r.digest, "reason": r.reason.value, "detail": r.detail}
+            for r in (case.selection.rejections if case.selection else ())
+        ],
+    }  # fmt: skip
+
+
+def _key_document(status: KeyStatus, ranks: dict[str, int]) -> dict[str, Any]:
+    at = status.next_attempt_at
+    key, timings = status.planned.key, status.engine.proof.timings if status.engine else ()
+    return {
+        "digest": status.planned.digest,
+        "kind": key.kind.value,
+        "precision": key.precision.value,
+        "standing": status.standing.value,
+        "rank": ranks.get(status.planned.digest),
+        "reason": status.reason,
+        "num_failures": status.num_failures,
+        "next_attempt_at": at.isoformat(timespec="seconds") if at else None,
+        "p50_s": [{"sizes": t.sizes, "p50_s": t.p50_s} for t in timings],
+    }
+
+
+def _print(case: _Case) -> None:
+    name, version = case.version.name, case.version.version
+    title = f"{name} version {version} on {case.generation}"
+    console.print(f"{title}: {_serves(case)}", markup=False, soft_wrap=True)
+    ranks = _ranks(case)
+    in_order = sorted(case.statuses, key=lambda s: ranks.get(s.planned.digest, len(ranks) + 1))
+    rows = [_row(status, ranks, name) for status in in_order]
+    skipped = case.plan.skipped if case.plan else ()
+    rows += [("-", s.kind, s.precision, "skipped", "-", "-", "-", s.reason) for s in skipped]
+    print_table("Planned", _COLUMNS, rows)
+    planned = {status.planned.digest for status in case.statuses}
+    for rejection in case.selection.rejections if case.selection else ():
+        if rejection.digest not in planned:
+            console.print(
+                f"engine {rejection.digest[:_SHORT]} is passed over: {rejection.detail}",
+                markup=False, soft_wrap=True,
+            )  # fmt: skip
+
+
+def _row(status: KeyStatus, ranks: dict[str, int], model: str) -> tuple[str, ...]:
+    key, engine = status.planned.key, status.engine
+    timings = engine.proof.timings if engine else ()
+    p50s = [milliseconds(t.p50_s) for t in sorted(timings, key=lambda t: t.p50_s)]
+    return (
+        str(ranks.get(status.planned.digest, "-")),
+        key.kind.value,
+        key.precision.value,
+        status.standing.value,
+        " - ".join(dict.fromkeys((p50s[0], p50s[-1]))) if p50s else "-",
+        f"{mean_speedup(engine):.2f}x" if engine and timings else "-",
+        status.planned.digest[:_SHORT],
+        _why(status, model),
+    )
+
+
+def _why(status: KeyStatus, model: str) -> str:
+    match status.standing:
+        case Standing.PROVEN:
+            return ""
+        case Standing.QUARANTINED:
+            words = f"given up after {status.num_failures} failures: {status.reason}"
+            return f"{words}; let out by: smelt rebuild {model}"
+        case Standing.PROOF_FAILED:
+            return f"{status.reason}; proven again by: smelt rebuild {model}"
+        case Standing.FAILED if status.next_attempt_at:
+            at = status.next_attempt_at.isoformat(timespec="seconds")
+            return f"{status.reason}; tried again at {at}"
+        case _:
+            return status.reason
+
+
+def _ranks(case: _Case) -> dict[str, int]:
+    """Place of each engine that fits, from 1, as a replica tries them."""
+    if case.selection is None or case.selection.engine is None:
+        return {}
+    fitting = (case.selection.engine, *case.selection.runners_up)
+    return {engine.digest: rank for rank, engine in enumerate(fitting, start=1)}
+
+
+def _serves(case: _Case) -> str:
+    """What serves there, or would."""
+    if case.replicas:
+        words = sorted({_replica_words(report) for report in case.replicas})
+        num = len(case.replicas)
+        return f"{'; '.join(words)} ({num} replica{'' if num == 1 else 's'})"
+    asked = "no replica is attached" if case.replicas is not None else "no fleet runs here"
+    if case.selection is None:
+        return f"{asked}; no such node was seen yet"
+    if case.selection.engine is not None:
+        key = case.selection.engine.manifest.key
+        digest = case.selection.engine.digest[:_SHORT]
+        return f"{asked}; one would serve with {key.kind} {key.precision} {digest}"
+    return f"{asked}; one would serve with the fallback: {case.selection.fallback_reason}"
+
+
+def _replica_words(report: fleet.ReplicaReport) -> str:
+    if not report.engine_digest:
+        return f"serves with the fallback: {report.fallback_reason or report.detail}"
+    digest = report.engine_digest[:_SHORT]
+    return f"serves with {report.engine_kind} {report.engine_precision} {digest}"

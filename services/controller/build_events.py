@@ -1,0 +1,112 @@
+"""Appends to the event trail what is news, and keeps in mind what it amounts to."""
+
+import logging
+import threading
+from collections.abc import Iterable
+from datetime import datetime
+
+from services.contracts.build_plan import timestamp, utc_now
+from services.contracts.errors import StoreError
+from services.contracts.events import Event, EventPosition, TrailFold
+from services.contracts.registry_events import EventRegistry
+from services.controller.build_policy import Quarantined
+from services.controller.build_view import FleetView
+from services.controller.event_fold import changed_at, fold_event
+from services.controller.event_news import (
+    Serving,
+    build_news,
+    hardware_news,
+    model_news,
+    quarantine_news,
+    serving_news,
+)
+
+logger = logging.getLogger(__name__)
+
+# A start reads at most so many events, and the fold before them.
+_EVENTS_PER_FOLD = 200
+
+
+class EventTrail:
+    """The one writer of events; methods block, and may be called from several threads.
+
+    An event counts as told when it stands in the store: the fold in memory is only ever what
+    the stored events amount to, so a kill at any instant neither repeats nor loses one.
+    """
+
+    def __init__(self, registry: EventRegistry) -> None:
+        self._registry = registry
+        self._lock = threading.Lock()
+        self._fold = TrailFold()
+        self._is_loaded = False
+        self._num_unkept = 0
+
+    def observe(self, view: FleetView) -> None:
+        """Tell what hardware, models and builds have become; raises StoreError."""
+        with self._lock:
+            self._catch_up()
+            self._tell(hardware_news(self._fold, view))
+            self._tell(model_news(self._fold, view))
+            self._tell(build_news(self._fold, view))
+
+    def observe_quarantine(self, quarantined: Iterable[Quarantined]) -> None:
+        """Tell what was given up; raises StoreError."""
+        with self._lock:
+            self._catch_up()
+            self._tell(quarantine_news(self._fold, quarantined))
+
+    def observe_serving(self, served: Iterable[Serving]) -> None:
+        """Tell what serves where; raises StoreError."""
+        with self._lock:
+            seen = list(served)
+            # Replicas report often and rarely anything new: the store is read for news only.
+            if not self._is_loaded or any(serving_news(self._fold, seen)):
+                self._catch_up()
+                self._tell(serving_news(self._fold, seen))
+
+    def _catch_up(self) -> None:
+        """Take in what stands in the store: at the start, and of another controller."""
+        if not self._is_loaded:
+            try:
+                self._fold = self._registry.last_fold()
+            except StoreError as error:
+                logger.warning("the event trail is read from its beginning: %s", error)
+            self._is_loaded = True
+        for position, event in self._registry.events_after(self._fold.position):
+            self._take(event, position)
+
+    def _tell(self, news: Iterable[Event]) -> None:
+        for event in news:
+            timed = self._timed(event, utc_now())
+            position = self._registry.append_event(timed)
+            self._take(timed, position)
+            logger.info(
+                "%s: model=%s version=%d generation=%s %s",
+                timed.kind, timed.model, timed.version, timed.generation, timed.why,
+            )  # fmt: skip
+
+    def _timed(self, event: Event, now: datetime) -> Event:
+        changed = changed_at(self._fold, event)
+        # Engines and proofs say when they were made; what is older than the change did not
+        # follow from it.
+        happened = _parsed(event.mark) or now
+        seconds = (now - datetime.fromisoformat(changed)).total_seconds() if changed else None
+        is_older = bool(changed) and happened < datetime.fromisoformat(changed)
+        return event.model_copy(
+            update={"at": timestamp(now), "seconds_since_change": None if is_older else seconds}
+        )
+
+    def _take(self, event: Event, position: EventPosition) -> None:
+        self._fold = fold_event(self._fold, event, position)
+        self._num_unkept += 1
+        if self._num_unkept >= _EVENTS_PER_FOLD:
+            self._registry.keep_fold(self._fold)
+            self._num_unkept = 0
+
+
+def _parsed(text: str) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else None

@@ -1,0 +1,161 @@
+"""Builds and proofs as metrics, counted from what the store remembers of them.
+
+A compiler lives for seconds and may run anywhere, so nobody scrapes it. Counted from the
+store, a total goes on where it was when the controller is started again.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Protocol
+
+from services.contracts.build_key import BuildKey
+from services.contracts.errors import SmeltError, StoreError
+from services.contracts.history import BuildHistory
+from services.contracts.manifest import (
+    BuildOutcome,
+    BuildRecord,
+    ModelVersion,
+    Proof,
+    ProofOutcome,
+    PublishedEngine,
+)
+from services.telemetry import catalog
+from services.telemetry.catalog import Metric
+from services.telemetry.recorder import Recorder
+from services.telemetry.shown_gauge import ShownGauge
+
+logger = logging.getLogger(__name__)
+
+_BUILD_STAGE = "build"
+_Series = tuple[tuple[str, str], ...]
+
+
+class EngineSource(Protocol):
+    """What is read of the registry."""
+
+    def model_names(self) -> list[str]:
+        """Names of all models."""
+        ...
+
+    def model_version(self, name: str, version: int | None = None) -> ModelVersion:
+        """One version, the newest by default."""
+        ...
+
+    def engines(self, master_digest: str | None = None) -> list[PublishedEngine]:
+        """Published engines with their newest proof."""
+        ...
+
+
+class BuildMetrics:
+    """Counts what is new in the store, and shows where the newest versions stand."""
+
+    def __init__(self, recorder: Recorder, source: EngineSource, history: BuildHistory) -> None:
+        self._recorder, self._source, self._history = recorder, source, history
+        self._engines = ShownGauge(recorder, catalog.ENGINES)
+        self._states = ShownGauge(recorder, catalog.BUILD_STATE)
+        # Counted together with the published ones, which the store may fail to give.
+        self._new_proofs: Counter[_Series] = Counter()
+        self._newest: dict[tuple[str, ...], BuildRecord] = {}
+
+    async def follow(self, period_s: float) -> None:
+        """Look at the store at intervals, until cancelled."""
+        while True:
+            try:
+                await asyncio.to_thread(self.look)
+            except StoreError as error:
+                logger.warning("builds are not counted now, the next look tries again: %s", error)
+            except Exception:
+                # Whatever it is: a task that ended would leave figures that never change.
+                logger.exception("builds are not counted now; the next look tries again")
+            await asyncio.sleep(period_s)
+
+    def look(self) -> None:
+        """Read the store once; raises StoreError."""
+        builds: Counter[_Series] = Counter()
+        for record in self._history.new_build_records():
+            builds[*_labels(record.key).items(), ("outcome", record.outcome.value)] += 1
+            self._take_build(record)
+        self._count(catalog.BUILDS, builds, BuildOutcome)
+        for key, proof in self._history.new_proofs():
+            self._take_proof(key, proof)
+        self._count(catalog.PROOFS, self._new_proofs, ProofOutcome)
+        self._new_proofs.clear()
+        self._show_newest()
+
+    def _count(self, metric: Metric, amounts: Counter[_Series], outcomes: type[StrEnum]) -> None:
+        """Add to each series once: a scrape in between must not see a total that shrank."""
+        for series, amount in amounts.items():
+            self._recorder.count(metric, float(amount), **dict(series))
+        # All outcomes, so that a first failure is a change and not a new series.
+        for series in amounts:
+            for other in outcomes:
+                labels = dict(series) | {"outcome": other.value}
+                self._recorder.count(metric, 0.0, **labels)
+
+    def _take_build(self, record: BuildRecord) -> None:
+        labels = _labels(record.key)
+        if (seconds := record.stage_durations_s.get(_BUILD_STAGE)) is not None:
+            self._recorder.observe(catalog.BUILD_DURATION, seconds, **labels)
+        if record.outcome is BuildOutcome.PROOF_FAILED and record.proof:
+            # It was not published, so its proof stands here only.
+            self._take_proof(record.key, record.proof)
+        place = (record.key.master_digest, *labels.values())
+        known = self._newest.get(place)
+        if known is None or known.started_at <= record.started_at:
+            self._newest[place] = record
+
+    def _take_proof(self, key: BuildKey, proof: Proof) -> None:
+        labels = _labels(key)
+        if proof.outcome is not ProofOutcome.NOT_RUN:
+            self._recorder.observe(catalog.PROOF_DURATION, proof.duration_s, **labels)
+        self._new_proofs[*labels.items(), ("outcome", proof.outcome.value)] += 1
+
+    def _show_newest(self) -> None:
+        engines: dict[tuple[str, ...], float] = {}
+        states: dict[tuple[str, ...], float] = {}
+        for name in self._source.model_names():
+            try:
+                version = self._source.model_version(name)
+                published = self._source.engines(version.master.digest)
+            except SmeltError as error:
+                logger.warning("engines of model '%s' are not shown: %s", name, error)
+                continue
+            served = (name, str(version.version))
+            engines |= _engine_series(served, published)
+            states |= self._state_series(served, version.master.digest)
+        self._engines.show(engines)
+        self._states.show(states)
+
+    def _state_series(
+        self, served: tuple[str, str], master_digest: str
+    ) -> dict[tuple[str, ...], float]:
+        return {
+            (*served, *place, outcome.value): float(record.outcome is outcome)
+            for (master, *place), record in self._newest.items()
+            if master == master_digest
+            for outcome in BuildOutcome
+        }
+
+
+def _engine_series(
+    served: tuple[str, str], published: Iterable[PublishedEngine]
+) -> Mapping[tuple[str, ...], float]:
+    """Number of engines by the values of the labels of ENGINES; 0 for other outcomes."""
+    series: Counter[tuple[str, ...]] = Counter()
+    for engine in published:
+        key = engine.manifest.key
+        for outcome in ProofOutcome:
+            is_so = engine.proof.outcome is outcome
+            series[*served, key.generation, key.kind.value, outcome.value] += is_so
+    return series
+
+
+def _labels(key: BuildKey) -> dict[str, str]:
+    return {
+        "generation": key.generation,
+        "kind": key.kind.value,
+        "precision": key.precision.value,
+    }

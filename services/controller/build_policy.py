@@ -1,0 +1,307 @@
+"""What to build now, and when to look again: one pure function over the fleet and its store.
+
+Desired is every distinct pool of nodes times the newest version of each model. Without a plan
+the first task plans and builds all that is missing; with one, tasks name their keys. At most
+one task runs on a class of nodes at a time, and one for a model on a generation, so that
+serving there keeps its processor time and no engine is built twice.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from services.contracts.build_plan import PlannedKey, RebuildRequest, TaskEnd, TaskStart
+from services.contracts.document import canonical_json
+from services.contracts.manifest import BuildRecord, ModelVersion, PublishedEngine
+from services.controller.build_view import FleetView, distinct_pools
+from services.controller.key_status import KeyStatus, RetryPolicy, Standing
+from services.controller.seams import BuildTask, NodePool
+
+_SLUG_LENGTH = 20
+_HASH_DIGITS = 20
+_NOT_IN_NAME = re.compile("[^a-z0-9]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quarantined:
+    """Something that is not tried any more.
+
+    Attributes:
+        key: digest of the build key; "" when not even a plan could be made.
+        mark: changes when it is given up anew, after it was let out.
+    """
+
+    model: str
+    version: int
+    generation: str
+    key: str
+    what: str
+    reason: str
+    mark: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What follows from a view.
+
+    Attributes:
+        tasks: to be launched now.
+        next_due_at: when something becomes due by time alone; None when nothing will.
+        without_engine: model and generation where nodes are and no planned engine is proven.
+        with_engine: the same where one is.
+    """
+
+    tasks: tuple[BuildTask, ...] = ()
+    next_due_at: datetime | None = None
+    quarantined: tuple[Quarantined, ...] = ()
+    without_engine: frozenset[tuple[str, str]] = frozenset()
+    with_engine: frozenset[tuple[str, str]] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Prospect:
+    """What one model version lacks on one pool.
+
+    Attributes:
+        task: what to launch; None when nothing is due.
+        is_urgent: replicas there have no proven engine.
+    """
+
+    pool: NodePool
+    version: ModelVersion
+    task: BuildTask | None = None
+    later: tuple[datetime, ...] = ()
+    quarantined: tuple[Quarantined, ...] = ()
+    is_urgent: bool = True
+
+
+@dataclass
+class _Claims:
+    """What running tasks and those chosen already take."""
+
+    classes: set[str] = field(default_factory=set)
+    subjects: set[tuple[str, int, str]] = field(default_factory=set)
+    is_any_anywhere: bool = False
+
+    def add(self, task: BuildTask | TaskStart) -> None:
+        """Take a task's class of nodes and its subject."""
+        self.classes.add(task.node_class.digest())
+        self.subjects.add((task.model, task.version, task.node_class.generation))
+        self.is_any_anywhere |= task.is_anywhere
+
+    def holds(self, task: BuildTask) -> bool:
+        """Whether a task has to wait for another one."""
+        subject = (task.model, task.version, task.node_class.generation)
+        return (
+            task.node_class.digest() in self.classes
+            or subject in self.subjects
+            # On nodes that serve something else: one at a time is burden enough.
+            or (task.is_anywhere and self.is_any_anywhere)
+        )
+
+
+def decide(view: FleetView, now: datetime, policy: RetryPolicy | None = None) -> Decision:
+    """Say what is to be launched now, and when there may be more."""
+    policy = policy or RetryPolicy()
+    prospects = [
+        _prospect(view, pool, version, now, policy)
+        for pool in distinct_pools(view.pools)
+        for version in view.versions
+    ]
+    with_nodes = [p for p in prospects if p.pool.num_nodes]
+    lacking = frozenset(_where(p) for p in with_nodes if p.is_urgent)
+    return Decision(
+        tasks=tuple(_chosen(prospects, view.running)),
+        next_due_at=min((at for p in prospects for at in p.later), default=None),
+        quarantined=tuple(q for p in prospects for q in p.quarantined),
+        without_engine=lacking,
+        with_engine=frozenset(_where(p) for p in with_nodes) - lacking,
+    )
+
+
+def planning_names(
+    version: ModelVersion, pool: NodePool, requests: Sequence[RebuildRequest], policy: RetryPolicy
+) -> list[str]:
+    """Names of the tasks that plan a version for a pool, one for each attempt."""
+    return [
+        _task_name(version, pool, ["plan", len(requests), attempt])
+        for attempt in range(1, policy.max_attempts + 1)
+    ]
+
+
+def untouched_key(
+    start: TaskStart,
+    records: Mapping[str, Sequence[BuildRecord]],
+    engines: Mapping[str, PublishedEngine],
+) -> str | None:
+    """The first key of an ended task of which the store knows nothing new; None without one.
+
+    That is the one in whose build or proof the task died, as it takes them in order.
+    """
+    for digest in start.key_digests:
+        engine = engines.get(digest)
+        proof = engine.proof.created_at if engine else ""
+        is_recorded = len(records.get(digest, ())) > start.num_records.get(digest, 0)
+        if not is_recorded and proof == start.proofs.get(digest, ""):
+            return digest
+    return None
+
+
+def task_start(task: BuildTask, view: FleetView, now: str) -> TaskStart:
+    """What to keep of a task before it is launched."""
+    published = {d: view.engines[d] for d in task.key_digests if d in view.engines}
+    return TaskStart(
+        name=task.name,
+        model=task.model,
+        version=task.version,
+        node_class=task.node_class,
+        is_anywhere=task.is_anywhere,
+        key_digests=task.key_digests,
+        num_records={d: len(view.records.get(d, ())) for d in task.key_digests},
+        proofs={digest: engine.proof.created_at for digest, engine in published.items()},
+        attempt=task.attempt,
+        reason=task.reason,
+        created_at=now,
+    )
+
+
+def _where(prospect: _Prospect) -> tuple[str, str]:
+    return prospect.version.name, prospect.pool.node_class.generation
+
+
+def _chosen(prospects: Sequence[_Prospect], running: Iterable[TaskStart]) -> Iterator[BuildTask]:
+    """The tasks that need not wait for another one; where nothing is proven comes first."""
+    claims = _Claims()
+    for start in running:
+        claims.add(start)
+    for prospect in sorted(prospects, key=lambda p: (not p.pool.num_nodes, not p.is_urgent)):
+        if prospect.task is not None and not claims.holds(prospect.task):
+            claims.add(prospect.task)
+            yield prospect.task
+
+
+def _prospect(
+    view: FleetView, pool: NodePool, version: ModelVersion, now: datetime, policy: RetryPolicy
+) -> _Prospect:
+    plan = view.plan_of(version, pool)
+    if plan is None:
+        return _without_plan(view, pool, version, now, policy)
+    statuses = view.statuses(version, plan, policy)
+    doable = [s for s in statuses if s.is_wanted and _is_doable(s, pool)]
+    due = [s for s in doable if s.next_attempt_at is None or s.next_attempt_at <= now]
+    return _Prospect(
+        pool=pool,
+        version=version,
+        task=_key_task(view, pool, version, due) if due else None,
+        later=tuple(at for s in doable if (at := s.next_attempt_at) is not None and at > now),
+        quarantined=tuple(
+            _given_up(version, pool, s.planned, s)
+            for s in statuses
+            if s.standing is Standing.QUARANTINED
+        ),
+        is_urgent=not any(s.standing is Standing.PROVEN for s in statuses),
+    )
+
+
+def _is_doable(status: KeyStatus, pool: NodePool) -> bool:
+    """Whether a pool without nodes needs none for the next step."""
+    return bool(pool.num_nodes) or (status.engine is None and status.planned.is_anywhere)
+
+
+def _key_task(
+    view: FleetView, pool: NodePool, version: ModelVersion, due: Sequence[KeyStatus]
+) -> BuildTask:
+    digests = tuple(status.planned.digest for status in due)
+    num_failures = max(status.num_failures for status in due)
+    # What the store holds of each key: another attempt has another name, also after a rebuild
+    # request, and the same attempt has the same name after a restart of the controller.
+    marks = [
+        [
+            status.planned.digest,
+            len(view.records.get(status.planned.digest, ())),
+            status.engine.proof.created_at if status.engine else "",
+        ]
+        for status in due
+    ]
+    return BuildTask(
+        name=_task_name(version, pool, marks),
+        model=version.name,
+        version=version.version,
+        node_class=pool.node_class,
+        is_anywhere=not pool.num_nodes,
+        key_digests=digests,
+        attempt=num_failures + 1,
+        reason=_task_words(due),
+    )
+
+
+def _without_plan(
+    view: FleetView, pool: NodePool, version: ModelVersion, now: datetime, policy: RetryPolicy
+) -> _Prospect:
+    requests = view.requests_for(version.name, pool.node_class.generation)
+    names = planning_names(version, pool, requests, policy)
+    ends = [view.ends[name] for name in names if name in view.ends]
+    if len(ends) == len(names):
+        return _Prospect(
+            pool=pool, version=version, quarantined=(_never_planned(version, pool, ends[-1]),)
+        )
+    if ends:
+        ended_at = datetime.fromisoformat(ends[-1].created_at)
+        due_at = policy.next_attempt_at(ended_at, len(ends))
+        if due_at > now:
+            return _Prospect(pool=pool, version=version, later=(due_at,))
+    task = BuildTask(
+        name=names[len(ends)],
+        model=version.name,
+        version=version.version,
+        node_class=pool.node_class,
+        is_anywhere=not pool.num_nodes,
+        attempt=len(ends) + 1,
+        reason="nothing is planned for these nodes yet",
+    )
+    return _Prospect(pool=pool, version=version, task=task)
+
+
+def _given_up(
+    version: ModelVersion, pool: NodePool, planned: PlannedKey, status: KeyStatus
+) -> Quarantined:
+    return Quarantined(
+        model=version.name,
+        version=version.version,
+        generation=pool.node_class.generation,
+        key=planned.digest,
+        what=planned.words,
+        reason=f"failed {status.num_failures} times, the last time: {status.reason}",
+        mark=planned.digest,
+    )
+
+
+def _never_planned(version: ModelVersion, pool: NodePool, end: TaskEnd) -> Quarantined:
+    return Quarantined(
+        model=version.name,
+        version=version.version,
+        generation=pool.node_class.generation,
+        key="",
+        what="plan",
+        reason=f"no plan could be made, the last time: {end.detail}",
+        mark=end.name,
+    )
+
+
+def _task_words(due: Sequence[KeyStatus]) -> str:
+    num_built = sum(status.engine is not None for status in due)
+    parts = (
+        f"{len(due) - num_built} to build" if num_built < len(due) else "",
+        f"{num_built} to prove" if num_built else "",
+    )
+    return ", ".join(part for part in parts if part)
+
+
+def _task_name(version: ModelVersion, pool: NodePool, marks: Sequence[object]) -> str:
+    """At most 47 of a-z 0-9 -, a letter first."""
+    subject = [version.name, version.version, pool.node_class.digest(), marks]
+    digest = hashlib.sha256(canonical_json(subject)).hexdigest()[:_HASH_DIGITS]
+    slug = _NOT_IN_NAME.sub("-", version.name)[:_SLUG_LENGTH].strip("-")
+    return f"build-{slug}-{digest}"

@@ -1,0 +1,97 @@
+"""What the build policy looks at, and the small questions that it asks of it. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from services.contracts.build_plan import BuildPlan, RebuildRequest, TaskEnd, TaskStart
+from services.contracts.hardware import Generation
+from services.contracts.manifest import BuildRecord, ModelVersion, PublishedEngine
+from services.contracts.node_class import NodeClass
+from services.controller.key_status import KeyStatus, RetryPolicy, key_status
+from services.controller.seams import NodePool
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetView:
+    """Hardware, models and store at one moment.
+
+    Attributes:
+        versions: the newest of each model.
+        plans: by model and version, oldest first.
+        engines: by digest.
+        records: attempts by key digest, oldest first; keys that are proven may lack.
+        requests: by model, oldest first.
+        ends: of tasks that ended before there was a plan, by name.
+        running: tasks that were launched and have not ended.
+    """
+
+    pools: Sequence[NodePool] = ()
+    versions: Sequence[ModelVersion] = ()
+    plans: Mapping[tuple[str, int], Sequence[BuildPlan]] = field(default_factory=dict)
+    engines: Mapping[str, PublishedEngine] = field(default_factory=dict)
+    records: Mapping[str, Sequence[BuildRecord]] = field(default_factory=dict)
+    requests: Mapping[str, Sequence[RebuildRequest]] = field(default_factory=dict)
+    ends: Mapping[str, TaskEnd] = field(default_factory=dict)
+    running: Sequence[TaskStart] = ()
+
+    def requests_for(self, model: str, generation: str) -> list[RebuildRequest]:
+        """Rebuild requests that concern a model on a generation."""
+        known = self.requests.get(model, ())
+        return [request for request in known if request.generation in ("", generation)]
+
+    def plan_of(self, version: ModelVersion, pool: NodePool) -> BuildPlan | None:
+        """The newest plan that was made for nodes as those of a pool."""
+        return plan_for_pool(self.plans.get((version.name, version.version), ()), pool)
+
+    def statuses(
+        self, version: ModelVersion, plan: BuildPlan, policy: RetryPolicy
+    ) -> list[KeyStatus]:
+        """How each key of a plan stands, in the plan's order."""
+        generation = plan.node_class.generation
+        requests = self.requests_for(version.name, generation)
+        return [
+            key_status(
+                planned,
+                Generation.parse(generation),
+                self.engines.get(planned.digest),
+                self.records.get(planned.digest, ()),
+                requests,
+                policy,
+            )
+            for planned in plan.planned
+        ]
+
+
+def plan_for_pool(plans: Sequence[BuildPlan], pool: NodePool) -> BuildPlan | None:
+    """The newest plan for a pool's class; one made on a device counts where there are nodes."""
+    is_on_device = pool.num_nodes > 0
+    fitting = [
+        plan
+        for plan in plans
+        if (plan.facts is not None) == is_on_device and pool.node_class.may_be(plan.node_class)
+    ]
+    return max(fitting, key=lambda plan: plan.created_at, default=None)
+
+
+def distinct_pools(pools: Sequence[NodePool]) -> list[NodePool]:
+    """Pools without those that another source knows better, so that no node is served twice."""
+    by_class: dict[NodeClass, NodePool] = {}
+    for pool in pools:
+        known = by_class.get(pool.node_class)
+        if known is None:
+            by_class[pool.node_class] = pool
+        elif pool.num_nodes > known.num_nodes:
+            by_class[pool.node_class] = replace(pool, names=pool.names or known.names)
+    kept = by_class.values()
+    return [pool for pool in kept if not any(_knows_better(other, pool) for other in kept)]
+
+
+def _knows_better(other: NodePool, pool: NodePool) -> bool:
+    """Whether what one source says of these nodes is a part of what the other says."""
+    if not pool.node_class.may_be(other.node_class) or (pool.num_nodes and not other.num_nodes):
+        return False
+    return _known_fields(pool.node_class) < _known_fields(other.node_class)
+
+
+def _known_fields(node_class: NodeClass) -> set[str]:
+    return {name for name, value in node_class.model_dump().items() if value}

@@ -1,0 +1,180 @@
+"""What is deployed: one application for each model version on each generation.
+
+Keeps a task for each deployment and each withdrawal, because both take long; says where
+each is. Whether one is wanted is the reconcile loop's to decide.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from services.contracts.errors import SmeltError
+from services.contracts.manifest import ModelVersion
+from services.controller.replica_fleet import DeploymentKey, ReplicaFleet
+
+logger = logging.getLogger(__name__)
+
+# Serve tells nobody when an application runs; its own client asks as often.
+_STATUS_PERIOD_S = 0.1
+# Replicas try to attach every few seconds.
+_ATTACH_WITHIN_S = 60.0
+
+
+class DeploymentState(StrEnum):
+    """Where a deployment is, in the words of Triton's repository index."""
+
+    READY = "READY"
+    LOADING = "LOADING"
+    UNAVAILABLE = "UNAVAILABLE"
+
+
+@dataclass
+class _Deployment:
+    state: DeploymentState
+    reason: str = ""
+    task: asyncio.Task[None] | None = None
+    adopted_s: float | None = None
+
+
+class Deployments:
+    """Starts and withdraws deployments; used from one event loop."""
+
+    def __init__(
+        self,
+        replicas: ReplicaFleet,
+        *,
+        on_change: Callable[[], None],
+        on_success: Callable[[], None],
+        clock: Callable[[], float],
+    ) -> None:
+        """Nothing is deployed yet.
+
+        Args:
+            replicas: places them.
+            on_change: called when a deployment's state differs.
+            on_success: called when something that took long has worked, so that what waited
+                for it can go on; what failed waits for the next resync.
+            clock: monotonic seconds.
+        """
+        self._clock = clock
+        self._replicas = replicas
+        self._on_change, self._on_success = on_change, on_success
+        self._known: dict[DeploymentKey, _Deployment] = {}
+        self._withdrawals: dict[DeploymentKey, asyncio.Task[None]] = {}
+
+    def __contains__(self, key: object) -> bool:
+        """Whether it was started, or is being withdrawn."""
+        return key in self._known
+
+    def all(self) -> list[DeploymentKey]:
+        """Every deployment that is there and not yet withdrawn."""
+        return list(self._known)
+
+    def adopt(self, keys: Iterable[DeploymentKey]) -> None:
+        """Know of applications that an earlier controller deployed.
+
+        They are not deployed again: Serve would replace every replica.
+        """
+        for key in keys:
+            self._known.setdefault(key, _Deployment(DeploymentState.READY, adopted_s=self._clock()))
+
+    def is_orphaned(self, key: DeploymentKey, num_ready: int) -> bool:
+        """Whether the replicas of an adopted one had time to attach here, and none is ready.
+
+        They were told of another controller's address, or cannot start as they were deployed.
+        """
+        deployment = self._known.get(key)
+        if deployment is None or deployment.adopted_s is None:
+            return False
+        if num_ready:
+            deployment.adopted_s = None
+            return False
+        return self._clock() - deployment.adopted_s > _ATTACH_WITHIN_S
+
+    def forget_failed(self) -> None:
+        """Let deployments that failed be started again."""
+        for key, deployment in list(self._known.items()):
+            if deployment.state is DeploymentState.UNAVAILABLE and key not in self._withdrawals:
+                del self._known[key]
+
+    def state(self, name: str, version: int) -> tuple[DeploymentState, str]:
+        """The best state that any generation's deployment of a version has, and its reason."""
+        found = [d for key, d in self._known.items() if key[:2] == (name, version)]
+        for state in DeploymentState:
+            for deployment in found:
+                if deployment.state is state:
+                    return state, deployment.reason
+        return DeploymentState.UNAVAILABLE, "no node of the fleet says its generation"
+
+    def start(self, key: DeploymentKey, version: ModelVersion, args: dict[str, Any]) -> None:
+        """Begin to deploy; one that is withdrawn at present is taken up after that."""
+        if key in self._withdrawals:
+            return
+        deployment = _Deployment(DeploymentState.LOADING, "replicas are starting")
+        self._known[key] = deployment
+        all_args = args | {
+            "model": version.name,
+            "version": version.version,
+            "generation": key.generation,
+            "num_replicas": version.recipe.num_replicas,
+        }
+        deployment.task = asyncio.create_task(self._deploy(key, deployment, all_args))
+
+    def withdraw(self, key: DeploymentKey) -> None:
+        """Begin to drain and remove; a second call does nothing."""
+        if key not in self._withdrawals:
+            self._withdrawals[key] = asyncio.create_task(self._withdraw(key))
+
+    def cancel(self) -> None:
+        """Follow nothing any more; what Serve was asked for it goes on with."""
+        tasks = [deployment.task for deployment in self._known.values() if deployment.task]
+        for task in (*tasks, *self._withdrawals.values()):
+            task.cancel()
+
+    async def withdrawn(self) -> None:
+        """Wait until no withdrawal is under way."""
+        await asyncio.gather(*self._withdrawals.values())
+
+    async def _deploy(
+        self, key: DeploymentKey, deployment: _Deployment, args: dict[str, Any]
+    ) -> None:
+        try:
+            await asyncio.to_thread(self._replicas.deploy, key, args)
+            # A thread for each question, not for the wait: a model may load for minutes, and
+            # a few such waits would hold every thread that this process has.
+            while not await asyncio.to_thread(self._replicas.is_running, key):
+                if key in self._withdrawals:
+                    return
+                await asyncio.sleep(_STATUS_PERIOD_S)
+        except SmeltError as error:
+            logger.warning("%s version %d on %s is not deployed: %s", *key, error)
+            deployment.state, deployment.reason = DeploymentState.UNAVAILABLE, str(error)
+        except Exception as error:
+            # Whatever Serve raises: the model must not look as if it were loading for ever,
+            # and the next resync tries again.
+            logger.exception("deploy of %s version %d on %s failed", *key)
+            deployment.state, deployment.reason = DeploymentState.UNAVAILABLE, str(error)
+        else:
+            deployment.state, deployment.reason = DeploymentState.READY, ""
+            logger.info("serving %s version %d on %s", *key)
+            self._on_success()
+        self._on_change()
+
+    async def _withdraw(self, key: DeploymentKey) -> None:
+        try:
+            deployment = self._known.get(key)
+            if deployment and deployment.task:
+                await deployment.task
+            await asyncio.to_thread(self._replicas.remove, key)
+        except Exception:
+            logger.exception("retiring %s version %d on %s failed; tried again later", *key)
+        else:
+            self._known.pop(key, None)
+            logger.info("retired %s version %d on %s", *key)
+            self._on_success()
+        finally:
+            del self._withdrawals[key]
+            self._on_change()

@@ -1,0 +1,126 @@
+"""What the event trail amounts to, and what is news to it. Pure.
+
+Everything that was told can be told from the events alone, so that a controller that starts
+again neither repeats an event nor loses one: news is what is seen now, less the fold.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from services.contracts.events import Event, EventKind, EventPosition, TrailFold
+
+FALLBACK = "fallback"
+_MAX_TASKS = 100
+_RECORD_MARK = "record "
+_SERVING = (EventKind.FALLBACK_SERVING, EventKind.ENGINE_SERVING)
+_CHANGES = (
+    EventKind.GENERATION_APPEARED, EventKind.GENERATION_GONE, EventKind.TOOLCHAIN_CHANGED,
+    EventKind.MODEL_PUBLISHED, EventKind.RECIPE_CHANGED, EventKind.REBUILD_REQUESTED,
+)  # fmt: skip
+
+
+def fold_event(fold: TrailFold, event: Event, position: EventPosition) -> TrailFold:
+    """The fold after one more event."""
+    return fold.model_copy(update={"position": position} | _changes(fold, event))
+
+
+def record_mark(number: int) -> str:
+    """The mark of what a build record told, by its number from 1."""
+    return f"{_RECORD_MARK}{number}"
+
+
+def place(model: str, version: int, generation: str) -> str:
+    """The key of `TrailFold.serving`."""
+    return f"{model}/{version}/{generation}"
+
+
+def changed_at(fold: TrailFold, event: Event) -> str:
+    """When that changed which led to an event; "" when nothing has, or it is a change itself."""
+    if event.kind in _CHANGES:
+        return ""
+    subjects = [event.generation, event.model]
+    if event.kind not in _SERVING:
+        # What serves follows from hardware and models; a rebuild has it proven again at most.
+        subjects.append(_rebuild_of(event.model))
+    return max((fold.changed_at.get(subject, "") for subject in subjects), default="")
+
+
+def _changes(fold: TrailFold, event: Event) -> dict[str, Any]:
+    match event.kind:
+        case EventKind.GENERATION_APPEARED | EventKind.TOOLCHAIN_CHANGED:
+            return {
+                "node_classes": fold.node_classes | {event.generation: event.mark},
+                "changed_at": fold.changed_at | {event.generation: event.at},
+            }
+        case EventKind.GENERATION_GONE:
+            return _without_generation(fold, event.generation)
+        case EventKind.MODEL_PUBLISHED | EventKind.RECIPE_CHANGED:
+            return {
+                "versions": fold.versions | {event.model: event.version},
+                "masters": fold.masters | {event.model: event.key},
+                "changed_at": fold.changed_at | {event.model: event.at},
+                "serving": _without(fold.serving, _old_places(fold, event)),
+            }
+        case EventKind.REBUILD_REQUESTED:
+            return {
+                "num_rebuilds": fold.num_rebuilds | {event.model: int(event.mark)},
+                "changed_at": fold.changed_at | {_rebuild_of(event.model): event.at},
+                "quarantined": _without(fold.quarantined, _let_out(fold, event)),
+            }
+        case EventKind.FALLBACK_SERVING | EventKind.ENGINE_SERVING:
+            where = place(event.model, event.version, event.generation)
+            return {"serving": fold.serving | {where: event.key or FALLBACK}}
+        case _:
+            return _build_changes(fold, event)
+
+
+def _build_changes(fold: TrailFold, event: Event) -> dict[str, Any]:
+    match event.kind:
+        case EventKind.BUILD_STARTED:
+            return {"tasks": (*fold.tasks, event.mark)[-_MAX_TASKS:]}
+        case EventKind.QUARANTINED:
+            inmate = {event.mark: (event.model, event.generation)}
+            return {"quarantined": fold.quarantined | inmate}
+        case EventKind.BUILD_FINISHED:
+            return {
+                "engines": fold.engines | {event.key: fold.engines.get(event.key, "")},
+                "quarantined": _without(fold.quarantined, (event.key,)),
+            }
+        case _ if event.mark.startswith(_RECORD_MARK):
+            number = int(event.mark.removeprefix(_RECORD_MARK))
+            return {"num_records": fold.num_records | {event.key: number}}
+        case _:
+            return {"engines": fold.engines | {event.key: event.mark}}
+
+
+def _rebuild_of(model: str) -> str:
+    """The subject of a rebuild in `TrailFold.changed_at`; nothing else can be named so."""
+    return f"rebuild {model}"
+
+
+def _without_generation(fold: TrailFold, generation: str) -> dict[str, Any]:
+    places = [where for where in fold.serving if where.endswith(f"/{generation}")]
+    return {
+        "node_classes": _without(fold.node_classes, (generation,)),
+        "changed_at": _without(fold.changed_at, (generation,)),
+        "serving": _without(fold.serving, places),
+    }
+
+
+def _old_places(fold: TrailFold, event: Event) -> Iterator[str]:
+    """Where versions before the last one served: nobody asks any more."""
+    for where in fold.serving:
+        model, version, _ = where.rsplit("/", 2)
+        if model == event.model and int(version) < event.version - 1:
+            yield where
+
+
+def _let_out(fold: TrailFold, request: Event) -> Iterator[str]:
+    for mark, (model, generation) in fold.quarantined.items():
+        if model == request.model and request.generation in ("", generation):
+            yield mark
+
+
+def _without(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    gone = set(names)
+    return {name: value for name, value in values.items() if name not in gone}

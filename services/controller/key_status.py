@@ -1,0 +1,172 @@
+"""How one planned engine stands: proven, to be built or proven, waiting after a failure, given up.
+
+Pure: everything comes from documents of the store, and times from what they say.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from services.contracts.build_plan import PlannedKey, RebuildRequest
+from services.contracts.hardware import Generation
+from services.contracts.manifest import BuildOutcome, BuildRecord, ProofOutcome, PublishedEngine
+
+_GOOD = (BuildOutcome.PROVEN, BuildOutcome.BUILT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryPolicy:
+    """How failures are met.
+
+    Attributes:
+        max_attempts: failures in a row after which nothing is tried any more.
+        first_delay_s: pause after the first failure; each further one doubles it.
+    """
+
+    max_attempts: int = 3
+    first_delay_s: float = 30.0
+
+    def next_attempt_at(self, failed_at: datetime, num_failures: int) -> datetime:
+        """When to try again after so many failures in a row."""
+        return failed_at + timedelta(seconds=self.first_delay_s * 2 ** (num_failures - 1))
+
+
+class Standing(StrEnum):
+    """Where a planned engine is on its way."""
+
+    PROVEN = "proven"
+    MISSING = "missing"
+    UNPROVEN = "unproven"
+    FAILED = "failed"
+    PROOF_FAILED = "proof_failed"
+    QUARANTINED = "quarantined"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyStatus:
+    """One planned engine.
+
+    Attributes:
+        engine: when it is published, proven or not.
+        num_failures: in a row, those that a rebuild request forgave not counted.
+        next_attempt_at: not before that; None unless it failed and is tried again.
+        reason: why it is not proven, in words; "" when it is.
+    """
+
+    planned: PlannedKey
+    standing: Standing
+    engine: PublishedEngine | None
+    num_failures: int = 0
+    next_attempt_at: datetime | None = None
+    reason: str = ""
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether there is something to be done for it, now or later."""
+        return self.standing in (Standing.MISSING, Standing.UNPROVEN, Standing.FAILED)
+
+
+def key_status(
+    planned: PlannedKey,
+    generation: Generation,
+    engine: PublishedEngine | None,
+    records: Sequence[BuildRecord],
+    requests: Sequence[RebuildRequest],
+    policy: RetryPolicy,
+) -> KeyStatus:
+    """Judge one planned key for nodes of a generation.
+
+    Args:
+        planned: the key.
+        generation: of the nodes that shall run it.
+        engine: what is published under the key.
+        records: all attempts to build it, oldest first.
+        requests: all rebuild requests for its model.
+        policy: how failures are met.
+    """
+    digest = planned.digest
+    if engine is not None and not _is_to_be_proven_again(engine, requests):
+        if engine.proof.outcome is ProofOutcome.FAILED:
+            return KeyStatus(
+                planned=planned,
+                standing=Standing.PROOF_FAILED,
+                engine=engine,
+                reason=engine.proof.reason,
+            )
+        if is_proven_on(engine, generation):
+            return KeyStatus(planned=planned, standing=Standing.PROVEN, engine=engine)
+    forgiven = max((request.disregarded.get(digest, 0) for request in requests), default=0)
+    failures = _failures_in_a_row(records[forgiven:])
+    if failures:
+        return _failed(planned, engine, failures, policy)
+    return KeyStatus(
+        planned=planned,
+        standing=Standing.UNPROVEN if engine else Standing.MISSING,
+        engine=engine,
+        reason=_why_unproven(engine, generation) if engine else "not built yet",
+    )
+
+
+def is_proven_on(engine: PublishedEngine, generation: Generation) -> bool:
+    """Whether its newest proof passed on a device whose results hold for a generation."""
+    proof = engine.proof
+    if proof.outcome is not ProofOutcome.PASSED or proof.device is None:
+        return False
+    # Proven on a higher CPU class says nothing about a lower one; see `selection`.
+    return proof.device.parsed_generation.runs_on(generation)
+
+
+def _is_to_be_proven_again(engine: PublishedEngine, requests: Sequence[RebuildRequest]) -> bool:
+    newest = engine.proof.created_at
+    return any(request.reprove.get(engine.digest) == newest for request in requests)
+
+
+def _failures_in_a_row(records: Sequence[BuildRecord]) -> list[BuildRecord]:
+    """The failures since the last success, oldest first."""
+    failures: list[BuildRecord] = []
+    for record in reversed(records):
+        if record.outcome in _GOOD:
+            break
+        failures.append(record)
+    return failures[::-1]
+
+
+def _failed(
+    planned: PlannedKey,
+    engine: PublishedEngine | None,
+    failures: Sequence[BuildRecord],
+    policy: RetryPolicy,
+) -> KeyStatus:
+    last, num_failures = failures[-1], len(failures)
+    reason = last.reason or f"failed in stage '{last.stage}' without a reason"
+    is_given_up = num_failures >= policy.max_attempts
+    return KeyStatus(
+        planned=planned,
+        standing=Standing.QUARANTINED if is_given_up else Standing.FAILED,
+        engine=engine,
+        num_failures=num_failures,
+        next_attempt_at=(
+            None if is_given_up else policy.next_attempt_at(_ended_at(last), num_failures)
+        ),
+        reason=reason,
+    )
+
+
+def _ended_at(record: BuildRecord) -> datetime:
+    lasted = timedelta(seconds=sum(record.stage_durations_s.values()))
+    return datetime.fromisoformat(record.started_at) + lasted
+
+
+def _why_unproven(engine: PublishedEngine, generation: Generation) -> str:
+    proof = engine.proof
+    match proof.outcome:
+        case ProofOutcome.NOT_RUN:
+            return f"built, not proven: {proof.reason}"
+        case ProofOutcome.FAILED:
+            return f"to be proven again, its proof failed: {proof.reason}"
+        case ProofOutcome.PASSED if is_proven_on(engine, generation):
+            return "to be proven again, as was asked for"
+        case ProofOutcome.PASSED:
+            proven_on = proof.device.generation if proof.device else "no device"
+            return f"proven on {proven_on}, not yet on {generation}"

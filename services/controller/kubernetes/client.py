@@ -1,0 +1,147 @@
+"""Finds the cluster, and says in plain words why it refused something.
+
+Only this package needs lightkube, and only where Kubernetes is switched on, so it is imported
+when used.
+"""
+
+import contextlib
+import logging
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import yaml
+
+from services.contracts.errors import (
+    InvalidRequestError,
+    NotReadyError,
+    SmeltError,
+    UnsupportedFeatureError,
+)
+
+if TYPE_CHECKING:
+    from lightkube import AsyncClient, Client
+    from lightkube.config.kubeconfig import SingleConfig
+
+FIELD_MANAGER = "smelt-controller"
+GONE = 410
+CONFLICT = 409
+NOT_FOUND = 404
+_UNAUTHORIZED = 401
+_FORBIDDEN = 403
+_REFUSED_CONTENT = (400, 422)
+# Quotas and admission hooks also answer 403, and no further right would help.
+_BY_POLICY = re.compile("exceeded quota|admission|denied the request")
+
+
+def find_cluster() -> "SingleConfig":
+    """The cluster this process is in, else that of KUBECONFIG or ~/.kube/config.
+
+    Raises:
+        UnsupportedFeatureError: lightkube is not installed.
+        InvalidRequestError: no cluster is configured, or its configuration cannot be read.
+    """
+    require_lightkube()
+    from lightkube import KubeConfig
+    from lightkube.core.exceptions import ConfigError
+
+    try:
+        config = KubeConfig.from_env().get()
+    # A kubeconfig of another shape is found out by whatever lightkube trips over first.
+    except (ConfigError, OSError, LookupError, TypeError, AttributeError, yaml.YAMLError) as error:
+        raise InvalidRequestError(
+            f"no Kubernetes cluster found: {error}; run inside a pod with a ServiceAccount, or "
+            "set KUBECONFIG to a kubeconfig file that has a current context"
+        ) from error
+    if config is None:
+        raise InvalidRequestError("no Kubernetes cluster found: kubeconfig has no current context")
+    return config
+
+
+def async_client(cluster: "SingleConfig", namespace: str) -> "AsyncClient":
+    """A client for an event loop; raises InvalidRequestError."""
+    from lightkube import AsyncClient
+
+    with _opened():
+        return AsyncClient(config=cluster, namespace=namespace)
+
+
+def blocking_client(cluster: "SingleConfig", namespace: str) -> "Client":
+    """A client for threads; raises InvalidRequestError."""
+    from lightkube import Client
+
+    with _opened():
+        return Client(config=cluster, namespace=namespace, field_manager=FIELD_MANAGER)
+
+
+@contextlib.contextmanager
+def _opened() -> Iterator[None]:
+    from lightkube.core.exceptions import ConfigError
+
+    # Its HTTP library tells of each request, as many as there are build tasks and more.
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    try:
+        yield
+    except (ConfigError, OSError, ValueError) as error:
+        raise InvalidRequestError(
+            f"the Kubernetes cluster's certificates or credentials cannot be read: {error}; "
+            "check the kubeconfig, or the ServiceAccount that is mounted into this pod"
+        ) from error
+
+
+def require_lightkube() -> None:
+    """Raise UnsupportedFeatureError where lightkube is not installed."""
+    try:
+        import lightkube  # noqa: F401 # whether it is there is the question
+    except ImportError as error:
+        raise UnsupportedFeatureError(
+            "Kubernetes is switched on and its client is not installed: "
+            "pip install 'smelt[kubernetes]'"
+        ) from error
+
+
+def request_errors() -> tuple[type[Exception], ...]:
+    """What lightkube raises when a request fails: no answer, a bad one, no credentials."""
+    import httpx2
+    from lightkube.core.exceptions import ConfigError
+
+    return (httpx2.HTTPError, ConfigError)
+
+
+def status_code(error: Exception) -> int | None:
+    """HTTP status of what the API server answered; None when it did not answer.
+
+    An error inside a watch's stream has a Status object and no response, one before the
+    stream a response and no Status.
+    """
+    code = getattr(getattr(error, "status", None), "code", None)
+    if code is None:
+        code = getattr(getattr(error, "response", None), "status_code", None)
+    return int(code) if code is not None else None
+
+
+def explained(error: Exception, verb: str, resource: str, where: str) -> SmeltError:
+    """The error as one of ours: what was tried, where, what came back, what mends it.
+
+    Args:
+        error: what lightkube raised.
+        verb: of Kubernetes' authorization: get, list, watch, create, delete.
+        resource: plural with its group, for example jobs.batch.
+        where: `in namespace X`, or `in the cluster`.
+    """
+    what = f"Kubernetes: cannot {verb} {resource} {where}"
+    code = status_code(error)
+    # The HTTP library adds a second line, which explains the status in general.
+    said = str(error).partition("\n")[0]
+    if code == _FORBIDDEN and not _BY_POLICY.search(said):
+        return NotReadyError(
+            f"{what}: forbidden (403); grant the controller's ServiceAccount the verb '{verb}' "
+            f"on {resource} by a Role or ClusterRole. {said}"
+        )
+    if code == _UNAUTHORIZED:
+        return NotReadyError(
+            f"{what}: the API server does not know this ServiceAccount's token (401). {said}"
+        )
+    if code in _REFUSED_CONTENT:
+        return InvalidRequestError(f"{what}: refused as invalid ({code}). {said}")
+    return NotReadyError(f"{what}: {type(error).__name__}: {said or 'no answer'}")

@@ -1,0 +1,159 @@
+"""Build tasks as Kubernetes Jobs: one Job for a task, by the task's own name.
+
+The name makes launching twice harmless, and the label makes the Jobs of an earlier controller
+this one's too: nothing is remembered here.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from services.contracts.errors import InvalidRequestError
+from services.controller.kubernetes.client import (
+    CONFLICT,
+    NOT_FOUND,
+    blocking_client,
+    explained,
+    request_errors,
+    require_lightkube,
+    status_code,
+)
+from services.controller.kubernetes.job_object import TASK_LABEL, job_for
+from services.controller.kubernetes.job_status import task_status
+from services.controller.kubernetes.job_template import JobTemplate, refuse_unknown_fields
+from services.controller.seams import BuildTask, TaskStatus
+
+if TYPE_CHECKING:
+    from lightkube.config.kubeconfig import SingleConfig
+
+logger = logging.getLogger(__name__)
+
+_JOBS = "jobs.batch"
+
+
+class KubernetesJobs:
+    """A BuildLauncher; safe to call from several threads."""
+
+    def __init__(
+        self, cluster: "SingleConfig", namespace: str, template: JobTemplate, image: str = ""
+    ) -> None:
+        """Nothing is asked of the cluster yet.
+
+        Args:
+            cluster: see `client.find_cluster`.
+            namespace: where the Jobs run; one fleet to a namespace.
+            template: see `job_template.read_template`.
+            image: the compiler's; "" takes the template's.
+
+        Raises:
+            UnsupportedFeatureError: lightkube is not installed.
+            InvalidRequestError: the template has a field that no Job has, or the
+                cluster's credentials cannot be read.
+        """
+        require_lightkube()
+        self._namespace = namespace
+        self._template = template
+        self._image = image
+        refuse_unknown_fields(template.job)
+        self._client = blocking_client(cluster, namespace)
+
+    def launch(self, task: BuildTask) -> None:
+        """Create the task's Job; one that this fleet made before is left as it is.
+
+        Raises:
+            NotReadyError: the cluster is out of reach, or forbids it.
+            InvalidRequestError: the cluster finds the Job invalid, or somebody else's Job
+                has the name.
+        """
+        from lightkube.resources.batch_v1 import Job
+
+        job: Any = Job.from_dict(job_for(task, self._template, self._image))
+        try:
+            self._client.create(job, namespace=self._namespace)
+        except request_errors() as error:
+            if status_code(error) != CONFLICT:
+                raise self._explained(error, "create", _JOBS) from error
+            if self._find(task.name) is None:
+                raise InvalidRequestError(
+                    f"a Job '{task.name}' exists in namespace '{self._namespace}' which is not "
+                    f"Smelt's: it has no label {TASK_LABEL}; delete or rename it"
+                ) from error
+        else:
+            logger.info("created Job %s: %s", task.name, task.reason)
+
+    def statuses(self) -> dict[str, TaskStatus]:
+        """All tasks that have a Job, by name; those that are being deleted are gone already.
+
+        Raises:
+            NotReadyError: the cluster is out of reach, or forbids it.
+        """
+        from lightkube.resources.batch_v1 import Job
+        from lightkube.resources.core_v1 import Pod
+
+        pods = {_task_name(pod): pod for pod in sorted(self._list(Pod, "pods"), key=_created)}
+        return {
+            _task_name(job): task_status(job, pods.get(_task_name(job)))
+            for job in self._list(Job, _JOBS)
+            if not job["metadata"].get("deletionTimestamp")
+        }
+
+    def forget(self, name: str) -> None:
+        """Delete the task's Job and, in the background, its Pod.
+
+        Raises:
+            NotReadyError: the cluster is out of reach, or forbids it.
+        """
+        from lightkube.resources.batch_v1 import Job
+        from lightkube.types import CascadeType
+
+        if self._find(name) is None:
+            return
+        try:
+            # Unless told so, the API leaves the Pod of a deleted Job running.
+            self._client.delete(
+                Job, name, namespace=self._namespace, cascade=CascadeType.BACKGROUND
+            )
+        except request_errors() as error:
+            if status_code(error) != NOT_FOUND:
+                raise self._explained(error, "delete", _JOBS) from error
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._client.close()
+
+    def _find(self, name: str) -> dict[str, Any] | None:
+        """This fleet's Job of that name; None when there is none, or it is not ours."""
+        from lightkube.resources.batch_v1 import Job
+
+        try:
+            job: dict[str, Any] = self._client.get(Job, name, namespace=self._namespace).to_dict()
+        except request_errors() as error:
+            if status_code(error) == NOT_FOUND:
+                return None
+            raise self._explained(error, "get", _JOBS) from error
+        return job if _task_name(job) == name else None
+
+    def _list(self, resource: Any, plural: str) -> list[dict[str, Any]]:
+        """Objects that carry our label. The selector spares traffic; the label decides."""
+        from lightkube import operators
+
+        try:
+            found = self._client.list(
+                resource, namespace=self._namespace, labels={TASK_LABEL: operators.exists()}
+            )
+            objects: list[dict[str, Any]] = [one.to_dict() for one in found]
+        except request_errors() as error:
+            raise self._explained(error, "list", plural) from error
+        return [one for one in objects if _task_name(one)]
+
+    def _explained(self, error: Exception, verb: str, plural: str) -> Exception:
+        return explained(error, verb, plural, f"in namespace '{self._namespace}'")
+
+
+def _task_name(found: Mapping[str, Any]) -> str:
+    labels = found["metadata"].get("labels") or {}
+    return str(labels.get(TASK_LABEL, ""))
+
+
+def _created(pod: Mapping[str, Any]) -> str:
+    return str(pod["metadata"].get("creationTimestamp", ""))

@@ -1,0 +1,184 @@
+"""The nodes of a Kubernetes cluster, as pools: those that are, and those that may come.
+
+GPU Feature Discovery's labels on Node objects say what is there. The worker groups of a
+RayService say what may be started: pools at zero, which no running Ray can know of.
+"""
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from services.contracts.errors import NotReadyError
+from services.contracts.node_class import NodeClass
+from services.controller.kubernetes.client import async_client, require_lightkube
+from services.controller.kubernetes.observed import (
+    ObservedNode,
+    observed_node,
+    pools_of,
+    worker_group_classes,
+)
+from services.controller.kubernetes.settling import Settling
+from services.controller.kubernetes.watch import ObjectWatch, WatchedKind, WatchTiming
+from services.controller.seams import NodePool
+
+if TYPE_CHECKING:
+    from lightkube import AsyncClient
+    from lightkube.config.kubeconfig import SingleConfig
+
+logger = logging.getLogger(__name__)
+
+
+class KubernetesNodes:
+    """A NodeSource that a thread of its own keeps fresh; `pools` never waits for the cluster."""
+
+    def __init__(
+        self,
+        cluster: "SingleConfig",
+        namespace: str,
+        on_change: Callable[[], None],
+        timing: WatchTiming | None = None,
+    ) -> None:
+        """Nothing is asked before `start`.
+
+        Args:
+            cluster: see `client.find_cluster`.
+            namespace: where the fleet's RayServices are.
+            on_change: called in this source's thread whenever `pools` would answer otherwise.
+            timing: waits; the defaults suit a real cluster.
+
+        Raises:
+            UnsupportedFeatureError: lightkube is not installed.
+        """
+        require_lightkube()
+        self._cluster = cluster
+        self._namespace = namespace
+        self._on_change = on_change
+        self._timing = timing or WatchTiming()
+        self._settling = Settling[ObservedNode](self._timing.settle_s)
+        self._groups: dict[str, NodeClass] = {}
+        self._pools: list[NodePool] | None = None
+        self._client: AsyncClient | None = None
+        self._watches: list[ObjectWatch[Any]] = []
+        self._wake = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._work: asyncio.Task[None] | None = None
+        self._thread = threading.Thread(target=self._run, name="kubernetes-nodes", daemon=True)
+        self._started = threading.Event()
+
+    def start(self) -> None:
+        """Begin to watch; returns at once.
+
+        Raises:
+            InvalidRequestError: the cluster's certificates or credentials cannot be read.
+        """
+        self._client = async_client(self._cluster, self._namespace)
+        self._thread.start()
+        self._started.wait()
+
+    def stop(self) -> None:
+        """End the watch and its thread; harmless twice, or without a start."""
+        if self._loop is None or self._work is None:
+            return
+        with contextlib.suppress(RuntimeError):  # the loop has ended already
+            self._loop.call_soon_threadsafe(self._work.cancel)
+        self._thread.join()
+
+    def pools(self) -> list[NodePool]:
+        """Pools as they were when the cluster last spoke.
+
+        Raises:
+            NotReadyError: the cluster has not been read yet, or is out of reach for so long
+                that what is known may no longer be so.
+        """
+        errors = [str(watch.last_error) for watch in self._watches if watch.last_error]
+        because = f": {'; '.join(errors)}" if errors else ""
+        if self._pools is None:
+            raise NotReadyError(f"nodes of the Kubernetes cluster are not known yet{because}")
+        contacts = [watch.contact_s for watch in self._watches if watch.contact_s is not None]
+        silence_s = time.monotonic() - min(contacts)
+        if silence_s > self._timing.lost_after_s:
+            raise NotReadyError(
+                f"nothing heard of the Kubernetes cluster for {silence_s:.0f} s{because}"
+            )
+        return self._pools
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._main())
+        except asyncio.CancelledError:
+            logger.debug("watch of the cluster's nodes ended")
+        except Exception:
+            logger.exception("watch of the cluster's nodes ended by a fault")
+        finally:
+            self._started.set()
+
+    async def _main(self) -> None:
+        assert self._client is not None
+        self._loop, self._work = asyncio.get_running_loop(), asyncio.current_task()
+        self._watches = self._watches_of(self._client)
+        self._started.set()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for watch in self._watches:
+                    group.create_task(watch.run())
+                group.create_task(self._publish_settled())
+        finally:
+            await self._client.close()
+
+    def _watches_of(self, client: "AsyncClient") -> list[ObjectWatch[Any]]:
+        from lightkube.generic_resource import create_namespaced_resource
+        from lightkube.resources.core_v1 import Node
+
+        ray_service = WatchedKind(
+            resource=create_namespaced_resource("ray.io", "v1", "RayService", "rayservices"),
+            plural="rayservices.ray.io",
+            namespace=self._namespace,
+            is_optional=True,
+        )
+        node = WatchedKind(resource=Node, plural="nodes")
+        return [
+            ObjectWatch(client, node, self._timing, observed_node, self._take_nodes),
+            ObjectWatch(
+                client, ray_service, self._timing, worker_group_classes, self._take_services
+            ),
+        ]
+
+    def _take_nodes(self, nodes: dict[str, ObservedNode]) -> None:
+        self._settling.observe(nodes, time.monotonic())
+        self._wake.set()
+
+    def _take_services(self, services: dict[str, dict[str, NodeClass]]) -> None:
+        """No wait here: a person changes these, and means it."""
+        self._groups = {name: found for one in services.values() for name, found in one.items()}
+        self._wake.set()
+
+    async def _publish_settled(self) -> None:
+        """Publish when something was seen, and again when something has settled."""
+        while True:
+            self._publish()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._settling.due_in_s(time.monotonic())):
+                    await self._wake.wait()
+            self._wake.clear()
+
+    def _publish(self) -> None:
+        if any(watch.contact_s is None for watch in self._watches):
+            return
+        self._settling.settle(time.monotonic())
+        pools = pools_of(self._settling.settled, self._groups.items())
+        if pools == self._pools:
+            return
+        self._pools = pools
+        logger.info("pools of the Kubernetes cluster: %s", _in_short(pools))
+        try:
+            self._on_change()
+        except Exception:
+            logger.exception("a listener failed; the pools are published all the same")
+
+
+def _in_short(pools: list[NodePool]) -> str:
+    return ", ".join(f"{p.num_nodes} x {p.node_class.generation}" for p in pools) or "none"

@@ -1,0 +1,81 @@
+"""The inside of a build task on Ray: it runs the compiler, and says how that went."""
+
+import os
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import services
+from services.contracts.node_class import SIMULATED_LABEL
+
+# Behind everything that serves on the same node.
+_NICENESS = 10
+_MAX_LINE_LENGTH = 2000
+# Ray gives these to an actor without resources: one thread, and no GPU.
+_RAYS_OWN = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
+
+
+class BuildActor:
+    """Runs one build task; the work is done in the background of its constructor.
+
+    So nobody has to wait for a call that the death of the caller would cancel.
+    """
+
+    def __init__(self, arguments: list[str], is_on_device: bool) -> None:
+        """Start the compiler.
+
+        Args:
+            arguments: of `python -m compiler_worker`.
+            is_on_device: it works for this node's own class: a simulated one, where the node
+                is labelled so.
+        """
+        self._last_line = ""
+        self._code: int | None = None
+        simulated = _simulated_generation() if is_on_device else ""
+        if simulated:
+            arguments = [*arguments, "--device-generation", simulated]
+        # The thread that starts a process is the parent whose death the kernel tells it of.
+        self._thread = threading.Thread(target=self._run, args=(arguments,), daemon=True)
+        self._thread.start()
+
+    def status(self) -> tuple[int | None, str]:
+        """The exit code, None while it runs, and its last line."""
+        return self._code, self._last_line[-_MAX_LINE_LENGTH:]
+
+    def _run(self, arguments: list[str]) -> None:
+        try:
+            self._code = self._run_to_end(arguments)
+        except OSError as error:
+            self._last_line = f"the compiler cannot be started: {error}"
+            self._code = 1
+
+    def _run_to_end(self, arguments: list[str]) -> int:
+        unset = [word for name in _RAYS_OWN for word in ("-u", name)]
+        command = ["env", *unset, sys.executable, "-m", "compiler_worker", *arguments]
+        with subprocess.Popen(
+            [*command, "--parent-pid", str(os.getpid())],
+            # Found there by `-m`, also by the processes that the compiler starts. Those end with
+            # it, and it ends with this actor, however that dies.
+            cwd=Path(services.__path__[0]).parent,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        ) as process:
+            with suppress(ProcessLookupError):
+                os.setpriority(os.PRIO_PGRP, process.pid, _NICENESS)
+            assert process.stdout is not None
+            for line in process.stdout:
+                self._last_line = line.strip() or self._last_line
+            return process.wait()
+
+
+def _simulated_generation() -> str:
+    import ray
+
+    labels = ray.get_runtime_context().get_node_labels()
+    return str(labels.get(SIMULATED_LABEL, ""))

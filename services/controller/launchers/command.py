@@ -1,0 +1,15 @@
+"""What `python -m compiler_worker` is told to do for a build task."""
+
+from services.controller.seams import BuildTask
+
+
+def worker_arguments(task: BuildTask) -> list[str]:
+    """The command and what it is about; where store and cache are is the launcher's to say."""
+    arguments = ["build", task.model, "--version", str(task.version)]
+    arguments += ["--generation", task.node_class.generation]
+    if task.is_anywhere:
+        arguments.append("--elsewhere")
+    for digest in task.key_digests:
+        arguments += ["--key", digest]
+    # What failed is tried again when its time has come, by its key.
+    return arguments if task.key_digests else [*arguments, "--untried"]

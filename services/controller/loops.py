@@ -1,0 +1,46 @@
+"""The controller's two loops, run together: one deploys, the other builds."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from services.controller.build_loop import BuildLoop
+from services.controller.reconcile import ReconcileLoop
+
+
+class Loops:
+    """Runs the loops until cancelled; the build loop only where builds are wanted."""
+
+    def __init__(self, deploying: ReconcileLoop, building: BuildLoop | None) -> None:
+        """Nothing runs yet."""
+        self._deploying, self._building = deploying, building
+
+    def kick(self) -> None:
+        """Have both look now; call it in the event loop."""
+        self._deploying.kick()
+        if self._building:
+            self._building.kick()
+
+    async def reconcile_now(self) -> None:
+        """Compare store and fleet once; what is to be built is looked at soon after."""
+        await self._deploying.reconcile_now()
+        if self._building:
+            self._building.kick()
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._deploying.run(), name="deploy")
+            if self._building:
+                tasks.create_task(self._building.run(), name="build")
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run inside a block."""
+        task = asyncio.create_task(self.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task

@@ -1,0 +1,1 @@
+"""Sources of nodes; each is a NodeSource of `services.controller.seams`."""

@@ -1,0 +1,78 @@
+"""A fleet description file: generations that the fleet has, or is going to have.
+
+    pools:
+      - generation: cuda-sm89
+      - generation: cuda-sm90
+        driver: "580.95"
+
+What can be built ahead of time for them is built before their first node is there.
+"""
+
+from pathlib import Path
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+
+from services.contracts.errors import InvalidRequestError, NotReadyError
+from services.contracts.hardware import Generation
+from services.contracts.node_class import NodeClass
+from services.controller.seams import NodePool
+
+
+class _Pool(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    generation: str
+    device: str = ""
+    memory_gib: int = 0
+    driver: str = ""
+    toolchain: str = ""
+
+    @field_validator("generation")
+    @classmethod
+    def _is_generation(cls, text: str) -> str:
+        try:
+            return str(Generation.parse(text))
+        except InvalidRequestError as error:
+            raise ValueError(str(error)) from error
+
+
+class _FleetFile(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    pools: list[_Pool] = []
+
+
+class FleetFile:
+    """A NodeSource that reads its file each time; none of its pools has nodes."""
+
+    def __init__(self, path: Path) -> None:
+        """Nothing is read yet."""
+        self._path = path
+
+    def pools(self) -> list[NodePool]:
+        """The file's pools, in its order.
+
+        Raises:
+            NotReadyError: it is missing or wrong; says where and what is expected.
+        """
+        try:
+            described = _FleetFile.model_validate(yaml.safe_load(self._path.read_text()) or {})
+        except (OSError, yaml.YAMLError) as error:
+            raise NotReadyError(f"fleet file {self._path} cannot be read: {error}") from error
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "document"
+            raise NotReadyError(
+                f"fleet file {self._path}: {where}: {first['msg']}; expected pools, each with a "
+                f"generation and, where known, {', '.join(list(_Pool.model_fields)[1:])}"
+            ) from error
+        return [
+            NodePool(
+                node_class=NodeClass(**pool.model_dump()),
+                source="file",
+                num_nodes=0,
+                names=(f"{self._path.name}:pools.{index}",),
+            )
+            for index, pool in enumerate(described.pools)
+        ]

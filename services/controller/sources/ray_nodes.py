@@ -1,0 +1,58 @@
+"""The nodes of the Ray cluster, by the labels that each published when it started."""
+
+import logging
+from collections import defaultdict
+from typing import Any
+
+from services.contracts.errors import InvalidRequestError, NotReadyError
+from services.contracts.node_class import NodeClass
+from services.controller.seams import NodePool
+
+logger = logging.getLogger(__name__)
+
+_FIX = 'start it by: ray start --labels "$(smelt node-labels)" ...'
+
+
+class RayNodes:
+    """A NodeSource over `ray.nodes()`; Ray must be initialised before it is asked."""
+
+    def __init__(self) -> None:
+        """Nothing is asked of Ray yet."""
+        self._warned: set[str] = set()
+
+    def pools(self) -> list[NodePool]:
+        """Living nodes that say their generation, by class.
+
+        Raises:
+            NotReadyError: Ray cannot be reached.
+        """
+        import ray
+
+        try:
+            nodes = ray.nodes()
+        except (ray.exceptions.RayError, ConnectionError, RuntimeError) as error:
+            raise NotReadyError(f"Ray does not say which nodes it has: {error}") from error
+        by_class: defaultdict[NodeClass, list[str]] = defaultdict(list)
+        for node in nodes:
+            if node["Alive"] and (found := self._node_class(node)):
+                by_class[found].append(node["NodeID"])
+        return [
+            NodePool(
+                node_class=node_class, source="ray", num_nodes=len(ids), names=tuple(sorted(ids))
+            )
+            for node_class, ids in sorted(by_class.items(), key=lambda item: item[0].digest())
+        ]
+
+    def _node_class(self, node: dict[str, Any]) -> NodeClass | None:
+        try:
+            found = NodeClass.from_labels(node.get("Labels") or {})
+            fault = "has no label smelt.dev/generation"
+        except InvalidRequestError as error:
+            found, fault = None, str(error)
+        if found is None and node["NodeID"] not in self._warned:
+            self._warned.add(node["NodeID"])
+            logger.warning(
+                "Ray node %s at %s is not used: it %s; %s",
+                node["NodeID"][:12], node["NodeManagerAddress"], fault, _FIX,
+            )  # fmt: skip
+        return found

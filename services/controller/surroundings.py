@@ -1,0 +1,140 @@
+"""What a controller works in: Ray that it places replicas on itself, or Kubernetes.
+
+With a RayService, versions and placement stand in its serveConfigV2: the controller then
+places nothing, learns of nodes from Kubernetes, and builds in Jobs.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from services.contracts.errors import InvalidRequestError, NotReadyError
+from services.controller.fleet_state import FleetState
+from services.controller.launchers.ray_tasks import RayBuildLauncher
+from services.controller.replica_fleet import DeploymentKey, RayServeFleet, ReplicaFleet
+from services.controller.seams import BuildLauncher, NodeSource
+from services.controller.settings import ControllerSettings
+from services.controller.sources.combined import CombinedNodes
+from services.controller.sources.fleet_file import FleetFile
+from services.controller.sources.ray_nodes import RayNodes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """Where replicas are placed, nodes are seen and builds run.
+
+    Attributes:
+        close: lets go of threads and connections; each may block.
+    """
+
+    replicas: ReplicaFleet
+    nodes: NodeSource
+    launcher: BuildLauncher
+    close: tuple[Callable[[], None], ...] = ()
+
+
+def surroundings(
+    settings: ControllerSettings, state: FleetState, on_nodes_changed: Callable[[], None]
+) -> Surroundings:
+    """What the settings ask for; blocks.
+
+    Args:
+        settings: of the controller.
+        state: tells which replicas attached.
+        on_nodes_changed: called in some thread.
+
+    Raises:
+        InvalidRequestError: settings that do not go together, or no cluster.
+        UnsupportedFeatureError: lightkube is not installed.
+    """
+    if settings.placement == "rayservice":
+        return _in_kubernetes(settings, state, on_nodes_changed)
+    replicas = RayServeFleet(
+        settings.ray_address,
+        settings.ray_num_cpus,
+        settings.replica_app,
+        settings.generation_override,
+    )
+    # Ray forks; a child forked while gRPC runs here may end before it becomes its program,
+    # and Ray then waits in vain. So Ray starts before anything that uses gRPC.
+    replicas.start()
+    launcher = RayBuildLauncher(
+        store_url=settings.store_url,
+        cache_dir=str(settings.cache_dir.absolute()),
+        num_threads=settings.replica_num_threads,
+        extra_arguments=tuple(settings.build_arguments.split()),
+    )
+    nodes = CombinedNodes([RayNodes(), *_described(settings)])
+    return Surroundings(replicas=replicas, nodes=nodes, launcher=launcher)
+
+
+def _in_kubernetes(
+    settings: ControllerSettings, state: FleetState, on_nodes_changed: Callable[[], None]
+) -> Surroundings:
+    from services.controller.kubernetes.client import find_cluster
+    from services.controller.kubernetes.job_template import read_template
+    from services.controller.kubernetes.jobs import KubernetesJobs
+    from services.controller.kubernetes.nodes import KubernetesNodes
+
+    if settings.job_template is None:
+        raise InvalidRequestError(
+            "SMELT_CONTROLLER_JOB_TEMPLATE is not set: builds run in Kubernetes Jobs here; give "
+            "the file of a batch/v1 Job, as k8s/base has one"
+        )
+    cluster = find_cluster()
+    namespace = settings.kubernetes_namespace or cluster.namespace
+    template = read_template(settings.job_template)
+    jobs = KubernetesJobs(cluster, namespace, template, image=settings.compiler_image)
+    nodes = KubernetesNodes(cluster, namespace, on_nodes_changed)
+    nodes.start()
+    return Surroundings(
+        replicas=PlacedByRayService(state),
+        nodes=CombinedNodes([nodes, *_described(settings)]),
+        launcher=jobs,
+        close=(nodes.stop, jobs.close),
+    )
+
+
+def _described(settings: ControllerSettings) -> list[NodeSource]:
+    return [FleetFile(settings.fleet_file)] if settings.fleet_file else []
+
+
+class PlacedByRayService:
+    """A ReplicaFleet that places nothing: replicas are a RayService's, and attach."""
+
+    def __init__(self, state: FleetState) -> None:
+        """`state` tells which replicas attached."""
+        self._state = state
+
+    def start(self) -> None:
+        """Nothing to start."""
+
+    def deploy(self, key: DeploymentKey, args: dict[str, Any]) -> None:  # noqa: ARG002
+        """Look whether it is there.
+
+        Raises:
+            NotReadyError: no ready replica of it has attached yet.
+        """
+        if not self._state.num_ready(*key):
+            raise NotReadyError(
+                f"model '{key.name}' version {key.version}: no replica on {key.generation} is "
+                "ready; the RayService places them, from its serveConfigV2"
+            )
+
+    def deployed(self) -> list[DeploymentKey]:
+        """Nothing by this controller."""
+        return []
+
+    def is_running(self, key: DeploymentKey) -> bool:  # noqa: ARG002
+        """What was there a moment ago counts as running."""
+        return True
+
+    def remove(self, key: DeploymentKey) -> None:
+        """Nothing: the RayService's next serveConfigV2 leaves it out."""
+
+    def metrics_addresses(self) -> list[str]:
+        """None: PodMonitors find the agents."""
+        return []
+
+    def stop(self, *, is_drained: bool) -> None:
+        """Nothing to stop."""

@@ -1,0 +1,171 @@
+"""`smelt events`, `why` and `rebuild` on a real store; no fleet runs."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from services.cli.events import event_line
+from services.cli.main import app
+from services.contracts.build_plan import SkippedKey
+from services.contracts.events import Event, EventKind
+from services.contracts.kinds import EngineKind
+from services.contracts.manifest import ProofOutcome, Timing
+from services.contracts.object_store import open_store
+from services.contracts.recipe import Recipe
+from services.contracts.registry import Registry
+from services.contracts.terms import proof_terms
+from services.controller.build_loop import BuildLoop, BuildPace
+from services.controller.fleet_state import FleetState
+from services.controller.key_status import RetryPolicy
+from tests.unit.services.controller import build_world as world
+
+# Keys as the recipe of the model asks for them: else selection would pass them over.
+TERMS = proof_terms(Recipe(), world.key().precision, None)
+KEYS = tuple(world.key(kind, proof_terms=TERMS) for kind in EngineKind if kind != "tensorrt")
+INDUCTOR, ORT, OPENVINO = KEYS
+SKIPPED = SkippedKey(kind="tensorrt", precision="fp32", reason="tensorrt needs a GPU")
+
+
+class Nodes:
+    def pools(self) -> list[Any]:
+        return [world.pool()]
+
+
+@pytest.fixture
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
+    """A store in which ORT is proven, INDUCTOR given up and OPENVINO built elsewhere."""
+    monkeypatch.setenv("SMELT_HOME", str(tmp_path))
+    made = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
+    made.add_model_version(
+        name="m", master=world.MASTER, recipe=Recipe(), source="s", source_fingerprint="0"
+    )
+    made.write_plan(world.plan(KEYS, skipped=(SKIPPED,)))
+    timing = Timing(bucket="b", sizes={}, p50_s=0.002, p95_s=1, throughput=1, eager_p50_s=0.004)
+    made.publish_engine(world.manifest(ORT), {}, world.proof(timings=(timing,)))
+    unproven = world.proof(ProofOutcome.NOT_RUN, device=None, reason="needs such a device")
+    made.publish_engine(world.manifest(OPENVINO), {}, unproven)
+    for _ in range(3):
+        made.record_build(world.record(INDUCTOR, reason="no compiler"))
+    return made
+
+
+def smelt(*words: str) -> str:
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def smelt_json(*words: str) -> Any:
+    return json.loads(smelt(*words, "--json"))
+
+
+def one_pass(registry: Registry) -> world.InstantWorker:
+    """What a controller would launch now."""
+    worker = world.InstantWorker(registry, world.plan(KEYS))
+    pace = BuildPace(retry=RetryPolicy(first_delay_s=0.0))
+    asyncio.run(BuildLoop(registry, [Nodes()], worker, FleetState("", 0), pace=pace).pass_now())
+    return worker
+
+
+class TestWhy:
+    def test_each_planned_key_is_explained(self, registry: Registry) -> None:
+        document = smelt_json("why", "m")
+        (case,) = document["generations"]
+        assert case["generation"] == world.GENERATION
+        assert (case["is_live"], case["skipped"]) == (False, [SKIPPED.model_dump()])
+        assert f"would serve with onnxruntime fp32 {ORT.digest()[:12]}" in case["serves"]
+        by_kind = {planned["kind"]: planned for planned in case["planned"]}
+        ort, openvino, inductor = (by_kind[k] for k in ("onnxruntime", "openvino", "inductor"))
+        assert (ort["standing"], ort["rank"], ort["p50_s"][0]["p50_s"]) == ("proven", 1, 0.002)
+        assert (openvino["standing"], openvino["rank"]) == ("unproven", None)
+        assert "needs such a device" in openvino["reason"]
+        assert (inductor["standing"], inductor["reason"]) == ("quarantined", "no compiler")
+        assert inductor["num_failures"] == 3
+
+    def test_for_people_the_best_comes_first_and_the_way_out_is_named(
+        self, registry: Registry
+    ) -> None:
+        text = smelt("why", "m", "--generation", world.GENERATION)
+        assert "given up after 3 failures: no compiler" in text
+        assert "smelt rebuild m" in text.replace("\n", " ")
+        assert "2.00 ms" in text
+        assert text.index("onnxruntime") < text.index("inductor")
+        assert "tensorrt needs a GPU" in text
+
+    def test_a_failed_key_names_its_next_attempt(self, registry: Registry) -> None:
+        registry.record_build(world.record(OPENVINO, reason="no memory"))
+        (case,) = smelt_json("why", "m")["generations"]
+        (openvino,) = [p for p in case["planned"] if p["kind"] == "openvino"]
+        assert openvino["standing"] == "failed"
+        assert openvino["next_attempt_at"] == "2026-01-01T00:00:32+00:00"
+
+    def test_engines_that_are_not_planned_any_more_are_passed_over_aloud(
+        self, registry: Registry
+    ) -> None:
+        old = world.key(proof_terms=TERMS, toolchain={"torch": "1.0"})
+        registry.publish_engine(world.manifest(old), {}, world.proof())
+        assert "torch 1.0 wanted, 2.13.0 found" in smelt("why", "m")
+
+    def test_an_unknown_generation_says_which_are_known(self, registry: Registry) -> None:
+        result = CliRunner().invoke(app, ["why", "m", "--generation", "cuda-sm90"])
+        assert result.exit_code != 0
+        assert f"plans for {world.GENERATION}" in str(result.exception)
+
+
+class TestRebuild:
+    def test_it_pins_what_is_there_and_the_controller_does_it(self, registry: Registry) -> None:
+        assert one_pass(registry).launched[0].key_digests == (OPENVINO.digest(),)
+        document = smelt_json("rebuild", "m", "--reason", "new compiler")
+        assert document["disregarded"] == {INDUCTOR.digest(): 3}
+        assert document["reprove"] == {ORT.digest(): world.AT}
+        assert (document["number"], document["why"], document["is_heard"]) == (
+            1, "new compiler", False,
+        )  # fmt: skip
+        (task,) = one_pass(registry).launched
+        assert set(task.key_digests) == {key.digest() for key in KEYS}
+        assert "REBUILD_REQUESTED".lower() in smelt("events", "m")
+
+    def test_of_another_generation_it_pins_nothing(self, registry: Registry) -> None:
+        document = smelt_json("rebuild", "m", "--generation", "cuda-sm90")
+        assert (document["disregarded"], document["reprove"]) == ({}, {})
+
+    def test_it_says_that_nobody_listens(self, registry: Registry) -> None:
+        assert "no controller on it answers here" in smelt("rebuild", "m")
+
+
+class TestEvents:
+    def test_an_empty_trail_says_so(self, registry: Registry) -> None:
+        assert "no events yet" in smelt("events")
+        assert smelt_json("events") == {"events": []}
+
+    def test_the_newest_are_shown_oldest_first(self, registry: Registry) -> None:
+        one_pass(registry)
+        kinds = [event["kind"] for event in smelt_json("events")["events"]]
+        assert kinds[:2] == ["generation_appeared", "model_published"]
+        assert kinds[-1] == "quarantined"
+        assert [e["kind"] for e in smelt_json("events", "--limit", "1")["events"]] == kinds[-1:]
+        lines = smelt("events", "m", "--limit", "2").splitlines()
+        assert len(lines) == 2
+        assert "given" not in lines[0]
+        assert "no compiler" in lines[1]
+
+    def test_a_line_has_who_what_why_and_how_long_after(self) -> None:
+        event = Event(
+            at="2026-11-21T05:31:02.123+00:00",
+            actor="ann@host",
+            kind=EventKind.ENGINE_SERVING,
+            model="m",
+            version=2,
+            generation="cuda-sm90",
+            key="e" * 64,
+            why="tensorrt fp16",
+            seconds_since_change=12.34,
+        )
+        assert event_line(event) == (
+            "2026-11-21T05:31:02Z engine_serving       m v2 cuda-sm90 eeeeeeeeeeee by ann@host: "
+            "tensorrt fp16 (12.3 s after the change)"
+        )

@@ -1,0 +1,194 @@
+"""A small world for tests of the build policy: documents, and a worker that needs no compiler."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from services.contracts.build_key import BuildKey
+from services.contracts.build_plan import BuildPlan, PlannedKey
+from services.contracts.hardware import DeviceFacts
+from services.contracts.kinds import EngineKind, Precision
+from services.contracts.manifest import (
+    BlobRef,
+    BuildOutcome,
+    BuildRecord,
+    EngineManifest,
+    MasterRecord,
+    ModelVersion,
+    Proof,
+    ProofOutcome,
+    PublishedEngine,
+)
+from services.contracts.node_class import NodeClass
+from services.contracts.recipe import Recipe
+from services.contracts.registry import Registry
+from services.controller.seams import BuildTask, NodePool, TaskState, TaskStatus
+
+GENERATION = "cpu-x86_64-v3"
+DEVICE = DeviceFacts(
+    generation=GENERATION, name="Some Xeon", memory_gib=64, toolchain={"torch": "2.13.0"}
+)
+NODE_CLASS = NodeClass.from_facts(DEVICE)
+MASTER = MasterRecord(
+    digest="a" * 64,
+    files={"model.onnx": BlobRef(sha256="b" * 64, num_bytes=1)},
+    inputs=(),
+    outputs=(),
+    opset=20,
+    num_parameters=1,
+)
+AT = "2026-01-01T00:00:00.000+00:00"
+
+
+def version(**changes: Any) -> ModelVersion:
+    """Version 1 of model `m`, with changes."""
+    fields: dict[str, Any] = {
+        "name": "m",
+        "version": 1,
+        "master": MASTER,
+        "recipe": Recipe(),
+        "source": "m.onnx",
+        "source_fingerprint": "0",
+        "created_at": AT,
+    }
+    return ModelVersion(**fields | changes)
+
+
+def pool(num_nodes: int = 1, node_class: NodeClass = NODE_CLASS, source: str = "ray") -> NodePool:
+    """Nodes of one class."""
+    return NodePool(node_class=node_class, source=source, num_nodes=num_nodes)
+
+
+def key(kind: EngineKind = EngineKind.OPENVINO, **changes: Any) -> BuildKey:
+    """A key of `MASTER` for `GENERATION`, with changes."""
+    fields: dict[str, Any] = {
+        "master_digest": MASTER.digest,
+        "kind": kind,
+        "precision": Precision.FP32,
+        "buckets": (),
+        "generation": GENERATION,
+        "toolchain": {},
+    }
+    return BuildKey(**fields | changes)
+
+
+KEYS = (key(EngineKind.ONNXRUNTIME), key(EngineKind.OPENVINO))
+
+
+def plan(
+    keys: tuple[BuildKey, ...] = KEYS, *, is_anywhere: bool = False, **changes: Any
+) -> BuildPlan:
+    """A plan made on a node of `NODE_CLASS`, with changes."""
+    fields: dict[str, Any] = {
+        "model": "m",
+        "version": 1,
+        "node_class": NODE_CLASS,
+        "facts": DEVICE,
+        "planned": tuple(PlannedKey(key=each, is_anywhere=is_anywhere) for each in keys),
+        "created_at": AT,
+    }
+    return BuildPlan(**fields | changes)
+
+
+def proof(outcome: ProofOutcome = ProofOutcome.PASSED, **changes: Any) -> Proof:
+    """A proof on `DEVICE`, with changes."""
+    fields: dict[str, Any] = {
+        "outcome": outcome,
+        "reason": "" if outcome is ProofOutcome.PASSED else "it differs",
+        "device": DEVICE,
+        "created_at": AT,
+    }
+    return Proof(**fields | changes)
+
+
+def manifest(of: BuildKey) -> EngineManifest:
+    """A manifest without files."""
+    return EngineManifest(
+        key=of, files={}, inputs=(), outputs=(), needs_master=True, build_duration_s=1.0,
+        created_at=AT,
+    )  # fmt: skip
+
+
+def engine(of: BuildKey, proven: Proof | None = None) -> PublishedEngine:
+    """A published engine, proven if nothing else is given."""
+    return PublishedEngine(digest=of.digest(), manifest=manifest(of), proof=proven or proof())
+
+
+def record(
+    of: BuildKey, outcome: BuildOutcome = BuildOutcome.FAILED, started_at: str = AT, **changes: Any
+) -> BuildRecord:
+    """One attempt that lasted two seconds."""
+    fields: dict[str, Any] = {
+        "key": of,
+        "outcome": outcome,
+        "stage": "build",
+        "reason": "" if outcome in (BuildOutcome.PROVEN, BuildOutcome.BUILT) else "it broke",
+        "stage_durations_s": {"build": 2.0},
+        "started_at": started_at,
+    }
+    return BuildRecord(**fields | changes)
+
+
+@dataclass
+class InstantWorker:
+    """A BuildLauncher whose tasks do their work when the test says so, in no time.
+
+    Attributes:
+        broken: kinds of which every build fails.
+        deadly: kinds at which the task dies without a record.
+        num_proofs: told apart by their times, as real ones are.
+    """
+
+    registry: Registry
+    plan: BuildPlan = field(default_factory=plan)
+    broken: set[EngineKind] = field(default_factory=set)
+    deadly: set[EngineKind] = field(default_factory=set)
+    tasks: dict[str, BuildTask] = field(default_factory=dict)
+    ended: dict[str, TaskStatus] = field(default_factory=dict)
+    launched: list[BuildTask] = field(default_factory=list)
+    num_proofs: int = 0
+
+    def launch(self, task: BuildTask) -> None:
+        if task.name not in self.tasks:
+            self.tasks[task.name] = task
+            self.launched.append(task)
+
+    def statuses(self) -> dict[str, TaskStatus]:
+        running = TaskStatus(state=TaskState.RUNNING)
+        return {name: self.ended.get(name, running) for name in self.tasks}
+
+    def forget(self, name: str) -> None:
+        self.tasks.pop(name, None)
+        self.ended.pop(name, None)
+
+    def work(self) -> None:
+        """Run every task to its end."""
+        for name, task in self.tasks.items():
+            if name not in self.ended:
+                is_dead = self._run(task)
+                detail = "killed" if is_dead else ""
+                self.ended[name] = TaskStatus(
+                    state=TaskState.ENDED, detail=detail, is_failed=is_dead
+                )
+
+    def _run(self, task: BuildTask) -> bool:
+        self.registry.write_plan(self.plan)
+        for planned in self.plan.planned:
+            if task.key_digests and planned.digest not in task.key_digests:
+                continue
+            if planned.key.kind in self.deadly:
+                return True
+            self._build(planned.key)
+        return False
+
+    def _build(self, of: BuildKey) -> None:
+        if of.kind in self.broken:
+            self.registry.record_build(record(of))
+            return
+        self.num_proofs += 1
+        passed = proof(created_at=f"2026-01-01T00:{self.num_proofs // 60:02d}:"
+                       f"{self.num_proofs % 60:02d}.000+00:00")  # fmt: skip
+        if any(known.digest == of.digest() for known in self.registry.engines()):
+            self.registry.add_proof(of.digest(), passed)
+        else:
+            self.registry.publish_engine(manifest(of), {}, passed)
+            self.registry.record_build(record(of, BuildOutcome.PROVEN))

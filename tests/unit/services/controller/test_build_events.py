@@ -1,0 +1,278 @@
+"""The event trail: told once, also over restarts; with the seconds since the change."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.contracts.build_plan import RebuildRequest, TaskStart
+from services.contracts.events import Event, EventKind, EventPosition, TrailFold
+from services.contracts.hardware import DeviceFacts
+from services.contracts.manifest import BuildOutcome, ProofOutcome
+from services.contracts.object_store import open_store
+from services.contracts.recipe import Recipe
+from services.contracts.registry_events import EventRegistry
+from services.controller import build_events
+from services.controller.build_events import EventTrail
+from services.controller.build_policy import Quarantined
+from services.controller.build_view import FleetView
+from services.controller.event_news import Serving, serving_of
+from services.pb import fleet_v1_pb2 as fleet
+from tests.unit.services.controller import build_world as world
+
+ORT, OPENVINO = world.KEYS
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> EventRegistry:
+    return EventRegistry(open_store(str(tmp_path / "store")))
+
+
+@pytest.fixture
+def trail(registry: EventRegistry) -> EventTrail:
+    return EventTrail(registry)
+
+
+def view(*engines: Any, **changes: Any) -> FleetView:
+    fields: dict[str, Any] = {
+        "pools": (world.pool(),),
+        "versions": (world.version(),),
+        "plans": {("m", 1): (world.plan(),)},
+        "engines": {engine.digest: engine for engine in engines},
+    }
+    return FleetView(**fields | changes)
+
+
+def told(registry: EventRegistry) -> list[Event]:
+    return [event for _, event in registry.last_events(100)]
+
+
+def kinds(registry: EventRegistry) -> list[str]:
+    return [event.kind.value for event in told(registry)]
+
+
+def serves(digest: str = "", version: int = 1) -> list[Serving]:
+    return [
+        Serving(model="m", version=version, generation=world.GENERATION, digest=digest, why="w")
+    ]
+
+
+class TestHardware:
+    def test_a_generation_comes_changes_and_goes(
+        self, registry: EventRegistry, trail: EventTrail
+    ) -> None:
+        newer = world.NODE_CLASS.model_copy(update={"toolchain": "f" * 16})
+        pools: Sequence[Any] = [
+            (world.pool(),),
+            (world.pool(), world.pool(node_class=newer)),
+            (world.pool(node_class=newer),),
+            (world.pool(0, newer),),
+            (world.pool(),),
+        ]
+        for known in pools:
+            trail.observe(view(pools=known, versions=()))
+            EventTrail(registry).observe(view(pools=known, versions=()))
+        assert kinds(registry) == [
+            "generation_appeared", "toolchain_changed", "toolchain_changed", "generation_gone",
+            "generation_appeared",
+        ]  # fmt: skip
+        first, second, third, *_ = told(registry)
+        assert "Some-Xeon" in first.why
+        assert "toolchain ffff" in second.why
+        assert third.why == "nodes of another class are gone"
+
+
+class TestModels:
+    def test_a_new_master_is_a_model_a_new_recipe_is_not(
+        self, registry: EventRegistry, trail: EventTrail
+    ) -> None:
+        other = world.MASTER.model_copy(update={"digest": "d" * 64})
+        versions = [
+            world.version(),
+            world.version(version=2, recipe=Recipe(num_replicas=2)),
+            world.version(version=3, master=other),
+        ]
+        for version in versions:
+            trail.observe(view(pools=(), versions=(version,)))
+            EventTrail(registry).observe(view(pools=(), versions=(version,)))
+        assert kinds(registry) == ["model_published", "recipe_changed", "model_published"]
+
+    def test_who_asked_for_a_rebuild_is_told(
+        self, registry: EventRegistry, trail: EventTrail
+    ) -> None:
+        request = RebuildRequest(
+            model="m", version=1, who="ann@host", why="new driver", created_at=world.AT
+        )
+        for _ in range(2):
+            trail.observe(view(requests={"m": [request]}, pools=()))
+        event = told(registry)[-1]
+        assert (event.kind, event.actor, event.why, event.mark) == (
+            EventKind.REBUILD_REQUESTED, "ann@host", "new driver", "1",
+        )  # fmt: skip
+        assert len(told(registry)) == 2
+
+
+class TestBuilds:
+    def test_a_build_is_told_from_its_start_to_its_proof(
+        self, registry: EventRegistry, trail: EventTrail
+    ) -> None:
+        start = TaskStart(
+            name="build-m-1", model="m", version=1, node_class=world.NODE_CLASS,
+            is_anywhere=False, attempt=2, reason="1 to build", created_at=world.AT,
+        )  # fmt: skip
+        unproven = world.engine(ORT, world.proof(ProofOutcome.NOT_RUN, device=None))
+        later = datetime.now(UTC) + timedelta(seconds=1)
+        proven = world.engine(ORT, world.proof(created_at=later.isoformat()))
+        for seen in (view(running=[start]), view(unproven), view(proven)):
+            trail.observe(seen)
+            trail.observe(seen)
+        assert kinds(registry)[2:] == ["build_started", "build_finished", "proof_passed"]
+        _, _, started, finished, passed = told(registry)
+        assert started.why == "1 to build (attempt 2)"
+        assert finished.why == "onnxruntime fp32 in 1.0 s"
+        assert passed.seconds_since_change is not None
+        assert passed.seconds_since_change >= 0
+
+    def test_what_is_older_than_the_change_did_not_follow_it(
+        self, registry: EventRegistry, trail: EventTrail
+    ) -> None:
+        trail.observe(view(world.engine(ORT)))
+        assert kinds(registry)[-1] == "proof_passed"
+        assert told(registry)[-1].seconds_since_change is None
+
+    def test_each_failed_attempt_is_told_once(
+        self, registry: EventRegistry, trail: EventTrail
+    ) -> None:
+        records = [world.record(ORT), world.record(ORT, BuildOutcome.PROVEN)]
+        records += [world.record(ORT, BuildOutcome.PROOF_FAILED, reason="it differs")]
+        for number in range(len(records) + 1):
+            trail.observe(view(records={ORT.digest(): records[:number]}))
+            EventTrail(registry).observe(view(records={ORT.digest(): records[:number]}))
+        assert kinds(registry)[2:] == ["build_failed", "proof_failed"]
+        assert told(registry)[-1].why == "onnxruntime fp32 in stage 'build': it differs"
+
+    def test_two_models_with_one_master_share_their_builds(
+        self, registry: EventRegistry, trail: EventTrail
+    ) -> None:
+        twins = (world.version(), world.version(name="n"))
+        plans = {("m", 1): (world.plan(),), ("n", 1): (world.plan(model="n"),)}
+        records = {OPENVINO.digest(): [world.record(OPENVINO)]}
+        trail.observe(view(world.engine(ORT), versions=twins, plans=plans, records=records))
+        assert kinds(registry)[3:] == ["build_finished", "proof_passed", "build_failed"]
+
+    def test_quarantine_is_told_again_once_it_was_left(
+        self, registry: EventRegistry, trail: EventTrail
+    ) -> None:
+        given_up = Quarantined(
+            model="m", version=1, generation=world.GENERATION, key=ORT.digest(),
+            what="onnxruntime fp32", reason="it broke", mark=ORT.digest(),
+        )  # fmt: skip
+        elsewhere = RebuildRequest(
+            model="m", version=1, generation="cuda-sm90", who="a", created_at=world.AT
+        )
+        here = elsewhere.model_copy(update={"generation": world.GENERATION})
+        for requests in ([], [elsewhere], [elsewhere, here]):
+            for _ in range(2):
+                trail.observe(view(requests={"m": requests}))
+                trail.observe_quarantine([given_up])
+        assert kinds(registry)[2:] == [
+            "quarantined", "rebuild_requested", "rebuild_requested", "quarantined",
+        ]  # fmt: skip
+        assert told(registry)[-1].why.endswith("let out by: smelt rebuild m")
+
+
+class TestSeconds:
+    """They count from the change that led there."""
+
+    def test_a_change_has_none_and_a_rebuild_counts_for_proofs_alone(
+        self, registry: EventRegistry, trail: EventTrail
+    ) -> None:
+        trail.observe(view())
+        request = RebuildRequest(model="m", version=1, who="ann", created_at=world.AT)
+        trail.observe(view(requests={"m": [request]}))
+        trail.observe(view(requests={"m": [request]}, records={ORT.digest(): [world.record(ORT)]}))
+        trail.observe_serving(serves())
+        appeared, published, asked, failed, fallback = told(registry)
+        assert [e.seconds_since_change for e in (appeared, published, asked)] == [None] * 3
+
+        def since(event: Event, change: Event) -> float:
+            passed = datetime.fromisoformat(event.at) - datetime.fromisoformat(change.at)
+            return passed.total_seconds()
+
+        assert failed.seconds_since_change == pytest.approx(since(failed, asked), abs=0.0011)
+        wanted = since(fallback, published)
+        assert fallback.seconds_since_change == pytest.approx(wanted, abs=0.0011)
+
+
+class TestServing:
+    def test_fallback_then_engine_each_once_with_seconds(
+        self, registry: EventRegistry, trail: EventTrail
+    ) -> None:
+        trail.observe_serving(serves())
+        assert kinds(registry) == [], "of a generation that no source knows yet"
+        trail.observe(view())
+        for served in (serves(), serves("e" * 64), [], serves("e" * 64)):
+            trail.observe_serving(served)
+            EventTrail(registry).observe_serving(served)
+        assert kinds(registry)[2:] == ["fallback_serving", "engine_serving"]
+        assert all(event.seconds_since_change is not None for event in told(registry)[2:])
+
+    def test_after_a_generation_was_gone_it_is_told_anew(
+        self, registry: EventRegistry, trail: EventTrail
+    ) -> None:
+        for pools in ((world.pool(),), (), (world.pool(),)):
+            trail.observe(view(pools=pools))
+            trail.observe_serving(serves("e" * 64))
+        assert kinds(registry)[2:] == [
+            "engine_serving", "generation_gone", "generation_appeared", "engine_serving",
+        ]  # fmt: skip
+
+    def test_most_ready_replicas_decide_and_an_engine_before_the_fallback(self) -> None:
+        snapshot = fleet.FleetSnapshot(
+            replicas=[
+                replica("a", ""), replica("b", "e1"), replica("c", "e2"), replica("d", "e2"),
+                replica("x", "e3", fleet.REPLICA_STATE_LOADING), replica("y", "", version=2),
+            ]
+        )  # fmt: skip
+        assert [(s.version, s.digest) for s in serving_of(snapshot)] == [(1, "e2"), (2, "")]
+
+
+def replica(
+    name: str, digest: str, state: Any = fleet.REPLICA_STATE_READY, version: int = 1
+) -> fleet.ReplicaReport:
+    facts = DeviceFacts(generation=world.GENERATION, name="x", memory_gib=1)
+    return fleet.ReplicaReport(
+        replica_id=name, model_name="m", model_version=version, state=state,
+        device_facts_json=facts.canonical_json(), engine_digest=digest,
+    )  # fmt: skip
+
+
+class TestRestart:
+    def test_a_start_reads_the_newest_fold_and_what_follows(
+        self, registry: EventRegistry, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(build_events, "_EVENTS_PER_FOLD", 3)
+        first = EventTrail(registry)
+        first.observe(view(world.engine(ORT), world.engine(OPENVINO)))
+        fold = registry.last_fold()
+        assert fold.position.number in (3, 6)
+        assert fold.versions == {"m": 1}
+        before = kinds(registry)
+        second = EventTrail(registry)
+        second.observe(view(world.engine(ORT), world.engine(OPENVINO)))
+        assert kinds(registry) == before
+        assert second._fold == first._fold
+
+    def test_a_fold_of_another_smelt_is_passed_over(
+        self, registry: EventRegistry, trail: EventTrail
+    ) -> None:
+        trail.observe(view())
+        before = kinds(registry)
+        registry._store.create("event-folds/000001.json", b'{"of": "another"}')
+        restarted = EventTrail(registry)
+        restarted.observe(view())
+        assert kinds(registry) == before
+        assert restarted._fold.position != EventPosition()
+        assert restarted._fold != TrailFold()

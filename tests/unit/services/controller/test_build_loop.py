@@ -1,0 +1,264 @@
+"""The build loop over a real store, with a worker that needs no compiler; killed at every step."""
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.contracts.build_key import BuildKey
+from services.contracts.build_plan import RebuildRequest
+from services.contracts.errors import NotReadyError
+from services.contracts.events import EventKind
+from services.contracts.kinds import EngineKind
+from services.contracts.manifest import BuildOutcome
+from services.contracts.object_store import open_store
+from services.contracts.recipe import Recipe
+from services.contracts.registry import Registry
+from services.controller.build_loop import BuildLoop, BuildPace
+from services.controller.fleet_state import FleetState
+from services.controller.key_status import RetryPolicy
+from services.controller.seams import NodePool, TaskState
+from tests.unit.services.controller import build_world as world
+
+AT_ONCE = BuildPace(retry=RetryPolicy(first_delay_s=0.0))
+
+
+class Nodes:
+    """A NodeSource; None cannot be read."""
+
+    def __init__(self, *pools: NodePool) -> None:
+        self.known: list[NodePool] | None = list(pools)
+
+    def pools(self) -> list[NodePool]:
+        if self.known is None:
+            raise NotReadyError("Ray is away")
+        return self.known
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Registry:
+    return Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
+
+
+@pytest.fixture
+def worker(registry: Registry) -> world.InstantWorker:
+    registry.add_model_version(
+        name="m", master=world.MASTER, recipe=Recipe(), source="s", source_fingerprint="0"
+    )
+    return world.InstantWorker(registry)
+
+
+def loop_on(
+    registry: Registry, worker: world.InstantWorker, nodes: Nodes | None = None, **given: Any
+) -> BuildLoop:
+    sources = [nodes or Nodes(world.pool())]
+    return BuildLoop(registry, sources, worker, FleetState("", 0), pace=AT_ONCE, **given)
+
+
+async def settled(loop: BuildLoop, worker: world.InstantWorker) -> None:
+    """Pass until nothing runs any more."""
+    await loop.pass_now()
+    while worker.tasks:
+        worker.work()
+        await loop.pass_now()
+
+
+def told(registry: Registry) -> Counter[EventKind]:
+    return Counter(event.kind for _, event in registry.last_events(1000))
+
+
+async def test_what_is_missing_is_built_once_and_announced(
+    registry: Registry, worker: world.InstantWorker
+) -> None:
+    changes: list[int] = []
+    loop = loop_on(registry, worker, on_store_changed=lambda: changes.append(1))
+    await settled(loop, worker)
+    assert changes == [1]
+    assert len(registry.engines()) == 2
+    await settled(loop, worker)
+    await settled(loop_on(registry, worker), worker)
+    assert len(worker.launched) == 1
+    assert changes == [1]
+
+
+async def test_a_key_that_fails_is_given_up_after_three_attempts_until_it_is_asked_for(
+    registry: Registry, worker: world.InstantWorker
+) -> None:
+    worker.broken = {EngineKind.OPENVINO}
+    broken = world.KEYS[1].digest()
+    loop = loop_on(registry, worker)
+    await settled(loop, worker)
+    assert [task.attempt for task in worker.launched] == [1, 2, 3]
+    assert len(registry.build_records(broken)) == 3
+    assert told(registry)[EventKind.QUARANTINED] == 1
+
+    worker.broken.clear()
+    await settled(loop_on(registry, worker), worker)
+    assert len(worker.launched) == 3, "a restart lets nobody out"
+    request = RebuildRequest(
+        model="m", version=1, disregarded={broken: 3}, who="ann", created_at=world.AT
+    )
+    registry.request_rebuild(request)
+    await settled(loop, worker)
+    assert len(registry.engines()) == 2
+    kinds = told(registry)
+    assert (kinds[EventKind.REBUILD_REQUESTED], kinds[EventKind.QUARANTINED]) == (1, 1)
+    assert kinds[EventKind.BUILD_FAILED] == 3
+
+
+async def test_a_task_that_dies_is_charged_to_the_key_it_was_at(
+    registry: Registry, worker: world.InstantWorker
+) -> None:
+    worker.deadly = {EngineKind.ONNXRUNTIME}
+    deadly, harmless = (key.digest() for key in world.KEYS)
+    await settled(loop_on(registry, worker), worker)
+    records = registry.build_records(deadly)
+    assert [record.outcome for record in records] == [BuildOutcome.FAILED] * 3
+    assert all("ended in the middle: killed" in record.reason for record in records)
+    assert [engine.digest for engine in registry.engines()] == [harmless]
+
+
+async def test_nodes_that_go_take_their_task_with_them_and_nobody_is_blamed(
+    registry: Registry, worker: world.InstantWorker
+) -> None:
+    registry.write_plan(world.plan())
+    nodes = Nodes(world.pool())
+    loop = loop_on(registry, worker, nodes)
+    await loop.pass_now()
+    assert worker.tasks
+    nodes.known = []
+    await loop.pass_now()
+    assert worker.tasks == {}
+    assert registry.build_records(world.KEYS[0].digest()) == []
+    kinds = told(registry)
+    assert kinds[EventKind.GENERATION_GONE] == 1
+    nodes.known = [world.pool()]
+    await settled(loop, worker)
+    assert len(registry.engines()) == 2
+    assert told(registry)[EventKind.GENERATION_APPEARED] == 2
+
+
+async def test_a_source_that_cannot_be_read_changes_nothing(
+    registry: Registry, worker: world.InstantWorker
+) -> None:
+    nodes = Nodes(world.pool())
+    loop = loop_on(registry, worker, nodes)
+    await loop.pass_now()
+    (name,) = worker.tasks
+    nodes.known = None
+    await loop.pass_now()
+    assert list(worker.tasks) == [name]
+    assert told(registry)[EventKind.GENERATION_GONE] == 0
+    with pytest.raises(NotReadyError, match="Ray is away"):
+        await loop_on(registry, worker, nodes).pass_now()
+
+
+async def test_the_loop_looks_again_when_something_becomes_due_or_when_it_is_kicked(
+    registry: Registry, worker: world.InstantWorker
+) -> None:
+    pace = BuildPace(resync_s=900.0, poll_s=0.01, retry=RetryPolicy(first_delay_s=0.02))
+    worker.broken = {EngineKind.OPENVINO}
+    nodes = Nodes(world.pool())
+    loop = BuildLoop(registry, [nodes], worker, FleetState("", 0), pace=pace)
+    running = asyncio.create_task(loop.run())
+    try:
+        async with asyncio.timeout(60):
+            while told(registry)[EventKind.QUARANTINED] == 0:
+                worker.work()
+                await asyncio.sleep(0.01)
+            nodes.known = []
+            loop.kick()
+            await _until_told(registry, EventKind.GENERATION_GONE)
+    finally:
+        running.cancel()
+    assert len(worker.launched) == 3
+
+
+async def _until_told(registry: Registry, kind: EventKind) -> None:
+    # A store tells nobody of what is new.
+    while told(registry)[kind] == 0:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+class Killed(BaseException):
+    """Stands for kill -9: nothing catches it."""
+
+
+class Doomed:
+    """Passes every call on, and dies before or after the n-th that changes anything."""
+
+    def __init__(self, target: Any, is_due: Callable[[], bool]) -> None:
+        self._target, self._is_due = target, is_due
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._target, name)
+        if name not in ("create", "launch", "forget"):
+            return method
+
+        def call(*args: Any) -> Any:
+            if self._is_due():
+                raise Killed
+            result = method(*args)
+            if self._is_due():
+                raise Killed
+            return result
+
+        return call
+
+
+async def _life(tmp_path: Path, deadly_step: int, **faults: Any) -> tuple[bool, Registry]:
+    """One controller that is killed at a step, then one that is not; whether it was killed."""
+    store = open_store(str(tmp_path / str(deadly_step)))
+    registry = Registry(store, tmp_path / "cache")
+    registry.add_model_version(
+        name="m", master=world.MASTER, recipe=Recipe(), source="s", source_fingerprint="0"
+    )
+    worker = world.InstantWorker(registry, **faults)
+    steps = itertools.count()
+
+    def is_due() -> bool:
+        return next(steps) == deadly_step
+
+    mortal = Registry(Doomed(store, is_due), tmp_path / "cache")
+    loop = loop_on(mortal, Doomed(worker, is_due))  # type: ignore[arg-type]
+    is_killed = False
+    try:
+        await settled(loop, worker)
+    except Killed:
+        is_killed = True
+    await settled(loop_on(registry, worker), worker)
+    return is_killed, registry
+
+
+@pytest.mark.parametrize("fault", ["broken", "deadly"])
+@pytest.mark.parametrize(("faulty", "sound"), [world.KEYS, world.KEYS[::-1]])
+async def test_a_controller_killed_at_any_step_goes_on_where_it_was(
+    tmp_path: Path, fault: str, faulty: BuildKey, sound: BuildKey
+) -> None:
+    faults = {fault: {faulty.kind}}
+    is_killed, registry = await _life(tmp_path, -1, **faults)
+    assert not is_killed
+    wanted = told(registry)
+    for step in itertools.count():
+        is_killed, registry = await _life(tmp_path, step, **faults)
+        assert told(registry) == wanted, f"killed at step {step}"
+        assert [engine.digest for engine in registry.engines()] == [sound.digest()]
+        assert len(registry.build_records(faulty.digest())) == 3, f"step {step}"
+        assert len(registry.build_records(sound.digest())) == 1, f"step {step}"
+        if not is_killed:
+            break
+    assert step > 20
+
+
+async def test_a_task_known_to_nobody_else_is_left_alone(
+    registry: Registry, worker: world.InstantWorker
+) -> None:
+    foreign = world.InstantWorker(registry)
+    foreign.tasks["build-of-another-fleet"] = None  # type: ignore[assignment]
+    await loop_on(registry, foreign).pass_now()
+    assert "build-of-another-fleet" in foreign.tasks
+    assert foreign.statuses()["build-of-another-fleet"].state is TaskState.RUNNING

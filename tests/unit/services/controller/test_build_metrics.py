@@ -1,0 +1,195 @@
+"""Builds and proofs, counted from a store."""
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from services.contracts.build_key import BuildKey
+from services.contracts.errors import StoreError
+from services.contracts.history import BuildHistory
+from services.contracts.kinds import EngineKind, Precision
+from services.contracts.manifest import (
+    BuildOutcome,
+    BuildRecord,
+    EngineManifest,
+    Proof,
+    ProofOutcome,
+)
+from services.contracts.object_store import ObstoreArtifactStore, open_store
+from services.contracts.recipe import Recipe
+from services.contracts.registry import Registry
+from services.controller.build_metrics import BuildMetrics
+from services.telemetry import catalog
+from services.telemetry.prometheus_recorder import PrometheusRecorder
+
+MASTER = "d" * 64
+PLACE = {"generation": "cuda-sm90", "kind": "tensorrt", "precision": "fp16"}
+SERVED = {"model": "m", "version": "1"}
+
+
+@dataclass
+class Counted:
+    """A store, what writes to it, and what is counted of it."""
+
+    registry: Registry
+    metrics: BuildMetrics
+    collectors: CollectorRegistry = field(repr=False)
+
+    def value(self, metric: catalog.Metric, suffix: str = "", **labels: str) -> float | None:
+        return self.collectors.get_sample_value(metric.name + suffix, labels)
+
+
+def counting(store: ObstoreArtifactStore, folder: Path) -> Counted:
+    collectors = CollectorRegistry()
+    registry = Registry(store, folder)
+    recorder = PrometheusRecorder(catalog.CONTROLLER_METRICS, collectors)
+    return Counted(registry, BuildMetrics(recorder, registry, BuildHistory(store)), collectors)
+
+
+@pytest.fixture
+def store() -> ObstoreArtifactStore:
+    return open_store("memory:")
+
+
+@pytest.fixture
+def counted(store: ObstoreArtifactStore, tmp_path: Path) -> Counted:
+    found = counting(store, tmp_path)
+    master = found.registry.publish_master(_Opened())
+    found.registry.add_model_version(
+        name="m", master=master, recipe=Recipe(), source="s", source_fingerprint="f"
+    )
+    return found
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """The least that a master can be."""
+
+    digest: str = MASTER
+    files: dict[str, Path] = field(default_factory=dict)
+    inputs: tuple[()] = ()
+    outputs: tuple[()] = ()
+    opset: int = 23
+    num_parameters: int = 0
+
+
+def key(driver: str = "580.1", master: str = MASTER) -> BuildKey:
+    return BuildKey(
+        master_digest=master, kind=EngineKind.TENSORRT, precision=Precision.FP16, buckets=(),
+        generation="cuda-sm90", driver=driver, toolchain={},
+    )  # fmt: skip
+
+
+def record(
+    outcome: BuildOutcome, started_at: str, of: BuildKey | None = None, proof: Proof | None = None
+) -> BuildRecord:
+    return BuildRecord(
+        key=of or key(), outcome=outcome, stage="build", stage_durations_s={"build": 2.0},
+        started_at=started_at, proof=proof,
+    )  # fmt: skip
+
+
+def publish(counted: Counted, of: BuildKey, outcome: ProofOutcome) -> None:
+    manifest = EngineManifest(
+        key=of, files={}, inputs=(), outputs=(), needs_master=True, build_duration_s=1,
+        created_at="",
+    )  # fmt: skip
+    counted.registry.publish_engine(manifest, {}, proof_of(outcome))
+
+
+def proof_of(outcome: ProofOutcome) -> Proof:
+    return Proof(outcome=outcome, duration_s=3.0, created_at="")
+
+
+def test_totals_count_each_attempt_once_and_go_on_after_a_restart(
+    counted: Counted, store: ObstoreArtifactStore, tmp_path: Path
+) -> None:
+    counted.registry.record_build(record(BuildOutcome.FAILED, "2026-01-01"))
+    counted.metrics.look()
+    counted.registry.record_build(record(BuildOutcome.PROVEN, "2026-01-02"))
+    for _ in range(2):
+        counted.metrics.look()
+    restarted = counting(store, tmp_path)
+    restarted.metrics.look()
+    for each in (counted, restarted):
+        assert each.value(catalog.BUILDS, **PLACE, outcome="failed") == 1
+        assert each.value(catalog.BUILDS, **PLACE, outcome="proven") == 1
+        assert each.value(catalog.BUILDS, **PLACE, outcome="built") == 0
+        assert each.value(catalog.BUILD_DURATION, "_sum", **PLACE) == 4.0
+
+
+def test_the_newest_attempt_decides_whatever_key_it_had(counted: Counted) -> None:
+    def state(outcome: str) -> float | None:
+        return counted.value(catalog.BUILD_STATE, **SERVED, **PLACE, outcome=outcome)
+
+    counted.registry.record_build(record(BuildOutcome.FAILED, "2026-01-01"))
+    counted.metrics.look()
+    assert (state("failed"), state("proven")) == (1, 0)
+    # After a new driver the key is another one; the old one's failure is history.
+    newer = record(BuildOutcome.PROVEN, "2026-01-02", key("581.0"))
+    counted.registry.record_build(newer)
+    counted.metrics.look()
+    assert (state("failed"), state("proven")) == (0, 1)
+
+
+def test_attempts_for_a_master_that_nobody_serves_show_no_state(counted: Counted) -> None:
+    counted.registry.record_build(record(BuildOutcome.FAILED, "2026-01-01", key(master="e" * 64)))
+    counted.metrics.look()
+    assert counted.value(catalog.BUILDS, **PLACE, outcome="failed") == 1
+    assert counted.value(catalog.BUILD_STATE, **SERVED, **PLACE, outcome="failed") is None
+
+
+def test_proofs_published_and_not(counted: Counted) -> None:
+    publish(counted, key(), ProofOutcome.NOT_RUN)
+    counted.registry.add_proof(key().digest(), proof_of(ProofOutcome.PASSED))
+    failed = proof_of(ProofOutcome.FAILED)
+    counted.registry.record_build(
+        record(BuildOutcome.PROOF_FAILED, "2026-01-01", key("581.0"), failed)
+    )
+    counted.metrics.look()
+    values = {
+        o.value: counted.value(catalog.PROOFS, **PLACE, outcome=o.value) for o in ProofOutcome
+    }
+    assert values == {"passed": 1, "failed": 1, "not_run": 1}
+    # One that was not run took no time.
+    assert counted.value(catalog.PROOF_DURATION, "_count", **PLACE) == 2
+
+
+def test_engines_by_their_newest_proof(counted: Counted) -> None:
+    def engines(outcome: str) -> float | None:
+        labels = {name: PLACE[name] for name in ("generation", "kind")}
+        return counted.value(catalog.ENGINES, **SERVED, **labels, outcome=outcome)
+
+    publish(counted, key(), ProofOutcome.NOT_RUN)
+    publish(counted, key("581.0"), ProofOutcome.PASSED)
+    counted.metrics.look()
+    assert (engines("not_run"), engines("passed"), engines("failed")) == (1, 1, 0)
+    counted.registry.add_proof(key().digest(), proof_of(ProofOutcome.FAILED))
+    counted.metrics.look()
+    assert (engines("not_run"), engines("passed"), engines("failed")) == (0, 1, 1)
+
+
+async def test_a_store_that_fails_is_asked_again(
+    counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted.registry.record_build(record(BuildOutcome.FAILED, "2026-01-01"))
+    look, is_seen, num_looks = counted.metrics.look, asyncio.Event(), 0
+    loop = asyncio.get_running_loop()
+
+    def fails_first() -> None:
+        nonlocal num_looks
+        num_looks += 1
+        if num_looks == 1:
+            raise StoreError("the store is away")
+        look()
+        loop.call_soon_threadsafe(is_seen.set)
+
+    monkeypatch.setattr(counted.metrics, "look", fails_first)
+    following = asyncio.create_task(counted.metrics.follow(period_s=0.01))
+    async with asyncio.timeout(30):
+        await is_seen.wait()
+    following.cancel()
+    assert counted.value(catalog.BUILDS, **PLACE, outcome="failed") == 1

@@ -1,0 +1,86 @@
+"""Replicas wanted and attached, as gauges."""
+
+import asyncio
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from services.contracts.hardware import DeviceFacts
+from services.controller.fleet_metrics import FleetMetrics
+from services.controller.fleet_state import FleetState
+from services.pb import fleet_v1_pb2 as fleet
+from services.telemetry.catalog import CONTROLLER_METRICS, REPLICAS_ATTACHED, REPLICAS_WANTED
+from services.telemetry.prometheus_recorder import PrometheusRecorder
+
+DEVICE = DeviceFacts(generation="cuda-sm90", name="H200", memory_gib=139)
+
+
+@pytest.fixture
+def collectors() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def metrics(collectors: CollectorRegistry) -> FleetMetrics:
+    return FleetMetrics(PrometheusRecorder(CONTROLLER_METRICS, collectors))
+
+
+def report(replica_id: str, state: "fleet.ReplicaState", kind: str = "") -> fleet.ReplicaReport:
+    return fleet.ReplicaReport(
+        replica_id=replica_id,
+        model_name="m",
+        model_version=2,
+        state=state,
+        engine_kind=kind,
+        device_facts_json=DEVICE.canonical_json(),
+    )
+
+
+def attached(collectors: CollectorRegistry, state: str, kind: str) -> float | None:
+    labels = {"model": "m", "version": "2", "generation": "cuda-sm90"}
+    return collectors.get_sample_value(
+        REPLICAS_ATTACHED.name, labels | {"state": state, "kind": kind}
+    )
+
+
+def test_replicas_by_state_and_kind(metrics: FleetMetrics, collectors: CollectorRegistry) -> None:
+    ready, loading = fleet.REPLICA_STATE_READY, fleet.REPLICA_STATE_LOADING
+    replicas = [
+        report("a", ready, "tensorrt"),
+        report("b", ready, "fallback"),
+        report("c", ready, "fallback"),
+        report("d", loading),
+    ]
+    metrics.show(fleet.FleetSnapshot(replicas=replicas))
+    assert attached(collectors, "ready", "fallback") == 2
+    assert attached(collectors, "ready", "tensorrt") == 1
+    assert attached(collectors, "loading", "") == 1
+    replicas[1].engine_kind = "tensorrt"
+    metrics.show(fleet.FleetSnapshot(replicas=replicas[:2]))
+    assert attached(collectors, "ready", "fallback") == 0
+    assert attached(collectors, "ready", "tensorrt") == 2
+    assert attached(collectors, "loading", "") == 0
+
+
+async def test_it_follows_the_state(
+    metrics: FleetMetrics, collectors: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show, shown = metrics.show, asyncio.Queue[float | None]()
+
+    def show_and_tell(snapshot: fleet.FleetSnapshot) -> None:
+        show(snapshot)
+        labels = {"model": "m", "version": "2"}
+        shown.put_nowait(collectors.get_sample_value(REPLICAS_WANTED.name, labels))
+
+    monkeypatch.setattr(metrics, "show", show_and_tell)
+    state = FleetState("store", 1)
+    following = asyncio.create_task(metrics.follow(state))
+    async with asyncio.timeout(30):
+        assert await shown.get() is None
+        state.set_model(fleet.ServedModel(name="m", version=2, num_replicas_wanted=3))
+        assert await shown.get() == 3
+        state.remove_model("m", 2)
+        assert await shown.get() == 0
+    following.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await following
