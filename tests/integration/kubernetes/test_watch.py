@@ -1,0 +1,178 @@
+"""The watch over streams that end, break, go stale or are forbidden."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from services.contracts.errors import NotReadyError
+from services.controller.kubernetes.watch import WatchTiming
+from tests.integration.kubernetes.conftest import EAGER, LIMIT_S, WatchedNodes
+from tests.integration.kubernetes.emulated_cluster import Asked, EmulatedCluster, gpu_node
+from tests.integration.kubernetes.scripted_api import (
+    ScriptedApi,
+    Step,
+    event,
+    gone,
+    listing,
+    refusal,
+    silence,
+    stream,
+)
+
+WatchNodes = Callable[..., WatchedNodes]
+NODES = "/api/v1/nodes"
+A, B = gpu_node("a", 9, 0), gpu_node("b", 12, 0)
+
+
+async def _followed(
+    watch_nodes: WatchNodes, *steps: Step, timing: WatchTiming = EAGER
+) -> tuple[list[str], WatchedNodes]:
+    """What was asked until the script was over."""
+    async with ScriptedApi(*steps) as api:
+        nodes = watch_nodes(api, timing)
+        async with asyncio.timeout(LIMIT_S):
+            await api.is_over.wait()
+        return api.asked, nodes
+
+
+async def test_a_broken_stream_is_taken_up_after_the_last_change(watch_nodes: WatchNodes) -> None:
+    asked, nodes = await _followed(
+        watch_nodes,
+        listing("10"),
+        stream(event("ADDED", A, "11"), is_broken=True),
+        stream(event("ADDED", B, "12"), event("DELETED", A, "13"), is_broken=True),
+    )
+    assert asked == ["list", "watch 10", "watch 11", "watch 13"]
+    await nodes.until_counts(sm120=1)
+
+
+async def test_a_node_that_flaps_changes_nothing(watch_nodes: WatchNodes) -> None:
+    away = A | {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
+    asked, nodes = await _followed(
+        watch_nodes,
+        listing("10", A),
+        stream(event("MODIFIED", away, "11")),
+        stream(event("MODIFIED", A, "12")),
+        timing=replace(EAGER, settle_s=3600),
+    )
+    assert asked[-1] == "watch 12", "both changes were read"
+    assert nodes.said == [{"sm90": 1}]
+
+
+async def test_a_stream_that_the_server_ends_is_taken_up(watch_nodes: WatchNodes) -> None:
+    asked, nodes = await _followed(
+        watch_nodes, listing("10"), stream(event("ADDED", A, "11")), stream()
+    )
+    assert asked == ["list", "watch 10", "watch 11", "watch 11"]
+    await nodes.until_counts(sm90=1)
+
+
+@pytest.mark.parametrize("forgotten", [stream(gone()), refusal(410)])
+async def test_a_version_that_is_forgotten_means_listing(
+    watch_nodes: WatchNodes, forgotten: Step
+) -> None:
+    """And what was deleted meanwhile is gone, though no event ever said so."""
+    asked, nodes = await _followed(watch_nodes, listing("10", A), forgotten, listing("20", B))
+    assert asked == ["list", "watch 10", "list", "watch 20"]
+    await nodes.until_counts(sm120=1)
+
+
+async def test_a_second_failure_in_a_row_means_listing(watch_nodes: WatchNodes) -> None:
+    asked, _ = await _followed(
+        watch_nodes, listing("10"), refusal(500), refusal(504), listing("20")
+    )
+    assert asked == ["list", "watch 10", "watch 10", "list", "watch 20"]
+
+
+async def test_a_list_that_fails_is_tried_again(
+    watch_nodes: WatchNodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked, _ = await _followed(watch_nodes, refusal(500), refusal(503), listing("10"))
+    assert asked == ["list", "list", "list", "watch 10"]
+    waits = [r.args[1] for r in caplog.records if isinstance(r.args, tuple) and len(r.args) == 2]
+    assert [wait for wait in waits if isinstance(wait, float)][:2] == [0.01, 0.02]
+
+
+async def test_what_is_no_answer_at_all_is_tried_again(watch_nodes: WatchNodes) -> None:
+    broken = stream({"type": "ADDED", "object": "no object"})
+    asked, _ = await _followed(watch_nodes, listing("10"), broken, listing("20"))
+    assert asked[:2] == ["list", "watch 10"]
+
+
+async def test_a_silent_stream_is_given_up_at_the_resync(watch_nodes: WatchNodes) -> None:
+    """A connection whose other end is gone says nothing for ever."""
+    script = (listing("10", A), silence, listing("20", B))
+    async with ScriptedApi(*script) as api:
+        nodes = watch_nodes(api, replace(EAGER, resync_s=0.1))
+        await nodes.until_counts(sm120=1)
+    assert api.asked[:3] == ["list", "watch 10", "list"]
+
+
+async def test_cut_connections_are_made_again(
+    cluster: EmulatedCluster, watch_nodes: WatchNodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = watch_nodes(cluster)
+    await nodes.until_counts()
+    for number in range(3):
+        # The change that comes through shows that the stream is there to be cut.
+        await cluster.create(NODES, gpu_node(f"n{number}", 9, 0))
+        await nodes.until_counts(sm90=number + 1)
+        cluster.break_connections()
+    await cluster.create(NODES, gpu_node("b", 12, 0))
+    await nodes.until_counts(sm90=3, sm120=1)
+    assert "Kubernetes: cannot watch nodes in the cluster" in caplog.text
+
+
+async def test_a_server_that_goes_and_comes_back_is_followed_again(
+    cluster: EmulatedCluster, watch_nodes: WatchNodes
+) -> None:
+    await cluster.create(NODES, gpu_node("a", 9, 0))
+    nodes = watch_nodes(cluster)
+    await nodes.until_counts(sm90=1)
+    await cluster.stop()
+    # What is known stays known while the server is away.
+    assert [pool.num_nodes for pool in nodes.source.pools()] == [1]
+    await cluster.start()
+    await cluster.create(NODES, gpu_node("b", 9, 0))
+    await nodes.until_counts(sm90=2)
+
+
+@pytest.mark.parametrize("verb", ["list", "watch"])
+async def test_a_missing_permission_is_named_until_it_is_granted(
+    cluster: EmulatedCluster,
+    watch_nodes: WatchNodes,
+    caplog: pytest.LogCaptureFixture,
+    verb: str,
+) -> None:
+    everything = frozenset(
+        Asked(verb, group, plural)
+        for verb in ("list", "watch")
+        for group, plural in (("", "nodes"), ("ray.io", "rayservices"))
+    )
+    refused = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    named = f"grant the controller's ServiceAccount the verb '{verb}' on nodes"
+
+    class _Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if named in record.getMessage():
+                loop.call_soon_threadsafe(refused.set)
+
+    cluster.emulator.granted = everything - {Asked(verb, "", "nodes")}
+    listener = _Listener()
+    logging.getLogger("services.controller.kubernetes").addHandler(listener)
+    try:
+        nodes = watch_nodes(cluster)
+        async with asyncio.timeout(LIMIT_S):
+            await refused.wait()
+    finally:
+        logging.getLogger("services.controller.kubernetes").removeHandler(listener)
+    if verb == "list":
+        with pytest.raises(NotReadyError, match=named):
+            nodes.source.pools()
+    cluster.emulator.granted = everything
+    await cluster.create(NODES, gpu_node("a", 9, 0))
+    await nodes.until_counts(sm90=1)
