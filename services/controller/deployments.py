@@ -63,6 +63,8 @@ class Deployments:
         self._replicas = replicas
         self._on_change, self._on_success = on_change, on_success
         self._known: dict[DeploymentKey, _Deployment] = {}
+        # Also those that failed or were withdrawn, which Serve may list still.
+        self._seen: set[DeploymentKey] = set()
         self._withdrawals: dict[DeploymentKey, asyncio.Task[None]] = {}
 
     def __contains__(self, key: object) -> bool:
@@ -76,10 +78,15 @@ class Deployments:
     def adopt(self, keys: Iterable[DeploymentKey]) -> None:
         """Know of applications that an earlier controller deployed.
 
-        They are not deployed again: Serve would replace every replica.
+        They are not deployed again, as Serve would replace every replica, unless they fail.
         """
         for key in keys:
-            self._known.setdefault(key, _Deployment(DeploymentState.READY, adopted_s=self._clock()))
+            if key not in self._seen:
+                self._seen.add(key)
+                deployment = _Deployment(DeploymentState.LOADING, "replicas are starting")
+                deployment.adopted_s = self._clock()
+                self._known[key] = deployment
+                deployment.task = asyncio.create_task(self._deploy(key, deployment, None))
 
     def is_orphaned(self, key: DeploymentKey, num_ready: int) -> bool:
         """Whether the replicas of an adopted one had time to attach here, and none is ready.
@@ -115,6 +122,7 @@ class Deployments:
             return
         deployment = _Deployment(DeploymentState.LOADING, "replicas are starting")
         self._known[key] = deployment
+        self._seen.add(key)
         all_args = args | {
             "model": version.name,
             "version": version.version,
@@ -139,10 +147,12 @@ class Deployments:
         await asyncio.gather(*self._withdrawals.values())
 
     async def _deploy(
-        self, key: DeploymentKey, deployment: _Deployment, args: dict[str, Any]
+        self, key: DeploymentKey, deployment: _Deployment, args: dict[str, Any] | None
     ) -> None:
+        """Deploy with these arguments, or follow what is deployed, until it is ready."""
         try:
-            await asyncio.to_thread(self._replicas.deploy, key, args)
+            if args is not None:
+                await asyncio.to_thread(self._replicas.deploy, key, args)
             # A thread for each question, not for the wait: a model may load for minutes, and
             # a few such waits would hold every thread that this process has.
             while not await asyncio.to_thread(self._replicas.is_running, key):

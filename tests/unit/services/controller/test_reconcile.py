@@ -429,3 +429,20 @@ async def test_an_earlier_controllers_deployment_that_attached_is_never_deployed
     now[0] = 1000
     await loop.reconcile_now()
     assert fake.asked == []
+
+
+async def test_an_earlier_controllers_deployment_that_failed_is_deployed_again(
+    registry: Registry,
+) -> None:
+    state, fake = FleetState("u", 1), FakeFleet()
+    key = DeploymentKey("m", 1, OLD)
+    fake.present, fake.fault = [key], "out of memory"
+    loop = _loop(registry, state, fake)
+    _add(registry, "a")
+    await loop.reconcile_now()
+    await _until(state, {1: "UNAVAILABLE"})
+    assert fake.asked == []
+    fake.fault = ""
+    await loop.reconcile_now()
+    await _until(state, {1: "READY"})
+    assert [asked for asked, _ in fake.asked] == [key]
