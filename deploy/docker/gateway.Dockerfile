@@ -1,0 +1,26 @@
+# The gRPC front: no torch, no Ray, no engine. Build with deploy/docker/build.sh.
+# PYTHON_IMAGE has no default: a base is named with its digest (python:3.12-slim-bookworm@sha256:...).
+ARG PYTHON_IMAGE
+
+FROM ${PYTHON_IMAGE} AS build
+WORKDIR /src
+COPY pyproject.toml requirements.lock README.md LICENSE ./
+COPY services services
+ENV PIP_CONSTRAINT=/src/requirements.lock
+RUN python -m venv /opt/smelt && /opt/smelt/bin/pip install --no-cache-dir ".[gateway]"
+
+FROM ${PYTHON_IMAGE}
+ARG VERSION=0.0.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="smelt-gateway" \
+      org.opencontainers.image.description="Smelt's gRPC front" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+COPY --from=build /opt/smelt /opt/smelt
+ENV PATH=/opt/smelt/bin:${PATH} \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1
+USER 10001:10001
+EXPOSE 8001 8002
+ENTRYPOINT ["python", "-m", "services.gateway"]

@@ -1,0 +1,138 @@
+"""The controller's process with what the manifests give it: settings, template and rights."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from services.contracts.object_store import open_store
+from services.contracts.registry import Registry
+from tests.integration.k8s.configuration import environment
+from tests.integration.k8s.objects import (
+    Object,
+    Objects,
+    config_map,
+    of_kind,
+    pods,
+    ray_service,
+)
+from tests.integration.k8s.rendering import K8S, ROOT, render
+from tests.integration.kubernetes.emulated_cluster import (
+    NAMESPACE,
+    Asked,
+    EmulatedCluster,
+    gpu_node,
+)
+from tests.integration.replica.published import Shelf, write_master
+from tests.unit.deploy.blocked import HEAVY, RUN_BLOCKED
+
+# Of a process that starts on a busy machine; nothing here waits for it to pass.
+LIMIT_S = 120.0
+RAY_SERVICES = f"/apis/ray.io/v1/namespaces/{NAMESPACE}/rayservices"
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[EmulatedCluster]:
+    """An emulated API server that grants what the rendered roles grant."""
+    emulated = EmulatedCluster()
+    async with emulated.emulator:
+        await emulated.start()
+        yield emulated
+        await emulated.stop()
+
+
+@pytest.fixture
+def store_url(tmp_path: Path) -> str:
+    """A store with one model and no engine."""
+    registry = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
+    Shelf(registry, write_master(tmp_path / "master")).publish_model()
+    return str(tmp_path / "store")
+
+
+async def test_a_node_brings_a_build_that_the_manifests_describe(
+    cluster: EmulatedCluster, store_url: str, tmp_path: Path
+) -> None:
+    objects = render(K8S / "overlays" / "staging")
+    cluster.emulator.granted = granted(objects)
+    await cluster.create(RAY_SERVICES, ray_service(objects))
+    await cluster.create("/api/v1/nodes", gpu_node("gpu-1", 9, 0))
+    process = await asyncio.create_subprocess_exec(
+        # As in its image, which has no Ray.
+        *(sys.executable, "-c", RUN_BLOCKED, "services.controller", *HEAVY),
+        cwd=ROOT,
+        env=settings(objects, tmp_path, store_url) | kubeconfig(cluster, tmp_path),
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        await cluster.until(lambda: "cuda-sm90" in built_for(cluster), LIMIT_S)
+        job = built_for(cluster)["cuda-sm90"]
+    finally:
+        process.send_signal(signal.SIGTERM)
+    assert await asyncio.wait_for(process.wait(), LIMIT_S) == 0
+    pod = job["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == "smelt-builder"
+    assert pod["nodeSelector"]["nvidia.com/gpu.compute.major"] == "9"
+    (container,) = pod["containers"]
+    assert container["image"] == "registry.example.com/smelt/smelt-compiler:0.1.0"
+    assert container["args"][:2] == ["build", "toy"]
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
+
+
+def built_for(cluster: EmulatedCluster) -> dict[str, Object]:
+    """Jobs by the generation that they build for."""
+    jobs = cluster.objects("jobs").values()
+    return {job["metadata"]["labels"]["smelt.dev/generation"]: job for job in jobs}
+
+
+def granted(objects: Objects) -> frozenset[Asked]:
+    """What the rendered roles allow, as the emulator names it."""
+    return frozenset(
+        Asked(verb, rule["apiGroups"][0], resource)
+        for role in of_kind(objects, "Role", "ClusterRole")
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    )
+
+
+def settings(objects: Objects, tmp_path: Path, store_url: str) -> dict[str, str]:
+    """The environment of the controller's pod, with folders and ports of this machine."""
+    (pod,) = (one for one in pods(objects) if one.labels["smelt.dev/part"] == "controller")
+    builders = tmp_path / "builders"
+    builders.mkdir()
+    for name, text in config_map(objects, "smelt-builders").items():
+        (builders / name).write_text(text)
+    return {
+        **os.environ,
+        **environment(pod, objects),
+        "SMELT_CONTROLLER_STORE_URL": store_url,
+        "SMELT_CONTROLLER_CACHE_DIR": str(tmp_path / "controller-cache"),
+        "SMELT_CONTROLLER_RUN_DIR": str(tmp_path / "run"),
+        "SMELT_CONTROLLER_JOB_TEMPLATE": str(builders / "job.yaml"),
+        "SMELT_CONTROLLER_LISTEN": "127.0.0.1:0",
+        "SMELT_CONTROLLER_METRICS_HOST": "127.0.0.1",
+        "SMELT_CONTROLLER_METRICS_PORT": "0",
+    }
+
+
+def kubeconfig(cluster: EmulatedCluster, tmp_path: Path) -> dict[str, str]:
+    """Where the cluster is, in the file that people have for it."""
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "test",
+        "contexts": [
+            {"name": "test", "context": {"cluster": "c", "user": "u", "namespace": NAMESPACE}}
+        ],
+        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{cluster.port}"}}],
+        "users": [{"name": "u", "user": {}}],
+    }
+    path = tmp_path / "kubeconfig"
+    path.write_text(yaml.safe_dump(document))
+    return {"KUBECONFIG": str(path)}
