@@ -88,6 +88,10 @@ class Deployments:
                 self._known[key] = deployment
                 deployment.task = asyncio.create_task(self._deploy(key, deployment, None))
 
+    def show_only(self, keys: Iterable[DeploymentKey]) -> None:
+        """Know exactly these, which somebody else deployed, as ready."""
+        self._known = {key: _Deployment(DeploymentState.READY) for key in keys}
+
     def is_orphaned(self, key: DeploymentKey, num_ready: int) -> bool:
         """Whether the replicas of an adopted one had time to attach here, and none is ready.
 
@@ -114,7 +118,7 @@ class Deployments:
             for deployment in found:
                 if deployment.state is state:
                     return state, deployment.reason
-        return DeploymentState.UNAVAILABLE, "no node of the fleet says its generation"
+        return DeploymentState.UNAVAILABLE, self._replicas.absence
 
     def start(self, key: DeploymentKey, version: ModelVersion, args: dict[str, Any]) -> None:
         """Begin to deploy; one that is withdrawn at present is taken up after that."""

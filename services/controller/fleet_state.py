@@ -9,6 +9,7 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
+from services.controller.replica_fleet import DeploymentKey
 from services.pb import fleet_v1_pb2 as fleet
 
 
@@ -90,8 +91,15 @@ class FleetState:
         return list(self._models.values())
 
     def attach(self, report: fleet.ReplicaReport) -> AttachedReplica:
-        """Register a replica by its first report."""
+        """Register a replica by its first report; one that serves already is told to look.
+
+        It attached to an earlier controller, which may have died before it told of an engine.
+        """
         replica = AttachedReplica(report=report)
+        if report.state == fleet.REPLICA_STATE_READY:
+            replica.commands.put_nowait(
+                fleet.ReplicaCommand(engines_changed=fleet.EnginesChanged())
+            )
         self._replicas[report.replica_id] = replica
         self._mark_changed()
         return replica
@@ -130,6 +138,17 @@ class FleetState:
             and (replica.report.model_name, replica.report.model_version) == (name, version)
             and generation_of(replica.report) == generation
             for replica in self._replicas.values()
+        )
+
+    def ready_keys(self) -> list[DeploymentKey]:
+        """What replicas that take requests serve, and where; each once, sorted."""
+        ready = (r.report for r in self._replicas.values())
+        return sorted(
+            {
+                DeploymentKey(report.model_name, report.model_version, generation_of(report))
+                for report in ready
+                if report.state == fleet.REPLICA_STATE_READY
+            }
         )
 
     def _mark_changed(self) -> None:

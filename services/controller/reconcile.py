@@ -107,6 +107,9 @@ class ReconcileLoop:
 
     async def run(self) -> None:
         """Reconcile when kicked and at each resync, until cancelled."""
+        watching = None
+        if not self._replicas.is_placing:
+            watching = asyncio.create_task(self._watch_attached())
         try:
             while True:
                 self._kicked.clear()
@@ -116,7 +119,16 @@ class ReconcileLoop:
                     async with asyncio.timeout(self._resync_s):
                         await self._kicked.wait()
         finally:
+            if watching:
+                watching.cancel()
             self._deployments.cancel()
+
+    async def _watch_attached(self) -> None:
+        """Look when replicas that somebody else places come or go."""
+        known: list[DeploymentKey] = []
+        async for _ in self._state.watch():
+            if known != (known := self._state.ready_keys()):
+                self.kick()
 
     async def _try_reconcile(self) -> None:
         try:
@@ -130,21 +142,30 @@ class ReconcileLoop:
     async def reconcile_now(self) -> None:
         """One pass over store, nodes and fleet. Deployments go on in the background."""
         async with self._pass_lock:
-            self._deployments.forget_failed()
-            self._deployments.adopt(await asyncio.to_thread(self._replicas.deployed))
+            present = await asyncio.to_thread(self._replicas.deployed)
+            if self._replicas.is_placing:
+                self._deployments.forget_failed()
+                self._deployments.adopt(present)
+            else:
+                self._deployments.show_only(present)
             deployed = self._deployments.all()
             observed = self._observed = await asyncio.to_thread(self._observe, deployed)
             addresses = await asyncio.to_thread(self._replicas.metrics_addresses)
             self._state.set_metrics_addresses(addresses)
-            generations = await asyncio.to_thread(self._generations)
-            for version in observed.versions.values():
-                for generation in generations:
-                    self._deploy_if_missing(version, generation)
+            if self._replicas.is_placing:
+                await self._place(observed)
             self._announce_changes(observed)
-            for key in self._deployments.all():
-                if self._may_go(key, observed, generations):
-                    self._deployments.withdraw(key)
             self._show(observed)
+
+    async def _place(self, observed: _Observed) -> None:
+        """Begin to deploy what is missing, and to withdraw what nobody would miss."""
+        generations = await asyncio.to_thread(self._generations)
+        for version in observed.versions.values():
+            for generation in generations:
+                self._deploy_if_missing(version, generation)
+        for key in self._deployments.all():
+            if self._may_go(key, observed, generations):
+                self._deployments.withdraw(key)
 
     def _deploy_if_missing(self, version: ModelVersion, generation: str) -> None:
         key = DeploymentKey(version.name, version.version, generation)

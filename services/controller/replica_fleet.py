@@ -23,7 +23,16 @@ class DeploymentKey(NamedTuple):
 
 
 class ReplicaFleet(Protocol):
-    """Places, restarts and removes replicas. Methods block; call them in a thread."""
+    """Places, restarts and removes replicas. Methods block; call them in a thread.
+
+    Attributes:
+        is_placing: False when somebody else decides what is deployed; `deployed` is then what
+            is there, and nothing is deployed or removed.
+        absence: why a model version is not deployed anywhere, for people.
+    """
+
+    is_placing: bool
+    absence: str
 
     def start(self) -> None:
         """Make the cluster usable."""
@@ -64,6 +73,9 @@ class ReplicaFleet(Protocol):
 
 class RayServeFleet:
     """Ray Serve as placement and restarts only: requests never pass through it."""
+
+    is_placing = True
+    absence = "no node of the fleet says its generation; see: smelt node-labels"
 
     def __init__(
         self, address: str, num_cpus: int, replica_app: str, generation_override: str = ""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from services.contracts.errors import InvalidRequestError, NotReadyError
+from services.contracts.errors import InvalidRequestError, UnsupportedFeatureError
 from services.controller.fleet_state import FleetState
 from services.controller.launchers.ray_tasks import RayBuildLauncher
 from services.controller.replica_fleet import DeploymentKey, RayServeFleet, ReplicaFleet
@@ -102,6 +102,9 @@ def _described(settings: ControllerSettings) -> list[NodeSource]:
 class PlacedByRayService:
     """A ReplicaFleet that places nothing: replicas are a RayService's, and attach."""
 
+    is_placing = False
+    absence = "no replica of it is ready; the RayService places them, from its serveConfigV2"
+
     def __init__(self, state: FleetState) -> None:
         """`state` tells which replicas attached."""
         self._state = state
@@ -109,24 +112,16 @@ class PlacedByRayService:
     def start(self) -> None:
         """Nothing to start."""
 
-    def deploy(self, key: DeploymentKey, args: dict[str, Any]) -> None:  # noqa: ARG002
-        """Look whether it is there.
-
-        Raises:
-            NotReadyError: no ready replica of it has attached yet.
-        """
-        if not self._state.num_ready(*key):
-            raise NotReadyError(
-                f"model '{key.name}' version {key.version}: no replica on {key.generation} is "
-                "ready; the RayService places them, from its serveConfigV2"
-            )
+    def deploy(self, key: DeploymentKey, args: dict[str, Any]) -> None:
+        """Refuse; raises UnsupportedFeatureError."""
+        raise UnsupportedFeatureError(f"{key}: the RayService places replicas, not {args}")
 
     def deployed(self) -> list[DeploymentKey]:
-        """Nothing by this controller."""
-        return []
+        """What attached replicas serve."""
+        return self._state.ready_keys()
 
     def is_running(self, key: DeploymentKey) -> bool:  # noqa: ARG002
-        """What was there a moment ago counts as running."""
+        """What attached is ready."""
         return True
 
     def remove(self, key: DeploymentKey) -> None:

@@ -1,31 +1,31 @@
-"""A fleet with traffic, a compiler at work, and a Prometheus that scrapes all of them."""
+"""A fleet with traffic and builds behind it, observed by `smelt up --observe`."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pytest
-import tritonclient.grpc as triton
-from tritonclient.utils import InferenceServerException
 
 from services.engines.device_probe import probe_device
-from tests.integration.fleet.local_fleet import LocalFleet, fleet_home
-from tests.integration.fleet.onnx_files import write_linear, write_recipe, write_scaled
-from tests.integration.prometheus.server import (
-    Prometheus,
-    free_port,
-    prometheus,
-    require_prometheus,
-)
+from tests.integration.fleet.local_fleet import LocalFleet, fleet_home, still_running
+from tests.integration.fleet.onnx_files import FEATURES, write_linear, write_recipe, write_scaled
+from tests.integration.prometheus.server import Prometheus, require_prometheus
+from tests.integration.prometheus.traffic import WIDTH, ask_known_numbers, endless
 
-NUM_ASKED = 20
-BATCH = 3
-WIDTH = 6
+# Figures soon, so that a test need not wait: the defaults are for fleets that live longer.
+QUICK = {
+    "SMELT_SCRAPE_INTERVAL_S": "0.5",
+    "SMELT_CONTROLLER_RESYNC_S": "2",
+    "RAY_metrics_report_interval_ms": "2000",
+}
+# No engine is that near to a reference of higher precision: its proof must fail.
+IMPOSSIBLE = "tolerances: {fp32: {rel_l2: 1.0e-30, max_abs: 1.0e-30, cosine_distance: 1.0e-30}}\n"
+# TensorRT refuses FP32 there, and builds FP16, which nothing here can prove.
+OLD_GENERATION = "cuda-sm75"
+BOTH_PRECISIONS = "precisions: [fp32, fp16]\n"
+# What else this machine could build is not wanted: the figures below are known.
+ONE_KIND = "kinds: [onnxruntime]\n"
 
 
 @dataclass(frozen=True)
@@ -45,80 +45,55 @@ class Watched:
     agents: list[str]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    """Model `counted` with an engine, `bare` without one; both asked; a build under way."""
+    """Model `counted` with an engine, `bare` whose proof failed, `busy` that is always asked."""
     require_prometheus()
-    folder = tmp_path_factory.mktemp("prometheus")
-    with fleet_home() as fleet:
-        _publish(fleet, folder)
-        fleet.up()
-        fleet.wait_ready("counted", 1)
-        fleet.wait_ready("bare", 1)
+    with pytest.MonkeyPatch.context() as environment, fleet_home() as fleet:
+        for name, value in QUICK.items():
+            environment.setenv(name, value)
+        _publish(fleet, tmp_path_factory.mktemp("models"))
+        fleet.up("--observe", "--observe-port", "0")
+        for model in ("counted", "bare", "busy"):
+            fleet.wait_ready(model, 1)
         fleet.wait_until(lambda seen: bool(seen.metrics_addresses))
         agents = fleet.smelt("status")["replica_metrics_addresses"]
-        compiler_port = free_port()
-        targets = {
-            "gateway": [fleet.running["metrics_address"]],
-            "replicas": agents,
-            "compiler": [f"127.0.0.1:{compiler_port}"],
-        }
-        with prometheus(folder, targets) as server:
-            (replica,) = fleet.replicas("counted")
-            _ask(fleet)
-            generation = probe_device().generation
-            # Prometheus begins to scrape some seconds after its start; a compiler is not long here.
-            server.wait_for('up{job="gateway"} == 1')
-            _compile(fleet, compiler_port, generation)
-            yield Watched(fleet, server, generation, replica["engine_digest"], agents)
+        (replica,) = fleet.replicas("counted")
+        ask_known_numbers(fleet.address)
+        with endless(fleet.address, "busy", FEATURES):
+            yield Watched(
+                fleet,
+                Prometheus(fleet.running["prometheus_url"]),
+                probe_device().generation,
+                replica["engine_digest"],
+                agents,
+            )
+        processes = fleet.processes()
+        fleet.down()
+        assert still_running(processes) == []
 
 
 def _publish(fleet: LocalFleet, folder: Path) -> None:
     counted = write_scaled(folder / "counted.onnx", 2.0)
-    recipe = write_recipe(folder / "recipe.yaml", 1, features=WIDTH)
-    fleet.add("counted", counted, recipe)
-    bare = write_scaled(folder / "bare.onnx", 4.0)
-    fleet.smelt("models", "add", "bare", str(bare), "--recipe", str(recipe))
-    linear = write_linear(folder / "compiled.onnx")
-    recipe = write_recipe(folder / "compiled.yaml", 1)
-    # Published in a store of its own, so that nobody serves what is only compiled.
-    fleet.smelt("models", "add", "compiled", str(linear), "--recipe", str(recipe),
-                "--store", str(fleet.home / "other"))  # fmt: skip
+    _add(fleet, "counted", counted, write_recipe(folder / "counted.yaml", 1, features=WIDTH), "")
+    # A product that fp32 has to round.
+    bare = write_scaled(folder / "bare.onnx", 1.1)
+    _add(fleet, "bare", bare, write_recipe(folder / "bare.yaml", 1, features=WIDTH), IMPOSSIBLE)
+    busy = write_linear(folder / "busy.onnx")
+    _add(fleet, "busy", busy, write_recipe(folder / "busy.yaml", 1), BOTH_PRECISIONS)
+    old = ("--kind", "tensorrt", "--generation", OLD_GENERATION)
+    assert _build(fleet, "counted") == ["proven"]
+    assert _build(fleet, "bare") == ["proof_failed"]
+    assert _build(fleet, "busy") == ["proven"]
+    assert _build(fleet, "busy", *old) == ["built", "failed"]
 
 
-def _ask(fleet: LocalFleet) -> None:
-    """Known numbers of good requests, wrong requests, and requests for nothing."""
-    x_BF = np.ones((BATCH, WIDTH), np.float32)
-    tensor = triton.InferInput("x", x_BF.shape, "FP32")
-    tensor.set_data_from_numpy(x_BF)
-    wrong = triton.InferInput("wrong", x_BF.shape, "FP32")
-    wrong.set_data_from_numpy(x_BF)
-    with triton.InferenceServerClient(fleet.address) as client:
-        for model in ("counted", "bare"):
-            for _ in range(NUM_ASKED):
-                client.infer(model, [tensor])
-        for model, given in (("counted", wrong), ("nope", tensor)):
-            with pytest.raises(InferenceServerException):
-                client.infer(model, [given])
+def _add(fleet: LocalFleet, name: str, path: Path, recipe: Path, more: str) -> None:
+    recipe.write_text(recipe.read_text() + ONE_KIND + more)
+    fleet.smelt("models", "add", name, str(path), "--recipe", str(recipe))
 
 
-def _compile(fleet: LocalFleet, port: int, generation: str) -> None:
-    """One build that succeeds, one that its builder refuses, and a last one.
-
-    That one keeps the endpoint open long enough for the two others to be scraped.
-    """
-    kinds = ("onnxruntime", "tensorrt", "openvino")
-    arguments = [word for kind in kinds for word in ("--kind", kind)]
-    arguments += ["--generation", generation, "--generation", "cuda-sm75"]
-    arguments += ["--metrics-port", str(port), "--json"]
-    arguments += ["--store-url", str(fleet.home / "other"), "--cache-dir", str(fleet.home / "c")]
-    done = subprocess.run(
-        [sys.executable, "-m", "compiler_worker", "build", "compiled", *arguments],
-        env=dict(os.environ) | {"SMELT_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    outcomes = [record["outcome"] for record in json.loads(done.stdout)["records"]]
-    assert sorted(outcomes) == ["failed", "proven", "proven"], done.stderr
+def _build(fleet: LocalFleet, name: str, *wanted: str) -> list[str]:
+    """Outcomes of builds, some of which are to fail."""
+    done = fleet.smelt_process("build", name, *wanted, "--json")
+    return sorted(record["outcome"] for record in json.loads(done.stdout)["records"])

@@ -1,29 +1,25 @@
-"""A real Prometheus that scrapes quickly, and questions to it."""
+"""Questions to a real Prometheus, and to promtool."""
 
 import json
+import math
 import os
 import shutil
-import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
 import pytest
 
-# Ray's agents report to their exporter every ten seconds; a loaded machine is later still.
+# Two cores may be shared by several fleets; it only ends a test that fails.
 WAIT_S = 90.0
-# Often, so that a compiler which lives for seconds is seen.
-SCRAPE_INTERVAL = "200ms"
 # Prometheus and the exporters tell nobody when they know more: one has to ask again.
 _POLL_S = 0.2
 Labels = dict[str, str]
+Rows = list[tuple[Labels, float]]
 
 
 def require_prometheus() -> None:
@@ -37,37 +33,33 @@ def require_prometheus() -> None:
     pytest.skip(message)
 
 
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @dataclass(frozen=True)
 class Prometheus:
     """A running server."""
 
-    address: str
+    url: str
 
     def get(self, path: str, **parameters: str) -> Any:
         """The JSON of one call of its HTTP API."""
-        with urlopen(f"http://{self.address}{path}?{urlencode(parameters)}", timeout=30) as page:
-            return json.loads(page.read())
-
-    def query(self, expression: str) -> list[tuple[Labels, float]]:
-        """The instant vector of an expression: labels and value of each series."""
-        answer = self.get("/api/v1/query", query=expression)
+        with urlopen(f"{self.url}{path}?{urlencode(parameters)}", timeout=30) as page:
+            answer = json.loads(page.read())
         assert answer["status"] == "success", answer
-        return [(entry["metric"], float(entry["value"][1])) for entry in answer["data"]["result"]]
+        return answer["data"]
 
-    def wait_for(
-        self,
-        expression: str,
-        is_enough: Callable[[list[tuple[Labels, float]]], bool] = bool,
-    ) -> list[tuple[Labels, float]]:
+    def query(self, expression: str) -> Rows:
+        """The instant vector of an expression: labels and value of each series."""
+        result = self.get("/api/v1/query", query=expression)["result"]
+        return [(entry["metric"], float(entry["value"][1])) for entry in result]
+
+    def wait_for(self, expression: str, is_enough: Callable[[Rows], bool] = bool) -> Rows:
         """The first answer that is enough; one that is not empty when nothing else is asked."""
-        return wait_until(lambda: self.query(expression), is_enough, expression)
+        rows: Rows = wait_until(lambda: self.query(expression), is_enough, expression)
+        return rows
+
+
+def has_figures(rows: Rows) -> bool:
+    """Whether there is a figure; a share of nothing is none."""
+    return any(math.isfinite(value) for _, value in rows)
 
 
 def wait_until(look: Callable[[], Any], is_enough: Callable[[Any], bool], what: str) -> Any:
@@ -78,31 +70,6 @@ def wait_until(look: Callable[[], Any], is_enough: Callable[[Any], bool], what: 
             pytest.fail(f"{what}: after {WAIT_S:g} s still {seen}")
         time.sleep(_POLL_S)
     return seen
-
-
-@contextmanager
-def prometheus(folder: Path, targets: dict[str, list[str]]) -> Iterator[Prometheus]:
-    """A server that scrapes these addresses, by job, until the block ends."""
-    address = f"127.0.0.1:{free_port()}"
-    config = folder / "prometheus.yml"
-    config.write_text(_config(targets))
-    with (folder / "prometheus.log").open("wb") as log:
-        process = subprocess.Popen(
-            [
-                "prometheus",
-                f"--config.file={config}",
-                f"--storage.tsdb.path={folder / 'data'}",
-                f"--web.listen-address={address}",
-            ],
-            stdout=log,
-            stderr=log,
-        )
-    try:
-        wait_until(lambda: _is_ready(address), bool, f"prometheus, log {folder}/prometheus.log")
-        yield Prometheus(address)
-    finally:
-        process.terminate()
-        process.wait(30)
 
 
 def check_metrics(page: str) -> "subprocess.CompletedProcess[str]":
@@ -117,19 +84,3 @@ def page_of(address: str) -> str:
     with urlopen(f"http://{address}/metrics", timeout=30) as page:
         text: str = page.read().decode()
     return text
-
-
-def _is_ready(address: str) -> bool:
-    try:
-        with urlopen(f"http://{address}/-/ready", timeout=5) as page:
-            return bool(page.status == 200)
-    except (URLError, ConnectionError):
-        return False
-
-
-def _config(targets: dict[str, list[str]]) -> str:
-    lines = [f"global: {{scrape_interval: {SCRAPE_INTERVAL}, scrape_timeout: {SCRAPE_INTERVAL}}}",
-             "scrape_configs:"]  # fmt: skip
-    for job, addresses in targets.items():
-        lines += [f"- job_name: {job}", "  static_configs:", f"  - targets: {addresses}"]
-    return "\n".join(lines) + "\n"

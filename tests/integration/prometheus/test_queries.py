@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from services.telemetry import catalog
-from tests.integration.prometheus.conftest import BATCH, NUM_ASKED
+from services.telemetry.boards.promql import exported_name
+from tests.integration.prometheus.conftest import OLD_GENERATION
 from tests.integration.prometheus.server import check_metrics, page_of
+from tests.integration.prometheus.traffic import BATCH, NUM_ASKED
 
 if TYPE_CHECKING:
     from tests.integration.prometheus.conftest import Watched
@@ -17,7 +17,7 @@ COUNTED = 'model="counted", version="1"'
 def test_requests_by_model_version_and_code(watched: "Watched") -> None:
     name = catalog.REQUESTS.name
     found = watched.prometheus.wait_for(
-        f"sum by (model, version, code) ({name})", lambda rows: len(rows) >= 4
+        f'sum by (model, version, code) ({name}{{model!="busy"}})', lambda rows: len(rows) >= 4
     )
     values = {(row.get("model", ""), row.get("version", ""), row["code"]): v for row, v in found}
     assert values == {
@@ -37,13 +37,13 @@ def test_latency_quantile(watched: "Watched") -> None:
     assert 0 < p99_s <= catalog.REQUEST_DURATION.buckets[-1]
 
 
-def test_batch_size(watched: "Watched") -> None:
-    name = catalog.BATCH_SIZE.ray_name
-    rows = watched.prometheus.wait_for(
-        f"sum ({name}_sum{{{COUNTED}}})", lambda found: found and found[0][1] >= BATCH * NUM_ASKED
+def test_batches_and_their_rows(watched: "Watched") -> None:
+    rows, batches = catalog.ROWS.ray_name, f"{catalog.BATCH_SIZE.ray_name}_count"
+    asked = {"model": "counted"}, float(BATCH * NUM_ASKED)
+    watched.prometheus.wait_for(f"sum by (model) ({rows}{{{COUNTED}}})", lambda r: r == [asked])
+    ((_, mean),) = watched.prometheus.query(
+        f"sum({rows}{{{COUNTED}}}) / sum({batches}{{{COUNTED}}})"
     )
-    assert rows[0][1] == BATCH * NUM_ASKED
-    ((_, mean),) = watched.prometheus.query(f"sum({name}_sum) / sum({name}_count)")
     assert mean == BATCH
 
 
@@ -60,7 +60,9 @@ def test_queue_time(watched: "Watched") -> None:
 
 def test_engine_in_use(watched: "Watched") -> None:
     name = catalog.ENGINE_IN_USE.ray_name
-    found = watched.prometheus.wait_for(f"{name} == 1", lambda rows: len(rows) == 2)
+    found = watched.prometheus.wait_for(
+        f'{name}{{model!="busy"}} == 1', lambda rows: len(rows) == 2
+    )
     # Prometheus leaves out labels that are empty.
     in_use = {r["model"]: (r["generation"], r["kind"], r.get("digest", "")) for r, _ in found}
     assert in_use == {
@@ -75,21 +77,51 @@ def test_fallbacks_by_reason(watched: "Watched") -> None:
     assert found == [({"model": "bare", "reason": "no_engine"}, 1.0)]
 
 
-@pytest.mark.parametrize(
-    ("metric", "wanted"),
-    [
-        (catalog.BUILDS, {("onnxruntime", "proven"), ("tensorrt", "failed")}),
-        (catalog.PROOFS, {("onnxruntime", "passed")}),
-    ],
-    ids=["builds", "proofs"],
-)
-def test_builds_and_proofs_by_outcome(
-    watched: "Watched", metric: catalog.Metric, wanted: set[tuple[str, str]]
-) -> None:
-    """Over time, because the compiler is gone by now; its last build may not have been seen."""
-    found = watched.prometheus.query(f"max_over_time({metric.name}[10m])")
-    assert {value for _, value in found} == {1.0}
-    assert {(row["kind"], row["outcome"]) for row, _ in found} >= wanted
+def test_builds_and_proofs_by_outcome(watched: "Watched") -> None:
+    """Of compilers that were gone before anybody scraped: the controller reads the store."""
+    here, there = (watched.generation, "onnxruntime"), (OLD_GENERATION, "tensorrt")
+    builds = counts(watched, catalog.BUILDS)
+    # The controller may try again what failed for a generation that is here.
+    assert builds.pop((*here, "fp32", "proof_failed")) >= 1
+    assert builds == {
+        (*here, "fp32", "proven"): 2,
+        (*there, "fp32", "failed"): 1,
+        (*there, "fp16", "built"): 1,
+    }
+    proofs = counts(watched, catalog.PROOFS)
+    assert proofs.pop((*here, "fp32", "failed")) >= 1
+    assert proofs == {(*here, "fp32", "passed"): 2, (*there, "fp16", "not_run"): 1}
+
+
+def counts(watched: "Watched", metric: catalog.Metric) -> dict[tuple[str, ...], float]:
+    """What was counted, by the metric's labels in their order; without what is 0."""
+    by = ", ".join(metric.labels)
+    found = watched.prometheus.wait_for(f"sum by ({by}) ({metric.name}) > 0")
+    return {tuple(row[label] for label in metric.labels): value for row, value in found}
+
+
+def test_replicas_attached_and_wanted(watched: "Watched") -> None:
+    found = watched.prometheus.wait_for(f"{catalog.REPLICAS_ATTACHED.name} > 0")
+    kinds = {row["model"]: (row["state"], row["generation"], row["kind"]) for row, _ in found}
+    ready = ("ready", watched.generation)
+    assert kinds == {
+        "counted": (*ready, "onnxruntime"),
+        "bare": (*ready, "fallback"),
+        "busy": (*ready, "onnxruntime"),
+    }
+    wanted = watched.prometheus.wait_for(catalog.REPLICAS_WANTED.name)
+    assert {row["model"]: value for row, value in wanted} == dict.fromkeys(kinds, 1.0)
+
+
+def test_the_store_is_asked_without_errors(watched: "Watched") -> None:
+    name = exported_name(catalog.STORE_REQUESTS)
+    everywhere = f'{{__name__=~"{name}", outcome="ok"}}'
+    jobs = watched.prometheus.wait_for(
+        f"sum by (job) ({everywhere}) > 0", lambda rows: len(rows) == 2
+    )
+    assert {row["job"] for row, _ in jobs} == {"controller", "replicas"}
+    ((_, errors),) = watched.prometheus.query(f'sum ({{__name__=~"{name}", outcome="error"}})')
+    assert errors == 0
 
 
 def test_replicas_ready(watched: "Watched") -> None:
@@ -97,22 +129,34 @@ def test_replicas_ready(watched: "Watched") -> None:
     assert {(r["model"], r["generation"]): v for r, v in found if v} == {
         ("counted", watched.generation): 1,
         ("bare", watched.generation): 1,
+        ("busy", watched.generation): 1,
     }
 
 
 def test_every_target_is_up_and_no_sample_was_refused(watched: "Watched") -> None:
-    found = watched.prometheus.wait_for("up")
-    ups = {row["job"]: value for row, value in found}
-    assert (ups["gateway"], ups["replicas"]) == (1, 1)
-    targets = watched.prometheus.get("/api/v1/targets")["data"]["activeTargets"]
-    errors = {t["labels"]["job"]: t["lastError"] for t in targets if t["labels"]["job"] in
-              ("gateway", "replicas")}  # fmt: skip
-    assert errors == {"gateway": "", "replicas": ""}
+    found = watched.prometheus.wait_for("up", lambda rows: len(rows) == 3)
+    assert {(row["job"], row["namespace"]): value for row, value in found} == {
+        ("gateway", "local"): 1,
+        ("controller", "local"): 1,
+        ("replicas", "local"): 1,
+    }
+    targets = watched.prometheus.get("/api/v1/targets")["activeTargets"]
+    assert [target["lastError"] for target in targets] == ["", "", ""]
+
+
+def test_only_our_own_series_are_kept(watched: "Watched") -> None:
+    """An agent of Ray exports hundreds more, which would fill the disk of a workstation."""
+    names = watched.prometheus.get(
+        "/api/v1/label/__name__/values", **{"match[]": '{job="replicas"}'}
+    )
+    known = {"up", *(name for name in names if name.startswith(("ray_smelt_", "scrape_")))}
+    assert set(names) == known
 
 
 def test_promtool_finds_no_fault_with_our_metrics(watched: "Watched") -> None:
-    gateway = check_metrics(page_of(watched.fleet.running["metrics_address"]))
-    assert gateway.returncode == 0, gateway.stdout + gateway.stderr
+    for process in ("metrics_address", "controller_metrics_address"):
+        checked = check_metrics(page_of(watched.fleet.running[process]))
+        assert checked.returncode == 0, checked.stdout + checked.stderr
     for address in watched.agents:
         # The rest of the page is Ray's own; and so are the labels in camel case that it adds.
         lines = [line for line in page_of(address).splitlines() if "ray_smelt_" in line]

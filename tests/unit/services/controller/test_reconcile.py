@@ -22,6 +22,7 @@ from services.controller.replica_fleet import (
     load_function,
 )
 from services.controller.seams import NodePool
+from services.controller.surroundings import PlacedByRayService
 from services.pb import fleet_v1_pb2 as fleet
 
 OLD, NEW = "cuda-sm80", "cuda-sm90"
@@ -35,6 +36,9 @@ class FakeFleet:
         starting: versions that never get ready.
         broken: raised by the next question for metrics addresses.
     """
+
+    is_placing = True
+    absence = "nowhere to go"
 
     def __init__(self) -> None:
         self.asked: list[tuple[DeploymentKey, dict[str, Any]]] = []
@@ -387,7 +391,7 @@ async def test_without_any_node_a_model_says_so(registry: Registry) -> None:
     (model,) = state.models()
     assert (model.state, model.reason) == (
         "UNAVAILABLE",
-        "no node of the fleet says its generation",
+        "nowhere to go",
     )
 
 
@@ -446,3 +450,23 @@ async def test_an_earlier_controllers_deployment_that_failed_is_deployed_again(
     await loop.reconcile_now()
     await _until(state, {1: "READY"})
     assert [asked for asked, _ in fake.asked] == [key]
+
+
+async def test_where_a_ray_service_places_what_attached_is_what_is_served(
+    registry: Registry,
+) -> None:
+    state = FleetState("u", 1)
+    loop = ReconcileLoop(registry, Nodes(OLD), state, PlacedByRayService(state), {}, resync_s=60)
+    _add(registry, "a")
+    _add(registry, "b")
+    running = asyncio.create_task(loop.run())
+    await _until(state, {2: "UNAVAILABLE"})
+    assert "serveConfigV2" in state.models()[0].reason
+    # A rollback: the older version serves, on a generation that no node is labelled with.
+    attached = state.attach(_ready(1, NEW))
+    await _until(state, {1: "READY", 2: "UNAVAILABLE"})
+    state.detach(attached)
+    await _until(state, {2: "UNAVAILABLE"})
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
