@@ -65,6 +65,14 @@ def test_quantiles_and_means_of_histograms() -> None:
     )
 
 
+def test_growth_counts_a_series_that_was_not_there_before() -> None:
+    name = "ray_smelt_engine_returns_total"
+    assert Scope().grew(catalog.ENGINE_RETURNS, "kind", window="1h") == (
+        f"(sum by (kind) (increase({name}[1h])) > 0) or "
+        f"(sum by (kind) ({name}) unless sum by (kind) ({name} offset 1h))"
+    )
+
+
 def test_a_recorded_series_is_filtered_by_its_own_labels() -> None:
     rule = RecordingRule(name="model:x:y", expr="1", labels=("namespace", "model"))
     assert BOARD.recorded(rule) == 'model:x:y{namespace=~"$namespace", model=~"$model"}'
