@@ -8,21 +8,24 @@ from collections.abc import Iterable
 
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.manifest import MasterRecord
-from services.contracts.recipe import InputRole, Recipe
-from services.contracts.tensors import TensorSpec
+from services.contracts.nearest import nearest
+from services.contracts.recipe import InputRecipe, InputRole, Recipe
+from services.contracts.tensors import NUMPY_FROM_DATATYPE, TensorSpec
 
 
 def check_recipe(master: MasterRecord, recipe: Recipe) -> None:
     """Check every name in a recipe but those of buckets, which `plan.buckets_of` checks.
 
     Raises:
-        InvalidRecipeError: it names an input or output that the master lacks, a `valid_where`
-            that is no mask of the output's leading dimensions, or a ranking output that is no
-            embedding.
+        InvalidRecipeError: it names an input or output that the master lacks, limits the values
+            of an input that holds no integers, names a `valid_where` that is no mask of the
+            output's leading dimensions, or a ranking output that is no embedding.
     """
     inputs, outputs = _by_name(master.inputs), _by_name(master.outputs)
     _check_names("inputs", recipe.inputs, inputs)
     _check_names("outputs", recipe.outputs, outputs)
+    for name, input_recipe in recipe.inputs.items():
+        _check_limits(inputs[name], input_recipe)
     for name, output in recipe.outputs.items():
         if output.valid_where is not None:
             _check_mask(outputs[name], output.valid_where, recipe, inputs)
@@ -44,8 +47,18 @@ def _check_names(key: str, names: Iterable[str], known: dict[str, TensorSpec]) -
     for name in names:
         if name not in known:
             raise InvalidRecipeError(
-                f"recipe: {key}: '{name}' is not in the model; expected one of {', '.join(known)}"
+                f"recipe: {key}: '{name}' is not in the model{nearest(name, known)}; expected one "
+                f"of {', '.join(known)}"
             )
+
+
+def _check_limits(spec: TensorSpec, recipe: InputRecipe) -> None:
+    is_limited = (recipe.min, recipe.max) != (None, None)
+    if is_limited and NUMPY_FROM_DATATYPE[spec.datatype].kind not in "iu":
+        raise InvalidRecipeError(
+            f"recipe: inputs.{spec.name}: min and max are for integers, the model takes "
+            f"{spec.datatype}; take them out"
+        )
 
 
 def _check_mask(

@@ -10,7 +10,7 @@ from compiler_worker.requests import ChildEvent
 from compiler_worker.settings import settings_from_environment
 from compiler_worker.workshop import Workshop
 from services.cli.control_client import tell_fleet
-from services.cli.output import console, print_json
+from services.cli.output import console, print_error, print_json
 from services.cli.progress import StepLine, Steps
 from services.cli.registry import open_registry_to_publish
 from services.cli.settings import CliSettings
@@ -18,8 +18,10 @@ from services.contracts.build_key import BuildKey
 from services.contracts.errors import InvalidRequestError
 from services.contracts.hardware import Generation
 from services.contracts.kinds import EngineKind
-from services.contracts.manifest import ModelVersion
+from services.contracts.manifest import BuildOutcome, ModelVersion
 from services.contracts.registry import Registry
+
+_FAILURES = (BuildOutcome.FAILED, BuildOutcome.PROOF_FAILED)
 
 
 def run_build(
@@ -30,13 +32,16 @@ def run_build(
     *,
     as_json: bool,
 ) -> int:
-    """Build for the newest version of a model; the exit code is 1 when a build failed.
+    """Build for the newest version of a model.
+
+    Returns:
+        The exit code: 1 when a build failed, or when nothing that was asked for can be built.
 
     Raises:
         NotFoundError: no such model.
         InvalidRequestError: an unknown generation or kind.
     """
-    registry = open_registry_to_publish(settings)
+    registry = open_registry_to_publish(settings, must_exist=True)
     version = registry.model_version(name)
     steps = Steps(is_quiet=as_json)
     report = build_engines(settings, registry, version, wanted_from(generations, kinds), steps)
@@ -46,7 +51,28 @@ def run_build(
     else:
         for line in report_lines(report):
             console.print(line, markup=False, soft_wrap=True)
-    return 0 if report.is_success else 1
+        for line in _again_lines(registry, report):
+            console.print(line, markup=False, soft_wrap=True)
+        if not is_anything_there(report):
+            print_error(f"no engine of {name} can be built as asked; the reasons stand above")
+    return 0 if report.is_success and is_anything_there(report) else 1
+
+
+def is_anything_there(report: BuildReport) -> bool:
+    """Whether an engine was tried or is up to date; what was skipped serves nobody."""
+    return bool(report.records or report.up_to_date)
+
+
+def _again_lines(registry: Registry, report: BuildReport) -> list[str]:
+    """Which failures were built once more because somebody asked."""
+    failed = [r for r in report.records if r.outcome in _FAILURES]
+    attempts = {r.key.digest(): len(registry.build_records(r.key.digest())) for r in failed}
+    return [
+        f"{digest[:12]} failed in attempt {number}: each smelt build tries it again; the fleet "
+        "by itself stops after a few"
+        for digest, number in attempts.items()
+        if number > 1
+    ]
 
 
 def build_engines(

@@ -3,15 +3,16 @@
 from collections.abc import Sequence
 from typing import Any
 
-from services.cli.output import megabytes, milliseconds, print_json, print_table
+from services.cli.output import milliseconds, print_json, print_table, readable_size
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
-from services.contracts.manifest import ProofOutcome, PublishedEngine
+from services.contracts.manifest import ModelVersion, ProofOutcome, PublishedEngine
 from services.contracts.registry import Registry
-from services.contracts.selection import fastest_first, mean_speedup
+from services.contracts.selection import fastest_first, mean_speedup, recipe_fault
 
 COLUMNS = (
-    "generation", "kind", "precision", "proof", "p50", "speed-up", "size", "build", "engine",
+    "generation", "kind", "precision", "recipe", "proof", "p50", "speed-up", "size", "build",
+    "engine",
 )  # fmt: skip
 _PROOF_WORDS = {
     ProofOutcome.PASSED: "proven",
@@ -32,44 +33,68 @@ def run_engines(settings: CliSettings, model: str, *, as_json: bool) -> None:
         return
     for name in [model] if model else registry.model_names():
         version = registry.model_version(name)
-        print_engines(f"{name} version {version.version}", registry.engines(version.master.digest))
+        print_engines(version, registry.engines(version.master.digest))
 
 
 def engines_document(registry: Registry, model: str) -> dict[str, Any]:
-    """Masters in use, each with all of its engines: full key, manifest and newest proof."""
+    """Masters in use, each with all of its engines: full key, manifest and newest proof.
+
+    A model's `engines` are the digests of those that are for its recipe; what `other_recipe`
+    holds was built of the same master for another one, and never serves this version.
+    """
     names = [model] if model else registry.model_names()
     masters: dict[str, dict[str, Any]] = {}
     for version in (registry.model_version(name) for name in names):
         digest = version.master.digest
+        engines = registry.engines(digest)
         entry = masters.setdefault(
             digest,
             {
                 "digest": digest,
                 "models": [],
-                "engines": [e.model_dump(mode="json") for e in registry.engines(digest)],
+                "engines": [engine.model_dump(mode="json") for engine in engines],
             },
         )
-        entry["models"].append({"name": version.name, "version": version.version})
+        entry["models"].append(_model_document(version, engines))
     return {"masters": list(masters.values())}
 
 
-def print_engines(title: str, engines: Sequence[PublishedEngine]) -> None:
-    """The table of engines by generation, in the order in which a replica tries them."""
-    ordered = sorted(fastest_first(engines), key=lambda e: e.manifest.key.generation)
-    print_table(f"Engines of {title}", COLUMNS, [_row(engine) for engine in ordered])
+def _model_document(version: ModelVersion, engines: Sequence[PublishedEngine]) -> dict[str, Any]:
+    faults = {engine.digest: recipe_fault(engine, version) for engine in engines}
+    return {
+        "name": version.name,
+        "version": version.version,
+        "engines": [digest for digest, fault in faults.items() if not fault],
+        "other_recipe": {digest: fault for digest, fault in faults.items() if fault},
+    }
 
 
-def _row(engine: PublishedEngine) -> tuple[str, ...]:
+def print_engines(version: ModelVersion, engines: Sequence[PublishedEngine]) -> None:
+    """The table of engines by generation, in the order in which a replica tries them.
+
+    Those that another recipe asked for stand last: they never serve this version.
+    """
+    faults = {engine.digest: recipe_fault(engine, version) for engine in engines}
+    ordered = sorted(
+        fastest_first(engines),
+        key=lambda e: (bool(faults[e.digest]), e.manifest.key.generation),
+    )
+    rows = [_row(engine, is_ours=not faults[engine.digest]) for engine in ordered]
+    print_table(f"Engines of {version.name} version {version.version}", COLUMNS, rows)
+
+
+def _row(engine: PublishedEngine, *, is_ours: bool) -> tuple[str, ...]:
     key, timings = engine.manifest.key, engine.proof.timings
     smallest = min(timings, key=lambda t: t.p50_s, default=None)
     return (
         key.generation,
         key.kind.value,
         key.precision.value,
+        "this" if is_ours else "another",
         _PROOF_WORDS[engine.proof.outcome],
         milliseconds(smallest.p50_s) if smallest else "-",
         f"{mean_speedup(engine):.2f}x" if timings else "-",
-        megabytes(engine.manifest.num_bytes),
+        readable_size(engine.manifest.num_bytes),
         f"{engine.manifest.build_duration_s:.1f} s",
         engine.digest[:12],
     )

@@ -2,12 +2,14 @@
 
 import io
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
 import numpy as np
 
-from services.cli.fleet_file import require_fleet
+from services.cli.control_client import get_fleet
+from services.cli.fleet_file import RunningFleet, require_fleet
 from services.cli.output import console, print_json, print_table
 from services.cli.settings import CliSettings
 from services.contracts.errors import (
@@ -18,6 +20,7 @@ from services.contracts.errors import (
     OverloadedError,
     SmeltError,
 )
+from services.contracts.nearest import nearest
 from services.contracts.tensors import (
     DATATYPE_FROM_NUMPY,
     Array,
@@ -29,9 +32,10 @@ from services.pb import open_inference_v2_pb2_grpc as pb_grpc
 
 MAX_MESSAGE_BYTES = 2**31 - 1
 ANSWER_TIMEOUT_S = 300.0
+_NOT_FOUND = grpc.StatusCode.NOT_FOUND
 _ERROR_BY_STATUS: Mapping[grpc.StatusCode, type[SmeltError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: InvalidRequestError,
-    grpc.StatusCode.NOT_FOUND: NotFoundError,
+    _NOT_FOUND: NotFoundError,
     grpc.StatusCode.UNAVAILABLE: NotReadyError,
     grpc.StatusCode.RESOURCE_EXHAUSTED: OverloadedError,
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceededError,
@@ -59,14 +63,16 @@ def run_infer(
         SmeltError: the gateway's answer, in the class that its status means.
     """
     request = request_from_arrays(name, version, _read_inputs(inputs))
-    target = address or require_fleet(settings.run_dir).grpc_address
+    running = None if address else require_fleet(settings.run_dir)
+    target = running.grpc_address if running else address
     with grpc.insecure_channel(target, options=_CHANNEL_OPTIONS) as channel:
         try:
             response = pb_grpc.GRPCInferenceServiceStub(channel).ModelInfer(
                 request, timeout=ANSWER_TIMEOUT_S
             )
         except grpc.RpcError as error:
-            raise _error_from_rpc(error, target) from error
+            hint = _known_models(running, name) if error.code() is _NOT_FOUND else ""
+            raise _error_from_rpc(error, target, hint) from error
     outputs = arrays_from_response(response)
     if as_json:
         print_json(_document(response, outputs))
@@ -118,9 +124,21 @@ def _read_input(text: str) -> tuple[str, Array]:
     return name, array
 
 
-def _error_from_rpc(error: grpc.RpcError, target: str) -> SmeltError:
+def _error_from_rpc(error: grpc.RpcError, target: str, hint: str = "") -> SmeltError:
     error_class = _ERROR_BY_STATUS.get(error.code(), SmeltError)
-    return error_class(f"gateway {target}: {error.code().name}: {error.details()}")
+    return error_class(f"gateway {target}: {error.code().name}: {error.details()}{hint}")
+
+
+def _known_models(running: RunningFleet | None, name: str) -> str:
+    """The models that this host's fleet has; only its controller lists them."""
+    if running is None:
+        return ""
+    # The answer to the request is the news; without a controller it comes without the list.
+    with suppress(NotReadyError):
+        known = sorted({model.name for model in get_fleet(running.controller).models})
+        if name not in known:
+            return f"{nearest(name, known)}; there are: {', '.join(known) or 'none'}"
+    return ""
 
 
 def _document(response: pb.ModelInferResponse, outputs: dict[str, Array]) -> dict[str, object]:

@@ -13,10 +13,11 @@ from services.cli.control_client import tell_fleet, wait_served, watch_fleet
 from services.cli.fleet_file import RunningFleet, fleet_lock, write_fleet
 from services.cli.observe import Observed, observing
 from services.cli.observe_prometheus import require_prometheus
+from services.cli.ports import require_free
 from services.cli.settings import CliSettings
 from services.cli.supervisor import ManagedProcess, ProcessSpec
 from services.contracts.document import Document
-from services.contracts.errors import NotReadyError
+from services.contracts.errors import InvalidRequestError, NotReadyError
 
 logger = logging.getLogger(__name__)
 
@@ -53,13 +54,18 @@ class LocalFleet:
         """Take the place of this host's fleet; nothing runs yet.
 
         Raises:
-            InvalidRequestError: a fleet runs here already, or it is to be observed and
-                Prometheus is not installed.
+            InvalidRequestError: a fleet runs here already, a port is in use, or it is to be
+                observed and Prometheus is not installed.
         """
         if self._options.is_observed:
             require_prometheus()
         run_dir = self._settings.run_dir
         self._held.enter_context(fleet_lock(run_dir))
+        try:
+            self._require_free_ports()
+        except InvalidRequestError:
+            self._held.close()  # a failed __enter__ has no __exit__
+            raise
         # Replicas that were killed could not remove theirs.
         for path in run_dir.glob("*.sock"):
             path.unlink(missing_ok=True)
@@ -142,6 +148,12 @@ class LocalFleet:
             logger.warning("%s died and is started again; its log: %s", name, process.log_path)
             process.start()
             self._watch(name)
+
+    def _require_free_ports(self) -> None:
+        require_free(self._options.grpc_port, "--grpc-port")
+        require_free(self._options.metrics_port, "--metrics-port")
+        if self._options.is_observed:
+            require_free(self._options.observe_port, "--observe-port")
 
     def _start_processes(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """What controller and gateway said when they were ready."""

@@ -1,15 +1,17 @@
 """The command `smelt`: every sub-command, its options, and nothing of how it works.
 
-Errors raised on purpose end with one line and exit code 1; anything else is a bug and
-shows its traceback. Imports that cost time sit inside the commands that need them.
+Errors raised on purpose end with one line, or with --json one document, on standard error and
+exit code 1; anything else is a bug and shows its traceback. Imports that cost time sit inside
+the commands that need them.
 """
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from services.cli.output import print_error
+from services.cli.output import print_error, print_json_error
 from services.cli.settings import CliSettings
 from services.contracts.errors import SmeltError
 from services.contracts.hardware import Generation
@@ -125,6 +127,21 @@ def models_list(store: Store = "", as_json: AsJson = False) -> None:
     run_models_list(_settings(store), as_json=as_json)
 
 
+@models_app.command("remove")
+def models_remove(
+    name: Annotated[str, typer.Argument(help="Model to remove.")],
+    version: Annotated[
+        int | None, typer.Option(min=1, help="Only this version; by default all.")
+    ] = None,
+    store: Store = "",
+    as_json: AsJson = False,
+) -> None:
+    """Serve a model, or one of its versions, no more; its engines stay in the store."""
+    from services.cli.models import run_models_remove
+
+    run_models_remove(_settings(store), name, version, as_json=as_json)
+
+
 @app.command()
 def engines(
     model: Annotated[str, typer.Argument(help="Only engines of this model.")] = "",
@@ -234,7 +251,11 @@ def main() -> None:
     try:
         app()
     except SmeltError as error:
-        print_error(str(error))
+        # The command that failed knew its options; what is left of them is the command line.
+        if "--json" in sys.argv[1:]:
+            print_json_error(type(error).__name__, str(error))
+        else:
+            print_error(str(error))
         raise SystemExit(1) from error
 
 

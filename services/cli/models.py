@@ -1,4 +1,4 @@
-"""`smelt models add` and `smelt models list`."""
+"""`smelt models add`, `smelt models list` and `smelt models remove`."""
 
 import tempfile
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from compiler_worker.plan import buckets_of
 from compiler_worker.ranking import require_samples
 from compiler_worker.recipe_check import check_recipe
 from services.cli.control_client import tell_fleet
-from services.cli.output import console, megabytes, print_json, print_table
+from services.cli.output import console, print_json, print_table, readable_size
 from services.cli.progress import StepLine, Steps
 from services.cli.registry import open_registry, open_registry_to_publish
 from services.cli.settings import CliSettings
@@ -61,9 +61,38 @@ def run_models_list(settings: CliSettings, *, as_json: bool) -> None:
         return
     print_table("Models", ("model", "version", "master", "opset", "size", "source"), [
         (v.name, str(v.version), v.master.digest[:12], str(v.master.opset),
-         megabytes(sum(ref.num_bytes for ref in v.master.files.values())), v.source)
+         readable_size(sum(ref.num_bytes for ref in v.master.files.values())), v.source)
         for v in newest
     ])  # fmt: skip
+
+
+def run_models_remove(
+    settings: CliSettings, name: str, version: int | None, *, as_json: bool
+) -> None:
+    """Have versions of a model served no more, and tell a running fleet.
+
+    Raises:
+        NotFoundError: no such model or version.
+    """
+    registry = open_registry_to_publish(settings, must_exist=True)
+    removed = [each.version for each in registry.remove_model(name, version)]
+    left = [each.version for each in registry.versions(name)]
+    tell_fleet(settings)
+    if as_json:
+        print_json({"name": name, "removed": removed, "left": left})
+        return
+    console.print(
+        f"{name}: {_versions(removed)} removed; "
+        + (f"{_versions(left[-1:])} serves from now on" if left else "nothing is left to serve")
+        + "\nIts engines stay in the store: adding the same model again makes a next version, "
+        "which serves with them at once",
+        soft_wrap=True,
+    )
+
+
+def _versions(numbers: list[int]) -> str:
+    word = "version" if len(numbers) == 1 else "versions"
+    return f"{word} {', '.join(map(str, numbers))}"
 
 
 @dataclass(frozen=True, kw_only=True)

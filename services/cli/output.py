@@ -49,11 +49,28 @@ def print_error(message: str) -> None:
     error_console.print(Text("error: ", "bold red").append(message, "default"), soft_wrap=True)
 
 
+def print_json_error(kind: str, message: str) -> None:
+    """Say the same to a program, as one JSON document on standard error.
+
+    Standard output keeps what the command gave before it failed: `smelt up` gives some.
+    """
+    json.dump({"error": {"kind": kind, "message": message}}, sys.stderr, ensure_ascii=False)
+    sys.stderr.write("\n")
+
+
 def milliseconds(seconds: float) -> str:
     """A duration for people."""
     return f"{seconds * 1000:.2f} ms"
 
 
-def megabytes(num_bytes: int) -> str:
-    """A size for people."""
-    return f"{num_bytes / 1e6:.1f} MB" if num_bytes else "-"
+def readable_size(num_bytes: int) -> str:
+    """A size for people: whole bytes, else one decimal of the largest unit that fits."""
+    if not num_bytes:
+        return "-"
+    if num_bytes < 1000:
+        return f"{num_bytes} B"
+    for unit, scale in (("kB", 1e3), ("MB", 1e6)):
+        # What rounds up to 1000.0 is said in the next unit.
+        if round(num_bytes / scale, 1) < 1000:
+            return f"{num_bytes / scale:.1f} {unit}"
+    return f"{num_bytes / 1e9:.1f} GB"

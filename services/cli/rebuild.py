@@ -27,7 +27,7 @@ def run_rebuild(
         InvalidRequestError: no such generation.
     """
     wanted = str(Generation.parse(generation)) if generation else ""
-    registry = open_registry_to_publish(settings)
+    registry = open_registry_to_publish(settings, must_exist=True)
     request = rebuild_request(registry, registry.model_version(name), wanted, why)
     number = registry.request_rebuild(request)
     is_heard = _is_heard(settings)

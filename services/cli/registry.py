@@ -6,16 +6,28 @@ from services.contracts.registry import Registry
 
 
 def open_registry(settings: CliSettings) -> Registry:
-    """Open store and cache to read; raises InvalidRequestError or StoreError."""
-    return Registry(open_store(settings.store_url), settings.cache_dir)
-
-
-def open_registry_to_publish(settings: CliSettings) -> Registry:
-    """Open store and cache to publish.
+    """Open a store that is there, and the cache, to read.
 
     Raises:
         InvalidRequestError: the store's URL is wrong.
+        NotFoundError: no store is there.
+    """
+    return Registry(open_store(settings.store_url, must_exist=True), settings.cache_dir)
+
+
+def open_registry_to_publish(settings: CliSettings, *, must_exist: bool = False) -> Registry:
+    """Open store and cache to publish.
+
+    Args:
+        settings: say which store.
+        must_exist: for commands that work on a model which the store already holds.
+
+    Raises:
+        InvalidRequestError: the store's URL is wrong.
+        NotFoundError: a store must be there and is not.
         UnsafeStoreError: the store lets a second create overwrite the first.
         StoreError: the store cannot be opened or written to.
     """
-    return Registry(open_tested_store(settings.store_url), settings.cache_dir)
+    return Registry(
+        open_tested_store(settings.store_url, must_exist=must_exist), settings.cache_dir
+    )

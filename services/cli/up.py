@@ -1,5 +1,6 @@
 """`smelt up`: a fleet on this host, with or without the demo."""
 
+import json
 import os
 import subprocess
 import sys
@@ -100,7 +101,7 @@ def _show_demo(settings: CliSettings, fleet: LocalFleet, steps: Steps, *, as_jso
         _print_answers(answers)
         registry = open_registry(settings)
         version = registry.model_version(MODEL)
-        print_engines(f"{MODEL} version {version.version}", registry.engines(version.master.digest))
+        print_engines(version, registry.engines(version.master.digest))
     return all(answer.is_matched for answer in answers)
 
 
@@ -130,6 +131,14 @@ def _say_observed(running: RunningFleet) -> None:
         console.print(f"Grafana on {running.grafana_url}, with the boards.")
     elif running.boards_hint:
         console.print(f"{running.boards_hint}.")
+
+
+def _said(log: str) -> str:
+    """What a fleet said before it ended; with --json its last line is the error's document."""
+    before, _, last = log.rpartition("\n")
+    with suppress(ValueError, KeyError, TypeError):
+        return f"{before}\nerror: {json.loads(last)['error']['message']}".strip()
+    return log
 
 
 def _detach(settings: CliSettings, *, as_json: bool) -> int:
@@ -162,7 +171,7 @@ def _detach(settings: CliSettings, *, as_json: bool) -> int:
         said: dict[str, Any] = wait_ready(read_fd, DETACH_TIMEOUT_S, "smelt up")
     except NotReadyError as error:
         text = log_path.read_text(errors="replace").strip()
-        raise NotReadyError(f"{error}\n{text}") from error
+        raise NotReadyError(f"{error}\n{_said(text)}") from error
     running = RunningFleet(**said)
     if as_json:
         print_json(said)

@@ -72,6 +72,14 @@ class ModelVersion(Document):
     created_at: str
 
 
+class ModelRemoval(Document):
+    """That a version is served no more; the version's own document stays as it was."""
+
+    name: str
+    version: int
+    created_at: str
+
+
 class ProofOutcome(StrEnum):
     """What is known about an engine's equality to its reference."""
 

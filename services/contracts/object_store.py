@@ -6,6 +6,7 @@ most such a file, which no listing shows; power loss is caught by the digest on 
 """
 
 import hashlib
+import re
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,12 @@ from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+)
 from obstore.store import LocalStore, MemoryStore, ObjectStore, S3Store, from_url
 from pydantic_settings import BaseSettings
 
@@ -35,6 +41,10 @@ _MAX_PARTS_IN_FLIGHT = 4  # bounds the memory of one upload to 32 MiB
 _SELF_TEST_KEY = "selftest/conditional-create"
 _SELF_TEST_WRITERS = 8
 _CLOUD_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
+# A drive or scheme without its slashes; taken as a folder it would be made, and serve nobody.
+_SCHEME_LIKE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+# Where clouds keep the credentials of a machine's role; asked only when no others are given.
+_ROLE_HOSTS = ("169.254.169.254", "169.254.170.2", "metadata.google.internal")
 _LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 
 
@@ -163,31 +173,37 @@ class ObstoreArtifactStore:
         except FileNotFoundError as error:
             raise NotFoundError(f"'{key}' does not exist in {self.name}") from error
         except (BaseError, OSError, ValueError) as error:
-            # obstore appends pages of its internals; the first line says what happened.
-            fault = str(error).partition("\n")[0]
-            raise StoreError(f"{self.name} failed at '{key}': {fault}") from error
+            raise StoreError(f"{self.name} failed at '{key}': {_fault(error)}") from error
 
 
-def open_store(url: str) -> ObstoreArtifactStore:
+def open_store(url: str, *, must_exist: bool = False) -> ObstoreArtifactStore:
     """Open a store: a folder path or file:// URL, `memory:`, s3://, gs:// or az:// URL.
 
     Credentials, region and endpoint come from the provider's standard environment
     (AWS_*, GOOGLE_*, AZURE_*). Opening does not test the store: see
     `open_tested_store`.
 
+    Args:
+        url: the store.
+        must_exist: refuse a folder that is not there instead of making it.
+
     Raises:
         InvalidRequestError: the URL has another scheme, or lacks something.
+        NotFoundError: the folder must exist and does not.
         StoreError: the folder cannot be made.
     """
     scheme = urlsplit(url).scheme if "://" in url else ""
     if url == "memory:":
         return ObstoreArtifactStore(MemoryStore(), "store memory:")
-    if scheme in ("", "file"):
-        return _open_folder(Path(unquote(urlsplit(url).path)) if scheme else Path(url))
+    is_like_url = not scheme and _SCHEME_LIKE.match(url) is not None
+    if scheme in ("", "file") and not is_like_url:
+        folder = Path(unquote(urlsplit(url).path)) if scheme else Path(url)
+        return _open_folder(folder, must_exist=must_exist)
     if scheme not in _CLOUD_SCHEMES:
         raise InvalidRequestError(
             f"store '{url}': expected a folder, file://, memory:, or one of "
             f"{', '.join(f'{known}://' for known in _CLOUD_SCHEMES)}"
+            + (f"; if it is a folder, say ./{url}" if is_like_url else "")
         )
     try:
         backend = _open_s3(url) if scheme in ("s3", "s3a") else from_url(url)
@@ -197,9 +213,9 @@ def open_store(url: str) -> ObstoreArtifactStore:
     return ObstoreArtifactStore(backend, f"store {url}")
 
 
-def open_tested_store(url: str) -> ObstoreArtifactStore:
+def open_tested_store(url: str, *, must_exist: bool = False) -> ObstoreArtifactStore:
     """Open a store that this process may trust; raises as the two steps of it do."""
-    store = open_store(url)
+    store = open_store(url, must_exist=must_exist)
     verify_conditional_create(store)
     return store
 
@@ -231,8 +247,12 @@ def verify_conditional_create(store: ArtifactStore) -> None:
         )
 
 
-def _open_folder(path: Path) -> ObstoreArtifactStore:
+def _open_folder(path: Path, *, must_exist: bool) -> ObstoreArtifactStore:
     root = path.expanduser().absolute()
+    if must_exist and not root.is_dir():
+        raise NotFoundError(
+            f"no store at {root}; `smelt up` or `smelt models add` makes one, --store names another"
+        )
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -251,6 +271,22 @@ def _open_s3(url: str) -> S3Store:
             "on this machine; use https, or set AWS_ALLOW_HTTP=true on a network you trust"
         )
     return S3Store.from_url(url, client_options={"allow_http": True})
+
+
+def _fault(error: Exception) -> str:
+    """What happened, in one line, with what mends it where that is known."""
+    # obstore appends pages of its internals; the first line says what happened.
+    fault = str(error).partition("\n")[0]
+    is_refused = isinstance(error, PermissionDeniedError | UnauthenticatedError)
+    if any(host in fault for host in _ROLE_HOSTS):
+        fault = f"no credentials were found, and this machine has no role ({fault})"
+    elif not is_refused:
+        return fault
+    return (
+        f"{fault}; give credentials that may read and write there: for s3:// AWS_ACCESS_KEY_ID "
+        "and AWS_SECRET_ACCESS_KEY (AWS_SESSION_TOKEN with temporary ones, AWS_REGION, "
+        "AWS_ENDPOINT_URL), for gs:// GOOGLE_SERVICE_ACCOUNT, for az:// AZURE_STORAGE_ACCOUNT_KEY"
+    )
 
 
 def _blob_key(ref: BlobRef) -> str:

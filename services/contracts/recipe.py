@@ -4,6 +4,7 @@ A recipe is a small YAML file. Every field has a default, so `smelt models add` 
 without one; `Recipe.from_yaml` says key, value and what was expected when it is wrong.
 """
 
+import math
 from enum import StrEnum
 from typing import Self
 
@@ -13,6 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 from services.contracts.document import Document
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.kinds import EngineKind, Precision
+from services.contracts.recipe_faults import first_fault
 
 
 class DimRange(Document):
@@ -57,19 +59,42 @@ class InputRole(StrEnum):
 
 
 class InputRecipe(Document):
-    """How to draw and pad one input.
+    """How to draw, pad and check one input.
 
     Attributes:
         role: `mask` marks valid positions with 1 (ragged in proofs), `values` is drawn.
         low, high: bounds of drawn values, high exclusive for integers; by default one above
             low, for integers two above: low and its successor are drawn.
         pad: value for padded positions.
+        min, max: the values that a request may hold, both allowed, for integers: the rows of
+            the table that the model looks them up in. Engines differ in what they do with
+            others: most fail, OpenVINO answers as if the row were zeros. By default any.
     """
 
     role: InputRole = InputRole.VALUES
     low: float = 0.0
     high: float | None = None
     pad: float = 0.0
+    min: int | None = None
+    max: int | None = None
+
+    @model_validator(mode="after")
+    def _is_within_limits(self) -> Self:
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(f"expected min <= max, got {self.min} and {self.max}")
+        is_mask = self.role is InputRole.MASK
+        drawn = {"a mask's 0": 0.0, "a mask's 1": 1.0} if is_mask else {"low": self.low}
+        if self.high is not None and not is_mask:
+            drawn["the largest value below high"] = max(self.low, math.ceil(self.high) - 1)
+        for name, value in (drawn | {"pad": self.pad}).items():
+            if not (self.min is None or value >= self.min) or (
+                self.max is not None and value > self.max
+            ):
+                raise ValueError(
+                    f"{name} is {value:g}, outside of min {self.min} and max {self.max}: it "
+                    "would be refused in a request"
+                )
+        return self
 
 
 class OutputRecipe(Document):
@@ -152,14 +177,10 @@ class Recipe(Document):
     def from_yaml(cls, text: str) -> Self:
         """Read a recipe; raises InvalidRecipeError with key, value and expectation."""
         try:
-            return cls.model_validate(yaml.safe_load(text) or {})
-        except (yaml.YAMLError, ValidationError) as error:
-            raise InvalidRecipeError(f"recipe: {_first_fault(error)}") from error
-
-
-def _first_fault(error: yaml.YAMLError | ValidationError) -> str:
-    if isinstance(error, yaml.YAMLError):
-        return str(error)
-    fault = error.errors()[0]
-    key = ".".join(str(part) for part in fault["loc"])
-    return f"{key or 'document'}: got {fault['input']!r}: {fault['msg']}"
+            found = yaml.safe_load(text)
+            # An empty file asks for nothing, so everything is as by default.
+            return cls.model_validate({} if found is None else found)
+        except yaml.YAMLError as error:
+            raise InvalidRecipeError(f"recipe: {error}") from error
+        except ValidationError as error:
+            raise InvalidRecipeError(f"recipe: {first_fault(error, cls)}") from error

@@ -1,15 +1,20 @@
-"""Masters and model versions in the store."""
+"""Masters and model versions in the store.
+
+Nothing is deleted: a removed version gets a document of its own, under the version's number,
+and is listed no more. Its number is never given again.
+"""
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
 from services.contracts.errors import AlreadyPublishedError, InvalidRequestError, NotFoundError
-from services.contracts.manifest import MasterRecord, ModelVersion
+from services.contracts.manifest import MasterRecord, ModelRemoval, ModelVersion
 from services.contracts.recipe import Recipe
-from services.contracts.records import RecordKeeper, numbered_key
+from services.contracts.records import RecordKeeper, numbered_key, revision_numbers
 from services.contracts.store import put_files
 from services.contracts.tensors import TensorSpec
 
@@ -84,16 +89,20 @@ class ModelRegistry(RecordKeeper):
     ) -> ModelVersion:
         """Publish the next version of a model; one that repeats the latest returns the latest.
 
+        A removed version is repeated by a next one.
+
         Raises:
             InvalidRequestError: the name has characters that cannot stand in a key.
         """
         _check_model_name(name)
         samples_ref = self._store.put_blob(samples) if samples else None
         while True:
-            latest = self._latest(name)
+            kept, highest = self._numbers(name)
+            # Only what is newest of all can be repeated: after it was removed nothing can.
+            latest = self._version(name, highest) if highest in kept else None
             version = ModelVersion(
                 name=name,
-                version=latest.version + 1 if latest else 1,
+                version=highest + 1,
                 master=master,
                 recipe=recipe,
                 source=source,
@@ -110,14 +119,18 @@ class ModelRegistry(RecordKeeper):
             return version
 
     def model_names(self) -> list[str]:
-        """Names of all models, sorted."""
-        return sorted({key.split("/")[1] for key in self._records.keys("models/")})
+        """Names of all models that have a version left, sorted."""
+        found: dict[str, set[str]] = {}
+        removed: dict[str, set[str]] = {}
+        for key in self._records.keys("models/"):
+            _, name, what, number = key.split("/", 3)
+            (removed if what == "removed" else found).setdefault(name, set()).add(number)
+        return sorted(name for name in found if found[name] - removed.get(name, set()))
 
     def versions(self, name: str) -> list[ModelVersion]:
-        """All versions of a model, oldest first; empty for an unknown model."""
+        """All versions of a model that were not removed, oldest first; none of an unknown one."""
         _check_model_name(name)
-        numbers = self._records.numbers(_versions_prefix(name))
-        return [self._records.read(_version_key(name, n), ModelVersion) for n in numbers]
+        return [self._version(name, number) for number in self._numbers(name)[0]]
 
     def model_version(self, name: str, version: int | None = None) -> ModelVersion:
         """One version of a model, the latest when none is given.
@@ -134,6 +147,28 @@ class ModelRegistry(RecordKeeper):
             known = ", ".join(map(str, by_number))
             raise NotFoundError(f"model '{name}' has no version {wanted}; there are: {known}")
         return by_number[wanted]
+
+    def remove_model(self, name: str, version: int | None = None) -> list[ModelVersion]:
+        """Have versions served no more, all of them when none is given; returns which.
+
+        Masters and engines stay: their names say what they are, and another version may use
+        them, also one that is added later.
+
+        Raises:
+            NotFoundError: says which models or versions exist.
+        """
+        wanted = self.model_version(name, version)
+        removed = [wanted] if version is not None else self.versions(name)
+        for each in removed:
+            removal = ModelRemoval(
+                name=name,
+                version=each.version,
+                created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            )
+            # Another may have removed it meanwhile: it is gone, as was asked.
+            with suppress(AlreadyPublishedError):
+                self._records.create(_removal_key(name, each.version), removal)
+        return removed
 
     def _create_master(self, key: str, opened: OpenedMaster) -> MasterRecord:
         record = MasterRecord(
@@ -152,11 +187,15 @@ class ModelRegistry(RecordKeeper):
             return self._records.read(key, MasterRecord)
         return record
 
-    def _latest(self, name: str) -> ModelVersion | None:
-        numbers = self._records.numbers(_versions_prefix(name))
-        if not numbers:
-            return None
-        return self._records.read(_version_key(name, numbers[-1]), ModelVersion)
+    def _numbers(self, name: str) -> tuple[list[int], int]:
+        """The versions that were not removed, ascending; and the highest that ever was."""
+        keys = self._records.keys(f"models/{name}/")
+        found = revision_numbers(keys, _versions_prefix(name))
+        removed = set(revision_numbers(keys, f"models/{name}/removed/"))
+        return [number for number in found if number not in removed], max(found, default=0)
+
+    def _version(self, name: str, number: int) -> ModelVersion:
+        return self._records.read(_version_key(name, number), ModelVersion)
 
 
 def _check_model_name(name: str) -> None:
@@ -187,3 +226,7 @@ def _versions_prefix(name: str) -> str:
 
 def _version_key(name: str, version: int) -> str:
     return numbered_key(_versions_prefix(name), version)
+
+
+def _removal_key(name: str, version: int) -> str:
+    return numbered_key(f"models/{name}/removed/", version)

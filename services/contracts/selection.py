@@ -119,6 +119,28 @@ def mean_speedup(engine: PublishedEngine) -> float:
     return geometric_mean(speedups) if speedups else 0.0
 
 
+def recipe_fault(engine: PublishedEngine, version: ModelVersion) -> str:
+    """Why an engine is not for a version's recipe; "" when it is.
+
+    Engines of one master serve every version that has it, but only on that version's terms.
+    """
+    key, recipe = engine.manifest.key, version.recipe
+    if key.precision not in recipe.precisions:
+        return f"precision {key.precision}, the recipe asks for {', '.join(recipe.precisions)}"
+    if recipe.buckets not in ((), key.buckets):
+        found, wanted = (
+            ", ".join(bucket.label for bucket in buckets)
+            for buckets in (key.buckets, recipe.buckets)
+        )
+        return f"built for buckets {found}, the recipe asks for {wanted}"
+    if key.proof_terms != proof_terms(recipe, key.precision, version.samples):
+        return (
+            f"proven for another recipe; build it for version {version.version}: "
+            f"smelt build {version.name}"
+        )
+    return ""
+
+
 def _reject(
     engine: PublishedEngine,
     device: DeviceFacts,
@@ -127,7 +149,7 @@ def _reject(
 ) -> Rejection | None:
     checks = (
         (FallbackReason.NO_ENGINE_FOR_GENERATION, _generation_fault(engine, device)),
-        (FallbackReason.OTHER_RECIPE, _recipe_fault(engine, version) if version else ""),
+        (FallbackReason.OTHER_RECIPE, recipe_fault(engine, version) if version else ""),
         (FallbackReason.TOOLCHAIN_MISMATCH, _toolchain_fault(engine, device)),
         (FallbackReason.NOT_PROVEN, _proof_fault(engine, device)),
         (
@@ -154,25 +176,6 @@ def _runs_on(generation: str, device: DeviceFacts) -> bool:
     except InvalidRequestError:
         # A newer Smelt knows more generations; its engines must not stop this process.
         return False
-
-
-def _recipe_fault(engine: PublishedEngine, version: ModelVersion) -> str:
-    """Engines of one master serve every version that has it, but only on that version's terms."""
-    key, recipe = engine.manifest.key, version.recipe
-    if key.precision not in recipe.precisions:
-        return f"precision {key.precision}, the recipe asks for {', '.join(recipe.precisions)}"
-    if recipe.buckets not in ((), key.buckets):
-        found, wanted = (
-            ", ".join(bucket.label for bucket in buckets)
-            for buckets in (key.buckets, recipe.buckets)
-        )
-        return f"built for buckets {found}, the recipe asks for {wanted}"
-    if key.proof_terms != proof_terms(recipe, key.precision, version.samples):
-        return (
-            f"proven for another recipe; build it for version {version.version}: "
-            f"smelt build {version.name}"
-        )
-    return ""
 
 
 def _toolchain_fault(engine: PublishedEngine, device: DeviceFacts) -> str:

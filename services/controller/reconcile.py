@@ -225,9 +225,9 @@ class ReconcileLoop:
         if key.name not in observed.names or key.generation not in generations:
             return True
         newest = observed.versions.get(key.name)
-        if newest is None or key.version >= newest.version:
+        if newest is None or key.version == newest.version:
             return False
-        # The new one must serve where the old one does.
+        # The newest must serve where this one does, which is older, or newer and was removed.
         return self._state.num_ready(key.name, newest.version, key.generation) > 0
 
     def _show(self, observed: _Observed) -> None:

@@ -75,7 +75,8 @@ def _serve_metrics(settings: GatewaySettings, registry: CollectorRegistry) -> Me
     except OSError as error:
         raise InvalidRequestError(
             f"gateway cannot serve metrics on {settings.metrics_host}:{settings.metrics_port}: "
-            f"{error}; choose another SMELT_GATEWAY_METRICS_PORT, 0 takes a free one"
+            f"{error}; choose another port with `smelt up --metrics-port` or "
+            "SMELT_GATEWAY_METRICS_PORT, 0 takes a free one"
         ) from error
 
 

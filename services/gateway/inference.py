@@ -2,7 +2,7 @@
 
 - MeasuredInference counts and times every request, refused ones too;
 - AdmittedInference refuses beyond the bound, before anything is read;
-- ForwardedInference reads whom a request is for, picks a replica, sends, retries once.
+- ForwardedInference reads whom a request is for, picks a replica, sends, retries twice.
 """
 
 import time
@@ -16,7 +16,7 @@ from services.contracts.errors import ConnectionLostError, NotReadyError, Overlo
 from services.gateway.endpoint import Endpoint
 from services.gateway.endpoints import EndpointSet
 from services.gateway.request_head import RequestHead, request_head_from_bytes
-from services.gateway.routing import Pool, choose
+from services.gateway.routing import Pool, choose, others_than
 from services.gateway.status_codes import StatusTable
 from services.telemetry import catalog
 from services.telemetry.logs import REQUEST_ID
@@ -24,6 +24,9 @@ from services.telemetry.recorder import Recorder
 
 # A client may choose an id of any length; a log line and a frame have little room for it.
 _MAX_TRACE_LENGTH = 128
+# A node that is lost may take two replicas that a request goes to, one after the other.
+_MAX_RETRIES = 2
+_NUMBERS = {2: "two", 3: "three"}
 
 
 @dataclass(slots=True)
@@ -120,7 +123,7 @@ class ForwardedInference:
         self.num_in_flight: defaultdict[tuple[str, str], int] = defaultdict(int)
 
     async def answer(self, call: InferenceCall) -> bytes:
-        """The answer of one replica, or of a second one when the first was lost or drains.
+        """The answer of one replica, or of another one when the first was lost or drains.
 
         Raises:
             NotFoundError, NotReadyError, InvalidRequestError: nobody can be asked.
@@ -142,21 +145,16 @@ class ForwardedInference:
             self.num_in_flight[key] -= 1
 
     async def _send(self, call: InferenceCall, head: RequestHead, pool: Pool, trace: str) -> bytes:
-        first = choose(pool.endpoints)
-        try:
-            return await self._send_to(first, call, trace)
-        except NotReadyError as error:
-            # Lost or draining. Inference changes nothing, so it may run twice.
-            pool = self._pool_without(first, head, error)
-        call.version = pool.version
-        self._recorder.count(catalog.REQUEST_RETRIES, model=pool.model, version=pool.version)
-        try:
-            return await self._send_to(choose(pool.endpoints), call, trace)
-        except ConnectionLostError as error:
-            raise NotReadyError(
-                f"model '{pool.model}' version {pool.version}: two replicas in a row were lost "
-                f"while they had this request; retry later"
-            ) from error
+        tried: list[Endpoint] = []
+        while True:
+            tried.append(choose(pool.endpoints))
+            try:
+                return await self._send_to(tried[-1], call, trace)
+            except NotReadyError as error:
+                # Lost or draining. Inference changes nothing, so it may run again.
+                pool = self._next_pool(tried, head, pool, error)
+            call.version = pool.version
+            self._recorder.count(catalog.REQUEST_RETRIES, model=pool.model, version=pool.version)
 
     async def _send_to(self, endpoint: Endpoint, call: InferenceCall, trace: str) -> bytes:
         try:
@@ -166,10 +164,33 @@ class ForwardedInference:
             self._endpoints.eject(endpoint)
             raise
 
-    def _pool_without(self, failed: Endpoint, head: RequestHead, cause: NotReadyError) -> Pool:
+    def _next_pool(
+        self, tried: list[Endpoint], head: RequestHead, pool: Pool, cause: NotReadyError
+    ) -> Pool:
+        """Whom to ask next, of a newer table.
+
+        Raises:
+            NotReadyError: nobody is left, or enough were asked: what loses every replica that
+                has it may be the request.
+        """
+        is_lost = isinstance(cause, ConnectionLostError)
+        try:
+            if len(tried) > _MAX_RETRIES:
+                raise cause
+            return self._pool_without(tried, head, cause)
+        except NotReadyError as none_left:
+            if len(tried) == 1 or not is_lost:
+                raise
+            raise NotReadyError(
+                f"model '{pool.model}' version {pool.version}: {_NUMBERS[len(tried)]} replicas in "
+                f"a row were lost while they had this request; retry later"
+            ) from none_left
+
+    def _pool_without(self, tried: list[Endpoint], head: RequestHead, cause: NotReadyError) -> Pool:
         """The endpoints that are left, of a newer table; raises NotReadyError when none is."""
         pool = self._endpoints.table.pool(head.model_name, head.model_version)
-        others = tuple(endpoint for endpoint in pool.endpoints if endpoint is not failed)
+        is_lost = isinstance(cause, ConnectionLostError)
+        others = others_than(tried, pool.endpoints, is_lost=is_lost)
         if not others:
             raise NotReadyError(
                 f"model '{pool.model}' version {pool.version} has no other ready replica than "

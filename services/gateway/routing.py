@@ -2,7 +2,7 @@
 
 import random
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -137,6 +137,21 @@ def choose(endpoints: tuple[Endpoint, ...], draw: Callable[[], float] = random.r
     second += second >= first
     one, other = endpoints[first], endpoints[second]
     return other if other.num_outstanding < one.num_outstanding else one
+
+
+def others_than(
+    tried: Sequence[Endpoint], endpoints: tuple[Endpoint, ...], *, is_lost: bool
+) -> tuple[Endpoint, ...]:
+    """Whom else to ask; after a loss, the endpoints of other hosts if there are any.
+
+    A host that goes down takes its replicas with it one by one, so that for some moments the
+    neighbours of a lost one only look alive.
+    """
+    others = tuple(endpoint for endpoint in endpoints if endpoint not in tried)
+    if not is_lost:
+        return others
+    host = tried[-1].replica.host_id
+    return tuple(each for each in others if each.replica.host_id != host) or others
 
 
 def _listed(versions: Mapping[int, ServedModel]) -> str:

@@ -79,8 +79,8 @@ class GatewayServer:
             self.port = self._server.add_insecure_port(address)
         except RuntimeError as error:
             raise InvalidRequestError(
-                f"gateway cannot listen on {address}: {error}; choose another "
-                f"SMELT_GATEWAY_GRPC_PORT, 0 takes a free one"
+                f"gateway cannot listen on {address}: {error}; choose another port with "
+                "`smelt up --grpc-port` or SMELT_GATEWAY_GRPC_PORT, 0 takes a free one"
             ) from error
         await self._server.start()
         self._tasks = (

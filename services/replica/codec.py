@@ -1,9 +1,9 @@
 """Request bytes to checked arrays, and arrays to response bytes.
 
 A request's life here: cut off the raw tensor bytes, parse the rest, check names, types,
-shapes and byte counts, view the bytes as arrays. Every refusal says what was expected and
-what was found. Responses always carry raw contents, one entry for each output, because
-clients pair outputs and contents by position.
+shapes and byte counts, view the bytes as arrays, check the values that the recipe limits.
+Every refusal says what was expected and what was found. Responses always carry raw contents,
+one entry for each output, because clients pair outputs and contents by position.
 """
 
 from collections.abc import Mapping, Sequence
@@ -90,6 +90,7 @@ def call_from_request(payload: bytes | bytearray | memoryview, signature: Signat
         request = _parsed(head_bytes)
         head = _checked_head(request, signature)
         inputs = _inputs_from_contents(request, signature)
+    signature.check_values(inputs)
     return InferCall(
         inputs=inputs,
         sizes=head.sizes,

@@ -213,7 +213,8 @@ class ReplicaServer:
             self._link.report_changed()
 
     def _engines_changed(self, master_digest: str) -> None:
-        logger.info("engines of master %s changed; selecting again", master_digest[:12])
+        logger.info("engines of master %s may have changed; selecting again",
+                    master_digest[:12] or "in use")  # fmt: skip
         self._has_news.set()
 
     async def _reselect(self) -> None:

@@ -6,8 +6,8 @@ from typing import Self
 
 from services.contracts.errors import InvalidRequestError
 from services.contracts.manifest import ModelVersion
-from services.contracts.recipe import Bucket
-from services.contracts.tensors import TensorSpec
+from services.contracts.recipe import Bucket, InputRecipe
+from services.contracts.tensors import Array, TensorSpec
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -20,6 +20,7 @@ class Signature:
         inputs, outputs: specs by tensor name, in the master's order.
         batch_dim: the dimension counted as rows; None when the master has no such dimension.
         buckets: the shapes that the recipe allows; empty sets no limit.
+        limits: the recipe of each input whose values it limits.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Signature:
     outputs: Mapping[str, TensorSpec]
     batch_dim: str | None
     buckets: tuple[Bucket, ...]
+    limits: Mapping[str, InputRecipe]
 
     @classmethod
     def from_model(cls, model: ModelVersion) -> Self:
@@ -41,6 +43,11 @@ class Signature:
             outputs={spec.name: spec for spec in master.outputs},
             batch_dim=wanted if has_dim else None,
             buckets=model.recipe.buckets,
+            limits={
+                name: recipe
+                for name, recipe in model.recipe.inputs.items()
+                if (recipe.min, recipe.max) != (None, None)
+            },
         )
 
     @property
@@ -75,6 +82,31 @@ class Signature:
                 f"unexpected shape for model '{self.name}': expected sizes within one of "
                 f"{allowed}, got {dict(sizes)}"
             )
+
+    def check_values(self, inputs: Mapping[str, Array]) -> None:
+        """Refuse values that the recipe does not allow: no engine may look them up.
+
+        Raises:
+            InvalidRequestError: says input, row, the value found and those allowed.
+        """
+        for name, limit in self.limits.items():
+            values = inputs[name]
+            # Extremes alone: no copy of the input. Where they are is looked for only when wrong.
+            if values.size and limit.min is not None and values.min() < limit.min:
+                raise self._value_error(name, limit, values, int(values.argmin()))
+            if values.size and limit.max is not None and values.max() > limit.max:
+                raise self._value_error(name, limit, values, int(values.argmax()))
+
+    def _value_error(
+        self, name: str, limit: InputRecipe, values: Array, position: int
+    ) -> InvalidRequestError:
+        row = position // values[0].size if values.ndim else 0
+        low = "any" if limit.min is None else limit.min
+        high = "any" if limit.max is None else limit.max
+        return InvalidRequestError(
+            f"input '{name}' for model '{self.name}', row {row}: expected values from {low} to "
+            f"{high}, got {values.flat[position]}"
+        )
 
 
 def fits(bucket: Bucket, sizes: Mapping[str, int]) -> bool:

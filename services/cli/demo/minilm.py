@@ -65,7 +65,10 @@ def recipe() -> Recipe:
         precisions=(Precision.FP32,),
         buckets=(_bucket(1, 1, 16, 32), _bucket(8, 8, 32, MAX_TOKENS), _bucket(32, 16, 64, 128)),
         inputs={
-            "input_ids": InputRecipe(low=FIRST_WORD_ID, high=VOCABULARY_SIZE),
+            # Drawn of whole words; special tokens are allowed too, and nothing past the table.
+            "input_ids": InputRecipe(
+                low=FIRST_WORD_ID, high=VOCABULARY_SIZE, min=0, max=VOCABULARY_SIZE - 1
+            ),
             "attention_mask": InputRecipe(role=InputRole.MASK),
         },
         ranking=RankingTask(output=OUTPUT, num_queries=16, top_k=10, min_overlap=0.98),

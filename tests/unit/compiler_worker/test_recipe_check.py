@@ -7,6 +7,7 @@ import pytest
 from compiler_worker.recipe_check import check_recipe
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.recipe import Recipe
+from services.contracts.tensors import TensorSpec
 from tests.conformance.tiny_model import master_record
 
 MASK = {"mask": {"role": "mask"}}
@@ -19,6 +20,7 @@ MASK = {"mask": {"role": "mask"}}
         {"inputs": {"ids": {"high": 9}, **MASK}},
         {"inputs": MASK, "outputs": {"hidden": {"valid_where": "mask"}, "pooled": {}}},
         {"ranking": {"output": "pooled"}},
+        {"inputs": {"ids": {"high": 9, "min": 0, "max": 8}}},
     ],
 )
 def test_what_fits_is_taken(recipe: dict[str, Any]) -> None:
@@ -43,9 +45,18 @@ def test_what_fits_is_taken(recipe: dict[str, Any]) -> None:
             r"'mask' is \['batch', 'sequence'\], the leading dimensions of",
         ),
         ({"ranking": {"output": "scores"}}, r"ranking.output: 'scores' is not in the model"),
+        ({"inputs": {"msk": {}}}, r"'msk' is not in the model, did you mean 'mask'\?; expected"),
         ({"ranking": {"output": "hidden"}}, r"expected an embedding \[batch, D\]"),
     ],
 )
 def test_what_does_not_fit_is_told_with_the_way_out(recipe: dict[str, Any], told: str) -> None:
     with pytest.raises(InvalidRecipeError, match=told):
         check_recipe(master_record(), Recipe.model_validate(recipe))
+
+
+def test_limits_are_for_integers() -> None:
+    """A float has no row of a table, and a NaN would pass any comparison."""
+    spec = TensorSpec(name="x", datatype="FP32", shape=("batch",))
+    master = master_record().model_copy(update={"inputs": (spec,)})
+    with pytest.raises(InvalidRecipeError, match=r"inputs\.x: min and max are for integers.*FP32"):
+        check_recipe(master, Recipe.model_validate({"inputs": {"x": {"max": 1}}}))

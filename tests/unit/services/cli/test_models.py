@@ -1,13 +1,21 @@
 """Adding models: what is refused before a version exists, and what makes a new version."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from services.cli.main import app
 from services.cli.models import Wishes, add_model
 from services.cli.progress import Steps
-from services.contracts.errors import InvalidModelError, InvalidRecipeError, InvalidRequestError
+from services.contracts.errors import (
+    InvalidModelError,
+    InvalidRecipeError,
+    InvalidRequestError,
+    NotFoundError,
+)
 from services.contracts.manifest import ModelVersion
 from services.contracts.object_store import open_store
 from services.contracts.recipe import InputRecipe, RankingTask, Recipe
@@ -96,3 +104,21 @@ def test_the_same_source_is_opened_once_and_an_older_one_comes_back(
     assert versions == [1, 1, 2, 3]
     masters = [version.master.digest for version in registry.versions("tiny")]
     assert masters[0] == masters[2] != masters[1]
+
+
+def test_remove_says_what_is_left_and_that_engines_stay(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SMELT_HOME", str(tmp_path))
+    add(registry, source(tmp_path / "a"))
+    add(registry, source(tmp_path / "b", seed=8))
+    words = ["models", "remove", "tiny", "--json"]
+    done = CliRunner().invoke(app, [*words, "--version", "2"], catch_exceptions=False)
+    assert json.loads(done.stdout) == {"name": "tiny", "removed": [2], "left": [1]}
+    done = CliRunner().invoke(app, words[:-1], catch_exceptions=False)
+    assert "tiny: version 1 removed; nothing is left to serve" in done.stdout
+    assert "engines stay" in done.stdout
+    assert registry.model_names() == []
+    with pytest.raises(NotFoundError, match="'tiny' not found; there are: none"):
+        CliRunner().invoke(app, words, catch_exceptions=False)
+    assert add(registry, source(tmp_path / "b", seed=8)).version == 3

@@ -13,6 +13,7 @@ EXPECTED = {
     "infer": ["--address", "--input", "--json", "--version", "NAME"],
     "models add": ["--json", "--recipe", "--samples", "--store", "NAME", "SOURCE"],
     "models list": ["--json", "--store"],
+    "models remove": ["--json", "--store", "--version", "NAME"],
     "node-labels": ["--json"],
     "rebuild": ["--generation", "--json", "--reason", "--store", "NAME"],
     "status": ["--json"],

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import obstore
 import pytest
+from obstore.exceptions import GenericError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import MemoryStore, S3Store
 
 from services.contracts.errors import (
     AlreadyPublishedError,
     CorruptBlobError,
     InvalidRequestError,
+    NotFoundError,
     StoreError,
     UnsafeStoreError,
 )
@@ -92,6 +94,59 @@ def test_a_file_that_changes_while_it_is_published_is_not_stored(tmp_path: Path)
 def test_an_unknown_scheme_is_refused_with_the_known_ones(url: str) -> None:
     with pytest.raises(InvalidRequestError, match=r"expected a folder, file://, memory:.*s3://"):
         open_store(url)
+
+
+@pytest.mark.parametrize("url", ["s3:/bucket", "s3:bucket", "file:/folder", "memory:x", "gs:"])
+def test_what_looks_like_a_url_is_never_made_as_a_folder(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidRequestError, match=rf"s3://.*if it is a folder, say \./{url}"):
+        open_store(url)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_must_exist_is_not_made(tmp_path: Path) -> None:
+    folder = tmp_path / "mistyped"
+    for url in (str(folder), f"file://{folder}"):
+        with pytest.raises(NotFoundError, match=r"no store at .*/mistyped; .*smelt models add"):
+            open_store(url, must_exist=True)
+    assert not folder.exists()
+    open_store(str(folder)).create("a.json", b"1")
+    assert open_store(str(folder), must_exist=True).read("a.json") == b"1"
+
+
+class FailingStore(ObstoreArtifactStore):
+    """Fails as a cloud does."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(MemoryStore(), "store s3://bucket")
+        self._error = error
+
+    def read(self, key: str) -> bytes:
+        with self._translated_errors(key):
+            raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            GenericError("Error performing PUT http://169.254.169.254/latest/api/token: timeout"),
+            "no credentials were found.*AWS_ACCESS_KEY_ID",
+        ),
+        (PermissionDeniedError("Access Denied"), "Access Denied; give credentials that may read"),
+        (UnauthenticatedError("no token"), "no token; give credentials .*GOOGLE_SERVICE_ACCOUNT"),
+    ],
+)
+def test_missing_credentials_are_named_with_how_to_give_them(error: Exception, told: str) -> None:
+    with pytest.raises(StoreError, match=told):
+        FailingStore(error).read("a.json")
+
+
+def test_other_failures_say_nothing_of_credentials() -> None:
+    with pytest.raises(StoreError, match="'a.json': disk on fire$"):
+        FailingStore(GenericError("disk on fire")).read("a.json")
 
 
 def test_google_and_azure_urls_open(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,15 @@
 """Recipes: defaults, and a wrong value said by key, value and expectation."""
 
+import hashlib
+
 import pytest
 from pydantic import ValidationError
 
+from services.contracts.document import canonical_json
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.kinds import EngineKind, Precision
 from services.contracts.recipe import Bucket, DimRange, InputRole, Recipe
+from services.contracts.terms import proof_terms
 
 FULL = """
 kinds: [inductor, tensorrt]
@@ -50,7 +54,25 @@ def test_a_full_recipe_is_read() -> None:
     ("text", "message"),
     [
         ("precisions: [fp12]", r"recipe: precisions\.0: got 'fp12': .*'fp32', 'fp16' or 'bf16'"),
-        ("replicas: 2", r"recipe: replicas: got 2: Extra inputs are not permitted"),
+        ("precisions: [fp61]", r"did you mean 'fp16'"),
+        ("kinds: [tensort]", r"recipe: kinds\.0: got 'tensort': .*did you mean 'tensorrt'"),
+        ("tolerances: {fp61: {}}", r"recipe: tolerances\.fp61: got 'fp61': .*'fp32'"),
+        (
+            "num_replica: 2",
+            r"recipe: num_replica: no such key, did you mean 'num_replicas'\?; expected batching",
+        ),
+        ("zzz: 2", r"recipe: zzz: no such key; expected batching"),
+        ("inputs: {ids: {hi: 2}}", r"inputs\.ids\.hi: no such key.*; expected high, low, max"),
+        ("buckets: [{dims: {batch: {top: 2, min: 1, opt: 1, max: 1}}}]", r"expected max, min, opt"),
+        ("batching: {dim: b}", r"batching\.dim: no such key.*; expected batch_dim, max_delay_ms"),
+        ("ranking: {output: y, k: 1}", r"ranking\.k: no such key.*; expected min_overlap"),
+        ("false", r"recipe: document: got False: .*; expected a mapping of batching"),
+        ("[]", r"recipe: document: got \[\]"),
+        ("inputs: {ids: {min: 9, max: 1}}", r"inputs\.ids: .*expected min <= max, got 9 and 1"),
+        ("inputs: {ids: {low: 1, high: 12, max: 10}}", r"below high is 11, outside of .* max 10"),
+        ("inputs: {ids: {min: 1}}", r"low is 0, outside of min 1"),
+        ("inputs: {ids: {max: 9, pad: 10}}", r"pad is 10, outside of .* max 9"),
+        ("inputs: {mask: {role: mask, max: 0}}", r"a mask's 1 is 1, outside of .* max 0"),
         ("num_replicas: 0", r"recipe: num_replicas: got 0: .*greater than or equal to 1"),
         ("batching: {max_delay_ms: -1}", r"recipe: batching\.max_delay_ms: got -1"),
         (
@@ -67,6 +89,31 @@ def test_a_full_recipe_is_read() -> None:
 def test_a_wrong_value_is_named(text: str, message: str) -> None:
     with pytest.raises(InvalidRecipeError, match=f"(?s){message}"):
         Recipe.from_yaml(text)
+
+
+def test_limits_of_values_hold_what_is_drawn() -> None:
+    limited = Recipe.from_yaml("inputs: {ids: {low: 2, high: 11, min: 0, max: 10, pad: 1}}")
+    assert (limited.inputs["ids"].min, limited.inputs["ids"].max) == (0, 10)
+
+
+def test_limits_of_values_say_nothing_of_proofs() -> None:
+    """So engines that were proven before a limit was given go on serving."""
+    free = Recipe.from_yaml("inputs: {ids: {low: 2, high: 11}}")
+    limited = Recipe.from_yaml("inputs: {ids: {low: 2, high: 11, min: 0, max: 10}}")
+    drawn = Recipe.from_yaml("inputs: {ids: {low: 2, high: 10}}")
+    terms = [proof_terms(recipe, Precision.FP32, None) for recipe in (free, limited, drawn)]
+    assert terms[0] == terms[1] != terms[2]
+    # As it was before limits existed: published engines keep their keys.
+    asked = {"inputs": {"x": {"role": "values", "low": 0.0, "high": None, "pad": 0.0}}}
+    asked |= {
+        "outputs": {},
+        "ranking": None,
+        "tolerance": None,
+        "batch_dim": "batch",
+        "samples": "",
+    }
+    before = hashlib.sha256(canonical_json(asked)).hexdigest()
+    assert proof_terms(Recipe.from_yaml("inputs: {x: {}}"), Precision.FP32, None) == before
 
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (1, 4, 8), (8, 8, 8)])

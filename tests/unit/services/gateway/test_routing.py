@@ -12,7 +12,7 @@ from services.contracts.errors import InvalidRequestError, NotFoundError, NotRea
 from services.contracts.manifest import ModelVersion
 from services.gateway.endpoint import Endpoint
 from services.gateway.fleet_view import FleetView
-from services.gateway.routing import RoutingTable, choose, routing_table
+from services.gateway.routing import RoutingTable, choose, others_than, routing_table
 
 NewModel = Callable[..., ModelVersion]
 NewEndpoint = Callable[..., Endpoint]
@@ -128,3 +128,15 @@ def test_equal_replicas_are_all_used(new_endpoint: NewEndpoint) -> None:
         for other in grid
     )
     assert sorted(picks.values()) == [400, 400, 400, 400]
+
+
+def test_after_a_loss_other_hosts_are_asked_if_there_are_any(new_endpoint: NewEndpoint) -> None:
+    lost, neighbour = (new_endpoint(name, host_id="a") for name in ("r1", "r2"))
+    far = new_endpoint("r3", host_id="b")
+    everyone = (lost, neighbour, far)
+    assert others_than([lost], everyone, is_lost=True) == (far,)
+    assert others_than([lost], everyone, is_lost=False) == (neighbour, far)
+    assert others_than([lost], (lost, neighbour), is_lost=True) == (neighbour,)
+    assert others_than([lost], (neighbour, far), is_lost=True) == (far,)
+    assert others_than([lost], (lost,), is_lost=True) == ()
+    assert others_than([lost, far], everyone, is_lost=True) == (neighbour,)

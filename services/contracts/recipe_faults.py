@@ -1,0 +1,42 @@
+"""What is wrong with a recipe, in one line: key, value, what was expected, the nearest word."""
+
+from collections.abc import Sequence
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from services.contracts.nearest import nearest
+
+
+def first_fault(error: ValidationError, document: type[BaseModel]) -> str:
+    """The first fault that pydantic found in a document, in words for its author."""
+    fault = error.errors()[0]
+    # pydantic names a wrong key of a mapping by the key and then this word.
+    path = [part for part in fault["loc"] if part != "[key]"]
+    key = ".".join(map(str, path)) or "document"
+    if fault["type"] == "extra_forbidden":
+        known = _keys_at(document, path[:-1])
+        return f"{key}: no such key{nearest(str(path[-1]), known)}; expected {', '.join(known)}"
+    hint = ""
+    if fault["type"] == "enum":
+        hint = nearest(str(fault["input"]), fault["ctx"]["expected"].replace("'", " ").split())
+    elif fault["type"] in ("model_type", "model_attributes_type") and not path:
+        hint = f"; expected a mapping of {', '.join(_keys_at(document, []))}"
+    return f"{key}: got {fault['input']!r}: {fault['msg']}{hint}"
+
+
+def _keys_at(document: type[BaseModel], path: Sequence[str | int]) -> list[str]:
+    """The keys that the document takes at a place within it."""
+    here: type[BaseModel] | None = document
+    for part in path:
+        if isinstance(part, str) and here is not None and part in here.model_fields:
+            annotation = here.model_fields[part].annotation
+            here = _document_in(annotation) or here
+    return sorted(here.model_fields) if here is not None else []
+
+
+def _document_in(annotation: Any) -> type[BaseModel] | None:
+    """The kind of document in a field: alone, in a tuple, a mapping's values, or None."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_document_in, get_args(annotation))), None)

@@ -1,0 +1,49 @@
+"""`smelt build`: what its exit code and its last lines say."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from compiler_worker.pipeline import BuildReport
+from compiler_worker.plan import BuildTable
+from services.cli.build import _again_lines
+from services.cli.main import app
+from services.contracts.manifest import BuildOutcome
+from services.contracts.object_store import open_store
+from services.contracts.registry import Registry
+from tests.conformance.tiny_model import save_master, tiny_model
+from tests.unit.services.controller import build_world as world
+
+
+def test_nothing_but_skipped_is_a_failure_with_its_reasons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SMELT_HOME", str(tmp_path / "home"))
+    source = str(save_master(tiny_model(), tmp_path))
+    added = CliRunner().invoke(app, ["models", "add", "tiny", source], catch_exceptions=False)
+    assert added.exit_code == 0
+    # A TensorRT engine needs a GPU, which a CPU generation has not, wherever this runs.
+    words = ["build", "tiny", "--kind", "tensorrt", "--generation", "cpu-x86_64-v3"]
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert done.exit_code == 1, done.output
+    as_json = CliRunner().invoke(app, [*words, "--json"], catch_exceptions=False)
+    assert as_json.exit_code == 1
+    report = json.loads(as_json.stdout)
+    assert report["records"] == report["up_to_date"] == []
+    assert report["skipped"]
+    assert all(skipped["reason"] in done.stdout for skipped in report["skipped"])
+
+
+def test_a_failure_that_was_tried_again_says_so(tmp_path: Path) -> None:
+    registry = Registry(open_store("memory:"), tmp_path)
+    failed = world.record(world.KEYS[0], BuildOutcome.PROOF_FAILED, reason="it differs")
+    report = BuildReport(
+        table=BuildTable(planned=(world.KEYS[0],), skipped=()), records=(failed,), up_to_date=()
+    )
+    registry.record_build(failed)
+    assert _again_lines(registry, report) == []
+    registry.record_build(failed)
+    (line,) = _again_lines(registry, report)
+    assert line.startswith(f"{world.KEYS[0].digest()[:12]} failed in attempt 2: ")

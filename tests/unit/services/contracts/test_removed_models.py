@@ -1,0 +1,93 @@
+"""Removed models: listed no more, never overwritten, and numbered on when added again."""
+
+from pathlib import Path
+
+import pytest
+
+from services.contracts.errors import NotFoundError
+from services.contracts.manifest import MasterRecord, ModelVersion
+from services.contracts.object_store import ObstoreArtifactStore, open_store
+from services.contracts.recipe import Recipe
+from services.contracts.registry import Registry
+
+MASTER = MasterRecord(digest="d" * 64, files={}, inputs=(), outputs=(), opset=20, num_parameters=0)
+
+
+@pytest.fixture
+def store() -> ObstoreArtifactStore:
+    return open_store("memory:")
+
+
+@pytest.fixture
+def registry(store: ObstoreArtifactStore, tmp_path: Path) -> Registry:
+    made = Registry(store, tmp_path)
+    for source in ("1", "2", "3"):
+        add(made, source)
+    add(made, "1", name="other")
+    return made
+
+
+def add(registry: Registry, source: str, name: str = "mini") -> ModelVersion:
+    return registry.add_model_version(
+        name=name, master=MASTER, recipe=Recipe(), source=source, source_fingerprint=source
+    )
+
+
+def numbers(registry: Registry) -> list[int]:
+    return [version.version for version in registry.versions("mini")]
+
+
+def test_a_removed_model_is_known_no_more(registry: Registry) -> None:
+    assert [version.version for version in registry.remove_model("mini")] == [1, 2, 3]
+    assert registry.model_names() == ["other"]
+    assert numbers(registry) == []
+    for ask in (registry.model_version, registry.remove_model):
+        with pytest.raises(NotFoundError, match="'mini' not found; there are: other"):
+            ask("mini")
+
+
+def test_without_its_newest_version_the_one_before_is_newest(registry: Registry) -> None:
+    registry.remove_model("mini", 3)
+    assert (numbers(registry), registry.model_version("mini").version) == ([1, 2], 2)
+    with pytest.raises(NotFoundError, match="'mini' has no version 3; there are: 1, 2"):
+        registry.remove_model("mini", 3)
+
+
+def test_a_number_is_never_given_again(registry: Registry) -> None:
+    registry.remove_model("mini", 3)
+    assert add(registry, "2").version == 4  # what is newest by number cannot be repeated
+    registry.remove_model("mini")
+    assert add(registry, "2").version == 5
+    assert (registry.model_names(), numbers(registry)) == (["mini", "other"], [5])
+
+
+def test_a_version_in_the_middle_goes_alone(registry: Registry) -> None:
+    registry.remove_model("mini", 2)
+    assert numbers(registry) == [1, 3]
+    assert add(registry, "3").version == 3  # the newest is still repeated
+
+
+def test_nothing_in_the_store_is_deleted_or_changed(
+    registry: Registry, store: ObstoreArtifactStore
+) -> None:
+    before = {key: store.read(key) for key in store.list("models/")}
+    registry.remove_model("mini")
+    after = {key: store.read(key) for key in store.list("models/")}
+    assert before.items() <= after.items()
+    assert len(after) == len(before) + 3
+
+
+def test_a_removal_of_tomorrow_s_form_counts_too(
+    registry: Registry, store: ObstoreArtifactStore
+) -> None:
+    """Its key says which version it is of, so one that cannot be read stops nobody."""
+    store.create("models/mini/removed/000003.json", b'{"of": "tomorrow"}')
+    assert numbers(registry) == [1, 2]
+    assert registry.model_names() == ["mini", "other"]
+
+
+def test_another_process_sees_it(registry: Registry, store: ObstoreArtifactStore) -> None:
+    reader = Registry(store, Path("unused"))
+    assert reader.model_version("mini").version == 3
+    registry.remove_model("mini", 3)
+    assert reader.model_version("mini").version == 2

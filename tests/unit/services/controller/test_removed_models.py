@@ -1,0 +1,42 @@
+"""A model or version that was removed from the store: its deployments are withdrawn."""
+
+from pathlib import Path
+
+from services.contracts.object_store import open_store
+from services.contracts.registry import Registry
+from services.controller.fleet_state import FleetState
+
+from .test_reconcile import OLD, FakeFleet, _add, _loop, _ready, _until
+
+
+async def test_a_removed_model_is_withdrawn(tmp_path: Path) -> None:
+    registry = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
+    state, fake = FleetState("u", 1), FakeFleet()
+    loop = _loop(registry, state, fake)
+    _add(registry, "a")
+    await loop.reconcile_now()
+    await _until(state, {1: "READY"})
+    registry.remove_model("m")
+    await loop.reconcile_now()
+    await _until(state, {})
+    await loop._deployments.withdrawn()
+    assert fake.removed == [("m", 1, OLD)]
+
+
+async def test_a_removed_newest_version_goes_when_the_one_before_serves(tmp_path: Path) -> None:
+    registry = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
+    state, fake = FleetState("u", 1), FakeFleet()
+    loop = _loop(registry, state, fake)
+    _add(registry, "a")
+    _add(registry, "b")
+    await loop.reconcile_now()
+    await _until(state, {2: "READY"})
+    registry.remove_model("m", 2)
+    await loop.reconcile_now()
+    await _until(state, {1: "READY"})
+    assert [key for key, _ in fake.asked] == [("m", 2, OLD), ("m", 1, OLD)]
+    assert fake.removed == []
+    state.attach(_ready(1, OLD))
+    await loop.reconcile_now()
+    await loop._deployments.withdrawn()
+    assert fake.removed == [("m", 2, OLD)]
