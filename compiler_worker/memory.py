@@ -2,13 +2,18 @@
 
 import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from services.contracts.hardware import Platform
 
 _KIB = 1024
+_BUILD_SHARE = 0.8
+_CONTAINER_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
 
 
 @dataclass
@@ -46,6 +51,22 @@ def peak_resident_bytes() -> int:
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * _KIB
     return 0
+
+
+def usable_memory_gib() -> float:
+    """What builds may take of this host by default: most of its memory, or of its container's.
+
+    The rest is left to the worker, the store's client and whatever serves beside it; without a
+    bound the kernel would end one of those in place of the build.
+    """
+    import psutil
+
+    limits = [int(psutil.virtual_memory().total)]
+    for path in _CONTAINER_LIMITS:
+        # "max" where there is none; the first generation of cgroups says a huge number.
+        with suppress(OSError, ValueError):
+            limits.append(int(path.read_text()))
+    return round(_BUILD_SHARE * min(limits) / _KIB**3, 2)
 
 
 def _used_bytes(platform: Platform) -> int:

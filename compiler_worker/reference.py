@@ -15,7 +15,7 @@ from pathlib import Path
 from compiler_worker.comparison import compare_output
 from compiler_worker.distance import Distance
 from compiler_worker.models import FxModel, Model, OrtModel
-from compiler_worker.reference_cache import CachedModel
+from compiler_worker.reference_cache import CachedModel, reference_folder
 from compiler_worker.sampling import Sample
 from compiler_worker.tolerances import tolerance_for
 from services.contracts.errors import ProofError, UnsupportedGraphError
@@ -122,7 +122,7 @@ def _importer_digest() -> str:
 def _kept(
     master: MasterRecord, cache_dir: Path, name: str, open_model: Callable[[], Model]
 ) -> CachedModel:
-    return CachedModel(f"{master.digest} {name}", open_model, cache_dir / "references")
+    return CachedModel(f"{master.digest} {name}", open_model, reference_folder(cache_dir))
 
 
 def eager_errors(

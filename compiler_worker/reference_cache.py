@@ -8,8 +8,10 @@ import hashlib
 import logging
 import os
 import tempfile
+import time
 import zipfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
@@ -22,8 +24,19 @@ logger = logging.getLogger(__name__)
 
 # Larger results cost more to keep than to compute again.
 _MAX_ENTRY_BYTES = 32 * 2**20
+# What a machine keeps in all; the entries that were not read for longest go first.
+MAX_CACHE_BYTES = 2 * 2**30
+MAX_AGE_S = 30 * 24 * 3600.0
+_TEMPORARY = ".new-"
+# Writing an entry takes seconds; one that is this old has lost its writer.
+_MAX_WRITE_S = 3600.0
 # An output may be called as an argument of numpy.savez is: `file`.
 _PREFIX = "output "
+
+
+def reference_folder(cache_dir: Path) -> Path:
+    """Where the outputs of all references are kept."""
+    return cache_dir / "references"
 
 
 class CachedModel:
@@ -54,6 +67,31 @@ class CachedModel:
         return outputs
 
 
+def tidy(
+    directory: Path, *, max_bytes: int = MAX_CACHE_BYTES, max_age_s: float = MAX_AGE_S
+) -> None:
+    """Remove what was not read for long, and the oldest while there is too much.
+
+    Whoever reads an entry meanwhile has it open and reads on; an entry that is gone is
+    computed again.
+    """
+    now_s, num_bytes = time.time(), 0
+    for path, found in _newest_first(directory):
+        num_bytes += found.st_size
+        limit_s = _MAX_WRITE_S if path.name.startswith(_TEMPORARY) else max_age_s
+        if num_bytes > max_bytes or now_s - found.st_mtime > limit_s:
+            num_bytes -= found.st_size
+            path.unlink(missing_ok=True)
+
+
+def _newest_first(directory: Path) -> list[tuple[Path, os.stat_result]]:
+    entries = []
+    for path in directory.glob("*.npz") if directory.is_dir() else ():
+        with suppress(FileNotFoundError):  # another worker tidies too
+            entries.append((path, path.stat()))
+    return sorted(entries, key=lambda entry: entry[1].st_mtime, reverse=True)
+
+
 def _digest(identity: str, inputs: Mapping[str, Array]) -> str:
     hasher = hashlib.sha256(identity.encode())
     for name, array in sorted(inputs.items()):
@@ -66,6 +104,8 @@ def _read(path: Path) -> dict[str, Array] | None:
     try:
         # numpy leaves a file that it cannot read open, so it gets an open one.
         with path.open("rb") as file, np.load(file) as archive:
+            # When it was last read is what `tidy` goes by; not every disk keeps that itself.
+            os.utime(path)
             return {name.removeprefix(_PREFIX): archive[name] for name in archive.files}
     except FileNotFoundError:
         return None
@@ -82,7 +122,7 @@ def _is_worth_keeping(outputs: Mapping[str, Array]) -> bool:
 
 def _write(path: Path, outputs: Mapping[str, Array]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-", suffix=".npz")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=_TEMPORARY, suffix=".npz")
     named: dict[str, Array] = {_PREFIX + name: array for name, array in outputs.items()}
     try:
         with os.fdopen(handle, "wb") as file:

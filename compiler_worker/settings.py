@@ -5,6 +5,7 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from compiler_worker.memory import usable_memory_gib
 from services.contracts.settings import read_settings
 
 
@@ -17,7 +18,8 @@ class CompilerSettings(BaseSettings):
         cache_dir: local copies of masters and engines, reference outputs, workspaces.
         build_time_limit_s: a build that takes longer is ended and recorded as failed.
         proof_time_limit_s: as the other, for a proof with its benchmark.
-        memory_limit_gib: resident memory of a build or proof with all its children.
+        memory_limit_gib: resident memory of a build or proof with all its children; by default
+            most of the host's, or of the container's.
         num_threads: threads of CPU engines and of eager; 0 leaves it to each library.
         benchmark_s: seconds for which each side is timed at each shape.
         benchmark_iterations: calls of each side that are timed at least.
@@ -33,7 +35,7 @@ class CompilerSettings(BaseSettings):
     cache_dir: Path = Field(default_factory=lambda given: given["home"].expanduser() / "cache")
     build_time_limit_s: float = Field(default=1800.0, gt=0)
     proof_time_limit_s: float = Field(default=1800.0, gt=0)
-    memory_limit_gib: float = Field(default=64.0, gt=0)
+    memory_limit_gib: float = Field(default_factory=usable_memory_gib, gt=0)
     num_threads: int = Field(default=0, ge=0)
     benchmark_s: float = Field(default=0.5, ge=0)
     benchmark_iterations: int = Field(default=10, ge=1)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from compiler_worker.devices import Devices, local_devices
 from compiler_worker.process import ChildLimits
+from compiler_worker.reference_cache import reference_folder, tidy
 from compiler_worker.requests import ChildEvent
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.work_folder import work_folder
@@ -50,9 +51,13 @@ class Workshop:
         return self._limits(self.settings.proof_time_limit_s, "SMELT_PROOF_TIME_LIMIT_S")
 
     def work_folder(self, key: BuildKey) -> AbstractContextManager[Path]:
-        """A folder for one attempt, removed afterwards; its path is absolute."""
-        parent = self.settings.cache_dir.absolute() / "work"
-        return work_folder(parent, f"{key.digest()[:12]}-")
+        """A folder for one attempt, removed afterwards; its path is absolute.
+
+        Before it, what earlier attempts kept is brought within its bounds.
+        """
+        cache_dir = self.settings.cache_dir.absolute()
+        tidy(reference_folder(cache_dir))
+        return work_folder(cache_dir / "work", f"{key.digest()[:12]}-")
 
     def _limits(self, time_s: float, setting: str) -> ChildLimits:
         memory_bytes = int(self.settings.memory_limit_gib * _GIB)

@@ -30,13 +30,17 @@ def get_fleet(address: str) -> fleet.FleetSnapshot:
         return stub.GetFleet(fleet.GetFleetRequest(), timeout=CALL_TIMEOUT_S)
 
 
-def tell_fleet(settings: CliSettings) -> None:
-    """Have this host's fleet look at the store now, where one runs on this very store."""
+def tell_fleet(settings: CliSettings) -> bool:
+    """Have this host's fleet look at the store now, where one runs on this very store.
+
+    Returns whether one does.
+    """
     running = find_fleet(settings.run_dir)
     if running is None or running.store_url != settings.store_url:
-        return
+        return False
     with _control(running.controller) as stub:
         stub.Reconcile(fleet.ReconcileRequest(), timeout=CALL_TIMEOUT_S)
+    return True
 
 
 def watch_fleet(address: str, timeout_s: float) -> Iterator[fleet.FleetSnapshot]:

@@ -1,5 +1,6 @@
 """`smelt models add`, `smelt models list` and `smelt models remove`."""
 
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,17 +39,20 @@ def run_models_add(
         InvalidModelError: the source cannot become a master, or the samples are not for it.
         InvalidRecipeError: the recipe has a wrong value.
     """
+    # A factory is looked for in the folder that the user is in, as `python -m` would.
+    sys.path.insert(0, str(Path.cwd()))
     registry = open_registry_to_publish(settings)
     wishes = Wishes(recipe=_read_recipe(recipe), samples=samples)
     version = add_model(registry, name, source, wishes, Steps(is_quiet=as_json))
-    tell_fleet(settings)
+    is_fleet_told = tell_fleet(settings)
     if as_json:
         print_json(_summary(version))
     else:
+        then = "follow the fleet: smelt events" if is_fleet_told else "build its engines: smelt build"
         console.print(
             f"{name} version {version.version}: master {version.master.digest[:12]}, opset "
             f"{version.master.opset}, {version.master.num_parameters:,} parameters\n"
-            f"build its engines: smelt build {name}"
+            f"{then} {name}"
         )
 
 

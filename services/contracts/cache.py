@@ -7,15 +7,16 @@ at each use: a proof is about bytes, and these may have changed since they were 
 
 import hashlib
 import logging
-import shutil
-import tempfile
 from pathlib import Path
 
 from services.contracts.document import canonical_json
 from services.contracts.manifest import BlobRef
+from services.contracts.scratch import scratch_folder
 from services.contracts.store import ArtifactStore, check_file_names
 
 _logger = logging.getLogger(__name__)
+
+_STAGING = ".staging-"
 
 
 class FileCache:
@@ -47,16 +48,12 @@ class FileCache:
         return target
 
     def _fill(self, target: Path, files: dict[str, BlobRef]) -> None:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(dir=target.parent, prefix=".staging-"))
-        try:
+        with scratch_folder(target.parent, _STAGING, abandoned=f"{_STAGING}*") as staging:
             new = staging / "new"
             new.mkdir()
             for name, ref in files.items():
                 self._store.fetch_blob(ref, new / name)
             _put_in_place(new, target, staging / "damaged", files)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
 
 
 def _put_in_place(new: Path, target: Path, aside: Path, files: dict[str, BlobRef]) -> None:

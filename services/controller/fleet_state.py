@@ -91,15 +91,13 @@ class FleetState:
         return list(self._models.values())
 
     def attach(self, report: fleet.ReplicaReport) -> AttachedReplica:
-        """Register a replica by its first report; one that serves already is told to look.
+        """Register a replica by its first report, and tell it to look for engines.
 
-        It attached to an earlier controller, which may have died before it told of an engine.
+        One may have been announced before it attached: its line can take seconds while it
+        loads, and an earlier controller may have died before it told of one.
         """
         replica = AttachedReplica(report=report)
-        if report.state == fleet.REPLICA_STATE_READY:
-            replica.commands.put_nowait(
-                fleet.ReplicaCommand(engines_changed=fleet.EnginesChanged())
-            )
+        replica.commands.put_nowait(fleet.ReplicaCommand(engines_changed=fleet.EnginesChanged()))
         self._replicas[report.replica_id] = replica
         self._mark_changed()
         return replica

@@ -179,8 +179,10 @@ class ForwardedInference:
                 raise cause
             return self._pool_without(tried, head, cause)
         except NotReadyError as none_left:
-            if len(tried) == 1 or not is_lost:
+            if len(tried) == 1:
                 raise
+            if not is_lost:
+                raise cause from None
             raise NotReadyError(
                 f"model '{pool.model}' version {pool.version}: {_NUMBERS[len(tried)]} replicas in "
                 f"a row were lost while they had this request; retry later"

@@ -7,16 +7,17 @@ exported program, once for each master and torch version on a machine.
 import hashlib
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 from services.contracts.errors import EngineError
 from services.contracts.hardware import DeviceFacts
 from services.contracts.manifest import ModelVersion
+from services.contracts.scratch import scratch_folder
 from services.engines.fallback_engine import FallbackEngine, FallbackSpec
 from services.engines.toolchain import installed_version
 
 _TAIL_LINES = 5
+_STAGING = ".staging-"
 
 
 class CompiledFallback:
@@ -64,9 +65,8 @@ class CompiledFallback:
         target = self._cache_dir / "programs" / f"{model.master.digest}-{recipe}-torch{version}.pt2"
         if target.is_file():
             return target
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".staging-") as staging:
-            draft = Path(staging) / "program.pt2"
+        with scratch_folder(target.parent, _STAGING, abandoned=f"{_STAGING}*") as staging:
+            draft = staging / "program.pt2"
             self._export(model, draft)
             # Another replica of this machine may do the same: one rename, equal content.
             draft.replace(target)

@@ -142,7 +142,7 @@ class TestWorkshop:
         assert workshop.build_limits.time_s == 7
         assert workshop.build_limits.time_setting == "SMELT_BUILD_TIME_LIMIT_S"
         assert workshop.proof_limits.time_setting == "SMELT_PROOF_TIME_LIMIT_S"
-        assert workshop.proof_limits.memory_bytes == 64 * 2**30
+        assert workshop.proof_limits.memory_bytes == int(workshop.settings.memory_limit_gib * 2**30)
 
     def test_a_work_folder_is_absolute_and_goes_away(self, workshop: Workshop) -> None:
         with workshop.work_folder(KEY) as folder:

@@ -1,5 +1,7 @@
 """The file cache: one fetch, whole folders, several processes, damage."""
 
+import fcntl
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -136,3 +138,24 @@ def test_processes_that_need_one_folder_at_once_all_get_it(
     assert not folders
     assert sorted(path.name for path in folder.iterdir()) == ["f0", "f1", "f2"]
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+def test_what_a_killed_fetcher_left_is_removed(
+    cache: FileCache, files: dict[str, BlobRef], tmp_path: Path
+) -> None:
+    folders = tmp_path / "cache" / "folders"
+    left, held = folders / ".staging-left", folders / ".staging-held"
+    kept = folders / "whole"
+    for folder in (left, held, kept):
+        folder.mkdir(parents=True)
+        (folder / "part").write_bytes(b"x")
+        os.utime(folder, (0, 0))
+    lock = os.open(held, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # somebody fetches into it
+        cache.folder(files)
+        assert not left.exists()
+        assert held.exists()
+        assert kept.exists()
+    finally:
+        os.close(lock)

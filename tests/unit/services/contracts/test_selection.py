@@ -6,26 +6,13 @@ from typing import Any
 import pytest
 
 from services.contracts.hardware import DeviceFacts
-from services.contracts.kinds import EngineKind, Precision
+from services.contracts.kinds import EngineKind
 from services.contracts.manifest import (
-    BlobRef,
-    MasterRecord,
-    ModelVersion,
     Proof,
     ProofOutcome,
     PublishedEngine,
-    Timing,
-)
-from services.contracts.recipe import (
-    Bucket,
-    DimRange,
-    InputRecipe,
-    RankingTask,
-    Recipe,
-    Tolerance,
 )
 from services.contracts.selection import FallbackReason, mean_speedup, select
-from services.contracts.terms import proof_terms
 
 MakeEngine = Callable[..., PublishedEngine]
 MakeDevice = Callable[..., DeviceFacts]
@@ -273,129 +260,3 @@ def test_the_first_fault_of_an_engine_is_its_reason(
     engine = make_engine(make_proof(outcome=ProofOutcome.FAILED), generation="cuda-sm80")
     selection = select([engine], make_device(), failed_digests=frozenset({engine.digest}))
     assert selection.rejections[0].reason is FallbackReason.NO_ENGINE_FOR_GENERATION
-
-
-def test_the_mean_speedup_is_geometric(make_engine: MakeEngine, make_proof: MakeProof) -> None:
-    timings = (*make_proof(speedup=1.0).timings, *make_proof(speedup=4.0).timings)
-    engine = make_engine(make_proof(timings=timings))
-    assert mean_speedup(engine) == pytest.approx(2.0)
-    assert mean_speedup(make_engine()) == 0.0
-
-
-def timings(*pairs: tuple[int, float], eager_s: float = 1.0) -> tuple[Timing, ...]:
-    """Timings of an engine: batch size and seconds per call."""
-    return tuple(
-        Timing(
-            bucket="b",
-            sizes={"batch": batch},
-            p50_s=p50_s,
-            p95_s=p50_s,
-            throughput=1.0,
-            eager_p50_s=eager_s,
-        )
-        for batch, p50_s in pairs
-    )
-
-
-# name: timings of two engines, and whether the first one serves
-LATENCIES = {
-    "the faster one, whatever eager did beside it": (
-        timings((1, 0.1), (8, 0.4)),
-        timings((1, 0.2), (8, 0.8), eager_s=44.0),
-        True,
-    ),
-    "the mean is geometric: ten times at one shape outweighs twice at another": (
-        timings((1, 0.1), (8, 0.8)),
-        timings((1, 1.0), (8, 0.4)),
-        True,
-    ),
-    "only shapes that both have count": (
-        timings((1, 0.2), (32, 0.0001)),
-        timings((1, 0.1), (8, 100.0)),
-        False,
-    ),
-    "without a common shape the speed-up decides": (
-        timings((1, 0.1), eager_s=0.2),
-        timings((8, 0.8), eager_s=8.0),
-        False,
-    ),
-    "of equal latencies the larger speed-up": (
-        timings((1, 0.1), eager_s=2.0),
-        timings((1, 0.1), eager_s=1.0),
-        True,
-    ),
-    "one that was never timed comes last": (timings((1, 100.0), eager_s=1.0), (), True),
-}
-
-
-@pytest.mark.parametrize("name", LATENCIES)
-def test_engines_are_ordered_by_their_own_latency(
-    make_engine: MakeEngine, make_device: MakeDevice, make_proof: MakeProof, name: str
-) -> None:
-    one, other, is_first = LATENCIES[name]
-    # Either way round, so that no order of digests can pass for the order of latencies.
-    for marks in ("ab", "ba"):
-        engines = [
-            make_engine(make_proof(timings=each), builder_options={"n": mark})
-            for each, mark in zip((one, other), marks, strict=True)
-        ]
-        wanted = engines if is_first else engines[::-1]
-        selection = select(engines, make_device())
-        assert [selection.engine, *selection.runners_up] == wanted
-
-
-BUCKET = Bucket(dims={"batch": DimRange(min=1, opt=4, max=8)})
-WIDER = Bucket(dims={"batch": DimRange(min=1, opt=4, max=32)})
-STRICT = Tolerance(rel_l2=1e-9, max_abs=1e-9, cosine_distance=1e-9)
-SAMPLES = BlobRef(sha256="5" * 64, num_bytes=1)
-FP16 = {"precisions": (Precision.FP16,)}
-
-# what the engine was built for, what the version asks for, words of the refusal or ""
-TERMS = [
-    (Recipe(**FP16), Recipe(**FP16), None, ""),
-    (Recipe(**FP16, buckets=(BUCKET,)), Recipe(**FP16, buckets=(BUCKET,)), None, ""),
-    (Recipe(**FP16), Recipe(**FP16, num_replicas=3, kinds=(EngineKind.INDUCTOR,)), None, ""),
-    (Recipe(**FP16), Recipe(**FP16, tolerances={Precision.BF16: STRICT}), None, ""),
-    (Recipe(**FP16), Recipe(**FP16, tolerances={Precision.FP16: STRICT}), None, "another recipe"),
-    (Recipe(**FP16), Recipe(**FP16, ranking=RankingTask(output="x")), None, "another recipe"),
-    (Recipe(**FP16), Recipe(**FP16, inputs={"x": InputRecipe(high=9)}), None, "another recipe"),
-    (Recipe(**FP16), Recipe(**FP16), SAMPLES, "another recipe"),
-    (Recipe(**FP16), Recipe(), None, "precision fp16, the recipe asks for fp32"),
-    (Recipe(**FP16), Recipe(**FP16, buckets=(WIDER,)), None, "batch8, the recipe asks for batch32"),
-]
-
-
-@pytest.mark.parametrize(("built_for", "asked", "samples", "told"), TERMS)
-def test_an_engine_serves_only_on_the_terms_it_was_proven_on(
-    make_engine: MakeEngine,
-    make_device: MakeDevice,
-    built_for: Recipe,
-    asked: Recipe,
-    samples: BlobRef | None,
-    told: str,
-) -> None:
-    terms = proof_terms(built_for, Precision.FP16, None)
-    engine = make_engine(proof_terms=terms, buckets=(BUCKET,))
-    selection = select([engine], make_device(), version=model_version(asked, samples))
-    if not told:
-        assert selection.engine == engine
-        return
-    assert selection.fallback_reason is FallbackReason.OTHER_RECIPE
-    assert told in selection.rejections[0].detail
-
-
-def model_version(recipe: Recipe, samples: BlobRef | None) -> ModelVersion:
-    """A version of the fixtures' master."""
-    master = MasterRecord(
-        digest="a" * 64, files={}, inputs=(), outputs=(), opset=20, num_parameters=1
-    )
-    return ModelVersion(
-        name="m",
-        version=2,
-        master=master,
-        recipe=recipe,
-        source="m.onnx",
-        source_fingerprint="f",
-        samples=samples,
-        created_at="2026-01-01T00:00:00+00:00",
-    )

@@ -39,14 +39,16 @@ def test_a_replica_that_attached_anew_outlives_its_old_stream() -> None:
 
 def test_engines_are_announced_to_the_replicas_of_that_version_only() -> None:
     state = FleetState("store", 1)
-    mine = state.attach(_report("a", state=fleet.REPLICA_STATE_LOADING))
-    other = state.attach(_report("b", model_version=2, state=fleet.REPLICA_STATE_LOADING))
+    mine = state.attach(_report("a"))
+    other = state.attach(_report("b", model_version=2))
+    for replica in (mine, other):
+        replica.commands.get_nowait()
     assert state.announce_engines("m", 1, "d") == 1
     assert mine.commands.get_nowait().engines_changed.master_digest == "d"
     assert other.commands.empty()
 
 
-def test_a_replica_that_serves_already_when_it_attaches_is_told_to_look() -> None:
+def test_a_replica_that_attaches_is_told_to_look() -> None:
     state = FleetState("store", 1)
     replica = state.attach(_report())
     assert replica.commands.get_nowait().HasField("engines_changed")

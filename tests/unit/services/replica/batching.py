@@ -1,0 +1,129 @@
+"""A batcher over an engine that tests can hold, and requests with known answers."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from services.contracts.manifest import ModelVersion
+from services.contracts.tensors import Array
+from services.replica.batcher import Batcher, BatchReport
+from services.replica.codec import InferCall
+from services.replica.engine_seat import EngineSeat, EngineThread
+from services.replica.engine_worker import EngineWorker
+from services.replica.joining import JoinRules
+from services.replica.signature import Signature
+
+
+class ToyEngine:
+    """Positions times 10 where the mask is 1, and their sum: padding must not matter."""
+
+    def __init__(self) -> None:
+        self.ran: list[tuple[int, ...]] = []
+        self.may_run = threading.Event()
+        self.may_run.set()
+        self.is_running = threading.Event()
+        self.error_by_run: dict[int, Exception] = {}
+        self.num_closed = 0
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Compute when the test lets it."""
+        self.is_running.set()
+        assert self.may_run.wait(30)
+        self.is_running.clear()
+        ids, mask = inputs["ids"], inputs["mask"]
+        self.ran.append(ids.shape)
+        if error := self.error_by_run.get(len(self.ran) - 1):
+            raise error
+        positions = ids * mask * 10
+        return {"positions": positions, "pooled": positions.sum(axis=1, keepdims=True)}
+
+    def close(self) -> None:
+        """Count."""
+        self.num_closed += 1
+
+
+@dataclass
+class Clock:
+    """Seconds that pass when told."""
+
+    now_s: float = 100.0
+
+    def __call__(self) -> float:
+        """The time now."""
+        return self.now_s
+
+
+@dataclass
+class Bench:
+    """A batcher over a toy engine."""
+
+    batcher: Batcher
+    worker: EngineWorker
+    engine: ToyEngine
+    clock: Clock
+    reports: list[BatchReport] = field(default_factory=list)
+
+
+@asynccontextmanager
+async def bench(model: ModelVersion) -> AsyncIterator[Bench]:
+    engine, clock, reports = ToyEngine(), Clock(), []
+    seat = EngineSeat(engine=engine, buckets=model.recipe.buckets, thread=EngineThread())
+    worker = EngineWorker(seat, clock=clock)
+    rules = JoinRules.from_model(model, Signature.from_model(model))
+    batcher = Batcher(worker, rules, model.recipe.batching, on_batch=reports.append, clock=clock)
+    batcher.start()
+    try:
+        yield Bench(batcher, worker, engine, clock, reports)
+    finally:
+        engine.may_run.set()
+        await batcher.close()
+        await worker.seat.close()
+
+
+def text_call(
+    rows: int = 1, length: int = 2, first: int = 1, outputs: tuple[str, ...] | None = None
+) -> InferCall:
+    ids = np.arange(first, first + rows * length, dtype=np.int64).reshape(rows, length)
+    return InferCall(
+        inputs={"ids": ids, "mask": np.ones_like(ids)},
+        sizes={"batch": rows, "sequence": length},
+        outputs=outputs or ("positions", "pooled"),
+    )
+
+
+def expected_of(call: InferCall) -> dict[str, Array]:
+    positions = call.inputs["ids"] * 10
+    both = {"positions": positions, "pooled": positions.sum(axis=1, keepdims=True)}
+    return {name: both[name] for name in call.outputs}
+
+
+def assert_own(call: InferCall, answer: Mapping[str, Array]) -> None:
+    for name, wanted in expected_of(call).items():
+        np.testing.assert_array_equal(answer[name], wanted)
+
+
+async def submit(
+    batcher: Batcher, call: InferCall, deadline_s: float | None = None
+) -> dict[str, Array]:
+    """Wait for a call's outputs."""
+    return await batcher.submit(call, dict, deadline_s)
+
+
+async def hold_engine(b: Bench) -> asyncio.Task[dict[str, Array]]:
+    """Start a call that keeps the engine busy until `may_run` is set."""
+    b.engine.may_run.clear()
+    held = asyncio.create_task(submit(b.batcher, text_call()))
+    await asyncio.to_thread(b.engine.is_running.wait, 30)
+    return held
+
+
+async def queue(
+    b: Bench, calls: list[InferCall], **options: float
+) -> list[asyncio.Task[dict[str, Array]]]:
+    tasks = [asyncio.create_task(submit(b.batcher, call, **options)) for call in calls]
+    await asyncio.sleep(0)
+    return tasks

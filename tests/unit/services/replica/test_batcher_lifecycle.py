@@ -1,0 +1,159 @@
+"""A batcher whose engine fails, hangs, is swapped or goes; callers are always answered."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from services.contracts.errors import (
+    EngineError,
+    InvalidRequestError,
+    NotReadyError,
+)
+from services.replica.batcher import BatchReport
+from services.replica.engine_seat import EngineSeat, EngineThread
+from services.replica.engine_worker import MAX_FAILURES_IN_A_ROW, STALL_S
+
+from .batching import (
+    Bench,
+    ToyEngine,
+    bench,
+    hold_engine,
+    queue,
+    submit,
+    text_call,
+)
+from .models import text_model
+
+
+@pytest.mark.parametrize(
+    ("raised", "seen"),
+    [
+        (EngineError("out of memory"), EngineError),
+        (RuntimeError("library says no"), EngineError),
+        (InvalidRequestError("outside every bucket"), InvalidRequestError),
+    ],
+)
+async def test_an_engine_failure_fails_its_own_batch_only(
+    raised: Exception, seen: type[Exception]
+) -> None:
+    async with bench(text_model(max_batch=2)) as b:
+        held = await hold_engine(b)
+        waiting = await queue(b, [text_call() for _ in range(4)])
+        b.engine.error_by_run[1] = raised
+        b.engine.may_run.set()
+        await held
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(result) for result in results] == [seen, seen, dict, dict]
+        assert str(raised) in str(results[0])
+        assert [report.times is None for report in b.reports] == [False, True, False]
+
+
+async def test_draining_answers_what_was_accepted_and_refuses_more() -> None:
+    async with bench(text_model()) as b:
+        held = await hold_engine(b)
+        waiting = await queue(b, [text_call()])
+        drain = asyncio.create_task(b.batcher.drain())
+        await asyncio.sleep(0)
+        with pytest.raises(NotReadyError, match="draining"):
+            await submit(b.batcher, text_call())
+        assert not drain.done()
+        b.engine.may_run.set()
+        await drain
+        assert all(task.done() for task in (held, *waiting))
+
+
+async def test_draining_an_idle_or_emptied_batcher_ends() -> None:
+    async with bench(text_model()) as b:
+        held = await hold_engine(b)
+        (gone,) = await queue(b, [text_call()])
+        b.engine.may_run.set()
+        gone.cancel()
+        await held
+        await b.batcher.drain()
+
+
+async def test_closing_answers_those_who_still_wait() -> None:
+    async with bench(text_model()) as b:
+        held = await hold_engine(b)
+        (waiting,) = await queue(b, [text_call()])
+        await b.batcher.close()
+        for task in (held, waiting):
+            with pytest.raises(NotReadyError):
+                await task
+        assert not b.batcher.is_alive
+
+
+async def test_a_swap_takes_effect_between_two_batches() -> None:
+    async with bench(text_model(max_batch=1)) as b:
+        held = await hold_engine(b)
+        waiting = await queue(b, [text_call(), text_call()])
+        new = ToyEngine()
+
+        async def swap() -> None:
+            async with b.batcher.between_batches:
+                old = b.worker.replace(EngineSeat(engine=new, buckets=(), thread=EngineThread()))
+            await old.close()
+
+        swapping = asyncio.create_task(swap())
+        await asyncio.sleep(0)
+        assert not swapping.done()
+        b.engine.may_run.set()
+        await asyncio.gather(held, swapping, *waiting)
+        assert (len(b.engine.ran), b.engine.num_closed) == (1, 1)
+        # With no buckets the rows of a batch are bounded by a default, so both ran as one.
+        assert new.ran == [(2, 2)]
+
+
+async def test_a_hanging_engine_is_found() -> None:
+    async with bench(text_model()) as b:
+        held = await hold_engine(b)
+        b.clock.now_s += STALL_S - 1
+        assert not b.worker.is_stalled
+        b.clock.now_s += 2
+        assert b.worker.is_stalled
+        b.engine.may_run.set()
+        await held
+        assert not b.worker.is_stalled
+
+
+async def fail_until_suspect(b: Bench) -> None:
+    for _ in range(MAX_FAILURES_IN_A_ROW):
+        assert not b.worker.is_suspect
+        b.engine.error_by_run[len(b.engine.ran)] = EngineError("broken")
+        with pytest.raises(EngineError):
+            await submit(b.batcher, text_call())
+    assert b.worker.is_suspect
+
+
+async def test_a_success_clears_suspicion() -> None:
+    async with bench(text_model()) as b:
+        await fail_until_suspect(b)
+        await submit(b.batcher, text_call())
+        assert not b.worker.is_suspect
+
+
+async def test_a_suspect_engine_proves_itself_on_good_inputs() -> None:
+    async with bench(text_model()) as b:
+        await fail_until_suspect(b)
+        b.engine.error_by_run[len(b.engine.ran)] = RuntimeError("still broken")
+        with pytest.raises(EngineError, match="known to be good: still broken"):
+            await b.worker.prove(text_call().inputs)
+        assert b.worker.is_suspect
+        await b.worker.prove(text_call().inputs)
+        assert not b.worker.is_suspect
+
+
+async def test_a_failing_observer_does_not_stop_the_batcher(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with bench(text_model()) as b:
+
+        def fail(report: BatchReport) -> None:
+            raise RuntimeError("no metrics")
+
+        observer: Callable[[BatchReport], None] = fail
+        b.batcher._on_batch = observer
+        await submit(b.batcher, text_call())
+        await submit(b.batcher, text_call())
+        assert "recording a batch failed" in caplog.text
