@@ -48,7 +48,7 @@ def run_models_add(
     if as_json:
         print_json(_summary(version))
     else:
-        then = "follow the fleet: smelt events" if is_fleet_told else "build its engines: smelt build"
+        then = "follow it: smelt events" if is_fleet_told else "build its engines: smelt build"
         console.print(
             f"{name} version {version.version}: master {version.master.digest[:12]}, opset "
             f"{version.master.opset}, {version.master.num_parameters:,} parameters\n"
