@@ -1,11 +1,16 @@
 """What holds for every test: the marker of its folder, and no clock in property tests."""
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 TESTS = Path(__file__).parent
+
+# Read when gRPC is imported. Ray forks to start its processes; gRPC's handlers of forks may end
+# such a child before it becomes its program, while other tests' threads are inside gRPC.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 # A deadline would be an assertion about time, and a stored example would depend on the machine.
 settings.register_profile("smelt", deadline=None, database=None, derandomize=True)

@@ -113,4 +113,5 @@ async def test_a_taken_port_ends_the_start(fleet_of: "Fleet", start: Start, whic
     child = await start(**ports)
     _, stderr = await asyncio.wait_for(child.communicate(), 60)
     assert child.returncode == 2
-    assert f"choose another SMELT_GATEWAY_{which}_PORT" in str(stderr, "utf-8")
+    told = str(stderr, "utf-8")
+    assert f"`smelt up --{which.lower()}-port` or SMELT_GATEWAY_{which}_PORT, 0 takes" in told
