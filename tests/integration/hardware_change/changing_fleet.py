@@ -18,8 +18,6 @@ from typing import Any, Self
 from urllib.request import urlopen
 
 import numpy as np
-from ray._private.node import Node
-from ray.cluster_utils import Cluster
 
 from services.cli.control_client import watch_fleet
 from services.cli.supervisor import ManagedProcess, ProcessSpec
@@ -36,6 +34,7 @@ from services.pb import fleet_v1_pb2 as pb
 from tests.integration.fleet.load import Load
 from tests.integration.fleet.local_fleet import LocalFleet
 from tests.integration.fleet.onnx_files import write_recipe, write_scaled
+from tests.integration.hardware_change.cluster_keeper import Cluster, ray_cluster
 
 MODEL, FACTOR, WIDTH = "scaled", 3.0, 64
 # Generous, because it only ends a test that fails.
@@ -69,7 +68,7 @@ class PacedLoad(Load):
 
 
 class Callers:
-    """A load on an event loop of its own, as starting a node holds up the thread that does it."""
+    """A load on a thread of its own, as waiting for nodes and events holds up the test's."""
 
     def __init__(self, load: PacedLoad, num_callers: int) -> None:
         """Nothing is called yet; use it as a context manager."""
@@ -158,14 +157,13 @@ class ChangingFleet:
         os.kill(self._controller.pid, signal.SIGKILL)
         self._controller.wait()
 
-    def add_node(self, generation: str) -> Node:
-        """A node that simulates a generation joins."""
-        labels = node_labels(generation)
-        return self._cluster.add_node(num_cpus=1, wait=False, labels=labels)
+    def add_node(self, generation: str) -> int:
+        """A node that simulates a generation joins; returns its number."""
+        return self._cluster.add_node(node_labels(generation))
 
-    def remove_node(self, node: Node) -> None:
+    def remove_node(self, node: int) -> None:
         """The node's processes are killed at once."""
-        self._cluster.remove_node(node, allow_graceful=False)
+        self._cluster.remove_node(node)
 
     def wait_until(self, condition: Condition) -> list[pb.ReplicaReport]:
         """The first ready replicas of the controller's stream that fulfil a condition."""
@@ -272,22 +270,14 @@ def changing_fleet(num_replicas: int) -> Iterator[ChangingFleet]:
 
     Not in pytest's own temporary folder: the path of a unix socket holds 107 bytes.
     """
-    with tempfile.TemporaryDirectory(prefix="smelt-", ignore_cleanup_errors=True) as home:
-        cluster = Cluster(
-            initialize_head=True,
-            head_node_args={
-                "num_cpus": 1,
-                "include_dashboard": False,
-                # Any port: of one that is taken Ray forgets to close the socket it tried.
-                "dashboard_port": 0,
-                "labels": NodeClass.from_facts(probe_device()).labels(),
-                "_system_config": {"worker_niceness": 0},
-            },
-        )
+    labels = NodeClass.from_facts(probe_device()).labels()
+    with (
+        tempfile.TemporaryDirectory(prefix="smelt-", ignore_cleanup_errors=True) as home,
+        ray_cluster(labels) as cluster,
+    ):
         fleet = ChangingFleet(Path(home), cluster)
         try:
             fleet.start(num_replicas)
             yield fleet
         finally:
             fleet.stop()
-            cluster.shutdown()

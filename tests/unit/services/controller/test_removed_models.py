@@ -6,19 +6,19 @@ from services.contracts.object_store import open_store
 from services.contracts.registry import Registry
 from services.controller.fleet_state import FleetState
 
-from .test_reconcile import OLD, FakeFleet, _add, _loop, _ready, _until
+from .reconcile_world import OLD, FakeFleet, add, loop_over, ready, until
 
 
 async def test_a_removed_model_is_withdrawn(tmp_path: Path) -> None:
     registry = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
     state, fake = FleetState("u", 1), FakeFleet()
-    loop = _loop(registry, state, fake)
-    _add(registry, "a")
+    loop = loop_over(registry, state, fake)
+    add(registry, "a")
     await loop.reconcile_now()
-    await _until(state, {1: "READY"})
+    await until(state, {1: "READY"})
     registry.remove_model("m")
     await loop.reconcile_now()
-    await _until(state, {})
+    await until(state, {})
     await loop._deployments.withdrawn()
     assert fake.removed == [("m", 1, OLD)]
 
@@ -26,17 +26,17 @@ async def test_a_removed_model_is_withdrawn(tmp_path: Path) -> None:
 async def test_a_removed_newest_version_goes_when_the_one_before_serves(tmp_path: Path) -> None:
     registry = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
     state, fake = FleetState("u", 1), FakeFleet()
-    loop = _loop(registry, state, fake)
-    _add(registry, "a")
-    _add(registry, "b")
+    loop = loop_over(registry, state, fake)
+    add(registry, "a")
+    add(registry, "b")
     await loop.reconcile_now()
-    await _until(state, {2: "READY"})
+    await until(state, {2: "READY"})
     registry.remove_model("m", 2)
     await loop.reconcile_now()
-    await _until(state, {1: "READY"})
+    await until(state, {1: "READY"})
     assert [key for key, _ in fake.asked] == [("m", 2, OLD), ("m", 1, OLD)]
     assert fake.removed == []
-    state.attach(_ready(1, OLD))
+    state.attach(ready(1, OLD))
     await loop.reconcile_now()
     await loop._deployments.withdrawn()
     assert fake.removed == [("m", 2, OLD)]
