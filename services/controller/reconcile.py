@@ -99,6 +99,7 @@ class ReconcileLoop:
             clock=clock,
         )
         self._last_seen_s: dict[str, float] = {}
+        self._known_generations: set[str] = set()
         self._announced: dict[str, frozenset[tuple[str, str]]] = {}
 
     def kick(self) -> None:
@@ -159,7 +160,11 @@ class ReconcileLoop:
 
     async def _place(self, observed: _Observed) -> None:
         """Begin to deploy what is missing, and to withdraw what nobody would miss."""
-        generations = await asyncio.to_thread(self._generations)
+        try:
+            generations = await asyncio.to_thread(self._generations)
+        except NotReadyError as error:
+            logger.warning("nodes are not known, nothing is deployed or withdrawn: %s", error)
+            return
         for version in observed.versions.values():
             for generation in generations:
                 self._deploy_if_missing(version, generation)
@@ -196,14 +201,15 @@ class ReconcileLoop:
         return observed
 
     def _generations(self) -> list[str]:
-        """Generations with nodes, and those that had some a moment ago."""
+        """Generations with nodes, and those that had some a moment ago; raises NotReadyError."""
         now_s = self._clock()
-        try:
-            pools = self._nodes.pools()
-        except NotReadyError as error:
-            logger.warning("nodes are not known yet, nothing is deployed or withdrawn: %s", error)
-            return list(self._last_seen_s)
+        pools = self._nodes.pools()
         present = {pool.node_class.generation for pool in pools if pool.num_nodes}
+        for key in self._deployments.all():
+            # What an earlier controller deployed had nodes when that one looked.
+            if key.generation not in self._known_generations:
+                self._last_seen_s[key.generation] = now_s
+        self._known_generations |= present | {key.generation for key in self._deployments.all()}
         self._last_seen_s |= dict.fromkeys(present, now_s)
         for generation, seen_s in list(self._last_seen_s.items()):
             if now_s - seen_s > self._withdraw_after_s:

@@ -191,3 +191,26 @@ async def test_where_a_ray_service_places_what_attached_is_what_is_served(
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+
+
+async def test_a_restarted_controller_withdraws_nothing_before_it_knows_the_nodes(
+    registry: Registry,
+) -> None:
+    state, fake, nodes, now = FleetState("u", 1), FakeFleet(), Nodes(), [0.0]
+    key = DeploymentKey("m", 1, OLD)
+    fake.present, nodes.fault = [key], "Ray is starting"
+    loop = ReconcileLoop(
+        registry, nodes, state, fake, {}, resync_s=60, withdraw_after_s=10, clock=lambda: now[0]
+    )
+    add(registry, "a")
+    await loop.reconcile_now()
+    nodes.fault = ""  # the node itself comes back later than Ray
+    await loop.reconcile_now()
+    now[0] = 10
+    await loop.reconcile_now()
+    await loop._deployments.withdrawn()
+    assert fake.removed == []
+    now[0] = 11
+    await loop.reconcile_now()
+    await loop._deployments.withdrawn()
+    assert fake.removed == [key]
