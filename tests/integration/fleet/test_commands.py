@@ -70,7 +70,7 @@ def test_infer(served: "Served", tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (("infer", "nope", "--input", "x=@{x}"), "nope"),
-        (("infer", "linaer", "--input", "x=@{x}"), "did you mean 'linear'?; there are: linear"),
+        (("infer", "linaer", "--input", "x=@{x}"), "did you mean 'linear'?; there are: "),
         (("infer", "linear", "--input", "z=@{x}"), "'x'"),
         (("build", "nope"), "model 'nope' not found"),
         (("up", "--grpc-port", "0"), "smelt down"),
