@@ -92,6 +92,7 @@ class ReconcileLoop:
         self._kicked = asyncio.Event()
         self._pass_lock = asyncio.Lock()
         self._observed = _Observed()
+        self._documents: dict[tuple[str, int], ModelVersion] = {}
         self._deployments = Deployments(
             replicas,
             on_change=lambda: self._show(self._observed),
@@ -195,10 +196,20 @@ class ReconcileLoop:
         for name, number, _ in deployed:
             newest = observed.versions.get(name)
             if newest is None or newest.version != number:
-                # A version that was removed from the store is shown no more, and drains.
-                with contextlib.suppress(SmeltError):
-                    observed.others[name, number] = self._source.model_version(name, number)
+                other = self._other_version(name, number)
+                # Of a model that was removed nothing is shown any more; a version that was is,
+                # until another one serves in its place.
+                if other is not None and name in observed.names:
+                    observed.others[name, number] = other
+        self._documents = {(v.name, v.version): v for v in observed.versions.values()}
+        self._documents |= observed.others
         return observed
+
+    def _other_version(self, name: str, number: int) -> ModelVersion | None:
+        try:
+            return self._source.model_version(name, number)
+        except SmeltError:
+            return self._documents.get((name, number))
 
     def _generations(self) -> list[str]:
         """Generations with nodes, and those that had some a moment ago; raises NotReadyError."""

@@ -33,10 +33,13 @@ async def test_a_removed_newest_version_goes_when_the_one_before_serves(tmp_path
     await until(state, {2: "READY"})
     registry.remove_model("m", 2)
     await loop.reconcile_now()
-    await until(state, {1: "READY"})
+    # Gateways go on with the removed one until the other serves.
+    await until(state, {1: "READY", 2: "READY"})
     assert [key for key, _ in fake.asked] == [("m", 2, OLD), ("m", 1, OLD)]
     assert fake.removed == []
     state.attach(ready(1, OLD))
     await loop.reconcile_now()
     await loop._deployments.withdrawn()
+    await loop.reconcile_now()
+    await until(state, {1: "READY"})
     assert fake.removed == [("m", 2, OLD)]
