@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 # Serve tells nobody when an application runs; its own client asks as often.
 _STATUS_PERIOD_S = 0.1
+_PAUSE_AFTER_FAULT_S = 1.0
 # Replicas try to attach every few seconds.
 _ATTACH_WITHIN_S = 60.0
 
@@ -105,11 +106,10 @@ class Deployments:
             return False
         return self._clock() - deployment.adopted_s > _ATTACH_WITHIN_S
 
-    def forget_failed(self) -> None:
-        """Let deployments that failed be started again."""
-        for key, deployment in list(self._known.items()):
-            if deployment.state is DeploymentState.UNAVAILABLE and key not in self._withdrawals:
-                del self._known[key]
+    def is_failed(self, key: DeploymentKey) -> bool:
+        """Whether it failed; it is known on, as Serve may hold its replicas still."""
+        deployment = self._known.get(key)
+        return deployment is not None and deployment.state is DeploymentState.UNAVAILABLE
 
     def state(self, name: str, version: int) -> tuple[DeploymentState, str]:
         """The best state that any generation's deployment of a version has, and its reason."""
@@ -159,7 +159,7 @@ class Deployments:
                 await asyncio.to_thread(self._replicas.deploy, key, args)
             # A thread for each question, not for the wait: a model may load for minutes, and
             # a few such waits would hold every thread that this process has.
-            while not await asyncio.to_thread(self._replicas.is_running, key):
+            while not await self._is_running(key):
                 if key in self._withdrawals:
                     return
                 await asyncio.sleep(_STATUS_PERIOD_S)
@@ -176,6 +176,17 @@ class Deployments:
             logger.info("serving %s version %d on %s", *key)
             self._on_success()
         self._on_change()
+
+    async def _is_running(self, key: DeploymentKey) -> bool:
+        """Ask; a question that fails says nothing of the deployment, so it is asked again."""
+        try:
+            return await asyncio.to_thread(self._replicas.is_running, key)
+        except SmeltError:
+            raise
+        except Exception as error:
+            logger.warning("status of %s version %d on %s is unknown: %r", *key, error)
+            await asyncio.sleep(_PAUSE_AFTER_FAULT_S)
+            return False
 
     async def _withdraw(self, key: DeploymentKey) -> None:
         try:

@@ -146,7 +146,6 @@ class ReconcileLoop:
         async with self._pass_lock:
             present = await asyncio.to_thread(self._replicas.deployed)
             if self._replicas.is_placing:
-                self._deployments.forget_failed()
                 self._deployments.adopt(present)
             else:
                 self._deployments.show_only(present)
@@ -176,7 +175,11 @@ class ReconcileLoop:
     def _deploy_if_missing(self, version: ModelVersion, generation: str) -> None:
         key = DeploymentKey(version.name, version.version, generation)
         num_ready = self._state.num_ready(*key)
-        if key not in self._deployments or self._deployments.is_orphaned(key, num_ready):
+        if (
+            key not in self._deployments
+            or self._deployments.is_failed(key)
+            or self._deployments.is_orphaned(key, num_ready)
+        ):
             self._deployments.start(key, version, self._replica_args)
 
     def _observe(self, deployed: list[DeploymentKey]) -> _Observed:
