@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 from moto.server import ThreadedMotoServer
 
-from services.contracts.build_key import BuildKey
 from services.contracts.errors import AlreadyPublishedError, CorruptBlobError, NotFoundError
-from services.contracts.kinds import EngineKind, Precision
-from services.contracts.manifest import BlobRef, EngineManifest, Proof, ProofOutcome
+from services.contracts.manifest import BlobRef, ProofOutcome
 from services.contracts.object_store import open_store, verify_conditional_create
 from services.contracts.registry import Registry
 from services.contracts.store import ArtifactStore
+from tests.documents import small_key, small_manifest, small_proof
 
 BACKENDS = ("local", "file_url", "memory", "s3")
 MULTIPART_BYTES = 20 * 2**20 + 7  # three parts, the last one short
@@ -194,27 +193,8 @@ def test_a_store_outlives_its_client(url: str, tmp_path: Path) -> None:
 
 def test_a_registry_works_on_every_store(store: ArtifactStore, tmp_path: Path) -> None:
     registry = Registry(store, tmp_path / "cache")
-    key = BuildKey(
-        master_digest="d" * 64,
-        kind=EngineKind.OPENVINO,
-        precision=Precision.FP32,
-        buckets=(),
-        generation="cpu-x86_64-v3",
-        toolchain={},
-    )
-    manifest = EngineManifest(
-        key=key,
-        files={},
-        inputs=(),
-        outputs=(),
-        needs_master=False,
-        build_duration_s=1.0,
-        created_at="2026-01-01T00:00:00Z",
-    )
-    not_run, passed = (
-        Proof(outcome=outcome, created_at="2026-01-01T00:00:00Z")
-        for outcome in (ProofOutcome.NOT_RUN, ProofOutcome.PASSED)
-    )
+    manifest = small_manifest(key := small_key())
+    not_run, passed = small_proof(ProofOutcome.NOT_RUN), small_proof(ProofOutcome.PASSED)
     registry.publish_engine(manifest, {"plan": blob_file(tmp_path, b"plan")}, not_run)
     with pytest.raises(AlreadyPublishedError):
         registry.publish_engine(manifest, {}, not_run)

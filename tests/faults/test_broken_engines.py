@@ -14,10 +14,8 @@ import pytest
 from compiler_worker.models import Model
 from compiler_worker.prove import Claim, Verdict, judge
 from compiler_worker.reference import Reference, open_eager, open_reference
-from services.contracts.build_key import BuildKey
 from services.contracts.errors import EngineError, ProofError
 from services.contracts.kinds import EngineKind, Precision
-from services.contracts.manifest import EngineManifest
 from services.contracts.recipe import (
     Bucket,
     DimRange,
@@ -39,6 +37,7 @@ from tests.conformance.tiny_model import (
     save_master,
     tiny_model,
 )
+from tests.documents import small_key, small_manifest
 
 BATCH = DimRange(min=1, opt=2, max=4)
 SHORT = Bucket(dims={"batch": BATCH, "sequence": DimRange(min=1, opt=4, max=8)})
@@ -66,23 +65,14 @@ Answer = dict[str, Array]
 def loaded(model: onnx.ModelProto, folder: Path) -> OnnxruntimeEngine:
     """A real engine on a model."""
     folder.mkdir()
-    key = BuildKey(
+    key = small_key(
         master_digest=MASTER.digest,
         kind=EngineKind.ONNXRUNTIME,
-        precision=Precision.FP32,
         buckets=CLAIM.buckets,
         generation=probe_device().generation,
         toolchain={"onnxruntime": installed_version("onnxruntime")},
     )
-    manifest = EngineManifest(
-        key=key,
-        files={},
-        inputs=MASTER.inputs,
-        outputs=MASTER.outputs,
-        needs_master=True,
-        build_duration_s=0,
-        created_at="",
-    )
+    manifest = small_manifest(key, inputs=MASTER.inputs, outputs=MASTER.outputs, needs_master=True)
     spec = LoadSpec(
         manifest=manifest,
         master=MASTER,

@@ -1,7 +1,7 @@
 """A publisher that is killed between any two steps leaves nothing or the whole.
 
-This file is also the child: `python test_publish_killed.py FOLDER STEP` publishes a master,
-a model version, an engine and a second proof into FOLDER and kills itself before STEP.
+This file is also the child: `python -m tests.faults.test_publish_killed FOLDER STEP` publishes a
+master, a model version, an engine and a second proof into FOLDER and kills itself before STEP.
 """
 
 import filecmp
@@ -17,13 +17,9 @@ from typing import BinaryIO
 import pytest
 
 from services.contracts import object_store
-from services.contracts.build_key import BuildKey
 from services.contracts.errors import AlreadyPublishedError, NotFoundError
-from services.contracts.kinds import EngineKind, Precision
 from services.contracts.manifest import (
     BlobRef,
-    EngineManifest,
-    Proof,
     ProofOutcome,
     PublishedEngine,
 )
@@ -31,7 +27,9 @@ from services.contracts.object_store import ObstoreArtifactStore, open_store
 from services.contracts.recipe import Recipe
 from services.contracts.registry import Registry
 from services.contracts.tensors import TensorSpec
+from tests.documents import small_key, small_manifest, small_proof
 
+ROOT = Path(__file__).parents[2]
 WEIGHTS = b"weights " * (9 * 2**17)  # 9 MiB: a multipart blob
 PLAN = b"plan"
 KILLED = -signal.SIGKILL
@@ -86,10 +84,6 @@ def write_sources(folder: Path, weights: bytes = WEIGHTS) -> dict[str, Path]:
     return {name: folder / name for name in contents}
 
 
-def proof_of(outcome: ProofOutcome) -> Proof:
-    return Proof(outcome=outcome, created_at="2026-01-01T00:00:00Z")
-
-
 def publish_all(registry: Registry, sources: dict[str, Path]) -> None:
     """What a compiler does, in its order; a repeat completes what an earlier run began."""
     files = {name: sources[name] for name in ("model.onnx", "weights.data")}
@@ -104,38 +98,23 @@ def publish_all(registry: Registry, sources: dict[str, Path]) -> None:
     )
     engine = publish_engine(registry, sources)
     if engine.proof.outcome is not ProofOutcome.PASSED:
-        engine = registry.add_proof(engine.digest, proof_of(ProofOutcome.PASSED))
+        engine = registry.add_proof(engine.digest, small_proof(ProofOutcome.PASSED))
     registry.materialise_master(version.master)
     registry.materialise_engine(engine)
 
 
 def publish_engine(registry: Registry, sources: dict[str, Path]) -> PublishedEngine:
-    key = BuildKey(
-        master_digest="d" * 64,
-        kind=EngineKind.OPENVINO,
-        precision=Precision.FP32,
-        buckets=(),
-        generation="cpu-x86_64-v3",
-        toolchain={},
-    )
-    manifest = EngineManifest(
-        key=key,
-        files={},
-        inputs=(),
-        outputs=(),
-        needs_master=False,
-        build_duration_s=1.0,
-        created_at=f"by process {os.getpid()}",
-    )
+    manifest = small_manifest(key := small_key(), created_at=f"by process {os.getpid()}")
     files = {"plan": sources["plan"], "sub/graph": sources["model.onnx"]}
     try:
-        return registry.publish_engine(manifest, files, proof_of(ProofOutcome.NOT_RUN))
+        return registry.publish_engine(manifest, files, small_proof(ProofOutcome.NOT_RUN))
     except AlreadyPublishedError:
         return registry.engine(key.digest())
 
 
 def run_child(folder: Path, step: int | str) -> int:
-    return subprocess.run([sys.executable, __file__, folder, str(step)], check=False).returncode
+    command = [sys.executable, "-m", "tests.faults.test_publish_killed", folder, str(step)]
+    return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 
 def registry_of(folder: Path, cache: str) -> Registry:

@@ -62,10 +62,8 @@ def questions() -> list[Question]:
 
 @pytest.fixture
 async def controller() -> AsyncIterator[TestController]:
-    controller = TestController()
-    await controller.start()
-    yield controller
-    await controller.stop()
+    async with TestController() as controller:
+        yield controller
 
 
 def settings_for(forge: Forge, folder: Path, controller: TestController) -> ReplicaSettings:

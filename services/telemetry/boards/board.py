@@ -79,3 +79,24 @@ class Board:
 def one(expr: str, legend: str = "") -> tuple[Query, ...]:
     """The queries of a panel that has one."""
     return (Query(expr=expr, legend=legend),)
+
+
+def number(
+    title: str,
+    description: str,
+    expr: str,
+    *,
+    unit: Unit = Unit.COUNT,
+    limit: float | None = None,
+    width: int,
+) -> Panel:
+    """A panel that shows one number as it is now."""
+    return Panel(
+        title=title,
+        description=description,
+        unit=unit,
+        queries=one(expr),
+        look=Look.NUMBERS,
+        limit=limit,
+        width=width,
+    )

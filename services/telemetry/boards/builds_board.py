@@ -2,7 +2,7 @@
 
 from services.telemetry import catalog
 from services.telemetry.boards import objectives
-from services.telemetry.boards.board import BOARD, Board, Look, Panel, Row, Unit, one
+from services.telemetry.boards.board import BOARD, Board, Look, Panel, Row, Unit, number, one
 from services.telemetry.boards.promql import any_of, is_
 from services.telemetry.boards.recording_rules import STORE_ERROR_RATIO
 
@@ -11,57 +11,64 @@ _KIND = "{{kind}} {{precision}} on {{generation}}"
 _ATTEMPT = ("model", "version", *_KEY, "outcome")
 _FAILED = any_of(("failed", "proof_failed"))
 
+
+def _attempts(what: str, ended: catalog.Metric, duration: Panel, *, note: str) -> tuple[Panel, ...]:
+    """How many there were, how many there are in an hour, and how long one takes."""
+    so_far = Panel(
+        title=f"{what} so far",
+        description=f"All that the store remembers; {note}.",
+        unit=Unit.COUNT,
+        queries=one(BOARD.total(ended, "outcome"), "{{outcome}}"),
+    )
+    in_an_hour = Panel(
+        title=f"{what} in an hour",
+        description="By kind and outcome.",
+        unit=Unit.COUNT,
+        queries=one(BOARD.increase(ended, "kind", "outcome", window="1h"), "{{kind}} {{outcome}}"),
+    )
+    return so_far, in_an_hour, duration
+
+
 _NOW = Row(
     title="Now",
     panels=(
-        Panel(
-            title="Builds failing",
-            description="Combinations whose newest attempt failed or was not equal.",
-            unit=Unit.COUNT,
-            queries=one(BOARD.total(catalog.BUILD_STATE, outcome=_FAILED)),
-            look=Look.NUMBERS,
+        number(
+            "Builds failing",
+            "Combinations whose newest attempt failed or was not equal.",
+            BOARD.total(catalog.BUILD_STATE, outcome=_FAILED),
             limit=1,
             width=4,
         ),
-        Panel(
-            title="Given up",
-            description="Planned engines that failed too often; smelt rebuild tries them again.",
-            unit=Unit.COUNT,
-            queries=one(f"{BOARD.total(catalog.KEYS_QUARANTINED)} or vector(0)"),
-            look=Look.NUMBERS,
+        number(
+            "Given up",
+            "Planned engines that failed too often; smelt rebuild tries them again.",
+            f"{BOARD.total(catalog.KEYS_QUARANTINED)} or vector(0)",
             limit=1,
             width=4,
         ),
-        Panel(
-            title="Builds running",
-            description="Tasks that were launched and have not ended.",
-            unit=Unit.COUNT,
-            queries=one(f"{BOARD.total(catalog.BUILDS_RUNNING)} or vector(0)"),
-            look=Look.NUMBERS,
+        number(
+            "Builds running",
+            "Tasks that were launched and have not ended.",
+            f"{BOARD.total(catalog.BUILDS_RUNNING)} or vector(0)",
             width=4,
         ),
-        Panel(
-            title="Engines proven",
-            description="Published engines of the models' newest versions that may serve.",
-            unit=Unit.COUNT,
-            queries=one(BOARD.total(catalog.ENGINES, outcome=is_("passed"))),
-            look=Look.NUMBERS,
+        number(
+            "Engines proven",
+            "Published engines of the models' newest versions that may serve.",
+            BOARD.total(catalog.ENGINES, outcome=is_("passed")),
             width=4,
         ),
-        Panel(
-            title="Built, not proven yet",
-            description="They wait for a device of their generation.",
-            unit=Unit.COUNT,
-            queries=one(BOARD.total(catalog.ENGINES, outcome=is_("not_run"))),
-            look=Look.NUMBERS,
+        number(
+            "Built, not proven yet",
+            "They wait for a device of their generation.",
+            BOARD.total(catalog.ENGINES, outcome=is_("not_run")),
             width=4,
         ),
-        Panel(
-            title="Store errors",
-            description="Share of the requests to the artifact store that fail.",
+        number(
+            "Store errors",
+            "Share of the requests to the artifact store that fail.",
+            f"max ({BOARD.recorded(STORE_ERROR_RATIO)})",
             unit=Unit.SHARE,
-            queries=one(f"max ({BOARD.recorded(STORE_ERROR_RATIO)})"),
-            look=Look.NUMBERS,
             limit=objectives.STORE_ERROR_SHARE,
             width=4,
         ),
@@ -90,54 +97,30 @@ _STATE = Row(
 )
 _BUILDS = Row(
     title="Builds",
-    panels=(
-        Panel(
-            title="Attempts so far",
-            description="All that the store remembers, by outcome.",
-            unit=Unit.COUNT,
-            queries=one(BOARD.total(catalog.BUILDS, "outcome"), "{{outcome}}"),
-        ),
-        Panel(
-            title="Attempts in an hour",
-            description="By kind and outcome.",
-            unit=Unit.COUNT,
-            queries=one(
-                BOARD.increase(catalog.BUILDS, "kind", "outcome", window="1h"),
-                "{{kind}} {{outcome}}",
-            ),
-        ),
+    panels=_attempts(
+        "Attempts",
+        catalog.BUILDS,
         Panel(
             title="Time of the builder",
             description="Mean over all attempts that the store remembers.",
             unit=Unit.SECONDS,
             queries=one(BOARD.overall_mean(catalog.BUILD_DURATION, *_KEY), _KIND),
         ),
+        note="by outcome",
     ),
 )
 _PROOFS = Row(
     title="Proofs",
-    panels=(
-        Panel(
-            title="Proofs so far",
-            description="All that the store remembers; not_run waits for a device.",
-            unit=Unit.COUNT,
-            queries=one(BOARD.total(catalog.PROOFS, "outcome"), "{{outcome}}"),
-        ),
-        Panel(
-            title="Proofs in an hour",
-            description="By kind and outcome.",
-            unit=Unit.COUNT,
-            queries=one(
-                BOARD.increase(catalog.PROOFS, "kind", "outcome", window="1h"),
-                "{{kind}} {{outcome}}",
-            ),
-        ),
+    panels=_attempts(
+        "Proofs",
+        catalog.PROOFS,
         Panel(
             title="Time of a proof",
             description="Comparison and benchmark, mean over all that the store remembers.",
             unit=Unit.SECONDS,
             queries=one(BOARD.overall_mean(catalog.PROOF_DURATION, *_KEY), _KIND),
         ),
+        note="not_run waits for a device",
     ),
 )
 _STORE = Row(

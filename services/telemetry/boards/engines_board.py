@@ -11,6 +11,7 @@ from services.telemetry.boards.board import (
     Query,
     Row,
     Unit,
+    number,
     one,
 )
 from services.telemetry.boards.promql import Scope, is_, is_not
@@ -28,56 +29,56 @@ def _ready_by(*by: str, **where: str) -> str:
     return BOARD.total(catalog.REPLICAS_ATTACHED, *by, state=_READY, **where)
 
 
+def _batch_duration(which: str, quantile: float) -> Panel:
+    by = ("model", "generation", "kind")
+    return Panel(
+        title=f"One batch, {which}",
+        description="Time of the engine alone.",
+        unit=Unit.SECONDS,
+        queries=one(
+            BOARD.quantile(quantile, catalog.COMPUTE_DURATION, *by),
+            "{{model}} {{kind}} on {{generation}}",
+        ),
+    )
+
+
 _NOW = Row(
     title="Now",
     panels=(
-        Panel(
-            title="On the fallback",
-            description="Share of the ready replicas that serve without a proven engine.",
+        number(
+            "On the fallback",
+            "Share of the ready replicas that serve without a proven engine.",
+            f"({_ready_by(kind=_FALLBACK)} or vector(0)) / {_ready_by()}",
             unit=Unit.SHARE,
-            queries=one(f"({_ready_by(kind=_FALLBACK)} or vector(0)) / {_ready_by()}"),
-            look=Look.NUMBERS,
             limit=objectives.FALLBACK_SHARE,
             width=5,
         ),
-        Panel(
-            title="Places without a proven engine",
-            description="Model versions on a generation where every ready replica falls back.",
-            unit=Unit.COUNT,
-            queries=one(
-                f"count (({_ready_by(*_PLACE, kind=_FALLBACK)} > 0) unless "
-                f"({_ready_by(*_PLACE, kind=is_not('fallback'))} > 0)) or vector(0)"
-            ),
-            look=Look.NUMBERS,
+        number(
+            "Places without a proven engine",
+            "Model versions on a generation where every ready replica falls back.",
+            f"count (({_ready_by(*_PLACE, kind=_FALLBACK)} > 0) unless "
+            f"({_ready_by(*_PLACE, kind=is_not('fallback'))} > 0)) or vector(0)",
             limit=1,
             width=5,
         ),
-        Panel(
-            title="Waiting for a proven engine",
-            description="Generations with nodes and no proven engine, counted for each model.",
-            unit=Unit.COUNT,
-            queries=one(f"{BOARD.total(catalog.GENERATIONS_WITHOUT_ENGINE)} or vector(0)"),
-            look=Look.NUMBERS,
+        number(
+            "Waiting for a proven engine",
+            "Generations with nodes and no proven engine, counted for each model.",
+            f"{BOARD.total(catalog.GENERATIONS_WITHOUT_ENGINE)} or vector(0)",
             limit=1,
             width=5,
         ),
-        Panel(
-            title="Ready replicas",
-            description="As the controller knows them.",
-            unit=Unit.COUNT,
-            queries=one(_ready_by()),
-            look=Look.NUMBERS,
+        number(
+            "Ready replicas",
+            "As the controller knows them.",
+            _ready_by(),
             width=5,
         ),
-        Panel(
-            title="Replicas missing",
-            description="Wanted and not ready.",
-            unit=Unit.COUNT,
-            queries=one(
-                f"clamp_min({_ANYWHERE.total(catalog.REPLICAS_WANTED)} - "
-                f"({_ANYWHERE.total(catalog.REPLICAS_ATTACHED, state=_READY)} or vector(0)), 0)"
-            ),
-            look=Look.NUMBERS,
+        number(
+            "Replicas missing",
+            "Wanted and not ready.",
+            f"clamp_min({_ANYWHERE.total(catalog.REPLICAS_WANTED)} - "
+            f"({_ANYWHERE.total(catalog.REPLICAS_ATTACHED, state=_READY)} or vector(0)), 0)",
             limit=1,
             width=4,
         ),
@@ -158,24 +159,8 @@ _FALLBACKS = Row(
 _SPEED = Row(
     title="Speed",
     panels=(
-        Panel(
-            title="One batch, median",
-            description="Time of the engine alone.",
-            unit=Unit.SECONDS,
-            queries=one(
-                BOARD.quantile(0.5, catalog.COMPUTE_DURATION, "model", "generation", "kind"),
-                "{{model}} {{kind}} on {{generation}}",
-            ),
-        ),
-        Panel(
-            title="One batch, slowest 1 %",
-            description="Time of the engine alone.",
-            unit=Unit.SECONDS,
-            queries=one(
-                BOARD.quantile(0.99, catalog.COMPUTE_DURATION, "model", "generation", "kind"),
-                "{{model}} {{kind}} on {{generation}}",
-            ),
-        ),
+        _batch_duration("median", 0.5),
+        _batch_duration("slowest 1 %", 0.99),
         Panel(
             title="Batches",
             description="Runs of engines per second.",

@@ -2,7 +2,7 @@
 
 from services.telemetry import catalog
 from services.telemetry.boards import objectives
-from services.telemetry.boards.board import BOARD, Board, Look, Panel, Query, Row, Unit, one
+from services.telemetry.boards.board import BOARD, Board, Panel, Query, Row, Unit, number, one
 from services.telemetry.boards.promql import any_of
 from services.telemetry.boards.recording_rules import (
     ERROR_RATIOS,
@@ -25,48 +25,39 @@ def _quantiles(metric: catalog.Metric) -> tuple[Query, ...]:
 _NOW = Row(
     title="Now",
     panels=(
-        Panel(
-            title="Requests",
-            description="Answers per second, refusals and errors included.",
+        number(
+            "Requests",
+            "Answers per second, refusals and errors included.",
+            BOARD.rate(catalog.REQUESTS),
             unit=Unit.REQUESTS_PER_S,
-            queries=one(BOARD.rate(catalog.REQUESTS)),
-            look=Look.NUMBERS,
             width=4,
         ),
-        Panel(
-            title="Failed by our fault",
-            description="Largest share over the models, last five minutes.",
+        number(
+            "Failed by our fault",
+            "Largest share over the models, last five minutes.",
+            f"max ({BOARD.recorded(ERROR_RATIOS['5m'])})",
             unit=Unit.SHARE,
-            queries=one(f"max ({BOARD.recorded(ERROR_RATIOS['5m'])})"),
-            look=Look.NUMBERS,
             limit=objectives.ERROR_BUDGET,
             width=5,
         ),
-        Panel(
-            title="Slowest 1 %",
-            description="Largest p99 over the model versions, last five minutes.",
+        number(
+            "Slowest 1 %",
+            "Largest p99 over the model versions, last five minutes.",
+            f"max ({BOARD.recorded(LATENCY_P99)})",
             unit=Unit.SECONDS,
-            queries=one(f"max ({BOARD.recorded(LATENCY_P99)})"),
-            look=Look.NUMBERS,
             limit=objectives.LATENCY_P99_S,
             width=5,
         ),
-        Panel(
-            title="In flight",
-            description="Requests accepted and not yet answered.",
-            unit=Unit.COUNT,
-            queries=one(BOARD.total(catalog.REQUESTS_IN_FLIGHT)),
-            look=Look.NUMBERS,
+        number(
+            "In flight",
+            "Requests accepted and not yet answered.",
+            BOARD.total(catalog.REQUESTS_IN_FLIGHT),
             width=5,
         ),
-        Panel(
-            title="Replicas ready",
-            description="Replicas that gateways may ask.",
-            unit=Unit.COUNT,
-            queries=one(
-                f"sum ({BOARD.largest(catalog.REPLICAS_READY, 'model', 'version', 'generation')})"
-            ),
-            look=Look.NUMBERS,
+        number(
+            "Replicas ready",
+            "Replicas that gateways may ask.",
+            f"sum ({BOARD.largest(catalog.REPLICAS_READY, 'model', 'version', 'generation')})",
             width=5,
         ),
     ),

@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from services.contracts.object_store import open_store
-from services.contracts.registry import Registry
 from tests.integration.k8s.configuration import environment
 from tests.integration.k8s.objects import (
     Object,
@@ -29,7 +27,7 @@ from tests.integration.kubernetes.emulated_cluster import (
     EmulatedCluster,
     gpu_node,
 )
-from tests.integration.replica.published import Shelf, write_master
+from tests.integration.replica.published import Shelf
 from tests.unit.deploy.blocked import HEAVY, RUN_BLOCKED
 
 # Of a process that starts on a busy machine; nothing here waits for it to pass.
@@ -40,19 +38,16 @@ RAY_SERVICES = f"/apis/ray.io/v1/namespaces/{NAMESPACE}/rayservices"
 @pytest.fixture
 async def cluster() -> AsyncIterator[EmulatedCluster]:
     """An emulated API server that grants what the rendered roles grant."""
-    emulated = EmulatedCluster()
-    async with emulated.emulator:
-        await emulated.start()
+    async with EmulatedCluster() as emulated:
         yield emulated
-        await emulated.stop()
 
 
 @pytest.fixture
 def store_url(tmp_path: Path) -> str:
     """A store with one model and no engine."""
-    registry = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
-    Shelf(registry, write_master(tmp_path / "master")).publish_model()
-    return str(tmp_path / "store")
+    shelf = Shelf(tmp_path)
+    shelf.publish_model()
+    return shelf.store_url
 
 
 async def test_a_node_brings_a_build_that_the_manifests_describe(

@@ -11,13 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from services.contracts.object_store import open_store
-from services.contracts.registry import Registry
 from services.pb import fleet_v1_pb2 as fleet
 from tests.integration.k8s.ray_rules import GENERATION, serve_config
 from tests.integration.k8s.rendering import K8S, OVERLAYS, ROOT, render
 from tests.integration.replica.controller import TestController
-from tests.integration.replica.published import Shelf, write_master
+from tests.integration.replica.published import Shelf
 
 HERE = Path(__file__).parent
 LOCAL_GENERATION = "cpu-x86_64-v3"
@@ -25,16 +23,13 @@ LOCAL_GENERATION = "cpu-x86_64-v3"
 
 @pytest.fixture
 def shelf(tmp_path: Path) -> Shelf:
-    registry = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
-    return Shelf(registry, write_master(tmp_path / "master"))
+    return Shelf(tmp_path)
 
 
 @pytest.fixture
 async def controller() -> AsyncIterator[TestController]:
-    controller = TestController()
-    await controller.start()
-    yield controller
-    await controller.stop()
+    async with TestController() as controller:
+        yield controller
 
 
 def test_ray_and_our_application_take_every_config() -> None:

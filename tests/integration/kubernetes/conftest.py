@@ -69,11 +69,8 @@ def counts(pools: list[NodePool]) -> dict[str, int]:
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[EmulatedCluster]:
-    emulated = EmulatedCluster()
-    async with emulated.emulator:
-        await emulated.start()
+    async with EmulatedCluster() as emulated:
         yield emulated
-        await emulated.stop()
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ and no schemas, so what depends on those is tested elsewhere.
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import aiohttp
 import aiohttp.web
@@ -101,6 +101,17 @@ class EmulatedCluster:
         self._server = kmock.Server(self.emulator, host="127.0.0.1", port=self.port)
         await self._server.__aenter__()
         self.port = self._server.port
+
+    async def __aenter__(self) -> Self:
+        """Serve until the block ends."""
+        await self.emulator.__aenter__()
+        await self.start()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Stop; what the emulator found wrong is raised."""
+        await self.stop()
+        await self.emulator.__aexit__(*error)
 
     async def stop(self) -> None:
         """Break all connections, streams included, and listen no more."""

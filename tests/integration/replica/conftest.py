@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from services.contracts.object_store import open_store
-from services.contracts.registry import Registry
 from services.gateway.replica_connection import ReplicaConnection, connect
 from services.pb import fleet_v1_pb2 as fleet
 from services.replica.server import ReplicaServer
@@ -16,23 +14,20 @@ from services.replica.settings import ReplicaSettings
 from services.telemetry.recorder import NullRecorder
 
 from .controller import TestController
-from .published import Shelf, write_master
+from .published import Shelf
 
 
 @pytest.fixture
 def shelf(tmp_path: Path) -> Shelf:
     """A store with one model version and no engine."""
-    registry = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
-    return Shelf(registry, write_master(tmp_path / "master"))
+    return Shelf(tmp_path)
 
 
 @pytest.fixture
 async def controller() -> AsyncIterator[TestController]:
     """A controller that writes down what replicas report."""
-    controller = TestController()
-    await controller.start()
-    yield controller
-    await controller.stop()
+    async with TestController() as controller:
+        yield controller
 
 
 @pytest.fixture

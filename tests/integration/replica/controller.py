@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from typing import Self
 
 import grpc.aio
 
@@ -40,6 +41,15 @@ class TestController:
         self._server.add_generic_rpc_handlers((generic,))
         self.address = f"127.0.0.1:{self._server.add_insecure_port(self.address)}"
         await self._server.start()
+
+    async def __aenter__(self) -> Self:
+        """Listen until the block ends."""
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Vanish."""
+        await self.stop()
 
     async def stop(self) -> None:
         """Vanish."""

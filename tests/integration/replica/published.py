@@ -19,6 +19,7 @@ from services.contracts.manifest import (
     PublishedEngine,
     Timing,
 )
+from services.contracts.object_store import open_store
 from services.contracts.recipe import (
     Batching,
     Bucket,
@@ -125,11 +126,12 @@ RECIPE = Recipe(
 
 
 class Shelf:
-    """Publishes versions and engines of the tiny model."""
+    """Publishes versions and engines of the tiny model, in a folder's `store`."""
 
-    def __init__(self, registry: Registry, master: Master) -> None:
-        self.registry = registry
-        self._master = master
+    def __init__(self, folder: Path) -> None:
+        self.store_url = str(folder / "store")
+        self.registry = Registry(open_store(self.store_url), folder / "cache")
+        self._master = write_master(folder / "master")
         self.device: DeviceFacts = probe_device()
 
     def publish_model(self, *, max_queue: int = 64) -> ModelVersion:

@@ -10,7 +10,6 @@ from compiler_worker.plan import BuildTable, SkippedBuild
 from compiler_worker.report import engine_line, report_document, report_lines
 from compiler_worker.settings import CompilerSettings, settings_from_environment
 from services.cli.settings import CliSettings
-from services.contracts.build_key import BuildKey
 from services.contracts.document import canonical_json
 from services.contracts.errors import InvalidRequestError
 from services.contracts.hardware import Generation
@@ -24,15 +23,9 @@ from services.contracts.manifest import (
     PublishedEngine,
     Timing,
 )
+from tests.documents import small_key
 
-KEY = BuildKey(
-    master_digest="a" * 64,
-    kind=EngineKind.OPENVINO,
-    precision=Precision.BF16,
-    buckets=(),
-    generation="cpu-x86_64-amx",
-    toolchain={},
-)
+KEY = small_key(precision=Precision.BF16, generation="cpu-x86_64-amx")
 
 
 class TestArguments:

@@ -21,15 +21,9 @@ from services.contracts.object_store import open_store
 from services.contracts.registry import Registry
 from services.telemetry.catalog import COMPILER_METRICS
 from services.telemetry.prometheus_recorder import PrometheusRecorder
+from tests.documents import small_key
 
-KEY = BuildKey(
-    master_digest="a" * 64,
-    kind=EngineKind.TENSORRT,
-    precision=Precision.FP16,
-    buckets=(),
-    generation="cuda-sm89",
-    toolchain={},
-)
+KEY = small_key(kind=EngineKind.TENSORRT, precision=Precision.FP16, generation="cuda-sm89")
 DEVICE = DeviceFacts(generation="cpu-x86_64-v3", name="cpu", memory_gib=1)
 LABELS = {"generation": "cuda-sm89", "kind": "tensorrt", "precision": "fp16"}
 PASSED = Proof(outcome=ProofOutcome.PASSED, duration_s=4.0, created_at="")

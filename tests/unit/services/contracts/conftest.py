@@ -1,6 +1,7 @@
 """Small documents for the tests of the contracts; every field that matters can be changed."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,9 @@ from services.contracts.manifest import (
     PublishedEngine,
     Timing,
 )
+from services.contracts.object_store import ObstoreArtifactStore, open_store
 from services.contracts.recipe import Bucket, DimRange
+from services.contracts.registry import Registry
 from services.contracts.tensors import TensorSpec
 
 
@@ -77,6 +80,18 @@ def manifest(**changes: Any) -> EngineManifest:
         "created_at": "2026-01-01T00:00:00+00:00",
     }
     return EngineManifest(**fields | changes)
+
+
+@pytest.fixture
+def store() -> ObstoreArtifactStore:
+    """An empty store of its own."""
+    return open_store("memory:")
+
+
+@pytest.fixture
+def registry(store: ObstoreArtifactStore, tmp_path: Path) -> Registry:
+    """A client of that store."""
+    return Registry(store, tmp_path / "cache")
 
 
 @pytest.fixture

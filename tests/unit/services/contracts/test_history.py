@@ -1,7 +1,6 @@
 """Build records and proofs, each told once."""
 
 import logging
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,19 +15,9 @@ from services.contracts.manifest import (
     Proof,
     ProofOutcome,
 )
-from services.contracts.object_store import ObstoreArtifactStore, open_store
+from services.contracts.object_store import ObstoreArtifactStore
 from services.contracts.records import numbered_key
 from services.contracts.registry import Registry
-
-
-@pytest.fixture
-def store() -> ObstoreArtifactStore:
-    return open_store("memory:")
-
-
-@pytest.fixture
-def registry(store: ObstoreArtifactStore, tmp_path: Path) -> Registry:
-    return Registry(store, tmp_path / "cache")
 
 
 @pytest.fixture

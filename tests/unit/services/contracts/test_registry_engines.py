@@ -55,11 +55,6 @@ def store() -> LoggingStore:
 
 
 @pytest.fixture
-def registry(store: LoggingStore, tmp_path: Path) -> Registry:
-    return Registry(store, tmp_path / "cache")
-
-
-@pytest.fixture
 def engine_file(tmp_path: Path) -> Path:
     (tmp_path / "plan").write_bytes(b"engine bytes")
     return tmp_path / "plan"

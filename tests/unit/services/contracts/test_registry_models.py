@@ -1,7 +1,7 @@
 """Masters and model versions: numbering, repeats, races, what is not found."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from services.contracts.errors import (
     StoreError,
 )
 from services.contracts.manifest import MasterRecord, ModelVersion
-from services.contracts.object_store import ObstoreArtifactStore, open_store
+from services.contracts.object_store import ObstoreArtifactStore
 from services.contracts.recipe import Recipe
 from services.contracts.registry import Registry
 from services.contracts.tensors import TensorSpec
@@ -31,16 +31,6 @@ class FakeOpened:
     outputs: tuple[TensorSpec, ...] = field(default=())
     opset: int = 23
     num_parameters: int = 7
-
-
-@pytest.fixture
-def store() -> ObstoreArtifactStore:
-    return open_store("memory:")
-
-
-@pytest.fixture
-def registry(store: ObstoreArtifactStore, tmp_path: Path) -> Registry:
-    return Registry(store, tmp_path / "cache")
 
 
 @pytest.fixture
@@ -142,32 +132,38 @@ def test_the_tenth_version_comes_after_the_ninth(registry: Registry, master: Mas
     assert [version.version for version in registry.versions("mini")] == list(range(1, 12))
 
 
-def test_concurrent_publishers_get_numbers_of_their_own(
-    store: ObstoreArtifactStore, tmp_path: Path, master: MasterRecord
-) -> None:
-    start = threading.Barrier(8)
+NUM_AT_ONCE = 8
 
-    def publish(number: int) -> int:
+
+@pytest.fixture
+def at_once(store: ObstoreArtifactStore, tmp_path: Path) -> Callable[..., list[int]]:
+    """Publishes from several clients at once; returns the versions they got."""
+    start = threading.Barrier(NUM_AT_ONCE)
+
+    def publish(master: MasterRecord, number: int, source: str) -> int:
         registry = Registry(store, tmp_path / f"cache{number}")
         start.wait(timeout=60)
-        return add(registry, master, f"f{number}").version
+        return add(registry, master, source).version
 
-    with ThreadPoolExecutor(8) as pool:
-        assert sorted(pool.map(publish, range(8))) == list(range(1, 9))
+    def publish_all(master: MasterRecord, sources: Sequence[str]) -> list[int]:
+        with ThreadPoolExecutor(NUM_AT_ONCE) as pool:
+            jobs = [pool.submit(publish, master, *numbered) for numbered in enumerate(sources)]
+            return sorted(job.result() for job in jobs)
+
+    return publish_all
+
+
+def test_concurrent_publishers_get_numbers_of_their_own(
+    at_once: Callable[..., list[int]], master: MasterRecord
+) -> None:
+    sources = [f"f{number}" for number in range(NUM_AT_ONCE)]
+    assert at_once(master, sources) == list(range(1, NUM_AT_ONCE + 1))
 
 
 def test_concurrent_publishers_of_one_source_make_one_version(
-    store: ObstoreArtifactStore, tmp_path: Path, master: MasterRecord
+    at_once: Callable[..., list[int]], master: MasterRecord
 ) -> None:
-    start = threading.Barrier(8)
-
-    def publish(number: int) -> ModelVersion:
-        registry = Registry(store, tmp_path / f"cache{number}")
-        start.wait(timeout=60)
-        return add(registry, master)
-
-    with ThreadPoolExecutor(8) as pool:
-        assert {version.version for version in pool.map(publish, range(8))} == {1}
+    assert set(at_once(master, ["f"] * NUM_AT_ONCE)) == {1}
 
 
 class LostAnswerStore(ObstoreArtifactStore):

@@ -6,7 +6,7 @@ import pytest
 
 from services.contracts.errors import NotFoundError
 from services.contracts.manifest import MasterRecord, ModelVersion
-from services.contracts.object_store import ObstoreArtifactStore, open_store
+from services.contracts.object_store import ObstoreArtifactStore
 from services.contracts.recipe import Recipe
 from services.contracts.registry import Registry
 
@@ -14,17 +14,11 @@ MASTER = MasterRecord(digest="d" * 64, files={}, inputs=(), outputs=(), opset=20
 
 
 @pytest.fixture
-def store() -> ObstoreArtifactStore:
-    return open_store("memory:")
-
-
-@pytest.fixture
-def registry(store: ObstoreArtifactStore, tmp_path: Path) -> Registry:
-    made = Registry(store, tmp_path)
+def registry(registry: Registry) -> Registry:
     for source in ("1", "2", "3"):
-        add(made, source)
-    add(made, "1", name="other")
-    return made
+        add(registry, source)
+    add(registry, "1", name="other")
+    return registry
 
 
 def add(registry: Registry, source: str, name: str = "mini") -> ModelVersion:

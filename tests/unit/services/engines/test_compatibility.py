@@ -4,14 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from services.contracts.build_key import BuildKey
 from services.contracts.errors import EngineIncompatibleError
 from services.contracts.hardware import DeviceFacts
-from services.contracts.kinds import EngineKind, Precision
-from services.contracts.manifest import EngineManifest
+from services.contracts.kinds import EngineKind
 from services.engines.base import LoadSpec
 from services.engines.compatibility import refuse_incompatible
 from tests.conformance.tiny_model import master_record
+from tests.documents import small_key, small_manifest
 
 TORCH = {"torch": "2.13.0+cpu"}
 
@@ -25,23 +24,13 @@ def spec_for(
     kind: EngineKind = EngineKind.INDUCTOR,
 ) -> LoadSpec:
     master = master_record()
-    key = BuildKey(
+    key = small_key(
         master_digest=master.digest,
         kind=kind,
-        precision=Precision.FP32,
-        buckets=(),
         generation=built_for,
         toolchain=TORCH if wanted is None else wanted,
     )
-    manifest = EngineManifest(
-        key=key,
-        files={},
-        inputs=master.inputs,
-        outputs=master.outputs,
-        needs_master=True,
-        build_duration_s=1.0,
-        created_at="2026-01-01T00:00:00Z",
-    )
+    manifest = small_manifest(key, inputs=master.inputs, outputs=master.outputs, needs_master=True)
     facts = DeviceFacts(
         generation=device,
         name="a device",
