@@ -90,7 +90,7 @@ def _check_node(node: onnx.NodeProto, opsets: dict[str, int]) -> None:
         )
     try:
         schema = defs.get_schema(node.op_type, opset, domain)
-    except defs.SchemaError as error:
+    except (defs.SchemaError, TypeError) as error:  # TypeError: an opset beyond 32 bits
         raise UnsupportedGraphError(
             "unknown op; correct its name or the opset that the model imports",
             op_type=op_type,

@@ -1,11 +1,10 @@
 """The canonical digest of a graph: equal for equal computations, however they are stored.
 
-In the digest: opset, names, types and dimension pattern of inputs and outputs, every node
-in order with its attributes, and the bytes of every weight. Not in it: names of nodes and
-inner values, documentation, metadata, the file layout, and the *names* of dynamic
-dimensions. Those are renamed in order of appearance, so that which dimensions are equal
-counts and what they are called does not. Dimension names matter to recipes, so a master
-is identified by its digest, while recipes are checked against the record they came with.
+In the digest: opset, names, types and dimensions of inputs and outputs, every node in order
+with its attributes, and the bytes of every weight. Not in it: names of nodes and inner
+values, documentation, metadata and the file layout. What a dynamic dimension of an input or
+output is called counts: recipes and the buckets of engines speak of it by that name. Dimensions
+that only branches and loop bodies have are renamed in order of appearance.
 """
 
 import hashlib
@@ -25,7 +24,7 @@ class _Digest:
 
     Attributes:
         refs: name of each value, by place of its definition instead of the exporter's name.
-        dims: canonical name by name of each dynamic dimension.
+        dims: name by which each named dimension counts.
     """
 
     def __init__(self) -> None:
@@ -35,8 +34,10 @@ class _Digest:
         self.num_nodes = 0
 
     def of(self, model: ir.Model) -> str:
+        interface = (*model.graph.inputs, *model.graph.outputs)
         self._add("opsets", sorted((d, v) for d, v in model.opset_imports.items()))
-        self._add("interface", [v.name for v in (*model.graph.inputs, *model.graph.outputs)])
+        self._add("interface", [value.name for value in interface])
+        self.dims = {name: name for value in interface for name in _dim_names(value)}
         self._graph(model.graph)
         return self.sha.hexdigest()
 
@@ -88,6 +89,10 @@ class _Digest:
     def _add(self, *parts: Any) -> None:
         # repr quotes strings, so no two different parts can run together.
         self.sha.update(repr(parts).encode() + b"\n")
+
+
+def _dim_names(value: ir.Value) -> list[str]:
+    return [dim.value for dim in value.shape or () if not isinstance(dim, int) and dim.value]
 
 
 def _tensor(tensor: ir.TensorProtocol | None) -> str:
