@@ -3,6 +3,7 @@
 build MODEL         build, prove and publish the engines of a model version
 plan MODEL          say what there is to build for machines like this one, and keep it
 prove DIGEST        prove a published engine on this machine's device
+sign [DIGEST]       sign a published engine, or all, with the key in SMELT_SIGNING_KEY
 export-graph MODEL  write the graph that a replica without an engine compiles itself
 build-one, prove-one  the throw-away children of the two above
 """
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from compiler_worker.arguments import Arguments, parse_arguments
 from compiler_worker.settings import CompilerSettings, settings_from_environment
-from services.contracts.errors import SmeltError
+from services.contracts.errors import InvalidRequestError, SmeltError
 from services.contracts.lifetime import end_with_parent
 
 logger = logging.getLogger("compiler_worker")
@@ -37,6 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return _plan(arguments, settings)
             case "prove":
                 return _prove(arguments, settings)
+            case "sign":
+                return _sign(arguments, settings)
             case _:
                 return _export_graph(arguments, settings)
     except SmeltError as error:
@@ -89,6 +92,22 @@ def _prove(arguments: Arguments, settings: CompilerSettings) -> int:
         engine = prove_published(arguments.target, workshop)
     _show(arguments, engine_document(engine), [engine_line(engine)])
     return 0 if engine.proof.outcome is ProofOutcome.PASSED else EXIT_ERROR
+
+
+def _sign(arguments: Arguments, settings: CompilerSettings) -> int:
+    from compiler_worker.station import opened_registry, opened_signer
+
+    registry, signer = opened_registry(settings), opened_signer(settings)
+    if signer is None:
+        raise InvalidRequestError("nothing to sign with: set SMELT_SIGNING_KEY to a PEM file")
+    known = [registry.engine(arguments.target)] if arguments.target else registry.engines()
+    for engine in known:
+        master = registry.master(engine.manifest.key.master_digest)
+        registry.sign(engine.manifest, engine.proof, master, signer)
+    signed = [engine.digest for engine in known]
+    lines = [f"signed {digest[:12]} with key {signer.keyid[:12]}" for digest in signed]
+    _show(arguments, {"keyid": signer.keyid, "signed": signed}, lines or ["no engines to sign"])
+    return 0
 
 
 def _export_graph(arguments: Arguments, settings: CompilerSettings) -> int:

@@ -85,6 +85,8 @@ def _parser() -> argparse.ArgumentParser:
     build.add_argument("--untried", action="store_true", help="leave out what failed before")
     prove = commands.add_parser("prove", help="prove a published engine on this machine")
     prove.add_argument("target", metavar="DIGEST")
+    sign = commands.add_parser("sign", help="sign published engines with SMELT_SIGNING_KEY")
+    sign.add_argument("target", metavar="DIGEST", nargs="?", default="", help="else all engines")
     for command in (build, prove):
         command.add_argument("--metrics-port", type=int, metavar="PORT")
         command.add_argument("--num-threads", metavar="N")
@@ -98,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--device-generation", metavar="G")
     for command in (build, plan):
         command.add_argument("--parent-pid", type=int, default=0, metavar="PID")
-    for command in (build, plan, prove, export):
+    for command in (build, plan, prove, sign, export):
         command.add_argument("--store-url", metavar="URL")
         command.add_argument("--cache-dir", metavar="DIR")
         command.add_argument("--json", action="store_true")

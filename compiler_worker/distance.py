@@ -97,6 +97,10 @@ def compare(
     if fault := _non_finite_fault(found_64, wanted_64, keep):
         return Comparison(distance=INFINITELY_FAR, fault=fault)
     usable = keep & np.isfinite(wanted_64)
+    if wanted.size and not usable.any():
+        # The engine agrees on NaN or Inf everywhere: that proves no number of it.
+        fault = "the reference itself is NaN or Inf everywhere; look at the master's weights"
+        return Comparison(distance=INFINITELY_FAR, fault=fault)
     distance = _distance(
         np.where(usable, found_64, 0.0), np.where(usable, wanted_64, 0.0), has_batch_axis
     )

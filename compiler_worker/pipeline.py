@@ -1,7 +1,7 @@
 """The build, one line per step: read `_run_steps` from top to bottom.
 
 open master → plan keys, keep the plan → for each key, in throw-away processes: build, prove,
-benchmark → publish → record. Announcing is the caller's. A published key is up to date: keys
+benchmark → sign → publish → record. Announcing is the caller's. A published key is up to date: keys
 name everything that changes an engine, so building it again could give no other one.
 """
 
@@ -108,6 +108,7 @@ def _run_steps(
     if proof.outcome is ProofOutcome.FAILED:
         return attempt.record(BuildOutcome.PROOF_FAILED, reason=proof.reason, proof=proof)
     with attempt.stage(Stage.PUBLISH):
+        workshop.sign(manifest, proof, version.master)
         is_ours = _publish(manifest, engine_dir, proof, workshop)
     is_proven = proof.outcome is ProofOutcome.PASSED
     return attempt.record(

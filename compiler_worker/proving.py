@@ -74,16 +74,18 @@ def prove_published(
             f"engine {engine.digest[:12]} was built for {key.generation}, this machine has "
             f"{main_device(workshop.devices).generation}: prove it on a {key.generation} device"
         )
+    proven_for = version or _version_of(key, workshop)
     job = ProofJob(
         manifest=engine.manifest,
         engine_dir=workshop.registry.materialise_engine(engine),
-        version=version or _version_of(key, workshop),
+        version=proven_for,
         device=device,
     )
     with workshop.work_folder(key) as folder:
         outcome = prove_in_child(job, workshop, folder, lambda e: workshop.on_progress(key, e))
     proof = _proof_of(outcome, device)
     count_proof(workshop, key, proof)
+    workshop.sign(engine.manifest, proof, proven_for.master)
     return workshop.registry.add_proof(engine.digest, proof)
 
 

@@ -23,6 +23,7 @@ class CompilerSettings(BaseSettings):
         num_threads: threads of CPU engines and of eager; 0 leaves it to each library.
         benchmark_s: seconds for which each side is timed at each shape.
         benchmark_iterations: calls of each side that are timed at least.
+        signing_key: PEM file with the private key that signs engines and proofs; None signs none.
         log_level: least level that is logged.
         device_generation: the generation that this machine says it is (simulation in tests and
             on nodes that are labelled so); "" detects.
@@ -39,6 +40,7 @@ class CompilerSettings(BaseSettings):
     num_threads: int = Field(default=0, ge=0)
     benchmark_s: float = Field(default=0.5, ge=0)
     benchmark_iterations: int = Field(default=10, ge=1)
+    signing_key: Path | None = None
     log_level: str = Field(default="INFO", pattern="(?i)^(debug|info|warning|error)$")
     device_generation: str = ""
 

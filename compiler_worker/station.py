@@ -12,6 +12,7 @@ from compiler_worker.workshop import Workshop, ignore_progress
 from services.contracts.build_key import BuildKey
 from services.contracts.object_store import open_store
 from services.contracts.registry import Registry
+from services.contracts.signing import Signer
 from services.telemetry.catalog import COMPILER_METRICS
 from services.telemetry.logs import configure_logging
 
@@ -19,6 +20,11 @@ from services.telemetry.logs import configure_logging
 def opened_registry(settings: CompilerSettings) -> Registry:
     """The registry on the settings' store; raises UnsafeStoreError when the store lies."""
     return Registry(open_store(settings.store_url), settings.cache_dir)
+
+
+def opened_signer(settings: CompilerSettings) -> Signer | None:
+    """The signer of the settings' key; raises InvalidRequestError when the file is no key."""
+    return Signer(settings.signing_key) if settings.signing_key else None
 
 
 @contextmanager
@@ -32,6 +38,7 @@ def opened_workshop(
         registry=opened_registry(settings),
         settings=settings,
         devices=local_devices(settings.device_generation),
+        signer=opened_signer(settings),
         on_progress=progress,
     )
     if metrics_port is None:

@@ -12,7 +12,9 @@ from compiler_worker.requests import ChildEvent
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.work_folder import work_folder
 from services.contracts.build_key import BuildKey
+from services.contracts.manifest import EngineManifest, MasterRecord, Proof
 from services.contracts.registry import Registry
+from services.contracts.signing import Signer
 from services.telemetry.recorder import NullRecorder, Recorder
 
 OnProgress = Callable[[BuildKey, ChildEvent], None]
@@ -30,6 +32,7 @@ class Workshop:
     """Registry, settings and devices of a worker, and who hears of its progress.
 
     Attributes:
+        signer: signs engines and proofs before they are published; None leaves them unsigned.
         recorder: records COMPILER_METRICS.
         on_progress: called for each event and log line of a child, in the building thread.
     """
@@ -37,6 +40,7 @@ class Workshop:
     registry: Registry
     settings: CompilerSettings
     devices: Devices = field(default_factory=local_devices)
+    signer: Signer | None = None
     recorder: Recorder = field(default_factory=NullRecorder)
     on_progress: OnProgress = ignore_progress
 
@@ -49,6 +53,11 @@ class Workshop:
     def proof_limits(self) -> ChildLimits:
         """What a proof with its benchmark may take."""
         return self._limits(self.settings.proof_time_limit_s, "SMELT_PROOF_TIME_LIMIT_S")
+
+    def sign(self, manifest: EngineManifest, proof: Proof, master: MasterRecord) -> None:
+        """Keep a signature of an engine with a proof, if this worker has a key."""
+        if self.signer is not None:
+            self.registry.sign(manifest, proof, master, self.signer)
 
     def work_folder(self, key: BuildKey) -> AbstractContextManager[Path]:
         """A folder for one attempt, removed afterwards; its path is absolute.

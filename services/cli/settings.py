@@ -14,6 +14,7 @@ class CliSettings(BaseSettings):
         home: folder of the local store, caches, logs and the running fleet's file.
         store_url: artifact store; "" becomes the folder `store` in home.
         start_timeout_s: longest wait for controller or gateway to say that it is ready.
+        trust_root: public keys whose signatures count, as the replicas have it (`smelt why`).
         scrape_interval_s: how often the Prometheus of `smelt up --observe` asks for figures.
         ready_fd: inherited pipe that `smelt up --detach` waits on; -1 for none.
     """
@@ -23,6 +24,7 @@ class CliSettings(BaseSettings):
     home: Path = Path("~/.smelt")
     store_url: str = ""
     start_timeout_s: float = 120.0
+    trust_root: Path | None = None
     scrape_interval_s: float = Field(default=5.0, ge=0.1)
     ready_fd: int = -1
 

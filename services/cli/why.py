@@ -16,6 +16,7 @@ from services.contracts.manifest import ModelVersion, PublishedEngine
 from services.contracts.node_class import NodeClass
 from services.contracts.registry import Registry
 from services.contracts.selection import Selection, mean_speedup, select
+from services.contracts.signing import TrustRoot
 from services.controller.build_view import FleetView, plan_for_pool
 from services.controller.key_status import KeyStatus, RetryPolicy, Standing
 from services.controller.seams import NodePool
@@ -63,7 +64,10 @@ def run_why(settings: CliSettings, name: str, generation: str, *, as_json: bool)
             f"plans for {', '.join(known) or 'no generation'}. A controller makes one when such a "
             f"node appears; by hand: python -m compiler_worker plan {name} --generation {wanted}"
         )
-    cases = [_case(registry, version, g, plans, replicas) for g in known if wanted in ("", g)]
+    trust = TrustRoot(settings.trust_root) if settings.trust_root else None
+    cases = [
+        _case(registry, version, g, plans, replicas, trust) for g in known if wanted in ("", g)
+    ]
     if as_json:
         print_json({"model": name, "version": version.version, "generations": [
             _document(case) for case in cases
@@ -97,6 +101,7 @@ def _case(
     generation: str,
     plans: Sequence[BuildPlan],
     replicas: Sequence[fleet.ReplicaReport] | None,
+    trust: TrustRoot | None,
 ) -> _Case:
     here = None if replicas is None else [r for r in replicas if _where(r) == generation]
     made_there = [p for p in plans if p.node_class.generation == generation]
@@ -109,7 +114,14 @@ def _case(
         facts=facts,
         plan=plan,
         statuses=_statuses(registry, version, plan, engines) if plan else (),
-        selection=select(engines, facts, version=version) if facts else None,
+        selection=select(
+            engines,
+            facts,
+            version=version,
+            untrusted=registry.untrusted(engines, version.master, trust),
+        )
+        if facts
+        else None,
         replicas=here,
     )
 

@@ -1,4 +1,4 @@
-"""The registry: models, engines, proofs, build plans and records, and events in one store.
+"""The registry: models, engines, proofs, signatures, build plans and records, and events.
 
 All that other parts do with the store. Whatever is listed here is whole: a document is
 created only after everything that it names, and never changes afterwards.
@@ -12,10 +12,11 @@ from services.contracts.registry_builds import BuildRegistry
 from services.contracts.registry_engines import EngineRegistry
 from services.contracts.registry_events import EventRegistry
 from services.contracts.registry_models import ModelRegistry
+from services.contracts.registry_trust import TrustRegistry
 from services.contracts.store import ArtifactStore
 
 
-class Registry(ModelRegistry, EngineRegistry, BuildRegistry, EventRegistry):
+class Registry(ModelRegistry, EngineRegistry, TrustRegistry, BuildRegistry, EventRegistry):
     """Everything published, and its files on this disk; safe to share between threads."""
 
     def __init__(self, store: ArtifactStore, cache_dir: Path) -> None:

@@ -132,6 +132,10 @@ class ModelRegistry(RecordKeeper):
         _check_model_name(name)
         return [self._version(name, number) for number in self._numbers(name)[0]]
 
+    def master(self, digest: str) -> MasterRecord:
+        """One master by its digest; raises NotFoundError."""
+        return self._records.read(f"masters/{digest}.json", MasterRecord)
+
     def model_version(self, name: str, version: int | None = None) -> ModelVersion:
         """One version of a model, the latest when none is given.
 

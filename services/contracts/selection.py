@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from statistics import geometric_mean
+from types import MappingProxyType
 
 from services.contracts.errors import InvalidRequestError
 from services.contracts.hardware import DeviceFacts, Generation
@@ -26,6 +27,7 @@ class FallbackReason(StrEnum):
     OTHER_RECIPE = "other_recipe"
     TOOLCHAIN_MISMATCH = "toolchain_mismatch"
     NOT_PROVEN = "not_proven"
+    NOT_TRUSTED = "not_trusted"
     LOAD_FAILED = "load_failed"
 
 
@@ -62,6 +64,7 @@ _PROGRESS = (
     FallbackReason.OTHER_RECIPE,
     FallbackReason.TOOLCHAIN_MISMATCH,
     FallbackReason.NOT_PROVEN,
+    FallbackReason.NOT_TRUSTED,
     FallbackReason.LOAD_FAILED,
 )
 
@@ -72,6 +75,7 @@ def select(
     *,
     version: ModelVersion | None = None,
     failed_digests: frozenset[str] = frozenset(),
+    untrusted: Mapping[str, str] = MappingProxyType({}),
 ) -> Selection:
     """Choose the fastest proven engine that this device can load.
 
@@ -81,11 +85,12 @@ def select(
         version: whose recipe the engine must have been built and proven for; None asks for
             none.
         failed_digests: engines that failed to load on this device before.
+        untrusted: why engines lack a trusted signature, by digest (`Registry.untrusted`).
     """
     fitting: list[PublishedEngine] = []
     rejections: list[Rejection] = []
     for engine in engines:
-        rejection = _reject(engine, device, version, failed_digests)
+        rejection = _reject(engine, device, version, failed_digests, untrusted)
         if rejection is None:
             fitting.append(engine)
         else:
@@ -146,12 +151,14 @@ def _reject(
     device: DeviceFacts,
     version: ModelVersion | None,
     failed_digests: frozenset[str],
+    untrusted: Mapping[str, str],
 ) -> Rejection | None:
     checks = (
         (FallbackReason.NO_ENGINE_FOR_GENERATION, _generation_fault(engine, device)),
         (FallbackReason.OTHER_RECIPE, recipe_fault(engine, version) if version else ""),
         (FallbackReason.TOOLCHAIN_MISMATCH, _toolchain_fault(engine, device)),
         (FallbackReason.NOT_PROVEN, _proof_fault(engine, device)),
+        (FallbackReason.NOT_TRUSTED, untrusted.get(engine.digest, "")),
         (
             FallbackReason.LOAD_FAILED,
             "failed to load on this device" if engine.digest in failed_digests else "",

@@ -84,6 +84,13 @@ def test_an_odd_value_is_right_where_the_reference_has_the_same(odd: float) -> N
     assert "NaN or Inf" in compare(WANTED, wanted, TIGHT).fault
 
 
+def test_a_reference_without_any_number_proves_nothing() -> None:
+    nothing = np.full_like(WANTED, np.nan)
+    result = compare(nothing.copy(), nothing, LOOSE)
+    assert "look at the master's weights" in result.fault
+    assert result.distance == INFINITELY_FAR
+
+
 def test_another_shape_is_a_fault() -> None:
     result = compare(WANTED[:, :5], WANTED, LOOSE)
     assert result.fault == "shape [4, 5, 8] found, [4, 6, 8] wanted"
