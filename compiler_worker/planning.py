@@ -7,6 +7,7 @@ the recipe, whatever this run was asked to build.
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from enum import StrEnum
 from typing import Any
 
 from compiler_worker.builders.base import Builder
@@ -16,7 +17,7 @@ from compiler_worker.plan import BuildTable, SkippedBuild, Wanted, plan_builds
 from compiler_worker.workshop import Workshop
 from services.contracts.build_key import BuildKey
 from services.contracts.build_plan import BuildPlan, PlannedKey, SkippedKey, timestamp, utc_now
-from services.contracts.errors import NotFoundError
+from services.contracts.errors import InvalidRequestError, NotFoundError
 from services.contracts.hardware import Generation
 from services.contracts.kinds import EngineKind
 from services.contracts.manifest import BuildOutcome, ModelVersion
@@ -33,7 +34,9 @@ def keep_plans(version: ModelVersion, wanted: Wanted, workshop: Workshop) -> lis
 
     Raises:
         InvalidRecipeError: the recipe does not speak of this model.
+        InvalidRequestError: kinds or precisions are wanted that the recipe leaves out.
     """
+    _check_wanted(version, wanted)
     devices = workshop.devices
     generations = wanted.generations or (main_device(devices).parsed_generation,)
     plans = [
@@ -127,6 +130,28 @@ def plan_lines(plan: BuildPlan) -> list[str]:
         *(f"{what} {p.key.kind:<12} {p.key.precision} {p.digest[:12]}" for p in plan.planned),
         *(f"{what} {s.kind:<12} {s.precision} skipped: {s.reason}" for s in plan.skipped),
     ]
+
+
+def _check_wanted(version: ModelVersion, wanted: Wanted) -> None:
+    """Refuse what the recipe leaves out."""
+    # Replicas take any engine that is proven: they would serve with what the model's owner did
+    # not choose.
+    recipe = version.recipe
+    _check_choice("kind", wanted.kinds, recipe.kinds, version)
+    _check_choice("precision", wanted.precisions, recipe.precisions, version)
+
+
+def _check_choice(
+    option: str, wanted: Sequence[StrEnum], allowed: Sequence[StrEnum], version: ModelVersion
+) -> None:
+    left_out = [each for each in wanted if each not in allowed]
+    if left_out:
+        raise InvalidRequestError(
+            f"--{option} {left_out[0]}: the recipe of {version.name} version {version.version} "
+            f"has {option}s: [{', '.join(allowed)}]; to add one: smelt models add {version.name} "
+            f"{version.source or 'SOURCE'} --recipe FILE, where FILE is its "
+            f"recipe with {option}s: [{', '.join([*allowed, *left_out])}]"
+        )
 
 
 def _only(table: BuildTable, keys: Sequence[str]) -> BuildTable:

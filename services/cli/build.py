@@ -39,7 +39,7 @@ def run_build(
 
     Raises:
         NotFoundError: no such model.
-        InvalidRequestError: an unknown generation or kind.
+        InvalidRequestError: an unknown generation or kind, or a kind that the recipe leaves out.
     """
     registry = open_registry_to_publish(settings, must_exist=True)
     version = registry.model_version(name)

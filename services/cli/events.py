@@ -2,18 +2,18 @@
 
 import json
 import sys
-import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from services.cli.output import console, print_json
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
+from services.cli.stop_signals import stop_signals
 from services.contracts.events import Event, EventPosition
 from services.contracts.registry import Registry
 
-# The trail lies in a store, which tells nobody of what is new.
+# An object store tells nobody of what is new, and the trail is there whether or not a controller
+# runs or can be reached from here: so the store is asked.
 _FOLLOW_PERIOD_S = 0.5
 _SHORT = 12
 
@@ -21,7 +21,7 @@ _SHORT = 12
 def run_events(
     settings: CliSettings, model: str, *, limit: int, is_followed: bool, as_json: bool
 ) -> None:
-    """Print the newest events, and with `is_followed` those that come, until Ctrl-C.
+    """Print the newest events, and with `is_followed` those that come, until Ctrl-C or SIGTERM.
 
     Raises:
         NotFoundError: no such model.
@@ -35,10 +35,12 @@ def run_events(
     if not is_followed:
         _print_all((event for _, event in shown), as_json=as_json)
         return
-    for _, event in shown:
-        _print_one(event, as_json=as_json)
-    with suppress(KeyboardInterrupt):
-        _follow(registry, shown[-1][0] if shown else end, model, as_json=as_json)
+    # Neither signal cuts an event in two.
+    with stop_signals() as is_stopped:
+        for _, event in shown:
+            _print_one(event, as_json=as_json)
+        position = shown[-1][0] if shown else end
+        _follow(registry, position, model, is_stopped, as_json=as_json)
 
 
 def event_line(event: Event) -> str:
@@ -58,13 +60,19 @@ def event_line(event: Event) -> str:
     return f"{event.at[:19]}Z {event.kind:<20} {subject}{by}: {event.why or '-'}{after}"
 
 
-def _follow(registry: Registry, position: EventPosition, model: str, *, as_json: bool) -> None:
-    while True:
+def _follow(
+    registry: Registry,
+    position: EventPosition,
+    model: str,
+    is_stopped: Callable[[float], bool],
+    *,
+    as_json: bool,
+) -> None:
+    while not is_stopped(_FOLLOW_PERIOD_S):
         for reached, event in registry.events_after(position):
             position = reached
             if not model or event.model in ("", model):
                 _print_one(event, as_json=as_json)
-        time.sleep(_FOLLOW_PERIOD_S)
 
 
 def _print_all(events: Iterable[Event], *, as_json: bool) -> None:

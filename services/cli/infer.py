@@ -28,10 +28,10 @@ from services.contracts.tensors import (
     bytes_from_array,
 )
 from services.pb import open_inference_v2_pb2 as pb
-from services.pb import open_inference_v2_pb2_grpc as pb_grpc
 
 MAX_MESSAGE_BYTES = 2**31 - 1
 ANSWER_TIMEOUT_S = 300.0
+_SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 _NOT_FOUND = grpc.StatusCode.NOT_FOUND
 _ERROR_BY_STATUS: Mapping[grpc.StatusCode, type[SmeltError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: InvalidRequestError,
@@ -67,9 +67,7 @@ def run_infer(
     target = running.grpc_address if running else address
     with grpc.insecure_channel(target, options=_CHANNEL_OPTIONS) as channel:
         try:
-            response = pb_grpc.GRPCInferenceServiceStub(channel).ModelInfer(
-                request, timeout=ANSWER_TIMEOUT_S
-            )
+            response = model_infer(channel)(request, timeout=ANSWER_TIMEOUT_S)
         except grpc.RpcError as error:
             hint = _known_models(running, name) if error.code() is _NOT_FOUND else ""
             raise _error_from_rpc(error, target, hint) from error
@@ -82,6 +80,17 @@ def run_infer(
         (n, DATATYPE_FROM_NUMPY[a.dtype], str(list(a.shape)), np.array2string(a, threshold=8))
         for n, a in outputs.items()
     ])  # fmt: skip
+
+
+def model_infer(
+    channel: grpc.Channel,
+) -> "grpc.UnaryUnaryMultiCallable[pb.ModelInferRequest, pb.ModelInferResponse]":
+    """The one RPC that is called here; the others need no generated stub either."""
+    return channel.unary_unary(
+        f"/{_SERVICE.full_name}/ModelInfer",
+        request_serializer=pb.ModelInferRequest.SerializeToString,
+        response_deserializer=pb.ModelInferResponse.FromString,
+    )
 
 
 def request_from_arrays(name: str, version: str, arrays: dict[str, Array]) -> pb.ModelInferRequest:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import select
 import subprocess
 import sys
 import time
@@ -17,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 _STOP_TIMEOUT_S = 10.0
 _ANSWER_TIMEOUT_S = 5.0
-# Neither Prometheus nor Grafana tells anybody that it serves: one has to ask.
+# Neither Prometheus nor Grafana tells anybody that it serves: one has to ask. Its end is an event.
 _POLL_S = 0.1
 
 
@@ -67,11 +68,10 @@ class LeashedProgram:
         """
         deadline_s = time.monotonic() + timeout_s
         while not (answer := look()):
-            if self._process.poll() is not None:
+            if self._ends_within(_POLL_S):
                 raise NotReadyError(f"{self._name} ended at once\n{self._tail()}")
             if time.monotonic() > deadline_s:
                 raise NotReadyError(f"{self._name}: not ready in {timeout_s:g} s\n{self._tail()}")
-            time.sleep(_POLL_S)
         return answer
 
     def stop(self) -> None:
@@ -83,6 +83,17 @@ class LeashedProgram:
             logger.warning("%s does not end; killed", self._name)
             self._process.kill()
             self._process.wait()
+
+    def _ends_within(self, timeout_s: float) -> bool:
+        """Wait for its end; an event, which Popen.wait with a timeout would only ask for."""
+        if self._process.poll() is not None:
+            return True
+        pid_fd = os.pidfd_open(self._process.pid)
+        try:
+            ended, _, _ = select.select([pid_fd], [], [], timeout_s)
+        finally:
+            os.close(pid_fd)
+        return bool(ended)
 
     def _tail(self, num_lines: int = 15) -> str:
         return "\n".join([f"last lines of {self.log_path}:", *self.log().splitlines()[-num_lines:]])

@@ -161,7 +161,8 @@ def build(
         list[str] | None, typer.Option(help="Only for this generation; may be repeated.")
     ] = None,
     kind: Annotated[
-        list[str] | None, typer.Option(help="Only this engine kind; may be repeated.")
+        list[str] | None,
+        typer.Option(help="Only this engine kind of the recipe's; may be repeated."),
     ] = None,
     store: Store = "",
     as_json: AsJson = False,

@@ -22,10 +22,8 @@ def run_status(settings: CliSettings, *, as_json: bool) -> None:
     if as_json:
         print_json(status_document(running, snapshot))
         return
-    console.print(
-        f"gRPC {running.grpc_address}   metrics {running.metrics_address}   "
-        f"store {running.store_url}"
-    )
+    for line in where_lines(running):
+        console.print(line, markup=False, soft_wrap=True)
     document = status_document(running, snapshot)
     print_table("Models", ("model", "version", "state", "replicas", "reason"), [
         (m["name"], str(m["version"]), m["state"], f"{m['num_ready']}/{m['num_wanted']}",
@@ -36,6 +34,18 @@ def run_status(settings: CliSettings, *, as_json: bool) -> None:
         (r["replica"], r["state"], r["generation"], _serves_with(r), r["fallback_reason"])
         for r in document["replicas"]
     ])  # fmt: skip
+
+
+def where_lines(running: RunningFleet) -> list[str]:
+    """Where the fleet listens, and where it can be looked at."""
+    addresses = f"gRPC {running.grpc_address}   metrics {running.metrics_address}"
+    lines = [f"{addresses}   store {running.store_url}"]
+    if running.prometheus_url:
+        boards = f"   Grafana {running.grafana_url}" if running.grafana_url else ""
+        lines.append(f"Prometheus {running.prometheus_url}{boards}")
+    if running.boards_hint:
+        lines.append(running.boards_hint)
+    return lines
 
 
 def status_document(running: RunningFleet, snapshot: fleet.FleetSnapshot) -> dict[str, Any]:

@@ -44,7 +44,10 @@ class FileCache:
         """One blob as a file; raises as `folder` does."""
         target = self._root / "files" / f"{ref.sha256}{suffix}"
         if not _is_intact(target, ref):
-            self._store.fetch_blob(ref, target)
+            with scratch_folder(target.parent, _STAGING, abandoned=f"{_STAGING}*") as staging:
+                # Not straight to its place: what a killed fetcher leaves there, nobody removes.
+                self._store.fetch_blob(ref, staging / target.name)
+                (staging / target.name).replace(target)
         return target
 
     def _fill(self, target: Path, files: dict[str, BlobRef]) -> None:

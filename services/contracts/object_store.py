@@ -188,7 +188,8 @@ def open_store(url: str, *, must_exist: bool = False) -> ObstoreArtifactStore:
         must_exist: refuse a folder that is not there instead of making it.
 
     Raises:
-        InvalidRequestError: the URL has another scheme, or lacks something.
+        InvalidRequestError: the URL has another scheme, lacks something, or is a folder of
+            another host.
         NotFoundError: the folder must exist and does not.
         StoreError: the folder cannot be made.
     """
@@ -197,7 +198,7 @@ def open_store(url: str, *, must_exist: bool = False) -> ObstoreArtifactStore:
         return ObstoreArtifactStore(MemoryStore(), "store memory:")
     is_like_url = not scheme and _SCHEME_LIKE.match(url) is not None
     if scheme in ("", "file") and not is_like_url:
-        folder = Path(unquote(urlsplit(url).path)) if scheme else Path(url)
+        folder = _folder_from_url(url) if scheme else Path(url)
         return _open_folder(folder, must_exist=must_exist)
     if scheme not in _CLOUD_SCHEMES:
         raise InvalidRequestError(
@@ -245,6 +246,22 @@ def verify_conditional_create(store: ArtifactStore) -> None:
             f"{'refused' if is_repeat_refused else 'accepted'}. Use a store that honours "
             "If-None-Match on PUT, or a local folder"
         )
+
+
+def _folder_from_url(url: str) -> Path:
+    """The folder of a file:// URL; raises InvalidRequestError for what names no folder here."""
+    parts = urlsplit(url)
+    if parts.netloc not in ("", "localhost") or not parts.path.strip("/"):
+        raise InvalidRequestError(
+            f"store '{url}': expected file:///FOLDER with the whole path, got host "
+            f"'{parts.netloc}' and path '{parts.path}'; a folder of this machine can also be "
+            "given without file://"
+        )
+    if parts.query or parts.fragment:
+        raise InvalidRequestError(
+            f"store '{url}': expected a path alone; in a folder's name say ? as %3F and # as %23"
+        )
+    return Path(unquote(parts.path))
 
 
 def _open_folder(path: Path, *, must_exist: bool) -> ObstoreArtifactStore:

@@ -175,11 +175,18 @@ class Recipe(Document):
 
     @classmethod
     def from_yaml(cls, text: str) -> Self:
-        """Read a recipe; raises InvalidRecipeError with key, value and expectation."""
+        """Read a recipe; raises InvalidRecipeError with key, value and expectation.
+
+        A text without a word in it is refused: more likely it was lost than meant.
+        """
         try:
             found = yaml.safe_load(text)
-            # An empty file asks for nothing, so everything is as by default.
-            return cls.model_validate({} if found is None else found)
+            if found is None:
+                raise InvalidRecipeError(
+                    "recipe: it is empty; leave it out to have everything as by default, or give "
+                    f"some of {', '.join(sorted(cls.model_fields))}"
+                )
+            return cls.model_validate(found)
         except yaml.YAMLError as error:
             raise InvalidRecipeError(f"recipe: {error}") from error
         except ValidationError as error:

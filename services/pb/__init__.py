@@ -1,1 +1,8 @@
-"""Generated from protos/; never edited by hand."""
+"""Generated from protos/ by .ci/generate; never edited by hand.
+
+`*_pb2.py` are messages. `fleet_v1_pb2_grpc.py` is what grpcio-tools makes of a service: a stub to
+call it, and a base class whose methods answer UNIMPLEMENTED, so that a server may know fewer RPCs
+than its proto. `controller/fleet_control.py` implements all of them. The inference service has no
+such class: `gateway/handlers.py` takes each RPC from the descriptor, answers those of its
+`_questions` and ModelInfer, and refuses the others with the list of what is offered.
+"""

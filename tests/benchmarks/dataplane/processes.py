@@ -42,7 +42,7 @@ def serve(address: str) -> None:
     from tests.benchmarks.dataplane.serve_noop import Noop
 
     ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level="warning")
-    add = "services.pb.open_inference_v2_pb2_grpc.add_GRPCInferenceServiceServicer_to_server"
+    add = "tests.benchmarks.dataplane.serve_noop.add_infer"
     port = int(address.rpartition(":")[2])
     # Serve opens an HTTP proxy beside it whatever one says; nothing calls that one.
     ray_serve.start(

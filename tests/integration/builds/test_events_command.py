@@ -1,9 +1,11 @@
-"""`smelt events --follow` as a person runs it: it shows what comes, until Ctrl-C."""
+"""`smelt events --follow` as a person runs it: it shows what comes, until Ctrl-C or SIGTERM."""
 
 import json
 import signal
 import subprocess
 import sys
+
+import pytest
 
 from services.contracts.build_plan import timestamp, utc_now
 from services.contracts.events import Event, EventKind
@@ -15,7 +17,10 @@ def event(mark: str) -> Event:
     return Event(at=timestamp(utc_now()), kind=EventKind.BUILD_STARTED, model="m", mark=mark)
 
 
-def test_what_comes_is_shown_until_ctrl_c(registry: Registry, place: Place) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_comes_is_shown_until_a_signal(
+    registry: Registry, place: Place, number: signal.Signals
+) -> None:
     registry.append_event(event("before"))
     command = [sys.executable, "-m", "services.cli.main", "events", "--follow", "--json"]
     with subprocess.Popen(
@@ -30,6 +35,6 @@ def test_what_comes_is_shown_until_ctrl_c(registry: Registry, place: Place) -> N
         for mark in ("first", "second"):
             registry.append_event(event(mark))
             assert json.loads(process.stdout.readline())["mark"] == mark
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         rest, errors = process.communicate(timeout=60)
     assert (process.returncode, rest, errors) == (0, "", "")

@@ -14,9 +14,9 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 )
 from tritonclient.utils import InferenceServerException
 
+from services.cli.infer import model_infer
 from services.contracts.tensors import Array, bytes_from_array
 from services.pb import open_inference_v2_pb2 as pb
-from services.pb import open_inference_v2_pb2_grpc as pb_grpc
 from tests.integration.fleet.load import concurrent
 from tests.integration.fleet.local_fleet import LocalFleet
 from tests.integration.fleet.onnx_files import FEATURES, OUTPUTS, TOLERANCE, answer_of
@@ -64,10 +64,10 @@ async def test_joined_requests_get_their_own_rows(served: "Served") -> None:
 
 
 @pytest.fixture
-def stub(fleet: LocalFleet) -> Iterator[pb_grpc.GRPCInferenceServiceStub]:
-    """The bare protocol, for what a client library would not send."""
+def bare_infer(fleet: LocalFleet) -> Iterator[Callable[..., pb.ModelInferResponse]]:
+    """The bare RPC, for what a client library would not send."""
     with grpc.insecure_channel(fleet.address) as channel:
-        yield pb_grpc.GRPCInferenceServiceStub(channel)
+        yield model_infer(channel)
 
 
 def request_of(
@@ -106,12 +106,12 @@ def no_tensor() -> Request:
     ids=["name", "datatype", "shape", "rank", "bytes", "missing", "both kinds"],
 )
 def test_a_wrong_input_is_told_what_was_expected_and_found(
-    stub: pb_grpc.GRPCInferenceServiceStub,
+    bare_infer: Callable[..., pb.ModelInferResponse],
     request_made: Callable[[], Request],
     words: tuple[str, ...],
 ) -> None:
     with pytest.raises(grpc.RpcError) as raised:
-        stub.ModelInfer(request_made(), timeout=30)
+        bare_infer(request_made(), timeout=30)
     assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     for word in words:
         assert word in raised.value.details()

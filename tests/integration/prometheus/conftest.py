@@ -23,9 +23,9 @@ QUICK = {
 IMPOSSIBLE = "tolerances: {fp32: {rel_l2: 1.0e-30, max_abs: 1.0e-30, cosine_distance: 1.0e-30}}\n"
 # TensorRT refuses FP32 there, and builds FP16, which nothing here can prove.
 OLD_GENERATION = "cuda-sm75"
-BOTH_PRECISIONS = "precisions: [fp32, fp16]\n"
 # What else this machine could build is not wanted: the figures below are known.
 ONE_KIND = "kinds: [onnxruntime]\n"
+ALSO_OLD = "kinds: [onnxruntime, tensorrt]\nprecisions: [fp32, fp16]\n"
 
 
 @dataclass(frozen=True)
@@ -75,21 +75,23 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 
 def _publish(fleet: LocalFleet, folder: Path) -> None:
     counted = write_scaled(folder / "counted.onnx", 2.0)
-    _add(fleet, "counted", counted, write_recipe(folder / "counted.yaml", 1, features=WIDTH), "")
+    usual = write_recipe(folder / "counted.yaml", 1, features=WIDTH)
+    _add(fleet, "counted", counted, usual, ONE_KIND)
     # A product that fp32 has to round.
     bare = write_scaled(folder / "bare.onnx", 1.1)
-    _add(fleet, "bare", bare, write_recipe(folder / "bare.yaml", 1, features=WIDTH), IMPOSSIBLE)
+    strict = write_recipe(folder / "bare.yaml", 1, features=WIDTH)
+    _add(fleet, "bare", bare, strict, ONE_KIND + IMPOSSIBLE)
     busy = write_linear(folder / "busy.onnx")
-    _add(fleet, "busy", busy, write_recipe(folder / "busy.yaml", 1), BOTH_PRECISIONS)
+    _add(fleet, "busy", busy, write_recipe(folder / "busy.yaml", 1), ALSO_OLD)
     old = ("--kind", "tensorrt", "--generation", OLD_GENERATION)
     assert _build(fleet, "counted") == ["proven"]
     assert _build(fleet, "bare") == ["proof_failed"]
-    assert _build(fleet, "busy") == ["proven"]
+    assert _build(fleet, "busy", "--kind", "onnxruntime") == ["proven"]
     assert _build(fleet, "busy", *old) == ["built", "failed"]
 
 
 def _add(fleet: LocalFleet, name: str, path: Path, recipe: Path, more: str) -> None:
-    recipe.write_text(recipe.read_text() + ONE_KIND + more)
+    recipe.write_text(recipe.read_text() + more)
     fleet.smelt("models", "add", name, str(path), "--recipe", str(recipe))
 
 

@@ -97,6 +97,37 @@ class TestPlan:
         assert len(registry._records.keys("plans/")) == 2
 
 
+@pytest.mark.parametrize(
+    ("wanted", "option", "has", "added"),
+    [
+        (
+            Wanted(kinds=(EngineKind.OPENVINO, EngineKind.TENSORRT)),
+            "--kind tensorrt",
+            "kinds: [openvino, onnxruntime]",
+            "kinds: [openvino, onnxruntime, tensorrt]",
+        ),
+        (
+            Wanted(precisions=(Precision.BF16,)),
+            "--precision bf16",
+            "precisions: [fp32]",
+            "precisions: [fp32, bf16]",
+        ),
+    ],
+)
+def test_what_the_recipe_leaves_out_is_refused(
+    registry: Registry, tmp_path: Path, wanted: Wanted, option: str, has: str, added: str
+) -> None:
+    settings = CompilerSettings(cache_dir=tmp_path / "cache")
+    shop = Workshop(registry=registry, settings=settings, devices=CPU_ONLY)
+    with pytest.raises(InvalidRequestError) as refused:
+        keep_plans(version(kinds=["openvino", "onnxruntime"]), wanted, shop)
+    assert str(refused.value) == (
+        f"{option}: the recipe of tiny version 1 has {has}; to add one: smelt models add tiny "
+        f"SOURCE --recipe FILE, where FILE is its recipe with {added}"
+    )
+    assert registry.build_plans("tiny", 1) == []
+
+
 class TestChoice:
     @pytest.fixture
     def table(self) -> BuildTable:

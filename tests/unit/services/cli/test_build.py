@@ -10,6 +10,7 @@ from compiler_worker.pipeline import BuildReport
 from compiler_worker.plan import BuildTable
 from services.cli.build import _again_lines
 from services.cli.main import app
+from services.contracts.errors import InvalidRequestError
 from services.contracts.manifest import BuildOutcome
 from services.contracts.object_store import open_store
 from services.contracts.registry import Registry
@@ -34,6 +35,19 @@ def test_nothing_but_skipped_is_a_failure_with_its_reasons(
     assert report["records"] == report["up_to_date"] == []
     assert report["skipped"]
     assert all(skipped["reason"] in done.stdout for skipped in report["skipped"])
+
+
+def test_a_kind_that_the_recipe_leaves_out_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SMELT_HOME", str(tmp_path / "home"))
+    source = str(save_master(tiny_model(), tmp_path))
+    (tmp_path / "r.yaml").write_text("kinds: [onnxruntime]\n")
+    add = ["models", "add", "tiny", source, "--recipe", str(tmp_path / "r.yaml")]
+    assert CliRunner().invoke(app, add, catch_exceptions=False).exit_code == 0
+    with pytest.raises(InvalidRequestError, match=rf"--kind openvino: .* add tiny {source} "):
+        CliRunner().invoke(app, ["build", "tiny", "--kind", "openvino"], catch_exceptions=False)
+    assert Registry(open_store(str(tmp_path / "home" / "store")), tmp_path).engines() == []
 
 
 def test_a_failure_that_was_tried_again_says_so(tmp_path: Path) -> None:

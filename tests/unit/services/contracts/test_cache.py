@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,22 @@ store, cache, *refs = sys.argv[1:]
 files = {f"f{n}": BlobRef.from_json(ref.encode()) for n, ref in enumerate(refs)}
 sys.stdin.read(1)
 print(FileCache(open_store(store), Path(cache)).folder(files))
+"""
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from services.contracts.cache import FileCache
+from services.contracts.manifest import BlobRef
+from services.contracts.object_store import ObstoreArtifactStore, open_store
+class Killed(ObstoreArtifactStore):
+    def _copy_verified(self, ref, file):
+        file.write(b"half")
+        file.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+store, cache, ref = sys.argv[1:]
+opened = open_store(store)
+files = FileCache(Killed(opened._backend, opened.name), Path(cache))
+files.file(BlobRef.from_json(ref.encode()), ".npz")
 """
 
 
@@ -140,10 +157,25 @@ def test_processes_that_need_one_folder_at_once_all_get_it(
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
-def test_what_a_killed_fetcher_left_is_removed(
+def test_a_fetcher_of_one_file_that_is_killed_leaves_only_what_the_next_one_removes(
     cache: FileCache, files: dict[str, BlobRef], tmp_path: Path
 ) -> None:
-    folders = tmp_path / "cache" / "folders"
+    ref = files["f0"].canonical_json().decode()
+    command = [sys.executable, "-c", KILLED, tmp_path / "store", tmp_path / "cache", ref]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    (left,) = (tmp_path / "cache" / "files").iterdir()
+    assert list(left.iterdir())  # part of the blob
+    os.utime(left, (0, 0))
+    whole = cache.file(files["f0"], ".npz")
+    assert list(whole.parent.iterdir()) == [whole]
+    assert whole.read_bytes() == b"\0" * (2 * 2**20)
+
+
+@pytest.mark.parametrize("place", ["folders", "files"])
+def test_what_a_killed_fetcher_left_is_removed(
+    cache: FileCache, files: dict[str, BlobRef], tmp_path: Path, place: str
+) -> None:
+    folders = tmp_path / "cache" / place
     left, held = folders / ".staging-left", folders / ".staging-held"
     kept = folders / "whole"
     for folder in (left, held, kept):
@@ -154,6 +186,7 @@ def test_what_a_killed_fetcher_left_is_removed(
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)  # somebody fetches into it
         cache.folder(files)
+        cache.file(files["f0"], ".npz")
         assert not left.exists()
         assert held.exists()
         assert kept.exists()

@@ -106,6 +106,32 @@ def test_what_looks_like_a_url_is_never_made_as_a_folder(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("file://host/folder", r"expected file:///FOLDER .*got host 'host' and path '/folder'"),
+        ("file://folder", "got host 'folder' and path ''"),
+        ("file://", "got host '' and path ''"),
+        ("file://localhost", "got host 'localhost' and path ''"),
+        ("file:///a?b", "say [?] as %3F"),
+        ("file:///a#b", "and # as %23"),
+    ],
+)
+def test_a_file_url_that_names_no_folder_of_this_machine_is_refused(
+    url: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidRequestError, match=message):
+        open_store(url)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("start", ["file://", "file://localhost"])
+def test_a_file_url_names_a_whole_path(start: str, tmp_path: Path) -> None:
+    open_store(f"{start}{tmp_path}/a%3Fb%20c").create("a.json", b"1")
+    assert (tmp_path / "a?b c" / "a.json").read_bytes() == b"1"
+
+
 def test_a_store_that_must_exist_is_not_made(tmp_path: Path) -> None:
     folder = tmp_path / "mistyped"
     for url in (str(folder), f"file://{folder}"):

@@ -30,12 +30,17 @@ num_replicas: 2
 """
 
 
-@pytest.mark.parametrize("text", ["", "{}", "# only a comment\n"])
-def test_a_recipe_without_words_has_defaults(text: str) -> None:
-    recipe = Recipe.from_yaml(text)
+def test_a_recipe_without_keys_has_defaults() -> None:
+    recipe = Recipe.from_yaml("{}")
     assert recipe == Recipe()
     assert recipe.kinds == tuple(EngineKind)
     assert recipe.precisions == (Precision.FP32,)
+
+
+@pytest.mark.parametrize("text", ["", "\n", "# only a comment\n", "null"])
+def test_an_empty_recipe_is_refused_with_what_to_do(text: str) -> None:
+    with pytest.raises(InvalidRecipeError, match=r"it is empty; leave it out .*batching, buckets"):
+        Recipe.from_yaml(text)
 
 
 def test_a_full_recipe_is_read() -> None:

@@ -1,0 +1,77 @@
+"""Every RPC of the protos is answered by us: none falls through to what is generated."""
+
+from typing import NoReturn
+
+import grpc
+import pytest
+
+from services.contracts.errors import NotFoundError
+from services.controller.fleet_control import FleetControl
+from services.gateway.endpoints import EndpointSet
+from services.gateway.handlers import SERVICE, inference_handlers
+from services.gateway.inference import InferenceCall
+from services.gateway.servicer import EXTENSIONS, QuestionServicer
+from services.gateway.status_codes import StatusTable
+from services.pb import fleet_v1_pb2 as fleet
+from services.pb.fleet_v1_pb2_grpc import FleetControlServicer
+
+CORE = {
+    "ServerLive", "ServerReady", "ServerMetadata", "ModelReady", "ModelMetadata", "ModelInfer",
+}  # fmt: skip
+# What each word that ServerMetadata may list promises beyond the core.
+PROMISED_BY = {
+    "binary_tensor_data": set[str](),
+    "model_configuration": {"ModelConfig"},
+    "statistics": {"ModelStatistics"},
+}
+
+
+def test_the_controller_implements_every_rpc_of_its_proto() -> None:
+    methods = fleet.DESCRIPTOR.services_by_name["FleetControl"].methods
+    assert len(methods) == 5
+    for method in methods:
+        ours, generated = (getattr(c, method.name) for c in (FleetControl, FleetControlServicer))
+        assert ours is not generated, method.name
+
+
+class NoModel:
+    """A station that knows no model."""
+
+    async def answer(self, call: InferenceCall) -> bytes:
+        """Refuse."""
+        raise NotFoundError("no such model")
+
+
+def _connect_to_none(*_: object) -> NoReturn:
+    raise AssertionError("there are no replicas")
+
+
+@pytest.fixture
+def handlers() -> "grpc.GenericRpcHandler":  # type: ignore[type-arg]  # generic for mypy alone
+    endpoints = EndpointSet(host_id="", connect=_connect_to_none)
+    return inference_handlers(NoModel(), QuestionServicer(endpoints, "1"), StatusTable())
+
+
+async def test_the_gateway_answers_what_it_promises_and_refuses_the_rest(
+    handlers: "grpc.GenericRpcHandler",  # type: ignore[type-arg]
+) -> None:
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((handlers,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    offered = set()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            for method in SERVICE.methods:
+                path = f"/{SERVICE.full_name}/{method.name}"
+                if await _code(channel, path) is not grpc.StatusCode.UNIMPLEMENTED:
+                    offered.add(method.name)
+    finally:
+        await server.stop(None)
+    assert offered == CORE.union(*(PROMISED_BY[word] for word in EXTENSIONS))
+
+
+async def _code(channel: grpc.aio.Channel, path: str) -> grpc.StatusCode:
+    """The status of a call without content."""
+    call = channel.unary_unary(path)(b"", timeout=30)
+    return await call.code()
