@@ -6,20 +6,22 @@ each is. Whether one is wanted is the reconcile loop's to decide.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from services.contracts.errors import SmeltError
 from services.contracts.manifest import ModelVersion
+from services.controller.fleet_threads import FleetThreads
 from services.controller.replica_fleet import DeploymentKey, ReplicaFleet
 
 logger = logging.getLogger(__name__)
 
-# Serve tells nobody when an application runs; its own client asks as often.
+# Serve tells nobody when an application runs or is gone; its own client asks as often.
 _STATUS_PERIOD_S = 0.1
 _PAUSE_AFTER_FAULT_S = 1.0
+_MISSED_BEFORE_FORGOTTEN = 2
 # Replicas try to attach every few seconds.
 _ATTACH_WITHIN_S = 60.0
 
@@ -38,6 +40,7 @@ class _Deployment:
     reason: str = ""
     task: asyncio.Task[None] | None = None
     adopted_s: float | None = None
+    num_missed: int = 0
 
 
 class Deployments:
@@ -46,6 +49,7 @@ class Deployments:
     def __init__(
         self,
         replicas: ReplicaFleet,
+        threads: FleetThreads,
         *,
         on_change: Callable[[], None],
         on_success: Callable[[], None],
@@ -55,17 +59,16 @@ class Deployments:
 
         Args:
             replicas: places them.
+            threads: where calls to `replicas` may block.
             on_change: called when a deployment's state differs.
             on_success: called when something that took long has worked, so that what waited
                 for it can go on; what failed waits for the next resync.
             clock: monotonic seconds.
         """
         self._clock = clock
-        self._replicas = replicas
+        self._replicas, self._threads = replicas, threads
         self._on_change, self._on_success = on_change, on_success
         self._known: dict[DeploymentKey, _Deployment] = {}
-        # Also those that failed or were withdrawn, which Serve may list still.
-        self._seen: set[DeploymentKey] = set()
         self._withdrawals: dict[DeploymentKey, asyncio.Task[None]] = {}
 
     def __contains__(self, key: object) -> bool:
@@ -76,32 +79,39 @@ class Deployments:
         """Every deployment that is there and not yet withdrawn."""
         return list(self._known)
 
-    def adopt(self, keys: Iterable[DeploymentKey]) -> None:
-        """Know of applications that an earlier controller deployed.
+    def compare(self, present: Collection[DeploymentKey]) -> None:
+        """Take up what is there unbeknown, and forget what was ready and is there no more.
 
-        They are not deployed again, as Serve would replace every replica, unless they fail.
+        What is there an earlier controller deployed, or a call that seemed to have failed. It
+        is not deployed again, as Serve would replace every replica, unless it fails.
         """
-        for key in keys:
-            if key not in self._seen:
-                self._seen.add(key)
+        for key in present:
+            if key not in self._known:
                 deployment = _Deployment(DeploymentState.LOADING, "replicas are starting")
                 deployment.adopted_s = self._clock()
                 self._known[key] = deployment
                 deployment.task = asyncio.create_task(self._deploy(key, deployment, None))
+        for key, deployment in list(self._known.items()):
+            is_missed = deployment.state is DeploymentState.READY and key not in present
+            deployment.num_missed = deployment.num_missed + 1 if is_missed else 0
+            # Once may be a list that is older than the deployment.
+            if deployment.num_missed >= _MISSED_BEFORE_FORGOTTEN and key not in self._withdrawals:
+                logger.warning("%s version %d on %s was deleted behind our back", *key)
+                del self._known[key]
 
     def show_only(self, keys: Iterable[DeploymentKey]) -> None:
         """Know exactly these, which somebody else deployed, as ready."""
         self._known = {key: _Deployment(DeploymentState.READY) for key in keys}
 
-    def is_orphaned(self, key: DeploymentKey, num_ready: int) -> bool:
-        """Whether the replicas of an adopted one had time to attach here, and none is ready.
+    def is_orphaned(self, key: DeploymentKey, num_attached: int) -> bool:
+        """Whether the replicas of an adopted one had time to attach here, and none did.
 
         They were told of another controller's address, or cannot start as they were deployed.
         """
         deployment = self._known.get(key)
         if deployment is None or deployment.adopted_s is None:
             return False
-        if num_ready:
+        if num_attached:
             deployment.adopted_s = None
             return False
         return self._clock() - deployment.adopted_s > _ATTACH_WITHIN_S
@@ -126,7 +136,6 @@ class Deployments:
             return
         deployment = _Deployment(DeploymentState.LOADING, "replicas are starting")
         self._known[key] = deployment
-        self._seen.add(key)
         all_args = args | {
             "model": version.name,
             "version": version.version,
@@ -156,9 +165,9 @@ class Deployments:
         """Deploy with these arguments, or follow what is deployed, until it is ready."""
         try:
             if args is not None:
-                await asyncio.to_thread(self._replicas.deploy, key, args)
+                await self._threads.submit(self._replicas.deploy, key, args)
             # A thread for each question, not for the wait: a model may load for minutes, and
-            # a few such waits would hold every thread that this process has.
+            # a few such waits would hold every thread there is.
             while not await self._is_running(key):
                 if key in self._withdrawals:
                     return
@@ -180,7 +189,7 @@ class Deployments:
     async def _is_running(self, key: DeploymentKey) -> bool:
         """Ask; a question that fails says nothing of the deployment, so it is asked again."""
         try:
-            return await asyncio.to_thread(self._replicas.is_running, key)
+            return await self._threads.ask(self._replicas.is_running, key)
         except SmeltError:
             raise
         except Exception as error:
@@ -192,8 +201,10 @@ class Deployments:
         try:
             deployment = self._known.get(key)
             if deployment and deployment.task:
+                # It ends soon: it sees the withdrawal, or its own time limit.
                 await deployment.task
-            await asyncio.to_thread(self._replicas.remove, key)
+            await self._threads.ask(self._replicas.remove, key)
+            await self._until_gone(key)
         except Exception:
             logger.exception("retiring %s version %d on %s failed; tried again later", *key)
         else:
@@ -203,3 +214,9 @@ class Deployments:
         finally:
             del self._withdrawals[key]
             self._on_change()
+
+    async def _until_gone(self, key: DeploymentKey) -> None:
+        while True:
+            if key not in await self._threads.ask(self._replicas.deployed):
+                return
+            await asyncio.sleep(_STATUS_PERIOD_S)

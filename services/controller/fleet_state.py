@@ -138,6 +138,18 @@ class FleetState:
             for replica in self._replicas.values()
         )
 
+    def num_attached(self, name: str, version: int, generation: str) -> int:
+        """Replicas of a model version on nodes of a generation that have not failed.
+
+        One that loads does not know its generation at first; it counts for each.
+        """
+        return sum(
+            replica.report.state != fleet.REPLICA_STATE_FAILED
+            and (replica.report.model_name, replica.report.model_version) == (name, version)
+            and generation_of(replica.report) in ("", generation)
+            for replica in self._replicas.values()
+        )
+
     def ready_keys(self) -> list[DeploymentKey]:
         """What replicas that take requests serve, and where; each once, sorted."""
         ready = (r.report for r in self._replicas.values())

@@ -17,6 +17,7 @@ from services.contracts.errors import NotReadyError, SmeltError
 from services.contracts.manifest import ModelVersion, PublishedEngine
 from services.controller.deployments import Deployments
 from services.controller.fleet_state import FleetState
+from services.controller.fleet_threads import SUBMIT_TIMEOUT_S, FleetThreads
 from services.controller.replica_fleet import DeploymentKey, ReplicaFleet
 from services.controller.seams import NodeSource
 from services.pb import fleet_v1_pb2 as fleet
@@ -70,6 +71,7 @@ class ReconcileLoop:
         *,
         resync_s: float,
         withdraw_after_s: float = 10.0,
+        submit_timeout_s: float = SUBMIT_TIMEOUT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Nothing is read yet.
@@ -83,6 +85,7 @@ class ReconcileLoop:
             resync_s: how often to look without being told.
             withdraw_after_s: how long a generation may be away before what served there is
                 withdrawn: a node that restarts is soon back.
+            submit_timeout_s: how long Ray Serve may take to accept an application.
             clock: monotonic seconds.
         """
         self._source, self._nodes = source, nodes
@@ -93,8 +96,10 @@ class ReconcileLoop:
         self._pass_lock = asyncio.Lock()
         self._observed = _Observed()
         self._documents: dict[tuple[str, int], ModelVersion] = {}
+        self._threads = FleetThreads(submit_timeout_s)
         self._deployments = Deployments(
             replicas,
+            self._threads,
             on_change=lambda: self._show(self._observed),
             on_success=self.kick,
             clock=clock,
@@ -124,6 +129,7 @@ class ReconcileLoop:
             if watching:
                 watching.cancel()
             self._deployments.cancel()
+            self._threads.close()
 
     async def _watch_attached(self) -> None:
         """Look when replicas that somebody else places come or go."""
@@ -144,14 +150,14 @@ class ReconcileLoop:
     async def reconcile_now(self) -> None:
         """One pass over store, nodes and fleet. Deployments go on in the background."""
         async with self._pass_lock:
-            present = await asyncio.to_thread(self._replicas.deployed)
+            present = await self._threads.ask(self._replicas.deployed)
             if self._replicas.is_placing:
-                self._deployments.adopt(present)
+                self._deployments.compare(present)
             else:
                 self._deployments.show_only(present)
             deployed = self._deployments.all()
             observed = self._observed = await asyncio.to_thread(self._observe, deployed)
-            addresses = await asyncio.to_thread(self._replicas.metrics_addresses)
+            addresses = await self._threads.ask(self._replicas.metrics_addresses)
             self._state.set_metrics_addresses(addresses)
             if self._replicas.is_placing:
                 await self._place(observed)
@@ -174,11 +180,11 @@ class ReconcileLoop:
 
     def _deploy_if_missing(self, version: ModelVersion, generation: str) -> None:
         key = DeploymentKey(version.name, version.version, generation)
-        num_ready = self._state.num_ready(*key)
+        num_attached = self._state.num_attached(*key)
         if (
             key not in self._deployments
             or self._deployments.is_failed(key)
-            or self._deployments.is_orphaned(key, num_ready)
+            or self._deployments.is_orphaned(key, num_attached)
         ):
             self._deployments.start(key, version, self._replica_args)
 

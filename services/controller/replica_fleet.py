@@ -23,7 +23,7 @@ class DeploymentKey(NamedTuple):
 
 
 class ReplicaFleet(Protocol):
-    """Places, restarts and removes replicas. Methods block; call them in a thread.
+    """Places, restarts and removes replicas. Methods block; call them in `FleetThreads`.
 
     Attributes:
         is_placing: False when somebody else decides what is deployed; `deployed` is then what
@@ -43,7 +43,7 @@ class ReplicaFleet(Protocol):
         ...
 
     def deployed(self) -> list[DeploymentKey]:
-        """What is deployed, by whomever."""
+        """What is deployed, by whomever; what is being removed too, until it is gone."""
         ...
 
     def is_running(self, key: DeploymentKey) -> bool:
@@ -55,7 +55,7 @@ class ReplicaFleet(Protocol):
         ...
 
     def remove(self, key: DeploymentKey) -> None:
-        """Drain and stop the replicas of a model version on a generation."""
+        """Have the replicas of a model version on a generation drained and stopped."""
         ...
 
     def metrics_addresses(self) -> list[str]:
@@ -148,10 +148,11 @@ class RayServeFleet:
         return bool(found.status is ApplicationStatus.RUNNING)
 
     def remove(self, key: DeploymentKey) -> None:
-        """Delete the application."""
+        """Have the application deleted; it is listed until its replicas have ended."""
         from ray import serve
 
-        serve.delete(application_name(key))
+        # Not waited for: that would hold a thread for as long as the replicas drain.
+        serve.delete(application_name(key), _blocking=False)
 
     def metrics_addresses(self) -> list[str]:
         """Where Ray's agents export what actors of their nodes record."""

@@ -64,7 +64,7 @@ def surroundings(
         num_threads=settings.replica_num_threads,
         extra_arguments=tuple(settings.build_arguments.split()),
     )
-    nodes = CombinedNodes([RayNodes(), *_described(settings)])
+    nodes = CombinedNodes([RayNodes()], _described(settings))
     return Surroundings(replicas=replicas, nodes=nodes, launcher=launcher)
 
 
@@ -89,7 +89,7 @@ def _in_kubernetes(
     nodes.start()
     return Surroundings(
         replicas=PlacedByRayService(state),
-        nodes=CombinedNodes([nodes, *_described(settings)]),
+        nodes=CombinedNodes([nodes], _described(settings)),
         launcher=jobs,
         close=(nodes.stop, jobs.close),
     )

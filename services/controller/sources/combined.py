@@ -12,10 +12,18 @@ logger = logging.getLogger(__name__)
 class CombinedNodes:
     """A NodeSource over others; used by one thread at a time."""
 
-    def __init__(self, sources: Sequence[NodeSource]) -> None:
-        """Nothing is asked yet."""
-        self._sources = sources
-        self._last: list[list[NodePool] | None] = [None for _ in sources]
+    def __init__(self, sources: Sequence[NodeSource], described: Sequence[NodeSource] = ()) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            sources: of nodes that are there; without all of them nothing is known.
+            described: of nodes that may come. A wrong description is told, and left out until
+                it is right: it must not keep from serving what is there.
+        """
+        self._sources = (*sources, *described)
+        self._num_needed = len(sources)
+        self._last: list[list[NodePool] | None] = [None for _ in self._sources]
+        self._faults = ["" for _ in self._sources]
 
     def pools(self) -> list[NodePool]:
         """All pools of all sources, in their order.
@@ -27,7 +35,16 @@ class CombinedNodes:
             try:
                 self._last[index] = source.pools()
             except NotReadyError as error:
-                if self._last[index] is None:
+                if self._last[index] is None and index < self._num_needed:
                     raise
-                logger.warning("nodes stay as they were known: %s", error)
+                self._tell(index, str(error))
+            else:
+                self._faults[index] = ""
         return [pool for known in self._last for pool in known or ()]
+
+    def _tell(self, index: int, fault: str) -> None:
+        """Log a fault once for as long as it stays the same: passes come every few seconds."""
+        if self._faults[index] != fault:
+            what = "are left out" if self._last[index] is None else "stay as they were known"
+            logger.error("%s; its nodes %s until that is mended", fault, what)
+            self._faults[index] = fault

@@ -57,8 +57,10 @@ class FleetFile:
             NotReadyError: it is missing or wrong; says where and what is expected.
         """
         try:
-            described = _FleetFile.model_validate(yaml.safe_load(self._path.read_text()) or {})
-        except (OSError, yaml.YAMLError) as error:
+            described = _FleetFile.model_validate(
+                yaml.safe_load(self._path.read_text("utf-8")) or {}
+            )
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise NotReadyError(f"fleet file {self._path} cannot be read: {error}") from error
         except ValidationError as error:
             first = error.errors()[0]

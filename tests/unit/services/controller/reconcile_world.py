@@ -46,9 +46,11 @@ class FakeFleet:
 
     def deploy(self, key: DeploymentKey, args: dict[str, Any]) -> None:
         self.asked.append((key, args))
+        if key not in self.present:
+            self.present.append(key)
 
     def deployed(self) -> list[DeploymentKey]:
-        return self.present
+        return list(self.present)
 
     def is_running(self, key: DeploymentKey) -> bool:
         if self.fault:
@@ -59,6 +61,7 @@ class FakeFleet:
         if self.removal_fault:
             raise RuntimeError(self.removal_fault)
         self.removed.append(key)
+        self.present.remove(key)
 
     def metrics_addresses(self) -> list[str]:
         if self.broken:

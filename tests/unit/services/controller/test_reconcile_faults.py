@@ -1,0 +1,151 @@
+"""Serve hangs, forgets or is slow: what the reconcile loop makes of it."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.contracts.object_store import open_store
+from services.contracts.registry import Registry
+from services.controller.fleet_state import FleetState
+from services.controller.reconcile import ReconcileLoop
+from services.controller.replica_fleet import DeploymentKey
+from services.pb import fleet_v1_pb2 as fleet
+
+from .reconcile_world import OLD, FakeFleet, Nodes, add, loop_over, ready, until
+
+LIMIT_S = 30.0
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Registry:
+    return Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
+
+
+class HangingFleet(FakeFleet):
+    """Serve takes some models' applications only when it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hangs: set[str] = set()
+        self.let_go = threading.Event()
+
+    def deploy(self, key: DeploymentKey, args: dict[str, Any]) -> None:
+        if key.name in self.hangs:
+            self.let_go.wait(LIMIT_S)
+        super().deploy(key, args)
+
+
+@pytest.fixture
+def hanging() -> Iterator[HangingFleet]:
+    fake = HangingFleet()
+    yield fake
+    fake.let_go.set()
+
+
+def impatient(registry: Registry, state: FleetState, fake: FakeFleet) -> ReconcileLoop:
+    return ReconcileLoop(
+        registry, Nodes(OLD), state, fake, {}, resync_s=60, withdraw_after_s=0, submit_timeout_s=0.1
+    )
+
+
+async def until_model(state: FleetState, is_so: Callable[[fleet.ServedModel], bool]) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        async for snapshot in state.watch():
+            if any(is_so(model) for model in snapshot.models):
+                return
+
+
+async def test_a_deploy_that_hangs_is_told_and_what_serves_can_still_be_removed(
+    registry: Registry, hanging: HangingFleet
+) -> None:
+    state = FleetState("u", 1)
+    loop = impatient(registry, state, hanging)
+    add(registry, "a", "old")
+    await loop.reconcile_now()
+    await until_model(state, lambda m: m.name == "old" and m.state == "READY")
+    hanging.hangs.add("m")
+    add(registry, "b", "m")
+    registry.remove_model("old")
+    await loop.reconcile_now()
+    await until_model(state, lambda m: m.name == "m" and "did not take" in m.reason)
+    async with asyncio.timeout(LIMIT_S):
+        await loop._deployments.withdrawn()
+    assert hanging.removed == [("old", 1, OLD)]
+
+
+async def test_a_deploy_that_hangs_does_not_keep_it_from_being_withdrawn(
+    registry: Registry, hanging: HangingFleet
+) -> None:
+    state = FleetState("u", 1)
+    loop = impatient(registry, state, hanging)
+    hanging.hangs.add("m")
+    add(registry, "a")
+    await loop.reconcile_now()
+    registry.remove_model("m")
+    # Serve had it after all, but the call does not return.
+    hanging.present.append(DeploymentKey("m", 1, OLD))
+    await loop.reconcile_now()
+    async with asyncio.timeout(LIMIT_S):
+        await loop._deployments.withdrawn()
+    assert hanging.removed == [("m", 1, OLD)]
+
+
+async def test_what_serve_takes_late_and_nobody_wants_any_more_is_removed(
+    registry: Registry, hanging: HangingFleet
+) -> None:
+    state = FleetState("u", 1)
+    loop = impatient(registry, state, hanging)
+    hanging.hangs.add("m")
+    add(registry, "a")
+    await loop.reconcile_now()
+    await until(state, {1: "UNAVAILABLE"})
+    hanging.present.append(DeploymentKey("m", 1, OLD))
+    registry.remove_model("m")
+    for _ in range(2):
+        await loop.reconcile_now()
+        await loop._deployments.withdrawn()
+    hanging.present.append(DeploymentKey("m", 1, OLD))  # the late one
+    await loop.reconcile_now()
+    await loop._deployments.withdrawn()
+    assert hanging.present == []
+
+
+async def test_what_was_deleted_behind_our_back_is_deployed_again(registry: Registry) -> None:
+    state, fake = FleetState("u", 1), FakeFleet()
+    loop = loop_over(registry, state, fake)
+    add(registry, "a")
+    await loop.reconcile_now()
+    await until(state, {1: "READY"})
+    fake.present.clear()
+    await loop.reconcile_now()
+    assert len(fake.asked) == 1  # one list may be older than the deployment
+    await loop.reconcile_now()
+    await until(state, {1: "READY"})
+    assert len(fake.asked) == 2
+    await loop.reconcile_now()
+    await loop.reconcile_now()
+    assert len(fake.asked) == 2
+
+
+@pytest.mark.parametrize("knows_its_device", [True, False])
+async def test_replicas_of_an_earlier_controller_may_load_for_as_long_as_they_need(
+    registry: Registry, *, knows_its_device: bool
+) -> None:
+    state, fake, now = FleetState("u", 1), FakeFleet(), [0.0]
+    fake.present = [DeploymentKey("m", 1, OLD)]
+    fake.starting = {("m", 1)}
+    loop = ReconcileLoop(registry, Nodes(OLD), state, fake, {}, resync_s=60, clock=lambda: now[0])
+    add(registry, "a")
+    await loop.reconcile_now()
+    loading = ready(1, OLD)
+    loading.state = fleet.REPLICA_STATE_LOADING
+    if not knows_its_device:
+        loading.ClearField("device_facts_json")
+    state.attach(loading)
+    now[0] = 1000
+    await loop.reconcile_now()
+    assert fake.asked == []
