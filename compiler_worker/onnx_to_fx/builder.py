@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from keyword import iskeyword
 from typing import Any
 
 import numpy as np
@@ -12,9 +15,11 @@ import torch
 from torch.fx.node import map_aggregate
 
 from compiler_worker.onnx_to_fx.dtypes import (
+    carried_tensor,
+    carrier,
+    interface,
     numpy_dtype_from_torch,
     saturated,
-    tensor_sharing_memory,
 )
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym
 from compiler_worker.onnx_to_fx.values import Constant, Dims, Host, Tensor, Value
@@ -53,13 +58,31 @@ class GraphBuilder:
 
     def inputs(self, specs: Sequence[InputSpec]) -> list[Tensor]:
         """Add the graph's inputs, in order."""
-        nodes = [self.graph.placeholder(re.sub(r"\W", "_", spec.name)) for spec in specs]
+        names = {"self"}
+        nodes = [self.graph.placeholder(_argument_name(spec.name, names)) for spec in specs]
         # Tensors made in the graph follow the first input to its device.
         self._anchor = next(iter(nodes), None)
         return [
-            Tensor(node, spec.dtype, self._named_dims(node, spec.axes))
+            Tensor(self._carried(node, spec.dtype), spec.dtype, self._named_dims(node, spec.axes))
             for node, spec in zip(nodes, specs, strict=True)
         ]
+
+    def _carried(self, node: torch.fx.Node, dtype: torch.dtype) -> torch.fx.Node:
+        return self._between(node, interface(dtype), carrier(dtype))
+
+    def output(self, value: Value) -> torch.fx.Node:
+        """Return a value as the graph hands it out."""
+        x = self.tensor(value)
+        return self._between(x.node, carrier(x.dtype), interface(x.dtype))
+
+    def _between(
+        self, node: torch.fx.Node, source: torch.dtype, target: torch.dtype
+    ) -> torch.fx.Node:
+        """Change between what a carried type is outside and inside of the graph."""
+        if source == target:
+            return node
+        # Types of one size share their bits; where sizes differ the values are the same.
+        return self.method("view" if source.itemsize == target.itemsize else "to", node, target)
 
     def _named_dims(self, node: torch.fx.Node, axes: Sequence[int | str]) -> Dims:
         """Axes of one name have one size in every call, so they become one symbol."""
@@ -116,12 +139,12 @@ class GraphBuilder:
         module also move casts and constants made in the graph.
         """
         if dtype != torch.float32:
-            return dtype
+            return carrier(dtype)
         return self.shared(getattr, self._float_like(), "dtype")
 
     def running_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """Return the type that a master's dtype runs as when the module is not moved."""
-        return self.float_dtype if dtype == torch.float32 else dtype
+        return self.float_dtype if dtype == torch.float32 else carrier(dtype)
 
     def number(self, value: float, dtype: torch.dtype) -> float:
         """Return a Python number fit to stand beside a tensor of the master's dtype."""
@@ -146,7 +169,7 @@ class GraphBuilder:
         return self._registered[id(constant)]
 
     def _running(self, constant: Constant) -> torch.Tensor:
-        data = tensor_sharing_memory(constant.array)
+        data = carried_tensor(constant.array, constant.dtype)
         wanted = self.running_dtype(constant.dtype)
         if data.dtype == wanted:
             return data
@@ -165,8 +188,7 @@ class GraphBuilder:
         return self.graph.get_attr(attribute)
 
     def _free_name(self, name: str) -> str:
-        base = re.sub(r"\W", "_", name) or "constant"
-        base = f"c{base}" if base[0].isdigit() else base
+        base = _identifier(name, "constant")
         attribute, count = base, 0
         while hasattr(self.root, attribute):
             count += 1
@@ -196,6 +218,21 @@ class GraphBuilder:
             self.root.register_buffer("float_like", empty, persistent=False)
             self._float_node = self.graph.get_attr("float_like")
         return self._float_node
+
+
+def _identifier(name: str, otherwise: str) -> str:
+    """Return a name that Python can spell: exporters number their values, "0" for one."""
+    base = re.sub(r"\W", "_", name) or otherwise
+    return f"{otherwise[0]}{base}" if base[0].isdigit() or iskeyword(base) else base
+
+
+def _argument_name(name: str, taken: set[str]) -> str:
+    """Return a name for an argument that no earlier one has, and remember it."""
+    base = _identifier(name, "input")
+    candidates = chain([base], (f"{base}_{count}" for count in itertools.count(1)))
+    chosen = next(candidate for candidate in candidates if candidate not in taken)
+    taken.add(chosen)
+    return chosen
 
 
 def _arguments(args: Any) -> Any:

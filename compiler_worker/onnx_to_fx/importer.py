@@ -9,18 +9,26 @@ import numpy as np
 import onnx
 import torch
 from numpy.typing import NDArray
-from onnx.inliner import inline_local_functions
+from onnx.inliner import inline_local_functions, inline_selected_functions
 
 from compiler_worker.onnx_to_fx import registry
 from compiler_worker.onnx_to_fx.builder import GraphBuilder, InputSpec
 from compiler_worker.onnx_to_fx.constants import constant_from_tensor
 from compiler_worker.onnx_to_fx.converters import load_converters
-from compiler_worker.onnx_to_fx.dtypes import onnx_type_name, torch_dtype_from_onnx
+from compiler_worker.onnx_to_fx.dtypes import (
+    CARRIED,
+    element_type_name,
+    integer_range,
+    onnx_type_name,
+    torch_dtype_from_onnx,
+)
 from compiler_worker.onnx_to_fx.op import Op
+from compiler_worker.onnx_to_fx.sym import Sym
 from compiler_worker.onnx_to_fx.values import Constant, Host, Tensor, Value
 from services.contracts.errors import UnsupportedGraphError
 
-OLDEST_OPSET = 7
+# Of older opsets only some ops are translated.
+OLDEST_OPSET = 6
 
 load_converters()
 
@@ -67,7 +75,8 @@ class _Import:
     ) -> None:
         self._model = _without_functions(model)
         self._opsets = {entry.domain: entry.version for entry in self._model.opset_import}
-        self._opsets.setdefault("", self._opsets.pop("ai.onnx", 1))
+        if "ai.onnx" in self._opsets:
+            self._opsets[""] = self._opsets.pop("ai.onnx")
         self._weights = weights
         self._graph = GraphBuilder(float_dtype)
         self._values: dict[str, Value] = {}
@@ -80,7 +89,6 @@ class _Import:
     def run(self) -> torch.fx.GraphModule:
         """Bind initializers and inputs, convert each node, return the module."""
         graph = self._model.graph
-        self._check_opset()
         self._bind_initializers()
         inputs = self._bind_inputs()
         for node in graph.node:
@@ -88,23 +96,29 @@ class _Import:
         self._graph.graph.output(tuple(self._output(entry.name) for entry in graph.output))
         return self._module(inputs)
 
-    def _check_opset(self) -> None:
-        opset = self._opsets[""]
-        if opset < OLDEST_OPSET:
-            raise UnsupportedGraphError(
-                f"opset {opset} of ai.onnx is older than {OLDEST_OPSET}, the oldest translated; "
-                "convert the model with onnx.version_converter first"
-            )
-
     def _bind_initializers(self) -> None:
         graph = self._model.graph
         if graph.sparse_initializer:
             name = graph.sparse_initializer[0].values.name
             raise UnsupportedGraphError(f"sparse initializer '{name}' is not translated")
         for tensor in graph.initializer:
-            self._values[tensor.name] = constant_from_tensor(
-                tensor.name, tensor, self._weights.get(tensor.name)
-            )
+            given = self._weights.get(tensor.name)
+            try:
+                self._values[tensor.name] = constant_from_tensor(tensor.name, tensor, given)
+            except UnsupportedGraphError as error:
+                raise self._refuse_value(tensor.name, error.reason) from error
+
+    def _refuse_value(self, name: str, reason: str) -> UnsupportedGraphError:
+        """Return the error for an input or initializer, at the first node that reads it."""
+        reader = next((node for node in self._model.graph.node if name in node.input), None)
+        if reader is None:
+            return UnsupportedGraphError(reason)
+        return UnsupportedGraphError(
+            reason,
+            op_type=_shown_op(reader),
+            node=_shown_name(reader),
+            opset=self._opsets.get(_domain(reader), 0),
+        )
 
     def _bind_inputs(self) -> list[str]:
         given = [entry for entry in self._model.graph.input if entry.name not in self._values]
@@ -116,26 +130,33 @@ class _Import:
     def _input_spec(self, entry: onnx.ValueInfoProto) -> InputSpec:
         kind = entry.type.WhichOneof("value")
         if kind != "tensor_type":
-            raise UnsupportedGraphError(f"input '{entry.name}' is a {kind}, wanted a tensor")
+            reason = f"input '{entry.name}' is a {kind}, wanted a tensor"
+            raise self._refuse_value(entry.name, reason)
         tensor_type = entry.type.tensor_type
         dtype = torch_dtype_from_onnx(tensor_type.elem_type)
         if dtype is None:
             wrong = onnx_type_name(tensor_type.elem_type)
-            raise UnsupportedGraphError(f"input '{entry.name}' has type {wrong}, not translated")
+            reason = f"input '{entry.name}' has type {wrong}, not translated"
+            raise self._refuse_value(entry.name, reason)
         if not tensor_type.HasField("shape"):
-            raise UnsupportedGraphError(
-                f"input '{entry.name}' declares no rank; declare its axes, named where dynamic"
-            )
+            reason = f"input '{entry.name}' declares no rank; declare its axes, named where dynamic"
+            raise self._refuse_value(entry.name, reason)
         return InputSpec(entry.name, dtype, _axes(tensor_type))
 
     def _convert(self, proto: onnx.NodeProto) -> None:
         op = self._op(proto)
         row = registry.find(_domain(proto), proto.op_type, op.version)
         if row is None:
-            raise op.refuse(f"version {op.version} of the op is not translated")
+            is_old = not _domain(proto) and op.opset < OLDEST_OPSET
+            hint = "; convert the model with onnx.version_converter first" if is_old else ""
+            raise op.refuse(f"version {op.version} of the op is not translated{hint}")
         unknown = sorted(op.attribute_names() - row.attributes)
         if unknown:
             raise op.refuse(f"attribute '{unknown[0]}' is not understood")
+        strange = _carried_types(op) - row.carried
+        if strange:
+            shown = ", ".join(sorted(map(element_type_name, strange)))
+            raise op.refuse(f"element type {shown} is not translated by this op")
         results = _as_sequence(_result(row, op))
         names = list(proto.output)
         if any(name and (i >= len(results) or results[i] is None) for i, name in enumerate(names)):
@@ -164,9 +185,11 @@ class _Import:
         try:
             schema = onnx.defs.get_schema(proto.op_type, opset, domain)
         except onnx.defs.SchemaError:
-            shown = f"{domain}::{proto.op_type}" if domain else proto.op_type
             raise UnsupportedGraphError(
-                "no such op is known", op_type=shown, node=proto.name, opset=opset
+                "no such op is known",
+                op_type=_shown_op(proto),
+                node=_shown_name(proto),
+                opset=opset,
             ) from None
         return Op(proto, schema, opset, [self._input(n, proto) for n in proto.input], self._graph)
 
@@ -176,8 +199,8 @@ class _Import:
         if name not in self._values:
             raise UnsupportedGraphError(
                 f"input '{name}' is neither a graph input, an initializer nor an earlier output",
-                op_type=proto.op_type,
-                node=proto.name,
+                op_type=_shown_op(proto),
+                node=_shown_name(proto),
                 opset=self._opsets.get(_domain(proto), 0),
             )
         return self._values[name]
@@ -185,7 +208,7 @@ class _Import:
     def _output(self, name: str) -> torch.fx.Node:
         if name not in self._values:
             raise UnsupportedGraphError(f"output '{name}' is produced by no node")
-        return self._graph.tensor(self._values[name]).node
+        return self._graph.output(self._values[name])
 
     def _module(self, inputs: list[str]) -> torch.fx.GraphModule:
         built = self._graph
@@ -201,13 +224,30 @@ class _Import:
         return module.eval()
 
 
+def _carried_types(op: Op) -> set[torch.dtype]:
+    return {
+        value.dtype
+        for value in op.inputs
+        if isinstance(value, Tensor | Constant) and value.dtype in CARRIED
+    }
+
+
 def _result(row: registry.Converter, op: Op) -> registry.Result:
     """Compute on the host what is shape arithmetic, emit the rest."""
     if row.convert_on_host is not None and _is_host_only(op):
         done = row.convert_on_host(op)
-        if done is not None:
+        if done is not None and all(map(_is_in_range, _as_sequence(done))):
             return done
     return row.convert(op)
+
+
+def _is_in_range(value: Value | None) -> bool:
+    """Whether no integer is past its type: Python's do not wrap, so the device computes those."""
+    if not isinstance(value, Host) or value.dtype == torch.bool:
+        return True
+    least, largest = integer_range(value.dtype)
+    items = [item for item in value.data.reshape(-1) if not isinstance(item, Sym)]
+    return all(least <= item <= largest for item in items)
 
 
 def _is_host_only(op: Op) -> bool:
@@ -236,8 +276,32 @@ def _domain(proto: onnx.NodeProto) -> str:
     return "" if proto.domain == "ai.onnx" else proto.domain
 
 
+def _shown_op(proto: onnx.NodeProto) -> str:
+    domain = _domain(proto)
+    return f"{domain}::{proto.op_type}" if domain else proto.op_type
+
+
+def _shown_name(proto: onnx.NodeProto) -> str:
+    return proto.name or next(iter(proto.output), "")
+
+
 def _without_functions(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Inline model-local functions; models without any are used as they are."""
-    if not model.functions:
+    """Inline functions of the model and of ONNX itself; models without any are used as they are."""
+    if model.functions:
+        model = inline_local_functions(model)
+    versions = {entry.domain: entry.version for entry in model.opset_import}
+    if versions.get(_PREVIEW) != 1 or not any(map(_is_inlined, model.graph.node)):
         return model
-    return inline_local_functions(model)
+    names = [(_PREVIEW, op_type) for op_type in _INLINED]
+    return inline_selected_functions(model, names, exclude=False, inline_schema_functions=True)
+
+
+# Ops that ONNX writes in other ops, with graphs of the node's own put in the middle; the
+# attributes that version 1 has.
+_PREVIEW = "ai.onnx.preview"
+_INLINED = {"FlexAttention": {"prob_mod", "scale", "score_mod", "softmax_precision"}}
+
+
+def _is_inlined(node: onnx.NodeProto) -> bool:
+    known = _INLINED.get(node.op_type) if node.domain == _PREVIEW else None
+    return known is not None and known >= {attribute.name for attribute in node.attribute}

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from compiler_worker.onnx_to_fx.builder import GraphBuilder
+from compiler_worker.onnx_to_fx.dtypes import carried_tensor
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym
 from compiler_worker.onnx_to_fx.values import Constant, Host, Tensor, Value
 from services.contracts.errors import UnsupportedGraphError
@@ -53,9 +54,9 @@ class Op:
 
     def refuse(self, reason: str) -> UnsupportedGraphError:
         """Return the error that refuses this node; the caller raises it."""
-        return UnsupportedGraphError(
-            reason, op_type=self.proto.op_type, node=self.name, opset=self.opset
-        )
+        domain = self.schema.domain
+        shown = f"{domain}::{self.proto.op_type}" if domain else self.proto.op_type
+        return UnsupportedGraphError(reason, op_type=shown, node=self.name, opset=self.opset)
 
     def has_output(self, index: int) -> bool:
         """Whether the graph uses output `index`."""
@@ -203,7 +204,8 @@ class Op:
         """
         value = self.inputs[index] if index < len(self.inputs) else None
         if isinstance(value, Constant) and value.array.size == 1:
-            return self.graph.number(value.array.reshape(()).item(), value.dtype)
+            item = carried_tensor(value.array, value.dtype).item()
+            return self.graph.number(item, value.dtype)
         if isinstance(value, Host) and value.data.size == 1:
             return value.data.reshape(-1)[0]
         return None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+import torch
 
 from compiler_worker.onnx_to_fx.values import Host, Value
 
@@ -26,12 +28,15 @@ class Converter:
         versions: schema versions of the op whose meaning `convert` knows. A version
             that a newer ONNX adds is refused until someone has read what changed.
         attributes: every attribute understood; any other one refuses the node.
+        carried: element types without kernels of their own (`dtypes.CARRIED`) that
+            `convert` takes as they are carried; any other one refuses the node.
         convert: emits the op for values on the device.
         convert_on_host: computes the op when every input is shape arithmetic.
     """
 
     versions: frozenset[int]
     attributes: frozenset[str]
+    carried: frozenset[torch.dtype]
     convert: Convert
     convert_on_host: ConvertOnHost | None = None
 
@@ -46,6 +51,7 @@ def register(
     versions: Sequence[int],
     attributes: Sequence[str] = (),
     host: ConvertOnHost | None = None,
+    carried: Collection[torch.dtype] = (),
     domain: str = "",
 ) -> None:
     """Add one row to the table; two rows of an op may not share a version."""
@@ -57,6 +63,7 @@ def register(
         Converter(
             versions=frozenset(versions),
             attributes=frozenset(attributes),
+            carried=frozenset(carried),
             convert=convert,
             convert_on_host=host,
         )
@@ -69,11 +76,19 @@ def converter(
     versions: Sequence[int],
     attributes: Sequence[str] = (),
     host: ConvertOnHost | None = None,
+    carried: Collection[torch.dtype] = (),
 ) -> Callable[[C], C]:
     """Register the decorated function as the device half of an op of ai.onnx."""
 
     def decorate(convert: C) -> C:
-        register(op_type, convert, versions=versions, attributes=attributes, host=host)
+        register(
+            op_type,
+            convert,
+            versions=versions,
+            attributes=attributes,
+            host=host,
+            carried=carried,
+        )
         return convert
 
     return decorate

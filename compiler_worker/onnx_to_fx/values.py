@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from compiler_worker.onnx_to_fx.dtypes import CARRIED
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym
 
 Dims: TypeAlias = tuple[HostInt | None, ...]
@@ -33,7 +34,7 @@ class Tensor:
 
     Attributes:
         node: the fx node that computes it.
-        dtype: element type in the master; float32 may run as another float type.
+        dtype: element type in the master; `GraphBuilder.dtype` says what it runs as.
         dims: what is known of the size of each axis.
     """
 
@@ -96,7 +97,8 @@ class Constant:
     @property
     def is_hostable(self) -> bool:
         """Whether the host may read it as shape arithmetic."""
-        return not self.dtype.is_floating_point and self.array.size <= MAX_HOST_ELEMENTS
+        is_integer = not self.dtype.is_floating_point and self.dtype not in CARRIED
+        return is_integer and self.array.size <= MAX_HOST_ELEMENTS
 
 
 Value: TypeAlias = Tensor | Host | Constant

@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from compiler_worker.onnx_to_fx.converters import unsigned
+from compiler_worker.onnx_to_fx.converters.elements import emit_cast, wrapped
+from compiler_worker.onnx_to_fx.dtypes import WIDE_UNSIGNED, num_bits
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.registry import ConvertOnHost, converter, register
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym, sym_max, sym_min, truncated_div
@@ -52,10 +55,12 @@ def on_host(function: Callable[[Any, Any], Any], dtype: torch.dtype | None = Non
 
 
 def _operator(function: Callable[..., Any]) -> Callable[[Op], Tensor]:
-    return lambda op: emit_binary(op, function)
+    return lambda op: unsigned.wrap(op, emit_binary(op, function))
 
 
 def _div(op: Op) -> Tensor:
+    if op.value(0).dtype in WIDE_UNSIGNED:
+        return unsigned.quotient(op, op.tensor(0), op.tensor(1))
     if op.value(0).dtype.is_floating_point:
         return emit_binary(op, operator.truediv)
     # ONNX divides integers as C does: toward zero.
@@ -69,13 +74,18 @@ _BASIC: dict[str, tuple[Callable[[Op], Tensor], Callable[[Any, Any], Any]]] = {
     "Div": (_div, truncated_div),
 }
 for _name, (_convert, _host) in _BASIC.items():
-    register(_name, _convert, versions=(7, 13, 14), host=on_host(_host))
+    register(_name, _convert, versions=(7, 13, 14), host=on_host(_host), carried=WIDE_UNSIGNED)
 
 
-@converter("Pow", versions=(7, 12, 13, 15))
+@converter("Pow", versions=(7, 12, 13, 15), carried=WIDE_UNSIGNED)
 def power(op: Op) -> Tensor:
     """Raise to a power; the result has the base's type whatever the exponent's is."""
     base, exponent = op.value(0), op.value(1)
+    if exponent.dtype in WIDE_UNSIGNED and base.dtype.is_floating_point:
+        x, y = op.tensor(0), emit_cast(op, op.tensor(1), base.dtype)
+        return Tensor(op.call(torch.pow, x, y), x.dtype, broadcast_dims(x.dims, y.dims))
+    if WIDE_UNSIGNED & {base.dtype, exponent.dtype}:
+        raise op.refuse("integer powers of unsigned numbers are not translated")
     if base.dtype == exponent.dtype:
         return emit_binary(op, operator.pow)
     wide = torch.promote_types(base.dtype, exponent.dtype)
@@ -93,9 +103,17 @@ def _mod_on_host(left: HostInt, right: HostInt) -> HostInt | None:
     return None if not isinstance(right, Sym) and right == 0 else left % right
 
 
-@converter("Mod", versions=(10, 13, 28), attributes=("fmod",), host=on_host(_mod_on_host))
+@converter(
+    "Mod",
+    versions=(10, 13, 28),
+    attributes=("fmod",),
+    host=on_host(_mod_on_host),
+    carried=WIDE_UNSIGNED,
+)
 def modulo(op: Op) -> Tensor:
     """Remainder with the divisor's sign (integers), or C's fmod."""
+    if op.value(0).dtype in WIDE_UNSIGNED:
+        return unsigned.remainder(op, op.tensor(0), op.tensor(1))
     function = torch.fmod if op.attr_int("fmod") else torch.remainder
     return emit_tensor_first(op, function)
 
@@ -103,6 +121,13 @@ def modulo(op: Op) -> Tensor:
 def _variadic(function: Callable[..., Any]) -> Callable[[Op], Tensor]:
     def convert(op: Op) -> Tensor:
         return reduce(lambda x, y: _pairwise(op, function, x, y), op.tensors())
+
+    return convert
+
+
+def _extreme(function: Callable[..., Any]) -> Callable[[Op], Tensor]:
+    def convert(op: Op) -> Tensor:
+        return reduce(lambda x, y: unsigned.emit_ordered(op, function, x, y), op.tensors())
 
     return convert
 
@@ -120,8 +145,17 @@ def _variadic_on_host(function: Callable[[Any, Any], Any]) -> ConvertOnHost:
     return convert
 
 
-register("Max", _variadic(torch.maximum), versions=(6, 8, 12, 13), host=_variadic_on_host(sym_max))
-register("Min", _variadic(torch.minimum), versions=(6, 8, 12, 13), host=_variadic_on_host(sym_min))
+for _name, _pick, _pick_on_host in (
+    ("Max", torch.maximum, sym_max),
+    ("Min", torch.minimum, sym_min),
+):
+    register(
+        _name,
+        _extreme(_pick),
+        versions=(6, 8, 12, 13),
+        host=_variadic_on_host(_pick_on_host),
+        carried=WIDE_UNSIGNED,
+    )
 register("Sum", _variadic(operator.add), versions=(6, 8, 13))
 
 
@@ -141,23 +175,25 @@ for _name, _function in {
     "BitwiseOr": torch.bitwise_or,
     "BitwiseXor": torch.bitwise_xor,
 }.items():
-    register(_name, _bitwise(_function), versions=(18,))
+    register(_name, _bitwise(_function), versions=(18,), carried=WIDE_UNSIGNED)
 
 
-@converter("BitShift", versions=(11, 28), attributes=("direction",))
+@converter("BitShift", versions=(11, 28), attributes=("direction",), carried=WIDE_UNSIGNED)
 def bit_shift(op: Op) -> Tensor:
     """Shift bits left or right; by the width or more, only the sign bit's copies are left."""
     x, count = op.tensor(0), op.tensor(1)
-    width = torch.iinfo(x.dtype).bits
+    width = num_bits(x.dtype)
     inside = op.call(
         torch.logical_and, op.call(torch.ge, count, 0), op.call(torch.lt, count, width)
     )
     safe = op.call(torch.where, inside, count, 0)
     if op.attr_str("direction") == "LEFT":
-        shifted, rest = op.call(torch.bitwise_left_shift, x, safe), op.call(torch.zeros_like, x)
+        moved = op.call(torch.bitwise_left_shift, x, safe)
+        shifted, rest = wrapped(op, moved, x.dtype), op.call(torch.zeros_like, x)
     else:
-        shifted = op.call(torch.bitwise_right_shift, x, safe)
-        rest = op.method("to", op.call(torch.lt, x, 0), x.dtype)
-        rest = op.call(torch.neg, rest) if x.dtype.is_signed else op.call(torch.zeros_like, x)
+        shifted = unsigned.shifted_right(op, x, safe)
+        rest = op.call(torch.zeros_like, x)
+        if x.dtype.is_signed:
+            rest = op.call(torch.neg, op.method("to", op.call(torch.lt, x, 0), x.dtype))
     dims = broadcast_dims(x.dims, count.dims)
     return Tensor(op.call(torch.where, inside, shifted, rest), x.dtype, dims)

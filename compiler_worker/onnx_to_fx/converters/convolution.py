@@ -20,7 +20,7 @@ _TRANSPOSED = {
     2: functional.conv_transpose2d,
     3: functional.conv_transpose3d,
 }
-_ATTRIBUTES = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+CONV_ATTRIBUTES = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 
 
 def kernel_sizes(op: Op, weight: Tensor) -> list[int]:
@@ -34,10 +34,14 @@ def kernel_sizes(op: Op, weight: Tensor) -> list[int]:
     return sizes
 
 
-@converter("Conv", versions=(1, 11, 22), attributes=_ATTRIBUTES)
+@converter("Conv", versions=(1, 11, 22), attributes=CONV_ATTRIBUTES)
 def conv(op: Op) -> Tensor:
     """Convolution of x [N, C, *spatial] with weight [M, C / group, *kernel]."""
-    x, weight, bias = op.tensor(0), op.tensor(1), op.maybe(2)
+    return emit_conv(op, op.tensor(0), op.tensor(1), op.maybe(2))
+
+
+def emit_conv(op: Op, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Emit a convolution with the window that the node's attributes describe."""
     box = window(op, x, kernel_sizes(op, weight))
     padding = box.symmetric_padding()
     if padding is None:
@@ -51,7 +55,7 @@ def conv(op: Op) -> Tensor:
 @converter(
     "ConvTranspose",
     versions=(1, 11, 22),
-    attributes=(*_ATTRIBUTES, "output_padding", "output_shape"),
+    attributes=(*CONV_ATTRIBUTES, "output_padding", "output_shape"),
 )
 def conv_transpose(op: Op) -> Tensor:
     """Transposed convolution of x [N, C, *spatial] with weight [C, M / group, *kernel]."""
@@ -94,11 +98,21 @@ def _emit_transposed(
         return Tensor(node, x.dtype, dims)
     if any(extra):
         raise op.refuse("output_padding with padding that differs between sides")
+    added = [not isinstance(end, Sym) and end < 0 for end in box.ends]
+    # Rows added behind the result hold the bias too, so it comes after them.
+    early, late = (None, bias) if any(added) else (bias, None)
     node = op.call(
-        function, x, weight, bias, box.strides, [0] * box.rank, extra, group, box.dilations
+        function, x, weight, early, box.strides, [0] * box.rank, extra, group, box.dilations
     )
     for axis, (begin, end) in enumerate(zip(box.begins, box.ends, strict=True)):
-        node = op.call(torch.narrow, node, axis + 2, begin, full[axis] - begin - end)
+        if added[axis]:
+            sides = [0] * (2 * (box.rank - axis - 1)) + [0, operator.neg(end)]
+            node = op.call(functional.pad, node, sides)
+        else:
+            node = op.call(torch.narrow, node, axis + 2, begin, full[axis] - begin - end)
+    if late is not None:
+        column = op.call(torch.reshape, late, [-1, *(1,) * box.rank])
+        node = op.call(operator.add, node, column)
     return Tensor(node, x.dtype, dims)
 
 
@@ -116,7 +130,9 @@ def _cropping(
     if not wanted:
         wanted = [op.graph.dim(x, axis + 2) * strides[axis] for axis in range(rank)]
     totals = [size - target for size, target in zip(full, wanted[-rank:], strict=True)]
-    if any(not isinstance(total, Sym) and total < 0 for total in totals):
+    missing = [-total for total in totals if not isinstance(total, Sym) and total < 0]
+    # Runtimes agree on where one row more goes, to the end, and on nothing beyond.
+    if missing and (max(missing) > 1 or auto != "NOTSET"):
         raise op.refuse("output_shape is larger than the convolution's full result")
     smaller = [total // 2 for total in totals]
     larger = [operator.sub(total, half) for total, half in zip(totals, smaller, strict=True)]

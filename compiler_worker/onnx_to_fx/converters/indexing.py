@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from compiler_worker.onnx_to_fx.dtypes import CARRIED
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym, sym_max
@@ -55,7 +56,11 @@ def _slice_on_host(op: Op) -> Host | None:
 
 
 @converter(
-    "Slice", versions=(1, 10, 11, 13), attributes=("axes", "ends", "starts"), host=_slice_on_host
+    "Slice",
+    versions=(1, 10, 11, 13),
+    attributes=("axes", "ends", "starts"),
+    host=_slice_on_host,
+    carried=CARRIED,
 )
 def slice_(op: Op) -> Tensor:
     """Take [start, end) by step along some axes; negative steps run backwards."""
@@ -120,7 +125,9 @@ def _gather_on_host(op: Op) -> Host | None:
     return Host(np.asarray(taken, dtype=object), op.value(0).dtype)
 
 
-@converter("Gather", versions=(1, 11, 13), attributes=("axis",), host=_gather_on_host)
+@converter(
+    "Gather", versions=(1, 11, 13), attributes=("axis",), host=_gather_on_host, carried=CARRIED
+)
 def gather(op: Op) -> Tensor:
     """Pick whole slices along one axis."""
     x = op.tensor(0)
@@ -140,7 +147,7 @@ def _index_node(op: Op, index: Tensor) -> torch.fx.Node:
     return index.node if index.dtype == torch.int64 else op.method("to", index, torch.int64)
 
 
-@converter("GatherElements", versions=(11, 13), attributes=("axis",))
+@converter("GatherElements", versions=(11, 13), attributes=("axis",), carried=CARRIED)
 def gather_elements(op: Op) -> Tensor:
     """Pick single elements along one axis."""
     x, index = op.tensor(0), op.tensor(1)
@@ -159,7 +166,7 @@ def _from_front(op: Op, x: Tensor, axis: int, index: Tensor) -> torch.fx.Node:
     return op.call(torch.where, op.call(operator.lt, picked, 0), shifted, picked)
 
 
-@converter("GatherND", versions=(11, 12, 13), attributes=("batch_dims",))
+@converter("GatherND", versions=(11, 12, 13), attributes=("batch_dims",), carried=CARRIED)
 def gather_nd(op: Op) -> Tensor:
     """Pick slices addressed by the last axis of the indices."""
     x, index = op.tensor(0), op.tensor(1)
@@ -256,7 +263,7 @@ def _scatter_slices(
     return op.call(torch.reshape, node, sizes)
 
 
-@converter("TensorScatter", versions=(24,), attributes=("axis", "mode"))
+@converter("TensorScatter", versions=(24,), attributes=("axis", "mode"), carried=CARRIED)
 def tensor_scatter(op: Op) -> Tensor:
     """Write new steps of a cache from each entry's own position on, into a copy."""
     past, update = op.tensor(0), op.tensor(1)
@@ -275,7 +282,7 @@ def tensor_scatter(op: Op) -> Tensor:
     return past.like(op.call(torch.scatter, past, axis, index, update))
 
 
-@converter("Compress", versions=(9, 11, 28), attributes=("axis",))
+@converter("Compress", versions=(9, 11, 28), attributes=("axis",), carried=CARRIED)
 def compress(op: Op) -> Tensor:
     """Keep the slices whose condition, a constant, is true."""
     x = op.tensor(0)

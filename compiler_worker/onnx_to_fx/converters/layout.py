@@ -7,13 +7,14 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from compiler_worker.onnx_to_fx.dtypes import CARRIED
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym, ceil_div, sym_max
 from compiler_worker.onnx_to_fx.values import Dims, Host, Tensor, unknown
 
 
-@converter("Transpose", versions=(1, 13, 21, 23, 24, 25), attributes=("perm",))
+@converter("Transpose", versions=(1, 13, 21, 23, 24, 25), attributes=("perm",), carried=CARRIED)
 def transpose(op: Op) -> Tensor:
     """Permute axes; reversed without `perm`."""
     x = op.tensor(0)
@@ -30,7 +31,9 @@ def _concat_on_host(op: Op) -> Host:
     return Host(np.concatenate(arrays, axis=axis), op.value(0).dtype)
 
 
-@converter("Concat", versions=(4, 11, 13), attributes=("axis",), host=_concat_on_host)
+@converter(
+    "Concat", versions=(4, 11, 13), attributes=("axis",), host=_concat_on_host, carried=CARRIED
+)
 def concat(op: Op) -> Tensor:
     """Join along one axis."""
     parts = op.tensors()
@@ -41,7 +44,9 @@ def concat(op: Op) -> Tensor:
     return Tensor(op.call(torch.cat, parts, dim=axis), parts[0].dtype, dims)
 
 
-@converter("Split", versions=(2, 11, 13, 18), attributes=("axis", "split", "num_outputs"))
+@converter(
+    "Split", versions=(2, 11, 13, 18), attributes=("axis", "split", "num_outputs"), carried=CARRIED
+)
 def split(op: Op) -> list[Tensor]:
     """Cut along one axis, into given sizes or into equal parts (the last may be shorter)."""
     x = op.tensor(0)
@@ -168,7 +173,9 @@ def _blocks(op: Op) -> tuple[Tensor, list[HostInt], int]:
     return x, sizes, block
 
 
-@converter("DepthToSpace", versions=(1, 11, 13, 28), attributes=("blocksize", "mode"))
+@converter(
+    "DepthToSpace", versions=(1, 11, 13, 28), attributes=("blocksize", "mode"), carried=CARRIED
+)
 def depth_to_space(op: Op) -> Tensor:
     """Move blocks of channels into height and width."""
     x, (n, c, h, w), b = _blocks(op)
@@ -185,7 +192,7 @@ def depth_to_space(op: Op) -> Tensor:
     return Tensor(op.call(torch.reshape, moved, [n, depth, h * b, w * b]), x.dtype, unknown(4))
 
 
-@converter("SpaceToDepth", versions=(1, 13, 28), attributes=("blocksize", "mode"))
+@converter("SpaceToDepth", versions=(1, 13, 28), attributes=("blocksize", "mode"), carried=CARRIED)
 def space_to_depth(op: Op) -> Tensor:
     """Move blocks of height and width into channels."""
     x, (n, c, h, w), b = _blocks(op)
@@ -199,7 +206,9 @@ def space_to_depth(op: Op) -> Tensor:
     return Tensor(node, x.dtype, unknown(4))
 
 
-@converter("ReverseSequence", versions=(10, 28), attributes=("batch_axis", "time_axis"))
+@converter(
+    "ReverseSequence", versions=(10, 28), attributes=("batch_axis", "time_axis"), carried=CARRIED
+)
 def reverse_sequence(op: Op) -> Tensor:
     """Reverse the first `lengths[b]` steps of each batch entry."""
     x, lengths = op.tensor(0), op.tensor(1)

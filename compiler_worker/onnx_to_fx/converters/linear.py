@@ -12,10 +12,11 @@ from compiler_worker.onnx_to_fx.values import Dims, Tensor, broadcast_dims, unkn
 def matmul(op: Op) -> Tensor:
     """Matrix product of the last two axes; the others broadcast."""
     a, b = op.tensor(0), op.tensor(1)
-    return Tensor(op.call(torch.matmul, a, b), a.dtype, _matmul_dims(a.dims, b.dims))
+    return Tensor(op.call(torch.matmul, a, b), a.dtype, matmul_dims(a.dims, b.dims))
 
 
-def _matmul_dims(a: Dims, b: Dims) -> Dims:
+def matmul_dims(a: Dims, b: Dims) -> Dims:
+    """Return what is known of the dims of a matrix product."""
     rows = a[-2:-1]
     columns = b[-1:] if len(b) > 1 else ()
     return (*broadcast_dims(a[:-2], b[:-2]), *rows, *columns)
@@ -24,6 +25,11 @@ def _matmul_dims(a: Dims, b: Dims) -> Dims:
 @converter("Gemm", versions=(7, 9, 11, 13), attributes=("alpha", "beta", "transA", "transB"))
 def gemm(op: Op) -> Tensor:
     """Alpha A' B' + beta C, for matrices."""
+    return emit_gemm(op)
+
+
+def emit_gemm(op: Op) -> Tensor:
+    """Emit Gemm with the node's factors; C broadcasts to the product."""
     a, b, c = op.tensor(0), op.tensor(1), op.maybe(2)
     alpha, beta = op.attr_float("alpha"), op.attr_float("beta")
     if not a.is_float and (alpha, beta) != (1.0, 1.0):

@@ -8,6 +8,8 @@ import numpy as np
 import torch
 
 from compiler_worker.onnx_to_fx.converters.binary import emit_binary, on_host
+from compiler_worker.onnx_to_fx.converters.unsigned import ordered
+from compiler_worker.onnx_to_fx.dtypes import WIDE_UNSIGNED
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.registry import ConvertOnHost, converter, register
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym, known_equal
@@ -15,7 +17,14 @@ from compiler_worker.onnx_to_fx.values import Host, Tensor, broadcast_dims
 
 
 def _comparison(function: Callable[..., Any]) -> Callable[[Op], Tensor]:
-    return lambda op: emit_binary(op, function, dtype=torch.bool)
+    def convert(op: Op) -> Tensor:
+        if op.value(0).dtype != torch.uint64:
+            return emit_binary(op, function, dtype=torch.bool)
+        x, y = op.tensor(0), op.tensor(1)
+        node = op.call(function, ordered(op, x), ordered(op, y))
+        return Tensor(node, torch.bool, broadcast_dims(x.dims, y.dims))
+
+    return convert
 
 
 def _static_only(function: Callable[[int, int], bool]) -> ConvertOnHost:
@@ -36,13 +45,20 @@ _COMPARISONS: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "LessOrEqual": (operator.le, (12, 16)),
 }
 for _name, (_function, _versions) in _COMPARISONS.items():
-    register(_name, _comparison(_function), versions=_versions, host=_static_only(_function))
+    register(
+        _name,
+        _comparison(_function),
+        versions=_versions,
+        host=_static_only(_function),
+        carried=WIDE_UNSIGNED,
+    )
 
 register(
     "Equal",
     _comparison(operator.eq),
     versions=(7, 11, 13, 19),
     host=on_host(known_equal, torch.bool),
+    carried=WIDE_UNSIGNED,
 )
 
 for _name, _function in {
@@ -75,7 +91,7 @@ def _where_on_host(op: Op) -> Host | None:
     return Host(np.asarray(data, dtype=object), op.value(1).dtype)
 
 
-@converter("Where", versions=(9, 16), host=_where_on_host)
+@converter("Where", versions=(9, 16), host=_where_on_host, carried=WIDE_UNSIGNED)
 def where(op: Op) -> Tensor:
     """Choose element by element; scalar branches go in as numbers."""
     condition = op.tensor(0)

@@ -1,4 +1,4 @@
-"""Normalisations, in inference form."""
+"""Normalisations."""
 
 import operator
 
@@ -16,20 +16,42 @@ from compiler_worker.onnx_to_fx.values import Tensor
     versions=(7, 9, 14, 15),
     attributes=("epsilon", "momentum", "spatial", "training_mode"),
 )
-def batch_normalization(op: Op) -> Tensor:
-    """Normalise each channel with the recorded mean and variance."""
+def batch_normalization(op: Op) -> list[Tensor]:
+    """Normalise each channel with the recorded statistics, or in training with its own."""
     x, scale, bias, mean, variance = (op.tensor(index) for index in range(5))
-    if op.version >= 14 and op.attr_int("training_mode"):
-        raise op.refuse("training_mode is not translated")
     if op.version < 9 and op.attr_int("spatial") != 1:
         raise op.refuse("statistics per element (spatial 0) are not translated")
-    if op.has_output(1):
-        raise op.refuse("outputs of training mode are not translated")
     if len({value.dtype for value in (x, scale, mean)}) > 1:
         raise op.refuse("statistics of another element type than the input's")
+    if op.version >= 14 and op.attr_int("training_mode"):
+        return _trained(op, x, (mean, variance), (scale, bias))
+    if op.has_output(1):
+        raise op.refuse("outputs of training mode without training_mode")
     epsilon = op.attr_float("epsilon")
     node = op.call(functional.batch_norm, x, mean, variance, scale, bias, False, 0.0, epsilon)
-    return x.like(node)
+    return [x.like(node)]
+
+
+def _trained(
+    op: Op, x: Tensor, running: tuple[Tensor, Tensor], affine: tuple[Tensor, Tensor]
+) -> list[Tensor]:
+    """Return the input normalised by its own statistics, and the running ones moved to those."""
+    axes = [axis for axis in range(x.rank) if axis != 1]
+    # The statistics of 16-bit floats are taken in float32, so that they do not overflow.
+    is_half = x.dtype in (torch.float16, torch.bfloat16)
+    source = op.method("to", x, torch.float32) if is_half else x.node
+    pair = op.call(torch.var_mean, source, axes, correction=0)
+    own = [op.call(operator.getitem, pair, part) for part in (1, 0)]
+    if is_half:
+        own = [op.method("to", value, op.graph.dtype(x.dtype)) for value in own]
+    epsilon, momentum = op.attr_float("epsilon"), op.attr_float("momentum")
+    node = op.call(functional.batch_norm, x, *own, *affine, False, 0.0, epsilon)
+    results = [x.like(node)]
+    for before, now in zip(running, own, strict=True):
+        kept = op.call(operator.mul, before, momentum)
+        added = op.call(operator.mul, now, 1 - momentum)
+        results.append(before.like(op.call(operator.add, kept, added)))
+    return results
 
 
 @converter("LayerNormalization", versions=(17,), attributes=("axis", "epsilon", "stash_type"))

@@ -12,6 +12,10 @@ from fractions import Fraction
 
 import torch
 
+from compiler_worker.onnx_to_fx.converters.resize_filters import (
+    emit_antialiased,
+    kept_aspect_ratio,
+)
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym, sym_max, sym_min
@@ -32,12 +36,16 @@ _ATTRIBUTES = (
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """One axis to resize: sizes before and after; scale where the graph gives it."""
+    """One axis to resize: sizes before and after; scale where the graph gives it.
+
+    `region` is the part of the axis to be resized, from 0 to 1, where the mode has one.
+    """
 
     axis: int
     size: HostInt
     target: HostInt
     scale: float | None
+    region: tuple[float, float] | None = None
 
 
 @converter("Resize", versions=(10, 11, 13, 18, 19), attributes=_ATTRIBUTES)
@@ -74,10 +82,12 @@ def _check(op: Op) -> None:
     if op.attr_str("coordinate_transformation_mode") not in _COORDINATES:
         mode = op.attr_str("coordinate_transformation_mode")
         raise op.refuse(f"coordinate_transformation_mode '{mode}' is not translated")
-    if op.version >= 18 and op.attr_int("antialias"):
-        raise op.refuse("antialias is not translated")
-    if op.version >= 18 and op.attr_str("keep_aspect_ratio_policy") != "stretch":
-        raise op.refuse("only keep_aspect_ratio_policy 'stretch' is translated")
+    if _is_antialiased(op) and op.attr_str("mode") == "nearest":
+        raise op.refuse("antialias goes with modes linear and cubic")
+
+
+def _is_antialiased(op: Op) -> bool:
+    return op.version >= 18 and bool(op.attr_int("antialias"))
 
 
 def _targets(op: Op, x: Tensor) -> list[_Axis]:
@@ -86,13 +96,35 @@ def _targets(op: Op, x: Tensor) -> list[_Axis]:
     if op.version < 11:
         return _scaled(op, x, axes, op.floats(1))
     if op.has(3):
-        sizes = op.ints(3)
-        return [
-            _Axis(axis, op.graph.dim(x, axis), size, None)
-            for axis, size in zip(axes, sizes, strict=True)
-            if op.graph.dim(x, axis) != size
-        ]
+        return _sized(op, x, axes)
+    if op.attr_str("coordinate_transformation_mode") == "tf_crop_and_resize":
+        # ONNX's words scale the region, its reference the whole input.
+        raise op.refuse("tf_crop_and_resize by scales is not translated")
     return _scaled(op, x, axes, op.floats(2))
+
+
+def _sized(op: Op, x: Tensor, axes: list[int]) -> list[_Axis]:
+    before, after = [op.graph.dim(x, axis) for axis in axes], op.ints(3)
+    policy = op.attr_str("keep_aspect_ratio_policy") if op.version >= 18 else "stretch"
+    scale = None
+    if policy != "stretch":
+        scale, kept = kept_aspect_ratio(op, before, after, policy)
+        after = [*kept]
+    regions = _regions(op, len(axes))
+    return [
+        _Axis(axis, size, target, scale, region)
+        for axis, size, target, region in zip(axes, before, after, regions, strict=True)
+        if size != target or scale not in (None, 1.0) or region not in (None, (0.0, 1.0))
+    ]
+
+
+def _regions(op: Op, count: int) -> list[tuple[float, float] | None]:
+    if op.attr_str("coordinate_transformation_mode") != "tf_crop_and_resize":
+        return [None] * count
+    bounds = op.floats(1)
+    if len(bounds) != 2 * count:
+        raise op.refuse(f"roi has {len(bounds)} bounds for {count} axes")
+    return list(zip(bounds[:count], bounds[count:], strict=True))
 
 
 def _scaled(op: Op, x: Tensor, axes: list[int], scales: list[float]) -> list[_Axis]:
@@ -113,8 +145,33 @@ def _resized(op: Op, x: Tensor, target: _Axis) -> Tensor:
     coordinates = _COORDINATES[op.attr_str("coordinate_transformation_mode")](op, target)
     mode = op.attr_str("mode")
     if mode == "nearest":
-        return _nearest(op, x, target, coordinates, op.attr_str("nearest_mode"))
-    return _interpolated(op, x, target, coordinates, cubic=mode == "cubic")
+        result = _nearest(op, x, target, coordinates, op.attr_str("nearest_mode"))
+    elif _is_antialiased(op):
+        scale = _static_scale(op, target)
+        node = emit_antialiased(op, x, target.axis, coordinates, scale, is_cubic=mode == "cubic")
+        result = _with_size(x, target, node)
+    else:
+        result = _interpolated(op, x, target, coordinates, cubic=mode == "cubic")
+    return result if target.region is None else _extrapolated(op, result, target, coordinates)
+
+
+def _static_scale(op: Op, target: _Axis) -> float:
+    if target.scale is not None:
+        return target.scale
+    if isinstance(target.size, Sym) or isinstance(target.target, Sym):
+        raise op.refuse("the reach of an antialias filter needs static sizes or scales")
+    return target.target / target.size
+
+
+def _extrapolated(op: Op, x: Tensor, target: _Axis, coordinates: torch.fx.Node) -> Tensor:
+    """Put one value where a place lies outside of the input."""
+    low = op.call(operator.lt, coordinates, 0)
+    high = op.call(operator.gt, coordinates, target.size - 1)
+    outside = op.call(
+        torch.reshape, op.call(operator.or_, low, high), [-1] + [1] * (x.rank - target.axis - 1)
+    )
+    value = op.graph.number(op.attr_float("extrapolation_value"), x.dtype)
+    return x.like(op.call(torch.where, outside, value, x))
 
 
 def _steps(op: Op, target: _Axis) -> torch.fx.Node:
@@ -167,12 +224,28 @@ def _align_corners(op: Op, target: _Axis) -> torch.fx.Node:
     return op.call(operator.truediv, whole, target_last)
 
 
+def _cropped(op: Op, target: _Axis) -> torch.fx.Node:
+    start, end = target.region or (0.0, 1.0)
+    if isinstance(target.target, Sym):
+        raise op.refuse("tf_crop_and_resize needs a static size to resize to")
+    last, steps = target.size - 1, _steps(op, target)
+    if target.target == 1:
+        place = op.call(operator.add, steps, 0.5 * (start + end))
+        return op.call(operator.mul, place, last)
+    # In this order the region's end is hit exactly: beyond it lies another value.
+    place = op.call(operator.mul, op.call(operator.mul, steps, end - start), last)
+    place = op.call(operator.truediv, place, target.target - 1)
+    offset = op.call(operator.mul, op.call(torch.full_like, steps, start), last)
+    return op.call(operator.add, place, offset)
+
+
 _COORDINATES = {
     "align_corners": _align_corners,
     "asymmetric": _divided,
     "half_pixel": _half_pixel,
     "half_pixel_symmetric": _half_pixel_symmetric,
     "pytorch_half_pixel": _pytorch_half_pixel,
+    "tf_crop_and_resize": _cropped,
 }
 
 

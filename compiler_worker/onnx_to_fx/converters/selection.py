@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from compiler_worker.onnx_to_fx.converters.unsigned import ordered
+from compiler_worker.onnx_to_fx.dtypes import WIDE_UNSIGNED
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym
@@ -34,7 +36,12 @@ def _bounded(op: Op, x: torch.fx.Node, index: int, function: Any) -> torch.fx.No
     return op.call(torch.clamp, x, **{side: number})
 
 
-@converter("TopK", versions=(1, 10, 11, 24), attributes=("axis", "k", "largest", "sorted"))
+@converter(
+    "TopK",
+    versions=(1, 10, 11, 24),
+    attributes=("axis", "k", "largest", "sorted"),
+    carried=WIDE_UNSIGNED,
+)
 def top_k(op: Op) -> tuple[Tensor, Tensor]:
     """The k largest or smallest along an axis, ties to the lower index."""
     x = op.tensor(0)
@@ -42,11 +49,12 @@ def top_k(op: Op) -> tuple[Tensor, Tensor]:
     k: HostInt = op.attr_int("k") if op.version < 10 else op.ints(1)[0]
     largest = op.version < 11 or bool(op.attr_int("largest"))
     # A stable sort, as torch.topk promises no order among equal elements.
-    pair = op.call(torch.sort, x, dim=axis, descending=largest, stable=True)
+    pair = op.call(torch.sort, ordered(op, x), dim=axis, descending=largest, stable=True)
     values, positions = (
         op.call(torch.narrow, op.call(operator.getitem, pair, part), axis, 0, k) for part in (0, 1)
     )
     dims = (*x.dims[:axis], k, *x.dims[axis + 1 :])
+    values = ordered(op, Tensor(values, x.dtype, dims))
     return Tensor(values, x.dtype, dims), Tensor(positions, torch.int64, dims)
 
 
@@ -76,7 +84,7 @@ def _in_range(op: Op, index: torch.fx.Node, depth: HostInt) -> torch.fx.Node:
     return op.call(torch.where, op.call(operator.lt, index, 0), shifted, index)
 
 
-@converter("Trilu", versions=(14,), attributes=("upper",))
+@converter("Trilu", versions=(14,), attributes=("upper",), carried=WIDE_UNSIGNED)
 def trilu(op: Op) -> Tensor:
     """Keep one triangle of the last two axes."""
     x = op.tensor(0)
@@ -99,10 +107,11 @@ def hardmax(op: Op) -> Tensor:
 
 @converter("Dropout", versions=(7, 10, 12, 13, 22), attributes=("ratio", "seed"))
 def dropout(op: Op) -> tuple[Tensor, Tensor | None]:
-    """The identity: inference keeps every element, so the mask is all true."""
+    """The identity: every element is kept, so the mask is all true."""
     x = op.tensor(0)
-    if op.has(2) and op.number(2) is not False:
-        raise op.refuse("training mode is not translated")
+    # What drops nothing is the same in training.
+    if op.has(2) and op.number(2) is not False and op.number(1) != 0:
+        raise op.refuse("what training drops is random; only inference or ratio 0 is translated")
     if not op.has_output(1):
         return x, None
     dtype = torch.bool if op.version >= 10 else x.dtype

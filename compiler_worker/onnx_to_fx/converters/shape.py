@@ -5,6 +5,7 @@ import operator
 import numpy as np
 import torch
 
+from compiler_worker.onnx_to_fx.dtypes import CARRIED
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym, known_equal, left_over, product
@@ -20,7 +21,9 @@ from compiler_worker.onnx_to_fx.values import (
 _TYPES_ONLY = (21, 23, 24, 25)
 
 
-@converter("Shape", versions=(1, 13, 15, 19, *_TYPES_ONLY), attributes=("start", "end"))
+@converter(
+    "Shape", versions=(1, 13, 15, 19, *_TYPES_ONLY), attributes=("start", "end"), carried=CARRIED
+)
 def shape(op: Op) -> Host:
     """Sizes of the axes in [start, end), on the host."""
     dims = op.dims(0)
@@ -29,7 +32,7 @@ def shape(op: Op) -> Host:
     return host_from_list(dims[op.attr_int("start") : op.maybe_int("end")])
 
 
-@converter("Size", versions=(1, 13, 19, *_TYPES_ONLY))
+@converter("Size", versions=(1, 13, 19, *_TYPES_ONLY), carried=CARRIED)
 def size(op: Op) -> Host:
     """Number of elements, on the host."""
     data = np.empty((), dtype=object)
@@ -37,7 +40,7 @@ def size(op: Op) -> Host:
     return Host(data, torch.int64)
 
 
-@converter("Identity", versions=(1, 13, 14, 16, 19, *_TYPES_ONLY))
+@converter("Identity", versions=(1, 13, 14, 16, 19, *_TYPES_ONLY), carried=CARRIED)
 def identity(op: Op) -> Value:
     """The value itself, in whichever world it is."""
     return op.value(0)
@@ -55,6 +58,7 @@ def _reshape_on_host(op: Op) -> Host | None:
     versions=(5, 13, 14, 19, *_TYPES_ONLY),
     attributes=("allowzero",),
     host=_reshape_on_host,
+    carried=CARRIED,
 )
 def reshape(op: Op) -> Tensor:
     """New sizes; 0 copies the input's unless allowzero, -1 is what is left."""
@@ -83,7 +87,7 @@ def _copied(op: Op, x: Tensor, axis: int, size: HostInt) -> HostInt:
     return op.graph.dim(x, axis)
 
 
-@converter("Flatten", versions=(1, 9, 11, 13, *_TYPES_ONLY), attributes=("axis",))
+@converter("Flatten", versions=(1, 9, 11, 13, *_TYPES_ONLY), attributes=("axis",), carried=CARRIED)
 def flatten(op: Op) -> Tensor:
     """Two axes: all before `axis`, and all from it on."""
     x, sizes, axis = op.tensor(0), op.dims(0), op.attr_int("axis")
@@ -115,7 +119,11 @@ def _unsqueeze_on_host(op: Op) -> Host:
 
 
 @converter(
-    "Unsqueeze", versions=(1, 11, 13, *_TYPES_ONLY), attributes=("axes",), host=_unsqueeze_on_host
+    "Unsqueeze",
+    versions=(1, 11, 13, *_TYPES_ONLY),
+    attributes=("axes",),
+    host=_unsqueeze_on_host,
+    carried=CARRIED,
 )
 def unsqueeze(op: Op) -> Tensor:
     """Insert axes of size 1."""
@@ -141,7 +149,11 @@ def _squeeze_on_host(op: Op) -> Host:
 
 
 @converter(
-    "Squeeze", versions=(1, 11, 13, *_TYPES_ONLY), attributes=("axes",), host=_squeeze_on_host
+    "Squeeze",
+    versions=(1, 11, 13, *_TYPES_ONLY),
+    attributes=("axes",),
+    host=_squeeze_on_host,
+    carried=CARRIED,
 )
 def squeeze(op: Op) -> Tensor:
     """Remove axes of size 1; a reshape, which fails where the size is another one."""
@@ -151,7 +163,7 @@ def squeeze(op: Op) -> Tensor:
     return Tensor(op.call(torch.reshape, x, kept), x.dtype, tuple(kept))
 
 
-@converter("Expand", versions=(8, 13))
+@converter("Expand", versions=(8, 13), carried=CARRIED)
 def expand(op: Op) -> Tensor:
     """Broadcast with a shape, both ways: either side may hold the 1."""
     x, wanted = op.tensor(0), op.ints(1)
@@ -186,7 +198,7 @@ def _expanded(have: HostInt, want: HostInt) -> HostInt | None:
     return have if not isinstance(have, Sym) else None
 
 
-@converter("Tile", versions=(6, 13))
+@converter("Tile", versions=(6, 13), carried=CARRIED)
 def tile(op: Op) -> Tensor:
     """Repeat along each axis."""
     x, repeats = op.tensor(0), op.ints(1)

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from compiler_worker.onnx_to_fx.converters.elements import wrapped
+from compiler_worker.onnx_to_fx.dtypes import WIDE_UNSIGNED
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.registry import converter, register
 from compiler_worker.onnx_to_fx.sym import Sym
@@ -92,8 +94,8 @@ def is_inf(op: Op) -> Tensor:
     return x.like(node, dtype=torch.bool)
 
 
-@converter("BitwiseNot", versions=(18,))
+@converter("BitwiseNot", versions=(18,), carried=WIDE_UNSIGNED)
 def bitwise_not(op: Op) -> Tensor:
     """Flip every bit."""
     x = op.tensor(0)
-    return x.like(op.call(torch.bitwise_not, x))
+    return x.like(wrapped(op, op.call(torch.bitwise_not, x), x.dtype))

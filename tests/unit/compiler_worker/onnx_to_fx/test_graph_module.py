@@ -197,6 +197,24 @@ def test_host_values_reach_the_device_where_data_needs_them() -> None:
     assert c.tolist() == [[7, 7, 7], [7, 7, 7]]
 
 
+def test_integers_wrap_as_their_type_does() -> None:
+    graph = """g (float[N] x) => (int32[1] y, int32[1] z)
+        { h = Mul(a, b)  y = Add(h, b)  z = Cast <to: int = 6> (c) }"""
+    constants = {"a": np.array([2**30], np.int32), "b": np.array([5], np.int32)}
+    built = model(graph, **constants, c=np.array([2**33 + 7]))
+    y, z = graph_module_from_onnx(built)(torch.zeros(1))
+    assert (y.tolist(), z.tolist()) == ([2**30 + 5], [7])
+
+
+@pytest.mark.parametrize("name", ["0", "self", "lambda", "a.b", "class"])
+def test_inputs_may_have_any_name(name: str) -> None:
+    built = model("g (float[N] x, float[N] a_b) => (float[N] y) { y = Sub(x, a_b) }")
+    built.graph.input[0].name = built.graph.node[0].input[0] = name
+    module = graph_module_from_onnx(built)
+    assert module(torch.tensor([3.0]), torch.tensor([1.0]))[0].tolist() == [2.0]
+    assert module.meta["inputs"] == [name, "a_b"]
+
+
 def test_local_functions_are_inlined() -> None:
     built = model("g (float[N] x) => (float[N] y) { y = local.Twice(x) }")
     built.opset_import.append(onnx.helper.make_opsetid("local", 1))

@@ -1,0 +1,88 @@
+"""TfIdfVectorizer over integers."""
+
+from __future__ import annotations
+
+import operator
+
+import numpy as np
+import torch
+
+from compiler_worker.onnx_to_fx.kernels.ngrams import ngram_counts
+from compiler_worker.onnx_to_fx.op import Op
+from compiler_worker.onnx_to_fx.registry import converter
+from compiler_worker.onnx_to_fx.values import Constant, Tensor
+
+
+@converter(
+    "TfIdfVectorizer",
+    versions=(9,),
+    attributes=(
+        "max_gram_length",
+        "max_skip_count",
+        "min_gram_length",
+        "mode",
+        "ngram_counts",
+        "ngram_indexes",
+        "pool_int64s",
+        "pool_strings",
+        "weights",
+    ),
+)
+def tf_idf_vectorizer(op: Op) -> Tensor:
+    """Counts of the pool's n-grams in each row of x [B, T] or [T], weighted by the mode."""
+    x, mode = op.tensor(0), op.attr_str("mode")
+    if mode not in ("TF", "IDF", "TFIDF"):
+        raise op.refuse(f"mode '{mode}' is not one of TF, IDF, TFIDF")
+    if x.rank not in (1, 2):
+        raise op.refuse(f"input has rank {x.rank}, wanted 1 or 2")
+    columns = op.maybe_ints("ngram_indexes") or []
+    width = max(columns, default=-1) + 1
+    # Weights follow the pool in the words of ONNX, the outputs in its reference.
+    weights = op.maybe_floats("weights") if mode != "TF" else None
+    if weights and columns != list(range(len(weights))):
+        raise op.refuse("weights with ngram_indexes that are not 0, 1, 2, ...")
+    lengths, pools, kept = _pools(op, columns)
+    rows = x.node if x.rank == 2 else op.call(torch.unsqueeze, x, 0)
+    node = op.call(ngram_counts, rows, pools, lengths, op.attr_int("max_skip_count"))
+    zeros = op.method("new_zeros", node, [op.dims(0)[0] if x.rank == 2 else 1, width])
+    place = _constant(op, "ngram_columns", np.asarray(kept, np.int64))
+    node = op.call(torch.index_add, zeros, 1, place, node)
+    if mode == "IDF":
+        node = op.call(torch.clamp, node, max=1)
+    node = op.method("to", node, op.graph.dtype(torch.float32))
+    if weights:
+        factors = _constant(op, "weights", np.asarray(weights, np.float32))
+        node = op.call(operator.mul, node, factors)
+    if x.rank == 1:
+        return Tensor(op.call(torch.squeeze, node, 0), torch.float32, (width,))
+    return Tensor(node, torch.float32, (x.dims[0], width))
+
+
+def _pools(op: Op, columns: list[int]) -> tuple[list[int], list[Tensor], list[int]]:
+    """Return lengths, n-grams per length and their output columns, for the lengths asked for."""
+    pool, starts = op.maybe_ints("pool_int64s"), op.maybe_ints("ngram_counts") or []
+    if pool is None:
+        raise op.refuse("a pool of strings is not translated")
+    low, high = op.attr_int("min_gram_length"), op.attr_int("max_gram_length")
+    lengths, pools, kept, first = [], [], [], 0
+    for length, start in enumerate(starts, start=1):
+        end = starts[length] if length < len(starts) else len(pool)
+        grams = np.asarray(pool[start:end], np.int64)
+        if end < start or grams.size % length:
+            raise op.refuse(f"{grams.size} items are no whole number of {length}-grams")
+        grams, last = grams.reshape(-1, length), first + grams.size // length
+        if len(np.unique(grams, axis=0)) != len(grams) or last > len(columns):
+            raise op.refuse("n-grams that stand twice in the pool, or have no output")
+        if len(grams) and low <= length <= high:
+            lengths.append(length)
+            pools.append(_constant(op, f"pool_{length}", grams))
+            kept += columns[first:last]
+        first = last
+    if not pools:
+        raise op.refuse("the pool has no n-gram of the lengths asked for")
+    return lengths, pools, kept
+
+
+def _constant(op: Op, name: str, array: np.ndarray) -> Tensor:
+    dtype = torch.float32 if array.dtype == np.float32 else torch.int64
+    return op.graph.tensor(Constant(name, array, dtype))

@@ -1,0 +1,43 @@
+"""Ops that have no translation, each with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NoReturn
+
+import onnx
+
+from compiler_worker.onnx_to_fx.op import Op
+from compiler_worker.onnx_to_fx.registry import register
+
+_RANDOM = "ONNX defines no generator of random numbers, so no two runtimes give the same ones"
+_REASONS = {
+    "Bernoulli": _RANDOM,
+    "Multinomial": _RANDOM,
+    "RandomNormal": _RANDOM,
+    "RandomNormalLike": _RANDOM,
+    "RandomUniform": _RANDOM,
+    "RandomUniformLike": _RANDOM,
+    "ImageDecoder": "pictures are files, not tensors; decode them before the model",
+}
+
+
+def _refusing(reason: str) -> Callable[[Op], NoReturn]:
+    def convert(op: Op) -> NoReturn:
+        raise op.refuse(reason)
+
+    return convert
+
+
+def _register_all() -> None:
+    for schema in onnx.defs.get_all_schemas_with_history():
+        if schema.domain == "" and schema.name in _REASONS:
+            register(
+                schema.name,
+                _refusing(_REASONS[schema.name]),
+                versions=(schema.since_version,),
+                attributes=tuple(schema.attributes),
+            )
+
+
+_register_all()

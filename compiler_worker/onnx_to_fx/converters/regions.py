@@ -1,0 +1,89 @@
+"""Ops that read an image at places which are data: regions, bent windows, affine grids."""
+
+from __future__ import annotations
+
+import torch
+
+from compiler_worker.onnx_to_fx.kernels.affine import affine_grid
+from compiler_worker.onnx_to_fx.kernels.deformable import deform_conv
+from compiler_worker.onnx_to_fx.kernels.regions import roi_align
+from compiler_worker.onnx_to_fx.op import Op
+from compiler_worker.onnx_to_fx.registry import converter
+from compiler_worker.onnx_to_fx.values import Tensor
+
+
+@converter("AffineGrid", versions=(20,), attributes=("align_corners",))
+def convert_affine_grid(op: Op) -> Tensor:
+    """Sampling places [N, *spatial, axes] of the affine maps theta [N, axes, axes + 1]."""
+    theta, size = op.tensor(0), op.ints(1)
+    align_corners = bool(op.attr_int("align_corners"))
+    if len(size) not in (4, 5):
+        raise op.refuse(f"the size has {len(size)} axes, wanted 4 or 5")
+    if align_corners and 1 in size[2:]:
+        raise op.refuse("an axis of size 1 has no two corners to align")
+    node = op.call(affine_grid, theta, size[2:], align_corners)
+    return Tensor(node, theta.dtype, (size[0], *size[2:], len(size) - 2))
+
+
+@converter(
+    "RoiAlign",
+    versions=(10, 16, 22),
+    attributes=(
+        "coordinate_transformation_mode",
+        "mode",
+        "output_height",
+        "output_width",
+        "sampling_ratio",
+        "spatial_scale",
+    ),
+)
+def convert_roi_align(op: Op) -> Tensor:
+    """Pool each region [x1, y1, x2, y2] of x [N, C, H, W] to one size."""
+    x, rois, batch_indices = op.tensor(0), op.tensor(1), op.tensor(2)
+    # Before version 16 pixels lay at whole numbers.
+    shift = op.attr_str("coordinate_transformation_mode") if op.version >= 16 else ""
+    mode = op.attr_str("mode")
+    if shift not in ("half_pixel", "output_half_pixel", ""):
+        raise op.refuse(f"coordinate_transformation_mode '{shift}' is not translated")
+    if mode not in ("avg", "max"):
+        raise op.refuse(f"mode '{mode}' is not translated")
+    size = (op.attr_int("output_height"), op.attr_int("output_width"))
+    node = op.call(
+        roi_align,
+        x,
+        rois,
+        batch_indices,
+        size,
+        op.attr_int("sampling_ratio"),
+        op.attr_float("spatial_scale"),
+        shift == "half_pixel",
+        mode == "max",
+    )
+    return Tensor(node, x.dtype, (rois.dims[0], x.dims[1], *size))
+
+
+@converter(
+    "DeformConv",
+    versions=(19, 22),
+    attributes=("dilations", "group", "kernel_shape", "offset_group", "pads", "strides"),
+)
+def convert_deform_conv(op: Op) -> Tensor:
+    """Convolve x [N, C, H, W] at places moved by the offsets; two spatial axes."""
+    x, weight, offset = op.tensor(0), op.tensor(1), op.tensor(2)
+    if x.rank != 4:
+        raise op.refuse(f"{x.rank - 2} spatial axes are not translated, wanted 2")
+    if x.dtype not in (torch.float32, torch.float64):
+        raise op.refuse("places in 16-bit floats are not translated")
+    node = op.call(
+        deform_conv,
+        x,
+        weight,
+        offset,
+        op.maybe(3),
+        op.maybe(4),
+        op.maybe_ints("strides") or [1, 1],
+        (op.maybe_ints("pads") or [0, 0])[:2],
+        op.maybe_ints("dilations") or [1, 1],
+        (op.attr_int("group"), op.attr_int("offset_group")),
+    )
+    return Tensor(node, x.dtype, (x.dims[0], weight.dims[0], *offset.dims[2:]))

@@ -1,0 +1,64 @@
+"""Ops whose output size is data: how many boxes, unique elements or non-zeros there are."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+
+from compiler_worker.onnx_to_fx.dtypes import UNSIGNED_VALUES, WIDE_UNSIGNED
+from compiler_worker.onnx_to_fx.kernels.suppression import non_max_suppression
+from compiler_worker.onnx_to_fx.kernels.unique import unique
+from compiler_worker.onnx_to_fx.op import Op
+from compiler_worker.onnx_to_fx.registry import converter
+from compiler_worker.onnx_to_fx.values import Tensor, unknown
+
+
+@converter("NonMaxSuppression", versions=(10, 11), attributes=("center_point_box",))
+def convert_non_max_suppression(op: Op) -> Tensor:
+    """Indices [selected, 3] of batch, class and box."""
+    boxes, scores = op.tensor(0), op.tensor(1)
+    # Without a limit nothing is selected.
+    limit, iou = (_scalar(op, index) if op.has(index) else 0 for index in (2, 3))
+    node = op.call(
+        non_max_suppression,
+        boxes,
+        scores,
+        limit,
+        iou,
+        _scalar(op, 4) if op.has(4) else None,
+        bool(op.attr_int("center_point_box")),
+    )
+    return Tensor(node, torch.int64, (None, 3))
+
+
+def _scalar(op: Op, index: int) -> Any:
+    """Return a number where it is known, else a tensor of one element."""
+    number = op.number(index)
+    return op.tensor(index) if number is None else number
+
+
+@converter("Unique", versions=(11, 28), attributes=("axis", "sorted"), carried=UNSIGNED_VALUES)
+def convert_unique(op: Op) -> list[Tensor]:
+    """Unique elements or slices, their first places, where each input went, and counts."""
+    x, given = op.tensor(0), op.maybe_int("axis")
+    axis = None if given is None else op.axis(given, x.rank)
+    node = op.call(unique, x, axis, bool(op.attr_int("sorted")))
+    values, first, inverse, counts = (op.call(operator.getitem, node, k) for k in range(4))
+    dims = (None,) if axis is None else (*x.dims[:axis], None, *x.dims[axis + 1 :])
+    places = (None,) if axis is None else (x.dims[axis],)
+    return [
+        Tensor(values, x.dtype, dims),
+        Tensor(first, torch.int64, unknown(1)),
+        Tensor(inverse, torch.int64, places),
+        Tensor(counts, torch.int64, unknown(1)),
+    ]
+
+
+@converter("NonZero", versions=(9, 13), carried=WIDE_UNSIGNED)
+def non_zero(op: Op) -> Tensor:
+    """Places of elements other than zero [rank, found], row by row."""
+    x = op.tensor(0)
+    found = op.call(torch.transpose, op.call(torch.nonzero, x), 0, 1)
+    return Tensor(found, torch.int64, (x.rank, None))

@@ -1,0 +1,33 @@
+"""Unique elements or slices, with ONNX's order and first places."""
+
+from __future__ import annotations
+
+import torch
+
+
+def unique(x: torch.Tensor, axis: int | None, is_sorted: bool) -> tuple[torch.Tensor, ...]:
+    """Return unique slices along an axis (elements of the flattened input without one).
+
+    Args:
+        x: any tensor.
+        axis: where slices lie side by side.
+        is_sorted: whether they ascend; else they stand by their first places.
+
+    Returns:
+        The slices, the first place of each, the slice at each place, and their counts.
+    """
+    flat = x.reshape(-1) if axis is None else x
+    dim = 0 if axis is None else axis
+    if axis is None:
+        values, inverse, counts = torch.unique(flat, return_inverse=True, return_counts=True)
+    else:
+        values, inverse, counts = torch.unique(
+            flat, return_inverse=True, return_counts=True, dim=dim
+        )
+    places = torch.arange(flat.shape[dim], device=x.device)
+    first = torch.full_like(counts, flat.shape[dim]).scatter_reduce(0, inverse, places, "amin")
+    if is_sorted:
+        return values, first, inverse, counts
+    order = torch.sort(first)[1]
+    place_of = torch.sort(order)[1]
+    return values.index_select(dim, order), first[order], place_of[inverse], counts[order]
