@@ -25,6 +25,7 @@ from compiler_worker.requests import (
 )
 from services.contracts.document import Document
 from services.contracts.errors import BuildError, SmeltError
+from services.engines.compile_cache import use_compile_cache
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +99,7 @@ def build_one(request_bytes: bytes, events: Events) -> BuildResult:
 
     request = BuildRequest.from_json(request_bytes)
     limit_threads(request.num_threads)
+    use_compile_cache(request.cache_dir)
     plan = BuildPlan(
         key=request.key,
         master=request.master,

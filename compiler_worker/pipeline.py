@@ -129,6 +129,7 @@ def _build_in_child(
         master=version.master,
         master_path=master_path,
         workspace=folder / "files",
+        cache_dir=workshop.settings.cache_dir.absolute(),
         num_threads=workshop.settings.num_threads,
     )
     outcome = run_child(

@@ -23,6 +23,7 @@ from services.contracts.hardware import Platform
 from services.contracts.manifest import Proof, ProofOutcome, Timing
 from services.contracts.tensors import Array
 from services.engines.base import Engine, LoadSpec
+from services.engines.compile_cache import use_compile_cache
 from services.engines.loader import engine_class
 
 
@@ -51,6 +52,7 @@ class _Proving:
 
     def run(self) -> Proof:
         """Load, judge, and time what passed."""
+        use_compile_cache(self._request.cache_dir)
         _prepare_torch(self._request.num_threads)
         with self._events.stage(Stage.PROVE):
             self._events.line("loading the engine")

@@ -32,6 +32,7 @@ class BuildRequest(Document):
     Attributes:
         master_path: the master's `model.onnx`.
         workspace: an empty folder for the engine's files.
+        cache_dir: where compilers keep what they may use again.
         num_threads: threads of torch; 0 leaves it to the library.
     """
 
@@ -39,6 +40,7 @@ class BuildRequest(Document):
     master: MasterRecord
     master_path: Path
     workspace: Path
+    cache_dir: Path
     num_threads: int
 
 

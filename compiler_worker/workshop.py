@@ -15,6 +15,7 @@ from services.contracts.build_key import BuildKey
 from services.contracts.manifest import EngineManifest, MasterRecord, Proof
 from services.contracts.registry import Registry
 from services.contracts.signing import Signer
+from services.engines.compile_cache import tidy_compile_cache
 from services.telemetry.recorder import NullRecorder, Recorder
 
 OnProgress = Callable[[BuildKey, ChildEvent], None]
@@ -66,6 +67,7 @@ class Workshop:
         """
         cache_dir = self.settings.cache_dir.absolute()
         tidy(reference_folder(cache_dir))
+        tidy_compile_cache(cache_dir)
         return work_folder(cache_dir / "work", f"{key.digest()[:12]}-")
 
     def _limits(self, time_s: float, setting: str) -> ChildLimits:

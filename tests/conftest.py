@@ -1,6 +1,7 @@
 """What holds for every test: the marker of its folder, and no clock in property tests."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,11 @@ TESTS = Path(__file__).parent
 # Read when gRPC is imported. Ray forks to start its processes; gRPC's handlers of forks may end
 # such a child before it becomes its program, while other tests' threads are inside gRPC.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+
+# Each test has a cache folder of its own; what torch compiles is shared, or each would begin anew.
+os.environ.setdefault(
+    "TORCHINDUCTOR_CACHE_DIR", str(Path(tempfile.gettempdir()) / "smelt-tests-inductor")
+)
 
 # A deadline would be an assertion about time, and a stored example would depend on the machine.
 settings.register_profile("smelt", deadline=None, database=None, derandomize=True)

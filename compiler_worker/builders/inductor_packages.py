@@ -7,6 +7,7 @@ from typing import Any
 from compiler_worker.builders.base import BuildOutput, BuildPlan
 from compiler_worker.builders.graphs import export_dynamic, fx_graph
 from compiler_worker.progress import Progress
+from services.engines.compile_cache import keep_headers_in_cache
 from services.engines.inductor_package import PACKAGE
 from services.engines.shapes import union_of
 
@@ -23,5 +24,6 @@ def build_package(
     program = export_dynamic(module, plan.master.inputs, union_of(plan.key.buckets))
     progress("compiling C++")
     target = workspace / PACKAGE
+    keep_headers_in_cache()
     aoti_compile_and_package(program, package_path=str(target), inductor_configs=dict(config))
     return BuildOutput(files={PACKAGE: target}, needs_master=False)

@@ -182,8 +182,10 @@ def _compiled(loaded: "ExportedProgram", device: str) -> Graph:
     from torch._guards import TracingContext, tracing
     from torch._inductor import standalone_compile
 
+    from services.engines.compile_cache import keep_headers_in_cache
     from services.engines.programs import lifted_weights, placeholders, traced_again
 
+    keep_headers_in_cache()
     with torch.no_grad(), warnings.catch_warnings():
         # torch about its own internals, and that less than fp32 would be faster.
         warnings.simplefilter("ignore")

@@ -11,6 +11,8 @@ import sys
 from services.contracts.errors import InvalidRequestError, SmeltError
 from services.contracts.interpreter import tune_for_serving
 from services.contracts.settings import read_settings
+from services.engines.compile_cache import prepare_compile_cache
+from services.replica.hang_watch import HangWatch, end_process
 from services.replica.server import ReplicaServer
 from services.replica.settings import ReplicaSettings
 from services.telemetry.logs import configure_logging
@@ -28,6 +30,7 @@ def main() -> int:
     except InvalidRequestError as error:
         logger.error("%s", error)
         return 2
+    prepare_compile_cache(settings.cache_dir)
     try:
         asyncio.run(_serve(settings))
     except SmeltError as error:
@@ -39,6 +42,8 @@ def main() -> int:
 async def _serve(settings: ReplicaSettings) -> None:
     server, stop = ReplicaServer(settings, NullRecorder()), asyncio.Event()
     await server.start()
+    watch = HangWatch(server.replica, end_process)
+    watch.start()
     tune_for_serving()
     # Not before: until it serves there is nothing to drain, and a signal may end it at once.
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -54,6 +59,7 @@ async def _serve(settings: ReplicaSettings) -> None:
     for wait in waits:
         wait.cancel()
     await server.stop()
+    watch.stop()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """Builds the Serve application of one model version: `services.replica.app:application`."""
 
-import os
 from typing import Any
 
 from ray import serve
@@ -9,6 +8,8 @@ from services.contracts.errors import InvalidRequestError
 from services.contracts.hardware import Generation, Platform
 from services.contracts.node_class import GENERATION_LABEL
 from services.replica.deployment import ReplicaDeployment
+from services.replica.gpu_request import num_gpus_for
+from services.replica.own_threads import RAYS_THREADS_OFF
 from services.replica.settings import ReplicaSettings
 
 # Serve checks each second, so a replica that cannot answer is replaced within a few.
@@ -34,8 +35,8 @@ def application(args: dict[str, Any]) -> serve.Application:
 
     Args:
         args: fields of ReplicaSettings by name, and `num_replicas` (1), `generation` (only on
-            nodes labelled so; "" anywhere) and `num_gpus` (1 where the cluster has GPUs and the
-            generation is not a CPU's).
+            nodes labelled so; "" anywhere) and `num_gpus` (see `gpu_request`; without a
+            generation 1 where the cluster has GPUs).
 
     Raises:
         InvalidRequestError: a field is unknown or has a wrong value.
@@ -45,7 +46,6 @@ def application(args: dict[str, Any]) -> serve.Application:
         settings = ReplicaSettings(**given)
     except ValueError as error:
         raise InvalidRequestError(f"replica settings: {error}") from error
-    num_threads = settings.num_threads or os.cpu_count() or 1
     generation = str(args.get("generation", ""))
     deployment = serve.deployment(
         ReplicaDeployment,
@@ -55,8 +55,7 @@ def application(args: dict[str, Any]) -> serve.Application:
             "num_cpus": _NUM_CPUS,
             "num_gpus": args.get("num_gpus", _default_num_gpus(settings, generation)),
             "label_selector": {GENERATION_LABEL: generation} if generation else {},
-            # Ray would set OMP_NUM_THREADS to the CPUs asked for, which are a token here.
-            "runtime_env": {"env_vars": {**_MALLOC, "OMP_NUM_THREADS": str(num_threads)}},
+            "runtime_env": {"env_vars": {**_MALLOC, **RAYS_THREADS_OFF}},
         },
         health_check_period_s=_HEALTH_CHECK_PERIOD_S,
         health_check_timeout_s=_HEALTH_CHECK_TIMEOUT_S,
@@ -69,11 +68,13 @@ def application(args: dict[str, Any]) -> serve.Application:
     return deployment.bind(settings.model_dump(mode="json"))
 
 
-def _default_num_gpus(settings: ReplicaSettings, generation: str) -> float:
+def _default_num_gpus(settings: ReplicaSettings, generation: str) -> int:
     import ray
 
-    override = settings.generation_override or generation
+    if generation:
+        return num_gpus_for(generation, ray.nodes() if ray.is_initialized() else ())
+    # Bound to nothing, so that it takes what there is, and so does a simulation.
+    override = settings.generation_override
     if override and Generation.parse(override).platform is Platform.CPU:
         return 0
-    has_gpu = ray.is_initialized() and ray.cluster_resources().get("GPU", 0) >= 1
-    return 1 if has_gpu else 0
+    return int(ray.is_initialized() and ray.cluster_resources().get("GPU", 0) >= 1)

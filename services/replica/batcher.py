@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from services.contracts.errors import DeadlineExceededError, NotReadyError, OverloadedError
 from services.contracts.recipe import Batching
 from services.contracts.tensors import Array
+from services.replica.closing import ended
 from services.replica.codec import InferCall
 from services.replica.engine_worker import BatchTimes, EngineWorker
 from services.replica.joining import JoinRules
@@ -175,14 +176,14 @@ class Batcher:
     async def close(self) -> None:
         """Stop forming batches; calls that still wait get NotReadyError."""
         self._is_draining = True
-        if self._task:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
-        for waiting in self._queue:
-            _fail(waiting, NotReadyError("replica stopped before the request ran"))
-        self._queue.clear()
-        self._note_if_idle()
+        try:
+            if self._task:
+                await ended(self._task)
+        finally:
+            for waiting in self._queue:
+                _fail(waiting, NotReadyError("replica stopped before the request ran"))
+            self._queue.clear()
+            self._note_if_idle()
 
     async def _serve(self) -> None:
         while True:

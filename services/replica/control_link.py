@@ -9,12 +9,12 @@ import asyncio
 import logging
 import random
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 
 import grpc.aio
 
 from services.pb import fleet_v1_pb2 as pb
 from services.pb.fleet_v1_pb2_grpc import FleetControlStub
+from services.replica.closing import ended
 
 logger = logging.getLogger(__name__)
 
@@ -80,10 +80,10 @@ class ControlLink:
         if self._task:
             self._closing.set()
             self._changed.set()
-            await asyncio.wait([self._task], timeout=_FAREWELL_S)
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            try:
+                await asyncio.wait([self._task], timeout=_FAREWELL_S)
+            finally:
+                await ended(self._task)
 
     async def _run(self) -> None:
         loop, delay_s = asyncio.get_running_loop(), _FIRST_DELAY_S

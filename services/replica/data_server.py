@@ -30,6 +30,7 @@ from services.contracts.frames import (
     decode_infer,
     encode_error,
 )
+from services.replica.closing import close_all
 
 logger = logging.getLogger(__name__)
 
@@ -103,20 +104,25 @@ class DataServer:
         self.is_draining = True
         for server in self._servers:
             server.close()
-        answers = [answer for c in self._connections for answer in c.answers.values()]
-        if answers and grace_s > 0:
-            await asyncio.wait(answers, timeout=grace_s)
-        gone = [connection.gone for connection in self._connections]
-        for connection in list(self._connections):
-            connection.close()
-        if gone:
-            await asyncio.wait(gone, timeout=_CLOSE_TIMEOUT_S)
-        for connection in list(self._connections):
-            connection.abort()
-        for address in self.addresses:
-            if address.startswith("unix:"):
-                path = Path(address.removeprefix("unix:"))
-                await asyncio.to_thread(path.unlink, missing_ok=True)
+        paths = [Path(a.removeprefix("unix:")) for a in self.addresses if a.startswith("unix:")]
+        await close_all(
+            partial(self._close_connections, grace_s),
+            *(partial(asyncio.to_thread, path.unlink, missing_ok=True) for path in paths),
+        )
+
+    async def _close_connections(self, grace_s: float) -> None:
+        try:
+            answers = [answer for c in self._connections for answer in c.answers.values()]
+            if answers and grace_s > 0:
+                await asyncio.wait(answers, timeout=grace_s)
+            gone = [connection.gone for connection in self._connections]
+            for connection in list(self._connections):
+                connection.close()
+            if gone:
+                await asyncio.wait(gone, timeout=_CLOSE_TIMEOUT_S)
+        finally:
+            for connection in list(self._connections):
+                connection.abort()
 
     def _accepted(self) -> "GatewayConnection":
         return GatewayConnection(self, self._connections)

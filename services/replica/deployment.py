@@ -4,10 +4,14 @@ No request passes through Ray: the data port is the replica's own. The one other
 that knows Ray is `app`.
 """
 
+import asyncio
 from typing import Any
 
 from services.contracts.interpreter import tune_for_serving
 from services.contracts.node_class import SIMULATED_LABEL
+from services.engines.compile_cache import prepare_compile_cache
+from services.replica.hang_watch import HangWatch, end_process
+from services.replica.own_threads import claim_threads
 from services.replica.server import ReplicaServer
 from services.replica.settings import ReplicaSettings
 from services.telemetry.catalog import REPLICA_METRICS
@@ -31,13 +35,18 @@ class ReplicaDeployment:
         from ray import serve
 
         configure_logging("replica")
+        given = ReplicaSettings(**_as_simulated_here(settings))
+        claim_threads(given.num_threads)
+        await asyncio.to_thread(prepare_compile_cache, given.cache_dir)
         context = serve.get_replica_context()
         self._server = ReplicaServer(
-            ReplicaSettings(**_as_simulated_here(settings)),
+            given,
             RayRecorder(REPLICA_METRICS),
             replica_id=context.replica_id.to_full_id_str(),
         )
         await self._server.start()
+        self._watch = HangWatch(self._server.replica, end_process)
+        self._watch.start()
         tune_for_serving()
 
     async def check_health(self) -> None:

@@ -5,8 +5,9 @@ import logging
 from pathlib import Path
 
 from services.contracts.document import canonical_json
-from services.contracts.hardware import Platform
+from services.contracts.hardware import DeviceFacts, Platform
 from services.contracts.kinds import EngineKind
+from services.contracts.manifest import EngineManifest
 from services.contracts.recipe import InputRecipe
 from services.engines.base import LoadSpec
 from services.replica.check_engine import check_in_child
@@ -33,7 +34,7 @@ class EngineChecker:
         """
         if not needs_check(spec):
             return
-        mark = self._folder / _name(spec)
+        mark = self._folder / name_here(spec.manifest, spec.device, spec.num_threads)
         if mark.is_file():
             logger.info("engine passed its check here before: %s", mark.name)
             return
@@ -54,11 +55,12 @@ def needs_check(spec: LoadSpec) -> bool:
     return not (is_cpu and reads_master)
 
 
-def _name(spec: LoadSpec) -> str:
+def name_here(manifest: EngineManifest, device: DeviceFacts, num_threads: int) -> str:
+    """A name for an engine on a device: another one when anything changed that it runs on."""
     facts = {
         # The manifest names the engine's bytes by digest, the device its libraries.
-        "manifest": spec.manifest.model_dump(mode="json"),
-        "device": spec.device.model_dump(mode="json"),
-        "num_threads": spec.num_threads,
+        "manifest": manifest.model_dump(mode="json"),
+        "device": device.model_dump(mode="json"),
+        "num_threads": num_threads,
     }
     return hashlib.sha256(canonical_json(facts)).hexdigest()

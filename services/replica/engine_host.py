@@ -8,6 +8,7 @@ fallback, each time with a reason that is logged, counted and reported.
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from services.contracts.errors import EngineError, NotFoundError, StoreError
@@ -17,15 +18,18 @@ from services.contracts.manifest import ModelVersion, PublishedEngine
 from services.contracts.recipe import Bucket
 from services.contracts.registry import Registry
 from services.contracts.selection import Selection, select
+from services.contracts.signing import TrustRoot
 from services.contracts.tensors import Array
 from services.engines.base import LoadSpec
 from services.engines.loader import engine_class
-from services.replica.engine_checker import EngineChecker
+from services.replica.engine_checker import EngineChecker, name_here
+from services.replica.failure_notes import FailureNotes
 from services.replica.loaded_engine import (
     BRIEF_RUN_S,
     FALLBACK_KIND,
     LoadedEngine,
     RunningEngine,
+    stall_limit_s,
 )
 from services.replica.samples import edge_sizes, sample_inputs
 
@@ -55,6 +59,8 @@ class EngineHost:
         checker: EngineChecker,
         *,
         num_threads: int = 0,
+        trust: TrustRoot | None = None,
+        notes: FailureNotes | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Take the parts; nothing is read yet."""
@@ -64,10 +70,13 @@ class EngineHost:
         self._load_fallback = load_fallback
         self._checker = checker
         self._num_threads = num_threads
+        self._trust = trust
         self._clock = clock
         # An engine that failed here once is not tried again in this process: failed loads
         # may leave device memory behind, and nothing that could mend it changes under it.
         self._failed: dict[str, str] = {}
+        self._notes = notes or FailureNotes(None)
+        self._tried: dict[str, PublishedEngine] = {}
 
     def load(self) -> LoadedEngine:
         """The best engine that loads, or the fallback with the reason.
@@ -82,8 +91,13 @@ class EngineHost:
         return loaded
 
     def mark_failed(self, digest: str, words: str) -> None:
-        """An engine failed in service: it is not chosen again in this process."""
+        """An engine failed in service: it is not chosen again here, in other processes for a while.
+
+        What fails in service fails requests first, and a new process has no engine before it.
+        """
         self._failed[digest] = words
+        if tried := self._tried.get(digest):
+            self._notes.add(self._name(tried), words)
 
     def has_other_than(self, current_digest: str) -> bool:
         """Whether `load_other_than` would try to load one.
@@ -92,7 +106,7 @@ class EngineHost:
             StoreError: the store cannot be read.
         """
         engines = self._registry.engines(self._model.master.digest)
-        chosen = self._select(engines, self._failed).engine
+        chosen = self._select(engines, self._known_failed(engines, current_digest)).engine
         return (chosen.digest if chosen else "") != current_digest
 
     def load_other_than(self, current_digest: str | None) -> LoadedEngine | None:
@@ -102,7 +116,7 @@ class EngineHost:
             current_digest: the engine in use, "" for the fallback, None for nothing.
         """
         engines = self._registry.engines(self._model.master.digest)
-        failed = dict(self._failed)
+        failed = self._known_failed(engines, current_digest)
         while True:
             selection = self._select(engines, failed)
             chosen = selection.engine
@@ -111,7 +125,8 @@ class EngineHost:
             if chosen is None:
                 return self._fallback(selection, failed)
             try:
-                return self._published(chosen)
+                loaded = self._published(chosen)
+                return replace(loaded, detail=self._passed_over(engines, loaded.digest, failed))
             except Exception as error:
                 # Anything may come out of a library that reads foreign bytes, and nothing
                 # of it may keep the replica from the next engine.
@@ -119,11 +134,46 @@ class EngineHost:
                 logger.exception("engine %s does not load here; next", chosen.digest)
                 if not isinstance(error, _STORE_ERRORS):
                     self._failed[chosen.digest] = failed[chosen.digest]
+                # The library's verdict, that is; a disk that is full is nobody's fault here.
+                if isinstance(error, EngineError):
+                    self._notes.add(self._name(chosen), failed[chosen.digest])
+
+    def _known_failed(
+        self, engines: Sequence[PublishedEngine], current_digest: str | None
+    ) -> dict[str, str]:
+        """By digest, why engines are not tried; one that serves here needs no other's opinion."""
+        noted = {
+            engine.digest: reason
+            for engine in engines
+            if engine.digest != current_digest
+            and (reason := self._notes.reason(self._name(engine)))
+        }
+        return noted | self._failed
+
+    def _passed_over(
+        self, engines: Sequence[PublishedEngine], digest: str, failed: Mapping[str, str]
+    ) -> str:
+        """In words, the better engines that failed here."""
+        selection = self._select(engines, {})
+        ranked = [each.digest for each in (selection.engine, *selection.runners_up) if each]
+        better = ranked[: ranked.index(digest)] if digest in ranked else []
+        return "; ".join(f"{each[:12]}: {failed.get(each, '')}" for each in better)
+
+    def _name(self, engine: PublishedEngine) -> str:
+        return name_here(engine.manifest, self._device, self._num_threads)
 
     def _select(self, engines: Sequence[PublishedEngine], failed: Mapping[str, str]) -> Selection:
-        return select(engines, self._device, version=self._model, failed_digests=frozenset(failed))
+        return select(
+            engines,
+            self._device,
+            version=self._model,
+            failed_digests=frozenset(failed),
+            # Before a file of an engine is fetched, let alone read.
+            untrusted=self._registry.untrusted(engines, self._model.master, self._trust),
+        )
 
     def _published(self, chosen: PublishedEngine) -> LoadedEngine:
+        self._tried[chosen.digest] = chosen
         start_s, key = self._clock(), chosen.manifest.key
         kind = engine_class(key.kind)
         if reason := kind.unavailable_reason():
@@ -141,6 +191,7 @@ class EngineHost:
             digest=chosen.digest,
             load_duration_s=self._clock() - start_s,
             is_brief=self._is_cpu and longest_run_s <= BRIEF_RUN_S,
+            stall_s=self._stall_limit_s(longest_run_s, chosen.manifest.buckets),
         )
         logger.info(
             "engine %s (%s %s for %s) is warm after %.2f s",
@@ -157,7 +208,7 @@ class EngineHost:
         )  # fmt: skip
         engine = self._load_fallback(self._model)
         buckets = self._model.recipe.buckets
-        self._warm(engine, buckets)
+        longest_run_s = self._warm(engine, buckets)
         return LoadedEngine(
             engine=engine,
             buckets=buckets,
@@ -167,7 +218,14 @@ class EngineHost:
             fallback_reason=selection.fallback_reason,
             detail=detail,
             load_duration_s=self._clock() - start_s,
+            stall_s=self._stall_limit_s(longest_run_s, buckets),
         )
+
+    def _stall_limit_s(self, longest_run_s: float, buckets: tuple[Bucket, ...]) -> float:
+        """What was measured bounds later runs only where the buckets bound their sizes."""
+        dims = {d for spec in self._model.master.inputs for d in spec.shape if isinstance(d, str)}
+        is_bounded = all(dims <= bucket.dims.keys() for bucket in buckets or (Bucket(dims={}),))
+        return stall_limit_s(longest_run_s if is_bounded else None, is_cpu=self._is_cpu)
 
     def _load_spec(self, chosen: PublishedEngine) -> LoadSpec:
         """Fetch the files; whatever the cache hands out has the digests of the manifest."""

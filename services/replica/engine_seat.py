@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
 from services.contracts.recipe import Bucket
-from services.replica.loaded_engine import RunningEngine
+from services.replica.loaded_engine import STALL_S, RunningEngine
 
 logger = logging.getLogger(__name__)
 
@@ -27,12 +27,18 @@ class EngineThread:
         """The thread starts with the first call."""
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
 
+    def submit(
+        self, function: Callable[_Args, _Result], *args: _Args.args, **kwargs: _Args.kwargs
+    ) -> asyncio.Future[_Result]:
+        """Run a function on the thread; the future has its result or what it raises."""
+        loop = asyncio.get_running_loop()
+        return loop.run_in_executor(self._pool, lambda: function(*args, **kwargs))
+
     async def call(
         self, function: Callable[_Args, _Result], *args: _Args.args, **kwargs: _Args.kwargs
     ) -> _Result:
-        """Run a function on the thread; raises what it raises."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, lambda: function(*args, **kwargs))
+        """As `submit`, waiting for it."""
+        return await self.submit(function, *args, **kwargs)
 
     async def call_or_end(
         self, function: Callable[_Args, _Result], *args: _Args.args, **kwargs: _Args.kwargs
@@ -56,12 +62,14 @@ class EngineSeat:
     Attributes:
         buckets: the shapes that it was built for; empty for any.
         is_brief: it runs on the event loop's thread, not on its own; see BRIEF_RUN_S.
+        stall_s: a run that takes longer hangs; see `stall_limit_s`.
     """
 
     engine: RunningEngine
     buckets: tuple[Bucket, ...]
     thread: EngineThread
     is_brief: bool = False
+    stall_s: float = STALL_S
 
     async def call(
         self, function: Callable[_Args, _Result], *args: _Args.args, **kwargs: _Args.kwargs
@@ -72,9 +80,14 @@ class EngineSeat:
         return await self.thread.call(function, *args, **kwargs)
 
     async def close(self) -> None:
-        """Close the engine and end its thread."""
+        """Close the engine and end its thread.
+
+        Whoever stops waiting for it leaves both to happen after what runs there now.
+        """
         try:
-            await self.thread.call(self.engine.close)
+            # Cancelling what still waits in the thread's line would take it out of there.
+            await asyncio.shield(self.thread.submit(self.engine.close))
         except Exception:
             logger.exception("closing an engine failed; its memory may stay in use")
-        self.thread.end()
+        finally:
+            self.thread.end()

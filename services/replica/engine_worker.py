@@ -1,5 +1,6 @@
 """Runs batches on the engine in use, and knows how healthy it is."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,15 +11,17 @@ from services.contracts.tensors import Array
 from services.replica.codec import InferCall
 from services.replica.engine_seat import EngineSeat
 from services.replica.joining import JoinRules
-from services.replica.loaded_engine import RunningEngine
 from services.replica.standby import SeatedEngine, Standby
 
 logger = logging.getLogger(__name__)
 
-# An engine that answered nothing for this long hangs. One that failed so often in a row may
-# never recover (a CUDA context stays broken after a fault). Both need a new process.
-STALL_S = 60.0
+# An engine that failed so often in a row may never recover: a CUDA context stays broken after
+# a fault.
 MAX_FAILURES_IN_A_ROW = 5
+# A process that was stopped for a while finds its clock ahead, and its engine about to answer.
+_SECOND_LOOK_S = 1.0
+
+_Batch = tuple[list[dict[str, Array]], "BatchTimes"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +31,25 @@ class BatchTimes:
     compute_input_s: float
     compute_infer_s: float
     compute_output_s: float
+
+
+@dataclass(eq=False, slots=True)
+class _Run:
+    """A batch on an engine that has not returned.
+
+    Attributes:
+        answer: what is waited for; None on the event loop's own thread.
+        is_given_up: it hangs, and another engine is to answer.
+    """
+
+    seat: EngineSeat
+    since_s: float
+    answer: asyncio.Future[_Batch] | None = None
+    is_given_up: bool = False
+
+
+class _HangError(EngineError):
+    """A run was given up."""
 
 
 class EngineWorker:
@@ -60,33 +82,42 @@ class EngineWorker:
         self._on_return = on_return
         self.busy_s = 0.0
         self._clock = clock
-        self._busy_since_s: float | None = None
+        self._current: _Run | None = None
         self._num_failures_in_a_row = 0
 
     @property
     def is_stalled(self) -> bool:
         """Whether the engine has not returned for longer than any run may take."""
-        since_s = self._busy_since_s
-        return since_s is not None and self._clock() - since_s > STALL_S
+        run = self._current
+        return run is not None and self._clock() - run.since_s > run.seat.stall_s
+
+    @property
+    def is_loop_held(self) -> bool:
+        """Whether the one that stalls runs on the event loop; to be asked from other threads."""
+        run = self._current
+        return run is not None and run.seat.is_brief and self.is_stalled
 
     @property
     def is_suspect(self) -> bool:
         """Whether so many runs failed one after another that the engine must prove itself."""
         return self._num_failures_in_a_row >= MAX_FAILURES_IN_A_ROW
 
-    async def run(
-        self, rules: JoinRules, calls: Sequence[InferCall]
-    ) -> tuple[list[dict[str, Array]], BatchTimes]:
+    async def run(self, rules: JoinRules, calls: Sequence[InferCall]) -> _Batch:
         """Join calls, run the engine once and split its outputs.
 
         Raises:
             InvalidRequestError: the engine refuses the shape.
             EngineError: the engine failed, and its standby too; its words are in the message.
         """
+        seat = self.seat
         try:
-            return await self.seat.call(self._run, self.seat.engine, rules, calls)
+            return await self._on(seat, self._counted_run, rules, calls)
         except InvalidRequestError:
             raise
+        except _HangError as error:
+            if self.seat is seat and not self._return(str(error)):
+                raise
+            return await self.run(rules, calls)
         except SmeltError as error:
             answer = await self._rescued(rules, calls)
             if answer is None:
@@ -94,24 +125,45 @@ class EngineWorker:
             logger.warning("the engine before this one answered a batch: %s", error)
             # One failure may be the request's: engines differ in what they let pass. A row of
             # them means that this engine serves nobody.
-            if self.is_suspect:
+            if self.seat is seat and self.is_suspect:
                 self._return(str(error))
             return answer
+
+    async def leave_hung(self) -> bool:
+        """Give up the run that stalls, so that the standby answers it and serves from now on.
+
+        Returns False when there is none, or when it is the one that stalls.
+        """
+        run = self._current
+        if run is not None and run.answer is not None:
+            await asyncio.wait([run.answer], timeout=_SECOND_LOOK_S)
+        if run is None or self._current is not run:
+            return True
+        # On a device that hangs the standby will too; then that is the next thing found.
+        if run.answer is None or run.seat is not self.seat or self._standby.seat is None:
+            return False
+        run.is_given_up = True
+        run.answer.cancel()
+        return True
 
     async def prove(self, inputs: Mapping[str, Array]) -> None:
         """Run inputs that are known to be good; when they pass, the requests were at fault.
 
-        When they fail, but not on the standby, that one serves from now on.
+        When they fail, but not on the standby, that one serves from now on. Batches and swaps
+        go on meanwhile: what is found out counts only while its engine is in use.
 
         Raises:
             EngineError: they fail too.
         """
-        try:
-            await self.seat.call(self.seat.engine.run, inputs)
-        except Exception as error:
-            words = f"engine fails on inputs that are known to be good: {error}"
-            if not await self._standby_runs(inputs) or not self._return(words):
-                raise EngineError(words) from error
+        seat, spare = self.seat, self._standby.seat
+        fault = await self._fault(seat, inputs)
+        can_spare_run = fault and spare is not None and not await self._fault(spare, inputs)
+        if self.seat is not seat:
+            return
+        if fault:
+            words = f"engine fails on inputs that are known to be good: {fault}"
+            if not can_spare_run or self._standby.seat is not spare or not self._return(words):
+                raise EngineError(words)
         self._num_failures_in_a_row = 0
 
     def replace(self, seat: EngineSeat) -> EngineSeat:
@@ -123,35 +175,54 @@ class EngineWorker:
         self._num_failures_in_a_row = 0
         return old
 
-    async def _rescued(
-        self, rules: JoinRules, calls: Sequence[InferCall]
-    ) -> tuple[list[dict[str, Array]], BatchTimes] | None:
+    async def _on(
+        self,
+        seat: EngineSeat,
+        function: Callable[[EngineSeat, JoinRules, Sequence[InferCall]], _Batch],
+        rules: JoinRules,
+        calls: Sequence[InferCall],
+    ) -> _Batch:
+        """Run a batch where an engine runs, in view of `is_stalled` and `leave_hung`."""
+        # From here and not from its start: what runs before it on that thread may hang too.
+        self._current = run = _Run(seat, self._clock())
+        try:
+            if seat.is_brief:
+                return function(seat, rules, calls)
+            run.answer = seat.thread.submit(function, seat, rules, calls)
+            return await run.answer
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not run.is_given_up or (task and task.cancelling()):
+                raise
+            raise _HangError(f"engine has not returned for {seat.stall_s:.0f} s") from None
+        finally:
+            self._current = None
+
+    async def _rescued(self, rules: JoinRules, calls: Sequence[InferCall]) -> _Batch | None:
         """The standby's answer to a batch that the engine failed on; None without one."""
         seat = self._standby.seat
         if seat is None:
             return None
-        self._busy_since_s = self._clock()
         try:
-            answer = await seat.call(self._timed_run, seat.engine, rules, calls)
+            answer = await self._on(seat, self._timed_run, rules, calls)
         except Exception as error:
             logger.info("the engine before this one fails on the batch too: %s", error)
             return None
-        finally:
-            self._busy_since_s = None
         if self._standby.seat is seat:
             self._standby.mark_used()
         return answer
 
-    async def _standby_runs(self, inputs: Mapping[str, Array]) -> bool:
-        seat = self._standby.seat
-        if seat is None:
-            return False
+    async def _fault(self, seat: EngineSeat, inputs: Mapping[str, Array]) -> str:
+        """What an engine says to inputs that are known to be good; "" when it runs them."""
         try:
-            await seat.call(seat.engine.run, inputs)
-        except Exception:
-            logger.exception("the engine before this one fails too")
-            return False
-        return True
+            async with asyncio.timeout(seat.stall_s):
+                await seat.call(seat.engine.run, inputs)
+        except TimeoutError:
+            return f"no answer within {seat.stall_s:.0f} s"
+        except Exception as error:
+            logger.exception("an engine fails on inputs that are known to be good")
+            return str(error) or type(error).__name__
+        return ""
 
     def _return(self, words: str) -> bool:
         """Serve with the standby's engine again; False when it is gone."""
@@ -161,32 +232,34 @@ class EngineWorker:
         self._on_return(engine, self.replace(engine.seat), words)
         return True
 
-    def _run(
-        self, engine: RunningEngine, rules: JoinRules, calls: Sequence[InferCall]
-    ) -> tuple[list[dict[str, Array]], BatchTimes]:
-        self._busy_since_s = began_s = self._clock()
+    def _counted_run(
+        self, seat: EngineSeat, rules: JoinRules, calls: Sequence[InferCall]
+    ) -> _Batch:
+        began_s = self._clock()
         try:
-            result = self._timed_run(engine, rules, calls)
+            result = self._timed_run(seat, rules, calls)
         except InvalidRequestError:
             raise
         except Exception as error:
-            self._num_failures_in_a_row += 1
+            self._count_run(seat, has_failed=True)
             if isinstance(error, SmeltError):
                 raise
             raise EngineError(f"engine failed: {type(error).__name__}: {error}") from error
         finally:
-            self._busy_since_s = None
             self.busy_s += self._clock() - began_s
-        self._num_failures_in_a_row = 0
+        self._count_run(seat, has_failed=False)
         return result
 
-    def _timed_run(
-        self, engine: RunningEngine, rules: JoinRules, calls: Sequence[InferCall]
-    ) -> tuple[list[dict[str, Array]], BatchTimes]:
+    def _count_run(self, seat: EngineSeat, *, has_failed: bool) -> None:
+        # An engine that was replaced says nothing of the one in use.
+        if seat is self.seat:
+            self._num_failures_in_a_row = self._num_failures_in_a_row + 1 if has_failed else 0
+
+    def _timed_run(self, seat: EngineSeat, rules: JoinRules, calls: Sequence[InferCall]) -> _Batch:
         start_s = self._clock()
         inputs = rules.join(calls)
         joined_s = self._clock()
-        outputs = engine.run(inputs)
+        outputs = seat.engine.run(inputs)
         ran_s = self._clock()
         parts = rules.split(outputs, calls)
         times = BatchTimes(

@@ -13,6 +13,13 @@ FALLBACK_KIND = "fallback"
 # them waiting for the interpreter. An engine that needs no longer than this runs on the event
 # loop instead: it holds other requests up for less than decoding a large one does.
 BRIEF_RUN_S = 100e-6
+# A run of which nothing is known in advance may take this long.
+STALL_S = 60.0
+# No run is taken for a hang before: a container that is throttled or paused, or a machine that
+# swaps, stands still for seconds, whatever the engine. A GPU does so for longer, while other
+# processes load and build engines on it.
+_MIN_STALL_CPU_S = 10.0
+_MIN_STALL_GPU_S = 30.0
 
 
 class RunningEngine(Protocol):
@@ -39,6 +46,7 @@ class LoadedEngine:
         detail: the reason in words, "" for a published engine that is the best one here.
         load_duration_s: seconds to verify, load and warm it.
         is_brief: it always answers within BRIEF_RUN_S, and on the CPU.
+        stall_s: a run that takes longer hangs.
     """
 
     engine: RunningEngine
@@ -51,3 +59,21 @@ class LoadedEngine:
     detail: str = ""
     load_duration_s: float = 0.0
     is_brief: bool = False
+    stall_s: float = STALL_S
+
+
+def stall_limit_s(longest_run_s: float | None, *, is_cpu: bool) -> float:
+    """Seconds after which a run of an engine is taken for a hang.
+
+    100 times the longest run: on a loaded machine builds that take all cores slow an engine
+    some 10 times, and values other than those it was warmed with may take longer. Engines that
+    take more than 0.6 s would wait for minutes by that; they get STALL_S, or those 10 times.
+
+    Args:
+        longest_run_s: measured at the largest sizes that it takes; None when they are unbounded.
+        is_cpu: it runs on the CPU.
+    """
+    if longest_run_s is None:
+        return STALL_S
+    least_s = _MIN_STALL_CPU_S if is_cpu else _MIN_STALL_GPU_S
+    return max(least_s, min(100 * longest_run_s, STALL_S), 10 * longest_run_s)

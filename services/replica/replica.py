@@ -9,7 +9,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -19,10 +18,11 @@ from services.contracts.manifest import ModelVersion
 from services.contracts.selection import FallbackReason
 from services.pb import fleet_v1_pb2 as fleet
 from services.replica.batcher import Batcher, BatchReport
+from services.replica.closing import close_all
 from services.replica.codec import call_from_request, response_from_outputs
 from services.replica.engine_host import EngineHost
 from services.replica.engine_seat import EngineSeat, EngineThread
-from services.replica.engine_worker import STALL_S, EngineWorker
+from services.replica.engine_worker import EngineWorker
 from services.replica.joining import JoinRules
 from services.replica.loaded_engine import LoadedEngine
 from services.replica.replica_metrics import ReplicaMetrics
@@ -33,8 +33,6 @@ from services.replica.statistics import Statistics
 from services.telemetry.recorder import Recorder
 
 logger = logging.getLogger(__name__)
-
-_CLOSE_TIMEOUT_S = 10.0
 
 
 class Replica:
@@ -86,6 +84,11 @@ class Replica:
     def num_unanswered(self) -> int:
         """Requests that were accepted and not yet answered."""
         return self._batcher.num_unanswered if self._batcher else 0
+
+    @property
+    def is_loop_held(self) -> bool:
+        """Whether an engine holds the event loop longer than a run may take; for any thread."""
+        return self._worker is not None and self._worker.is_loop_held
 
     def take_load(self) -> dict[str, float]:
         """Figures for an autoscaling policy, over the time since the last call.
@@ -163,15 +166,12 @@ class Replica:
                 return False
             # Three engines at once may be more than a device holds.
             await self._standby.drop()
-            thread, current = EngineThread(), self.loaded
-            new = await thread.call_or_end(self._host.load_other_than, current.digest)
+            thread = EngineThread()
+            new = await thread.call_or_end(self._host.load_other_than, self.loaded.digest)
             if new is None:
                 thread.end()
                 return False
-            async with batcher.between_batches:
-                old = worker.replace(_seat(new, thread))
-                self._take_over(new)
-                self._standby.keep(SeatedEngine(loaded=current, seat=old))
+            await self._put_in(worker, batcher, new, _seat(new, thread))
         return True
 
     def set_state(self, state: fleet.ReplicaState) -> None:
@@ -189,14 +189,10 @@ class Replica:
         """Stop the batcher and release the engine; a second call does nothing."""
         batcher, worker = self._batcher, self._worker
         self._batcher = self._worker = None
-        if batcher:
-            await batcher.close()
-        # An engine that hangs cannot be closed; the process's end releases it.
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-                await self._standby.drop()
-                if worker:
-                    await worker.seat.close()
+        if worker:
+            # Not awaited here: an engine that hangs cannot be closed.
+            self._standby.close_soon(worker.seat)
+        await close_all(*([batcher.close] if batcher else []), self._standby.drop)
 
     async def check_health(self) -> None:
         """Raise EngineError when this replica cannot answer any more and must be replaced."""
@@ -205,13 +201,43 @@ class Replica:
             return
         if not batcher.is_alive:
             raise EngineError("the batcher's task ended; the replica must be restarted")
-        if worker.is_stalled:
-            raise EngineError(f"engine has not returned for {STALL_S:.0f} s; restart the replica")
+        try:
+            await self._check_engine(worker)
+        except EngineError as error:
+            self.blame_engine(str(error))
+            raise
+
+    def blame_engine(self, words: str) -> None:
+        """Have the process that replaces this one begin with another engine; for any thread."""
+        if self.loaded and self.loaded.digest:
+            self._host.mark_failed(self.loaded.digest, f"failed in service: {words}")
+
+    async def _check_engine(self, worker: EngineWorker) -> None:
+        if worker.is_stalled and not await worker.leave_hung():
+            limit_s = worker.seat.stall_s
+            raise EngineError(f"engine has not returned for {limit_s:.0f} s; restart the replica")
         if worker.is_suspect:
             # Clients may send what every engine fails on; that alone must not end a replica.
             specs, recipe = self._model.master.inputs, self._model.recipe
             smallest = edge_sizes(specs, worker.seat.buckets)[0]
             await worker.prove(sample_inputs(specs, recipe.inputs, smallest))
+
+    async def _put_in(
+        self, worker: EngineWorker, batcher: Batcher, new: LoadedEngine, seat: EngineSeat
+    ) -> None:
+        """Serve with another engine from the next batch on, and keep the one before for a while."""
+        try:
+            async with batcher.between_batches:
+                # Not before: a batch may have gone back to the engine before.
+                current = self.loaded
+                assert current is not None, "only a replica that serves swaps"
+                old = worker.replace(seat)
+                self._standby.keep(SeatedEngine(loaded=current, seat=old))
+                self._take_over(new)
+        except BaseException:
+            if worker.seat is not seat:
+                self._standby.close_soon(seat)
+            raise
 
     def _answer(
         self, payload: bytes | bytearray, deadline_s: float | None, began_s: float
@@ -262,5 +288,9 @@ class Replica:
 
 def _seat(loaded: LoadedEngine, thread: EngineThread) -> EngineSeat:
     return EngineSeat(
-        engine=loaded.engine, buckets=loaded.buckets, thread=thread, is_brief=loaded.is_brief
+        engine=loaded.engine,
+        buckets=loaded.buckets,
+        thread=thread,
+        is_brief=loaded.is_brief,
+        stall_s=loaded.stall_s,
     )

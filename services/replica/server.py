@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from services.contracts.errors import EngineError, NotReadyError
@@ -29,12 +30,15 @@ from services.contracts.hardware import DeviceFacts
 from services.contracts.manifest import ModelVersion
 from services.contracts.object_store import open_store
 from services.contracts.registry import Registry
+from services.contracts.signing import TrustRoot
 from services.engines.device_probe import probe_device
 from services.pb import fleet_v1_pb2 as fleet
+from services.replica.closing import close_all, ended
 from services.replica.control_link import ControlLink
 from services.replica.data_server import DataServer
 from services.replica.engine_checker import EngineChecker
 from services.replica.engine_host import EngineHost
+from services.replica.failure_notes import FailureNotes
 from services.replica.fallback import CompiledFallback
 from services.replica.replica import Replica
 from services.replica.reports import report_from_replica
@@ -48,7 +52,11 @@ logger = logging.getLogger(__name__)
 # requests are still taken.
 _WITHDRAWAL_S = 0.2
 _DRAIN_TIMEOUT_S = 30.0
-_KNOCK_TIMEOUT_S = 2.0
+# Two thirds of the 30 s that Serve waits for a health check, so that a data port that is dead
+# is told in words. Not less: a live swap may hold loop and cores for seconds (a library that
+# keeps the interpreter to itself while it loads), and a failed knock has gateways turn away from
+# a replica that serves. Nothing is found later by it: a port that closed refuses at once.
+_KNOCK_TIMEOUT_S = 20.0
 # News of engines may be lost while the control line is down; looking is one listing.
 _RESELECT_PERIOD_S = 60.0
 # Twice in the shortest period at which Ray exports.
@@ -111,7 +119,10 @@ class ReplicaServer:
             await self._replica.load()
             await self._listen()
         except BaseException:
-            await self.stop(grace_s=0)
+            try:
+                await self.stop(grace_s=0)
+            except Exception:  # what went wrong first is what is raised
+                logger.exception("a replica that did not start failed to close too")
             raise
         self._replica.set_state(fleet.REPLICA_STATE_READY)
         self._spawn(self._reselect())
@@ -119,22 +130,19 @@ class ReplicaServer:
         logger.info("replica %s is ready at %s", self.replica_id, ", ".join(self.addresses))
 
     async def stop(self, grace_s: float = _DRAIN_TIMEOUT_S) -> None:
-        """Drain for at most `grace_s`, then close everything; a second call does nothing."""
-        if self._replica and grace_s > 0:
-            await self._drain(grace_s)
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        # A swap that is under way must not put its engine into a seat that closes.
-        await asyncio.gather(*tasks, return_exceptions=True)
-        data, self._data = self._data, None
-        if data:
-            await data.close()
-        link, self._link = self._link, None
-        if link:
-            await link.close()
-        if self._replica:
-            await self._replica.close()
+        """Drain for at most `grace_s`, then close everything; a second call does nothing.
+
+        Every part is closed, also when one before it fails; the first error is raised then.
+        """
+        drain = partial(self._drain, grace_s)
+        await close_all(
+            *([drain] if self._replica and grace_s > 0 else []),
+            # A swap that is under way must not put its engine into a seat that closes.
+            self._end_tasks,
+            self._close_ports,
+            self._close_link,
+            *([self._replica.close] if self._replica else []),
+        )
 
     async def check_health(self) -> None:
         """Prove that the data port answers and the engine's thread and batcher live.
@@ -171,7 +179,17 @@ class ReplicaServer:
         )
         checker = EngineChecker(settings.cache_dir / "checked")
         threads = settings.num_threads
-        host = EngineHost(registry, model, device, fallback, checker, num_threads=threads)
+        trust = TrustRoot(settings.trust_root) if settings.trust_root else None
+        host = EngineHost(
+            registry,
+            model,
+            device,
+            fallback,
+            checker,
+            num_threads=threads,
+            trust=trust,
+            notes=FailureNotes(settings.cache_dir / "failed"),
+        )
         return model, device, host
 
     def _attach(self, model: ModelVersion, device: DeviceFacts) -> None:
@@ -272,6 +290,19 @@ class ReplicaServer:
             raise EngineError(f"data port {path} does not answer: {error!r}") from error
         if found != Kind.HELLO:
             raise EngineError(f"data port {path} refuses its own replica: frame kind {found}")
+
+    async def _end_tasks(self) -> None:
+        await close_all(*(partial(ended, task) for task in list(self._tasks)))
+
+    async def _close_ports(self) -> None:
+        data, self._data = self._data, None
+        if data:
+            await data.close()
+
+    async def _close_link(self) -> None:
+        link, self._link = self._link, None
+        if link:
+            await link.close()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

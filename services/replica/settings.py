@@ -22,6 +22,8 @@ class ReplicaSettings(BaseSettings):
         num_threads: threads of a CPU engine; 0 leaves it to the library.
         standby_s: how long an engine that was replaced stays loaded without being needed, to be
             returned to at once when the new one fails; 0 where memory is short.
+        trust_root: PEM file with the public keys whose signatures count; engines without one
+            are not loaded. None loads any proven engine.
         fallback_timeout_s: longest wait for the compiler's export of the master's graph.
         ready_fd: inherited pipe that gets one JSON line once it serves; -1 for none.
     """
@@ -38,5 +40,6 @@ class ReplicaSettings(BaseSettings):
     generation_override: str = ""
     num_threads: int = Field(default=0, ge=0)
     standby_s: float = Field(default=300.0, ge=0)
+    trust_root: Path | None = None
     fallback_timeout_s: float = Field(default=900.0, gt=0)
     ready_fd: int = -1

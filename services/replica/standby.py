@@ -6,10 +6,16 @@ before another engine is loaded, and when the replica closes.
 """
 
 import asyncio
+import logging
 from dataclasses import dataclass
 
 from services.replica.engine_seat import EngineSeat
 from services.replica.loaded_engine import LoadedEngine
+
+logger = logging.getLogger(__name__)
+
+# An engine that hangs cannot be closed; the end of the process releases it.
+_CLOSE_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,9 +67,13 @@ class Standby:
         return held
 
     async def drop(self) -> None:
-        """Close what is held, and wait until no engine is closing any more."""
+        """Close what is held, and wait until no engine is closing any more, but not for ever."""
         self._close(self.take())
-        await asyncio.gather(*self._closings)
+        # Not `gather`, which would cancel them with whoever waits here.
+        if self._closings:
+            _, left = await asyncio.wait(self._closings, timeout=_CLOSE_TIMEOUT_S)
+            if left:
+                logger.error("%d engines hang and stay in memory until the process ends", len(left))
 
     def close_soon(self, seat: EngineSeat) -> None:
         """Close an engine in the background: one that runs a batch now does so after that."""

@@ -18,6 +18,7 @@ from services.pb import fleet_v1_pb2 as fleet
 from services.replica.check_engine import check_in_child
 from services.replica.engine_checker import EngineChecker, needs_check
 from services.replica.engine_host import EngineHost
+from services.replica.failure_notes import FailureNotes
 from services.replica.fallback import CompiledFallback
 from services.replica.loaded_engine import LoadedEngine, RunningEngine
 
@@ -31,9 +32,11 @@ def no_fallback(model: ModelVersion) -> RunningEngine:
     raise EngineError("no fallback in this test")
 
 
-def host_of(shelf: Shelf, model: ModelVersion) -> EngineHost:
+def host_of(shelf: Shelf, model: ModelVersion, notes: FailureNotes | None = None) -> EngineHost:
     checker = EngineChecker(Path("unused"))
-    return EngineHost(shelf.registry, model, shelf.device, no_fallback, checker, num_threads=1)
+    return EngineHost(
+        shelf.registry, model, shelf.device, no_fallback, checker, num_threads=1, notes=notes
+    )
 
 
 def typed(path: Path, data: bytes) -> dict[str, Path]:
@@ -57,6 +60,9 @@ def test_the_fastest_proven_engine_is_loaded_warm(shelf: Shelf) -> None:
     assert (loaded.digest, loaded.kind) == (best.digest, "onnxruntime")
     assert loaded.fallback_reason is None
     assert loaded.buckets == best.manifest.buckets
+    assert loaded.detail == ""
+    # It takes microseconds, and its buckets bound what it can be asked.
+    assert loaded.stall_s == 10.0
     loaded.engine.close()
 
 

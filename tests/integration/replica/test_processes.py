@@ -26,7 +26,11 @@ def start_process(settings: ReplicaSettings, **changes: str) -> tuple[subprocess
     """A replica process and the pipe on which it announces itself."""
     read_fd, write_fd = os.pipe()
     values = {**settings.model_dump(mode="json"), "ready_fd": write_fd, **changes}
-    environment = {f"SMELT_REPLICA_{name.upper()}": str(value) for name, value in values.items()}
+    environment = {
+        f"SMELT_REPLICA_{name.upper()}": str(value)
+        for name, value in values.items()
+        if value is not None
+    }
     process = subprocess.Popen(
         [sys.executable, "-m", "services.replica"],
         env={**os.environ, **environment},
@@ -55,6 +59,32 @@ async def test_a_process_serves_and_drains_on_sigterm(
         assert status == 0, process.stderr and process.stderr.read().decode()
     await until(controller, fleet.REPLICA_STATE_DRAINING)
     assert list(settings.socket_dir.iterdir()) == []
+
+
+async def test_a_process_compiles_its_fallback_into_its_own_cache(
+    shelf: Shelf, settings: ReplicaSettings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    # Seconds less, where nothing is warm; where headers go is a test of its own.
+    monkeypatch.setenv("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
+    shelf.publish_model()
+    process, ready = start_process(settings)
+    with process:
+        said = await asyncio.to_thread(wait_ready, ready, 120, "replica")
+        async with connected(said["addresses"][0], bytes.fromhex(said["token"])) as connection:
+            ids = ids_of(3, 4)
+            assert_answers(await connection.infer(request_of(ids)), ids)
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait, 60) == 0
+    written = [path for path in await asyncio.to_thread(all_files, tmp_path) if "inductor" in path]
+    compiled = str(settings.cache_dir / "inductor")
+    assert any(path.endswith(".so") for path in written)
+    assert [path for path in written if not path.startswith(compiled)] == []
+
+
+def all_files(folder: Path) -> list[str]:
+    return [str(path) for path in folder.rglob("*") if path.is_file()]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,13 @@ KEY = BuildKey(
 )
 
 
+@pytest.fixture(autouse=True)
+def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child sets where torch compiles; here that would hold for the tests after it too."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "unset")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+
+
 @pytest.fixture
 def stream() -> io.StringIO:
     return io.StringIO()
@@ -73,6 +81,7 @@ def build_request(folder: Path, key: BuildKey = KEY) -> BuildRequest:
         master=MASTER,
         master_path=save_master(tiny_model(), folder),
         workspace=workspace,
+        cache_dir=folder / "cache",
         num_threads=0,
     )
 
@@ -105,6 +114,7 @@ def test_a_build_tells_its_stage_and_gives_its_result(tmp_path: Path, stream: io
     assert (first["stage"], last["ended_stage"]) == ("build", "build")
     assert last["duration_s"] > 0
     assert "ONNX Runtime" in line["line"]
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "cache" / "inductor")
 
 
 def test_a_build_that_is_refused_says_why(tmp_path: Path, stream: io.StringIO) -> None:

@@ -12,7 +12,8 @@ from services.contracts.errors import (
 )
 from services.replica.batcher import BatchReport
 from services.replica.engine_seat import EngineSeat, EngineThread
-from services.replica.engine_worker import MAX_FAILURES_IN_A_ROW, STALL_S
+from services.replica.engine_worker import MAX_FAILURES_IN_A_ROW
+from services.replica.loaded_engine import STALL_S
 
 from .batching import (
     Bench,

@@ -1,0 +1,85 @@
+"""Where torch keeps what it compiled: in a folder of Smelt's own cache, within bounds.
+
+By default torch writes to the temporary folder of the machine and removes nothing: 150 MB for
+each precompiled header alone, and new ones with each version of torch or of the compiler.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
+# Some five headers of one torch, and the code of some hundred engines.
+MAX_CACHE_BYTES = 2 * 2**30
+MAX_AGE_S = 30 * 24 * 3600.0
+# What is younger may be in the making, or wanted by a process that compiles now.
+_YOUNG_S = 3600.0
+
+
+def compile_cache(cache_dir: Path) -> Path:
+    """The folder below Smelt's cache."""
+    return cache_dir.absolute() / "inductor"
+
+
+def use_compile_cache(cache_dir: Path) -> None:
+    """Have this process and its children compile into that folder; before torch compiles.
+
+    A folder that the environment names already stays: then somebody else keeps it in bounds.
+    """
+    os.environ.setdefault(_VARIABLE, str(compile_cache(cache_dir)))
+
+
+def prepare_compile_cache(cache_dir: Path) -> None:
+    """As `use_compile_cache`, after bringing the folder within its bounds."""
+    tidy_compile_cache(cache_dir)
+    use_compile_cache(cache_dir)
+
+
+def keep_headers_in_cache() -> None:
+    """Have precompiled headers kept beside the rest; call it when torch is about to compile.
+
+    Their folder is a constant of torch's module, which no setting names.
+    """
+    from torch._inductor import codecache
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    folder = os.path.join(cache_dir(), "precompiled_headers")  # noqa: PTH118 - torch takes a str
+    codecache._HEADER_DIR = folder  # noqa: SLF001
+    codecache._HEADER_LOCK_DIR = os.path.join(folder, "locks")  # noqa: PTH118, SLF001
+
+
+def tidy_compile_cache(
+    cache_dir: Path, *, max_bytes: int = MAX_CACHE_BYTES, max_age_s: float = MAX_AGE_S
+) -> None:
+    """Remove what was compiled long ago, and the oldest while there is too much.
+
+    Whoever runs such code has it loaded; what is gone is compiled again when it is wanted.
+    """
+    now_s, num_bytes = time.time(), 0
+    root = compile_cache(cache_dir)
+    for path, found in sorted(_files(root), key=lambda each: each[1].st_mtime, reverse=True):
+        num_bytes += found.st_size
+        age_s = now_s - found.st_mtime
+        if age_s > max_age_s or (num_bytes > max_bytes and age_s > _YOUNG_S):
+            num_bytes -= found.st_size
+            path.unlink(missing_ok=True)
+    _remove_empty(root, now_s)
+
+
+def _files(root: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    for folder, _, names in os.walk(root):
+        for name in names:
+            path = Path(folder, name)
+            with suppress(FileNotFoundError):  # another process tidies or compiles too
+                yield path, path.lstat()
+
+
+def _remove_empty(root: Path, now_s: float) -> None:
+    for folder, _, _ in os.walk(root, topdown=False):
+        path = Path(folder)
+        # One that is filled, or was taken away, stays as it is.
+        with suppress(OSError):
+            if path != root and now_s - path.stat().st_mtime > _YOUNG_S:
+                path.rmdir()

@@ -1,0 +1,54 @@
+"""A Ray whose node may use one processor: `python application_driver.py ARGS`, ARGS is JSON.
+
+Prints what an application asks for that is built before there is any node, then the threads
+that a replica on a node that simulates a GPU has, and ends. A process, because Ray leaves
+helpers in its driver, and because this one gives its processors away.
+"""
+
+import json
+import os
+import sys
+
+import ray
+from ray import serve
+
+from services.contracts.node_class import GENERATION_LABEL, SIMULATED_LABEL
+from services.replica import app
+from services.replica.deployment import ReplicaDeployment
+
+GENERATION = "cuda-sm90"
+
+
+class ToldDeployment(ReplicaDeployment):
+    """Tells what it found."""
+
+    async def threads(self) -> tuple[str, int]:
+        """The variable as a call sees it, and what torch made of it."""
+        import torch
+
+        return os.environ["OMP_NUM_THREADS"], torch.get_num_threads()
+
+
+def main() -> None:
+    """Serve, ask and stop."""
+    args = json.loads(sys.argv[1]) | {"generation": GENERATION}
+    early = app.application(args)._bound_deployment.ray_actor_options
+    app.ReplicaDeployment = ToldDeployment  # type: ignore[attr-defined]
+    everything = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(everything)})
+    labels = {GENERATION_LABEL: GENERATION, SIMULATED_LABEL: GENERATION}
+    ray.init(
+        address="local", num_cpus=2, labels=labels, include_dashboard=False, log_to_driver=False
+    )
+    os.sched_setaffinity(0, everything)
+    serve.start(proxy_location="Disabled")
+    handle = serve.run(app.application(args), name="toy", route_prefix=None)
+    threads = handle.threads.remote().result(timeout_s=60)
+    serve.shutdown()
+    ray.shutdown()
+    # After the last words of Ray.
+    print(json.dumps([early, threads]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""What a replica asks for does not hang on when and where its application was built."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from services.replica.settings import ReplicaSettings
+from tests.integration.replica.published import Shelf
+
+
+async def test_gpus_go_by_the_generation_and_threads_by_the_node(
+    shelf: Shelf, settings: ReplicaSettings
+) -> None:
+    shelf.publish_model()
+    shelf.publish_engine()
+    args = settings.model_dump(mode="json") | {"num_threads": 0, "controller_address": ""}
+    driver = await asyncio.create_subprocess_exec(
+        *(sys.executable, str(Path(__file__).with_name("application_driver.py")), json.dumps(args)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    stdout, stderr = await driver.communicate()
+    assert driver.returncode == 0, stderr.decode()[-4000:]
+    options, threads = json.loads(stdout.splitlines()[-1])
+    assert options["num_gpus"] == 1, "the simulated node is not there yet"
+    assert threads == ["1", 1]

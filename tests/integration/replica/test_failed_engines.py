@@ -1,0 +1,213 @@
+"""What is known of an engine beyond one process: that it failed here, and how long it may take."""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from services.contracts.errors import EngineError
+from services.contracts.tensors import Array
+from services.engines.base import LoadSpec
+from services.engines.onnxruntime_engine import OnnxruntimeEngine
+from services.replica.engine_checker import EngineChecker, name_here
+from services.replica.engine_host import EngineHost
+from services.replica.failure_notes import FailureNotes
+from services.replica.hang_watch import HangWatch
+from services.replica.loaded_engine import STALL_S
+from services.replica.server import ReplicaServer
+from services.replica.settings import ReplicaSettings
+from services.telemetry.recorder import NullRecorder
+
+from .published import Shelf, assert_answers, ids_of, request_of
+from .test_engines import host_of, load_spec, typed
+from .test_serving import HeldEngine
+
+
+def test_another_process_here_does_not_try_what_failed_in_one_before(
+    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes = FailureNotes(tmp_path / "failed")
+    model = shelf.publish_model()
+    broken = shelf.publish_engine("broken", speedup=9.0, files=typed(tmp_path / "t", b"no onnx"))
+    shelf.publish_engine("good", speedup=2.0)
+    host_of(shelf, model, notes).load().engine.close()
+    tried: list[str] = []
+    plain_load = OnnxruntimeEngine.load
+
+    def load(spec: LoadSpec) -> OnnxruntimeEngine:
+        tried.append(spec.directory.name)
+        return plain_load(spec)
+
+    monkeypatch.setattr(OnnxruntimeEngine, "load", load)
+    loaded = host_of(shelf, model, notes).load()
+    assert len(tried) == 1
+    assert loaded.detail.startswith(f"{broken.digest[:12]}: EngineError: ONNX Runtime failed")
+    assert "noted on this machine" in loaded.detail
+    loaded.engine.close()
+
+
+def test_what_failed_in_service_is_not_tried_by_the_process_that_comes_after(
+    shelf: Shelf, tmp_path: Path
+) -> None:
+    notes = FailureNotes(tmp_path / "failed")
+    model = shelf.publish_model()
+    good = shelf.publish_engine("good", speedup=2.0)
+    bad = shelf.publish_engine("bad", speedup=9.0)
+    host, beside = host_of(shelf, model, notes), host_of(shelf, model, notes)
+    host.load().engine.close()
+    beside.load().engine.close()
+    host.mark_failed(bad.digest, "failed in service: it hangs")
+    loaded = host_of(shelf, model, notes).load()
+    assert loaded.digest == good.digest
+    loaded.engine.close()
+    # Where it serves well it stays.
+    assert not beside.has_other_than(bad.digest)
+    assert beside.load_other_than(bad.digest) is None
+
+
+def test_how_long_an_engine_without_buckets_takes_is_not_known(
+    shelf: Shelf, tmp_path: Path
+) -> None:
+    version = shelf.publish_model()
+    recipe = version.recipe.model_copy(update={"buckets": ()})
+    model = version.model_copy(update={"recipe": recipe})
+    stand_in = OnnxruntimeEngine.load(load_spec(shelf, model))
+    checker = EngineChecker(tmp_path)
+    host = EngineHost(shelf.registry, model, shelf.device, lambda model: stand_in, checker)
+    loaded = host.load()
+    assert loaded.stall_s == STALL_S
+    loaded.engine.close()
+
+
+async def test_an_engine_that_hangs_in_service_is_noted_and_the_one_before_answers(
+    shelf: Shelf, settings: ReplicaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.replica.engine_worker._SECOND_LOOK_S", 0.0)
+    shelf.publish_model()
+    good = shelf.publish_engine("good", speedup=2.0)
+    server = ReplicaServer(settings, NullRecorder())
+    await server.start()
+    try:
+        bad = shelf.publish_engine("bad", speedup=9.0)
+        assert await server.replica.swap_if_better()
+        held = HeldEngine(server)
+        hang(server)
+        answer = server.replica.infer(request_of(ids_of(1, 2)))
+        await held.is_held.wait()
+        await server.check_health()
+        assert_answers(await answer, ids_of(1, 2))
+        assert server.replica.loaded is not None
+        assert server.replica.loaded.digest == good.digest
+        held.may_go.set()
+    finally:
+        await server.stop(grace_s=0)
+    again = ReplicaServer(settings, NullRecorder())
+    await again.start()
+    try:
+        assert again.replica.loaded is not None
+        assert again.replica.loaded.digest == good.digest
+        assert (
+            f"{bad.digest[:12]}: failed in service: engine has not returned"
+            in again.replica.loaded.detail
+        )
+    finally:
+        await again.stop(grace_s=0)
+
+
+async def test_an_engine_that_hangs_alone_ends_its_replica_and_is_not_taken_again(
+    shelf: Shelf, settings: ReplicaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.replica.engine_worker._SECOND_LOOK_S", 0.0)
+    shelf.publish_model()
+    good = shelf.publish_engine("good", speedup=2.0)
+    shelf.publish_engine("bad", speedup=9.0)
+    server = ReplicaServer(settings, NullRecorder())
+    await server.start()
+    try:
+        held = HeldEngine(server)
+        hang(server)
+        answer = server.replica.infer(request_of(ids_of(1, 2)))
+        await held.is_held.wait()
+        with pytest.raises(EngineError, match="has not returned"):
+            await server.check_health()
+        held.may_go.set()
+        await answer
+    finally:
+        await server.stop(grace_s=0)
+    again = ReplicaServer(settings, NullRecorder())
+    await again.start()
+    try:
+        assert again.replica.loaded is not None
+        assert again.replica.loaded.digest == good.digest
+    finally:
+        await again.stop(grace_s=0)
+
+
+async def test_an_engine_that_holds_the_event_loop_ends_its_process(
+    shelf: Shelf, settings: ReplicaSettings
+) -> None:
+    shelf.publish_model()
+    good = shelf.publish_engine("good", speedup=2.0)
+    bad = shelf.publish_engine("bad", speedup=9.0)
+    server = ReplicaServer(settings, NullRecorder())
+    await server.start()
+    has_ended = threading.Event()
+    watch = HangWatch(server.replica, has_ended.set, period_s=0.01)
+    try:
+        worker = server.replica._worker
+        assert worker is not None
+        engine = worker.seat.engine
+
+        class Holding:
+            """Holds whatever thread it runs on until the watch acts."""
+
+            def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+                """Hold, then compute."""
+                assert has_ended.wait(30)
+                return engine.run(inputs)
+
+            def close(self) -> None:
+                """Close the engine."""
+                engine.close()
+
+        worker.seat = replace(worker.seat, engine=Holding(), is_brief=True, stall_s=0.0)
+        watch.start()
+        assert_answers(await server.replica.infer(request_of(ids_of(1, 2))), ids_of(1, 2))
+        assert has_ended.is_set()
+    finally:
+        watch.stop()
+        await server.stop(grace_s=0)
+    notes = FailureNotes(settings.cache_dir / "failed")
+    name = name_here(bad.manifest, shelf.device, settings.num_threads)
+    assert "holds the event loop" in notes.reason(name)
+    assert notes.reason(name_here(good.manifest, shelf.device, settings.num_threads)) == ""
+
+
+async def test_an_engine_on_its_own_thread_ends_no_process(
+    shelf: Shelf, settings: ReplicaSettings
+) -> None:
+    shelf.publish_model()
+    shelf.publish_engine()
+    server = ReplicaServer(settings, NullRecorder())
+    await server.start()
+    try:
+        held = HeldEngine(server)
+        hang(server)
+        answer = server.replica.infer(request_of(ids_of(1, 2)))
+        await held.is_held.wait()
+        worker = server.replica._worker
+        assert worker is not None
+        assert (worker.is_stalled, server.replica.is_loop_held) == (True, False)
+        held.may_go.set()
+        await answer
+    finally:
+        await server.stop(grace_s=0)
+
+
+def hang(server: ReplicaServer) -> None:
+    """Take any run of the engine in use for a hang."""
+    worker = server.replica._worker
+    assert worker is not None
+    worker.seat = replace(worker.seat, stall_s=0.0)
