@@ -8,7 +8,7 @@ from dataclasses import replace
 from compiler_worker.devices import local_devices
 from compiler_worker.requests import ChildEvent
 from compiler_worker.settings import CompilerSettings
-from compiler_worker.workshop import Workshop, ignore_progress
+from compiler_worker.workshop import OnProgress, Workshop, ignore_progress
 from services.contracts.build_key import BuildKey
 from services.contracts.object_store import open_store
 from services.contracts.registry import Registry
@@ -27,6 +27,23 @@ def opened_signer(settings: CompilerSettings) -> Signer | None:
     return Signer(settings.signing_key) if settings.signing_key else None
 
 
+def new_workshop(
+    registry: Registry, settings: CompilerSettings, on_progress: OnProgress
+) -> Workshop:
+    """A workshop with this machine's devices and the settings' key.
+
+    Raises:
+        InvalidRequestError: the key's file is no key.
+    """
+    return Workshop(
+        registry=registry,
+        settings=settings,
+        devices=local_devices(settings.device_generation),
+        signer=opened_signer(settings),
+        on_progress=on_progress,
+    )
+
+
 @contextmanager
 def opened_workshop(
     settings: CompilerSettings, metrics_port: int | None, *, is_quiet: bool
@@ -34,13 +51,7 @@ def opened_workshop(
     """A workshop for one command, with a /metrics endpoint while it works if asked for."""
     configure_logging("compiler", settings.log_level)
     progress = ignore_progress if is_quiet else _print_progress
-    workshop = Workshop(
-        registry=opened_registry(settings),
-        settings=settings,
-        devices=local_devices(settings.device_generation),
-        signer=opened_signer(settings),
-        on_progress=progress,
-    )
+    workshop = new_workshop(opened_registry(settings), settings, progress)
     if metrics_port is None:
         yield workshop
         return

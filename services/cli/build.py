@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 
-from compiler_worker.devices import local_devices
 from compiler_worker.pipeline import BuildReport, build_model
 from compiler_worker.plan import Wanted
 from compiler_worker.report import report_document, report_lines
 from compiler_worker.requests import ChildEvent
 from compiler_worker.settings import settings_from_environment
-from compiler_worker.workshop import Workshop
+from compiler_worker.station import new_workshop
 from services.cli.control_client import tell_fleet
 from services.cli.output import console, print_error, print_json
 from services.cli.progress import StepLine, Steps
@@ -83,11 +82,8 @@ def build_engines(
         compiler = settings_from_environment(
             store_url=settings.store_url, cache_dir=settings.cache_dir
         )
-        workshop = Workshop(
-            registry=registry,
-            settings=compiler,
-            devices=local_devices(compiler.device_generation),
-            on_progress=lambda key, event: _show_event(line, key, event),
+        workshop = new_workshop(
+            registry, compiler, lambda key, event: _show_event(line, key, event)
         )
         report = build_model(version, wanted, workshop)
         line.summary = f"{len(report.records)} built, {len(report.up_to_date)} up to date"

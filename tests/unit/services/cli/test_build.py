@@ -14,7 +14,9 @@ from services.contracts.errors import InvalidRequestError
 from services.contracts.manifest import BuildOutcome
 from services.contracts.object_store import open_store
 from services.contracts.registry import Registry
+from services.contracts.signing import TrustRoot
 from tests.conformance.tiny_model import save_master, tiny_model
+from tests.signing_keys import new_keys
 from tests.unit.services.controller import build_world as world
 
 
@@ -48,6 +50,25 @@ def test_a_kind_that_the_recipe_leaves_out_is_refused(
     with pytest.raises(InvalidRequestError, match=rf"--kind openvino: .* add tiny {source} "):
         CliRunner().invoke(app, ["build", "tiny", "--kind", "openvino"], catch_exceptions=False)
     assert Registry(open_store(str(tmp_path / "home" / "store")), tmp_path).engines() == []
+
+
+def test_what_is_built_by_hand_is_signed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SMELT_HOME", str(tmp_path / "home"))
+    source = str(save_master(tiny_model(), tmp_path))
+    assert CliRunner().invoke(app, ["models", "add", "tiny", source]).exit_code == 0
+    build = ["build", "tiny", "--kind", "onnxruntime"]
+    monkeypatch.setenv("SMELT_SIGNING_KEY", str(tmp_path / "missing.pem"))
+    with pytest.raises(InvalidRequestError, match=r"missing\.pem: No such file"):
+        CliRunner().invoke(app, build, catch_exceptions=False)
+    keys = new_keys(tmp_path)
+    monkeypatch.setenv("SMELT_SIGNING_KEY", str(keys.private))
+    assert CliRunner().invoke(app, build, catch_exceptions=False).exit_code == 0
+    registry = Registry(open_store(str(tmp_path / "home" / "store")), tmp_path / "cache")
+    engines, master = registry.engines(), registry.model_version("tiny").master
+    assert len(engines) == 1
+    assert registry.untrusted(engines, master, TrustRoot(keys.public)) == {}
 
 
 def test_a_failure_that_was_tried_again_says_so(tmp_path: Path) -> None:
