@@ -57,7 +57,9 @@ def test_what_is_built_by_hand_is_signed_too(
 ) -> None:
     monkeypatch.setenv("SMELT_HOME", str(tmp_path / "home"))
     source = str(save_master(tiny_model(), tmp_path))
-    assert CliRunner().invoke(app, ["models", "add", "tiny", source]).exit_code == 0
+    (tmp_path / "r.yaml").write_text("inputs: {ids: {high: 40}, mask: {role: mask}}\n")
+    add = ["models", "add", "tiny", source, "--recipe", str(tmp_path / "r.yaml")]
+    assert CliRunner().invoke(app, add, catch_exceptions=False).exit_code == 0
     build = ["build", "tiny", "--kind", "onnxruntime"]
     monkeypatch.setenv("SMELT_SIGNING_KEY", str(tmp_path / "missing.pem"))
     with pytest.raises(InvalidRequestError, match=r"missing\.pem: No such file"):
