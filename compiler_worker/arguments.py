@@ -58,6 +58,7 @@ def parse_arguments(argv: Sequence[str] | None) -> Arguments:
             keys=tuple(getattr(given, "key", None) or ()),
             is_untried=getattr(given, "untried", False),
             is_elsewhere=getattr(given, "elsewhere", False),
+            compiler=getattr(given, "compiler", ""),
         ),
         settings={name: value for name, value in settings.items() if value is not None},
         metrics_port=getattr(given, "metrics_port", None),
@@ -77,6 +78,9 @@ def _parser() -> argparse.ArgumentParser:
         _add_model(command)
         command.add_argument("--generation", action="append", type=_generation, metavar="G")
         command.add_argument("--elsewhere", action="store_true", help="for nodes still to come")
+        command.add_argument(
+            "--compiler", default="", metavar="NAME", help="what the launcher calls this compiler"
+        )
     build.add_argument("--kind", action="append", type=EngineKind, choices=list(EngineKind))
     build.add_argument("--precision", action="append", type=Precision, choices=list(Precision))
     build.add_argument(

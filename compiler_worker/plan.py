@@ -8,7 +8,7 @@ from compiler_worker.builders.base import Builder
 from compiler_worker.builders.select import builder_for
 from compiler_worker.devices import Devices, main_device
 from compiler_worker.recipe_check import check_recipe
-from services.contracts.build_key import BuildKey
+from services.contracts.build_key import BUILD_REVISION, BuildKey
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.hardware import Generation
 from services.contracts.kinds import EngineKind, Precision
@@ -20,9 +20,6 @@ from services.contracts.terms import proof_terms
 AHEAD_OF_TIME_GENERATIONS = tuple(
     Generation.parse(f"cuda-{sm}") for sm in ("sm80", "sm86", "sm89", "sm120", "sm121")
 )
-# Raise it when importer, typed graphs or builders come to make other engines of one master:
-# what is published by the old ones would otherwise count as up to date for ever.
-BUILD_REVISION = "1"
 # Quickest first: replicas leave the fallback as soon as anything is proven, and swap again for
 # what is proven later and is faster.
 _BUILD_ORDER = (
@@ -44,6 +41,7 @@ class Wanted:
         is_untried: leave out what failed when it was tried last.
         is_elsewhere: for nodes that are not there yet, whatever this machine is: nothing that
             is tuned on a device.
+        compiler: what the launcher of this run calls its compiler; plans repeat it.
     """
 
     generations: tuple[Generation, ...] = ()
@@ -52,6 +50,7 @@ class Wanted:
     keys: tuple[str, ...] = ()
     is_untried: bool = False
     is_elsewhere: bool = False
+    compiler: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

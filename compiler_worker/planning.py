@@ -40,7 +40,13 @@ def keep_plans(version: ModelVersion, wanted: Wanted, workshop: Workshop) -> lis
     devices = workshop.devices
     generations = wanted.generations or (main_device(devices).parsed_generation,)
     plans = [
-        plan_for(version, generation, devices, is_elsewhere=wanted.is_elsewhere)
+        plan_for(
+            version,
+            generation,
+            devices,
+            is_elsewhere=wanted.is_elsewhere,
+            compiler=wanted.compiler,
+        )
         for generation in generations
     ]
     for plan in plans:
@@ -60,6 +66,7 @@ def plan_for(
     find_builder: Callable[[EngineKind], Builder] = builder_for,
     *,
     is_elsewhere: bool = False,
+    compiler: str = "",
 ) -> BuildPlan:
     """The whole plan of a model version for one generation, as this machine sees it."""
     wanted = Wanted(generations=(generation,), is_elsewhere=is_elsewhere)
@@ -71,6 +78,7 @@ def plan_for(
         version=version.version,
         node_class=NodeClass.from_facts(facts) if facts else NodeClass(generation=str(generation)),
         facts=facts,
+        compiler=compiler,
         planned=tuple(
             PlannedKey(
                 key=key,

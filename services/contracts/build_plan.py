@@ -51,6 +51,7 @@ class BuildPlan(Document):
     Attributes:
         node_class: of the node that made the plan; only a generation when none was there.
         facts: the device it was made on; None for a plan made elsewhere, ahead of time.
+        compiler: what its launcher called the compiler that made it; "" when nobody did.
         planned: in the order in which they are built.
         created_at: ISO 8601, UTC.
     """
@@ -59,6 +60,7 @@ class BuildPlan(Document):
     version: int
     node_class: NodeClass
     facts: DeviceFacts | None = None
+    compiler: str = ""
     planned: tuple[PlannedKey, ...] = ()
     skipped: tuple[SkippedKey, ...] = ()
     created_at: str
@@ -115,14 +117,16 @@ class TaskStart(Document):
 
 
 class TaskEnd(Document):
-    """A build task that ended before there was a plan; records tell of all others.
+    """A build task that ended before there was a plan, or was lost; records tell of all others.
 
     Attributes:
         detail: its last words.
+        run: which run of that name; "" when it does not matter.
     """
 
     name: str
     detail: str
+    run: str = ""
     created_at: str
 
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Self
 
+from services.contracts.build_key import BUILD_REVISION
 from services.contracts.document import Document, canonical_json
 from services.contracts.hardware import DeviceFacts, Generation
 
@@ -18,6 +19,8 @@ GENERATION_LABEL = f"{PREFIX}generation"
 # The one seam to simulate another generation on a node: `probe_device(override=...)` gets it.
 SIMULATED_LABEL = f"{PREFIX}simulated-generation"
 _TOOLCHAIN_DIGITS = 16
+# No library is called so.
+_REVISION_NAME = "smelt build revision"
 _LABEL_LENGTH = 63
 _NOT_IN_LABEL = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -30,7 +33,8 @@ class NodeClass(Document):
         device: product name, as far as a label can hold it.
         memory_gib: device memory; 0 when unknown.
         driver: CUDA driver version; "" for a CPU or when unknown.
-        toolchain: first digits of the digest of the library versions; "" when unknown.
+        toolchain: first digits of the digest of the library versions and of Smelt's own build
+            revision; "" when unknown.
     """
 
     generation: str
@@ -93,8 +97,13 @@ class NodeClass(Document):
 
 
 def toolchain_digest(toolchain: Mapping[str, str]) -> str:
-    """Library versions in a few hex digits; equal versions, equal digits."""
-    return hashlib.sha256(canonical_json(dict(toolchain))).hexdigest()[:_TOOLCHAIN_DIGITS]
+    """What engines are made with, in a few hex digits; equal versions, equal digits.
+
+    Smelt's own build revision is a part of it: a node that was upgraded is one of another
+    class, for which plans are made and engines built without anybody asking.
+    """
+    makers = dict(toolchain) | {_REVISION_NAME: BUILD_REVISION}
+    return hashlib.sha256(canonical_json(makers)).hexdigest()[:_TOOLCHAIN_DIGITS]
 
 
 def _label_value(text: str) -> str:

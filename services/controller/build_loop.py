@@ -88,7 +88,7 @@ class BuildLoop:
         self._pace = pace or BuildPace()
         self._registry, self._launcher, self._state = registry, launcher, state
         self._pools = _KnownPools(sources)
-        self._reader = ViewReader(registry, self._pace.retry)
+        self._reader = ViewReader(registry, self._pace.retry, launcher.compiler)
         self._trail = EventTrail(registry)
         self._on_store_changed = on_store_changed
         self._gauges = BuildGauges(recorder or NullRecorder())
@@ -176,6 +176,8 @@ class BuildLoop:
     def _account(self, start: TaskStart, status: TaskStatus, view: FleetView) -> None:
         """See to it that an ended task has left something in the store."""
         now = timestamp(utc_now())
+        if status.is_lost and self._is_forgiven(start, status, now):
+            return
         if not start.key_digests:
             if not _is_planned(start, view):
                 detail = _why_unplanned(start, status, view)
@@ -196,6 +198,22 @@ class BuildLoop:
             started_at=now,
         )
         self._registry.record_build(record)
+
+    def _is_forgiven(self, start: TaskStart, status: TaskStatus, now: str) -> bool:
+        """Whether the loss of its node is no fault of what a task was at.
+
+        Planning, which comes before any build, takes no node down. A build may, so that only
+        the first node that an attempt loses is forgiven: the second is charged as a failure.
+        """
+        if start.key_digests:
+            end = TaskEnd(name=start.name, detail=status.detail, run=status.run, created_at=now)
+            # One that stands there stays: it may be this very loss, told before a restart.
+            self._registry.end_task(end)
+            kept = self._registry.task_end(start.name)
+            if kept is not None and kept.run != status.run:
+                return False
+        logger.warning("task %s is launched again: %s", start.name, status.detail)
+        return True
 
     def _launch(self, task: BuildTask, view: FleetView) -> TaskStart | None:
         start = task_start(task, view, timestamp(utc_now()))
@@ -268,7 +286,7 @@ def _is_planned(start: TaskStart, view: FleetView) -> bool:
     plans = view.plans.get((start.model, start.version), ())
     num_nodes = 0 if start.is_anywhere else 1
     pool = NodePool(node_class=start.node_class, source="task", num_nodes=num_nodes)
-    return plan_for_pool(plans, pool) is not None
+    return plan_for_pool(plans, pool, view.compiler) is not None
 
 
 def _why_unplanned(start: TaskStart, status: TaskStatus, view: FleetView) -> str:

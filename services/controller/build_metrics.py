@@ -70,6 +70,7 @@ class BuildMetrics:
             except Exception:
                 # Whatever it is: a task that ended would leave figures that never change.
                 logger.exception("builds are not counted now; the next look tries again")
+            # Compilers write from anywhere, and a store tells nobody.
             await asyncio.sleep(period_s)
 
     def look(self) -> None:

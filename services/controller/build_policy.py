@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from services.contracts.build_plan import PlannedKey, RebuildRequest, TaskEnd, TaskStart
+from services.contracts.build_plan import PlannedKey, TaskEnd, TaskStart
 from services.contracts.document import canonical_json
 from services.contracts.manifest import BuildRecord, ModelVersion, PublishedEngine
 from services.controller.build_view import FleetView, distinct_pools
@@ -122,11 +122,13 @@ def decide(view: FleetView, now: datetime, policy: RetryPolicy | None = None) ->
 
 
 def planning_names(
-    version: ModelVersion, pool: NodePool, requests: Sequence[RebuildRequest], policy: RetryPolicy
+    view: FleetView, version: ModelVersion, pool: NodePool, policy: RetryPolicy
 ) -> list[str]:
     """Names of the tasks that plan a version for a pool, one for each attempt."""
+    num_requests = len(view.requests_for(version.name, pool.node_class.generation))
+    # Another compiler may plan what this one could not.
     return [
-        _task_name(version, pool, ["plan", len(requests), attempt])
+        _task_name(version, pool, ["plan", num_requests, view.compiler, attempt])
         for attempt in range(1, policy.max_attempts + 1)
     ]
 
@@ -232,6 +234,7 @@ def _key_task(
         node_class=pool.node_class,
         is_anywhere=not pool.num_nodes,
         key_digests=digests,
+        compiler=view.compiler,
         attempt=num_failures + 1,
         reason=_task_words(due),
     )
@@ -240,8 +243,7 @@ def _key_task(
 def _without_plan(
     view: FleetView, pool: NodePool, version: ModelVersion, now: datetime, policy: RetryPolicy
 ) -> _Prospect:
-    requests = view.requests_for(version.name, pool.node_class.generation)
-    names = planning_names(version, pool, requests, policy)
+    names = planning_names(view, version, pool, policy)
     ends = [view.ends[name] for name in names if name in view.ends]
     if len(ends) == len(names):
         return _Prospect(
@@ -258,6 +260,7 @@ def _without_plan(
         version=version.version,
         node_class=pool.node_class,
         is_anywhere=not pool.num_nodes,
+        compiler=view.compiler,
         attempt=len(ends) + 1,
         reason="nothing is planned for these nodes yet",
     )

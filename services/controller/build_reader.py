@@ -20,9 +20,10 @@ logger = logging.getLogger(__name__)
 class ViewReader:
     """Makes views; remembers only what need not be read again. Blocks."""
 
-    def __init__(self, registry: Registry, policy: RetryPolicy) -> None:
+    def __init__(self, registry: Registry, policy: RetryPolicy, compiler: str) -> None:
         self._registry = registry
         self._policy = policy
+        self._compiler = compiler
         # Records of keys that were proven when they were read: no attempt will follow.
         self._settled: dict[str, list[BuildRecord]] = {}
 
@@ -53,6 +54,7 @@ class ViewReader:
             records=self._records(plans, engines, requests),
             requests=requests,
             running=[start for start in starts if start is not None],
+            compiler=self._compiler,
         )
         return replace(view, ends=self._ends(view))
 
@@ -96,8 +98,7 @@ class ViewReader:
         for pool in distinct_pools(view.pools):
             for version in view.versions:
                 if view.plan_of(version, pool) is None:
-                    requests = view.requests_for(version.name, pool.node_class.generation)
-                    for name in planning_names(version, pool, requests, self._policy):
+                    for name in planning_names(view, version, pool, self._policy):
                         if (end := self._registry.task_end(name)) is None:
                             break
                         ends[name] = end

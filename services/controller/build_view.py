@@ -23,6 +23,7 @@ class FleetView:
         requests: by model, oldest first.
         ends: of tasks that ended before there was a plan, by name.
         running: tasks that were launched and have not ended.
+        compiler: what the launcher calls the compiler that its tasks run.
     """
 
     pools: Sequence[NodePool] = ()
@@ -33,6 +34,7 @@ class FleetView:
     requests: Mapping[str, Sequence[RebuildRequest]] = field(default_factory=dict)
     ends: Mapping[str, TaskEnd] = field(default_factory=dict)
     running: Sequence[TaskStart] = ()
+    compiler: str = ""
 
     def requests_for(self, model: str, generation: str) -> list[RebuildRequest]:
         """Rebuild requests that concern a model on a generation."""
@@ -41,7 +43,8 @@ class FleetView:
 
     def plan_of(self, version: ModelVersion, pool: NodePool) -> BuildPlan | None:
         """The newest plan that was made for nodes as those of a pool."""
-        return plan_for_pool(self.plans.get((version.name, version.version), ()), pool)
+        plans = self.plans.get((version.name, version.version), ())
+        return plan_for_pool(plans, pool, self.compiler)
 
     def statuses(
         self, version: ModelVersion, plan: BuildPlan, policy: RetryPolicy
@@ -62,13 +65,21 @@ class FleetView:
         ]
 
 
-def plan_for_pool(plans: Sequence[BuildPlan], pool: NodePool) -> BuildPlan | None:
-    """The newest plan for a pool's class; one made on a device counts where there are nodes."""
+def plan_for_pool(
+    plans: Sequence[BuildPlan], pool: NodePool, compiler: str = ""
+) -> BuildPlan | None:
+    """The newest plan for a pool's class; one made on a device counts where there are nodes.
+
+    Nodes that say their toolchain are of another class once it is another one. Of those that do
+    not (Kubernetes', and those still to come) only the compiler's own name tells.
+    """
     is_on_device = pool.num_nodes > 0
     fitting = [
         plan
         for plan in plans
-        if (plan.facts is not None) == is_on_device and pool.node_class.may_be(plan.node_class)
+        if (plan.facts is not None) == is_on_device
+        and pool.node_class.may_be(plan.node_class)
+        and (pool.node_class.toolchain or plan.compiler == compiler)
     ]
     return max(fitting, key=lambda plan: plan.created_at, default=None)
 

@@ -57,6 +57,7 @@ class BuildTask:
         node_class: where it must run.
         is_anywhere: no device of the class is needed (built ahead of time): any node will do.
         key_digests: build only these keys; empty builds and proves all that is missing.
+        compiler: the launcher's.
         attempt: from 1; part of the name.
         reason: why, for people.
     """
@@ -67,6 +68,7 @@ class BuildTask:
     node_class: NodeClass
     is_anywhere: bool
     key_digests: tuple[str, ...] = ()
+    compiler: str = ""
     attempt: int = 1
     reason: str = ""
 
@@ -78,15 +80,26 @@ class TaskStatus:
     Attributes:
         detail: why it waits, or the last words of one that ended badly.
         is_failed: it ended without doing its work (exit code, crash, node lost).
+        is_lost: its node went away under it, which says nothing of what it was at.
+        run: tells one run of a name from the next; "" when nobody needs to know.
     """
 
     state: TaskState
     detail: str = ""
     is_failed: bool = False
+    is_lost: bool = False
+    run: str = ""
 
 
 class BuildLauncher(Protocol):
-    """Runs build tasks somewhere. Methods block; call them in a thread."""
+    """Runs build tasks somewhere. Methods block; call them in a thread.
+
+    Attributes:
+        compiler: names what its tasks run, and changes with it. Where a node does not say
+            its toolchain, a plan of another compiler is out of date.
+    """
+
+    compiler: str
 
     def launch(self, task: BuildTask) -> None:
         """Start a task; one of that name that exists already is left as it is."""

@@ -7,13 +7,24 @@ from services.controller.seams import TaskState, TaskStatus
 
 _Object = Mapping[str, Any]
 
+# Its Pod failed; the other reasons (a deadline, for one) are about the Job itself.
+_BY_POD = "BackoffLimitExceeded"
+# Evicted, preempted, or gone with its node.
+_DISRUPTED = "DisruptionTarget"
+
 
 def task_status(job: _Object, pod: _Object | None) -> TaskStatus:
     """Where a task is; `pod` is the Job's newest one, None while it has none."""
     status = job.get("status") or {}
     conditions = {c["type"]: c for c in status.get("conditions") or [] if c["status"] == "True"}
     if failed := conditions.get("Failed"):
-        return TaskStatus(state=TaskState.ENDED, is_failed=True, detail=_last_words(failed, pod))
+        return TaskStatus(
+            state=TaskState.ENDED,
+            is_failed=True,
+            is_lost=failed.get("reason") == _BY_POD and _is_disrupted(pod),
+            run=(job.get("metadata") or {}).get("uid", ""),
+            detail=_last_words(failed, pod),
+        )
     if "Complete" in conditions:
         return TaskStatus(state=TaskState.ENDED)
     if (job.get("spec") or {}).get("suspend"):
@@ -26,6 +37,12 @@ def task_status(job: _Object, pod: _Object | None) -> TaskStatus:
 
 def _phase(pod: _Object | None) -> str:
     return str(((pod or {}).get("status") or {}).get("phase", ""))
+
+
+def _is_disrupted(pod: _Object | None) -> bool:
+    """Whether somebody else ended the Pod; one that ended by itself stays with its Job."""
+    conditions = ((pod or {}).get("status") or {}).get("conditions") or []
+    return pod is None or any(c["type"] == _DISRUPTED and c["status"] == "True" for c in conditions)
 
 
 def _last_words(condition: _Object, pod: _Object | None) -> str:

@@ -20,7 +20,11 @@ from services.controller.kubernetes.client import (
 )
 from services.controller.kubernetes.job_object import TASK_LABEL, job_for
 from services.controller.kubernetes.job_status import task_status
-from services.controller.kubernetes.job_template import JobTemplate, refuse_unknown_fields
+from services.controller.kubernetes.job_template import (
+    JobTemplate,
+    compiler_container,
+    refuse_unknown_fields,
+)
 from services.controller.seams import BuildTask, TaskStatus
 
 if TYPE_CHECKING:
@@ -32,7 +36,11 @@ _JOBS = "jobs.batch"
 
 
 class KubernetesJobs:
-    """A BuildLauncher; safe to call from several threads."""
+    """A BuildLauncher; safe to call from several threads.
+
+    Attributes:
+        compiler: the image that its Jobs run.
+    """
 
     def __init__(
         self, cluster: "SingleConfig", namespace: str, template: JobTemplate, image: str = ""
@@ -54,6 +62,8 @@ class KubernetesJobs:
         self._namespace = namespace
         self._template = template
         self._image = image
+        # A Node object tells no library versions: the image is what they come from.
+        self.compiler = image or str(_template_image(template))
         refuse_unknown_fields(template.job)
         self._client = blocking_client(cluster, namespace)
 
@@ -90,10 +100,12 @@ class KubernetesJobs:
         from lightkube.resources.batch_v1 import Job
         from lightkube.resources.core_v1 import Pod
 
+        # Before the Pods: of a Job that is seen to have failed, a Pod that is not there is gone.
+        jobs = self._list(Job, _JOBS)
         pods = {_task_name(pod): pod for pod in sorted(self._list(Pod, "pods"), key=_created)}
         return {
             _task_name(job): task_status(job, pods.get(_task_name(job)))
-            for job in self._list(Job, _JOBS)
+            for job in jobs
             if not job["metadata"].get("deletionTimestamp")
         }
 
@@ -148,6 +160,10 @@ class KubernetesJobs:
 
     def _explained(self, error: Exception, verb: str, plural: str) -> Exception:
         return explained(error, verb, plural, f"in namespace '{self._namespace}'")
+
+
+def _template_image(template: JobTemplate) -> Any:
+    return compiler_container(template.job["spec"]["template"]["spec"]).get("image", "")
 
 
 def _task_name(found: Mapping[str, Any]) -> str:

@@ -108,6 +108,7 @@ class ObjectWatch(Generic[_ReadT]):
                 await self._follow()
             except Exception as error:
                 # Everything: a thread that ended here would leave the fleet as it was for ever.
+                # A server that cannot be reached cannot tell when it is there again.
                 await asyncio.sleep(self._note(error))
 
     async def _list(self) -> None:

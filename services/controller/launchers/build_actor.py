@@ -31,7 +31,7 @@ class BuildActor:
             is_on_device: it works for this node's own class: a simulated one, where the node
                 is labelled so.
         """
-        self._last_line = ""
+        self._last_line, self._node = "", _node()
         self._code: int | None = None
         simulated = _simulated_generation() if is_on_device else ""
         if simulated:
@@ -40,9 +40,9 @@ class BuildActor:
         self._thread = threading.Thread(target=self._run, args=(arguments,), daemon=True)
         self._thread.start()
 
-    def status(self) -> tuple[int | None, str]:
-        """The exit code, None while it runs, and its last line."""
-        return self._code, self._last_line[-_MAX_LINE_LENGTH:]
+    def status(self) -> tuple[int | None, str, str]:
+        """The exit code, None while it runs; its last line; the node that it is on."""
+        return self._code, self._last_line[-_MAX_LINE_LENGTH:], self._node
 
     def _run(self, arguments: list[str]) -> None:
         try:
@@ -72,6 +72,12 @@ class BuildActor:
             for line in process.stdout:
                 self._last_line = line.strip() or self._last_line
             return process.wait()
+
+
+def _node() -> str:
+    import ray
+
+    return str(ray.get_runtime_context().get_node_id())
 
 
 def _simulated_generation() -> str:

@@ -9,6 +9,8 @@ def worker_arguments(task: BuildTask) -> list[str]:
     arguments += ["--generation", task.node_class.generation]
     if task.is_anywhere:
         arguments.append("--elsewhere")
+    if task.compiler:
+        arguments += ["--compiler", task.compiler]
     for digest in task.key_digests:
         arguments += ["--key", digest]
     # What failed is tried again when its time has come, by its key.

@@ -54,6 +54,7 @@ class ProcessLauncher:
     """
 
     where: list[str]
+    compiler: str = "this checkout"
     launched: list[BuildTask] = field(default_factory=list)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 

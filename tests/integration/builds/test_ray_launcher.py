@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -93,6 +94,14 @@ def when(launcher: RayBuildLauncher, name: str, wanted: TaskState) -> TaskStatus
     return status
 
 
+def until_said(launcher: RayBuildLauncher, name: str, word: str) -> None:
+    """Wait until a task's status has a word in it."""
+    deadline = time.monotonic() + LIMIT_S
+    while word not in (status := launcher.statuses()[name]).detail:
+        assert time.monotonic() < deadline, status
+        time.sleep(POLL_S)
+
+
 def compilers(place: Place) -> list[psutil.Process]:
     """Processes that work on this test's store."""
     return [
@@ -101,6 +110,16 @@ def compilers(place: Place) -> list[psutil.Process]:
         if str(place.store) in (process.info["cmdline"] or [])
         and "compiler_worker" in process.info["cmdline"]
     ]
+
+
+def compiler_of(place: Place) -> psutil.Process:
+    """The process that a task of this test runs, once it is there."""
+    deadline = time.monotonic() + LIMIT_S
+    while not (running := compilers(place)):
+        assert time.monotonic() < deadline
+        time.sleep(POLL_S)
+    (compiler,) = running
+    return compiler
 
 
 def test_a_build_outlives_the_controller_and_is_found_by_its_name(
@@ -159,11 +178,7 @@ def test_a_build_steps_back_behind_serving_and_ends_with_its_task(
     ray_launcher.launch(task)
     ray_launcher.launch(task)
     when(ray_launcher, "build-long", TaskState.RUNNING)
-    deadline = time.monotonic() + LIMIT_S
-    while not (running := compilers(place)):
-        assert time.monotonic() < deadline
-        time.sleep(POLL_S)
-    (compiler,) = running
+    compiler = compiler_of(place)
     assert compiler.nice() == os.nice(0) + NICENESS
     assert "OMP_NUM_THREADS" not in compiler.environ()
     ray_launcher.forget("build-long")
@@ -178,6 +193,49 @@ def test_a_failure_is_told_in_the_compilers_last_words(
     status = when(ray_launcher, "build-nobody", TaskState.ENDED)
     assert status.is_failed
     assert "NotFoundError: model 'tiny' not found" in status.detail
+
+
+def test_a_task_whose_process_dies_failed_once_its_node_is_known_to_live(
+    place: Place, add_version: AddVersion, simulated: DeviceFacts, cluster: Cluster
+) -> None:
+    add_version((EngineKind.INDUCTOR,))
+    now_s = [0.0]
+    launcher = RayBuildLauncher(
+        store_url=str(place.store), cache_dir=str(place.cache), clock=lambda: now_s[0]
+    )
+    launcher.launch(task_on(NodeClass.from_facts(simulated), "build-dies"))
+    when(launcher, "build-dies", TaskState.RUNNING)
+    compiler_of(place).parent().kill()  # type: ignore[union-attr]
+    until_said(launcher, "build-dies", "dead")
+    assert launcher.statuses()["build-dies"].state is TaskState.RUNNING
+    now_s[0] += 60
+    status = launcher.statuses()["build-dies"]
+    assert (status.state, status.is_failed, status.is_lost) == (TaskState.ENDED, True, False)
+    assert status.run
+    launcher.forget("build-dies")
+    assert launcher.statuses() == {}
+
+
+def test_a_lost_connection_is_no_end_and_a_lost_node_no_failure(
+    place: Place, add_version: AddVersion, cluster: Cluster, ray_launcher: RayBuildLauncher
+) -> None:
+    add_version((EngineKind.INDUCTOR,))
+    lowest = main_device(local_devices("cpu-x86_64-v2"))
+    node_class = NodeClass.from_facts(lowest)
+    labels = node_class.labels() | {SIMULATED_LABEL: lowest.generation}
+    node = cluster.add_node(num_cpus=1, labels=labels)
+    ray_launcher.launch(task_on(node_class, "build-lost"))
+    when(ray_launcher, "build-lost", TaskState.RUNNING)
+    actor = compiler_of(place).parent()
+    assert actor is not None
+    # Frozen, it cannot tell Ray of the actor's death: nothing is known but a broken connection.
+    os.kill(node.all_processes["raylet"][0].process.pid, signal.SIGSTOP)
+    actor.kill()
+    until_said(ray_launcher, "build-lost", "unavailable")
+    assert ray_launcher.statuses()["build-lost"].state is TaskState.RUNNING
+    cluster.remove_node(node, allow_graceful=False)
+    status = when(ray_launcher, "build-lost", TaskState.ENDED)
+    assert status.is_lost, status
 
 
 class RayNodes:

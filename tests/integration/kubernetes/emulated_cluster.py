@@ -169,6 +169,20 @@ class EmulatedCluster:
                 self.emulator.answered.clear()
                 await self.emulator.answered.wait()
 
+    async def until_streams(self, kind: str, wanted: int, limit_s: float) -> None:
+        """Wait until so many watches of a kind would be told of the next change.
+
+        A watch that was answered is not yet one that listens, and the emulator tells nobody
+        when it is.
+        """
+        async with asyncio.timeout(limit_s):
+            while self._num_streams(kind) != wanted:  # noqa: ASYNC110 - see above
+                await asyncio.sleep(0.001)
+
+    def _num_streams(self, kind: str) -> int:
+        buses = self.emulator._buses.items()
+        return sum(bus.consumer_count for resource, bus in buses if resource.plural == kind)
+
     def objects(self, kind: str) -> dict[str, dict[str, Any]]:
         """What is stored, by name; `kind` is the plural."""
         return {

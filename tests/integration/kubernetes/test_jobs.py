@@ -175,7 +175,7 @@ async def test_a_cluster_out_of_reach_is_named(
     await cluster.stop()
     with pytest.raises(NotReadyError, match=r"cannot create jobs\.batch in namespace 'smelt'"):
         await asyncio.to_thread(jobs.launch, TASK)
-    with pytest.raises(NotReadyError, match=r"cannot list pods in namespace 'smelt'"):
+    with pytest.raises(NotReadyError, match=r"cannot list jobs\.batch in namespace 'smelt'"):
         await asyncio.to_thread(jobs.statuses)
 
 

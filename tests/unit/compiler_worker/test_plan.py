@@ -9,13 +9,13 @@ from compiler_worker.builders.base import Builder, BuildOutput, BuildPlan
 from compiler_worker.devices import Devices, device_that_runs, local_devices, main_device
 from compiler_worker.plan import (
     AHEAD_OF_TIME_GENERATIONS,
-    BUILD_REVISION,
     BuildTable,
     Wanted,
     buckets_of,
     plan_builds,
 )
 from compiler_worker.progress import Progress
+from services.contracts.build_key import BUILD_REVISION
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.hardware import DeviceFacts, Generation, Platform
 from services.contracts.kinds import EngineKind, Precision

@@ -135,6 +135,8 @@ class InstantWorker:
     Attributes:
         broken: kinds of which every build fails.
         deadly: kinds at which the task dies without a record.
+        num_losses: how many tasks are still to lose their nodes before they build.
+        compiler: repeated by plans.
         num_proofs: told apart by their times, as real ones are.
     """
 
@@ -142,6 +144,8 @@ class InstantWorker:
     plan: BuildPlan = field(default_factory=plan)
     broken: set[EngineKind] = field(default_factory=set)
     deadly: set[EngineKind] = field(default_factory=set)
+    num_losses: int = 0
+    compiler: str = ""
     tasks: dict[str, BuildTask] = field(default_factory=dict)
     ended: dict[str, TaskStatus] = field(default_factory=dict)
     launched: list[BuildTask] = field(default_factory=list)
@@ -163,7 +167,16 @@ class InstantWorker:
     def work(self) -> None:
         """Run every task to its end."""
         for name, task in self.tasks.items():
-            if name not in self.ended:
+            if name in self.ended:
+                continue
+            self.registry.write_plan(self.plan.model_copy(update={"compiler": task.compiler}))
+            if self.num_losses:
+                self.num_losses -= 1
+                self.ended[name] = TaskStatus(
+                    state=TaskState.ENDED, detail="its node was lost", is_failed=True,
+                    is_lost=True, run=f"run {len(self.launched)}",
+                )  # fmt: skip
+            else:
                 is_dead = self._run(task)
                 detail = "killed" if is_dead else ""
                 self.ended[name] = TaskStatus(
@@ -171,7 +184,6 @@ class InstantWorker:
                 )
 
     def _run(self, task: BuildTask) -> bool:
-        self.registry.write_plan(self.plan)
         for planned in self.plan.planned:
             if task.key_digests and planned.digest not in task.key_digests:
                 continue

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from services.contracts import node_class
 from services.contracts.build_key import BuildKey
 from services.contracts.build_plan import RebuildRequest
 from services.contracts.errors import NotReadyError
 from services.contracts.events import EventKind
 from services.contracts.kinds import EngineKind
 from services.contracts.manifest import BuildOutcome
+from services.contracts.node_class import NodeClass
 from services.contracts.object_store import open_store
 from services.contracts.recipe import Recipe
 from services.contracts.registry import Registry
@@ -120,6 +122,55 @@ async def test_a_task_that_dies_is_charged_to_the_key_it_was_at(
     assert [record.outcome for record in records] == [BuildOutcome.FAILED] * 3
     assert all("ended in the middle: killed" in record.reason for record in records)
     assert [engine.digest for engine in registry.engines()] == [harmless]
+
+
+@pytest.mark.parametrize(("num_losses", "num_charged"), [(1, 0), (2, 0), (3, 1), (4, 1), (5, 2)])
+async def test_a_node_that_is_lost_is_no_attempt_until_an_attempt_loses_two(
+    registry: Registry, worker: world.InstantWorker, num_losses: int, num_charged: int
+) -> None:
+    """The first of them is lost by the task that plans."""
+    worker.num_losses = num_losses
+    await settled(loop_on(registry, worker), worker)
+    assert len(registry.engines()) == 2
+    records = registry.build_records(world.KEYS[0].digest())
+    assert [r.outcome for r in records] == [
+        *[BuildOutcome.FAILED] * num_charged, BuildOutcome.PROVEN,
+    ]  # fmt: skip
+
+
+async def test_an_upgrade_of_smelt_builds_again_while_the_old_engines_are_there(
+    registry: Registry, worker: world.InstantWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await settled(loop_on(registry, worker), worker)
+    old = {engine.digest for engine in registry.engines()}
+    monkeypatch.setattr(node_class, "BUILD_REVISION", "next")
+    upgraded = NodeClass.from_facts(world.DEVICE)
+    newer = tuple(k.model_copy(update={"builder_options": {"r": "2"}}) for k in world.KEYS)
+    worker.plan = world.plan(newer, node_class=upgraded)
+    nodes = Nodes(world.pool(node_class=upgraded))
+    await settled(loop_on(registry, worker, nodes), worker)
+    assert len(worker.launched) == 2
+    published = {engine.digest for engine in registry.engines()}
+    assert published == old | {key.digest() for key in newer}
+    assert told(registry)[EventKind.TOOLCHAIN_CHANGED] == 1
+
+
+async def test_where_nodes_name_no_toolchain_another_compiler_plans_anew(
+    registry: Registry, worker: world.InstantWorker
+) -> None:
+    silent = world.NODE_CLASS.model_copy(update={"toolchain": ""})
+    nodes = Nodes(world.pool(node_class=silent, source="kubernetes"))
+    worker.compiler = "compiler:1"
+    for _ in range(2):
+        await settled(loop_on(registry, worker, nodes), worker)
+    assert [task.key_digests for task in worker.launched] == [()]
+    worker.compiler = "compiler:2"
+    newer = (world.key(toolchain={"torch": "3"}), world.KEYS[0])
+    worker.plan = world.plan(newer)
+    await settled(loop_on(registry, worker, nodes), worker)
+    assert [task.compiler for task in worker.launched] == ["compiler:1", "compiler:2"]
+    assert newer[0].digest() in {engine.digest for engine in registry.engines()}
+    assert len(registry.engines()) == 3
 
 
 async def test_nodes_that_go_take_their_task_with_them_and_nobody_is_blamed(
@@ -249,6 +300,17 @@ async def test_a_controller_killed_at_any_step_goes_on_where_it_was(
         assert [engine.digest for engine in registry.engines()] == [sound.digest()]
         assert len(registry.build_records(faulty.digest())) == 3, f"step {step}"
         assert len(registry.build_records(sound.digest())) == 1, f"step {step}"
+        if not is_killed:
+            break
+    assert step > 20
+
+
+async def test_a_loss_is_forgiven_once_although_the_controller_is_killed(tmp_path: Path) -> None:
+    for step in itertools.count():
+        is_killed, registry = await _life(tmp_path, step, num_losses=2)
+        for key in world.KEYS:
+            (record,) = registry.build_records(key.digest())
+            assert record.outcome is BuildOutcome.PROVEN, f"killed at step {step}"
         if not is_killed:
             break
     assert step > 20

@@ -71,7 +71,7 @@ class TestFirstTask:
 
     def test_planning_backs_off_and_is_given_up(self) -> None:
         seen = view(plans={})
-        names = planning_names(world.version(), world.pool(), [], POLICY)
+        names = planning_names(seen, world.version(), world.pool(), POLICY)
         ends: dict[str, TaskEnd] = {}
         for attempt, delay_s in enumerate((0, 10, 20), start=1):
             waiting = view(plans={}, ends=dict(ends))
@@ -250,6 +250,14 @@ class TestAheadOfTime:
     def test_a_pool_that_may_grow_takes_the_plan_of_its_generation(self) -> None:
         grown = NodeClass(generation="cuda-sm120", device="GB", driver="580")
         assert tasks_of(self.seen(world.pool(0, grown, "kubernetes")))[0].key_digests
+
+    def test_another_compiler_plans_and_may_do_what_the_old_one_could_not(self) -> None:
+        empty = world.pool(0, ANYWHERE, "file")
+        (task,) = tasks_of(self.seen(empty, compiler="image:2"))
+        assert (task.key_digests, task.compiler) == ((), "image:2")
+        names = planning_names(self.seen(empty), world.version(), empty, POLICY)
+        ends = {n: TaskEnd(name=n, detail="x", created_at=world.AT) for n in names}
+        assert tasks_of(self.seen(empty, compiler="image:2", ends=ends)) == [task]
 
     def test_once_a_node_is_there_it_plans_for_itself(self) -> None:
         arrived = NodeClass(generation="cuda-sm120", device="GB", driver="580", toolchain="1")

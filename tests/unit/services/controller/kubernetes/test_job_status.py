@@ -26,6 +26,7 @@ UNSCHEDULABLE = {
     "reason": "Unschedulable",
     "message": "0/3 nodes are available",
 }
+DISRUPTED = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
 PULLING = {"reason": "ImagePullBackOff", "message": "no such image"}
 FAILED = {
     "type": "Failed",
@@ -92,3 +93,26 @@ def test_a_failed_task_whose_pod_is_gone_has_the_jobs_reason() -> None:
     status = task_status(_job(deadline), None)
     assert (status.is_failed, status.detail) == (True, "DeadlineExceeded")
     assert task_status(_job({"type": "Failed", "status": "True"}), None).detail == "the Job failed"
+
+
+@pytest.mark.parametrize(
+    ("reason", "pod", "is_lost"),
+    [
+        ("BackoffLimitExceeded", _pod(phase="Failed"), False),
+        ("BackoffLimitExceeded", _pod(conditions=[{"type": "Ready", "status": "False"}]), False),
+        ("BackoffLimitExceeded", _pod(conditions=[DISRUPTED]), True),
+        ("BackoffLimitExceeded", _pod(conditions=[DISRUPTED | {"status": "False"}]), False),
+        # The control plane removed it after its node.
+        ("BackoffLimitExceeded", None, True),
+        # The Job's own deadline removes its Pod too.
+        ("DeadlineExceeded", None, False),
+        ("DeadlineExceeded", _pod(conditions=[DISRUPTED]), False),
+    ],
+)
+def test_a_pod_that_was_taken_away_is_lost(
+    reason: str, pod: dict[str, Any] | None, is_lost: bool
+) -> None:
+    job = _job(FAILED | {"reason": reason})
+    job["metadata"]["uid"] = "u-1"
+    status = task_status(job, pod)
+    assert (status.is_failed, status.is_lost, status.run) == (True, is_lost, "u-1")
