@@ -85,21 +85,23 @@ def task_on(node_class: NodeClass, name: str) -> BuildTask:
     return BuildTask(name=name, model="tiny", version=1, node_class=node_class, is_anywhere=False)
 
 
-def when(launcher: RayBuildLauncher, name: str, wanted: TaskState) -> TaskStatus:
-    """The task's status once it is in a state; Ray tells nobody, so it is asked."""
+def until_true(is_so: Callable[[], bool], what: Callable[[], object]) -> None:
+    """Wait; neither Ray nor the process table tells anybody of a change, so they are asked."""
     deadline = time.monotonic() + LIMIT_S
-    while (status := launcher.statuses()[name]).state is not wanted:
-        assert time.monotonic() < deadline, status
+    while not is_so():
+        assert time.monotonic() < deadline, what()
         time.sleep(POLL_S)
-    return status
+
+
+def when(launcher: RayBuildLauncher, name: str, wanted: TaskState) -> TaskStatus:
+    """The task's status once it is in a state."""
+    until_true(lambda: launcher.statuses()[name].state is wanted, launcher.statuses)
+    return launcher.statuses()[name]
 
 
 def until_said(launcher: RayBuildLauncher, name: str, word: str) -> None:
     """Wait until a task's status has a word in it."""
-    deadline = time.monotonic() + LIMIT_S
-    while word not in (status := launcher.statuses()[name]).detail:
-        assert time.monotonic() < deadline, status
-        time.sleep(POLL_S)
+    until_true(lambda: word in launcher.statuses()[name].detail, launcher.statuses)
 
 
 def compilers(place: Place) -> list[psutil.Process]:
@@ -114,11 +116,8 @@ def compilers(place: Place) -> list[psutil.Process]:
 
 def compiler_of(place: Place) -> psutil.Process:
     """The process that a task of this test runs, once it is there."""
-    deadline = time.monotonic() + LIMIT_S
-    while not (running := compilers(place)):
-        assert time.monotonic() < deadline
-        time.sleep(POLL_S)
-    (compiler,) = running
+    until_true(lambda: bool(compilers(place)), lambda: "no compiler runs")
+    (compiler,) = compilers(place)
     return compiler
 
 
@@ -271,6 +270,7 @@ async def test_a_node_that_joins_gets_its_engines_although_the_controller_dies(
         async with asyncio.timeout(LIMIT_S):
             while not wanted():
                 await loop.pass_now()
+                # Compilers write, and a store tells nobody.
                 await asyncio.sleep(POLL_S)
 
     def proven() -> set[str]:

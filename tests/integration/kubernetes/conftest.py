@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 import pytest
@@ -45,11 +45,9 @@ class WatchedNodes:
         async with asyncio.timeout(LIMIT_S):
             while True:
                 self._changed.clear()
-                try:
+                with suppress(NotReadyError):
                     if is_so(pools := self.source.pools()):
                         return pools
-                except NotReadyError:
-                    pass
                 await self._changed.wait()
 
     async def first(self) -> None:
