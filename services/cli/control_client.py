@@ -7,6 +7,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.cli.fleet_file import find_fleet
+from services.cli.gateway_client import gateway_channel
 from services.cli.settings import CliSettings
 from services.contracts.errors import NotReadyError
 from services.pb import fleet_v1_pb2 as fleet
@@ -54,14 +55,14 @@ def watch_fleet(address: str, timeout_s: float) -> Iterator[fleet.FleetSnapshot]
         yield from stub.WatchEndpoints(request, timeout=timeout_s)
 
 
-def wait_served(grpc_address: str, model: str, timeout_s: float) -> None:
+def wait_served(settings: CliSettings, grpc_address: str, model: str, timeout_s: float) -> None:
     """Return once a gateway can ask a model.
 
     Raises:
         NotReadyError: the gateway is gone, or the time ran out.
     """
     request = health_pb2.HealthCheckRequest(service=model)
-    with grpc.insecure_channel(grpc_address) as channel:
+    with gateway_channel(settings, grpc_address) as channel:
         try:
             for answer in health_pb2_grpc.HealthStub(channel).Watch(request, timeout=timeout_s):
                 if answer.status == health_pb2.HealthCheckResponse.SERVING:

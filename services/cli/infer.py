@@ -10,15 +10,18 @@ import numpy as np
 
 from services.cli.control_client import get_fleet
 from services.cli.fleet_file import RunningFleet, require_fleet
+from services.cli.gateway_client import bearer_metadata, gateway_channel
 from services.cli.output import console, print_json, print_table
 from services.cli.settings import CliSettings
 from services.contracts.errors import (
     DeadlineExceededError,
     InvalidRequestError,
+    NotAllowedError,
     NotFoundError,
     NotReadyError,
     OverloadedError,
     SmeltError,
+    UnauthenticatedError,
 )
 from services.contracts.nearest import nearest
 from services.contracts.tensors import (
@@ -35,6 +38,8 @@ _SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 _NOT_FOUND = grpc.StatusCode.NOT_FOUND
 _ERROR_BY_STATUS: Mapping[grpc.StatusCode, type[SmeltError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: InvalidRequestError,
+    grpc.StatusCode.UNAUTHENTICATED: UnauthenticatedError,
+    grpc.StatusCode.PERMISSION_DENIED: NotAllowedError,
     _NOT_FOUND: NotFoundError,
     grpc.StatusCode.UNAVAILABLE: NotReadyError,
     grpc.StatusCode.RESOURCE_EXHAUSTED: OverloadedError,
@@ -65,9 +70,10 @@ def run_infer(
     request = request_from_arrays(name, version, _read_inputs(inputs))
     running = None if address else require_fleet(settings.run_dir)
     target = running.grpc_address if running else address
-    with grpc.insecure_channel(target, options=_CHANNEL_OPTIONS) as channel:
+    metadata = tuple(bearer_metadata(settings).items())
+    with gateway_channel(settings, target, _CHANNEL_OPTIONS) as channel:
         try:
-            response = model_infer(channel)(request, timeout=ANSWER_TIMEOUT_S)
+            response = model_infer(channel)(request, timeout=ANSWER_TIMEOUT_S, metadata=metadata)
         except grpc.RpcError as error:
             hint = _known_models(running, name) if error.code() is _NOT_FOUND else ""
             raise _error_from_rpc(error, target, hint) from error

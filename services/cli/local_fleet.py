@@ -11,6 +11,7 @@ from typing import Any, NoReturn, Self
 
 from services.cli.control_client import tell_fleet, wait_served, watch_fleet
 from services.cli.fleet_file import RunningFleet, fleet_lock, write_fleet
+from services.cli.gateway_client import require_way_in
 from services.cli.observe import Observed, observing
 from services.cli.observe_prometheus import require_prometheus
 from services.cli.ports import require_free
@@ -57,6 +58,7 @@ class LocalFleet:
             InvalidRequestError: a fleet runs here already, a port is in use, or it is to be
                 observed and Prometheus is not installed.
         """
+        require_way_in(self._settings)
         if self._options.is_observed:
             require_prometheus()
         run_dir = self._settings.run_dir
@@ -118,7 +120,7 @@ class LocalFleet:
                 raise NotReadyError(f"model '{name}': {newest.reason}")
             if newest is not None and newest.state == "READY":
                 break
-        wait_served(self.running.grpc_address, name, timeout_s)
+        wait_served(self._settings, self.running.grpc_address, name, timeout_s)
 
     def wait_settled(self, timeout_s: float) -> None:
         """Return once no model is loading any more, and the gateway can ask those that serve.
@@ -131,7 +133,7 @@ class LocalFleet:
         for snapshot in watch_fleet(self.running.controller, timeout_s):
             if all(model.state != "LOADING" for model in snapshot.models):
                 for name in {model.name for model in snapshot.models if model.state == "READY"}:
-                    wait_served(self.running.grpc_address, name, timeout_s)
+                    wait_served(self._settings, self.running.grpc_address, name, timeout_s)
                 return
 
     def serve_until_stopped(self) -> NoReturn:

@@ -16,6 +16,7 @@ from services.cli.settings import CliSettings
 from services.contracts.errors import SmeltError
 from services.contracts.hardware import Generation
 from services.contracts.settings import read_settings
+from services.gateway.access.document import Verb
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -245,6 +246,19 @@ def infer(
     from services.cli.infer import run_infer
 
     run_infer(_settings(), name, inputs, version, address, as_json=as_json)
+
+
+@app.command()
+def token(
+    name: Annotated[str, typer.Argument(help="Whose token it is; stands in the gateway's log.")],
+    verb: Annotated[list[Verb] | None, typer.Option(help="What it may do; infer.")] = None,
+    model: Annotated[list[str] | None, typer.Option(help="On which models, with `*`; all.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a bearer token for a gateway that has an access file."""
+    from services.cli.token import run_token
+
+    run_token(name, verb or [Verb.INFER], model or ["*"], as_json=as_json)
 
 
 def main() -> None:

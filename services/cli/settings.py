@@ -15,6 +15,9 @@ class CliSettings(BaseSettings):
         store_url: artifact store; "" becomes the folder `store` in home.
         start_timeout_s: longest wait for controller or gateway to say that it is ready.
         trust_root: public keys whose signatures count, as the replicas have it (`smelt why`).
+        token: bearer token that the commands send to gateways; "" sends none.
+        tls_ca_file: who signed gateways' certificates (PEM); None talks in the clear.
+        tls_cert_file, tls_key_file: the commands' own certificate, where a gateway asks for one.
         scrape_interval_s: how often the Prometheus of `smelt up --observe` asks for figures.
         ready_fd: inherited pipe that `smelt up --detach` waits on; -1 for none.
     """
@@ -25,12 +28,18 @@ class CliSettings(BaseSettings):
     store_url: str = ""
     start_timeout_s: float = 120.0
     trust_root: Path | None = None
+    token: str = ""
+    tls_ca_file: Path | None = None
+    tls_cert_file: Path | None = None
+    tls_key_file: Path | None = None
     scrape_interval_s: float = Field(default=5.0, ge=0.1)
     ready_fd: int = -1
 
     @model_validator(mode="after")
     def _resolve(self) -> Self:
         self.home = self.home.expanduser().absolute()
+        if (self.tls_cert_file is None) != (self.tls_key_file is None):
+            raise ValueError("expected tls_cert_file and tls_key_file together, got one of them")
         self.store_url = self.store_url or str(self.home / "store")
         return self
 

@@ -94,7 +94,7 @@ def _show_demo(settings: CliSettings, fleet: LocalFleet, steps: Steps, *, as_jso
     with steps.step("Replicas"):
         fleet.wait_model_ready(MODEL, MODEL_READY_TIMEOUT_S)
     with steps.step("Questions over gRPC, compared with sentence-transformers"):
-        answers = ask(fleet.running.grpc_address, settings.cache_dir / "demo")
+        answers = ask(settings, fleet.running.grpc_address)
     if as_json:
         print_json({"answers": [vars(answer) for answer in answers]})
     else:

@@ -5,6 +5,8 @@
     │   ├── InvalidModelError          an ONNX file or PyTorch factory cannot become a master
     │   │   └── UnsupportedGraphError  a sound ONNX graph holds something we do not translate
     │   └── InvalidRecipeError         a recipe or fleet description has a wrong value
+    ├── UnauthenticatedError           the caller gave no token, or one that is not believed
+    ├── NotAllowedError                the caller is known, and may not do this
     ├── NotFoundError                  no such model, version, engine, blob or command target
     ├── NotReadyError                  it exists, but cannot serve now: starting, draining
     │   └── ConnectionLostError    the connection to a replica broke; says what may be sent again
@@ -63,6 +65,14 @@ class UnsupportedGraphError(InvalidModelError):
 
 class InvalidRecipeError(InvalidRequestError):
     """A recipe or fleet description holds a wrong value."""
+
+
+class UnauthenticatedError(SmeltError):
+    """The caller gave no token, or one that is not believed."""
+
+
+class NotAllowedError(SmeltError):
+    """The caller is known, and may not do this."""
 
 
 class NotFoundError(SmeltError):

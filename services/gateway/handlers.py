@@ -23,18 +23,25 @@ SERVICE: Final = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 Question = Callable[[Any], Awaitable[Message]]
 
 
-def inference_handlers(
+def offered_handlers(
     inference: Station, questions: QuestionServicer, statuses: StatusTable
-) -> "GenericHandler":
-    """A handler for each RPC of the service; those not offered answer so."""
+) -> "dict[str, Handler]":
+    """A handler for each RPC that is offered, by its name."""
     handlers: dict[str, Handler] = {"ModelInfer": _forwarding_handler(inference, statuses)}
     for name, question in _questions(questions).items():
         handlers[name] = _question_handler(name, question, statuses)
+    return handlers
+
+
+def service_handler(handlers: "Mapping[str, Handler]", statuses: StatusTable) -> "GenericHandler":
+    """The whole service; RPCs without a handler answer that they are not offered."""
     offered = ", ".join(sorted(handlers))
-    for method in SERVICE.methods:
-        if method.name not in handlers:
-            handlers[method.name] = _absent_handler(method.name, offered, statuses)
-    return grpc.method_handlers_generic_handler(SERVICE.full_name, handlers)
+    absent = {
+        method.name: _absent_handler(method.name, offered, statuses)
+        for method in SERVICE.methods
+        if method.name not in handlers
+    }
+    return grpc.method_handlers_generic_handler(SERVICE.full_name, absent | dict(handlers))
 
 
 def _questions(servicer: QuestionServicer) -> Mapping[str, Question]:

@@ -9,11 +9,14 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from services.contracts.errors import InvalidRequestError
+from services.gateway.access.gate import Gate
+from services.gateway.access.guard import guarded
+from services.gateway.access.tls import RotatingTls
 from services.gateway.controller_lives import ControllerLives
 from services.gateway.controller_watch import ControllerWatch
 from services.gateway.endpoints import EndpointSet
 from services.gateway.fleet_view import fleet_view_from_snapshot
-from services.gateway.handlers import SERVICE, inference_handlers
+from services.gateway.handlers import SERVICE, offered_handlers, service_handler
 from services.gateway.health import HealthServicer
 from services.gateway.inference import AdmittedInference, ForwardedInference, MeasuredInference
 from services.gateway.observer import FleetObserver
@@ -37,7 +40,11 @@ class GatewayServer:
     """
 
     def __init__(self, settings: GatewaySettings, recorder: Recorder) -> None:
-        """Nothing runs yet; call inside the event loop that will run it."""
+        """Nothing runs yet; call inside the event loop that will run it.
+
+        Raises:
+            InvalidRequestError: the access file or a TLS file cannot be used.
+        """
         self.port = 0
         self._settings = settings
         self.endpoints = EndpointSet(host_id=settings.host_id, connect=connect)
@@ -53,6 +60,7 @@ class GatewayServer:
         self._lives = ControllerLives(settings.reattach_grace_s)
         self._grace: asyncio.TimerHandle | None = None
         self._tasks: tuple[asyncio.Task[None], ...] = ()
+        self._tls = RotatingTls(settings.tls) if settings.tls else None
         self._server = grpc.aio.server(options=_server_options(settings))
         self._add_services(recorder)
 
@@ -64,7 +72,11 @@ class GatewayServer:
         admitted = AdmittedInference(self._forwarded, self._settings.max_in_flight)
         measured = MeasuredInference(admitted, recorder, statuses)
         questions = QuestionServicer(self.endpoints, metadata.version("smelt"))
-        self._server.add_generic_rpc_handlers((inference_handlers(measured, questions, statuses),))
+        handlers = offered_handlers(measured, questions, statuses)
+        if self._settings.access_file:
+            gate = Gate(self._settings.access_file)
+            handlers = guarded(handlers, gate, statuses, recorder)
+        self._server.add_generic_rpc_handlers((service_handler(handlers, statuses),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         _enable_reflection(self._server)
 
@@ -76,7 +88,7 @@ class GatewayServer:
         """
         address = f"{self._settings.grpc_host}:{self._settings.grpc_port}"
         try:
-            self.port = self._server.add_insecure_port(address)
+            self.port = self._listen(address)
         except RuntimeError as error:
             raise InvalidRequestError(
                 f"gateway cannot listen on {address}: {error}; choose another port with "
@@ -88,6 +100,11 @@ class GatewayServer:
             asyncio.create_task(self._observer.follow(self.endpoints), name="publish changes"),
             asyncio.create_task(self._observer.sample(), name="sample load"),
         )
+
+    def _listen(self, address: str) -> int:
+        if self._tls:
+            return self._server.add_secure_port(address, self._tls.credentials)
+        return self._server.add_insecure_port(address)
 
     async def serve_until(self, stop: asyncio.Event) -> None:
         """Serve; raises what ended a background task, as without one nothing would be true."""

@@ -1,10 +1,13 @@
 """Settings of the gateway process, read once in `__main__` and passed down."""
 
 import socket
-from typing import Final
+from pathlib import Path
+from typing import Final, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from services.gateway.access.tls import TlsFiles
 
 PREFIX: Final = "SMELT_GATEWAY_"
 # What tritonclient allows both ways: the largest length that gRPC can carry.
@@ -25,6 +28,11 @@ class GatewaySettings(BaseSettings):
         max_message_bytes: largest request and answer.
         max_in_flight: requests at once, over all models; more are answered overloaded.
         overload_as_unavailable: answer overload as Triton does, with UNAVAILABLE.
+        access_file: who may ask what, by bearer token (YAML, `access/document.py`); it is read
+            again when it changes. None lets everybody ask.
+        tls_cert_file, tls_key_file: PEM; the port then takes TLS alone. Read again when they
+            change.
+        tls_client_ca_file: who signs clients' certificates (mTLS); None asks clients for none.
         is_port_shared: let several gateways of a host listen on one port.
         reattach_grace_s: seconds that replicas have to attach to a restarted controller,
             before the gateway forgets those that its predecessor listed.
@@ -47,8 +55,29 @@ class GatewaySettings(BaseSettings):
     max_message_bytes: int = Field(default=MAX_MESSAGE_BYTES, ge=1, le=MAX_MESSAGE_BYTES)
     max_in_flight: int = Field(default=1024, ge=1)
     overload_as_unavailable: bool = False
+    access_file: Path | None = None
+    tls_cert_file: Path | None = None
+    tls_key_file: Path | None = None
+    tls_client_ca_file: Path | None = None
     is_port_shared: bool = False
     reattach_grace_s: float = Field(default=30.0, ge=0)
     drain_notice_s: float = Field(default=0.0, ge=0)
     drain_grace_s: float = Field(default=10.0, ge=0)
     log_level: str = Field(default="INFO", pattern="(?i)^(debug|info|warning|error)$")
+
+    @model_validator(mode="after")
+    def _has_whole_tls(self) -> Self:
+        if (self.tls_cert_file is None) != (self.tls_key_file is None):
+            raise ValueError("TLS needs both tls_cert_file and tls_key_file, got one of them")
+        if self.tls_client_ca_file and not self.tls_cert_file:
+            raise ValueError("tls_client_ca_file needs tls_cert_file and tls_key_file beside it")
+        return self
+
+    @property
+    def tls(self) -> TlsFiles | None:
+        """The files of TLS; None without it."""
+        if self.tls_cert_file is None or self.tls_key_file is None:
+            return None
+        return TlsFiles(
+            cert=self.tls_cert_file, key=self.tls_key_file, client_ca=self.tls_client_ca_file
+        )

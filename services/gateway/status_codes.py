@@ -14,12 +14,14 @@ from services.contracts.errors import (
     DeadlineExceededError,
     EngineError,
     InvalidRequestError,
+    NotAllowedError,
     NotFoundError,
     NotReadyError,
     OverloadedError,
     ProofError,
     SmeltError,
     StoreError,
+    UnauthenticatedError,
     UnsupportedFeatureError,
 )
 from services.telemetry.logs import REQUEST_ID
@@ -30,6 +32,8 @@ logger = logging.getLogger(__name__)
 # and a test fails until it does.
 STATUS_BY_ERROR: Final[Mapping[type[SmeltError], grpc.StatusCode]] = {
     InvalidRequestError: grpc.StatusCode.INVALID_ARGUMENT,
+    UnauthenticatedError: grpc.StatusCode.UNAUTHENTICATED,
+    NotAllowedError: grpc.StatusCode.PERMISSION_DENIED,
     NotFoundError: grpc.StatusCode.NOT_FOUND,
     NotReadyError: grpc.StatusCode.UNAVAILABLE,
     OverloadedError: grpc.StatusCode.RESOURCE_EXHAUSTED,

@@ -1,13 +1,14 @@
 """The demo: real sentences through an unmodified Triton client, checked answer by answer."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from services.cli.demo.minilm import OUTPUT, tokenise
 from services.cli.demo.reference import reference_embeddings
 from services.cli.demo.sentences import CORPUS, QUERIES
+from services.cli.gateway_client import bearer_metadata, triton_options
+from services.cli.settings import CliSettings
 from services.contracts.errors import NotReadyError
 from services.contracts.tensors import Array
 
@@ -35,15 +36,15 @@ class Answer:
     is_matched: bool
 
 
-def ask(grpc_address: str, cache_dir: Path) -> list[Answer]:
+def ask(settings: CliSettings, grpc_address: str) -> list[Answer]:
     """Embed corpus and queries over gRPC and find each query's nearest sentence.
 
     Raises:
         NotReadyError: the gateway did not answer; its words are in the message.
     """
     sentences = CORPUS + QUERIES
-    served_ND = embed(grpc_address, sentences)
-    reference_ND = reference_embeddings(sentences, cache_dir)
+    served_ND = embed(settings, grpc_address, sentences)
+    reference_ND = reference_embeddings(sentences, settings.cache_dir / "demo")
     distances_N = 1.0 - (served_ND * reference_ND).sum(axis=1)
     served_QC = served_ND[len(CORPUS) :] @ served_ND[: len(CORPUS)].T
     reference_QC = reference_ND[len(CORPUS) :] @ reference_ND[: len(CORPUS)].T
@@ -62,7 +63,7 @@ def ask(grpc_address: str, cache_dir: Path) -> list[Answer]:
     ]
 
 
-def embed(grpc_address: str, sentences: tuple[str, ...]) -> Array:
+def embed(settings: CliSettings, grpc_address: str, sentences: tuple[str, ...]) -> Array:
     """Embeddings of sentences, float32 [N, D], in two requests of different length.
 
     Raises:
@@ -72,17 +73,19 @@ def embed(grpc_address: str, sentences: tuple[str, ...]) -> Array:
     from tritonclient.utils import InferenceServerException
 
     half = len(sentences) // 2
-    with triton.InferenceServerClient(grpc_address) as client:
+    headers = bearer_metadata(settings)
+    with triton.InferenceServerClient(grpc_address, **triton_options(settings)) as client:
         try:
             parts = [
-                _infer(client, tokenise(part)) for part in (sentences[:half], sentences[half:])
+                _infer(client, tokenise(part), headers)
+                for part in (sentences[:half], sentences[half:])
             ]
         except InferenceServerException as error:
             raise NotReadyError(f"gateway {grpc_address}: {error}") from error
     return np.concatenate(parts)
 
 
-def _infer(client: object, arrays: dict[str, Array]) -> Array:
+def _infer(client: object, arrays: dict[str, Array], headers: dict[str, str]) -> Array:
     import tritonclient.grpc as triton
 
     inputs = []
@@ -90,6 +93,8 @@ def _infer(client: object, arrays: dict[str, Array]) -> Array:
         tensor = triton.InferInput(name, list(array.shape), "INT64")
         tensor.set_data_from_numpy(array)
         inputs.append(tensor)
-    result = client.infer(MODEL, inputs, client_timeout=CLIENT_TIMEOUT_S)  # type: ignore[attr-defined]
+    result = client.infer(  # type: ignore[attr-defined]
+        MODEL, inputs, headers=headers, client_timeout=CLIENT_TIMEOUT_S
+    )
     embeddings: Array = result.as_numpy(OUTPUT)
     return embeddings

@@ -17,6 +17,7 @@ EXPECTED = {
     "node-labels": ["--json"],
     "rebuild": ["--generation", "--json", "--reason", "--store", "NAME"],
     "status": ["--json"],
+    "token": ["--json", "--model", "--verb", "NAME"],
     "up": [
         "--demo", "--detach", "--exit-after-demo", "--generation", "--grpc-port", "--json",
         "--metrics-port", "--observe", "--observe-port", "--store",

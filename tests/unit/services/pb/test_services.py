@@ -8,7 +8,7 @@ import pytest
 from services.contracts.errors import NotFoundError
 from services.controller.fleet_control import FleetControl
 from services.gateway.endpoints import EndpointSet
-from services.gateway.handlers import SERVICE, inference_handlers
+from services.gateway.handlers import SERVICE, offered_handlers, service_handler
 from services.gateway.inference import InferenceCall
 from services.gateway.servicer import EXTENSIONS, QuestionServicer
 from services.gateway.status_codes import StatusTable
@@ -49,7 +49,9 @@ def _connect_to_none(*_: object) -> NoReturn:
 @pytest.fixture
 def handlers() -> "grpc.GenericRpcHandler":  # type: ignore[type-arg]  # generic for mypy alone
     endpoints = EndpointSet(host_id="", connect=_connect_to_none)
-    return inference_handlers(NoModel(), QuestionServicer(endpoints, "1"), StatusTable())
+    statuses = StatusTable()
+    questions = QuestionServicer(endpoints, "1")
+    return service_handler(offered_handlers(NoModel(), questions, statuses), statuses)
 
 
 async def test_the_gateway_answers_what_it_promises_and_refuses_the_rest(

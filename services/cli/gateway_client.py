@@ -1,0 +1,74 @@
+"""How the commands reach a gateway: in the clear or by TLS, with a token or without."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from services.cli.settings import CliSettings
+from services.contracts.errors import InvalidRequestError, NotReadyError
+
+
+def gateway_channel(
+    settings: CliSettings, address: str, options: Sequence[tuple[str, int]] = ()
+) -> grpc.Channel:
+    """A channel to a gateway; use it as a context manager.
+
+    Raises:
+        InvalidRequestError: a TLS file cannot be read.
+    """
+    if settings.tls_ca_file is None:
+        return grpc.insecure_channel(address, options=options)
+    credentials = grpc.ssl_channel_credentials(
+        root_certificates=_bytes(settings.tls_ca_file),
+        private_key=_bytes(settings.tls_key_file),
+        certificate_chain=_bytes(settings.tls_cert_file),
+    )
+    return grpc.secure_channel(address, credentials, options=options)
+
+
+def bearer_metadata(settings: CliSettings) -> dict[str, str]:
+    """The token's header; nothing without a token."""
+    return {"authorization": f"Bearer {settings.token}"} if settings.token else {}
+
+
+def triton_options(settings: CliSettings) -> dict[str, Any]:
+    """The same for Triton's client: keyword arguments of `InferenceServerClient`."""
+    if settings.tls_ca_file is None:
+        return {}
+    return {
+        "ssl": True,
+        "root_certificates": str(settings.tls_ca_file),
+        "private_key": _text(settings.tls_key_file),
+        "certificate_chain": _text(settings.tls_cert_file),
+    }
+
+
+def require_way_in(settings: CliSettings) -> None:
+    """Return if the commands can talk to a gateway that is started from this environment.
+
+    Raises:
+        NotReadyError: it would take TLS alone, and nothing says by which authority.
+    """
+    from services.contracts.settings import read_settings
+    from services.gateway.settings import GatewaySettings
+
+    if read_settings(GatewaySettings).tls is not None and settings.tls_ca_file is None:
+        raise NotReadyError(
+            "the gateway would take TLS alone (SMELT_GATEWAY_TLS_CERT_FILE), and these commands "
+            "do not know whom to trust: set SMELT_TLS_CA_FILE to the authority's PEM file"
+        )
+
+
+def _bytes(path: Path | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidRequestError(f"TLS file {path} cannot be read: {error}") from error
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)

@@ -1,0 +1,1 @@
+"""Who may ask what: bearer tokens, their permissions, and TLS."""

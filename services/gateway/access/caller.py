@@ -1,0 +1,35 @@
+"""Whoever sent a request, as far as tokens tell, and what that one may do."""
+
+from dataclasses import dataclass
+
+from services.contracts.errors import NotAllowedError
+from services.gateway.access.document import Grant, Verb
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caller:
+    """A token that was believed.
+
+    Attributes:
+        expires_at_s: POSIX seconds after which it is not believed any more.
+    """
+
+    name: str
+    grants: tuple[Grant, ...]
+    expires_at_s: float = float("inf")
+
+    def require(self, verb: Verb | None, model: str) -> None:
+        """Return if it is allowed; without a verb, any grant that covers the model is enough.
+
+        Raises:
+            NotAllowedError: it is not; names the caller, the verb and the model.
+        """
+        for grant in self.grants:
+            if grant.covers(model) and (verb is None or verb in grant.verbs):
+                return
+        what = f"model '{model}'" if model else "all models at once"
+        wanted = f"'{verb}'" if verb else "any verb"
+        raise NotAllowedError(
+            f"'{self.name}' may not do this: it needs {wanted} on {what}; add a grant to the "
+            "gateway's access file"
+        )

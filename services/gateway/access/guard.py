@@ -1,0 +1,82 @@
+"""Puts the gate before RPC handlers: who asks, and whether that one may."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+
+from services.gateway.access.document import Verb
+from services.gateway.access.gate import Gate
+from services.gateway.request_head import request_head_from_bytes
+from services.gateway.status_codes import StatusTable
+from services.telemetry import catalog
+from services.telemetry.recorder import Recorder
+
+if TYPE_CHECKING:
+    # gRPC's classes are generic for type checkers alone.
+    Context = grpc.aio.ServicerContext[Any, Any]
+    Handler = grpc.RpcMethodHandler[Any, Any]
+
+Behaviour = Callable[[Any, "Context"], Awaitable[Any]]
+
+# Load balancers and clients ask these before they have a token, and learn no secret.
+OPEN_METHODS: Final = frozenset({"ServerLive", "ServerReady", "ServerMetadata"})
+# About one model, for whoever may do anything with it.
+_QUESTIONS: Final = frozenset({"ModelReady", "ModelMetadata", "ModelConfig", "ModelStatistics"})
+
+
+def guarded(
+    handlers: "Mapping[str, Handler]", gate: Gate, statuses: StatusTable, recorder: Recorder
+) -> "dict[str, Handler]":
+    """The same handlers, each behind the gate; what is not known here is for admins."""
+
+    def refused(name: str, code: grpc.StatusCode) -> None:
+        if name == "ModelInfer":
+            # Without a model's name: whoever may not ask shall not choose our labels.
+            recorder.count(catalog.REQUESTS, model="", version="", code=code.name)
+
+    return {
+        name: handler if name in OPEN_METHODS else _guarded(name, handler, gate, statuses, refused)
+        for name, handler in handlers.items()
+    }
+
+
+def _guarded(
+    name: str,
+    handler: "Handler",
+    gate: Gate,
+    statuses: StatusTable,
+    on_refused: Callable[[str, grpc.StatusCode], None],
+) -> "Handler":
+    # The types say what handlers of a blocking server are.
+    behaviour: Behaviour | None = handler.unary_unary  # type: ignore[assignment]
+    if behaviour is None:
+        raise TypeError(f"{name} streams, and each of its messages needs a look of its own")
+    verb, model_of = _need(name)
+
+    async def checked(request: Any, context: "Context") -> Any:
+        try:
+            caller = await gate.caller_of(context.invocation_metadata() or ())
+            caller.require(verb, model_of(request))
+        except Exception as error:
+            refusal = statuses.refusal_of(error)
+            on_refused(name, refusal.code)
+            await context.abort(refusal.code, refusal.details, refusal.trailing)
+        return await behaviour(request, context)
+
+    return grpc.unary_unary_rpc_method_handler(
+        checked,
+        request_deserializer=handler.request_deserializer,
+        response_serializer=handler.response_serializer,
+    )
+
+
+def _need(name: str) -> tuple[Verb | None, Callable[[Any], str]]:
+    """The verb that a method wants, and where its request says the model."""
+    if name == "ModelInfer":
+        return Verb.INFER, lambda body: request_head_from_bytes(body).model_name
+    if name in _QUESTIONS:
+        return None, lambda request: str(request.name)
+    if name in ("RepositoryModelLoad", "RepositoryModelUnload"):
+        return Verb.LOAD, lambda request: str(request.model_name)
+    return Verb.ADMIN, lambda _: ""

@@ -1,0 +1,103 @@
+"""An issuer's public keys, read from a file or over https, and read again in time."""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+from joserfc.errors import JoseError
+from joserfc.jwk import KeySet
+
+from services.contracts.errors import NotReadyError
+
+logger = logging.getLogger(__name__)
+
+_TIMEOUT_S = 10.0
+_MAX_BYTES = 1 << 20
+# Anybody can send tokens with made-up key ids; the provider must not feel them.
+_PAUSE_S = 10.0
+
+Read = Callable[[str], bytes]
+
+
+class IssuerKeys:
+    """The keys of one issuer; use within one event loop."""
+
+    def __init__(
+        self,
+        source: str,
+        refresh_s: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        read: Read | None = None,
+    ) -> None:
+        """Nothing is read yet.
+
+        Args:
+            source: https URL or path.
+            refresh_s: after how long they are read again.
+            clock: monotonic seconds.
+            read: gives the source's bytes; blocks; raises OSError.
+        """
+        self._source, self._refresh_s, self._clock = source, refresh_s, clock
+        self._read = read or read_source
+        self._keys: KeySet | None = None
+        self._ids: frozenset[str] = frozenset()
+        self._read_at_s = self._tried_at_s = float("-inf")
+        self._reading: asyncio.Task[None] | None = None
+
+    async def with_id(self, key_id: str | None) -> KeySet:
+        """The keys, with that one among them if the issuer has it by now.
+
+        Raises:
+            NotReadyError: the keys were never read, and cannot be read now.
+        """
+        is_unknown = self._keys is None or (key_id is not None and key_id not in self._ids)
+        is_old = self._clock() - self._read_at_s > self._refresh_s
+        if (is_unknown or is_old) and self._clock() - self._tried_at_s > _PAUSE_S:
+            self._tried_at_s = self._clock()
+            self._reading = asyncio.create_task(self._take(), name="read issuer keys")
+        if self._reading is not None and (is_unknown or self._keys is None):
+            # One reading for all who wait; a caller that leaves must not end it.
+            await asyncio.shield(self._reading)
+        if self._keys is None:
+            raise NotReadyError(
+                f"the keys of the token's issuer cannot be had from {self._source} now; try "
+                "again, or see the gateway's log"
+            )
+        return self._keys
+
+    async def _take(self) -> None:
+        try:
+            document = json.loads(await asyncio.to_thread(self._read, self._source))
+            self._keys, self._ids = _key_set(document)
+        except (OSError, ValueError, JoseError) as error:
+            # Keys that were good a moment ago are better than none.
+            logger.warning("keys of an issuer cannot be read from %s: %s", self._source, error)
+            return
+        self._read_at_s = self._clock()
+
+
+def read_source(source: str) -> bytes:
+    """The bytes of a file or of an https answer, at most 1 MiB. Raises OSError."""
+    if "://" not in source:
+        return Path(source).read_bytes()
+    request = Request(source, headers={"Accept": "application/json"})  # noqa: S310 - checked
+    with urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - document.py checks it
+        data: bytes = answer.read(_MAX_BYTES + 1)
+    if len(data) > _MAX_BYTES:
+        raise OSError(f"expected at most {_MAX_BYTES} bytes of keys, got more")
+    return data
+
+
+def _key_set(document: Any) -> tuple[KeySet, frozenset[str]]:
+    if not isinstance(document, dict) or not isinstance(document.get("keys"), list):
+        raise ValueError("expected a JSON object with a list of `keys`")
+    # Secrets shared with the issuer would let us, and whoever robs us, sign in its name.
+    public = [key for key in document["keys"] if isinstance(key, dict) and key.get("kty") != "oct"]
+    keys = KeySet.import_key_set({"keys": public})
+    return keys, frozenset(key["kid"] for key in public if "kid" in key)

@@ -1,0 +1,201 @@
+"""Tokens and permissions, with an unmodified Triton client against a real gateway."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from tritonclient.utils import InferenceServerException
+
+from services.gateway.access.static_tokens import new_token, token_hash
+from services.gateway.access.watched_file import WatchedFile
+from tests.integration.gateway.issuer import Issuer
+
+if TYPE_CHECKING:
+    from tests.integration.gateway.conftest import Fleet
+
+Inputs = Callable[..., list[Any]]
+READER, OTHER, BOSS = new_token(), new_token(), new_token()
+
+
+def entry(name: str, token: str, models: list[str], *verbs: str) -> dict[str, Any]:
+    """A token's place in the access file."""
+    grants = [{"verbs": list(verbs), "models": models}]
+    return {"name": name, "sha256": token_hash(token), "grants": grants}
+
+
+def bearer(token: str) -> dict[str, str]:
+    """The header that carries a token."""
+    return {"authorization": f"Bearer {token}"}
+
+
+@pytest.fixture
+def issuer() -> Iterator[Issuer]:
+    with Issuer() as issuer:
+        yield issuer
+
+
+@pytest.fixture
+def access_file(tmp_path: Path, issuer: Issuer) -> Path:
+    path = tmp_path / "access.yaml"
+    grants = [{"verbs": ["infer"], "models": ["ec*"]}]
+    trusted = {
+        "issuer": "https://issuer.test",
+        "audience": "smelt",
+        "jwks": issuer.url,
+        "roles": {"reader": grants},
+    }
+    tokens = [
+        entry("reader", READER, ["ech?"], "infer"),
+        entry("other", OTHER, ["other"], "infer"),
+        entry("boss", BOSS, ["*"], "admin"),
+    ]
+    path.write_text(yaml.safe_dump({"tokens": tokens, "issuers": [trusted]}))
+    return path
+
+
+@pytest.fixture
+async def guarded_fleet(echo_fleet: "Fleet", access_file: Path) -> "Fleet":
+    await echo_fleet.start_gateway(access_file=access_file)
+    await echo_fleet.until_ready("r1", "r2")
+    return echo_fleet
+
+
+async def refusal(fleet: "Fleet", inputs: Inputs, headers: dict[str, str] | None) -> str:
+    """Status and words of a request that is refused."""
+    client = await fleet.client()
+    with pytest.raises(InferenceServerException) as caught:
+        await client.infer("echo", inputs(), headers=headers)
+    return f"{caught.value.status()} {caught.value.message()}"
+
+
+@pytest.mark.parametrize(
+    ("headers", "words"),
+    [
+        (None, "UNAUTHENTICATED the request has no token; send metadata 'authorization: Bearer"),
+        ({"authorization": "Basic eDp5"}, "UNAUTHENTICATED expected 'authorization: Bearer TOKEN'"),
+        ({"authorization": "Bearer "}, "UNAUTHENTICATED expected"),
+        (bearer("made-up"), "UNAUTHENTICATED the token is neither a known one nor a JWT"),
+        (bearer("[" * 9000), "UNAUTHENTICATED the token is neither"),
+        (bearer(OTHER), "PERMISSION_DENIED 'other' may not do this: it needs 'infer' on model"),
+        (bearer(BOSS), "PERMISSION_DENIED 'boss' may not do this"),
+    ],
+)
+async def test_nobody_infers_without_the_permission(
+    guarded_fleet: "Fleet", inputs: Inputs, headers: dict[str, str] | None, words: str
+) -> None:
+    said = await refusal(guarded_fleet, inputs, headers)
+    assert words in said.replace("StatusCode.", "")
+    assert sum(replica.num_requests for replica in guarded_fleet.replicas.values()) == 0
+    code = said.removeprefix("StatusCode.").partition(" ")[0]
+    labels = {"model": "", "version": "", "code": code}
+    await guarded_fleet.until_metric(1, "smelt_requests_total", **labels)
+
+
+async def test_a_known_token_infers_again_and_again(guarded_fleet: "Fleet", inputs: Inputs) -> None:
+    client = await guarded_fleet.client()
+    for _ in range(3):
+        answer = await client.infer("echo", inputs(2.0), headers=bearer(READER))
+        assert answer.as_numpy("y").tolist() == [[2.0] * 4]
+
+
+async def test_what_load_balancers_ask_needs_no_token(guarded_fleet: "Fleet") -> None:
+    client = await guarded_fleet.client()
+    assert await client.is_server_live()
+    assert await client.is_server_ready()
+    assert (await client.get_server_metadata()).name == "smelt"
+
+
+async def test_questions_about_a_model_are_for_those_who_may_use_it(
+    guarded_fleet: "Fleet",
+) -> None:
+    client = await guarded_fleet.client()
+    for ask in (client.get_model_metadata, client.get_model_config, client.is_model_ready):
+        assert await ask("echo", headers=bearer(READER))
+        assert await ask("echo", headers=bearer(BOSS))
+        with pytest.raises(InferenceServerException, match="any verb on model 'echo'"):
+            await ask("echo", headers=bearer(OTHER))
+        with pytest.raises(InferenceServerException, match="no token"):
+            await ask("echo")
+    assert await client.get_inference_statistics(headers=bearer(BOSS))
+    with pytest.raises(InferenceServerException, match="all models at once"):
+        await client.get_inference_statistics(headers=bearer(READER))
+
+
+async def test_a_token_of_the_issuer_is_believed_and_its_keys_are_read_once(
+    guarded_fleet: "Fleet", inputs: Inputs, issuer: Issuer
+) -> None:
+    client = await guarded_fleet.client()
+    for claims in ({}, {"roles": "reader writer"}, {"aud": "smelt"}):
+        answer = await client.infer("echo", inputs(), headers=bearer(issuer.token(**claims)))
+        assert answer.as_numpy("y").shape == (1, 4)
+    assert issuer.num_reads == 1
+
+
+@pytest.mark.parametrize(
+    ("claims", "words"),
+    [
+        ({"iss": "https://else.test"}, "UNAUTHENTICATED the token's issuer"),
+        ({"aud": "others"}, "UNAUTHENTICATED the token is not valid: invalid_claim"),
+        ({"exp": 1}, "UNAUTHENTICATED the token is not valid: expired_token"),
+        ({"exp": None}, "UNAUTHENTICATED the token is not valid: missing_claim"),
+        ({"exp": "tomorrow"}, "UNAUTHENTICATED the token is not valid"),
+        ({"nbf": 99999999999}, "UNAUTHENTICATED the token is not valid"),
+        ({"roles": []}, "PERMISSION_DENIED 'ada' may not do this"),
+        ({"roles": None, "sub": None}, "PERMISSION_DENIED 'unnamed' may not do this"),
+        ({"roles": 7}, "UNAUTHENTICATED the token is not valid"),
+    ],
+)
+async def test_a_wrong_claim_is_named(
+    guarded_fleet: "Fleet", inputs: Inputs, issuer: Issuer, claims: dict[str, Any], words: str
+) -> None:
+    said = await refusal(guarded_fleet, inputs, bearer(issuer.token(**claims)))
+    assert words in said.replace("StatusCode.", "")
+
+
+async def test_a_token_that_somebody_else_signed_is_refused(
+    guarded_fleet: "Fleet", inputs: Inputs, issuer: Issuer
+) -> None:
+    client = await guarded_fleet.client()
+    await client.infer("echo", inputs(), headers=bearer(issuer.token()))
+    forger = Issuer()
+    said = await refusal(guarded_fleet, inputs, bearer(forger.token()))
+    assert "UNAUTHENTICATED the token is not valid: bad_signature" in said
+
+
+async def test_keys_that_cannot_be_had_stop_only_the_issuers_tokens(
+    guarded_fleet: "Fleet", inputs: Inputs, issuer: Issuer
+) -> None:
+    issuer.is_broken = True
+    said = await refusal(guarded_fleet, inputs, bearer(issuer.token()))
+    assert f"UNAVAILABLE the keys of the token's issuer cannot be had from {issuer.url}" in said
+    client = await guarded_fleet.client()
+    assert await client.infer("echo", inputs(), headers=bearer(READER))
+
+
+async def test_a_token_that_is_taken_out_of_the_file_is_refused(
+    guarded_fleet: "Fleet", inputs: Inputs, access_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WatchedFile, "_may_look", lambda self: True)
+    client = await guarded_fleet.client()
+    await client.infer("echo", inputs(), headers=bearer(READER))
+    document = document_of(access_file)
+    replace(access_file, "tokens: 7")
+    assert await client.infer("echo", inputs(), headers=bearer(READER))
+    del document["tokens"][0]
+    replace(access_file, yaml.safe_dump(document))
+    assert "UNAUTHENTICATED" in await refusal(guarded_fleet, inputs, bearer(READER))
+
+
+def document_of(path: Path) -> dict[str, Any]:
+    """What the access file says."""
+    document: dict[str, Any] = yaml.safe_load(path.read_text())
+    return document
+
+
+def replace(path: Path, text: str) -> None:
+    """Put another file in its place, as rotated secrets are."""
+    newer = path.with_suffix(".new")
+    newer.write_text(text)
+    newer.replace(path)

@@ -1,0 +1,106 @@
+"""When an issuer's keys are read, and what is kept when they cannot be."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from joserfc.jwk import ECKey, OctKey
+
+from services.contracts.errors import NotReadyError
+from services.gateway.access.jwks import IssuerKeys, read_source
+
+PAUSE_S = 11.0
+
+
+class Source:
+    """Keys that a test changes, with a clock."""
+
+    def __init__(self) -> None:
+        self.now_s, self.num_reads = 100.0, 0
+        self.data: bytes | None = None
+        self.ids("a")
+        self.keys = IssuerKeys("there", 300, clock=lambda: self.now_s, read=self.read)
+
+    def ids(self, *ids: str) -> None:
+        """Let it have these keys."""
+        keys = [ECKey.generate_key("P-256", {"kid": each}) for each in ids]
+        self.data = json.dumps({"keys": [key.as_dict(private=False) for key in keys]}).encode()
+
+    def read(self, source: str) -> bytes:
+        """Give the bytes, or fail."""
+        self.num_reads += 1
+        if self.data is None:
+            raise OSError("no route")
+        return self.data
+
+    async def known(self, key_id: str | None = "a") -> set[str | None]:
+        """Ids of the keys that are given for an id."""
+        return {key.kid for key in (await self.keys.with_id(key_id)).keys}
+
+
+async def test_keys_are_read_once_for_all_who_wait() -> None:
+    source = Source()
+    known = await asyncio.gather(*(source.known() for _ in range(20)))
+    assert known == [{"a"}] * 20
+    assert source.num_reads == 1
+    assert await source.known(None) == {"a"}
+    assert source.num_reads == 1
+
+
+async def test_an_unknown_id_reads_them_again_but_not_at_anybodys_pace() -> None:
+    source = Source()
+    await source.known()
+    source.ids("a", "b")
+    assert await source.known("b") == {"a"}
+    source.now_s += PAUSE_S
+    assert await source.known("b") == {"a", "b"}
+    source.now_s += PAUSE_S
+    assert await source.known("c") == {"a", "b"}
+    assert await source.known("d") == {"a", "b"}
+    assert source.num_reads == 3
+
+
+async def test_old_keys_are_read_again_and_serve_meanwhile() -> None:
+    source = Source()
+    await source.known()
+    source.ids("b")
+    source.now_s += 301
+    assert await source.known("a") == {"a"}
+    assert source.keys._reading is not None
+    await source.keys._reading
+    assert await source.known("b") == {"b"}
+
+
+@pytest.mark.parametrize("data", [None, b"{}", b'{"keys": 7}', b"no json", b'{"keys": [{}]}'])
+async def test_what_cannot_be_read_leaves_the_keys_as_they_were(data: bytes | None) -> None:
+    source = Source()
+    await source.known()
+    source.data = data
+    source.now_s += 301
+    await source.known()
+    assert source.keys._reading is not None
+    await source.keys._reading
+    assert await source.known() == {"a"}
+    assert source.num_reads == 2
+
+
+async def test_without_keys_nobody_is_believed() -> None:
+    source = Source()
+    source.data = None
+    with pytest.raises(NotReadyError, match="cannot be had from there now"):
+        await source.known()
+
+
+async def test_shared_secrets_are_no_public_keys() -> None:
+    source = Source()
+    secret = OctKey.generate_key(256, {"kid": "s"})
+    source.data = json.dumps({"keys": [secret.as_dict(private=True)]}).encode()
+    with pytest.raises(NotReadyError):
+        await source.known("s")
+
+
+def test_a_file_is_a_source_too(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    path.write_bytes(b"{}")
+    assert read_source(str(path)) == b"{}"
