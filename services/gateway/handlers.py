@@ -11,6 +11,7 @@ from services.contracts.errors import UnsupportedFeatureError
 from services.gateway.inference import InferenceCall, Station
 from services.gateway.servicer import QuestionServicer
 from services.gateway.status_codes import StatusTable
+from services.gateway.streaming import Incoming, InferenceStreams
 from services.pb import open_inference_v2_pb2 as pb
 
 if TYPE_CHECKING:
@@ -27,7 +28,10 @@ def offered_handlers(
     inference: Station, questions: QuestionServicer, statuses: StatusTable
 ) -> "dict[str, Handler]":
     """A handler for each RPC that is offered, by its name."""
-    handlers: dict[str, Handler] = {"ModelInfer": _forwarding_handler(inference, statuses)}
+    handlers: dict[str, Handler] = {
+        "ModelInfer": _forwarding_handler(inference, statuses),
+        "ModelStreamInfer": _streaming_handler(inference, statuses),
+    }
     for name, question in _questions(questions).items():
         handlers[name] = _question_handler(name, question, statuses)
     return handlers
@@ -53,6 +57,7 @@ def _questions(servicer: QuestionServicer) -> Mapping[str, Question]:
         "ModelMetadata": servicer.model_metadata,
         "ModelConfig": servicer.model_config,
         "ModelStatistics": servicer.model_statistics,
+        "RepositoryIndex": servicer.repository_index,
     }
 
 
@@ -67,6 +72,25 @@ def _forwarding_handler(inference: Station, statuses: StatusTable) -> "Handler":
             await _refuse(context, statuses, error)
 
     return grpc.unary_unary_rpc_method_handler(model_infer)
+
+
+def _streaming_handler(inference: Station, statuses: StatusTable) -> "Handler":
+    """ModelStreamInfer, with no message parsed either."""
+
+    def answer(body: bytes, deadline_s: float | None) -> Awaitable[bytes]:
+        return inference.answer(InferenceCall(body=body, deadline_s=deadline_s))
+
+    streams = InferenceStreams(answer, statuses)
+
+    # gRPC takes only a generator function for one that streams.
+    async def model_stream_infer(
+        requests: AsyncIterator[Incoming], context: "Context"
+    ) -> AsyncIterator[bytes]:
+        deadline_s = _deadline_s(context.time_remaining())
+        async for message in streams.serve(requests, deadline_s, context):
+            yield message
+
+    return grpc.stream_stream_rpc_method_handler(model_stream_infer)
 
 
 def _question_handler(name: str, question: Question, statuses: StatusTable) -> "Handler":

@@ -6,8 +6,10 @@ handlers around it.
 
 from typing import Final
 
+from services.contracts.errors import UnsupportedFeatureError
 from services.gateway.descriptions import config_from_model, metadata_from_model
 from services.gateway.endpoints import EndpointSet
+from services.gateway.repository import READY, index_from_table
 from services.gateway.statistics import fleet_statistics
 from services.pb import open_inference_v2_pb2 as pb
 
@@ -61,3 +63,17 @@ class QuestionServicer:
     ) -> pb.ModelStatisticsResponse:
         """Counts and times, added up over the replicas."""
         return await fleet_statistics(self._endpoints.table, request.name, request.version)
+
+    async def repository_index(
+        self, request: pb.RepositoryIndexRequest
+    ) -> pb.RepositoryIndexResponse:
+        """Every version of every model, with its state and why it is not ready."""
+        if request.repository_name:
+            raise UnsupportedFeatureError(
+                f"repository '{request.repository_name}': this server has one repository, "
+                "without a name; leave repository_name empty"
+            )
+        index = index_from_table(self._endpoints.table)
+        return pb.RepositoryIndexResponse(
+            models=(each for each in index if each.state == READY or not request.ready)
+        )

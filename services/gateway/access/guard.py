@@ -1,14 +1,17 @@
 """Puts the gate before RPC handlers: who asks, and whether that one may."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
+from services.contracts.errors import SmeltError
+from services.gateway.access.caller import Caller
 from services.gateway.access.document import Verb
 from services.gateway.access.gate import Gate
 from services.gateway.request_head import request_head_from_bytes
 from services.gateway.status_codes import StatusTable
+from services.gateway.streaming import Incoming
 from services.telemetry import catalog
 from services.telemetry.recorder import Recorder
 
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     Handler = grpc.RpcMethodHandler[Any, Any]
 
 Behaviour = Callable[[Any, "Context"], Awaitable[Any]]
+Stream = Callable[[AsyncIterator[Any], "Context"], AsyncIterator[bytes]]
 
 # Load balancers and clients ask these before they have a token, and learn no secret.
 OPEN_METHODS: Final = frozenset({"ServerLive", "ServerReady", "ServerMetadata"})
@@ -51,7 +55,7 @@ def _guarded(
     # The types say what handlers of a blocking server are.
     behaviour: Behaviour | None = handler.unary_unary  # type: ignore[assignment]
     if behaviour is None:
-        raise TypeError(f"{name} streams, and each of its messages needs a look of its own")
+        return _guarded_stream(handler, gate, statuses)
     verb, model_of = _need(name)
 
     async def checked(request: Any, context: "Context") -> Any:
@@ -69,6 +73,33 @@ def _guarded(
         request_deserializer=handler.request_deserializer,
         response_serializer=handler.response_serializer,
     )
+
+
+def _guarded_stream(handler: "Handler", gate: Gate, statuses: StatusTable) -> "Handler":
+    """ModelStreamInfer: who asks is looked at once, what is asked with each request."""
+    behaviour: Stream = handler.stream_stream  # type: ignore[assignment]
+
+    async def checked(requests: AsyncIterator[bytes], context: "Context") -> AsyncIterator[bytes]:
+        try:
+            caller = await gate.caller_of(context.invocation_metadata() or ())
+        except Exception as error:
+            refusal = statuses.refusal_of(error)
+            await context.abort(refusal.code, refusal.details, refusal.trailing)
+        async for answer in behaviour(_permitted(requests, caller), context):
+            yield answer
+
+    return grpc.stream_stream_rpc_method_handler(checked)
+
+
+async def _permitted(requests: AsyncIterator[bytes], caller: Caller) -> AsyncIterator[Incoming]:
+    """Each request, or why this caller may not ask it."""
+    async for body in requests:
+        try:
+            caller.require(Verb.INFER, request_head_from_bytes(body).model_name)
+        except SmeltError as error:
+            yield error
+        else:
+            yield body
 
 
 def _need(name: str) -> tuple[Verb | None, Callable[[Any], str]]:

@@ -2,12 +2,10 @@
 
 import asyncio
 from collections.abc import Callable
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import pytest
-import tritonclient.grpc as sync_client
 from google.protobuf import descriptor_pool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
@@ -128,7 +126,6 @@ async def test_statistics_leave_out_a_replica_that_does_not_answer(
 
 
 _ABSENT: dict[str, Callable[[Any], Any]] = {
-    "RepositoryIndex": lambda client: client.get_model_repository_index(),
     "RepositoryModelLoad": lambda client: client.load_model("echo"),
     "RepositoryModelUnload": lambda client: client.unload_model("echo"),
     "SystemSharedMemoryStatus": lambda client: client.get_system_shared_memory_status(),
@@ -149,18 +146,6 @@ async def test_other_rpcs_say_that_they_are_not_offered(echo_fleet: "Fleet", rpc
         await _ABSENT[rpc](client)
     assert caught.value.status() == "StatusCode.UNIMPLEMENTED"
     assert "ModelInfer" in caught.value.message()
-
-
-async def test_streams_say_that_they_are_not_offered(echo_fleet: "Fleet") -> None:
-    def ask() -> Any:
-        answers: SimpleQueue[Any] = SimpleQueue()
-        with sync_client.InferenceServerClient(echo_fleet.url) as client:
-            client.start_stream(lambda result, error: answers.put(error))
-            return answers.get(timeout=10)
-
-    error = await asyncio.to_thread(ask)
-    assert error.status() == "StatusCode.UNIMPLEMENTED"
-    assert "ModelStreamInfer is not offered" in error.message()
 
 
 async def _watch(channel: grpc.aio.Channel, name: str, status: int) -> None:

@@ -1,0 +1,141 @@
+"""ModelStreamInfer: many requests on one stream, answered in their order.
+
+Triton's terms: a request that fails is told in its own message and the stream goes on, unless
+the client asked for gRPC errors; every answer says that it is its request's last one, which is
+what clients of models with several answers wait for.
+"""
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from services.contracts.errors import InvalidRequestError
+from services.gateway.request_head import request_head_from_bytes
+from services.gateway.status_codes import StatusTable
+from services.pb import open_inference_v2_pb2 as pb
+
+if TYPE_CHECKING:
+    import grpc
+
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+# Metadata with which a client wants the stream to end with the first error's status.
+GRPC_ERROR_KEY: Final = "triton_grpc_error"
+# A request, or why it may not be asked.
+Incoming = bytes | Exception
+Answer = Callable[[bytes, float | None], Awaitable[bytes]]
+# Enough to fill a batch; a client that sends more waits in its own flow control.
+MAX_AHEAD: Final = 128
+_ANSWER_TAG: Final = b"\x12"
+# Appended to a serialised answer it is one more of its parameters (a map's entries repeat).
+_IS_FINAL: Final = pb.ModelInferResponse(
+    parameters={"triton_final_response": pb.InferParameter(bool_param=True)}
+).SerializeToString()
+
+
+class InferenceStreams:
+    """Serves streams; holds nothing between them."""
+
+    def __init__(self, answer: Answer, statuses: StatusTable) -> None:
+        """`answer` gets a request's bytes and the stream's deadline."""
+        self._answer, self._statuses = answer, statuses
+
+    async def serve(
+        self, requests: AsyncIterable[Incoming], deadline_s: float | None, context: "Context"
+    ) -> AsyncIterator[bytes]:
+        """Serialised ModelStreamInferResponses, one for each request, in the order of these."""
+        is_strict = (GRPC_ERROR_KEY, "true") in tuple(context.invocation_metadata() or ())
+        queue = _Ahead()
+        reading = asyncio.create_task(self._read(requests, deadline_s, queue))
+        try:
+            async for body, answer in queue:
+                try:
+                    message = framed(await answer)
+                except Exception as error:
+                    refusal = self._statuses.refusal_of(error)
+                    if is_strict:
+                        await context.abort(refusal.code, refusal.details, refusal.trailing)
+                    message = failed(body, refusal.details)
+                yield message
+            await reading
+        finally:
+            reading.cancel()
+            queue.cancel()
+
+    async def _read(
+        self, requests: AsyncIterable[Incoming], deadline_s: float | None, queue: "_Ahead"
+    ) -> None:
+        try:
+            async for incoming in requests:
+                await queue.has_room()
+                if isinstance(incoming, Exception):
+                    queue.add(b"", asyncio.create_task(_raise(incoming)))
+                else:
+                    answer = asyncio.ensure_future(self._answer(incoming, deadline_s))
+                    queue.add(incoming, answer)
+        finally:
+            queue.end()
+
+
+class _Ahead:
+    """Requests under way, oldest first, and a bound on how many."""
+
+    def __init__(self) -> None:
+        self._room = asyncio.Semaphore(MAX_AHEAD)
+        self._queue: asyncio.Queue[tuple[bytes, asyncio.Future[bytes]] | None] = asyncio.Queue()
+        self._answers: set[asyncio.Future[bytes]] = set()
+
+    async def has_room(self) -> None:
+        """Return once one more may be under way."""
+        await self._room.acquire()
+
+    def add(self, body: bytes, answer: "asyncio.Future[bytes]") -> None:
+        """One more; its turn comes after all before it."""
+        self._answers.add(answer)
+        self._queue.put_nowait((body, answer))
+
+    def end(self) -> None:
+        """No more will come."""
+        self._queue.put_nowait(None)
+
+    def cancel(self) -> None:
+        """Nobody waits any more."""
+        for answer in self._answers:
+            answer.cancel()
+
+    async def __aiter__(self) -> AsyncIterator[tuple[bytes, "asyncio.Future[bytes]"]]:
+        """Each request with its answer to come."""
+        while (each := await self._queue.get()) is not None:
+            yield each
+            self._answers.discard(each[1])
+            self._room.release()
+
+
+def framed(answer: bytes) -> bytes:
+    """A ModelStreamInferResponse around a serialised ModelInferResponse, which is not parsed."""
+    size = len(answer) + len(_IS_FINAL)
+    return b"".join((_ANSWER_TAG, _varint(size), answer, _IS_FINAL))
+
+
+def failed(body: bytes, details: str) -> bytes:
+    """The message of a request that failed; with its id, by which clients know it."""
+    request_id = ""
+    with suppress(InvalidRequestError):
+        request_id = request_head_from_bytes(body).request_id
+    return pb.ModelStreamInferResponse(
+        error_message=details, infer_response=pb.ModelInferResponse(id=request_id)
+    ).SerializeToString()
+
+
+def _varint(number: int) -> bytes:
+    digits = bytearray()
+    while number > 0x7F:
+        digits.append(number & 0x7F | 0x80)
+        number >>= 7
+    digits.append(number)
+    return bytes(digits)
+
+
+async def _raise(error: Exception) -> bytes:
+    raise error
