@@ -161,6 +161,7 @@ class Recipe(Document):
         buckets: shapes to build for; empty means one bucket derived from the master.
         tolerances: overrides of the defaults in `compiler_worker/tolerances.py`.
         num_replicas: replicas that serve this model.
+        response_cache: a gateway may give the answer that it gave to the same request before.
     """
 
     kinds: tuple[EngineKind, ...] = tuple(EngineKind)
@@ -172,6 +173,7 @@ class Recipe(Document):
     ranking: RankingTask | None = None
     batching: Batching = Batching()
     num_replicas: int = Field(default=1, ge=1)
+    response_cache: bool = False
 
     @classmethod
     def from_yaml(cls, text: str) -> Self:

@@ -21,6 +21,7 @@ from services.gateway.health import HealthServicer
 from services.gateway.inference import AdmittedInference, ForwardedInference, MeasuredInference
 from services.gateway.observer import FleetObserver
 from services.gateway.replica_connection import connect
+from services.gateway.response_cache import CachedInference
 from services.gateway.servicer import QuestionServicer
 from services.gateway.settings import GatewaySettings
 from services.gateway.status_codes import StatusTable
@@ -69,9 +70,12 @@ class GatewayServer:
         # The order of a request's stations, innermost first. Refusals are measured, so
         # measuring is outside admission; admission is outside forwarding, so that a flood
         # is refused before its bytes are read. Errors become statuses in the handler, last.
-        admitted = AdmittedInference(self._forwarded, self._settings.max_in_flight)
+        cached = CachedInference(
+            self._forwarded, self.endpoints, recorder, self._settings.response_cache_bytes
+        )
+        admitted = AdmittedInference(cached, self._settings.max_in_flight)
         measured = MeasuredInference(admitted, recorder, statuses)
-        questions = QuestionServicer(self.endpoints, metadata.version("smelt"))
+        questions = QuestionServicer(self.endpoints, metadata.version("smelt"), cached.statistics)
         handlers = offered_handlers(measured, questions, statuses)
         if self._settings.access_file:
             gate = Gate(self._settings.access_file)

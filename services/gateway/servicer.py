@@ -10,7 +10,7 @@ from services.contracts.errors import UnsupportedFeatureError
 from services.gateway.descriptions import config_from_model, metadata_from_model
 from services.gateway.endpoints import EndpointSet
 from services.gateway.repository import READY, index_from_table
-from services.gateway.statistics import fleet_statistics
+from services.gateway.statistics import OwnStatistics, fleet_statistics
 from services.pb import open_inference_v2_pb2 as pb
 
 SERVER_NAME: Final = "smelt"
@@ -21,8 +21,9 @@ EXTENSIONS: Final = ("binary_tensor_data", "model_configuration", "statistics")
 class QuestionServicer:
     """Answers from the routing table, which the endpoint set keeps."""
 
-    def __init__(self, endpoints: EndpointSet, server_version: str) -> None:
-        self._endpoints, self._server_version = endpoints, server_version
+    def __init__(self, endpoints: EndpointSet, server_version: str, own: OwnStatistics) -> None:
+        """`own` gives what this gateway itself counted."""
+        self._endpoints, self._server_version, self._own = endpoints, server_version, own
 
     async def server_live(self, _: pb.ServerLiveRequest) -> pb.ServerLiveResponse:
         """Live as long as it answers."""
@@ -62,7 +63,8 @@ class QuestionServicer:
         self, request: pb.ModelStatisticsRequest
     ) -> pb.ModelStatisticsResponse:
         """Counts and times, added up over the replicas."""
-        return await fleet_statistics(self._endpoints.table, request.name, request.version)
+        table = self._endpoints.table
+        return await fleet_statistics(table, request.name, request.version, self._own)
 
     async def repository_index(
         self, request: pb.RepositoryIndexRequest

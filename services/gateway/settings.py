@@ -27,6 +27,7 @@ class GatewaySettings(BaseSettings):
         host_id: equal to a replica's when both see the same unix sockets.
         max_message_bytes: largest request and answer.
         max_in_flight: requests at once, over all models; more are answered overloaded.
+        response_cache_bytes: room for answers of models whose recipe says `response_cache`.
         overload_as_unavailable: answer overload as Triton does, with UNAVAILABLE.
         access_file: who may ask what, by bearer token (YAML, `access/document.py`); it is read
             again when it changes. None lets everybody ask.
@@ -54,6 +55,7 @@ class GatewaySettings(BaseSettings):
     host_id: str = Field(default_factory=socket.gethostname)
     max_message_bytes: int = Field(default=MAX_MESSAGE_BYTES, ge=1, le=MAX_MESSAGE_BYTES)
     max_in_flight: int = Field(default=1024, ge=1)
+    response_cache_bytes: int = Field(default=64 << 20, ge=0)
     overload_as_unavailable: bool = False
     access_file: Path | None = None
     tls_cert_file: Path | None = None

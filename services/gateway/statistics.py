@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from services.contracts.errors import SmeltError
@@ -18,8 +18,12 @@ _DURATIONS: Final = tuple(field.name for field in pb.InferStatistics.DESCRIPTOR.
 _BATCH_DURATIONS: Final = ("compute_input", "compute_infer", "compute_output")
 
 
+# What this gateway itself counted for a version.
+OwnStatistics = Callable[[str, int], pb.ModelStatistics]
+
+
 async def fleet_statistics(
-    table: RoutingTable, model: str, version: str
+    table: RoutingTable, model: str, version: str, own: OwnStatistics
 ) -> pb.ModelStatisticsResponse:
     """The sums for one version, one model, or for model "" all; zeros where nothing ran.
 
@@ -27,7 +31,7 @@ async def fleet_statistics(
         NotFoundError, InvalidRequestError: as RoutingTable.version_number.
     """
     wanted = _wanted(table, model, version)
-    sums = await asyncio.gather(*(_of_version(table, name, number) for name, number in wanted))
+    sums = await asyncio.gather(*(_of_version(table, name, n, own) for name, n in wanted))
     return pb.ModelStatisticsResponse(model_stats=sums)
 
 
@@ -40,10 +44,13 @@ def _wanted(table: RoutingTable, model: str, version: str) -> list[tuple[str, in
     return [(model, n) for n in sorted(numbers)]
 
 
-async def _of_version(table: RoutingTable, model: str, number: int) -> pb.ModelStatistics:
+async def _of_version(
+    table: RoutingTable, model: str, number: int, own: OwnStatistics
+) -> pb.ModelStatistics:
     pool = table.pools.get((model, str(number)))
     answers = await asyncio.gather(*map(_ask, pool.endpoints)) if pool else []
-    return summed_statistics(model, number, (answer for answer in answers if answer is not None))
+    parts = [own(model, number), *(answer for answer in answers if answer is not None)]
+    return summed_statistics(model, number, parts)
 
 
 async def _ask(endpoint: Endpoint) -> pb.ModelStatistics | None:

@@ -74,6 +74,18 @@ REQUEST_RETRIES = Metric(
     help="Requests sent to a second replica because the first was lost.",
     labels=("model", "version"),
 )
+CACHE_HITS = Metric(
+    name="smelt_response_cache_hits_total",
+    kind=MetricKind.COUNTER,
+    help="Requests that the gateway answered from its response cache.",
+    labels=("model", "version"),
+)
+CACHE_MISSES = Metric(
+    name="smelt_response_cache_misses_total",
+    kind=MetricKind.COUNTER,
+    help="Requests of models with a response cache whose answer was not in it.",
+    labels=("model", "version"),
+)
 REPLICAS_READY = Metric(
     name="smelt_replicas_ready",
     kind=MetricKind.GAUGE,
@@ -238,7 +250,7 @@ STORE_REQUESTS = Metric(
 
 GATEWAY_METRICS = (
     REQUESTS, REQUEST_DURATION, REQUESTS_IN_FLIGHT, REQUEST_RETRIES, REPLICAS_READY,
-    CONTROLLER_CONNECTED,
+    CONTROLLER_CONNECTED, CACHE_HITS, CACHE_MISSES,
 )  # fmt: skip
 REPLICA_METRICS = (
     BATCH_SIZE, ROWS, QUEUE_DURATION, QUEUE_REQUESTS, QUEUE_LIMIT, COMPUTE_DURATION, ENGINE_BUSY,

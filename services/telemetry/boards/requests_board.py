@@ -110,6 +110,18 @@ _TRAFFIC = Row(
             unit=Unit.REQUESTS_PER_S,
             queries=one(f"{BOARD.rate(catalog.REQUEST_RETRIES)} or vector(0)", "retries"),
         ),
+        Panel(
+            title="Response cache",
+            description="Requests of models whose recipe allows it: answered from it, or not.",
+            unit=Unit.REQUESTS_PER_S,
+            queries=tuple(
+                Query(expr=f"{BOARD.rate(metric)} or vector(0)", legend=legend)
+                for metric, legend in (
+                    (catalog.CACHE_HITS, "hits"),
+                    (catalog.CACHE_MISSES, "misses"),
+                )
+            ),
+        ),
     ),
 )
 _LATENCY = Row(

@@ -13,6 +13,7 @@ from services.gateway.inference import InferenceCall
 from services.gateway.servicer import EXTENSIONS, QuestionServicer
 from services.gateway.status_codes import StatusTable
 from services.pb import fleet_v1_pb2 as fleet
+from services.pb import open_inference_v2_pb2 as pb
 from services.pb.fleet_v1_pb2_grpc import FleetControlServicer
 
 # With what Triton offers beyond it and has no word for.
@@ -52,7 +53,7 @@ def _connect_to_none(*_: object) -> NoReturn:
 def handlers() -> "grpc.GenericRpcHandler":  # type: ignore[type-arg]  # generic for mypy alone
     endpoints = EndpointSet(host_id="", connect=_connect_to_none)
     statuses = StatusTable()
-    questions = QuestionServicer(endpoints, "1")
+    questions = QuestionServicer(endpoints, "1", lambda *_: pb.ModelStatistics())
     return service_handler(offered_handlers(NoModel(), questions, statuses), statuses)
 
 
