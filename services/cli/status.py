@@ -6,7 +6,7 @@ from services.cli.control_client import get_fleet
 from services.cli.fleet_file import RunningFleet, require_fleet
 from services.cli.output import console, print_json, print_table
 from services.cli.settings import CliSettings
-from services.contracts.hardware import DeviceFacts
+from services.contracts.hardware import generation_named
 from services.pb import fleet_v1_pb2 as fleet
 
 
@@ -75,13 +75,12 @@ def _model(model: fleet.ServedModel, snapshot: fleet.FleetSnapshot) -> dict[str,
 
 
 def _replica(report: fleet.ReplicaReport) -> dict[str, Any]:
-    facts = report.device_facts_json
     return {
         "replica": report.replica_id,
         "model": report.model_name,
         "version": report.model_version,
         "state": fleet.ReplicaState.Name(report.state).removeprefix("REPLICA_STATE_"),
-        "generation": DeviceFacts.from_json(facts).generation if facts else "",
+        "generation": generation_named(report.device_facts_json),
         "engine_kind": report.engine_kind,
         "engine_precision": report.engine_precision,
         "engine_digest": report.engine_digest,

@@ -4,6 +4,7 @@ A generation is written `cuda-sm90` or `cpu-x86_64-avx512_bf16`. It comes from t
 device itself (compute capability, cpuid flags), never from a product name.
 """
 
+import json
 import re
 from dataclasses import dataclass
 from enum import StrEnum
@@ -123,3 +124,16 @@ class DeviceFacts(Document):
     def parsed_generation(self) -> Generation:
         """The generation as a value."""
         return Generation.parse(self.generation)
+
+
+def generation_named(device_facts_json: bytes) -> str:
+    """The generation that a device's facts name; "" for none, and for what cannot be read.
+
+    Facts of another release may hold fields that this one does not know: whoever only shows or
+    counts where a replica is must not stumble over them.
+    """
+    try:
+        facts = json.loads(device_facts_json or b"{}")
+    except ValueError:
+        return ""
+    return str(facts.get("generation", "")) if isinstance(facts, dict) else ""

@@ -22,6 +22,9 @@ logger = logging.getLogger(__name__)
 _STATUS_PERIOD_S = 0.1
 _PAUSE_AFTER_FAULT_S = 1.0
 _MISSED_BEFORE_FORGOTTEN = 2
+_FIRST_RETRY_S, _LAST_RETRY_S = 15.0, 600.0
+# A model that loads for minutes need not be asked for ten times in each second of them.
+_SLOWEST_STATUS_PERIOD_S = 2.0
 # Replicas try to attach every few seconds.
 _ATTACH_WITHIN_S = 60.0
 
@@ -41,6 +44,8 @@ class _Deployment:
     task: asyncio.Task[None] | None = None
     adopted_s: float | None = None
     num_missed: int = 0
+    num_failures: int = 0
+    retry_at_s: float = 0.0
 
 
 class Deployments:
@@ -116,25 +121,45 @@ class Deployments:
             return False
         return self._clock() - deployment.adopted_s > _ATTACH_WITHIN_S
 
-    def is_failed(self, key: DeploymentKey) -> bool:
-        """Whether it failed; it is known on, as Serve may hold its replicas still."""
+    def is_due_again(self, key: DeploymentKey) -> bool:
+        """Whether it failed and has waited long enough, which is twice as long each time.
+
+        It is known on, as Serve may hold its replicas still.
+        """
         deployment = self._known.get(key)
-        return deployment is not None and deployment.state is DeploymentState.UNAVAILABLE
+        if deployment is None or deployment.state is not DeploymentState.UNAVAILABLE:
+            return False
+        return self._clock() >= deployment.retry_at_s
+
+    def end_pauses(self) -> None:
+        """Let everything that failed be tried at once."""
+        for deployment in self._known.values():
+            deployment.retry_at_s = self._clock()
 
     def state(self, name: str, version: int) -> tuple[DeploymentState, str]:
-        """The best state that any generation's deployment of a version has, and its reason."""
-        found = [d for key, d in self._known.items() if key[:2] == (name, version)]
-        for state in DeploymentState:
-            for deployment in found:
-                if deployment.state is state:
-                    return state, deployment.reason
-        return DeploymentState.UNAVAILABLE, self._replicas.absence
+        """The best state that any generation's deployment of a version has, and a reason.
+
+        The reason is that of the others too: a version that serves on one generation may be
+        broken on the next.
+        """
+        found = {k.generation: d for k, d in self._known.items() if k[:2] == (name, version)}
+        if not found:
+            return DeploymentState.UNAVAILABLE, self._replicas.absence
+        states = {deployment.state for deployment in found.values()}
+        reasons = {g: d.reason for g, d in sorted(found.items()) if d.reason}
+        if len(found) == 1:
+            reason = "".join(reasons.values())
+        else:
+            reason = "; ".join(f"on {generation}: {why}" for generation, why in reasons.items())
+        return next(state for state in DeploymentState if state in states), reason
 
     def start(self, key: DeploymentKey, version: ModelVersion, args: dict[str, Any]) -> None:
         """Begin to deploy; one that is withdrawn at present is taken up after that."""
         if key in self._withdrawals:
             return
         deployment = _Deployment(DeploymentState.LOADING, "replicas are starting")
+        if former := self._known.get(key):
+            deployment.num_failures = former.num_failures
         self._known[key] = deployment
         all_args = args | {
             "model": version.name,
@@ -168,23 +193,31 @@ class Deployments:
                 await self._threads.submit(self._replicas.deploy, key, args)
             # A thread for each question, not for the wait: a model may load for minutes, and
             # a few such waits would hold every thread there is.
+            pause_s = _STATUS_PERIOD_S
             while not await self._is_running(key):
                 if key in self._withdrawals:
                     return
-                await asyncio.sleep(_STATUS_PERIOD_S)
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 1.2, _SLOWEST_STATUS_PERIOD_S)
         except SmeltError as error:
             logger.warning("%s version %d on %s is not deployed: %s", *key, error)
-            deployment.state, deployment.reason = DeploymentState.UNAVAILABLE, str(error)
+            self._note_failure(deployment, str(error))
         except Exception as error:
-            # Whatever Serve raises: the model must not look as if it were loading for ever,
-            # and the next resync tries again.
+            # Whatever Serve raises: the model must not look as if it were loading for ever.
             logger.exception("deploy of %s version %d on %s failed", *key)
-            deployment.state, deployment.reason = DeploymentState.UNAVAILABLE, str(error)
+            self._note_failure(deployment, str(error))
         else:
             deployment.state, deployment.reason = DeploymentState.READY, ""
+            deployment.num_failures = 0
             logger.info("serving %s version %d on %s", *key)
             self._on_success()
         self._on_change()
+
+    def _note_failure(self, deployment: _Deployment, reason: str) -> None:
+        deployment.state, deployment.reason = DeploymentState.UNAVAILABLE, reason
+        pause_s = min(_FIRST_RETRY_S * 2.0**deployment.num_failures, _LAST_RETRY_S)
+        deployment.retry_at_s = self._clock() + pause_s
+        deployment.num_failures += 1
 
     async def _is_running(self, key: DeploymentKey) -> bool:
         """Ask; a question that fails says nothing of the deployment, so it is asked again."""

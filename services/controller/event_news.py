@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from services.contracts.build_plan import TaskStart
 from services.contracts.events import Event, EventKind, TrailFold
-from services.contracts.hardware import DeviceFacts
+from services.contracts.hardware import generation_named
 from services.contracts.manifest import (
     BuildOutcome,
     BuildRecord,
@@ -166,7 +166,7 @@ def serving_of(snapshot: fleet.FleetSnapshot) -> list[Serving]:
     votes: dict[tuple[str, int, str], Counter[tuple[bool, str, str]]] = {}
     for report in snapshot.replicas:
         if report.state == fleet.REPLICA_STATE_READY and report.device_facts_json:
-            generation = DeviceFacts.from_json(report.device_facts_json).generation
+            generation = generation_named(report.device_facts_json)
             where = (report.model_name, report.model_version, generation)
             votes.setdefault(where, Counter())[_vote(report)] += 1
     return [

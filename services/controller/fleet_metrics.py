@@ -1,13 +1,15 @@
 """What the controller knows of replicas, as gauges: wanted, attached, and what they serve with."""
 
+import logging
 from collections import Counter
 
-from services.contracts.hardware import DeviceFacts
-from services.controller.fleet_state import FleetState
+from services.controller.fleet_state import FleetState, generation_of
 from services.pb import fleet_v1_pb2 as fleet
 from services.telemetry import catalog
 from services.telemetry.recorder import Recorder
 from services.telemetry.shown_gauge import ShownGauge
+
+logger = logging.getLogger(__name__)
 
 
 class FleetMetrics:
@@ -20,7 +22,11 @@ class FleetMetrics:
     async def follow(self, state: FleetState) -> None:
         """Show the state now and after each change, until cancelled."""
         async for snapshot in state.watch():
-            self.show(snapshot)
+            try:
+                self.show(snapshot)
+            except Exception:
+                # Whatever it is: figures that stand still look as if all were well.
+                logger.exception("the fleet is not shown now; its next change tries again")
 
     def show(self, snapshot: fleet.FleetSnapshot) -> None:
         """Show one state."""
@@ -32,11 +38,10 @@ class FleetMetrics:
 
 def _place(report: fleet.ReplicaReport) -> tuple[str, ...]:
     """Values of the labels of REPLICAS_ATTACHED, in their order."""
-    facts = report.device_facts_json
     return (
         report.model_name,
         str(report.model_version),
-        DeviceFacts.from_json(facts).generation if facts else "",
+        generation_of(report),
         report.engine_kind,
         fleet.ReplicaState.Name(report.state).removeprefix("REPLICA_STATE_").lower(),
     )

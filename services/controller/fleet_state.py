@@ -5,19 +5,17 @@ a slow watcher sees the newest state, never a backlog.
 """
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
+from services.contracts.hardware import generation_named
 from services.controller.replica_fleet import DeploymentKey
 from services.pb import fleet_v1_pb2 as fleet
 
 
 def generation_of(report: fleet.ReplicaReport) -> str:
     """The generation of the device that a replica runs on; "" before it knows."""
-    if not report.device_facts_json:
-        return ""
-    return str(json.loads(report.device_facts_json).get("generation", ""))
+    return generation_named(report.device_facts_json)
 
 
 @dataclass

@@ -17,7 +17,7 @@ from services.contracts.errors import NotReadyError, SmeltError
 from services.contracts.manifest import ModelVersion, PublishedEngine
 from services.controller.deployments import Deployments
 from services.controller.fleet_state import FleetState
-from services.controller.fleet_threads import SUBMIT_TIMEOUT_S, FleetThreads
+from services.controller.fleet_threads import ASK_TIMEOUT_S, SUBMIT_TIMEOUT_S, FleetThreads
 from services.controller.replica_fleet import DeploymentKey, ReplicaFleet
 from services.controller.seams import NodeSource
 from services.pb import fleet_v1_pb2 as fleet
@@ -72,6 +72,7 @@ class ReconcileLoop:
         resync_s: float,
         withdraw_after_s: float = 10.0,
         submit_timeout_s: float = SUBMIT_TIMEOUT_S,
+        ask_timeout_s: float = ASK_TIMEOUT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Nothing is read yet.
@@ -86,6 +87,7 @@ class ReconcileLoop:
             withdraw_after_s: how long a generation may be away before what served there is
                 withdrawn: a node that restarts is soon back.
             submit_timeout_s: how long Ray Serve may take to accept an application.
+            ask_timeout_s: how long Ray may take to answer a question.
             clock: monotonic seconds.
         """
         self._source, self._nodes = source, nodes
@@ -96,7 +98,7 @@ class ReconcileLoop:
         self._pass_lock = asyncio.Lock()
         self._observed = _Observed()
         self._documents: dict[tuple[str, int], ModelVersion] = {}
-        self._threads = FleetThreads(submit_timeout_s)
+        self._threads = FleetThreads(submit_timeout_s, ask_timeout_s)
         self._deployments = Deployments(
             replicas,
             self._threads,
@@ -140,7 +142,7 @@ class ReconcileLoop:
 
     async def _try_reconcile(self) -> None:
         try:
-            await self.reconcile_now()
+            await self._reconcile()
         except SmeltError as error:
             logger.warning("reconcile pass failed, the next one tries again: %s", error)
         except Exception:
@@ -148,7 +150,15 @@ class ReconcileLoop:
             logger.exception("reconcile pass failed; the next one tries again")
 
     async def reconcile_now(self) -> None:
-        """One pass over store, nodes and fleet. Deployments go on in the background."""
+        """One pass because somebody asked for it: what failed need not wait for its time.
+
+        Deployments go on in the background.
+        """
+        self._deployments.end_pauses()
+        await self._reconcile()
+
+    async def _reconcile(self) -> None:
+        """One pass over store, nodes and fleet."""
         async with self._pass_lock:
             present = await self._threads.ask(self._replicas.deployed)
             if self._replicas.is_placing:
@@ -183,7 +193,7 @@ class ReconcileLoop:
         num_attached = self._state.num_attached(*key)
         if (
             key not in self._deployments
-            or self._deployments.is_failed(key)
+            or self._deployments.is_due_again(key)
             or self._deployments.is_orphaned(key, num_attached)
         ):
             self._deployments.start(key, version, self._replica_args)

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pydantic import ValidationError
 
 from services.contracts.frames import NO_TOKEN
-from services.contracts.hardware import DeviceFacts
+from services.contracts.hardware import generation_named
 from services.contracts.manifest import ModelVersion
 from services.pb import fleet_v1_pb2 as fleet
 
@@ -110,7 +110,7 @@ def _replica(report: fleet.ReplicaReport) -> Replica:
         # Empty from a replica that takes anybody.
         token=report.data_token or NO_TOKEN,
         host_id=report.host_id,
-        generation=_generation(report.device_facts_json),
+        generation=generation_named(report.device_facts_json),
         engine=EngineInUse(
             digest=report.engine_digest,
             kind=report.engine_kind,
@@ -125,14 +125,3 @@ def _replica(report: fleet.ReplicaReport) -> Replica:
 @lru_cache(maxsize=1024)
 def _model_version(data: bytes) -> ModelVersion:
     return ModelVersion.from_json(data)
-
-
-@lru_cache(maxsize=1024)
-def _generation(device_facts_json: bytes) -> str:
-    if not device_facts_json:
-        return ""
-    try:
-        return DeviceFacts.from_json(device_facts_json).generation
-    except ValidationError as error:
-        logger.error("device facts cannot be read: %s", error)
-        return ""

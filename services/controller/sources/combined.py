@@ -1,6 +1,8 @@
 """Several sources of nodes as one; what one of them cannot say now stays as it was."""
 
 import logging
+import re
+import threading
 from collections.abc import Sequence
 
 from services.contracts.errors import NotReadyError
@@ -8,9 +10,11 @@ from services.controller.seams import NodePool, NodeSource
 
 logger = logging.getLogger(__name__)
 
+_FIGURES = re.compile(r"[0-9]+")
+
 
 class CombinedNodes:
-    """A NodeSource over others; used by one thread at a time."""
+    """A NodeSource over others, for any number of threads."""
 
     def __init__(self, sources: Sequence[NodeSource], described: Sequence[NodeSource] = ()) -> None:
         """Nothing is asked yet.
@@ -24,6 +28,7 @@ class CombinedNodes:
         self._num_needed = len(sources)
         self._last: list[list[NodePool] | None] = [None for _ in self._sources]
         self._faults = ["" for _ in self._sources]
+        self._lock = threading.Lock()
 
     def pools(self) -> list[NodePool]:
         """All pools of all sources, in their order.
@@ -31,20 +36,23 @@ class CombinedNodes:
         Raises:
             NotReadyError: one has never said anything yet: what there is, is not known.
         """
-        for index, source in enumerate(self._sources):
-            try:
-                self._last[index] = source.pools()
-            except NotReadyError as error:
-                if self._last[index] is None and index < self._num_needed:
-                    raise
-                self._tell(index, str(error))
-            else:
-                self._faults[index] = ""
-        return [pool for known in self._last for pool in known or ()]
+        with self._lock:
+            for index, source in enumerate(self._sources):
+                try:
+                    self._last[index] = source.pools()
+                except NotReadyError as error:
+                    if self._last[index] is None and index < self._num_needed:
+                        raise
+                    self._tell(index, str(error))
+                else:
+                    self._faults[index] = ""
+            return [pool for known in self._last for pool in known or ()]
 
     def _tell(self, index: int, fault: str) -> None:
         """Log a fault once for as long as it stays the same: passes come every few seconds."""
-        if self._faults[index] != fault:
+        # Seconds and attempts in it grow, and make no other fault of it.
+        same = _FIGURES.sub("", fault)
+        if self._faults[index] != same:
             what = "are left out" if self._last[index] is None else "stay as they were known"
             logger.error("%s; its nodes %s until that is mended", fault, what)
-            self._faults[index] = fault
+            self._faults[index] = same

@@ -84,3 +84,25 @@ async def test_it_follows_the_state(
     following.cancel()
     with pytest.raises(asyncio.CancelledError):
         await following
+
+
+def test_a_replica_of_a_newer_release_is_counted_where_it_is(
+    metrics: FleetMetrics, collectors: CollectorRegistry
+) -> None:
+    for facts in (b'{"generation": "cuda-sm90", "new_field": 1}', b"no json", b"[]", b""):
+        report = fleet.ReplicaReport(
+            model_name="m",
+            model_version=2,
+            state=fleet.REPLICA_STATE_READY,
+            engine_kind="tensorrt",
+            device_facts_json=facts,
+        )
+        metrics.show(fleet.FleetSnapshot(replicas=[report]))
+        labels = {
+            "model": "m",
+            "version": "2",
+            "generation": "cuda-sm90" if b"sm90" in facts else "",
+            "kind": "tensorrt",
+            "state": "ready",
+        }
+        assert collectors.get_sample_value(REPLICAS_ATTACHED.name, labels) == 1

@@ -3,11 +3,13 @@
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from services.contracts.errors import NotReadyError
 from services.contracts.object_store import open_store
 from services.contracts.registry import Registry
 from services.controller.fleet_state import FleetState
@@ -15,7 +17,7 @@ from services.controller.reconcile import ReconcileLoop
 from services.controller.replica_fleet import DeploymentKey
 from services.pb import fleet_v1_pb2 as fleet
 
-from .reconcile_world import OLD, FakeFleet, Nodes, add, loop_over, ready, until
+from .reconcile_world import NEW, OLD, FakeFleet, Nodes, add, loop_over, ready, until
 
 LIMIT_S = 30.0
 
@@ -149,3 +151,70 @@ async def test_replicas_of_an_earlier_controller_may_load_for_as_long_as_they_ne
     now[0] = 1000
     await loop.reconcile_now()
     assert fake.asked == []
+
+
+class SilentFleet(FakeFleet):
+    """Ray does not answer until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let_go = threading.Event()
+
+    def deployed(self) -> list[DeploymentKey]:
+        self.let_go.wait(LIMIT_S)
+        return super().deployed()
+
+
+async def test_a_question_that_hangs_ends_the_pass_and_not_the_controller(
+    registry: Registry,
+) -> None:
+    fake, state = SilentFleet(), FleetState("u", 1)
+    loop = ReconcileLoop(registry, Nodes(OLD), state, fake, {}, resync_s=60, ask_timeout_s=0.05)
+    add(registry, "a")
+    try:
+        # More than there are threads.
+        for _ in range(9):
+            with pytest.raises(NotReadyError, match="Ray did not answer within 0.05 s"):
+                await loop.reconcile_now()
+    finally:
+        fake.let_go.set()
+    async with asyncio.timeout(LIMIT_S):
+        while not state.models():
+            with suppress(NotReadyError):
+                await loop.reconcile_now()
+    await until(state, {1: "READY"})
+
+
+async def test_what_fails_is_tried_after_pauses_that_double_or_when_somebody_asks(
+    registry: Registry,
+) -> None:
+    now_s = [0.0]
+    state, fake = FleetState("u", 1), FakeFleet()
+    loop = ReconcileLoop(registry, Nodes(OLD), state, fake, {}, resync_s=60, clock=lambda: now_s[0])
+    add(registry, "a")
+    fake.fault = "out of memory"
+    tried = []
+    for now_s[0] in (0, 10, 15, 16, 30, 44, 45, 100, 105):
+        await loop._reconcile()
+        await until(state, {1: "UNAVAILABLE"})
+        if len(fake.asked) > len(tried):
+            tried.append(now_s[0])
+    assert tried == [0, 15, 45, 105]
+    await loop.reconcile_now()
+    await until(state, {1: "UNAVAILABLE"})
+    assert len(fake.asked) == 5
+
+
+async def test_a_version_that_serves_here_and_fails_there_says_so(registry: Registry) -> None:
+    class Partial(FakeFleet):
+        def is_running(self, key: DeploymentKey) -> bool:
+            if key.generation == NEW:
+                raise NotReadyError("no memory")
+            return super().is_running(key)
+
+    state = FleetState("u", 1)
+    loop = ReconcileLoop(registry, Nodes(OLD, NEW), state, Partial(), {}, resync_s=60)
+    add(registry, "a")
+    await loop.reconcile_now()
+    await until_model(state, lambda m: m.state == "READY" and "no memory" in m.reason)
+    assert state.models()[0].reason == f"on {NEW}: no memory"

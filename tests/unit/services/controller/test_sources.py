@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from services.contracts.errors import NotReadyError
+from services.controller.seams import NodePool
 from services.controller.sources.combined import CombinedNodes
 from services.controller.sources.fleet_file import FleetFile
 
@@ -83,3 +84,18 @@ def test_nodes_that_were_never_known_are_not_none() -> None:
     assert generations(both) == [NEW, OLD]
     away.fault = "Ray is away"
     assert generations(both) == [NEW, OLD]
+
+
+def test_a_fault_is_told_once_although_its_figures_grow(caplog: pytest.LogCaptureFixture) -> None:
+    class Silent(Nodes):
+        num_asked = 0
+
+        def pools(self) -> list[NodePool]:
+            self.num_asked += 1
+            if self.num_asked > 1:
+                raise NotReadyError(f"nothing heard for {self.num_asked} s")
+            return super().pools()
+
+    source = CombinedNodes([Silent(OLD)])
+    assert [generations(source) for _ in range(4)] == [[OLD]] * 4
+    assert caplog.text.count("nothing heard for") == 1
