@@ -63,13 +63,14 @@ class ReplicaHolder:
             self._on_change()
 
     def release(self) -> None:
-        """Stop; requests that are out still get their answers."""
+        """Stop; requests that are out still get their answers, or learn that none will come."""
         self._task.cancel()
         if self.endpoint:
             self.endpoint.retire()
             self.endpoint = None
 
     async def _hold(self) -> None:
+        name = self._replica.replica_id
         while True:
             connection = await self._connect_somehow()
             if connection is not None:
@@ -77,8 +78,10 @@ class ReplicaHolder:
                 endpoint = Endpoint(replica=self._replica, connection=connection)
                 self.endpoint = endpoint
                 self._on_change()
-                await self._until_lost(connection)
-                logger.warning("replica %s: connection lost", self._replica.replica_id)
+                # Not ended by `release`: answers may still be owed. Its timers keep it alive.
+                watch = asyncio.create_task(self._until_lost(connection), name=f"watch {name}")
+                await asyncio.shield(watch)
+                logger.warning("replica %s: connection lost", name)
                 self.drop(endpoint)
             await self._backoff.pause()
 
