@@ -9,7 +9,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from services.cli.fleet_file import find_fleet
 from services.cli.gateway_client import gateway_channel
 from services.cli.settings import CliSettings
-from services.contracts.errors import NotReadyError
+from services.contracts.errors import InvalidRequestError, NotReadyError
 from services.pb import fleet_v1_pb2 as fleet
 from services.pb import fleet_v1_pb2_grpc as fleet_grpc
 
@@ -31,15 +31,45 @@ def get_fleet(address: str) -> fleet.FleetSnapshot:
         return stub.GetFleet(fleet.GetFleetRequest(), timeout=CALL_TIMEOUT_S)
 
 
-def tell_fleet(settings: CliSettings) -> bool:
-    """Have this host's fleet look at the store now, where one runs on this very store.
-
-    Returns whether one does.
-    """
+def find_controller(settings: CliSettings) -> str | None:
+    """That of SMELT_CONTROLLER, else of this host's fleet where that is on this very store."""
+    if settings.controller:
+        return settings.controller
     running = find_fleet(settings.run_dir)
     if running is None or running.store_url != settings.store_url:
+        return None
+    return running.controller
+
+
+def fleet_on_store(settings: CliSettings) -> fleet.FleetSnapshot | None:
+    """The fleet that serves from this store, as its controller sees it; None without one.
+
+    Raises:
+        NotReadyError: the controller does not answer.
+        InvalidRequestError: the one that was named works on another store.
+    """
+    address = find_controller(settings)
+    if address is None:
+        return None
+    snapshot = get_fleet(address)
+    if snapshot.store_url != settings.store_url:
+        raise InvalidRequestError(
+            f"controller {address} works on store {snapshot.store_url}, this command on "
+            f"{settings.store_url}: set SMELT_STORE_URL to the former"
+        )
+    return snapshot
+
+
+def tell_fleet(settings: CliSettings) -> bool:
+    """Have the fleet on this store look at it now; returns whether there is one.
+
+    Raises:
+        NotReadyError: its controller does not answer.
+    """
+    address = find_controller(settings)
+    if address is None:
         return False
-    with _control(running.controller) as stub:
+    with _control(address) as stub:
         stub.Reconcile(fleet.ReconcileRequest(), timeout=CALL_TIMEOUT_S)
     return True
 

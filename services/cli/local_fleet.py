@@ -9,6 +9,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NoReturn, Self
 
+from pydantic import model_validator
+
 from services.cli.control_client import tell_fleet, wait_served, watch_fleet
 from services.cli.fleet_file import RunningFleet, fleet_lock, write_fleet
 from services.cli.gateway_client import require_way_in
@@ -29,6 +31,9 @@ class UpOptions(Document):
     Attributes:
         grpc_port, metrics_port: 0 takes free ones.
         generation: serve as this generation (a simulation); "" detects the device.
+        ray_address: a Ray cluster to serve on; "" starts one on this host.
+        host: where controller and gateway listen; other than loopback, for replicas and clients
+            of other hosts.
         is_observed: start Prometheus beside it, and Grafana where that is installed.
         observe_port: of Prometheus; 0 takes a free one.
     """
@@ -36,8 +41,24 @@ class UpOptions(Document):
     grpc_port: int = 8001
     metrics_port: int = 8002
     generation: str = ""
+    ray_address: str = ""
+    host: str = "127.0.0.1"
     is_observed: bool = False
     observe_port: int = 9090
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this host can reach the fleet."""
+        return self.host in ("127.0.0.1", "localhost")
+
+    @model_validator(mode="after")
+    def _is_simulated_here_alone(self) -> Self:
+        if self.generation and self.ray_address:
+            raise InvalidRequestError(
+                "--generation simulates one on this host's own Ray, and --ray-address joins a "
+                "cluster whose nodes say theirs (ray start --labels); leave one of them out"
+            )
+        return self
 
 
 class LocalFleet:
@@ -89,9 +110,9 @@ class LocalFleet:
         self._running = RunningFleet(
             supervisor_pid=os.getpid(),
             controller=controller["address"],
-            grpc_address=f"127.0.0.1:{gateway['grpc_port']}",
-            metrics_address=f"127.0.0.1:{gateway['metrics_port']}",
-            controller_metrics_address=f"127.0.0.1:{controller['metrics_port']}",
+            grpc_address=f"{self._options.host}:{gateway['grpc_port']}",
+            metrics_address=f"{self._options.host}:{gateway['metrics_port']}",
+            controller_metrics_address=f"{self._options.host}:{controller['metrics_port']}",
             store_url=self._settings.store_url,
         )
         if self._options.is_observed:
@@ -152,8 +173,8 @@ class LocalFleet:
             self._watch(name)
 
     def _require_free_ports(self) -> None:
-        require_free(self._options.grpc_port, "--grpc-port")
-        require_free(self._options.metrics_port, "--metrics-port")
+        require_free(self._options.grpc_port, "--grpc-port", self._options.host)
+        require_free(self._options.metrics_port, "--metrics-port", self._options.host)
         if self._options.is_observed:
             require_free(self._options.observe_port, "--observe-port")
 
@@ -214,6 +235,11 @@ class LocalFleet:
                 "cache_dir": self._settings.cache_dir,
                 "run_dir": self._settings.run_dir,
                 "generation_override": self._options.generation,
+                "ray_address": self._options.ray_address or "local",
+                "listen": f"{self._options.host}:0",
+                "metrics_host": self._options.host,
+                # Each replica's host has an address of its own.
+                "replica_host": "127.0.0.1" if self._options.is_loopback else "0.0.0.0",  # noqa: S104
             },
         )
 
@@ -223,7 +249,9 @@ class LocalFleet:
             env_prefix="SMELT_GATEWAY_",
             settings={
                 "controller": controller,
+                "grpc_host": self._options.host,
                 "grpc_port": self._options.grpc_port,
+                "metrics_host": self._options.host,
                 "metrics_port": self._options.metrics_port,
             },
         )

@@ -53,6 +53,12 @@ def up(
     generation: Annotated[
         str, typer.Option(help="Serve as this generation (a simulation) instead of the device's.")
     ] = "",
+    ray_address: Annotated[
+        str, typer.Option(help="HOST:PORT of a Ray cluster to serve on; empty starts one here.")
+    ] = "",
+    host: Annotated[
+        str, typer.Option(help="Address of this host, by which the others reach it.")
+    ] = "127.0.0.1",
     observe: Annotated[
         bool, typer.Option("--observe", help="Start Prometheus, and Grafana where installed.")
     ] = False,
@@ -72,6 +78,8 @@ def up(
         grpc_port=grpc_port,
         metrics_port=metrics_port,
         generation=generation,
+        ray_address=ray_address,
+        host=host,
         is_observed=observe,
         observe_port=observe_port,
     )
@@ -215,6 +223,7 @@ def node_labels(as_json: AsJson = False) -> None:
 def rebuild(
     name: Annotated[str, typer.Argument(help="Model to try again.")],
     generation: Annotated[str, typer.Option(help="Only this generation.")] = "",
+    version: Annotated[int, typer.Option(min=0, help="Which one; 0 is the newest.")] = 0,
     reason: Annotated[str, typer.Option(help="Why, for the event trail.")] = "",
     store: Store = "",
     as_json: AsJson = False,
@@ -227,7 +236,8 @@ def rebuild(
     """
     from services.cli.rebuild import run_rebuild
 
-    run_rebuild(_settings(store), name, generation, reason, as_json=as_json)
+    settings = _settings(store)
+    run_rebuild(settings, name, generation, reason, version=version or None, as_json=as_json)
 
 
 @app.command()

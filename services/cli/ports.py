@@ -5,10 +5,8 @@ import socket
 
 from services.contracts.errors import InvalidRequestError
 
-_HOST = "127.0.0.1"
 
-
-def require_free(port: int, option: str) -> None:
+def require_free(port: int, option: str, host: str = "127.0.0.1") -> None:
     """Refuse a port that another process listens on; 0, which takes any, is always free.
 
     Raises:
@@ -18,9 +16,9 @@ def require_free(port: int, option: str) -> None:
         # As servers do: a connection that lingers from before is in nobody's way.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((_HOST, port))
+            probe.bind((host, port))
         except OSError as error:
             why = "is in use" if error.errno == errno.EADDRINUSE else f"is refused: {error}"
             raise InvalidRequestError(
-                f"port {port} of {_HOST} {why}; choose another with {option}, 0 takes a free one"
+                f"port {port} of {host} {why}; choose another with {option}, 0 takes a free one"
             ) from error

@@ -6,7 +6,6 @@ import socket
 from collections.abc import Iterator
 
 from services.cli.control_client import tell_fleet
-from services.cli.fleet_file import find_fleet
 from services.cli.output import console, print_json
 from services.cli.registry import open_registry_to_publish
 from services.cli.settings import CliSettings
@@ -18,17 +17,23 @@ from services.contracts.registry import Registry
 
 
 def run_rebuild(
-    settings: CliSettings, name: str, generation: str, why: str, *, as_json: bool
+    settings: CliSettings,
+    name: str,
+    generation: str,
+    why: str,
+    *,
+    version: int | None = None,
+    as_json: bool,
 ) -> None:
     """Ask the controller for it; it is done where the generation's nodes are.
 
     Raises:
-        NotFoundError: no such model.
+        NotFoundError: no such model or version.
         InvalidRequestError: no such generation.
     """
     wanted = str(Generation.parse(generation)) if generation else ""
     registry = open_registry_to_publish(settings, must_exist=True)
-    request = rebuild_request(registry, registry.model_version(name), wanted, why)
+    request = rebuild_request(registry, registry.model_version(name, version), wanted, why)
     number = registry.request_rebuild(request)
     is_heard = _is_heard(settings)
     if as_json:
@@ -75,15 +80,11 @@ def rebuild_request(
 
 
 def _is_heard(settings: CliSettings) -> bool:
-    """Tell this host's fleet; whether there is one on this store that answers."""
-    running = find_fleet(settings.run_dir)
-    if running is None or running.store_url != settings.store_url:
-        return False
+    """Tell the fleet; whether there is one on this store that answers."""
     try:
-        tell_fleet(settings)
+        return tell_fleet(settings)
     except NotReadyError:  # it is being started again, and reads the store then
         return False
-    return True
 
 
 def _planned(registry: Registry, version: ModelVersion, generation: str) -> Iterator[str]:

@@ -15,6 +15,8 @@ class CliSettings(BaseSettings):
         store_url: artifact store; "" becomes the folder `store` in home.
         start_timeout_s: longest wait for controller or gateway to say that it is ready.
         trust_root: public keys whose signatures count, as the replicas have it (`smelt why`).
+        controller: `host:port` of a controller elsewhere, which status, why, rebuild, models
+            add and models remove then speak to; "" is this host's fleet.
         token: bearer token that the commands send to gateways; "" sends none.
         tls_ca_file: who signed gateways' certificates (PEM); None talks in the clear.
         tls_cert_file, tls_key_file: the commands' own certificate, where a gateway asks for one.
@@ -28,6 +30,7 @@ class CliSettings(BaseSettings):
     store_url: str = ""
     start_timeout_s: float = 120.0
     trust_root: Path | None = None
+    controller: str = ""
     token: str = ""
     tls_ca_file: Path | None = None
     tls_cert_file: Path | None = None

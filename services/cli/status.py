@@ -17,14 +17,17 @@ def run_status(settings: CliSettings, *, as_json: bool) -> None:
         NotFoundError: no fleet runs here.
         NotReadyError: its controller does not answer.
     """
-    running = require_fleet(settings.run_dir)
-    snapshot = get_fleet(running.controller)
+    running = None if settings.controller else require_fleet(settings.run_dir)
+    address = running.controller if running else settings.controller
+    snapshot = get_fleet(address)
+    where = running.model_dump() if running else {"controller": address}
+    document = status_document(where | {"store_url": snapshot.store_url}, snapshot)
     if as_json:
-        print_json(status_document(running, snapshot))
+        print_json(document)
         return
-    for line in where_lines(running):
+    elsewhere = [f"controller {address}   store {snapshot.store_url}"]
+    for line in where_lines(running) if running else elsewhere:
         console.print(line, markup=False, soft_wrap=True)
-    document = status_document(running, snapshot)
     print_table("Models", ("model", "version", "state", "replicas", "reason"), [
         (m["name"], str(m["version"]), m["state"], f"{m['num_ready']}/{m['num_wanted']}",
          m["reason"])
@@ -48,9 +51,9 @@ def where_lines(running: RunningFleet) -> list[str]:
     return lines
 
 
-def status_document(running: RunningFleet, snapshot: fleet.FleetSnapshot) -> dict[str, Any]:
-    """The fleet as plain data."""
-    return running.model_dump() | {
+def status_document(where: dict[str, Any], snapshot: fleet.FleetSnapshot) -> dict[str, Any]:
+    """The fleet as plain data, after where it can be found."""
+    return where | {
         "models": [_model(model, snapshot) for model in snapshot.models],
         "replicas": [_replica(report) for report in snapshot.replicas],
         "replica_metrics_addresses": list(snapshot.metrics_addresses),

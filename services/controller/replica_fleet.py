@@ -2,6 +2,7 @@
 
 import importlib
 import logging
+import socket
 import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -12,6 +13,7 @@ from services.contracts.node_class import SIMULATED_LABEL, NodeClass
 logger = logging.getLogger(__name__)
 
 _PREFIX, _SEPARATOR = "smelt", ":"
+_KNOCK_S = 10.0
 
 
 class DeploymentKey(NamedTuple):
@@ -96,7 +98,11 @@ class RayServeFleet:
         self._submission = threading.Lock()
 
     def start(self) -> None:
-        """Start or join Ray, and start Serve without its HTTP and gRPC proxies."""
+        """Start or join Ray, and start Serve without its HTTP and gRPC proxies.
+
+        Raises:
+            InvalidRequestError: the cluster to join does not answer, or does not know us.
+        """
         import ray
         from ray import serve
 
@@ -107,12 +113,20 @@ class RayServeFleet:
             # Ray starts workers at niceness 15: a busy neighbour would starve the replicas.
             "_system_config": {"worker_niceness": 0},
         }
-        ray.init(
-            address=self._address,
-            log_to_driver=False,
-            logging_level="warning",
-            **(own if self._is_own else {}),
-        )
+        try:
+            _knock(self._address)
+            ray.init(
+                address=self._address,
+                log_to_driver=False,
+                logging_level="warning",
+                **(own if self._is_own else {}),
+            )
+        except OSError as error:
+            raise InvalidRequestError(
+                f"Ray at {self._address} cannot be joined: {error}. Is its head node up, and does "
+                "this host have its token? A Ray that was started by a user with a file "
+                "~/.ray/auth_token wants that file, and RAY_AUTH_MODE=token, on every host"
+            ) from error
         serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
 
     def deploy(self, key: DeploymentKey, args: dict[str, Any]) -> None:
@@ -206,3 +220,10 @@ def load_function(import_path: str) -> Callable[[dict[str, Any]], Any]:
             f"import path '{import_path}': {error}; expected package.module:function"
         ) from error
     return function  # type: ignore[no-any-return] # getattr knows no types
+
+
+def _knock(address: str) -> None:
+    """See whether somebody listens, before Ray tries for minutes; raises OSError."""
+    host, is_split, port = address.rpartition(":")
+    if is_split and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=_KNOCK_S).close()

@@ -34,8 +34,9 @@ class LocalFleet:
         home: its SMELT_HOME.
     """
 
-    def __init__(self, home: Path) -> None:
-        self.home = home
+    def __init__(self, home: Path, **more: str) -> None:
+        """`more` is added to the environment of the commands."""
+        self.home, self._more = home, more
         self.running: dict[str, Any] = {}
 
     def smelt(self, *arguments: str) -> Any:
@@ -56,7 +57,7 @@ class LocalFleet:
         }
         return subprocess.run(
             [SMELT, *arguments],
-            env=dict(os.environ) | own,
+            env=dict(os.environ) | own | self._more,
             capture_output=True,
             text=True,
             timeout=WAIT_S,

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from services.cli.control_client import fleet_on_store
+from services.cli.settings import CliSettings
+from services.contracts.errors import InvalidRequestError
 from tests.integration.fleet.local_fleet import LocalFleet
 from tests.integration.fleet.onnx_files import FEATURES, OUTPUTS, TOLERANCE, answer_of
 
@@ -86,3 +89,42 @@ def test_a_mistake_ends_with_one_line_and_status_1(
     assert "error:" in done.stderr
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def elsewhere(fleet: LocalFleet, tmp_path: Path) -> LocalFleet:
+    """Another host, as far as the commands can tell: a home of its own, and two variables."""
+    return LocalFleet(
+        tmp_path,
+        SMELT_CONTROLLER=fleet.running["controller"],
+        SMELT_STORE_URL=fleet.running["store_url"],
+    )
+
+
+def test_commands_of_another_host_speak_to_the_controller_that_is_named(
+    fleet: LocalFleet, elsewhere: LocalFleet
+) -> None:
+    status = elsewhere.smelt("status")
+    assert status["controller"] == fleet.running["controller"]
+    assert status["models"] == fleet.smelt("status")["models"]
+    assert "store" in elsewhere.smelt_process("status").stdout
+    asked = elsewhere.smelt("rebuild", "linear", "--version", "1", "--generation", "cuda-sm90")
+    assert asked["is_heard"] is True
+    assert asked["version"] == 1
+
+
+def test_a_controller_on_another_store_is_not_believed(fleet: LocalFleet, tmp_path: Path) -> None:
+    settings = CliSettings(
+        home=tmp_path, controller=fleet.running["controller"], store_url="s3://other/store"
+    )
+    with pytest.raises(InvalidRequestError, match="works on store .*, this command on s3://other"):
+        fleet_on_store(settings)
+
+
+def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
+    alone = LocalFleet(tmp_path)
+    done = alone.smelt_process("up", "--ray-address", "127.0.0.1:1", "--grpc-port", "0")
+    assert done.returncode == 1
+    assert "Ray at 127.0.0.1:1 cannot be joined" in done.stderr
+    both = ("--ray-address", "127.0.0.1:1", "--generation", "cuda-sm90")
+    assert "leave one of them out" in alone.smelt_process("up", *both).stderr

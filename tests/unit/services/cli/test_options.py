@@ -15,12 +15,12 @@ EXPECTED = {
     "models list": ["--json", "--store"],
     "models remove": ["--json", "--store", "--version", "NAME"],
     "node-labels": ["--json"],
-    "rebuild": ["--generation", "--json", "--reason", "--store", "NAME"],
+    "rebuild": ["--generation", "--json", "--reason", "--store", "--version", "NAME"],
     "status": ["--json"],
     "token": ["--json", "--model", "--verb", "NAME"],
     "up": [
-        "--demo", "--detach", "--exit-after-demo", "--generation", "--grpc-port", "--json",
-        "--metrics-port", "--observe", "--observe-port", "--store",
+        "--demo", "--detach", "--exit-after-demo", "--generation", "--grpc-port", "--host",
+        "--json", "--metrics-port", "--observe", "--observe-port", "--ray-address", "--store",
     ],
     "why": ["--generation", "--json", "--store", "NAME"],
 }  # fmt: skip
