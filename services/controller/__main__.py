@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import grpc
+from grpc_health.v1 import health_pb2_grpc
 
 from services.contracts.errors import InvalidRequestError, SmeltError
 from services.contracts.lifetime import end_with_parent
@@ -23,6 +24,7 @@ from services.contracts.settings import read_settings
 from services.controller.build_loop import BuildLoop, BuildPace
 from services.controller.fleet_control import FleetControl
 from services.controller.fleet_state import FleetState
+from services.controller.health import ControllerHealth
 from services.controller.loops import Loops
 from services.controller.metrics import ControllerMetrics
 from services.controller.reconcile import ReconcileLoop
@@ -67,6 +69,8 @@ async def serve(settings: ControllerSettings) -> None:
     loops = _loops(settings, registry, state, here, metrics, address)
     control = FleetControl(state, loops, stop_requested)
     fleet_grpc.add_FleetControlServicer_to_server(control, server)
+    health = ControllerHealth(lambda: loops.last_pass_s)
+    health_pb2_grpc.add_HealthServicer_to_server(health, server)
     await server.start()
     metrics_port = metrics.start(state, registry, store)
     announce_ready(

@@ -15,6 +15,11 @@ class Loops:
         """Nothing runs yet."""
         self._deploying, self._building = deploying, building
 
+    @property
+    def last_pass_s(self) -> float:
+        """When a look at the fleet last ended, in monotonic seconds."""
+        return self._deploying.last_pass_s
+
     def kick(self) -> None:
         """Have both look now; call it in the event loop."""
         self._deploying.kick()

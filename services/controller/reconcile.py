@@ -59,7 +59,11 @@ class _Observed:
 
 
 class ReconcileLoop:
-    """Deploys the newest version of each model, and announces engines to its replicas."""
+    """Deploys the newest version of each model, and announces engines to its replicas.
+
+    Attributes:
+        last_pass_s: when the last pass ended, well or badly, in seconds of the clock.
+    """
 
     def __init__(
         self,
@@ -109,6 +113,7 @@ class ReconcileLoop:
         self._last_seen_s: dict[str, float] = {}
         self._known_generations: set[str] = set()
         self._announced: dict[str, frozenset[tuple[str, str]]] = {}
+        self.last_pass_s = clock()
 
     def kick(self) -> None:
         """Look now; call it in the event loop."""
@@ -160,19 +165,25 @@ class ReconcileLoop:
     async def _reconcile(self) -> None:
         """One pass over store, nodes and fleet."""
         async with self._pass_lock:
-            present = await self._threads.ask(self._replicas.deployed)
-            if self._replicas.is_placing:
-                self._deployments.compare(present)
-            else:
-                self._deployments.show_only(present)
-            deployed = self._deployments.all()
-            observed = self._observed = await asyncio.to_thread(self._observe, deployed)
-            addresses = await self._threads.ask(self._replicas.metrics_addresses)
-            self._state.set_metrics_addresses(addresses)
-            if self._replicas.is_placing:
-                await self._place(observed)
-            self._announce_changes(observed)
-            self._show(observed)
+            try:
+                await self._pass()
+            finally:
+                self.last_pass_s = self._clock()
+
+    async def _pass(self) -> None:
+        present = await self._threads.ask(self._replicas.deployed)
+        if self._replicas.is_placing:
+            self._deployments.compare(present)
+        else:
+            self._deployments.show_only(present)
+        deployed = self._deployments.all()
+        observed = self._observed = await asyncio.to_thread(self._observe, deployed)
+        addresses = await self._threads.ask(self._replicas.metrics_addresses)
+        self._state.set_metrics_addresses(addresses)
+        if self._replicas.is_placing:
+            await self._place(observed)
+        self._announce_changes(observed)
+        self._show(observed)
 
     async def _place(self, observed: _Observed) -> None:
         """Begin to deploy what is missing, and to withdraw what nobody would miss."""

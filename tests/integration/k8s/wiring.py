@@ -173,11 +173,10 @@ def check_rights(objects: Objects) -> list[str]:
     return findings
 
 
-_READ = {"get", "list", "watch"}
 # services/controller/kubernetes: nodes.py reads nodes and worker groups, jobs.py runs builds.
 NEEDED_RIGHTS = {
-    ("", "nodes"): _READ,
-    ("ray.io", "rayservices"): _READ,
-    ("", "pods"): _READ,
-    ("batch", "jobs"): {"create", "get", "list", "watch", "delete"},
+    ("", "nodes"): {"list", "watch"},
+    ("ray.io", "rayservices"): {"list", "watch"},
+    ("", "pods"): {"list"},
+    ("batch", "jobs"): {"create", "get", "list", "delete"},
 }
