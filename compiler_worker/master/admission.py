@@ -12,6 +12,12 @@ from services.contracts.errors import InvalidModelError, UnsupportedGraphError
 # 7 is where broadcasting took today's form; 26 is the newest that ONNX Runtime 1.31 runs,
 # and without it there is no independent reference.
 MIN_OPSET, MAX_OPSET = 7, 26
+# Trees and the like are no tensor programs, but some kinds of engines run them.
+ML_DOMAIN = "ai.onnx.ml"
+_NO_ZIPMAP = (
+    "export it with zipmap=False (skl2onnx: convert_sklearn(..., options={'zipmap': False})), so "
+    "that the probabilities are one tensor"
+)
 
 
 def admit(model: ReadModel) -> None:
@@ -28,6 +34,8 @@ def admit(model: ReadModel) -> None:
     for node, opsets in walk.nodes(proto):
         if (walk.domain_of(node.domain), node.op_type) not in functions:
             _check_node(node, opsets)
+    for value in proto.graph.output:
+        _check_output(value)
     if any(graph.sparse_initializer for graph in walk.graphs(proto)):
         raise UnsupportedGraphError("sparse initialisers found; store them as dense tensors")
     check_rules(model.path)
@@ -51,7 +59,10 @@ def check_rules(path: Path) -> None:
 
 
 def _check_opset(proto: onnx.ModelProto) -> None:
-    opset = walk.opsets_of(proto.opset_import).get("", 0)
+    opsets = walk.opsets_of(proto.opset_import)
+    opset = opsets.get("", 0)
+    if ML_DOMAIN in opsets and "" not in opsets:
+        return  # then no node is of ai.onnx
     if not MIN_OPSET <= opset <= MAX_OPSET:
         raise UnsupportedGraphError(
             f"opset {opset} of ai.onnx found, {MIN_OPSET} to {MAX_OPSET} wanted; export again "
@@ -76,34 +87,48 @@ def _check_interface(proto: onnx.ModelProto, path: Path) -> None:
             )
 
 
+def _check_output(value: onnx.ValueInfoProto) -> None:
+    kind = (value.type.WhichOneof("value") or "untyped").removesuffix("_type")
+    if kind == "sequence" and value.type.sequence_type.elem_type.HasField("map_type"):
+        raise UnsupportedGraphError(
+            f"output '{value.name}' is a sequence of maps, a tensor wanted; {_NO_ZIPMAP}"
+        )
+    if kind not in ("tensor", "untyped"):
+        raise UnsupportedGraphError(
+            f"output '{value.name}' is a {kind}, a tensor wanted; export the model with tensors "
+            "as its outputs (ConcatFromSequence makes one tensor of a sequence)"
+        )
+
+
 def _check_node(node: onnx.NodeProto, opsets: dict[str, int]) -> None:
     domain = walk.domain_of(node.domain)
-    op_type = f"{domain}::{node.op_type}" if domain else node.op_type
     opset = opsets.get(domain, 0)
-    if domain:
-        raise UnsupportedGraphError(
-            f"custom domain '{domain}' found, only ai.onnx is taken; export without custom ops "
-            "or bring the op's body as a local function of the model",
-            op_type=op_type,
-            node=node.name,
-            opset=opset,
+    if domain not in ("", ML_DOMAIN):
+        raise _refusal(
+            node,
+            opset,
+            f"custom domain '{domain}' found, only ai.onnx and {ML_DOMAIN} are taken; export "
+            "without custom ops or bring the op's body as a local function of the model",
         )
+    if domain and node.op_type == "ZipMap":
+        raise _refusal(node, opset, f"it gives maps, a tensor wanted; {_NO_ZIPMAP}")
     try:
         schema = defs.get_schema(node.op_type, opset, domain)
     except (defs.SchemaError, TypeError) as error:  # TypeError: an opset beyond 32 bits
-        raise UnsupportedGraphError(
-            "unknown op; correct its name or the opset that the model imports",
-            op_type=op_type,
-            node=node.name,
-            opset=opset,
-        ) from error
+        reason = "unknown op; correct its name or the opset that the model imports"
+        raise _refusal(node, opset, reason) from error
     unknown = sorted({attribute.name for attribute in node.attribute} - set(schema.attributes))
     if unknown:
         known = ", ".join(sorted(schema.attributes)) or "none"
-        raise UnsupportedGraphError(
+        raise _refusal(
+            node,
+            opset,
             f"unknown attribute '{unknown[0]}', known are: {known}; an attribute that is not "
             "understood could change the result, so correct the exporter",
-            op_type=op_type,
-            node=node.name,
-            opset=opset,
         )
+
+
+def _refusal(node: onnx.NodeProto, opset: int, reason: str) -> UnsupportedGraphError:
+    domain = walk.domain_of(node.domain)
+    op_type = f"{domain}::{node.op_type}" if domain else node.op_type
+    return UnsupportedGraphError(reason, op_type=op_type, node=node.name, opset=opset)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from compiler_worker.master.bags import plain_bags
 from compiler_worker.master.equality import check_equal
 from compiler_worker.master.pytorch_source import PyTorchModel
 from compiler_worker.master.stored import MODEL_FILE, StoredMaster, store_onnx
@@ -60,7 +61,7 @@ def _export_at(model: PyTorchModel, opset: int, target_dir: Path) -> StoredMaste
 
 
 def _export(model: PyTorchModel, opset: int, path: Path) -> None:
-    with _quiet():
+    with _quiet(), plain_bags():
         program = torch.onnx.export(
             model.module.eval(),
             tuple(model.example_inputs.values()),

@@ -17,6 +17,7 @@ _MIN_IR_VERSION, _MAX_IR_VERSION = 10, 13
 
 def normalise(model: ir.Model) -> None:
     """Bring an admitted model into its normal form, in place."""
+    opset = model.opset_imports[""]
     _run(
         model,
         passes.InlinePass(),
@@ -29,13 +30,12 @@ def normalise(model: ir.Model) -> None:
         if after == before:
             break
         before = after
-    _run(
-        model,
-        passes.OutputFixPass(),
-        passes.NameFixPass(),
-        passes.TopologicalSortPass(),
-        passes.ShapeInferencePass(),
-    )
+    _run(model, passes.OutputFixPass(), passes.NameFixPass(), passes.TopologicalSortPass())
+    # The pass takes every value for a tensor.
+    if not any("Sequence" in n.op_type or "Optional" in n.op_type for n in model.graph.all_nodes()):
+        _run(model, passes.ShapeInferencePass())
+    # A graph without an op of ai.onnx has lost it.
+    model.opset_imports.setdefault("", opset)
     _strip(model)
     model.ir_version = min(max(model.ir_version, _MIN_IR_VERSION), _MAX_IR_VERSION)
 
@@ -47,7 +47,8 @@ def _simplify(model: ir.Model) -> None:
         passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
         passes.DeduplicateHashedInitializersPass(),
         passes.CommonSubexpressionEliminationPass(),
-        passes.IdentityEliminationPass(),
+        # The pass would take a branch's only node, where that gives a value from around it.
+        *([passes.IdentityEliminationPass()] if len(list(model.graphs())) == 1 else []),
         passes.RemoveUnusedNodesPass(),
         passes.RemoveUnusedOpsetsPass(),
     )

@@ -9,10 +9,11 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+import onnx
 import onnx_ir as ir
 
 from compiler_worker.master import walk
-from compiler_worker.master.admission import admit, check_rules
+from compiler_worker.master.admission import MAX_OPSET, admit, check_rules
 from compiler_worker.master.digest import canonical_digest
 from compiler_worker.master.interface import name_dynamic_dims, tensor_specs
 from compiler_worker.master.normalise import normalise
@@ -68,6 +69,9 @@ def load_ir(path: Path) -> ir.Model:
     admit(read)
     for entry in read.proto.opset_import:
         entry.domain = walk.domain_of(entry.domain)
+    if "" not in walk.opsets_of(read.proto.opset_import):
+        # A master has a version of ai.onnx, also one that uses none of its ops.
+        read.proto.opset_import.append(onnx.helper.make_opsetid("", MAX_OPSET))
     model = ir.from_proto(read.proto)
     ir.external_data.set_base_dir(model.graph, path.parent)
     return model

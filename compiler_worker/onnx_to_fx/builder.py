@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.fx.node import map_aggregate
+from torch.fx.node import map_aggregate, map_arg
 
 from compiler_worker.onnx_to_fx.dtypes import (
     carried_tensor,
@@ -21,6 +21,7 @@ from compiler_worker.onnx_to_fx.dtypes import (
     numpy_dtype_from_torch,
     saturated,
 )
+from compiler_worker.onnx_to_fx.folding import fold
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym
 from compiler_worker.onnx_to_fx.values import Constant, Dims, Host, Tensor, Value
 
@@ -42,6 +43,9 @@ class GraphBuilder:
         root: owner of parameters and buffers.
         float_dtype: what the master's float32 runs as.
         constant_of: parameter or buffer name -> name of its constant in the master.
+        depth: how many graphs this one is inside of.
+        owners: who emits into which graph: this one and those inside of its nodes.
+        anchor: the input whose device is the graph's, None where there is no input.
     """
 
     def __init__(self, float_dtype: torch.dtype) -> None:
@@ -52,16 +56,19 @@ class GraphBuilder:
         self._shared: dict[tuple[Any, ...], torch.fx.Node] = {}
         self._registered: dict[int, Tensor] = {}
         # Keeps registered constants alive, so that an id is never used twice.
-        self._constants: list[Constant] = []
-        self._anchor: torch.fx.Node | None = None
+        self._constant_at: dict[torch.fx.Node, Constant] = {}
+        self.anchor: torch.fx.Node | None = None
+        self._folded: dict[torch.fx.Node, Any] = {}
         self._named: dict[str, Sym] = {}
+        self.owners: dict[torch.fx.Graph, GraphBuilder] = {self.graph: self}
+        self.depth = 0
 
     def inputs(self, specs: Sequence[InputSpec]) -> list[Tensor]:
         """Add the graph's inputs, in order."""
         names = {"self"}
-        nodes = [self.graph.placeholder(_argument_name(spec.name, names)) for spec in specs]
+        nodes = [self.graph.placeholder(argument_name(spec.name, names)) for spec in specs]
         # Tensors made in the graph follow the first input to its device.
-        self._anchor = next(iter(nodes), None)
+        self.anchor = next(iter(nodes), None)
         return [
             Tensor(self._carried(node, spec.dtype), spec.dtype, self._named_dims(node, spec.axes))
             for node, spec in zip(nodes, specs, strict=True)
@@ -108,29 +115,67 @@ class GraphBuilder:
 
     def call(self, function: Callable[..., Any], *args: object, **kwargs: object) -> torch.fx.Node:
         """Emit `function(*args, **kwargs)`; values may stand anywhere in the arguments."""
-        return self.graph.call_function(function, _arguments(args), _arguments(kwargs))
+        return self.graph.call_function(function, self._arguments(args), self._arguments(kwargs))
 
     def method(self, name: str, *args: object, **kwargs: object) -> torch.fx.Node:
         """Emit `args[0].name(*args[1:], **kwargs)`."""
-        return self.graph.call_method(name, _arguments(args), _arguments(kwargs))
+        return self.graph.call_method(name, self._arguments(args), self._arguments(kwargs))
 
     def shared(self, function: Callable[..., Any], *args: object) -> torch.fx.Node:
-        """Emit a pure scalar function once per set of arguments."""
-        arguments = _arguments(args)
+        """Emit a pure scalar function once per set of arguments, as far out as they are known."""
+        arguments: Any = map_aggregate(args, _argument)  # type: ignore[type-var]
+        # What asks a tensor for its device or type is no number: it cannot cross a graph's edge.
+        owner = self if function is getattr else self._innermost(arguments)
+        return owner.emit_shared(function, arguments)
+
+    def _innermost(self, arguments: Any) -> GraphBuilder:
+        nodes: list[torch.fx.Node] = []
+        map_arg(arguments, nodes.append)
+        owners = [self.owners[node.graph] for node in nodes]
+        return max(owners, key=lambda owner: owner.depth, default=self)
+
+    def emit_shared(self, function: Callable[..., Any], args: Any) -> torch.fx.Node:
+        """Emit a pure scalar function into this very graph, once per set of arguments."""
+        arguments = self._arguments(args)
         # 1 and True are equal keys in Python but not the same argument.
         key = (function, arguments, tuple(type(a) for a in arguments))
         if key not in self._shared:
             self._shared[key] = self.graph.call_function(function, arguments)
         return self._shared[key]
 
+    def _arguments(self, args: Any) -> Any:
+        return map_arg(map_aggregate(args, _argument), self.here)
+
+    def here(self, node: torch.fx.Node) -> torch.fx.Node:
+        """Return a node as this graph sees it."""
+        return node
+
+    def add_module(self, name: str, module: torch.nn.Module) -> torch.fx.Node:
+        """Add a graph that a node of this one calls."""
+        attribute = self._free_name(name)
+        self.root.add_module(attribute, module)
+        return self.graph.get_attr(attribute)
+
     def dim(self, tensor: Tensor, axis: int) -> HostInt:
         """Return the size of one axis, asking the tensor where nobody did before."""
         known = tensor.dims[axis]
         return self._size(tensor.node, axis % tensor.rank) if known is None else known
 
+    def fold(self, node: torch.fx.Node) -> Any:
+        """Return what a node gives where it depends on small constants only, else None."""
+        return fold(node, self._folded, self.leaf)
+
+    def leaf(self, node: torch.fx.Node) -> Any:
+        """Return what a constant holds in the master's own type, None for any other node."""
+        constant = self._constant_at.get(node)
+        if constant is not None:
+            return carried_tensor(constant.array, constant.dtype)
+        is_float_like = node.op == "get_attr" and node.target == "float_like"
+        return torch.zeros(()) if is_float_like else None
+
     def device(self) -> torch.fx.Node:
         """Return the device on which the graph makes tensors."""
-        return self.shared(getattr, self._anchor or self._float_like(), "device")
+        return self.shared(getattr, self.anchor or self.float_like(), "device")
 
     def dtype(self, dtype: torch.dtype) -> torch.dtype | torch.fx.Node:
         """Return a dtype argument: the master's float32 follows the module's float type.
@@ -140,7 +185,7 @@ class GraphBuilder:
         """
         if dtype != torch.float32:
             return carrier(dtype)
-        return self.shared(getattr, self._float_like(), "dtype")
+        return self.shared(getattr, self.float_like(), "dtype")
 
     def running_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """Return the type that a master's dtype runs as when the module is not moved."""
@@ -156,15 +201,15 @@ class GraphBuilder:
             case Tensor():
                 return value
             case Constant():
-                return self._weight(value)
+                return self.weight(value)
             case Host():
                 return self._tensor_from_host(value)
 
-    def _weight(self, constant: Constant) -> Tensor:
+    def weight(self, constant: Constant) -> Tensor:
+        """Return a constant as a parameter or buffer of the module."""
         if id(constant) not in self._registered:
-            self._constants.append(constant)
-            data = self._running(constant)
-            node = self._register(constant.name, data)
+            node = self._register(constant.name, self._running(constant))
+            self._constant_at[node] = constant
             self._registered[id(constant)] = Tensor(node, constant.dtype, constant.dims)
         return self._registered[id(constant)]
 
@@ -199,7 +244,7 @@ class GraphBuilder:
         items: list[HostInt] = list(value.data.reshape(-1))
         if not any(isinstance(item, Sym) for item in items):
             array = value.data.astype(numpy_dtype_from_torch(value.dtype))
-            return self._weight(Constant("shape_constant", np.asarray(array), value.dtype))
+            return self.weight(Constant("shape_constant", np.asarray(array), value.dtype))
         nodes = [self._scalar(item, value.dtype) for item in items]
         if value.data.ndim == 0:
             return Tensor(nodes[0], value.dtype, ())
@@ -211,7 +256,8 @@ class GraphBuilder:
     def _scalar(self, item: HostInt, dtype: torch.dtype) -> torch.fx.Node:
         return self.call(torch.full, (), item, dtype=dtype, device=self.device())
 
-    def _float_like(self) -> torch.fx.Node:
+    def float_like(self) -> torch.fx.Node:
+        """Return an empty tensor of the type that the master's float32 runs as."""
         # Holds no data: it exists to be moved with the module and asked for its type.
         if not hasattr(self.root, "float_like"):
             empty = torch.zeros((), dtype=self.float_dtype)
@@ -226,17 +272,13 @@ def _identifier(name: str, otherwise: str) -> str:
     return f"{otherwise[0]}{base}" if base[0].isdigit() or iskeyword(base) else base
 
 
-def _argument_name(name: str, taken: set[str]) -> str:
+def argument_name(name: str, taken: set[str]) -> str:
     """Return a name for an argument that no earlier one has, and remember it."""
     base = _identifier(name, "input")
     candidates = chain([base], (f"{base}_{count}" for count in itertools.count(1)))
     chosen = next(candidate for candidate in candidates if candidate not in taken)
     taken.add(chosen)
     return chosen
-
-
-def _arguments(args: Any) -> Any:
-    return map_aggregate(args, _argument)
 
 
 def _argument(value: Any) -> Any:

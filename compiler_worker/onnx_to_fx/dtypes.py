@@ -168,8 +168,9 @@ def tensor_sharing_memory(array: NDArray[np.generic]) -> torch.Tensor:
     if dtype is not None:
         bits = source.view(np.int16 if source.itemsize == 2 else np.uint8)
         return tensor_sharing_memory(bits).view(dtype).reshape(array.shape)
-    if not source.flags.writeable and source.size:
-        source = np.asarray(_Writable(source))
+    if not source.flags.writeable:
+        # An empty array has no memory to point at.
+        source = np.asarray(_Writable(source)) if source.size else source.copy()
     # ascontiguousarray makes a 0-d array 1-d, so the caller's shape is put back.
     return torch.from_numpy(source).reshape(array.shape)
 

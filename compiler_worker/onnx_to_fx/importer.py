@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
+from typing import TypeAlias
 
 import numpy as np
 import onnx
@@ -11,24 +11,14 @@ import torch
 from numpy.typing import NDArray
 from onnx.inliner import inline_local_functions, inline_selected_functions
 
-from compiler_worker.onnx_to_fx import registry
 from compiler_worker.onnx_to_fx.builder import GraphBuilder, InputSpec
 from compiler_worker.onnx_to_fx.constants import constant_from_tensor
 from compiler_worker.onnx_to_fx.converters import load_converters
-from compiler_worker.onnx_to_fx.dtypes import (
-    CARRIED,
-    element_type_name,
-    integer_range,
-    onnx_type_name,
-    torch_dtype_from_onnx,
-)
-from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.sym import Sym
-from compiler_worker.onnx_to_fx.values import Constant, Host, Tensor, Value
+from compiler_worker.onnx_to_fx.dtypes import onnx_type_name, torch_dtype_from_onnx
+from compiler_worker.onnx_to_fx.scope import Axes, Scope
+from compiler_worker.onnx_to_fx.values import AnyValue, Listed, Maybe
+from compiler_worker.onnx_to_fx.walk import Walk
 from services.contracts.errors import UnsupportedGraphError
-
-# Of older opsets only some ops are translated.
-OLDEST_OPSET = 6
 
 load_converters()
 
@@ -65,7 +55,7 @@ def graph_module_from_onnx(
 
 
 class _Import:
-    """State of one import: the values by name."""
+    """One import: the main graph's scope and the walk over its nodes."""
 
     def __init__(
         self,
@@ -74,17 +64,10 @@ class _Import:
         weights: Mapping[str, NDArray[np.generic]],
     ) -> None:
         self._model = _without_functions(model)
-        self._opsets = {entry.domain: entry.version for entry in self._model.opset_import}
-        if "ai.onnx" in self._opsets:
-            self._opsets[""] = self._opsets.pop("ai.onnx")
         self._weights = weights
         self._graph = GraphBuilder(float_dtype)
-        self._values: dict[str, Value] = {}
-        self._declared = {
-            entry.name: _axes(entry.type.tensor_type)
-            for entry in self._model.graph.value_info
-            if entry.type.tensor_type.HasField("shape")
-        }
+        self._walk = Walk(_opsets(self._model))
+        self._scope = Scope(self._graph, declared=_declared(self._model.graph))
 
     def run(self) -> torch.fx.GraphModule:
         """Bind initializers and inputs, convert each node, return the module."""
@@ -92,7 +75,7 @@ class _Import:
         self._bind_initializers()
         inputs = self._bind_inputs()
         for node in graph.node:
-            self._convert(node)
+            self._walk.convert(node, self._scope)
         self._graph.graph.output(tuple(self._output(entry.name) for entry in graph.output))
         return self._module(inputs)
 
@@ -104,7 +87,7 @@ class _Import:
         for tensor in graph.initializer:
             given = self._weights.get(tensor.name)
             try:
-                self._values[tensor.name] = constant_from_tensor(tensor.name, tensor, given)
+                self._scope.define(tensor.name, constant_from_tensor(tensor.name, tensor, given))
             except UnsupportedGraphError as error:
                 raise self._refuse_value(tensor.name, error.reason) from error
 
@@ -113,18 +96,14 @@ class _Import:
         reader = next((node for node in self._model.graph.node if name in node.input), None)
         if reader is None:
             return UnsupportedGraphError(reason)
-        return UnsupportedGraphError(
-            reason,
-            op_type=_shown_op(reader),
-            node=_shown_name(reader),
-            opset=self._opsets.get(_domain(reader), 0),
-        )
+        return self._walk.refusal(reader, reason)
 
     def _bind_inputs(self) -> list[str]:
-        given = [entry for entry in self._model.graph.input if entry.name not in self._values]
+        graph = self._model.graph
+        given = [entry for entry in graph.input if not self._scope.defines(entry.name)]
         specs = [self._input_spec(entry) for entry in given]
         for spec, value in zip(specs, self._graph.inputs(specs), strict=True):
-            self._values[spec.name] = value
+            self._scope.define(spec.name, value)
         return [spec.name for spec in specs]
 
     def _input_spec(self, entry: onnx.ValueInfoProto) -> InputSpec:
@@ -143,72 +122,21 @@ class _Import:
             raise self._refuse_value(entry.name, reason)
         return InputSpec(entry.name, dtype, _axes(tensor_type))
 
-    def _convert(self, proto: onnx.NodeProto) -> None:
-        op = self._op(proto)
-        row = registry.find(_domain(proto), proto.op_type, op.version)
-        if row is None:
-            is_old = not _domain(proto) and op.opset < OLDEST_OPSET
-            hint = "; convert the model with onnx.version_converter first" if is_old else ""
-            raise op.refuse(f"version {op.version} of the op is not translated{hint}")
-        unknown = sorted(op.attribute_names() - row.attributes)
-        if unknown:
-            raise op.refuse(f"attribute '{unknown[0]}' is not understood")
-        strange = _carried_types(op) - row.carried
-        if strange:
-            shown = ", ".join(sorted(map(element_type_name, strange)))
-            raise op.refuse(f"element type {shown} is not translated by this op")
-        results = _as_sequence(_result(row, op))
-        names = list(proto.output)
-        if any(name and (i >= len(results) or results[i] is None) for i, name in enumerate(names)):
-            raise op.refuse(f"only {len(results)} of its outputs are translated")
-        taken = [name for name in names if name in self._values]
-        if taken:
-            raise op.refuse(f"output '{taken[0]}' is a name that is already defined")
-        for name, value in zip(names, results, strict=False):
-            if name and value is not None:
-                self._values[name] = self._with_declared_dims(name, value)
-
-    def _with_declared_dims(self, name: str, value: Value) -> Value:
-        """Fill the sizes nobody knows from the shape the model itself declares."""
-        declared = self._declared.get(name)
-        if not isinstance(value, Tensor) or declared is None or len(declared) != value.rank:
-            return value
-        dims = tuple(
-            self._graph.declared(axis) if size is None else size
-            for size, axis in zip(value.dims, declared, strict=True)
-        )
-        return replace(value, dims=dims)
-
-    def _op(self, proto: onnx.NodeProto) -> Op:
-        domain = _domain(proto)
-        opset = self._opsets.get(domain, 0)
-        try:
-            schema = onnx.defs.get_schema(proto.op_type, opset, domain)
-        except onnx.defs.SchemaError:
-            raise UnsupportedGraphError(
-                "no such op is known",
-                op_type=_shown_op(proto),
-                node=_shown_name(proto),
-                opset=opset,
-            ) from None
-        return Op(proto, schema, opset, [self._input(n, proto) for n in proto.input], self._graph)
-
-    def _input(self, name: str, proto: onnx.NodeProto) -> Value | None:
-        if not name:
-            return None
-        if name not in self._values:
-            raise UnsupportedGraphError(
-                f"input '{name}' is neither a graph input, an initializer nor an earlier output",
-                op_type=_shown_op(proto),
-                node=_shown_name(proto),
-                opset=self._opsets.get(_domain(proto), 0),
-            )
-        return self._values[name]
-
-    def _output(self, name: str) -> torch.fx.Node:
-        if name not in self._values:
+    def _output(self, name: str) -> _Returned:
+        value = self._scope.find(name)
+        if value is None:
             raise UnsupportedGraphError(f"output '{name}' is produced by no node")
-        return self._graph.output(self._values[name])
+        return self._returned(value)
+
+    def _returned(self, value: AnyValue) -> _Returned:
+        """Return what the module hands out: a list for a sequence, None for an empty optional."""
+        match value:
+            case Listed(items):
+                return [self._graph.output(item) for item in items]
+            case Maybe(item):
+                return None if item is None else self._returned(item)
+            case _:
+                return self._graph.output(value)
 
     def _module(self, inputs: list[str]) -> torch.fx.GraphModule:
         built = self._graph
@@ -224,65 +152,31 @@ class _Import:
         return module.eval()
 
 
-def _carried_types(op: Op) -> set[torch.dtype]:
+_Returned: TypeAlias = torch.fx.Node | list[torch.fx.Node] | None
+
+
+def _opsets(model: onnx.ModelProto) -> dict[str, int]:
+    opsets = {entry.domain: entry.version for entry in model.opset_import}
+    if "ai.onnx" in opsets:
+        opsets[""] = opsets.pop("ai.onnx")
+    return opsets
+
+
+def _declared(graph: onnx.GraphProto) -> dict[str, Axes]:
     return {
-        value.dtype
-        for value in op.inputs
-        if isinstance(value, Tensor | Constant) and value.dtype in CARRIED
+        entry.name: _axes(entry.type.tensor_type)
+        for entry in graph.value_info
+        if entry.type.tensor_type.HasField("shape")
     }
 
 
-def _result(row: registry.Converter, op: Op) -> registry.Result:
-    """Compute on the host what is shape arithmetic, emit the rest."""
-    if row.convert_on_host is not None and _is_host_only(op):
-        done = row.convert_on_host(op)
-        if done is not None and all(map(_is_in_range, _as_sequence(done))):
-            return done
-    return row.convert(op)
-
-
-def _is_in_range(value: Value | None) -> bool:
-    """Whether no integer is past its type: Python's do not wrap, so the device computes those."""
-    if not isinstance(value, Host) or value.dtype == torch.bool:
-        return True
-    least, largest = integer_range(value.dtype)
-    items = [item for item in value.data.reshape(-1) if not isinstance(item, Sym)]
-    return all(least <= item <= largest for item in items)
-
-
-def _is_host_only(op: Op) -> bool:
-    given = [value for value in op.inputs if value is not None]
-    hostable = [
-        isinstance(value, Host) or (isinstance(value, Constant) and value.is_hostable)
-        for value in given
-    ]
-    return bool(given) and all(hostable)
-
-
-def _as_sequence(result: registry.Result) -> Sequence[Value | None]:
-    return result if isinstance(result, Sequence) else [result]
-
-
-def _axes(tensor_type: onnx.TypeProto.Tensor) -> tuple[int | str, ...]:
+def _axes(tensor_type: onnx.TypeProto.Tensor) -> Axes:
     """Return per axis its static size, or its name ("" for none)."""
     # Some exporters write a dynamic axis as -1 rather than leave it open.
     return tuple(
         axis.dim_value if axis.HasField("dim_value") and axis.dim_value >= 0 else axis.dim_param
         for axis in tensor_type.shape.dim
     )
-
-
-def _domain(proto: onnx.NodeProto) -> str:
-    return "" if proto.domain == "ai.onnx" else proto.domain
-
-
-def _shown_op(proto: onnx.NodeProto) -> str:
-    domain = _domain(proto)
-    return f"{domain}::{proto.op_type}" if domain else proto.op_type
-
-
-def _shown_name(proto: onnx.NodeProto) -> str:
-    return proto.name or next(iter(proto.output), "")
 
 
 def _without_functions(model: onnx.ModelProto) -> onnx.ModelProto:

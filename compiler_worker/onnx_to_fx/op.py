@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,9 +11,18 @@ import torch
 from numpy.typing import NDArray
 
 from compiler_worker.onnx_to_fx.builder import GraphBuilder
-from compiler_worker.onnx_to_fx.dtypes import carried_tensor
+from compiler_worker.onnx_to_fx.dtypes import CARRIED, carried_tensor
+from compiler_worker.onnx_to_fx.subgraph import Subgraph
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym
-from compiler_worker.onnx_to_fx.values import Constant, Host, Tensor, Value
+from compiler_worker.onnx_to_fx.values import (
+    AnyValue,
+    Constant,
+    Host,
+    Listed,
+    Maybe,
+    Tensor,
+    Value,
+)
 from services.contracts.errors import UnsupportedGraphError
 
 T = TypeVar("T")
@@ -36,14 +45,16 @@ class Op:
         proto: onnx.NodeProto,
         schema: onnx.defs.OpSchema,
         opset: int,
-        inputs: Sequence[Value | None],
+        inputs: Sequence[AnyValue | None],
         graph: GraphBuilder,
+        subgraphs: Mapping[str, Subgraph],
     ) -> None:
         """Read the attributes once; nothing is emitted yet."""
         self.proto, self.schema, self.opset, self.graph = proto, schema, opset, graph
         self.version = schema.since_version
         self.inputs = list(inputs)
         self._attributes = {a.name: a for a in proto.attribute}
+        self._subgraphs = subgraphs
 
     # What the node says of itself
 
@@ -109,6 +120,12 @@ class Op:
         """Return a tensor attribute, None where absent."""
         return self._attribute(name, onnx.TensorProto)
 
+    def subgraph(self, name: str) -> Subgraph:
+        """Return a graph attribute; refuse when there is none."""
+        if name not in self._subgraphs:
+            raise self.refuse(f"attribute '{name}' is required and missing")
+        return self._subgraphs[name]
+
     def _required(self, name: str, kind: type[T]) -> T:
         value = self._attribute(name, kind)
         if value is None:
@@ -140,12 +157,30 @@ class Op:
         """Whether input `index` is given."""
         return index < len(self.inputs) and self.inputs[index] is not None
 
-    def value(self, index: int) -> Value:
-        """Return a required input as it is."""
+    def any_value(self, index: int) -> AnyValue:
+        """Return a required input as it is, a sequence or an optional too."""
         value = self.inputs[index] if index < len(self.inputs) else None
         if value is None:
             raise self.refuse(f"input {index} is required and missing")
         return value
+
+    def value(self, index: int) -> Value:
+        """Return a required input as it is; refuse what is not a tensor."""
+        return self.as_tensor(self.any_value(index))
+
+    def as_tensor(self, value: AnyValue) -> Value:
+        """Return a value that must be a tensor, in whichever world; refuse any other one."""
+        if isinstance(value, Listed | Maybe):
+            kind = "a sequence" if isinstance(value, Listed) else "an optional"
+            raise self.refuse(f"found {kind} where it takes a tensor")
+        return value
+
+    def listed(self, index: int) -> tuple[Value, ...]:
+        """Return the elements of a required sequence; refuse what is none."""
+        value = self.any_value(index)
+        if isinstance(value, Listed):
+            return value.items
+        raise self.refuse(f"input {index} ('{self.proto.input[index]}') is not a sequence")
 
     def tensor(self, index: int) -> Tensor:
         """Return a required input on the device."""
@@ -173,6 +208,9 @@ class Op:
             return value.data
         if isinstance(value, Constant) and not value.dtype.is_floating_point:
             return value.array.astype(object)
+        folded = self._folded(value)
+        if folded is not None and not folded.is_floating_point():
+            return folded.numpy().astype(object)
         raise self.refuse(
             f"input {index} ('{self.proto.input[index]}') is data of the call; it must be constant "
             "or computed from shapes, so that one graph serves every shape"
@@ -194,7 +232,31 @@ class Op:
         value = self.value(index)
         if isinstance(value, Constant):
             return [float(item) for item in value.array.reshape(-1)]
+        folded = self._folded(value)
+        if folded is not None and folded.is_floating_point():
+            return [float(item) for item in folded.reshape(-1)]
         raise self.refuse(f"input {index} ('{self.proto.input[index]}') must be constant")
+
+    def _folded(self, value: Value) -> torch.Tensor | None:
+        """Return what a tensor holds that is computed from constants alone, else None."""
+        if not isinstance(value, Tensor) or value.dtype in CARRIED:
+            return None
+        folded = self.graph.owners[value.node.graph].fold(value.node)
+        return folded if isinstance(folded, torch.Tensor) else None
+
+    def known(self, value: AnyValue | None) -> Any:
+        """Return the one element of a value where it is the same in every call, else None."""
+        match value:
+            case Host() if value.data.size == 1:
+                item = value.data.reshape(-1)[0]
+                return None if isinstance(item, Sym) else item
+            case Constant() if value.array.size == 1 and value.dtype not in CARRIED:
+                return value.array.reshape(-1)[0].item()
+            case Tensor():
+                folded = self._folded(value)
+                return None if folded is None or folded.numel() != 1 else folded.item()
+            case _:
+                return None
 
     def number(self, index: int) -> Any:
         """Return a one-element input as a Python number or `Sym`, None where it is not one.

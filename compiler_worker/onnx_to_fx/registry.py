@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import torch
 
-from compiler_worker.onnx_to_fx.values import Host, Value
+from compiler_worker.onnx_to_fx.values import AnyValue, Host
 
 if TYPE_CHECKING:
     from compiler_worker.onnx_to_fx.op import Op
 
-Result: TypeAlias = "Value | Sequence[Value | None]"
+Result: TypeAlias = "AnyValue | Sequence[AnyValue | None]"
 Convert: TypeAlias = "Callable[[Op], Result]"
 C = TypeVar("C", bound=Convert)
 # None: the host cannot do it (a value it would have to branch on is symbolic).

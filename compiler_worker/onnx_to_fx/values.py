@@ -104,6 +104,23 @@ class Constant:
 Value: TypeAlias = Tensor | Host | Constant
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Listed:
+    """A sequence: it exists at import only, as the list of its elements."""
+
+    items: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Maybe:
+    """An optional: it exists at import only, as its element or None."""
+
+    item: Value | Listed | None
+
+
+AnyValue: TypeAlias = Value | Listed | Maybe
+
+
 def host_from_list(items: list[HostInt]) -> Host:
     """Return a 1-d int64 host value."""
     data = np.empty(len(items), dtype=object)

@@ -80,7 +80,7 @@ def _range_on_host(op: Op) -> Host | None:
 def range_(op: Op) -> Tensor:
     """start, start + delta, ... below limit; bounds are on the host."""
     dtype = op.value(0).dtype
-    bounds = [op.number(index) for index in range(3)]
+    bounds = [_bound(op, index) for index in range(3)]
     if any(bound is None for bound in bounds):
         raise op.refuse("bounds are data of the call; they must be constant or come from shapes")
     start, limit, delta = bounds
@@ -89,6 +89,11 @@ def range_(op: Op) -> Tensor:
         return _float_range(op, dtype, (start, limit, delta))
     node = op.call(torch.arange, start, limit, delta, dtype=dtype, device=graph.device())
     return Tensor(node, dtype, (_range_length(start, limit, delta),))
+
+
+def _bound(op: Op, index: int) -> Any:
+    number = op.number(index)
+    return op.known(op.value(index)) if number is None else number
 
 
 def _float_range(op: Op, dtype: torch.dtype, bounds: tuple[Any, Any, Any]) -> Tensor:

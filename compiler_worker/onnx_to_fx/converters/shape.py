@@ -10,10 +10,10 @@ from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym, known_equal, left_over, product
 from compiler_worker.onnx_to_fx.values import (
+    AnyValue,
     Dims,
     Host,
     Tensor,
-    Value,
     host_from_list,
     unknown,
 )
@@ -41,9 +41,9 @@ def size(op: Op) -> Host:
 
 
 @converter("Identity", versions=(1, 13, 14, 16, 19, *_TYPES_ONLY), carried=CARRIED)
-def identity(op: Op) -> Value:
+def identity(op: Op) -> AnyValue:
     """The value itself, in whichever world it is."""
-    return op.value(0)
+    return op.any_value(0)
 
 
 def _reshape_on_host(op: Op) -> Host | None:

@@ -17,17 +17,15 @@ def unique(x: torch.Tensor, axis: int | None, is_sorted: bool) -> tuple[torch.Te
         The slices, the first place of each, the slice at each place, and their counts.
     """
     flat = x.reshape(-1) if axis is None else x
-    dim = 0 if axis is None else axis
-    if axis is None:
-        values, inverse, counts = torch.unique(flat, return_inverse=True, return_counts=True)
-    else:
-        values, inverse, counts = torch.unique(
-            flat, return_inverse=True, return_counts=True, dim=dim
-        )
+    dim = axis or 0
+    _, inverse, counts = torch.unique(
+        flat, return_inverse=True, return_counts=True, dim=None if axis is None else dim
+    )
     places = torch.arange(flat.shape[dim], device=x.device)
     first = torch.full_like(counts, flat.shape[dim]).scatter_reduce(0, inverse, places, "amin")
-    if is_sorted:
-        return values, first, inverse, counts
-    order = torch.sort(first)[1]
-    place_of = torch.sort(order)[1]
-    return values.index_select(dim, order), first[order], place_of[inverse], counts[order]
+    if not is_sorted:
+        order = torch.sort(first)[1]
+        first, counts = first[order], counts[order]
+        inverse = torch.sort(order)[1][inverse]
+    # Not torch's own slices: those of one axis have other strides than torch.compile is told.
+    return flat.index_select(dim, first), first, inverse, counts

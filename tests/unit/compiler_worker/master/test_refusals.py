@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from compiler_worker.builders.graphs import interface_inputs
 from compiler_worker.master.stored import store_onnx
 from services.contracts.errors import InvalidModelError, UnsupportedGraphError
 
@@ -99,6 +100,46 @@ def test_inputs_that_are_no_tensors(make_model: Any, save: Save, kind: str) -> N
         ],
     )
     assert f"input 's' is a {kind}, a tensor wanted" in refusal(save(model), UnsupportedGraphError)
+
+
+def test_outputs_that_are_maps(make_model: Any, save: Save) -> None:
+    fix = "export it with zipmap=False"
+    table = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(1, None))
+    maps = helper.make_value_info("y", helper.make_sequence_type_proto(table))
+    zipmap = node("ZipMap", domain="ai.onnx.ml", classlabels_int64s=[0, 1, 2, 3])
+    model = make_model([zipmap], outputs=[maps], domains=("ai.onnx.ml",))
+    message = refusal(save(model), UnsupportedGraphError)
+    assert "ai.onnx.ml::ZipMap-1 at node 'the_node': it gives maps, a tensor wanted" in message
+    assert fix in message
+    through = make_model([node("Identity")], outputs=[maps])
+    message = refusal(save(through, "through"), UnsupportedGraphError)
+    assert "output 'y' is a sequence of maps, a tensor wanted" in message
+    assert fix in message
+
+
+def test_outputs_that_are_sequences(make_model: Any, save: Save) -> None:
+    tensor = helper.make_tensor_type_proto(TensorProto.FLOAT, ["N", 4])
+    listed = helper.make_value_info("y", helper.make_sequence_type_proto(tensor))
+    model = make_model([node("SequenceConstruct")], outputs=[listed])
+    message = refusal(save(model), UnsupportedGraphError)
+    assert "output 'y' is a sequence, a tensor wanted" in message
+
+
+@pytest.mark.parametrize("elem_type", ["INT4", "UINT4", "FLOAT8E4M3FN", "FLOAT8E5M2", "FLOAT4E2M1"])
+def test_types_that_no_request_can_carry(make_model: Any, save: Save, elem_type: str) -> None:
+    number = TensorProto.DataType.Value(elem_type)
+    narrow, wide = (
+        [helper.make_tensor_value_info(name, kind, ["N", 4])]
+        for name, kind in (("x", number), ("y", TensorProto.FLOAT))
+    )
+    cast = node("Cast", to=TensorProto.FLOAT)
+    path = save(make_model([cast], inputs=narrow, outputs=wide, opset=25, ir_version=12))
+    message = refusal(path, UnsupportedGraphError)
+    assert f"'x' is {elem_type}, a tensor of one of BOOL" in message
+    assert "cast it inside the model" in message
+    # The file of a master is read without being admitted again.
+    with pytest.raises(UnsupportedGraphError, match="input 'x' is .*, one of BOOL.* wanted"):
+        interface_inputs(path)
 
 
 def test_strings(make_model: Any, save: Save) -> None:

@@ -1,0 +1,35 @@
+"""Steps of a loop whose number of rounds only the call knows."""
+
+from __future__ import annotations
+
+import torch
+
+
+def runs(
+    index: torch.Tensor, count: torch.Tensor | int | None, condition: torch.Tensor | None
+) -> torch.Tensor:
+    """Return whether the round of this number runs, a boolean of no axes.
+
+    Args:
+        index: number of the round, of no axes.
+        count: rounds at most; None for no bound.
+        condition: what the round before says, one element; None for always.
+    """
+    bound = count.reshape(()) if isinstance(count, torch.Tensor) else count
+    go = torch.ge(index, 0) if bound is None else torch.lt(index, bound)
+    return go if condition is None else torch.logical_and(go, condition.reshape(()))
+
+
+def own_copy(x: torch.Tensor) -> torch.Tensor:
+    """Return a copy with plain strides: what crosses the edge of a graph shares no memory."""
+    return x.clone(memory_format=torch.contiguous_format)
+
+
+def put(stack: torch.Tensor, index: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+    """Return the stack with one row replaced."""
+    return stack.index_copy(0, index.reshape(1), row.unsqueeze(0))
+
+
+def filled(stack: torch.Tensor, num_rounds: torch.Tensor) -> torch.Tensor:
+    """Return the rows of the rounds that ran."""
+    return stack[torch.arange(stack.shape[0], device=stack.device) < num_rounds]

@@ -1,0 +1,41 @@
+"""Sequences and optionals as the tensors in them, for what takes and gives tensors only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from compiler_worker.onnx_to_fx.values import AnyValue, Listed, Maybe, Tensor, Value
+
+
+def packed(value: AnyValue) -> list[Value]:
+    """Return the tensors in a value, in order."""
+    match value:
+        case Listed(items):
+            return list(items)
+        case Maybe(item):
+            return [] if item is None else packed(item)
+        case _:
+            return [value]
+
+
+def unpacked(like: AnyValue, tensors: Iterator[Tensor]) -> AnyValue:
+    """Return a value of the form of `like`, of the next tensors."""
+    match like:
+        case Listed(items):
+            return Listed(tuple(next(tensors) for _ in items))
+        case Maybe(item):
+            inner = None if item is None else unpacked(item, tensors)
+            return inner if isinstance(inner, Maybe) else Maybe(inner)
+        case _:
+            return next(tensors)
+
+
+def form(value: AnyValue) -> str:
+    """Return what a value is, for comparisons and messages."""
+    match value:
+        case Listed(items):
+            return f"a sequence of {len(items)}"
+        case Maybe(item):
+            return "an empty optional" if item is None else f"an optional of {form(item)}"
+        case _:
+            return "a tensor"

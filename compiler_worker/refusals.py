@@ -1,0 +1,88 @@
+"""Which kinds of engines cannot take a master, found before anything is built.
+
+TensorRT and OpenVINO know the ops of ai.onnx alone. For Inductor the importer is asked itself,
+once per master, in a throw-away process: what a graph of a stranger does to it stays there.
+"""
+
+from functools import cached_property
+from pathlib import Path
+
+from compiler_worker.import_check import ImportRequest, ImportVerdict
+from compiler_worker.process import run_child
+from compiler_worker.reference import importer_digest
+from compiler_worker.requests import Stage
+from compiler_worker.work_folder import work_folder
+from compiler_worker.workshop import MASTER_FILE, Workshop
+from services.contracts.errors import SmeltError
+from services.contracts.kinds import EngineKind
+from services.contracts.manifest import MasterRecord
+
+_AI_ONNX_ONLY = (EngineKind.TENSORRT, EngineKind.OPENVINO)
+
+
+class Refusals:
+    """Why a kind cannot take one master, "" where it can or nobody knows yet."""
+
+    def __init__(self, master: MasterRecord, workshop: Workshop) -> None:
+        """Look at nothing yet: a master that no kind is asked about is never fetched."""
+        self._master, self._workshop = master, workshop
+
+    def reason(self, kind: EngineKind) -> str:
+        """Say why a kind cannot take the master; "" leaves it to the build."""
+        if kind is EngineKind.ONNXRUNTIME:
+            return ""
+        try:
+            return self._foreign_op(kind) if kind in _AI_ONNX_ONLY else self._import_refusal
+        except (SmeltError, OSError):
+            # A store that fails now is told by the build, with its own words.
+            return ""
+
+    @cached_property
+    def _path(self) -> Path:
+        return self._workshop.registry.materialise_master(self._master) / MASTER_FILE
+
+    def _foreign_op(self, kind: EngineKind) -> str:
+        if self._foreign is None:
+            return ""
+        domain, op_type, node = self._foreign
+        at = f" at node '{node}'" if node else ""
+        return f"{domain}::{op_type}{at}: kind {kind} knows the ops of ai.onnx alone"
+
+    @cached_property
+    def _foreign(self) -> tuple[str, str, str] | None:
+        import onnx
+
+        from compiler_worker.master import walk
+
+        proto = onnx.load(self._path, load_external_data=False)
+        found = (node for node, _ in walk.nodes(proto) if walk.domain_of(node.domain))
+        node = next(found, None)
+        return None if node is None else (node.domain, node.op_type, node.name)
+
+    @cached_property
+    def _import_refusal(self) -> str:
+        cache_dir = self._workshop.settings.cache_dir.absolute()
+        kept = cache_dir / "imports" / f"{self._master.digest}-{importer_digest()[:16]}.json"
+        if not kept.is_file():
+            verdict = self._asked(cache_dir)
+            if verdict is None:
+                return ""
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            # Renamed when complete: another worker may read it.
+            part = kept.with_name(f".{kept.name}.{id(self)}.part")
+            part.write_bytes(verdict)
+            part.replace(kept)
+        return ImportVerdict.from_json(kept.read_bytes()).refusal
+
+    def _asked(self, cache_dir: Path) -> bytes | None:
+        """Ask in a child; None where it crashed, hung or took too much."""
+        with work_folder(cache_dir / "work", "import-") as folder:
+            outcome = run_child(
+                "import-one",
+                ImportRequest(master_path=self._path),
+                folder,
+                Stage.OPEN,
+                self._workshop.build_limits,
+                lambda _: None,
+            )
+        return outcome.result

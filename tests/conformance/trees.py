@@ -1,0 +1,76 @@
+"""Small models of ai.onnx.ml: what scikit-learn's converters write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx
+from onnx import TensorProto, helper
+
+# Two trees over four features: splits of the features 0 to 2, leaves at the other nodes.
+_NODES: dict[str, Any] = {
+    "nodes_treeids": [0, 0, 0, 0, 0, 1, 1, 1],
+    "nodes_nodeids": [0, 1, 2, 3, 4, 0, 1, 2],
+    "nodes_featureids": [0, 1, 0, 0, 0, 2, 0, 0],
+    "nodes_modes": ["BRANCH_LEQ"] * 2 + ["LEAF"] * 3 + ["BRANCH_LEQ"] + ["LEAF"] * 2,
+    "nodes_values": [0.5, 0.25, 0.0, 0.0, 0.0, 0.6, 0.0, 0.0],
+    "nodes_truenodeids": [1, 3, 0, 0, 0, 1, 0, 0],
+    "nodes_falsenodeids": [2, 4, 0, 0, 0, 2, 0, 0],
+}
+_LEAVES = {"treeids": [0, 0, 0, 1, 1], "nodeids": [2, 3, 4, 1, 2]}
+_WEIGHTS = [1.0, 2.0, 3.5, 0.5, -0.5]
+
+
+def regressor() -> onnx.ModelProto:
+    """Scale the features, then add up two trees."""
+    scaler = _node("Scaler", ["x"], ["s"], offset=[0.1, 0.0, 0.0, 0.0], scale=[1.0, 2.0, 1.0, 0.5])
+    leaves = {f"target_{name}": values for name, values in _LEAVES.items()}
+    trees = _node(
+        "TreeEnsembleRegressor",
+        ["s"],
+        ["y"],
+        n_targets=1,
+        target_ids=[0] * 5,
+        target_weights=_WEIGHTS,
+        **leaves,
+        **_NODES,
+    )
+    return _model([scaler, trees], [_info("y", TensorProto.FLOAT, ["batch", 1])])
+
+
+def classifier() -> onnx.ModelProto:
+    """Two trees that vote for one of three classes, after an op of ai.onnx."""
+    leaves = {f"class_{name}": values for name, values in _LEAVES.items()}
+    trees = _node(
+        "TreeEnsembleClassifier",
+        ["s"],
+        ["label", "scores"],
+        class_ids=[0, 1, 2, 0, 1],
+        class_weights=_WEIGHTS,
+        classlabels_int64s=[10, 20, 30],
+        post_transform="SOFTMAX",
+        **leaves,
+        **_NODES,
+    )
+    outputs = [
+        _info("label", TensorProto.INT64, ["batch"]),
+        _info("scores", TensorProto.FLOAT, ["batch", 3]),
+    ]
+    return _model([helper.make_node("Sqrt", ["x"], ["s"], name="root"), trees], outputs)
+
+
+def _node(op_type: str, inputs: list[str], outputs: list[str], **attributes: Any) -> onnx.NodeProto:
+    return helper.make_node(
+        op_type, inputs, outputs, name=op_type.lower(), domain="ai.onnx.ml", **attributes
+    )
+
+
+def _info(name: str, kind: int, shape: list[int | str]) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def _model(nodes: list[onnx.NodeProto], outputs: list[onnx.ValueInfoProto]) -> onnx.ModelProto:
+    inputs = [_info("x", TensorProto.FLOAT, ["batch", 4])]
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("ai.onnx.ml", 3)]
+    graph = helper.make_graph(nodes, "trees", inputs, outputs)
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
