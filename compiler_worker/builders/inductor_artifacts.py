@@ -1,20 +1,23 @@
 """Standalone Inductor artifacts: kernels only, one per bucket at its largest sizes.
 
-Weights are arguments. Those that are the master's own, up to a cast, are named in the
-index and read from the master at load; the few others (constants that the typed graph
-made) travel with the engine.
+Weights are arguments. Those that are the master's own, up to a cast, or several of them side
+by side, are named in the index and read from the master at load; the others (constants that
+the typed graph made, convolutions with a normalisation folded in) travel with the engine.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch.export import ExportedProgram
 
+from compiler_worker.builders.artifact_cache import keep_artifact, load_artifacts
 from compiler_worker.builders.base import BuildOutput, BuildPlan
 from compiler_worker.builders.graphs import export_static, fx_graph
+from compiler_worker.fx_rewrites.names import rewrites_for
+from compiler_worker.fx_rewrites.rewrite import Rewritten, rewritten
 from compiler_worker.progress import Progress
 from services.contracts.errors import BuildError
 from services.contracts.tensors import DATATYPE_FROM_NUMPY, TensorSpec
@@ -25,8 +28,9 @@ from services.engines.artifact_index import (
     BucketArtifact,
     WeightRef,
 )
-from services.engines.artifact_weights import MasterWeights, converted
+from services.engines.artifact_weights import MasterWeights, axes_in_memory, converted
 from services.engines.programs import lifted_weights
+from services.engines.request_check import Sizes
 from services.engines.torch_arrays import array_over
 
 
@@ -37,15 +41,18 @@ def build_artifacts(
     _check_outputs(plan.master.inputs, plan.master.outputs)
     progress("importing the master")
     module = fx_graph(plan.master_path, plan.key.precision)
+    if num_known := load_artifacts(plan.compile_cache):
+        progress(f"{num_known} graphs are known from earlier builds")
     sorter = _WeightSorter(plan.master_path)
     artifacts = []
     for number, bucket in enumerate(plan.key.buckets):
         progress(f"compiling kernels for {bucket.label}")
         sizes = {name: dim.max for name, dim in bucket.dims.items()}
-        program = export_static(module, plan.master.inputs, sizes, device)
+        found = _rewritten(plan, module, sizes, device)
         file = f"bucket{number}.bin"
-        weights = _compile_bucket(program, config, workspace / file)
-        refs = tuple(sorter.ref(name, tensor) for name, tensor in weights.items())
+        weights = _compile_bucket(found.program, config, workspace / file)
+        keep_artifact(plan.compile_cache, workspace / file)
+        refs = tuple(sorter.ref(n, w, found.joined.get(n, ())) for n, w in weights.items())
         artifacts.append(BucketArtifact(file=file, bucket=bucket, weights=refs))
     sorter.save(workspace / CONSTANTS)
     (workspace / INDEX).write_bytes(
@@ -54,6 +61,15 @@ def build_artifacts(
     return BuildOutput(
         files={path.name: path for path in sorted(workspace.iterdir())}, needs_master=True
     )
+
+
+def _rewritten(
+    plan: BuildPlan, module: torch.fx.GraphModule, sizes: Sizes, device: str
+) -> Rewritten:
+    def export(graph: torch.fx.GraphModule) -> ExportedProgram:
+        return export_static(graph, plan.master.inputs, sizes, device)
+
+    return rewritten(export(module), rewrites_for(device), export)
 
 
 def _compile_bucket(
@@ -87,16 +103,27 @@ class _WeightSorter:
         self._names: dict[torch.dtype, dict[_Content, str]] = {}
         self._own: dict[str, torch.Tensor] = {}
 
-    def ref(self, name: str, tensor: torch.Tensor) -> WeightRef:
-        """The reference for one weight argument."""
+    def ref(self, name: str, tensor: torch.Tensor, parts: Sequence[torch.Tensor] = ()) -> WeightRef:
+        """The reference for one weight argument; `parts` make it up along its last axis."""
         values = tensor.detach().cpu()
-        content = _content(values)
         datatype = DATATYPE_FROM_NUMPY[array_over(values).dtype]
-        if initializer := self._names_of(values.dtype).get(content):
-            return WeightRef(name=initializer, datatype=datatype, is_in_master=True)
-        key = f"{name}-{content.sha256}"
+        joined = tuple(self._in_master(part.detach().cpu()) for part in parts)
+        if joined and None not in joined:
+            refs = tuple(ref for ref in joined if ref is not None)
+            return WeightRef(name=name, datatype=datatype, is_in_master=True, parts=refs)
+        if known := self._in_master(values):
+            return known
+        key = f"{name}-{_content(values).sha256}"
         self._own[key] = values
         return WeightRef(name=key, datatype=datatype, is_in_master=False)
+
+    def _in_master(self, values: torch.Tensor) -> WeightRef | None:
+        initializer = self._names_of(values.dtype).get(_content(values))
+        if initializer is None:
+            return None
+        datatype = DATATYPE_FROM_NUMPY[array_over(values).dtype]
+        order = () if values.is_contiguous() else axes_in_memory(values)
+        return WeightRef(name=initializer, datatype=datatype, is_in_master=True, order=order)
 
     def save(self, path: Path) -> None:
         """Write the engine's own constants; no file when there are none."""

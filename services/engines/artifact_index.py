@@ -16,11 +16,17 @@ class WeightRef(Document):
         name: initializer of the master, or key in the engine's own constants.
         datatype: type that the artifact wants; a master's weight is converted to it.
         is_in_master: which of the two it is.
+        parts: weights of the master that make it up, side by side along the last axis; then
+            the name is of no further use.
+        order: axes of the tensor from the outermost in memory to the innermost; () where
+            they lie in their own order.
     """
 
     name: str
     datatype: str
     is_in_master: bool
+    parts: tuple["WeightRef", ...] = ()
+    order: tuple[int, ...] = ()
 
 
 class BucketArtifact(Document):

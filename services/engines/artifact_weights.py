@@ -55,9 +55,23 @@ class WeightTable:
     def _read(self, ref: WeightRef) -> torch.Tensor:
         if not ref.is_in_master:
             return self._own[ref.name]
-        return converted(self._master.array(ref.name), torch_dtype(ref.datatype))
+        if ref.parts:
+            return torch.cat([self._read(part) for part in ref.parts], dim=-1)
+        weight = converted(self._master.array(ref.name), torch_dtype(ref.datatype))
+        return _laid_out(weight, ref.order) if ref.order else weight
 
 
 def converted(array: Array, dtype: torch.dtype) -> torch.Tensor:
     """A tensor that owns the array's values in another type; build and load must agree on it."""
     return tensor_from_array(array).to(dtype, copy=True)
+
+
+def axes_in_memory(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The axes of a dense tensor, from the outermost in memory to the innermost."""
+    steps = tensor.stride()
+    return tuple(sorted(range(tensor.dim()), key=lambda axis: -steps[axis]))
+
+
+def _laid_out(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
+    back = [order.index(axis) for axis in range(len(order))]
+    return tensor.permute(order).contiguous().permute(back)

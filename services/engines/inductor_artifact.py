@@ -60,9 +60,15 @@ class ArtifactProgram:
     @classmethod
     def load(cls, spec: LoadSpec, *, device: str, capture: Capture) -> Self:
         """Load every bucket's artifact, give it the weights, and capture it."""
+        from torch._inductor import config
+
         index = ArtifactIndex.from_json((spec.directory / INDEX).read_bytes())
         weights = WeightTable.open(spec.directory, spec.master_path, device)
-        programs = [_load_bucket(spec, each, weights, device, capture) for each in index.artifacts]
+        # Nothing is left to compile: processes that wait for such work only delay the exit.
+        with config.patch(compile_threads=1):
+            programs = [
+                _load_bucket(spec, each, weights, device, capture) for each in index.artifacts
+            ]
         return cls(spec, index, programs)
 
     def run(self, arrays: list[Array], sizes: Sizes) -> Sequence[Array]:

@@ -1,67 +1,89 @@
-"""Builds and proves an inductor fp16 engine on this GPU, from a master in a store.
+"""Exports a PyTorch source to ONNX, then builds, proves and publishes its engine on this GPU.
 
-    python -m tests.benchmarks.gpu.engine_build STORE CACHE MODEL
+    python -m tests.benchmarks.gpu.engine_build STORE CACHE NAME
 
-Publishes a version `MODEL-gpu` of the same master with a recipe of three buckets (batch
-1, 8, 32 at 128 tokens), runs the compiler's own pipeline, and prints its report.
+The compiler's own pipeline does it, for an fp16 engine of kind inductor. Beside the store
+it writes what the source answers in float32, for `first_answer`.
 """
 
-import json
 import sys
+import warnings
 from pathlib import Path
 
+import numpy as np
+import torch
+from torch.export import Dim
+
+from compiler_worker.master.opened import open_master
+from compiler_worker.master.source import OnnxFile
 from compiler_worker.pipeline import build_model
 from compiler_worker.plan import Wanted
-from compiler_worker.report import report_document
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.workshop import Workshop
-from services.contracts.kinds import EngineKind, Precision
 from services.contracts.object_store import open_store
-from services.contracts.recipe import Bucket, DimRange
 from services.contracts.registry import Registry
+from tests.benchmarks.gpu.sources import SOURCES, Source
 
-NUM_TOKENS = 128
-BATCHES = (1, 8, 32)
+_NUM_TRACED = 3
 
 
-def main(store: str, cache: str, model: str) -> int:
+def main(store: str, cache: str, name: str) -> int:
     """Build; the exit code is 0 when the engine is proven."""
-    registry = Registry(open_store(store), Path(cache))
-    source = registry.model_version(model)
-    recipe = source.recipe.model_copy(
-        update={
-            "kinds": (EngineKind.INDUCTOR,),
-            "precisions": (Precision.FP16,),
-            "buckets": tuple(_bucket(batch) for batch in BATCHES),
-        }
-    )
+    folder = Path(store)
+    folder.mkdir(parents=True)
+    source = SOURCES[name]
+    registry = Registry(open_store(str(folder / "store")), Path(cache))
+    path = folder / f"{name}.onnx"
+    export(source, path)
+    keep_answers(source, folder / "answers.npz")
     version = registry.add_model_version(
-        name=f"{model}-gpu",
-        master=source.master,
-        recipe=recipe,
-        source=source.source,
-        source_fingerprint=source.source_fingerprint,
-        samples=registry.materialise_samples(source.samples) if source.samples else None,
+        name=name,
+        master=registry.publish_master(open_master(OnnxFile(path=path), folder / "master", print)),
+        recipe=source.recipe,
+        source=path.name,
+        source_fingerprint="0",
+        samples=None,
     )
-    settings = CompilerSettings(store_url=store, cache_dir=Path(cache))
-    workshop = Workshop(
-        registry=registry,
-        settings=settings,
-        on_progress=lambda key, event: print(key.generation, event.stage or event.line, flush=True),
+    settings = CompilerSettings(
+        store_url=str(folder / "store"),
+        cache_dir=Path(cache),
+        benchmark_s=0.05,
+        benchmark_fallback=False,
     )
-    report = build_model(version, Wanted(), workshop)
-    print(json.dumps(report_document(report), indent=1))
-    outcomes = [record.outcome.value for record in report.records]
-    return 0 if outcomes == ["proven"] or report.up_to_date else 1
+    report = build_model(version, Wanted(), Workshop(registry=registry, settings=settings))
+    for record in report.records:
+        print(name, record.outcome, record.reason)
+    for engine in registry.engines(version.master.digest):
+        print(f"{name}: built in {engine.manifest.build_duration_s:.1f} s")
+        print(f"{name}: {engine.manifest.num_bytes / 1e6:.1f} MB without the master's weights")
+    return 0 if [record.outcome.value for record in report.records] == ["proven"] else 1
 
 
-def _bucket(batch: int) -> Bucket:
-    return Bucket(
-        dims={
-            "batch": DimRange(min=1, opt=batch, max=batch),
-            "sequence": DimRange(min=1, opt=NUM_TOKENS, max=NUM_TOKENS),
-        }
-    )
+def export(source: Source, path: Path) -> None:
+    """Write the source as ONNX of opset 23 with a dynamic batch."""
+    arrays = source.inputs(_NUM_TRACED)
+    batch = Dim("batch", min=1, max=64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            source.make(),
+            tuple(torch.from_numpy(array) for array in arrays.values()),
+            path,
+            dynamo=True,
+            opset_version=23,
+            input_names=list(arrays),
+            dynamic_shapes=tuple({0: batch} for _ in arrays),
+            external_data=False,
+            verbose=False,
+        )
+
+
+def keep_answers(source: Source, path: Path) -> None:
+    """Save inputs of the smallest batch and what the source answers in float32."""
+    inputs = source.inputs(source.batches[0])
+    with torch.no_grad():
+        answer = source.make()(*(torch.from_numpy(array) for array in inputs.values()))
+    np.savez(path, allow_pickle=False, answer=answer.numpy(), **inputs)
 
 
 if __name__ == "__main__":

@@ -1,155 +1,199 @@
-"""Times a published inductor engine beside eager and torch.compile, in a fresh process.
+"""Times a published inductor engine beside its PyTorch source, eager and compiled.
 
-    python -m tests.benchmarks.gpu.engine_times STORE CACHE MODEL OUT.json
+    python -m tests.benchmarks.gpu.engine_times STORE NAME [MODE...]
 
-All four compute the same fp16 graph on the same device tensors at 128 tokens: eager,
-torch.compile (its defaults), the engine without a graph, the engine under its CUDA graph.
-They take turns call by call; each time is the median of CUDA events. `request` is the
-engine's `run` with its copies from and to the host.
+All sides compute on the same tensors, which are on the device. They take turns call by call;
+`call` is one call alone, from its launch to its end (median of CUDA events), `stream` is one
+of many that are queued without waiting: what the GPU needs, and no less than the host needs
+to launch. `kernels` and `gpu` come from torch.profiler. `unwritten` is the engine's graph as
+it was before the rewrites, compiled and captured in the same way. MODEs are torch.compile's,
+by default the two that use CUDA graphs.
 """
 
-import json
 import sys
-import time
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import torch
 
-from compiler_worker.models import FxModel
-from compiler_worker.onnx_to_fx import graph_module_from_onnx
-from compiler_worker.sampling import draw_sample
-from services.contracts.manifest import ModelVersion, PublishedEngine
+from compiler_worker.builders.graphs import export_static, fx_graph
+from services.contracts.kinds import Precision
 from services.contracts.object_store import open_store
 from services.contracts.registry import Registry
-from services.contracts.tensors import Array
 from services.engines.base import LoadSpec
-from services.engines.cuda_graph import capture_cuda_graph, run_directly
+from services.engines.cuda_graph import Call, capture_cuda_graph
 from services.engines.device_probe import probe_device
 from services.engines.inductor_artifact import ArtifactProgram
-from services.engines.inductor_engine import InductorEngine
-from tests.benchmarks.gpu.engine_build import BATCHES, NUM_TOKENS
+from services.engines.programs import lifted_weights
+from tests.benchmarks.gpu.sources import SOURCES, Source
 
 NUM_CALLS = 200
+NUM_QUEUED = 50
+NUM_PROFILED = 3
+MODES = ("reduce-overhead", "max-autotune")
+SIDE = 8192
 Calls = dict[str, Callable[[], Any]]
 
 
-def main(store: str, cache: str, model: str, out: str) -> int:
-    """Load, check, time, and print one row per batch size."""
-    registry = Registry(open_store(store), Path(cache))
-    version = registry.model_version(f"{model}-gpu")
+def main(store: str, name: str, *modes: str) -> int:
+    """Load, check, time, and print one table for each batch size."""
+    registry = Registry(open_store(f"{store}/store"), Path(tempfile.mkdtemp()))
+    version = registry.model_version(name)
     [engine] = registry.engines(version.master.digest)
-    spec = _load_spec(registry, version, engine)
-    started = time.perf_counter()
-    served = InductorEngine.load(spec)
-    load_s = time.perf_counter() - started
-    rows = [_row(spec, version, served, batch) for batch in BATCHES]
-    document = {
-        "device": torch.cuda.get_device_name(),
-        "generation": spec.device.generation,
-        "toolchain": engine.manifest.key.toolchain,
-        "engine": engine.digest,
-        "engine_bytes": engine.manifest.num_bytes,
-        "build_s": engine.manifest.build_duration_s,
-        "load_s": load_s,
-        "proof": engine.proof.model_dump(mode="json"),
-        "rows": rows,
-    }
-    Path(out).write_text(json.dumps(document, indent=1))
-    print({k: v for k, v in document.items() if k not in ("proof", "rows")})
-    for row in rows:
-        print({name: f"{value:.4g}" for name, value in row.items()})
-    return 0
-
-
-def _load_spec(registry: Registry, version: ModelVersion, engine: PublishedEngine) -> LoadSpec:
-    return LoadSpec(
+    spec = LoadSpec(
         manifest=engine.manifest,
         master=version.master,
         directory=registry.materialise_engine(engine),
         master_path=registry.materialise_master(version.master) / "model.onnx",
         device=probe_device(),
     )
+    program = ArtifactProgram.load(spec, device="cuda", capture=capture_cuda_graph)
+    for number, batch in enumerate(SOURCES[name].batches):
+        _report(name, batch, _calls(spec, program, (number, batch), SOURCES[name], modes or MODES))
+    return 0
 
 
-def _row(
-    spec: LoadSpec, version: ModelVersion, served: InductorEngine, batch: int
-) -> dict[str, float]:
-    [bucket] = [b for b in version.recipe.buckets if b.dims["batch"].max == batch]
-    sizes = {"batch": batch, "sequence": NUM_TOKENS}
-    inputs = draw_sample(version.master, version.recipe, bucket, sizes).inputs
-    times_ms = _device_times(_calls(spec, inputs, batch))
-    reference = FxModel.open(spec.master_path, version.master, device="cuda", is_double=True)
-    return {
-        "batch": batch,
-        **times_ms,
-        "request": _host_time(lambda: served.run(inputs)),
-        "rel_l2": _rel_l2(served.run(inputs), reference.run(inputs)),
-    }
+def _calls(
+    spec: LoadSpec,
+    program: ArtifactProgram,
+    bucket: tuple[int, int],
+    source: Source,
+    modes: Sequence[str],
+) -> Calls:
+    number, batch = bucket
+    arrays = source.inputs(batch)
+    program.run(list(arrays.values()), {"batch": batch})  # fills the bucket's buffers
+    tensors = [torch.from_numpy(array).cuda() for array in arrays.values()]
+    halves = [each.half() if each.is_floating_point() else each for each in tensors]
+    module = source.make().cuda().half()
+    calls: Calls = {"eager": lambda: module(*halves)}
+    if any(each.dim() == 4 for each in halves):
+        last = source.make().cuda().half().to(memory_format=torch.channels_last)
+        moved = [each.to(memory_format=torch.channels_last) for each in halves]
+        calls["eager channels last"] = lambda: last(*moved)
+    for mode in modes:
+        torch._dynamo.reset()
+        calls[f"compile {mode}"] = _compiled(source.make().cuda().half(), mode, halves)
+    calls["unwritten"] = _unwritten(spec, batch, tensors)
+    calls["engine"] = program._programs[number].call
+    with torch.no_grad():
+        wanted = source.make().cuda()(*tensors)
+    for side in ("eager", "unwritten", "engine"):
+        [found] = _listed(calls[side]())
+        error = float((found.double() - wanted.double()).norm() / wanted.double().norm())
+        print(f"{side} b{batch}: rel L2 to fp32 eager {error:.1e}")
+    return calls
 
 
-def _calls(spec: LoadSpec, inputs: Mapping[str, Array], batch: int) -> Calls:
-    """The four sides, each a call without arguments on tensors that are on the device."""
-    module = graph_module_from_onnx(onnx.load(spec.master_path), float_dtype=torch.float16).cuda()
-    tensors = [torch.from_numpy(inputs[each.name]).cuda() for each in version_inputs(spec)]
-    torch._dynamo.reset()
-    compiled = torch.compile(module, dynamic=False)
-    plain = ArtifactProgram.load(spec, device="cuda", capture=run_directly)
-    graphed = ArtifactProgram.load(spec, device="cuda", capture=capture_cuda_graph)
-    arrays = [inputs[each.name] for each in version_inputs(spec)]
-    sizes = {"batch": batch, "sequence": NUM_TOKENS}
-    for program in (plain, graphed):
-        program.run(arrays, sizes)  # fills the bucket's buffers
-    index = BATCHES.index(batch)
-    return {
-        "eager": lambda: module(*tensors),
-        "torch.compile": lambda: compiled(*tensors),
-        "engine": plain._programs[index].call,
-        "engine + graph": graphed._programs[index].call,
-    }
+def _compiled(module: torch.nn.Module, mode: str, inputs: Sequence[torch.Tensor]) -> Call:
+    compiled = torch.compile(module, mode=mode, dynamic=False)
+
+    def call() -> Any:
+        with torch.no_grad():
+            return compiled(*inputs)
+
+    for _ in range(3):
+        call()
+    return call
 
 
-def version_inputs(spec: LoadSpec) -> tuple[Any, ...]:
-    """The model's inputs in graph order."""
-    return spec.manifest.inputs
+def _unwritten(spec: LoadSpec, batch: int, inputs: Sequence[torch.Tensor]) -> Call:
+    from torch._inductor import standalone_compile
+
+    module = fx_graph(spec.master_path, Precision.FP16)
+    program = export_static(module, spec.manifest.inputs, {"batch": batch}, "cuda")
+    arguments = [*lifted_weights(program).values(), *inputs]
+    with torch.no_grad():
+        code = standalone_compile(
+            program.graph_module, arguments, dynamic_shapes="from_example_inputs"
+        )
+
+    def call() -> Sequence[torch.Tensor]:
+        with torch.no_grad():
+            return code(*arguments)  # type: ignore[no-any-return]
+
+    return capture_cuda_graph(call)
 
 
-def _device_times(calls: Calls) -> dict[str, float]:
+def _report(name: str, batch: int, calls: Calls) -> None:
+    rate = _matmul_tflops()
+    alone, queued = _alone_ms(calls), {side: _queued_ms(call) for side, call in calls.items()}
+    print(f"{name} b{batch}; {SIDE}^3 bf16 matmul before {rate:.0f}, after {_matmul_tflops():.0f}")
+    for side, call in calls.items():
+        num_kernels, gpu_ms = _kernels(call)
+        tflops = SOURCES[name].flops * batch / alone[side] / 1e9
+        print(
+            f"| {side} | {alone[side]:.4f} | {queued[side]:.4f} | {num_kernels:.0f} "
+            f"| {gpu_ms:.3f} | {alone['eager'] / alone[side]:.1f} | {tflops:.1f} "
+            f"| {tflops / rate:.1%} |"
+        )
+
+
+def _alone_ms(calls: Calls) -> dict[str, float]:
     """Median milliseconds of each side; the sides alternate."""
     events: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {n: [] for n in calls}
-    with torch.inference_mode():
+    with torch.no_grad():
         for call in calls.values():
             for _ in range(10):
                 call()
         torch.cuda.synchronize()
         for _ in range(NUM_CALLS):
             for name, call in calls.items():
-                pair = (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
+                pair = _pair()
                 pair[0].record()
                 call()
                 pair[1].record()
-                # One call at a time: otherwise the queue hides what launching costs.
                 torch.cuda.synchronize()
                 events[name].append(pair)
     return {n: float(np.median([a.elapsed_time(b) for a, b in p])) for n, p in events.items()}
 
 
-def _host_time(call: Callable[[], Any]) -> float:
-    seconds = []
-    for _ in range(NUM_CALLS):
-        started = time.perf_counter()
-        call()
-        seconds.append(time.perf_counter() - started)
-    return float(np.median(seconds)) * 1000
+def _queued_ms(call: Callable[[], Any]) -> float:
+    found = []
+    with torch.no_grad():
+        for _ in range(5):
+            first, last = _pair()
+            torch.cuda.synchronize()
+            first.record()
+            for _ in range(NUM_QUEUED):
+                call()
+            last.record()
+            torch.cuda.synchronize()
+            found.append(first.elapsed_time(last) / NUM_QUEUED)
+    return float(np.median(found))
 
 
-def _rel_l2(outputs: Mapping[str, Array], reference: Mapping[str, Array]) -> float:
-    [name] = outputs
-    out, ref = outputs[name].astype(np.float64), reference[name].astype(np.float64)
-    return float((np.linalg.norm(out - ref, axis=-1) / np.linalg.norm(ref, axis=-1)).max())
+def _pair() -> tuple[torch.cuda.Event, torch.cuda.Event]:
+    return torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+
+
+def _matmul_tflops() -> float:
+    a, b = (torch.randn(SIDE, SIDE, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    return 2 * SIDE**3 / _alone_ms({"matmul": lambda: a @ b})["matmul"] / 1e9
+
+
+def _kernels(call: Callable[[], Any]) -> tuple[float, float]:
+    """Kernels of one call, and the milliseconds in which one runs."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with torch.no_grad(), profile(activities=[ProfilerActivity.CUDA]) as found:
+        for _ in range(NUM_PROFILED):
+            call()
+        torch.cuda.synchronize()
+    kernels = [
+        each
+        for each in found.events()
+        if each.device_type == torch.autograd.DeviceType.CUDA and not each.name.startswith("Mem")
+    ]
+    total_us = sum(each.device_time for each in kernels)
+    return len(kernels) / NUM_PROFILED, total_us / NUM_PROFILED / 1000
+
+
+def _listed(value: Any) -> Sequence[torch.Tensor]:
+    return value if isinstance(value, (list, tuple)) else (value,)
 
 
 if __name__ == "__main__":

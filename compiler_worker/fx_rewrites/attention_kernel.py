@@ -1,0 +1,107 @@
+"""Attention for short sequences as one Triton kernel, compiled into the engine.
+
+Legend: B = batch, H = heads, Q = queries, K = keys, D = head size.
+
+torch's fused kernels that take a mask are written for long sequences. This one reads the
+mask as it is (one row per batch entry, or whole), and queries, keys and values where the
+merged projection left them. Imported where CUDA code is generated, never where it runs:
+Inductor copies the kernel's source into what it generates.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch.library import triton_op, wrap_triton
+
+_BLOCK_Q = 64
+_BLOCK_K = 64
+_SMALLEST_BLOCK = 16
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _attend(  # type: ignore[no-untyped-def]
+    q_BHQD, k_BHKD, v_BHKD, mask, out_BQHD,
+    q_b, q_h, q_q, k_b, k_h, k_k, v_b, v_h, v_k, m_b, m_h, m_q, m_k,
+    SCALE: tl.constexpr, NUM_HEADS: tl.constexpr, NUM_Q: tl.constexpr, NUM_K: tl.constexpr,
+    HAS_MASK: tl.constexpr, HAS_ROWS: tl.constexpr, IS_BOOL: tl.constexpr,
+    D: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    LOG2_E: tl.constexpr = 1.4426950408889634
+    batch, head = tl.program_id(1) // NUM_HEADS, tl.program_id(1) % NUM_HEADS
+    rows = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)
+    keys, sizes = tl.arange(0, BLOCK_K), tl.arange(0, D)
+    is_row = rows < NUM_Q
+    q_place = q_BHQD + batch * q_b + head * q_h + rows[:, None] * q_q + sizes[None, :]
+    q = tl.load(q_place, mask=is_row[:, None], other=0.0)
+    k_start, v_start = k_BHKD + batch * k_b + head * k_h, v_BHKD + batch * v_b + head * v_h
+    m_start = mask + batch * m_b + head * m_h
+    highest = tl.full([BLOCK_Q], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_Q], tl.float32)
+    result = tl.zeros([BLOCK_Q, D], tl.float32)
+    for start in range(0, NUM_K, BLOCK_K):
+        column = start + keys
+        is_key = column < NUM_K
+        k_place = k_start + column[None, :] * k_k + sizes[:, None]
+        k = tl.load(k_place, mask=is_key[None, :], other=0.0)
+        scores = tl.dot(q, k) * (SCALE * LOG2_E)
+        is_open = is_key[None, :]
+        if HAS_MASK:
+            if HAS_ROWS:
+                m_place = m_start + rows[:, None] * m_q + column[None, :] * m_k
+                given = tl.load(m_place, mask=is_row[:, None] & is_key[None, :], other=0)
+            else:
+                given = tl.load(m_start + column * m_k, mask=is_key, other=0)[None, :]
+            if IS_BOOL:
+                is_open = is_open & (given != 0)
+            else:
+                scores += given.to(tl.float32) * LOG2_E
+        scores = tl.where(is_open, scores, float("-inf"))
+        peak = tl.maximum(highest, tl.max(scores, 1))
+        # A row that may attend nothing so far: any finite number keeps NaN away.
+        base = tl.where(peak == float("-inf"), 0.0, peak)
+        weights = tl.exp2(scores - base[:, None])
+        kept = tl.exp2(highest - base)
+        total = total * kept + tl.sum(weights, 1)
+        v_place = v_start + column[:, None] * v_k + sizes[None, :]
+        v = tl.load(v_place, mask=is_key[:, None], other=0.0)
+        result = tl.dot(weights.to(v.dtype), v, result * kept[:, None])
+        highest = peak
+    result = tl.where(total[:, None] > 0, result / total[:, None], 0.0)
+    o_start = out_BQHD + (batch * NUM_Q * NUM_HEADS + head) * D
+    o_place = o_start + rows[:, None] * (NUM_HEADS * D) + sizes[None, :]
+    tl.store(o_place, result.to(out_BQHD.dtype.element_ty), mask=is_row[:, None])
+
+
+@triton_op("smelt::attention", mutates_args={})
+def attention(
+    q_BHQD: torch.Tensor,
+    k_BHKD: torch.Tensor,
+    v_BHKD: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float,
+) -> torch.Tensor:
+    """`softmax(scale * q @ k.T + mask) @ v`; a row that may attend nothing is zero.
+
+    The last axis of each operand must be contiguous, D a power of two from 16 on, and each
+    axis of the mask of size 1 or that of [B, H, Q, K].
+    """
+    batch, heads, queries, size = q_BHQD.shape
+    keys = k_BHKD.shape[2]
+    out_BQHD = q_BHQD.new_empty((batch, queries, heads, size))
+    block_q = min(_BLOCK_Q, max(_SMALLEST_BLOCK, triton.next_power_of_2(queries)))
+    block_k = min(_BLOCK_K, max(_SMALLEST_BLOCK, triton.next_power_of_2(keys)))
+    steps: tuple[int, ...] = (0, 0, 0, 0)
+    if mask is not None:
+        mask = mask.contiguous()
+        steps = tuple(0 if n == 1 else mask.stride(axis) for axis, n in enumerate(mask.shape))
+    wrap_triton(_attend)[(triton.cdiv(queries, block_q), batch * heads)](
+        q_BHQD, k_BHKD, v_BHKD, q_BHQD if mask is None else mask, out_BQHD,
+        *q_BHQD.stride()[:3], *k_BHKD.stride()[:3], *v_BHKD.stride()[:3], *steps,
+        SCALE=scale, NUM_HEADS=heads, NUM_Q=queries, NUM_K=keys,
+        HAS_MASK=mask is not None, HAS_ROWS=mask is not None and mask.shape[2] > 1,
+        IS_BOOL=mask is not None and mask.dtype == torch.bool,
+        D=size, BLOCK_Q=block_q, BLOCK_K=block_k, num_warps=4, num_stages=2,
+    )  # fmt: skip
+    return out_BQHD.transpose(1, 2)

@@ -1,0 +1,77 @@
+"""Several projections of one tensor become one product: queries, keys and values, for one.
+
+Legend: N = rows of all leading axes, K = size of the input, M = size of one output.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx
+
+from compiler_worker.fx_rewrites.editor import Editor, argument, aten, is_call, only_user, shape_of
+
+
+class Projection(NamedTuple):
+    """`x @ weight + bias`, or without a bias; weight [K, M], bias [M].
+
+    Attributes:
+        result: the node whose value that is.
+        product: the matrix product in it.
+    """
+
+    product: fx.Node
+    result: fx.Node
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+
+
+def merge_projections(editor: Editor) -> int:
+    """Merge the projections of each tensor that are of one kind; the number of products saved."""
+    groups: dict[tuple[Any, ...], list[Projection]] = {}
+    for node in editor.calls(aten.matmul.default, aten.mm.default):
+        if found := _projection(editor, node):
+            key = (node.args[0], found.weight.dtype, found.bias is None)
+            groups.setdefault(key, []).append(found)
+    merged = [group for group in groups.values() if len(group) > 1]
+    for group in merged:
+        _merge(editor, group)
+    return sum(len(group) - 1 for group in merged)
+
+
+def _projection(editor: Editor, product: fx.Node) -> Projection | None:
+    weight_KM = editor.weight(product.args[1])
+    if weight_KM is None or weight_KM.dim() != 2:
+        return None
+    user = only_user(product)
+    if user is not None and _is_plain_sum(user):
+        bias_M = editor.weight(next((a for a in user.args if a is not product), None))
+        if bias_M is not None and bias_M.shape == weight_KM.shape[1:]:
+            return Projection(product, user, weight_KM, bias_M)
+    return Projection(product, product, weight_KM, None)
+
+
+def _is_plain_sum(node: fx.Node) -> bool:
+    return is_call(node, aten.add.Tensor) and bool(argument(node, 2, "alpha", 1) == 1)
+
+
+def _merge(editor: Editor, group: list[Projection]) -> None:
+    first = group[0].product
+    sizes = [each.weight.shape[1] for each in group]
+    weight = editor.join_weights([each.weight for each in group], first)
+    whole = editor.call(first, first.target, first.args[0], weight)
+    biases = [each.bias for each in group if each.bias is not None]
+    if biases:
+        bias = editor.join_weights(biases, first)
+        whole = editor.call(first, aten.add.Tensor, whole, bias)
+    axis = len(shape_of(whole)) - 1
+    ends = list(accumulate(sizes))
+    # All before the first is replaced: it marks the place.
+    parts = [
+        editor.call(first, aten.slice.Tensor, whole, axis, end - size, end)
+        for size, end in zip(sizes, ends, strict=True)
+    ]
+    for each, part in zip(group, parts, strict=True):
+        editor.replace(each.result, part)

@@ -1,0 +1,55 @@
+"""Chains of reshapes and of permutations become one each, or none."""
+
+from __future__ import annotations
+
+from torch import fx
+
+from compiler_worker.fx_rewrites.editor import Editor, aten, is_call, is_same_shape, rank_of
+
+_RESHAPES = (aten.reshape.default, aten.view.default)
+
+
+def fold_reshapes(editor: Editor) -> int:
+    """Fold reshapes of reshapes and permutations of permutations; the number of calls saved."""
+    num_saved = sum(_fold_reshape(editor, node) for node in editor.calls(*_RESHAPES))
+    return num_saved + sum(
+        _fold_permute(editor, node) for node in editor.calls(aten.permute.default)
+    )
+
+
+def _fold_reshape(editor: Editor, node: fx.Node) -> bool:
+    source = node.args[0]
+    assert isinstance(source, fx.Node)
+    if is_same_shape(source, node):
+        editor.replace(node, source)
+        return True
+    if not is_call(source, *_RESHAPES):
+        return False
+    sizes, origin = node.args[1], source.args[0]
+    editor.replace(node, editor.call(node, aten.reshape.default, origin, sizes))
+    return True
+
+
+def _fold_permute(editor: Editor, node: fx.Node) -> bool:
+    source, order = node.args[0], _order(node)
+    assert isinstance(source, fx.Node)
+    if is_call(source, aten.permute.default):
+        first = _order(source)
+        order = [first[axis] for axis in order]
+        source_of = source.args[0]
+        assert isinstance(source_of, fx.Node)
+        is_saved, source = True, source_of
+    else:
+        is_saved = False
+    if order == sorted(order):
+        editor.replace(node, source)
+        return True
+    if is_saved:
+        editor.replace(node, editor.call(node, aten.permute.default, source, order))
+    return is_saved
+
+
+def _order(node: fx.Node) -> list[int]:
+    axes = node.args[1]
+    assert isinstance(axes, list | tuple)
+    return [int(axis) % rank_of(node) for axis in axes]  # type: ignore[arg-type]

@@ -1,0 +1,110 @@
+"""Mask arithmetic that sizes alone decide is taken out of the graph.
+
+Exporters write "every position at or after 0 may be attended" as a comparison of counters,
+and look a mask up at the grid of all its positions. With static sizes both are known while
+compiling; with symbols they stay.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from compiler_worker.fx_rewrites.editor import Editor, aten, dtype_of, is_call, rank_of, shape_of
+
+_CREATORS = (aten.arange.default, aten.arange.start, aten.arange.start_step)
+_MAX_NUM_ELEMENTS = 2**22
+_ANDS = (aten.__and__.Tensor, aten.bitwise_and.Tensor, aten.logical_and.default)
+
+
+def fold_truths(editor: Editor) -> int:
+    """Remove conjunctions with what is always true and look-ups at every position; their number."""
+    known = _known_values(editor)
+    num_folded = 0
+    for node in editor.calls(*_ANDS):
+        num_folded += _fold_and(editor, node, known)
+    for node in editor.calls(aten.index.Tensor):
+        num_folded += _fold_grid(editor, node, known)
+    return num_folded
+
+
+def _known_values(editor: Editor) -> dict[fx.Node, torch.Tensor]:
+    """Values of the nodes that depend on nothing but counters and constants that are no data."""
+    known: dict[fx.Node, torch.Tensor] = {}
+    for node in editor.module.graph.nodes:
+        weight = editor.weight(node)
+        if weight is not None and not weight.is_floating_point() and _is_small(node):
+            known[node] = weight.cpu()
+        if node.op != "call_function" or not _is_foldable(node, known):
+            continue
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda each: known[each])
+        value = node.target(*args, **{**kwargs, **_on_cpu(kwargs)})
+        if isinstance(value, torch.Tensor):
+            known[node] = value
+    return known
+
+
+def _is_foldable(node: fx.Node, known: dict[fx.Node, torch.Tensor]) -> bool:
+    inputs = node.all_input_nodes
+    if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        return False
+    is_start = is_call(node, *_CREATORS) or bool(inputs)
+    return is_start and _is_small(node) and all(each in known for each in inputs)
+
+
+def _is_small(node: fx.Node) -> bool:
+    sizes = shape_of(node)
+    is_static = all(isinstance(size, int) for size in sizes)
+    return rank_of(node) >= 0 and is_static and _product(sizes) <= _MAX_NUM_ELEMENTS
+
+
+def _on_cpu(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {"device": "cpu"} if "device" in kwargs else {}
+
+
+def _fold_and(editor: Editor, node: fx.Node, known: dict[fx.Node, torch.Tensor]) -> bool:
+    for one, other in (node.args, node.args[::-1]):
+        value = known.get(one) if isinstance(one, fx.Node) else None
+        if value is None or value.dtype != torch.bool or not bool(value.all()):
+            continue
+        if isinstance(other, fx.Node) and dtype_of(other) == torch.bool:
+            editor.replace(node, _narrowest(editor, node, other))
+            return True
+    return False
+
+
+def _narrowest(editor: Editor, node: fx.Node, other: fx.Node) -> fx.Node:
+    """The other side; as wide as the conjunction was where that could be seen."""
+    is_mask = all(is_call(user, aten.scaled_dot_product_attention.default) for user in node.users)
+    if is_mask and rank_of(other) == rank_of(node):
+        return other
+    return editor.call(node, aten.expand.default, other, list(shape_of(node)))
+
+
+def _fold_grid(editor: Editor, node: fx.Node, known: dict[fx.Node, torch.Tensor]) -> bool:
+    """`table[i, j, ...]` with i, j counting all of its axes is the table, reshaped."""
+    table, indices = node.args[0], node.args[1]
+    assert isinstance(indices, list | tuple)
+    grids = [known.get(each) if isinstance(each, fx.Node) else None for each in indices]
+    sizes = shape_of(table)
+    if len(grids) != len(sizes) or any(grid is None for grid in grids):
+        return False
+    if any(not isinstance(size, int) for size in sizes):
+        return False
+    place = torch.zeros((), dtype=torch.int64)
+    for grid, size in zip(grids, sizes, strict=True):
+        assert grid is not None
+        place = place * int(size) + grid
+    if not torch.equal(place.flatten(), torch.arange(_product(sizes))):
+        return False
+    editor.replace(node, editor.call(node, aten.reshape.default, table, list(place.shape)))
+    return True
+
+
+def _product(sizes: Any) -> int:
+    total = 1
+    for size in sizes:
+        total *= int(size)
+    return total
