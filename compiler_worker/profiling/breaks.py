@@ -1,0 +1,125 @@
+"""Where torch.compile has to break the graph of a PyTorch source, and why."""
+
+import importlib
+import importlib.util
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from compiler_worker.master.pytorch_source import PyTorchModel
+from compiler_worker.profiling.report import GraphBreak, SourceReport
+from services.contracts.errors import InvalidModelError
+
+_WANTED = "expected package.module:function, or FILE.py:function"
+_WANTED_RESULT = (
+    "expected a PyTorchModel, or a module and its example inputs: (module, (tensor, ...))"
+)
+
+
+def explained(source: str) -> SourceReport:
+    """Trace the module that a source gives, and report what breaks its graph.
+
+    Raises:
+        InvalidModelError: the source cannot be imported, fails, or gives something else.
+    """
+    module, args, kwargs = _module_and_inputs(source)
+    counted = torch._dynamo.utils.counters["graph_break"]  # noqa: SLF001
+    counted.clear()
+    try:
+        with torch.no_grad():
+            found = torch._dynamo.explain(module)(*args, **kwargs)  # noqa: SLF001
+    except Exception as error:  # the module is the owner's code: it may raise anything
+        raise InvalidModelError(f"source {source} failed on its inputs: {error!r}") from error
+    breaks = [_break(each) for each in found.break_reasons]
+    return SourceReport(
+        source=source,
+        num_graphs=found.graph_count,
+        num_ops=found.op_count,
+        breaks=(*breaks, *_unplaced(counted, breaks)),
+    )
+
+
+def _break(found: Any) -> GraphBreak:
+    # The innermost frame is where it happens; the others only lead there.
+    frame = found.user_stack[-1] if found.user_stack else None
+    return GraphBreak(
+        file=frame.filename if frame else "",
+        line=(frame.lineno or 0) if frame else 0,
+        reason=_first_line(found.reason),
+    )
+
+
+def _unplaced(counted: Mapping[str, int], placed: Sequence[GraphBreak]) -> Iterator[GraphBreak]:
+    """Breaks that torch counted and gave no place: no op stood before them."""
+    seen = Counter(each.reason for each in placed)
+    for reason, count in counted.items():
+        for _ in range(count - seen[_first_line(reason)]):
+            yield GraphBreak(file="", line=0, reason=_first_line(reason))
+
+
+def _first_line(text: str) -> str:
+    return next(iter(text.strip().splitlines()), "")
+
+
+def _module_and_inputs(source: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    function = _function(source)
+    try:
+        found = function()
+    except Exception as error:  # it is the owner's code
+        raise InvalidModelError(f"source {source} failed: {error!r}") from error
+    if isinstance(found, PyTorchModel):
+        return found.module, tuple(found.example_inputs.values()), {}
+    match found:
+        case (torch.nn.Module() as module, dict() as inputs):
+            return module, (), inputs
+        case (torch.nn.Module() as module, tuple() | list() as inputs):
+            return module, tuple(inputs), {}
+        case (torch.nn.Module() as module, torch.Tensor() as tensor):
+            return module, (tensor,), {}
+        case _:
+            raise InvalidModelError(
+                f"source {source} gave {type(found).__name__}; {_WANTED_RESULT}"
+            )
+
+
+def _function(source: str) -> Callable[[], object]:
+    place, _, name = source.rpartition(":")
+    if not place or not name:
+        raise InvalidModelError(f"source '{source}': {_WANTED}")
+    try:
+        module = _file_module(Path(place)) if place.endswith(".py") else _named_module(place)
+        function = getattr(module, name)
+    except Exception as error:  # a module's own code runs when it is imported
+        raise InvalidModelError(
+            f"source {source} cannot be imported: {error!r}; {_WANTED}"
+        ) from error
+    if not callable(function):
+        raise InvalidModelError(f"source {source} is no function; {_WANTED}")
+    return function  # type: ignore[no-any-return]
+
+
+def _named_module(name: str) -> ModuleType:
+    # Looked for in the folder that the user is in, as `python -m` would.
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    return importlib.import_module(name)
+
+
+def _file_module(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise FileNotFoundError(f"no file {path}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # A module that looks itself up, as dataclasses do, has to be found.
+    sys.modules[path.stem] = module
+    sys.path.insert(0, str(path.parent.absolute()))
+    spec.loader.exec_module(module)
+    return module

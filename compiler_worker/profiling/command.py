@@ -1,0 +1,109 @@
+"""Profiles a model version in a process of its own, and gives its report."""
+
+import re
+from contextlib import suppress
+from pathlib import Path
+
+from compiler_worker.devices import main_device
+from compiler_worker.plan import buckets_of
+from compiler_worker.process import ChildOutcome, OnEvent, run_child
+from compiler_worker.profiling.report import ProfileReport
+from compiler_worker.profiling.request import ProfileRequest
+from compiler_worker.profiling.wishes import ProfileWishes
+from compiler_worker.recipe_check import check_recipe
+from compiler_worker.requests import Stage
+from compiler_worker.work_folder import work_folder
+from compiler_worker.workshop import MASTER_FILE, Workshop
+from services.contracts.errors import (
+    BuildError,
+    BuildUnavailableError,
+    InvalidModelError,
+    InvalidRequestError,
+    NotFoundError,
+    UnsupportedGraphError,
+)
+from services.contracts.manifest import ModelVersion
+from services.contracts.recipe import Bucket
+from services.engines.shapes import volume
+
+# The child's own errors that say what to mend.
+_REFUSALS = (InvalidModelError.__name__, UnsupportedGraphError.__name__)
+
+
+def profile_model(
+    version: ModelVersion, wishes: ProfileWishes, workshop: Workshop, on_event: OnEvent
+) -> ProfileReport:
+    """Profile one bucket on this machine's main device.
+
+    Raises:
+        NotFoundError: the model has no such bucket.
+        InvalidRequestError: the folder for the files cannot be made.
+        InvalidModelError: the source is none, or the importer refuses the master.
+        BuildUnavailableError: this machine has no Inductor engine in that precision.
+        BuildError: Inductor failed, or the process crashed or passed its limits.
+    """
+    check_recipe(version.master, version.recipe)
+    buckets = buckets_of(version.master, version.recipe)
+    bucket = _chosen(version, buckets, wishes.bucket)
+    settings, cache_dir = workshop.settings, workshop.settings.cache_dir.absolute()
+    out = _out_folder(wishes.out or Path(_folder_name(version, bucket)))
+    with work_folder(cache_dir / "work", "profile-") as folder:
+        request = ProfileRequest(
+            model=version.name,
+            version=version.version,
+            master=version.master,
+            master_path=workshop.registry.materialise_master(version.master) / MASTER_FILE,
+            recipe=version.recipe,
+            precision=wishes.precision,
+            buckets=buckets,
+            bucket=bucket,
+            device=main_device(workshop.devices),
+            source=wishes.source,
+            out=out,
+            workspace=folder,
+            cache_dir=cache_dir,
+            num_threads=settings.num_threads,
+        )
+        outcome = run_child(
+            "profile-one", request, folder, Stage.PROFILE, workshop.build_limits, on_event
+        )
+    if outcome.result is None:
+        with suppress(OSError):  # it holds what was there before, or a trace: that stays
+            out.rmdir()
+    return _report_of(outcome)
+
+
+def _report_of(outcome: ChildOutcome) -> ProfileReport:
+    if outcome.result is not None:
+        return ProfileReport.from_json(outcome.result)
+    if outcome.error in _REFUSALS:
+        raise InvalidModelError(outcome.failure)
+    if outcome.error == BuildUnavailableError.__name__:
+        raise BuildUnavailableError(outcome.failure)
+    words = "\n".join([outcome.failure, *outcome.log_tail])
+    raise BuildError(words, log_tail=outcome.log_tail)
+
+
+def _chosen(version: ModelVersion, buckets: tuple[Bucket, ...], label: str) -> Bucket:
+    if not label:
+        return max(buckets, key=volume)
+    for bucket in buckets:
+        if bucket.label == label:
+            return bucket
+    known = ", ".join(bucket.label for bucket in buckets)
+    raise NotFoundError(
+        f"{version.name} version {version.version} has no bucket '{label}'; it has {known}"
+    )
+
+
+def _folder_name(version: ModelVersion, bucket: Bucket) -> str:
+    name = f"profile-{version.name}-v{version.version}-{bucket.label}"
+    return re.sub(r"[^\w.-]", "_", name)
+
+
+def _out_folder(path: Path) -> Path:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidRequestError(f"--out {path}: {error.strerror}; name another folder") from error
+    return path.absolute()

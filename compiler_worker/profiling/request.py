@@ -1,0 +1,42 @@
+"""What the child that profiles is asked, and where it leaves what it made."""
+
+from pathlib import Path
+
+from services.contracts.document import Document
+from services.contracts.hardware import DeviceFacts
+from services.contracts.kinds import Precision
+from services.contracts.manifest import MasterRecord
+from services.contracts.recipe import Bucket, Recipe
+
+REPORT = "report.json"
+TRACE_EAGER = "trace-eager.json"
+TRACE_COMPILED = "trace-compiled.json"
+PICTURE = "time-per-op.svg"
+
+
+class ProfileRequest(Document):
+    """Profile one bucket of a model version on this machine.
+
+    Attributes:
+        master_path: the master's `model.onnx`.
+        buckets: all of the model: the compiled code is for them as an engine's is.
+        bucket: the one that is run, at its largest sizes.
+        source: a PyTorch source to look for graph breaks in; "" for none.
+        out: an existing folder for the files.
+        workspace: an empty folder, removed afterwards.
+    """
+
+    model: str
+    version: int
+    master: MasterRecord
+    master_path: Path
+    recipe: Recipe
+    precision: Precision
+    buckets: tuple[Bucket, ...]
+    bucket: Bucket
+    device: DeviceFacts
+    source: str
+    out: Path
+    workspace: Path
+    cache_dir: Path
+    num_threads: int

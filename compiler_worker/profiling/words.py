@@ -1,0 +1,217 @@
+"""A report in words: rows that the command line shows as tables, the compiler as lines."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from compiler_worker.profiling.report import (
+    Fate,
+    KernelCall,
+    ProfileReport,
+    Side,
+    SourceReport,
+)
+
+SUMMARY_COLUMNS = ("", "before: eager", "after: compiled", "ratio")
+FUSION_COLUMNS = (
+    "calls", "ops", "kernel", "moved before", "after", "less by", "predicted", "time before",
+    "after", "of the roofline",
+)  # fmt: skip
+BREAK_COLUMNS = ("where", "why")
+_GB = 1e9
+_KERNEL_CHARS = 30
+
+
+def report_lines(report: ProfileReport) -> list[str]:
+    """The whole report, one line per row."""
+    lines = [title(report), measured_line(report)]
+    lines += _lines(SUMMARY_COLUMNS, summary_rows(report))
+    lines += _lines(FUSION_COLUMNS, fusion_rows(report))
+    lines += notes(report)
+    if report.source is not None:
+        lines.append(source_line(report.source))
+        lines += _lines(BREAK_COLUMNS, break_rows(report.source))
+    return [*lines, *file_lines(report)]
+
+
+def title(report: ProfileReport) -> str:
+    """What was profiled, where."""
+    sizes = ", ".join(f"{name} {size}" for name, size in sorted(report.sizes.items()))
+    return (
+        f"{report.model} version {report.version}, {report.precision}, bucket {report.bucket}"
+        f"{f' ({sizes})' if sizes else ''} on {report.generation}; compiled {report.compiled_as}"
+    )
+
+
+def measured_line(report: ProfileReport) -> str:
+    """What shares of the roofline are shares of."""
+    peaks = report.peaks
+    return (
+        f"this machine in the same run: {peaks.flops_per_s / _GB:.4g} GFLOP/s, "
+        f"{peaks.bytes_per_s / _GB:.3g} GB/s ({peaks.measured_by}); {report.num_threads} threads; "
+        f"times are the quietest of {report.num_runs} runs"
+    )
+
+
+def summary_rows(report: ProfileReport) -> list[tuple[str, ...]]:
+    """The whole model before and after."""
+    before, after = report.before, report.after
+    rows = [
+        ("ops dispatched, kernels called", _ops_words(before), str(after.num_ops),
+         _ratio(before.num_ops, after.num_ops)),
+    ]  # fmt: skip
+    if before.num_gpu_kernels is not None and after.num_gpu_kernels is not None:
+        rows.append(
+            ("kernels on the GPU", str(before.num_gpu_kernels), str(after.num_gpu_kernels),
+             _ratio(before.num_gpu_kernels, after.num_gpu_kernels))
+        )  # fmt: skip
+    return [
+        *rows,
+        ("memory traffic", size(before.num_bytes), size(after.num_bytes),
+         _ratio(before.num_bytes, after.num_bytes)),
+        ("FLOPs of products and attention", _flops(before.num_flops), _flops(after.num_flops),
+         _ratio(before.num_flops, after.num_flops)),
+        ("time in ops and kernels", milliseconds(before.time_s), milliseconds(after.time_s),
+         _ratio(before.time_s, after.time_s)),
+        ("latency, not profiled", milliseconds(before.latency_s), milliseconds(after.latency_s),
+         _ratio(before.latency_s, after.latency_s)),
+        ("share of the roofline", percent(before.roofline_share),
+         percent(after.roofline_share), ""),
+    ]  # fmt: skip
+
+
+def fusion_rows(report: ProfileReport) -> list[tuple[str, ...]]:
+    """Kernels with one chain of ops together, those that take longest first."""
+    groups: dict[tuple[tuple[str, ...], bool], list[KernelCall]] = defaultdict(list)
+    for kernel in report.kernels:
+        groups[kernel.chain or (kernel.name,), kernel.is_extern].append(kernel)
+    ordered = sorted(groups.values(), key=lambda calls: -_time_s(calls))
+    return [_fusion_row(report, calls) for calls in ordered]
+
+
+def _fusion_row(report: ProfileReport, calls: Sequence[KernelCall]) -> tuple[str, ...]:
+    first = calls[0]
+    before, after = sum(k.eager_bytes for k in calls), sum(k.num_bytes or 0 for k in calls)
+    flops, time_s = sum(k.num_flops for k in calls), _time_s(calls)
+    predicted = ""
+    if first.predicted_gain is not None:
+        chain = f"n={first.num_chain_ops} c={first.num_side_inputs}"
+        predicted = f"{first.predicted_gain:.2f}x ({chain})"
+    return (
+        str(len(calls)),
+        chain_words(first.chain) or "-",
+        short_kernel(first.name),
+        size(before),
+        size(after),
+        _ratio(before, after),
+        predicted or "-",
+        milliseconds(sum(k.eager_time_s for k in calls)),
+        milliseconds(time_s),
+        percent(report.peaks.share(flops, after, time_s)),
+    )
+
+
+def short_kernel(name: str) -> str:
+    """A kernel's name with its middle left out when it is long; reports have all of it."""
+    name = name.removeprefix("aoti_torch_cpu_")
+    return name if len(name) <= _KERNEL_CHARS else f"{name[:17]}...{name[-10:]}"
+
+
+def chain_words(chain: Sequence[str]) -> str:
+    """`add x3 → gelu`."""
+    runs = [(name, len(list(same))) for name, same in groupby(chain)]
+    return " → ".join(f"{name} x{num}" if num > 1 else name for name, num in runs)
+
+
+def notes(report: ProfileReport) -> list[str]:
+    """What else happened to ops than that a kernel computes them; and what figures mean."""
+    fates: dict[Fate, list[str]] = defaultdict(list)
+    for op in report.ops:
+        fates[op.fate].append(op.name)
+    words = {
+        Fate.FOLDED: "computed once, when compiled",
+        Fate.SHARED: "equal to an earlier op, computed once for both",
+        Fate.UNUSED: "of no use to any output, left out",
+        Fate.SIMPLIFIED: "simplified away",
+    }
+    lines = [
+        f"{len(fates[fate])} ops {told}: {', '.join(fates[fate][:5])}"
+        f"{', ...' if len(fates[fate]) > 5 else ''}"
+        for fate, told in words.items()
+        if fates[fate]
+    ]
+    if report.rewrites:
+        told = ", ".join(f"{name} {count}" for name, count in report.rewrites.items())
+        num = sum(op.fate is not Fate.FREE for op in report.ops)
+        lines.append(
+            f"rewritten before it was compiled ({told}): {num} ops that are no views; the table "
+            "of kernels sets these against them"
+        )
+    meaning = (
+        "moved before: inputs and outputs of each op, once each; after: what each kernel's "
+        "schedule reads and writes. Above 100 % of the roofline: data came from a cache"
+    )
+    return [*lines, meaning]
+
+
+def source_line(source: SourceReport) -> str:
+    """How whole the source's graph is."""
+    num = len(source.breaks)
+    return (
+        f"{source.source}: {num} graph break{'' if num == 1 else 's'}, {source.num_graphs} "
+        f"graph{'' if source.num_graphs == 1 else 's'} of {source.num_ops} ops together"
+    )
+
+
+def break_rows(source: SourceReport) -> list[tuple[str, ...]]:
+    """Each break with its place."""
+    return [(f"{b.file}:{b.line}" if b.file else "-", b.reason) for b in source.breaks]
+
+
+def file_lines(report: ProfileReport) -> list[str]:
+    """Where the files lie."""
+    files = report.files
+    return [
+        f"report: {files.report}",
+        f"traces: {files.trace_eager}, {files.trace_compiled} (open in ui.perfetto.dev)",
+        f"picture: {files.picture}",
+    ]
+
+
+def size(num_bytes: float) -> str:
+    """Bytes for people."""
+    for unit, scale in (("B", 1e0), ("kB", 1e3), ("MB", 1e6)):
+        if round(num_bytes / scale, 1) < 1000:
+            return f"{num_bytes / scale:.{0 if unit == 'B' else 1}f} {unit}"
+    return f"{num_bytes / _GB:.1f} GB"
+
+
+def milliseconds(time_s: float) -> str:
+    """A duration for people."""
+    return f"{time_s * 1e3:.3f} ms"
+
+
+def percent(share: float | None) -> str:
+    """A share for people."""
+    return "-" if share is None else f"{share * 100:.0f} %"
+
+
+def _ops_words(side: Side) -> str:
+    return f"{side.num_ops} (and {side.num_views} views)"
+
+
+def _flops(num_flops: int) -> str:
+    return f"{num_flops / _GB:.2f} GFLOP"
+
+
+def _ratio(before: float, after: float) -> str:
+    return f"{before / after:.2f}x" if before and after else "-"
+
+
+def _time_s(calls: Sequence[KernelCall]) -> float:
+    return sum(kernel.time_s or 0.0 for kernel in calls)
+
+
+def _lines(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    for row in (columns, *rows):
+        yield "  " + " | ".join(row)
