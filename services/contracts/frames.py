@@ -27,7 +27,6 @@ connection is closed. No flag has a meaning in protocol version 1, so all must b
 import enum
 import math
 import struct
-from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 from services.contracts import errors
@@ -74,9 +73,8 @@ class Frame(NamedTuple):
     payload: Payload
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class InferFrame:
-    """One inference request, as a replica receives it.
+class InferFrame(NamedTuple):
+    """One inference request, as a replica receives it; give fields by name.
 
     Attributes:
         model: name of the model.
@@ -163,8 +161,9 @@ def encode_infer(frame: InferFrame) -> bytes:
         InvalidRequestError: names too long, priority out of range, or deadline not a number.
     """
     deadline_s = math.inf if frame.deadline_s is None else frame.deadline_s
-    texts = [text.encode() for text in (frame.model, frame.version, frame.trace)]
-    size = _INFER.size + sum(map(len, texts))
+    model, version, trace = frame.model.encode(), frame.version.encode(), frame.trace.encode()
+    texts = model + version + trace
+    size = _INFER.size + len(texts)
     if (
         size > MAX_META_BYTES
         or not 0 <= frame.priority <= _MAX_PRIORITY
@@ -175,7 +174,8 @@ def encode_infer(frame: InferFrame) -> bytes:
             f"priority is {frame.priority}, deadline {deadline_s}; wanted at most "
             f"{MAX_META_BYTES - _INFER.size} bytes, 0 to {_MAX_PRIORITY}, a number of seconds"
         )
-    return _INFER.pack(deadline_s, frame.priority, *map(len, texts)) + b"".join(texts)
+    lengths = len(model), len(version), len(trace)
+    return _INFER.pack(deadline_s, frame.priority, *lengths) + texts
 
 
 def decode_infer(frame: Frame) -> InferFrame:

@@ -52,7 +52,7 @@ class TensorSpec(Document):
 
     def check(self, array: Array) -> None:
         """Raise InvalidRequestError when an array does not fit this spec, saying both."""
-        found = DATATYPE_FROM_NUMPY.get(array.dtype, str(array.dtype))
+        found = DATATYPE_FROM_NUMPY.get(array.dtype) or str(array.dtype)
         if found != self.datatype:
             raise InvalidRequestError(
                 f"input '{self.name}': expected datatype {self.datatype}, got {found}"
@@ -61,15 +61,16 @@ class TensorSpec(Document):
 
     def check_shape(self, shape: Sequence[int]) -> None:
         """Raise InvalidRequestError when a concrete shape does not fit this spec."""
-        wanted = self.wire_shape
-        fits = len(wanted) == len(shape) and all(
-            want in (-1, got) for want, got in zip(wanted, shape, strict=True)
+        if len(self.shape) == len(shape):
+            for want, got in zip(self.shape, shape, strict=True):
+                if want != got and not isinstance(want, str):
+                    break
+            else:
+                return
+        raise InvalidRequestError(
+            f"unexpected shape for input '{self.name}': expected {list(self.wire_shape)}, "
+            f"got {list(shape)}"
         )
-        if not fits:
-            raise InvalidRequestError(
-                f"unexpected shape for input '{self.name}': expected {list(wanted)}, "
-                f"got {list(shape)}"
-            )
 
 
 def array_from_bytes(data: bytes | memoryview, datatype: str, shape: Sequence[int]) -> Array:

@@ -34,8 +34,12 @@ class GuardedEngine(ABC):
         with self._lock:
             if self._is_closed:
                 raise EngineError(f"{type(self).__name__} is closed: load it again to run it")
-            with library_errors(f"{type(self).__name__} failed to run"):
+            try:
                 results = self._compute(arrays, sizes)
+            except SmeltError:
+                raise
+            except Exception as error:
+                raise _library_error(f"{type(self).__name__} failed to run", error) from error
         return self._named(results)
 
     def close(self) -> None:
@@ -73,4 +77,8 @@ def library_errors(what: str) -> Iterator[None]:
     except SmeltError:
         raise
     except Exception as error:
-        raise EngineError(f"{what}: {type(error).__name__}: {error}") from error
+        raise _library_error(what, error) from error
+
+
+def _library_error(what: str, error: Exception) -> EngineError:
+    return EngineError(f"{what}: {type(error).__name__}: {error}")

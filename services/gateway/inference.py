@@ -7,6 +7,7 @@
 
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -64,6 +65,7 @@ class MeasuredInference:
 
     def __init__(self, inner: Station, recorder: Recorder, statuses: StatusTable) -> None:
         self._inner, self._recorder, self._statuses = inner, recorder, statuses
+        self._observers: dict[tuple[str, str], Callable[[float], None]] = {}
 
     async def answer(self, call: InferenceCall) -> bytes:
         """Answer, and record how that went."""
@@ -86,7 +88,12 @@ class MeasuredInference:
     def _record(self, call: InferenceCall, code: grpc.StatusCode, duration_s: float) -> None:
         model, version = call.model, call.version
         self._recorder.count(catalog.REQUESTS, model=model, version=version, code=code.name)
-        self._recorder.observe(catalog.REQUEST_DURATION, duration_s, model=model, version=version)
+        observe = self._observers.get((model, version))
+        if observe is None:
+            duration = catalog.REQUEST_DURATION
+            observe = self._recorder.observer(duration, model=model, version=version)
+            self._observers[model, version] = observe
+        observe(duration_s)
 
 
 class AdmittedInference:
@@ -134,9 +141,11 @@ class ForwardedInference:
         trace = head.request_id[:_MAX_TRACE_LENGTH]
         REQUEST_ID.set(trace)
         table = self._endpoints.table
-        call.model, call.version = table.labels(head.model_name, head.model_version)
-        pool = table.pool(head.model_name, head.model_version)
-        call.version = pool.version
+        pool = table.pools.get((head.model_name, head.model_version))
+        if pool is None:
+            call.model, call.version = table.labels(head.model_name, head.model_version)
+            pool = table.pool(head.model_name, head.model_version)
+        call.model, call.version = pool.model, pool.version
         key = pool.model, pool.version
         self.num_in_flight[key] += 1
         try:

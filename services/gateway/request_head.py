@@ -5,8 +5,7 @@ top-level fields are walked, and bodies of tensors are stepped over. All fields 
 visited, because protobuf lets a field repeat and the last one counts.
 """
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -21,8 +20,7 @@ _KNOWN_TAGS: Final = frozenset(number << 3 | 2 for number in range(1, 8))
 MAX_FIELDS: Final = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHead:
+class RequestHead(NamedTuple):
     """What the gateway knows of a request: whom it is for, and the client's id of it."""
 
     model_name: str
@@ -40,7 +38,8 @@ def request_head_from_bytes(body: bytes) -> RequestHead:
     if found is None:
         return _parse_wholly(body)
     try:
-        return RequestHead(*(str(field, "utf-8") for field in found))
+        name, version, request_id = found
+        return RequestHead(name.decode(), version.decode(), request_id.decode())
     except UnicodeDecodeError as error:
         raise _not_a_request(str(error)) from error
 
@@ -71,6 +70,8 @@ def _walk(body: bytes) -> tuple[bytes, bytes, bytes] | None:
 
 def _length(body: bytes, at: int) -> tuple[int, int]:
     """A varint and the position after it; a size beyond the body when it is cut off."""
+    if at < len(body) and body[at] < 0x80:  # nearly all are of one byte
+        return body[at], at + 1
     size = shift = 0
     for byte in body[at : at + 5]:
         at += 1

@@ -10,11 +10,11 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from services.contracts.errors import DeadlineExceededError, NotReadyError, OverloadedError
 from services.contracts.recipe import Batching
@@ -22,13 +22,11 @@ from services.contracts.tensors import Array
 from services.replica.closing import ended
 from services.replica.codec import InferCall
 from services.replica.engine_worker import BatchTimes, EngineWorker
+from services.replica.filling import Filling
 from services.replica.joining import JoinRules
-from services.replica.signature import fits
 
 logger = logging.getLogger(__name__)
 
-# Rows of a batch when neither recipe nor engine names a bucket.
-DEFAULT_MAX_ROWS = 32
 Outputs = dict[str, Array]
 Clock = Callable[[], float]
 _Answer = TypeVar("_Answer")
@@ -40,18 +38,19 @@ class _Waiting:
 
     Attributes:
         finish: makes the answer of the call's outputs.
+        on_failure: called when there is none.
     """
 
     call: InferCall
     finish: Callable[[Outputs], Any]
+    on_failure: Callable[[], None]
     answer: asyncio.Future[Any]
     arrived_s: float
     deadline_s: float | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class BatchReport:
-    """One run of the engine, for statistics and metrics.
+class BatchReport(NamedTuple):
+    """One run of the engine, for statistics and metrics; give fields by name.
 
     Attributes:
         rows: rows of each request in the batch.
@@ -135,6 +134,8 @@ class Batcher:
         call: InferCall,
         finish: Callable[[Outputs], _Answer],
         deadline_s: float | None = None,
+        *,
+        on_failure: Callable[[], None] = lambda: None,
     ) -> asyncio.Future[_Answer]:
         """Queue a call; cancelling the future drops it from the queue.
 
@@ -144,6 +145,8 @@ class Batcher:
             call: what to run.
             finish: makes the answer of the call's outputs; what it raises is the answer too.
             deadline_s: time on the batcher's clock after which nobody wants the answer.
+            on_failure: called before the future gets an error; a callback of the future itself
+                would cost each request that succeeds another turn of the loop's queue.
 
         Raises:
             OverloadedError: the queue is full.
@@ -155,7 +158,7 @@ class Batcher:
         """
         self.admit()
         answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
-        waiting = _Waiting(call, finish, answer, self._clock(), deadline_s)
+        waiting = _Waiting(call, finish, on_failure, answer, self._clock(), deadline_s)
         answer.add_done_callback(partial(self._forget_cancelled, waiting))
         self._queue.append(waiting)
         self._idle.clear()
@@ -206,49 +209,42 @@ class Batcher:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(self._max_delay_s):
-                while not self._is_full(self._queued_sizes()):
+                while not self._is_batch_waiting():
                     self._arrived.clear()
                     await self._arrived.wait()
 
-    def _queued_sizes(self) -> dict[str, int]:
-        sizes: dict[str, int] = {}
+    def _is_batch_waiting(self) -> bool:
+        """Whether what waits fills a batch, or more than one."""
+        filling = self._new_filling()
         for waiting in self._queue:
-            new = waiting.call.sizes
-            sizes = (self._rules.merged(sizes, new) or sizes) if sizes else dict(new)
-        return sizes
+            if not filling.sizes:
+                filling.begin(waiting.call.sizes)
+            elif not filling.add(waiting.call.sizes) and self._rules.merged(
+                filling.sizes, waiting.call.sizes
+            ):
+                return True
+        return filling.is_full
 
     def _take_batch(self) -> list[_Waiting]:
         """Remove from the queue the oldest call and all that fit beside it, in order."""
         batch: list[_Waiting] = []
         passed_over: list[_Waiting] = []
-        sizes: dict[str, int] = {}
-        while self._queue and not (batch and self._is_full(sizes)):
+        filling = self._new_filling()
+        while self._queue and not (batch and filling.is_full):
             waiting = self._queue.popleft()
             if not self._is_wanted(waiting):
                 continue
-            merged = self._merged(sizes, waiting.call) if batch else dict(waiting.call.sizes)
-            if merged is None:
+            if not batch:
+                filling.begin(waiting.call.sizes)
+            elif not filling.add(waiting.call.sizes):
                 passed_over.append(waiting)
-            else:
-                batch.append(waiting)
-                sizes = merged
+                continue
+            batch.append(waiting)
         self._queue.extendleft(reversed(passed_over))
         return batch
 
-    def _merged(self, sizes: Mapping[str, int], call: InferCall) -> dict[str, int] | None:
-        merged = self._rules.merged(sizes, call.sizes)
-        return merged if merged is not None and self._fits(merged) else None
-
-    def _fits(self, sizes: Mapping[str, int]) -> bool:
-        buckets = self._worker.seat.buckets
-        if not buckets:
-            return sizes[self._rules.batch_dim or ""] <= DEFAULT_MAX_ROWS
-        return any(fits(bucket, sizes) for bucket in buckets)
-
-    def _is_full(self, sizes: Mapping[str, int]) -> bool:
-        """Whether not even one more row of the same lengths fits."""
-        dim = self._rules.batch_dim
-        return dim is None or (bool(sizes) and not self._fits({**sizes, dim: sizes[dim] + 1}))
+    def _new_filling(self) -> Filling:
+        return Filling(self._rules, self._worker.seat.buckets)
 
     def _is_wanted(self, waiting: _Waiting) -> bool:
         """Whether a call's answer is still wanted; fails it when its deadline has passed."""
@@ -285,8 +281,8 @@ class Batcher:
     def _report(self, batch: list[_Waiting], began_s: float, times: BatchTimes | None) -> None:
         dim = self._rules.batch_dim or ""
         report = BatchReport(
-            rows=tuple(waiting.call.sizes.get(dim, 1) for waiting in batch),
-            queued_s=tuple(began_s - waiting.arrived_s for waiting in batch),
+            rows=tuple([waiting.call.sizes.get(dim, 1) for waiting in batch]),
+            queued_s=tuple([began_s - waiting.arrived_s for waiting in batch]),
             times=times,
         )
         try:
@@ -305,9 +301,10 @@ def _finish(waiting: _Waiting, outputs: Outputs) -> None:
     try:
         waiting.answer.set_result(waiting.finish(outputs))
     except Exception as error:
-        waiting.answer.set_exception(error)
+        _fail(waiting, error)
 
 
 def _fail(waiting: _Waiting, error: Exception) -> None:
     if not waiting.answer.done():
+        waiting.on_failure()
         waiting.answer.set_exception(error)

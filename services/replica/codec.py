@@ -9,6 +9,7 @@ one entry for each output, because clients pair outputs and contents by position
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -30,12 +31,13 @@ from services.replica.wire import join_response, split_request
 # Different heads that are remembered, and how large one may be: some 4 MiB in all.
 _MAX_KNOWN_HEADS = 1024
 _MAX_KNOWN_HEAD_BYTES = 4096
+# Below this, one more copy of an output is cheaper than the views that spare it.
+_COPIED_BYTES = 16_384
 _InputTensor = pb.ModelInferRequest.InferInputTensor
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class InferCall:
-    """One checked request.
+class InferCall(NamedTuple):
+    """One checked request; give fields by name.
 
     Attributes:
         inputs: an array for every input of the model; read-only views of the request's bytes.
@@ -110,9 +112,14 @@ def response_from_outputs(
     """
     arrays = [_checked_output(name, outputs, signature) for name in call.outputs]
     head = _response_head(call.outputs, tuple(array.shape for array in arrays), signature)
+    return join_response(head, call.request_id.encode(), [_raw(array) for array in arrays])
+
+
+def _raw(array: Array) -> bytes | memoryview:
+    if array.nbytes < _COPIED_BYTES:
+        return array.tobytes()
     # bfloat16 exports no buffer of its own, hence the view as bytes.
-    raw_contents = (np.ascontiguousarray(a).reshape(-1).view(np.uint8).data for a in arrays)
-    return join_response(head, call.request_id.encode(), raw_contents)
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 @lru_cache(maxsize=_MAX_KNOWN_HEADS)

@@ -181,7 +181,9 @@ class GatewayConnection(FrameProtocol):
         if request_id in self.answers or request_id == CONNECTION_ID:
             raise InvalidRequestError(f"data port: request id {request_id} is in use")
         try:
-            answer = asyncio.ensure_future(self._asked(frame))
+            asked = self._asked(frame)
+            # What ensure_future does, without its search for whatever else could be awaited.
+            answer = asked if isinstance(asked, asyncio.Future) else self._loop.create_task(asked)
         except Exception as error:
             self._send_failure(request_id, error)
             return

@@ -66,7 +66,10 @@ class JoinRules:
         if len(calls) == 1:
             # Views of a request's bytes may start anywhere; engines want aligned elements.
             inputs = calls[0].inputs
-            return {name: np.require(array, requirements="A") for name, array in inputs.items()}
+            return {
+                name: array if array.flags.aligned else np.require(array, requirements="A")
+                for name, array in inputs.items()
+            }
         return {name: self._joined(spec, calls) for name, spec in self.inputs.items()}
 
     def split(
@@ -92,6 +95,9 @@ class JoinRules:
     def _joined(self, spec: TensorSpec, calls: Sequence[InferCall]) -> Array:
         arrays = [call.inputs[spec.name] for call in calls]
         axis = spec.shape.index(self.batch_dim or "")
+        first_shape = arrays[0].shape
+        if all(array.shape == first_shape for array in arrays):  # nearly always: one row each
+            return np.concatenate(arrays, axis=axis)
         shape = np.max([array.shape for array in arrays], axis=0)
         if all(_equal_but(array.shape, shape, axis) for array in arrays):
             return np.concatenate(arrays, axis=axis)

@@ -17,9 +17,9 @@ from services.contracts.hardware import DeviceFacts
 from services.contracts.manifest import ModelVersion
 from services.contracts.selection import FallbackReason
 from services.pb import fleet_v1_pb2 as fleet
-from services.replica.batcher import Batcher, BatchReport
+from services.replica.batcher import Batcher, BatchReport, Outputs
 from services.replica.closing import close_all
-from services.replica.codec import call_from_request, response_from_outputs
+from services.replica.codec import InferCall, call_from_request, response_from_outputs
 from services.replica.engine_host import EngineHost
 from services.replica.engine_seat import EngineSeat, EngineThread
 from services.replica.engine_worker import EngineWorker
@@ -146,12 +146,10 @@ class Replica:
         """
         began_s = self._clock()
         try:
-            answer = self._answer(payload, deadline_s, began_s)
+            return self._answer(payload, deadline_s, began_s)
         except Exception:
-            self.statistics.record_failure(self._clock() - began_s)
+            self._count_failure(began_s)
             raise
-        answer.add_done_callback(partial(self._count_answer, began_s))
-        return answer
 
     async def swap_if_better(self) -> bool:
         """Select again; load another engine beside the present one and swap it in.
@@ -189,6 +187,7 @@ class Replica:
         """Stop the batcher and release the engine; a second call does nothing."""
         batcher, worker = self._batcher, self._worker
         self._batcher = self._worker = None
+        self._metrics.add_sums()
         if worker:
             # Not awaited here: an engine that hangs cannot be closed.
             self._standby.close_soon(worker.seat)
@@ -249,17 +248,17 @@ class Replica:
         if call.timeout_s is not None:
             own_s = began_s + call.timeout_s
             deadline_s = own_s if deadline_s is None else min(deadline_s, own_s)
-        finish = partial(response_from_outputs, call, signature=self.signature)
-        return self._batcher.submit(call, finish, deadline_s)
+        finish = partial(self._finished, call, began_s)
+        on_failure = partial(self._count_failure, began_s)
+        return self._batcher.submit(call, finish, deadline_s, on_failure=on_failure)
 
-    def _count_answer(self, began_s: float, answer: asyncio.Future[bytes]) -> None:
-        if answer.cancelled():
-            return
-        duration_s = self._clock() - began_s
-        if answer.exception() is None:
-            self.statistics.record_success(duration_s)
-        else:
-            self.statistics.record_failure(duration_s)
+    def _finished(self, call: InferCall, began_s: float, outputs: Outputs) -> bytes:
+        response = response_from_outputs(call, outputs, self.signature)
+        self.statistics.record_success(self._clock() - began_s)
+        return response
+
+    def _count_failure(self, began_s: float) -> None:
+        self.statistics.record_failure(self._clock() - began_s)
 
     def _take_over(self, loaded: LoadedEngine) -> None:
         self.loaded = loaded

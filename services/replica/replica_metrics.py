@@ -1,5 +1,7 @@
 """What a replica records, on the catalogue's own objects."""
 
+from collections.abc import Callable
+
 from services.replica.batcher import BatchReport
 from services.replica.loaded_engine import LoadedEngine
 from services.telemetry import catalog
@@ -7,20 +9,32 @@ from services.telemetry.recorder import Recorder
 
 
 class ReplicaMetrics:
-    """Records for one model version, with the engine in use as label."""
+    """Records for one model version, with the engine in use as label.
+
+    What every batch adds to counters is summed here and recorded by `show_now`: each record
+    costs as much as a good part of a small request.
+    """
 
     def __init__(self, recorder: Recorder, model: str, version: str) -> None:
         """Bind the labels that never change."""
         self._recorder = recorder
         self._labels = {"model": model, "version": version}
         self._in_use: LoadedEngine | None = None
+        self._rows, self._busy_s = 0, 0.0
+        self._observe_rows = recorder.observer(catalog.BATCH_SIZE, **self._labels)
+        self._observe_queued_s = recorder.observer(catalog.QUEUE_DURATION, **self._labels)
+        self._observe_compute_s: Callable[[float], None] = lambda _: None
 
     def engine_changed(self, loaded: LoadedEngine, generation: str) -> None:
         """Another engine serves from now on; a fallback is counted with its reason."""
+        self.add_sums()
         if self._in_use:
             self._set_in_use(self._in_use, 0)
         self._in_use = loaded
         self._set_in_use(loaded, 1)
+        self._observe_compute_s = self._recorder.observer(
+            catalog.COMPUTE_DURATION, **self._labels, **_of_engine(loaded)
+        )
         self._recorder.observe(
             catalog.ENGINE_LOAD_DURATION,
             loaded.load_duration_s,
@@ -41,26 +55,32 @@ class ReplicaMetrics:
 
     def record_batch(self, report: BatchReport) -> None:
         """Add one run of the engine."""
-        record, labels = self._recorder, self._labels
         num_rows = sum(report.rows)
-        record.observe(catalog.BATCH_SIZE, num_rows, **labels)
-        record.count(catalog.ROWS, num_rows, **labels)
+        self._rows += num_rows
+        self._observe_rows(num_rows)
         for queued_s in report.queued_s:
-            record.observe(catalog.QUEUE_DURATION, queued_s, **labels)
+            self._observe_queued_s(queued_s)
         if report.times and self._in_use:
             compute_s = report.times.compute_infer_s
-            of_engine = labels | {
-                "generation": self._in_use.generation,
-                "kind": self._in_use.kind,
-            }
-            record.observe(catalog.COMPUTE_DURATION, compute_s, **of_engine)
-            record.count(catalog.ENGINE_BUSY, compute_s, **of_engine)
+            self._busy_s += compute_s
+            self._observe_compute_s(compute_s)
+
+    def add_sums(self) -> None:
+        """Record what batches added to counters since the last time."""
+        rows, self._rows = self._rows, 0
+        busy_s, self._busy_s = self._busy_s, 0.0
+        self._recorder.count(catalog.ROWS, rows, **self._labels)
+        if self._in_use:
+            self._recorder.count(
+                catalog.ENGINE_BUSY, busy_s, **self._labels, **_of_engine(self._in_use)
+            )
 
     def show_now(self, num_waiting: int, max_waiting: int, generation: str) -> None:
-        """Say how full the queue is, and again which engine is in use.
+        """Say how full the queue is, and again which engine is in use; record sums.
 
         Ray drops a gauge that is not set anew within two of its export periods.
         """
+        self.add_sums()
         if self._in_use:
             self._set_in_use(self._in_use, 1)
         labels = self._labels | {"generation": generation}
@@ -77,3 +97,7 @@ class ReplicaMetrics:
             digest=loaded.digest,
             **self._labels,
         )
+
+
+def _of_engine(loaded: LoadedEngine) -> dict[str, str]:
+    return {"generation": loaded.generation, "kind": loaded.kind}

@@ -62,8 +62,8 @@ class Statistics:
         self._last_inference_ms = int(self._wall_clock() * 1000)
         if report.times is None:
             return
-        for queued_s in report.queued_s:
-            self._queue.add(queued_s)
+        self._queue.count += len(report.queued_s)
+        self._queue.seconds += sum(report.queued_s)
         self._compute.add(report.times, count=len(report.rows))
         num_rows = sum(report.rows)
         self._by_rows[num_rows].add(report.times)

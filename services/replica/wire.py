@@ -16,6 +16,7 @@ _RESPONSE_ID_TAG = bytes([3 << 3 | _LENGTH_DELIMITED])
 _RAW_OUTPUT_TAG = bytes([6 << 3 | _LENGTH_DELIMITED])
 _FIXED_BYTES = {1: 8, 5: 4}
 _MAX_VARINT_BYTES = 10
+_ONE_BYTE = tuple(bytes([value]) for value in range(0x80))
 # Walking is work on the event loop, where all requests wait for it.
 MAX_FIELDS = 10_000
 
@@ -33,7 +34,7 @@ def split_request(
     """
     view = memoryview(payload).toreadonly()
     head, request_id, raw_contents = [], b"", []
-    position, num_fields, end = 0, 0, len(view)
+    position, head_from, num_fields, end = 0, 0, 0, len(view)
     while position < end:
         num_fields += 1
         if num_fields > MAX_FIELDS:
@@ -46,17 +47,23 @@ def split_request(
         elif tag == _ID_TAG:
             request_id = bytes(view[begin:position])
         else:
-            head.append(view[start:position])
+            continue
+        head.append(view[head_from:start])
+        head_from = position
+    head.append(view[head_from:])
     return b"".join(head), request_id, raw_contents
 
 
-def join_response(head: bytes, request_id: bytes, raw_contents: Iterable[memoryview]) -> bytes:
+def join_response(
+    head: bytes, request_id: bytes, raw_contents: Iterable[bytes | memoryview]
+) -> bytes:
     """A serialised ModelInferResponse from all but `id` and `raw_output_contents`, and those."""
     pieces: list[bytes | memoryview] = [head]
     if request_id:
         pieces += (_RESPONSE_ID_TAG + _varint_bytes(len(request_id)), request_id)
     for raw in raw_contents:
-        pieces += (_RAW_OUTPUT_TAG + _varint_bytes(raw.nbytes), raw)
+        num_bytes = len(raw) if isinstance(raw, bytes) else raw.nbytes
+        pieces += (_RAW_OUTPUT_TAG + _varint_bytes(num_bytes), raw)
     return b"".join(pieces)
 
 
@@ -89,6 +96,8 @@ def _varint(view: memoryview, position: int) -> tuple[int, int]:
 
 
 def _varint_bytes(value: int) -> bytes:
+    if value < 0x80:
+        return _ONE_BYTE[value]
     parts = bytearray()
     while value >= 0x80:
         parts.append(value & 0x7F | 0x80)

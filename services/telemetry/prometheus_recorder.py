@@ -1,6 +1,6 @@
 """The catalogue bound to prometheus_client: gateway, controller and compiler."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from threading import Thread
 from typing import Any, assert_never
@@ -40,6 +40,13 @@ class PrometheusRecorder:
     def observe(self, metric: Metric, value: float, **labels: str) -> None:
         """Add one observation to a histogram."""
         self._series(metric, MetricKind.HISTOGRAM, labels).observe(value)
+
+    def observer(self, metric: Metric, **labels: str) -> Callable[[float], None]:
+        """What adds observations to one series of a histogram."""
+        observe: Callable[[float], None] = self._series(
+            metric, MetricKind.HISTOGRAM, labels
+        ).observe
+        return observe
 
     def _series(self, metric: Metric, kind: MetricKind, labels: dict[str, str]) -> Any:
         key = (metric.name, kind, *labels.items())

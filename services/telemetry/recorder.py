@@ -4,6 +4,8 @@ A process makes one `Recorder` from the catalogue's tuple it needs, and records 
 catalogue's own objects: a renamed metric fails the type check, an undeclared one raises.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 from services.telemetry.catalog import Metric
@@ -24,6 +26,10 @@ class Recorder(Protocol):
         """Add one observation to a histogram."""
         ...
 
+    def observer(self, metric: Metric, **labels: str) -> Callable[[float], None]:
+        """What adds observations to one series of a histogram: for what each request does."""
+        ...
+
 
 class NullRecorder:
     """Records nothing: for code that runs without a metrics endpoint."""
@@ -36,3 +42,7 @@ class NullRecorder:
 
     def observe(self, metric: Metric, value: float, **labels: Any) -> None:
         """Ignore."""
+
+    def observer(self, metric: Metric, **labels: Any) -> Callable[[float], None]:
+        """What ignores."""
+        return partial(self.observe, metric, **labels)

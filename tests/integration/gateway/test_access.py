@@ -1,5 +1,6 @@
 """Tokens and permissions, with an unmodified Triton client against a real gateway."""
 
+import base64
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 Inputs = Callable[..., list[Any]]
 READER, OTHER, BOSS = new_token(), new_token(), new_token()
+# Claims of lists within lists, deeper than Python can read.
+DEEP = ".".join(base64.urlsafe_b64encode(part).decode() for part in (b"{}", b"[" * 3000, b"s"))
 
 
 def entry(name: str, token: str, models: list[str], *verbs: str) -> dict[str, Any]:
@@ -77,7 +80,7 @@ async def refusal(fleet: "Fleet", inputs: Inputs, headers: dict[str, str] | None
         ({"authorization": "Basic eDp5"}, "UNAUTHENTICATED expected 'authorization: Bearer TOKEN'"),
         ({"authorization": "Bearer "}, "UNAUTHENTICATED expected"),
         (bearer("made-up"), "UNAUTHENTICATED the token is neither a known one nor a JWT"),
-        (bearer("[" * 9000), "UNAUTHENTICATED the token is neither"),
+        (bearer(DEEP), "UNAUTHENTICATED the token is neither"),
         (bearer(OTHER), "PERMISSION_DENIED 'other' may not do this: it needs 'infer' on model"),
         (bearer(BOSS), "PERMISSION_DENIED 'boss' may not do this"),
     ],

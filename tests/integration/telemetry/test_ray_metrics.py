@@ -30,6 +30,7 @@ def metrics_port() -> Iterator[int]:
 
     port = free_port()
     ray.init(
+        address="local",  # not the one that something else on this machine runs
         num_cpus=1,
         include_dashboard=False,
         configure_logging=False,

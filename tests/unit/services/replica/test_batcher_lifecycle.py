@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -48,6 +49,24 @@ async def test_an_engine_failure_fails_its_own_batch_only(
         assert [type(result) for result in results] == [seen, seen, dict, dict]
         assert str(raised) in str(results[0])
         assert [report.times is None for report in b.reports] == [False, True, False]
+
+
+async def test_whoever_fails_is_told_of_once_and_nobody_else() -> None:
+    async with bench(text_model(max_batch=1)) as b:
+        told: list[int] = []
+        b.engine.error_by_run[1] = EngineError("out of memory")
+        futures = [
+            b.batcher.submit(text_call(), dict, on_failure=partial(told.append, number))
+            for number in range(3)
+        ]
+        futures.append(b.batcher.submit(text_call(), _refuse, on_failure=partial(told.append, 3)))
+        results = await asyncio.gather(*futures, return_exceptions=True)
+        assert [type(result) for result in results] == [dict, EngineError, dict, ValueError]
+        assert told == [1, 3]
+
+
+def _refuse(_: object) -> None:
+    raise ValueError("no answer can be made of this")
 
 
 async def test_draining_answers_what_was_accepted_and_refuses_more() -> None:

@@ -97,6 +97,7 @@ def test_metrics_follow_the_engine_in_use() -> None:
     metrics.engine_changed(loaded(), node)
     metrics.record_batch(REPORT)
     metrics.record_batch(BatchReport(rows=(1,), queued_s=(0.0,), times=None))
+    metrics.add_sums()
 
     def value(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(name, {**model, **labels})

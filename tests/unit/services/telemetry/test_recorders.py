@@ -53,6 +53,14 @@ class TestBothBindings:
             catalog.BUILDS, 0.0, generation="g", kind="k", precision="p", outcome="o"
         )
 
+    def test_an_observer_is_of_one_declared_series(self, make: MakeRecorder) -> None:
+        recorder = make((catalog.BATCH_SIZE, catalog.BUILDS))
+        recorder.observer(catalog.BATCH_SIZE, model="m", version="1")(3.0)
+        with pytest.raises(SmeltError, match="expected labels"):
+            recorder.observer(catalog.BATCH_SIZE, model="m")
+        with pytest.raises(SmeltError, match="is a counter, not a histogram"):
+            recorder.observer(catalog.BUILDS)
+
     def test_refuses_an_undeclared_metric(self, make: MakeRecorder) -> None:
         recorder = make(catalog.REPLICA_METRICS)
         with pytest.raises(SmeltError, match="'smelt_requests_total' was not declared"):
