@@ -21,6 +21,7 @@ class EventKind(StrEnum):
     MODEL_PUBLISHED = "model_published"
     RECIPE_CHANGED = "recipe_changed"
     BUILD_STARTED = "build_started"
+    BUILD_WAITING = "build_waiting"
     BUILD_FINISHED = "build_finished"
     BUILD_FAILED = "build_failed"
     QUARANTINED = "quarantined"
@@ -82,7 +83,7 @@ class TrailFold(Document):
         engines: engines told of, each with the time of the newest proof told of, "" for none.
         num_records: build records told of, by key digest.
         num_rebuilds: rebuild requests told of, by model.
-        tasks: names of the build tasks told of last.
+        tasks: marks of the build tasks told of last: that they began, that they wait.
         quarantined: by mark, the model and generation that it is for.
         serving: by `model/version/generation`, the digest of an engine or `fallback`.
     """

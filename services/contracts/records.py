@@ -40,14 +40,7 @@ class Records:
         known = self._document_by_key.get(key)
         if isinstance(known, document_type):
             return known
-        try:
-            document = document_type.from_json(self.read_bytes(key))
-        except ValidationError as error:
-            fault = error.errors()[0]
-            raise StoreError(
-                f"'{key}' is not a {document_type.__name__} that this version of Smelt reads: "
-                f"{'.'.join(map(str, fault['loc'])) or 'document'}: {fault['msg']}"
-            ) from error
+        document = parsed(key, self.read_bytes(key), document_type)
         self._document_by_key[key] = document
         return document
 
@@ -80,6 +73,18 @@ class RecordKeeper:
     def __init__(self, store: ArtifactStore) -> None:
         self._store = store
         self._records = Records(store)
+
+
+def parsed(key: str, data: bytes, document_type: type[_DocumentT]) -> _DocumentT:
+    """A document from its stored bytes; raises StoreError when it cannot be understood."""
+    try:
+        return document_type.from_json(data)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        raise StoreError(
+            f"'{key}' is not a {document_type.__name__} that this version of Smelt reads: "
+            f"{'.'.join(map(str, fault['loc'])) or 'document'}: {fault['msg']}"
+        ) from error
 
 
 def numbered_key(prefix: str, number: int) -> str:

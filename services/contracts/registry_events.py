@@ -4,13 +4,16 @@ Events lie in a folder per day and are numbered without gaps, so that what follo
 is found by reading the next numbers, and the newest ones by listing the last days.
 """
 
+import logging
 from collections.abc import Iterator
+from contextlib import suppress
 
-from services.contracts.errors import AlreadyPublishedError, NotFoundError
+from services.contracts.errors import AlreadyPublishedError, NotFoundError, StoreError
 from services.contracts.events import Event, EventDay, EventPosition, TrailFold
-from services.contracts.records import RecordKeeper, numbered_key
+from services.contracts.records import RecordKeeper, numbered_key, parsed
 from services.contracts.store import ArtifactStore
 
+_logger = logging.getLogger(__name__)
 _DAYS = "event-days/"
 _FOLDS = "event-folds/"
 _DAY_LENGTH = len("2026-11-21")
@@ -21,31 +24,48 @@ class EventRegistry(RecordKeeper):
 
     def __init__(self, store: ArtifactStore) -> None:
         super().__init__(store)
-        # Last number known of a day that this process appended to.
-        self._last_numbers: dict[str, int] = {}
+        # Those of a newer controller: told once in the log, and not read again.
+        self._unreadable: set[str] = set()
 
-    def append_event(self, event: Event) -> EventPosition:
-        """Keep an event as the last one of its day; returns where it stands."""
-        day = event.at[:_DAY_LENGTH]
-        if day not in self._last_numbers:
+    def append_event(self, event: Event, after: EventPosition) -> EventPosition | None:
+        """Keep an event right after a position, which is the newest that the writer knows.
+
+        A clock that was set back does not lead back into an earlier day: readers are past it.
+
+        Returns:
+            Where it stands; None when another writer was there first, whose event the writer
+            has to take in before it says what is news.
+        """
+        day = max(event.at[:_DAY_LENGTH], after.day)
+        if day != after.day:
             self._records.create(f"{_DAYS}{day}.json", EventDay(day=day))
-            self._last_numbers[day] = max(self._records.numbers(_day_prefix(day)), default=0)
-        number = self._last_numbers[day] + 1
-        # Not `Records.append`: it would list the day each time.
-        while not self._is_created(numbered_key(_day_prefix(day), number), event):
-            number += 1
-        self._last_numbers[day] = number
+        number = after.number + 1 if day == after.day else 1
+        try:
+            # Not `Records.append`: it would list the day each time.
+            self._records.create(numbered_key(_day_prefix(day), number), event)
+        except AlreadyPublishedError:
+            return None
         return EventPosition(day=day, number=number)
 
     def events_after(self, position: EventPosition) -> Iterator[tuple[EventPosition, Event]]:
-        """All events after a position, oldest first."""
+        """All events after a position, oldest first, less those that cannot be read."""
+        for reached, event in self.entries_after(position):
+            if event is not None:
+                yield reached, event
+
+    def entries_after(
+        self, position: EventPosition
+    ) -> Iterator[tuple[EventPosition, Event | None]]:
+        """As `events_after`; None stands for an event that this version cannot read."""
         for day in self._event_days():
             if day < position.day:
                 continue
             number = position.number + 1 if day == position.day else 1
-            while (event := self._event(day, number)) is not None:
-                yield EventPosition(day=day, number=number), event
-                number += 1
+            with suppress(NotFoundError):
+                while True:
+                    event = self._event(day, number)
+                    yield EventPosition(day=day, number=number), event
+                    number += 1
 
     def last_events(self, limit: int, model: str = "") -> list[tuple[EventPosition, Event]]:
         """The newest events, at most `limit`, oldest first; those of one model if given."""
@@ -80,21 +100,21 @@ class EventRegistry(RecordKeeper):
         return self._records.read(numbered_key(_FOLDS, numbers[-1]), TrailFold)
 
     def _event(self, day: str, number: int) -> Event | None:
+        """An event; None when it cannot be read. Raises NotFoundError."""
+        key = numbered_key(_day_prefix(day), number)
+        if key in self._unreadable:
+            return None
+        # Not through the cache of `Records`: a trail of years would stay in memory.
+        data = self._store.read(key)
         try:
-            # Not through the cache of `Records`: a trail of years would stay in memory.
-            return Event.from_json(self._store.read(numbered_key(_day_prefix(day), number)))
-        except NotFoundError:
+            return parsed(key, data, Event)
+        except StoreError as error:
+            self._unreadable.add(key)
+            _logger.warning("an event is left out: %s", error)
             return None
 
     def _event_days(self) -> list[str]:
         return [key.removeprefix(_DAYS).removesuffix(".json") for key in self._records.keys(_DAYS)]
-
-    def _is_created(self, key: str, event: Event) -> bool:
-        try:
-            self._records.create(key, event)
-        except AlreadyPublishedError:
-            return False
-        return True
 
 
 def _day_prefix(day: str) -> str:

@@ -113,6 +113,7 @@ def _loops(
         state,
         on_store_changed=deploying.kick,
         recorder=metrics.recorder,
+        planned=metrics.planned,
         pace=BuildPace(resync_s=settings.resync_s),
     )
     return Loops(deploying, building if settings.builds else None)

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 
 from services.contracts.build_plan import timestamp, utc_now
@@ -45,15 +45,16 @@ class EventTrail:
         """Tell what hardware, models and builds have become; raises StoreError."""
         with self._lock:
             self._catch_up()
-            self._tell(hardware_news(self._fold, view))
-            self._tell(model_news(self._fold, view))
-            self._tell(build_news(self._fold, view))
+            self._tell(lambda fold: hardware_news(fold, view))
+            self._tell(lambda fold: model_news(fold, view))
+            self._tell(lambda fold: build_news(fold, view))
 
     def observe_quarantine(self, quarantined: Iterable[Quarantined]) -> None:
         """Tell what was given up; raises StoreError."""
         with self._lock:
             self._catch_up()
-            self._tell(quarantine_news(self._fold, quarantined))
+            seen = list(quarantined)
+            self._tell(lambda fold: quarantine_news(fold, seen))
 
     def observe_serving(self, served: Iterable[Serving]) -> None:
         """Tell what serves where; raises StoreError."""
@@ -62,7 +63,7 @@ class EventTrail:
             # Replicas report often and rarely anything new: the store is read for news only.
             if not self._is_loaded or any(serving_news(self._fold, seen)):
                 self._catch_up()
-                self._tell(serving_news(self._fold, seen))
+                self._tell(lambda fold: serving_news(fold, seen))
 
     def _catch_up(self) -> None:
         """Take in what stands in the store: at the start, and of another controller."""
@@ -72,18 +73,31 @@ class EventTrail:
             except StoreError as error:
                 logger.warning("the event trail is read from its beginning: %s", error)
             self._is_loaded = True
-        for position, event in self._registry.events_after(self._fold.position):
+        for position, event in self._registry.entries_after(self._fold.position):
             self._take(event, position)
 
-    def _tell(self, news: Iterable[Event]) -> None:
+    def _tell(self, news_to: Callable[[TrailFold], Iterable[Event]]) -> None:
+        """Append what is news to the fold; once more whenever another writer came between."""
+        while not self._is_told(news_to(self._fold)):
+            known = self._fold.position
+            self._catch_up()
+            if self._fold.position == known:
+                raise StoreError(
+                    f"the event after {known.day}/{known.number} is taken and cannot be read"
+                )
+
+    def _is_told(self, news: Iterable[Event]) -> bool:
         for event in news:
             timed = self._timed(event, utc_now())
-            position = self._registry.append_event(timed)
+            position = self._registry.append_event(timed, self._fold.position)
+            if position is None:
+                return False
             self._take(timed, position)
             logger.info(
                 "%s: model=%s version=%d generation=%s %s",
                 timed.kind, timed.model, timed.version, timed.generation, timed.why,
             )  # fmt: skip
+        return True
 
     def _timed(self, event: Event, now: datetime) -> Event:
         changed = changed_at(self._fold, event)
@@ -96,8 +110,14 @@ class EventTrail:
             update={"at": timestamp(now), "seconds_since_change": None if is_older else seconds}
         )
 
-    def _take(self, event: Event, position: EventPosition) -> None:
-        self._fold = fold_event(self._fold, event, position)
+    def _take(self, event: Event | None, position: EventPosition) -> None:
+        """Move on to a position; what cannot be read there changes nothing else."""
+        moved = self._fold.model_copy(update={"position": position})
+        try:
+            self._fold = fold_event(self._fold, event, position) if event else moved
+        except ValueError as error:
+            logger.warning("event %s/%d is left out: %s", position.day, position.number, error)
+            self._fold = moved
         self._num_unkept += 1
         if self._num_unkept >= _EVENTS_PER_FOLD:
             self._registry.keep_fold(self._fold)

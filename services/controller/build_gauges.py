@@ -15,14 +15,22 @@ class BuildGauges:
 
     def __init__(self, recorder: Recorder) -> None:
         self._running = ShownGauge(recorder, catalog.BUILDS_RUNNING)
+        self._waiting = ShownGauge(recorder, catalog.BUILDS_WAITING)
         self._quarantined = ShownGauge(recorder, catalog.KEYS_QUARANTINED)
         self._without_engine = ShownGauge(recorder, catalog.GENERATIONS_WITHOUT_ENGINE)
 
-    def show(self, decision: Decision, running: Iterable[TaskStart]) -> None:
-        """Show what runs, what was given up, and where nothing is proven."""
-        self._running.show(Counter((s.model, s.node_class.generation) for s in running))
+    def show(
+        self, decision: Decision, running: Iterable[TaskStart], waiting: Iterable[TaskStart]
+    ) -> None:
+        """Show what runs, what of it waits, what was given up, and where nothing is proven."""
+        self._running.show(Counter(map(_subject, running)))
+        self._waiting.show(Counter(map(_subject, waiting)))
         self._quarantined.show(Counter((q.model, q.generation) for q in decision.quarantined))
         lacking = decision.without_engine
         self._without_engine.show(
             {where: float(where in lacking) for where in lacking | decision.with_engine}
         )
+
+
+def _subject(start: TaskStart) -> tuple[str, ...]:
+    return start.model, start.node_class.generation

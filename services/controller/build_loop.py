@@ -13,23 +13,23 @@ launcher, so a controller that is killed anywhere goes on after it is started ag
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from services.contracts.build_key import BuildKey
-from services.contracts.build_plan import TaskEnd, TaskStart, timestamp, utc_now
+from services.contracts.build_plan import TaskStart, timestamp, utc_now
 from services.contracts.errors import NotReadyError, SmeltError
-from services.contracts.manifest import BuildOutcome, BuildRecord
 from services.contracts.registry import Registry
 from services.controller.build_events import EventTrail
 from services.controller.build_gauges import BuildGauges
-from services.controller.build_policy import Decision, decide, task_start, untouched_key
-from services.controller.build_reader import ViewReader
-from services.controller.build_view import FleetView, plan_for_pool
+from services.controller.build_policy import Decision, decide, task_start
+from services.controller.build_reader import ViewReader, attached_versions
+from services.controller.build_view import FleetView
 from services.controller.event_news import serving_of
 from services.controller.fleet_state import FleetState
 from services.controller.key_status import RetryPolicy
+from services.controller.planned_keys import PlannedKeys
 from services.controller.seams import (
     BuildLauncher,
     BuildTask,
@@ -38,6 +38,8 @@ from services.controller.seams import (
     TaskState,
     TaskStatus,
 )
+from services.controller.task_accounts import TaskAccounts
+from services.controller.task_waits import TaskWaits
 from services.pb import fleet_v1_pb2 as fleet
 from services.telemetry.recorder import NullRecorder, Recorder
 
@@ -51,16 +53,21 @@ class BuildPace:
     Attributes:
         resync_s: without being told.
         poll_s: while tasks run: launchers tell nobody when one ends.
+        nodes_gone_after_s: how long no node of a class may be known before what is built for
+            it is given up: nodes flap, and a source that has just begun to look knows few.
+        waits_after_s: how long a task may wait for a node before that is told.
         retry: how failures are met.
     """
 
     resync_s: float = 15.0
     poll_s: float = 2.0
+    nodes_gone_after_s: float = 30.0
+    waits_after_s: float = 300.0
     retry: RetryPolicy = field(default_factory=RetryPolicy)
 
 
 class BuildLoop:
-    """Builds and proves what the newest version of each model lacks on each class of nodes."""
+    """Builds and proves what the models that are wanted or serve lack on each class of nodes."""
 
     def __init__(
         self,
@@ -71,7 +78,9 @@ class BuildLoop:
         *,
         on_store_changed: Callable[[], None] = lambda: None,
         recorder: Recorder | None = None,
+        planned: PlannedKeys | None = None,
         pace: BuildPace | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Nothing is read or launched yet.
 
@@ -83,14 +92,21 @@ class BuildLoop:
             on_store_changed: called in the event loop when engines or proofs are new; must not
                 block.
             recorder: records BUILD_LOOP_METRICS.
+            planned: is shown what is wanted now, for other metrics.
             pace: how often to look, and how failures are met.
+            clock: monotonic seconds.
         """
         self._pace = pace or BuildPace()
         self._registry, self._launcher, self._state = registry, launcher, state
         self._pools = _KnownPools(sources)
         self._reader = ViewReader(registry, self._pace.retry, launcher.compiler)
+        self._accounts = TaskAccounts(
+            registry, launcher, nodes_gone_after_s=self._pace.nodes_gone_after_s, clock=clock
+        )
+        self._waits = TaskWaits(self._pace.waits_after_s, clock)
         self._trail = EventTrail(registry)
         self._on_store_changed = on_store_changed
+        self._planned = planned or PlannedKeys()
         self._gauges = BuildGauges(recorder or NullRecorder())
         self._kicked = asyncio.Event()
         self._pass_lock = asyncio.Lock()
@@ -141,79 +157,36 @@ class BuildLoop:
 
     def _pass(self, snapshot: fleet.FleetSnapshot) -> tuple[Decision, FleetView]:
         pools = self._pools.read()
+        attached = attached_versions(snapshot)
         # Before the store: what a task that has ended wrote is then read for certain.
         statuses = self._launcher.statuses()
-        view = self._reader.read(pools, _not_ended(statuses))
-        if self._settle(statuses, view):
-            view = self._reader.read(pools, _not_ended(self._launcher.statuses()))
-        # Told before what follows from it is launched: the trail reads as cause and effect.
-        self._trail.observe(view)
+        view = self._reader.read(pools, _not_ended(statuses), attached)
+        if self._accounts.settle(statuses, self._reader.tasks(statuses), view):
+            statuses = self._launcher.statuses()
+            view = self._reader.read(pools, _not_ended(statuses), attached)
         decision = decide(view, utc_now(), self._pace.retry)
-        starts = [self._launch(task, view) for task in decision.tasks]
-        if launched := [start for start in starts if start is not None]:
-            view = replace(view, running=[*view.running, *launched])
-            self._trail.observe(view)
-        self._trail.observe_quarantine(decision.quarantined)
-        self._trail.observe_serving(serving_of(snapshot))
-        self._gauges.show(decision, view.running)
+        launched = [start for task in decision.tasks if (start := self._launch(task, view))]
+        waiting = self._waits.observe(view.running, statuses)
+        seen = replace(view, waiting=self._waits.long)
+        view = replace(seen, running=[*view.running, *launched])
+        self._planned.show(view)
+        self._gauges.show(decision, view.running, waiting)
+        # Last: what cannot be told must keep nothing from being built. What was seen comes
+        # before what was launched for it: the trail reads as cause and effect.
+        self._tell(lambda: self._trail.observe(seen))
+        if launched:
+            self._tell(lambda: self._trail.observe(view))
+        self._tell(lambda: self._trail.observe_quarantine(decision.quarantined))
+        self._tell(lambda: self._trail.observe_serving(serving_of(snapshot)))
         return decision, view
 
-    def _settle(self, statuses: dict[str, TaskStatus], view: FleetView) -> bool:
-        """Account for tasks that ended or can never run; whether there were any."""
-        is_any = False
-        for name, start in self._reader.tasks(statuses).items():
-            status = statuses[name]
-            if status.state is TaskState.ENDED:
-                self._account(start, status, view)
-            elif start.is_anywhere or _has_nodes(start, view):
-                continue
-            else:
-                logger.info("task %s is given up: its nodes are gone", name)
-            self._launcher.forget(name)
-            is_any = True
-        return is_any
-
-    def _account(self, start: TaskStart, status: TaskStatus, view: FleetView) -> None:
-        """See to it that an ended task has left something in the store."""
-        now = timestamp(utc_now())
-        if status.is_lost and self._is_forgiven(start, status, now):
-            return
-        if not start.key_digests:
-            if not _is_planned(start, view):
-                detail = _why_unplanned(start, status, view)
-                end = TaskEnd(name=start.name, detail=detail, created_at=now)
-                self._registry.end_task(end)
-            return
-        if not start.is_anywhere and not _has_nodes(start, view):
-            return  # its nodes are gone: no fault of a key
-        digest = untouched_key(start, view.records, view.engines)
-        key = _planned_key(digest, view) if digest else None
-        if digest is None or key is None or _is_charged(start, view):
-            return
-        record = BuildRecord(
-            key=key,
-            outcome=BuildOutcome.FAILED,
-            stage="task",
-            reason=f"{_charge_words(start)} {status.detail or 'nothing was said'}",
-            started_at=now,
-        )
-        self._registry.record_build(record)
-
-    def _is_forgiven(self, start: TaskStart, status: TaskStatus, now: str) -> bool:
-        """Whether the loss of its node is no fault of what a task was at.
-
-        Planning, which comes before any build, takes no node down. A build may, so that only
-        the first node that an attempt loses is forgiven: the second is charged as a failure.
-        """
-        if start.key_digests:
-            end = TaskEnd(name=start.name, detail=status.detail, run=status.run, created_at=now)
-            # One that stands there stays: it may be this very loss, told before a restart.
-            self._registry.end_task(end)
-            kept = self._registry.task_end(start.name)
-            if kept is not None and kept.run != status.run:
-                return False
-        logger.warning("task %s is launched again: %s", start.name, status.detail)
-        return True
+    def _tell(self, observe: Callable[[], None]) -> None:
+        try:
+            observe()
+        except SmeltError as error:
+            logger.warning("events are told at the next pass: %s", error)
+        except Exception:
+            logger.exception("events are not told; the next pass tries again")
 
     def _launch(self, task: BuildTask, view: FleetView) -> TaskStart | None:
         start = task_start(task, view, timestamp(utc_now()))
@@ -240,12 +213,18 @@ class BuildLoop:
         return min(pauses_s)
 
     async def _watch_serving(self) -> None:
-        """Tell at once when replicas serve with something else."""
-        async for snapshot in self._state.watch():
+        """Tell at once when replicas serve with something else; ends only when cancelled."""
+        while True:
             try:
-                await asyncio.to_thread(self._trail.observe_serving, serving_of(snapshot))
-            except SmeltError as error:
-                logger.warning("events are told at the next change: %s", error)
+                async for snapshot in self._state.watch():
+                    await asyncio.to_thread(self._tell_serving, snapshot)
+            except Exception:
+                # What serves is told by the passes too: nothing is lost meanwhile.
+                logger.exception("the fleet is watched no more for a while")
+                await asyncio.sleep(self._pace.resync_s)
+
+    def _tell_serving(self, snapshot: fleet.FleetSnapshot) -> None:
+        self._tell(lambda: self._trail.observe_serving(serving_of(snapshot)))
 
 
 class _KnownPools:
@@ -276,51 +255,6 @@ class _KnownPools:
 
 def _not_ended(statuses: dict[str, TaskStatus]) -> list[str]:
     return [name for name, status in statuses.items() if status.state is not TaskState.ENDED]
-
-
-def _has_nodes(start: TaskStart, view: FleetView) -> bool:
-    return any(pool.num_nodes and pool.node_class == start.node_class for pool in view.pools)
-
-
-def _is_planned(start: TaskStart, view: FleetView) -> bool:
-    plans = view.plans.get((start.model, start.version), ())
-    num_nodes = 0 if start.is_anywhere else 1
-    pool = NodePool(node_class=start.node_class, source="task", num_nodes=num_nodes)
-    return plan_for_pool(plans, pool, view.compiler) is not None
-
-
-def _why_unplanned(start: TaskStart, status: TaskStatus, view: FleetView) -> str:
-    """Why an ended task left no plan for its class of nodes."""
-    if status.is_failed:
-        return status.detail or "it ended without a word"
-    wanted = start.node_class.model_dump()
-    for plan in reversed(view.plans.get((start.model, start.version), ())):
-        found = plan.node_class.model_dump()
-        if found["generation"] == wanted["generation"] and plan.facts is not None:
-            others = [f"{n} '{v}'" for n, v in found.items() if v != wanted[n]]
-            return (
-                f"the node says of itself: {', '.join(others)}; its labels say otherwise: make "
-                "them by: smelt node-labels"
-            )
-    return "it ended well and made no plan"
-
-
-def _planned_key(digest: str, view: FleetView) -> BuildKey | None:
-    if digest in view.engines:
-        return view.engines[digest].manifest.key
-    plans = (plan for known in view.plans.values() for plan in known)
-    return next((p.key for plan in plans for p in plan.planned if p.digest == digest), None)
-
-
-def _is_charged(start: TaskStart, view: FleetView) -> bool:
-    """Whether a controller that was killed right after has kept that record already."""
-    words = _charge_words(start)
-    records = (record for d in start.key_digests for record in view.records.get(d, ()))
-    return any(record.reason.startswith(words) for record in records)
-
-
-def _charge_words(start: TaskStart) -> str:
-    return f"task {start.name} ended in the middle:"
 
 
 def _seconds_until(moment: datetime) -> float:

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
@@ -22,6 +23,7 @@ from services.contracts.manifest import (
     ProofOutcome,
     PublishedEngine,
 )
+from services.controller.planned_keys import PlannedKeys
 from services.telemetry import catalog
 from services.telemetry.catalog import Metric
 from services.telemetry.recorder import Recorder
@@ -48,17 +50,52 @@ class EngineSource(Protocol):
         """Published engines with their newest proof."""
         ...
 
+    def build_records(self, key_digest: str) -> list[BuildRecord]:
+        """All attempts to build a key, oldest first."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """What is kept in mind of the newest attempt at a key.
+
+    Attributes:
+        place: values of the labels of its key.
+    """
+
+    master_digest: str
+    place: tuple[str, ...]
+    outcome: BuildOutcome
+    started_at: str
+
 
 class BuildMetrics:
     """Counts what is new in the store, and shows where the newest versions stand."""
 
-    def __init__(self, recorder: Recorder, source: EngineSource, history: BuildHistory) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        source: EngineSource,
+        history: BuildHistory,
+        planned: PlannedKeys | None = None,
+    ) -> None:
+        """Nothing is read yet.
+
+        Args:
+            recorder: of CONTROLLER_METRICS.
+            source: of versions and engines.
+            history: of builds and proofs.
+            planned: keys that are wanted now: how others stand concerns nobody any more.
+        """
         self._recorder, self._source, self._history = recorder, source, history
+        self._planned = planned or PlannedKeys()
         self._engines = ShownGauge(recorder, catalog.ENGINES)
         self._states = ShownGauge(recorder, catalog.BUILD_STATE)
         # Counted together with the published ones, which the store may fail to give.
         self._new_proofs: Counter[_Series] = Counter()
-        self._newest: dict[tuple[str, ...], BuildRecord] = {}
+        # By key digest, of the masters that are the newest of a model.
+        self._newest: dict[str, _Attempt] = {}
+        self._masters: set[str] = set()
 
     async def follow(self, period_s: float) -> None:
         """Look at the store at intervals, until cancelled."""
@@ -103,10 +140,16 @@ class BuildMetrics:
         if record.outcome is BuildOutcome.PROOF_FAILED and record.proof:
             # It was not published, so its proof stands here only.
             self._take_proof(record.key, record.proof)
-        place = (record.key.master_digest, *labels.values())
-        known = self._newest.get(place)
+        self._take_attempt(record)
+
+    def _take_attempt(self, record: BuildRecord) -> None:
+        digest = record.key.digest()
+        known = self._newest.get(digest)
         if known is None or known.started_at <= record.started_at:
-            self._newest[place] = record
+            place = tuple(_labels(record.key).values())
+            self._newest[digest] = _Attempt(
+                record.key.master_digest, place, record.outcome, record.started_at
+            )
 
     def _take_proof(self, key: BuildKey, proof: Proof) -> None:
         labels = _labels(key)
@@ -117,26 +160,49 @@ class BuildMetrics:
     def _show_newest(self) -> None:
         engines: dict[tuple[str, ...], float] = {}
         states: dict[tuple[str, ...], float] = {}
+        masters: set[str] = set()
         for name in self._source.model_names():
             try:
                 version = self._source.model_version(name)
+                masters.add(version.master.digest)
+                planned = self._planned.of(name, version.version)
                 published = self._source.engines(version.master.digest)
+                if planned is not None:
+                    published = [engine for engine in published if engine.digest in planned]
+                    self._recall(version.master.digest, planned)
             except SmeltError as error:
                 logger.warning("engines of model '%s' are not shown: %s", name, error)
                 continue
             served = (name, str(version.version))
             engines |= _engine_series(served, published)
-            states |= self._state_series(served, version.master.digest)
+            states |= self._state_series(served, version.master.digest, planned)
         self._engines.show(engines)
         self._states.show(states)
+        self._masters = masters
+        self._newest = {d: a for d, a in self._newest.items() if a.master_digest in masters}
+
+    def _recall(self, master_digest: str, planned: frozenset[str]) -> None:
+        """Read again what was dropped of a master that is a model's newest once more."""
+        if master_digest in self._masters:
+            return
+        for digest in planned - self._newest.keys():
+            for record in self._source.build_records(digest)[-1:]:
+                self._take_attempt(record)
 
     def _state_series(
-        self, served: tuple[str, str], master_digest: str
+        self, served: tuple[str, str], master_digest: str, planned: frozenset[str] | None
     ) -> dict[tuple[str, ...], float]:
+        newest: dict[tuple[str, ...], _Attempt] = {}
+        for digest, attempt in self._newest.items():
+            if attempt.master_digest != master_digest:
+                continue
+            known = newest.get(attempt.place)
+            is_newer = known is None or known.started_at <= attempt.started_at
+            if is_newer and (planned is None or digest in planned):
+                newest[attempt.place] = attempt
         return {
-            (*served, *place, outcome.value): float(record.outcome is outcome)
-            for (master, *place), record in self._newest.items()
-            if master == master_digest
+            (*served, *place, outcome.value): float(attempt.outcome is outcome)
+            for place, attempt in newest.items()
             for outcome in BuildOutcome
         }
 

@@ -1,9 +1,13 @@
 """What to build now, and when to look again: one pure function over the fleet and its store.
 
-Desired is every distinct pool of nodes times the newest version of each model. Without a plan
-the first task plans and builds all that is missing; with one, tasks name their keys. At most
-one task runs on a class of nodes at a time, and one for a model on a generation, so that
-serving there keeps its processor time and no engine is built twice.
+Desired is every distinct pool of nodes times the newest version of each model, and where nodes
+are, times each other version that replicas are attached for: it serves until the newest does,
+or because somebody went back to it. A pool without nodes gets what can be built ahead of time:
+the rest needs a node of its generation.
+
+Without a plan the first task plans and builds all that is missing; with one, tasks name their
+keys. At most one task runs on a class of nodes at a time, and one for a model on a generation,
+so that serving there keeps its processor time and no engine is built twice.
 """
 
 import hashlib
@@ -109,6 +113,7 @@ def decide(view: FleetView, now: datetime, policy: RetryPolicy | None = None) ->
         _prospect(view, pool, version, now, policy)
         for pool in distinct_pools(view.pools)
         for version in view.versions
+        if pool.num_nodes or view.is_newest(version)
     ]
     with_nodes = [p for p in prospects if p.pool.num_nodes]
     lacking = frozenset(_where(p) for p in with_nodes if p.is_urgent)
@@ -236,7 +241,7 @@ def _key_task(
         key_digests=digests,
         compiler=view.compiler,
         attempt=num_failures + 1,
-        reason=_task_words(due),
+        reason=_task_words(due) + _limit_words(pool),
     )
 
 
@@ -262,7 +267,7 @@ def _without_plan(
         is_anywhere=not pool.num_nodes,
         compiler=view.compiler,
         attempt=len(ends) + 1,
-        reason="nothing is planned for these nodes yet",
+        reason=f"nothing is planned for these nodes yet{_limit_words(pool)}",
     )
     return _Prospect(pool=pool, version=version, task=task)
 
@@ -300,6 +305,10 @@ def _task_words(due: Sequence[KeyStatus]) -> str:
         f"{num_built} to prove" if num_built else "",
     )
     return ", ".join(part for part in parts if part)
+
+
+def _limit_words(pool: NodePool) -> str:
+    return "" if pool.num_nodes else "; no node yet: only what can be built ahead of time"
 
 
 def _task_name(version: ModelVersion, pool: NodePool, marks: Sequence[object]) -> str:

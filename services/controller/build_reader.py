@@ -1,20 +1,41 @@
 """Reads from the registry what the build policy looks at."""
 
 import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from services.contracts.build_plan import BuildPlan, RebuildRequest, TaskEnd, TaskStart
-from services.contracts.errors import SmeltError
+from services.contracts.errors import SmeltError, StoreError
 from services.contracts.hardware import Generation
 from services.contracts.manifest import BuildRecord, ModelVersion, PublishedEngine
 from services.contracts.registry import Registry
 from services.controller.build_policy import planning_names
 from services.controller.build_view import FleetView, distinct_pools
-from services.controller.key_status import RetryPolicy, is_proven_on
+from services.controller.key_status import (
+    RetryPolicy,
+    is_given_up,
+    is_proven_on,
+    is_to_be_proven_again,
+)
 from services.controller.seams import NodePool
+from services.pb import fleet_v1_pb2 as fleet
 
 logger = logging.getLogger(__name__)
+
+_DocumentT = TypeVar("_DocumentT", TaskStart, TaskEnd)
+# Of an end that cannot be read: an attempt that is over, so that attempts come to an end.
+_LONG_AGO = "1970-01-01T00:00:00.000+00:00"
+
+
+@dataclass(kw_only=True)
+class _ModelRead:
+    """What the store holds of one model, its wanted version first."""
+
+    versions: list[ModelVersion] = field(default_factory=list)
+    plans: dict[tuple[str, int], list[BuildPlan]] = field(default_factory=dict)
+    requests: list[RebuildRequest] = field(default_factory=list)
+    records: dict[str, list[BuildRecord]] = field(default_factory=dict)
 
 
 class ViewReader:
@@ -24,73 +45,111 @@ class ViewReader:
         self._registry = registry
         self._policy = policy
         self._compiler = compiler
-        # Records of keys that were proven when they were read: no attempt will follow.
+        # Records of keys that nobody attempts any more: those proven and those given up.
         self._settled: dict[str, list[BuildRecord]] = {}
+        # What could not be read of models and tasks, by what it is about: told once.
+        self._told: dict[str, str] = {}
 
-    def read(self, pools: Sequence[NodePool], task_names: Iterable[str]) -> FleetView:
+    def read(
+        self,
+        pools: Sequence[NodePool],
+        task_names: Iterable[str],
+        attached: Mapping[str, set[int]] | None = None,
+    ) -> FleetView:
         """The store now, for these pools, with these tasks running; raises StoreError.
 
         A model of which a document cannot be read is left out, and the others are not.
+
+        Args:
+            pools: of nodes.
+            task_names: of the tasks that run.
+            attached: versions that replicas are there for, by model: they get what they lack
+                although a newer one is wanted.
         """
-        versions: list[ModelVersion] = []
-        plans: dict[tuple[str, int], list[BuildPlan]] = {}
-        requests: dict[str, list[RebuildRequest]] = {}
-        for name in self._registry.model_names():
-            try:
-                version = self._registry.model_version(name)
-                plans[name, version.version] = self._registry.build_plans(name, version.version)
-                requests[name] = self._registry.rebuild_requests(name)
-            except SmeltError as error:
-                logger.error("nothing is built for model '%s' now: %s", name, error)
-                continue
-            versions.append(version)
         engines = {engine.digest: engine for engine in self._registry.engines()}
-        starts = (self._registry.task_start(name) for name in task_names)
+        models = list(self._models(engines, attached or {}))
         view = FleetView(
             pools=pools,
-            versions=versions,
-            plans=plans,
+            versions=[version for model in models for version in model.versions],
+            plans={where: plans for m in models for where, plans in m.plans.items()},
             engines=engines,
-            records=self._records(plans, engines, requests),
-            requests=requests,
-            running=[start for start in starts if start is not None],
+            records={digest: known for m in models for digest, known in m.records.items()},
+            requests={m.versions[0].name: m.requests for m in models},
+            running=list(self.tasks(task_names).values()),
             compiler=self._compiler,
         )
+        self._settled = {d: known for d, known in self._settled.items() if d in view.records}
         return replace(view, ends=self._ends(view))
 
     def tasks(self, names: Iterable[str]) -> dict[str, TaskStart]:
         """What tasks of ours were launched to do, by name; others are left out."""
-        known = {name: self._registry.task_start(name) for name in names}
+        known = {name: self._task_start(name) for name in names}
         return {name: start for name, start in known.items() if start is not None}
 
-    def _records(
+    def _models(
+        self, engines: Mapping[str, PublishedEngine], attached: Mapping[str, set[int]]
+    ) -> Iterator[_ModelRead]:
+        for name in self._registry.model_names():
+            try:
+                model = self._model(name, engines, attached.get(name, set()))
+            except SmeltError as error:
+                self._tell(f"model {name}", f"nothing is built for model '{name}' now: {error}")
+            else:
+                self._told.pop(f"model {name}", None)
+                yield model
+
+    def _model(
+        self, name: str, engines: Mapping[str, PublishedEngine], attached: set[int]
+    ) -> _ModelRead:
+        model = _ModelRead(requests=self._registry.rebuild_requests(name))
+        newest = self._registry.model_version(name)
+        self._add(newest, model, engines)
+        for number in sorted(attached - {newest.version}, reverse=True):
+            subject = f"model {name} version {number}"
+            try:
+                self._add(self._registry.model_version(name, number), model, engines)
+            except SmeltError as error:
+                self._tell(subject, f"nothing is built for {subject}, which serves: {error}")
+            else:
+                self._told.pop(subject, None)
+        return model
+
+    def _add(
+        self, version: ModelVersion, model: _ModelRead, engines: Mapping[str, PublishedEngine]
+    ) -> None:
+        plans = self._registry.build_plans(version.name, version.version)
+        for plan in plans:
+            model.records |= self._records_of(plan, engines, model.requests)
+        model.plans[version.name, version.version] = plans
+        model.versions.append(version)
+
+    def _records_of(
         self,
-        plans: dict[tuple[str, int], list[BuildPlan]],
-        engines: dict[str, PublishedEngine],
-        requests: dict[str, list[RebuildRequest]],
+        plan: BuildPlan,
+        engines: Mapping[str, PublishedEngine],
+        requests: Sequence[RebuildRequest],
     ) -> dict[str, list[BuildRecord]]:
+        generation = Generation.parse(plan.node_class.generation)
         records: dict[str, list[BuildRecord]] = {}
-        for (model, _), known in plans.items():
-            reproved = {digest for request in requests[model] for digest in request.reprove}
-            for plan in known:
-                generation = Generation.parse(plan.node_class.generation)
-                for digest in (planned.digest for planned in plan.planned):
-                    engine = engines.get(digest)
-                    is_settled = (
-                        engine is not None
-                        and is_proven_on(engine, generation)
-                        and digest not in reproved
-                    )
-                    records[digest] = self._records_of(digest, is_settled=is_settled)
+        for digest in (planned.digest for planned in plan.planned):
+            engine = engines.get(digest)
+            is_done = (
+                engine is not None
+                and is_proven_on(engine, generation)
+                and not is_to_be_proven_again(engine, requests)
+            )
+            known = self._settled.pop(digest, None)
+            if known is None or not (is_done or self._is_given_up(digest, known, requests)):
+                known = self._registry.build_records(digest)
+            records[digest] = known
+            if is_done or self._is_given_up(digest, known, requests):
+                self._settled[digest] = known
         return records
 
-    def _records_of(self, digest: str, *, is_settled: bool) -> list[BuildRecord]:
-        if is_settled and digest in self._settled:
-            return self._settled[digest]
-        records = self._registry.build_records(digest)
-        if is_settled:
-            self._settled[digest] = records
-        return records
+    def _is_given_up(
+        self, digest: str, records: list[BuildRecord], requests: Sequence[RebuildRequest]
+    ) -> bool:
+        return is_given_up(digest, records, requests, self._policy)
 
     def _ends(self, view: FleetView) -> dict[str, TaskEnd]:
         """How tasks ended that were to make the plans which are still lacking."""
@@ -99,7 +158,42 @@ class ViewReader:
             for version in view.versions:
                 if view.plan_of(version, pool) is None:
                     for name in planning_names(view, version, pool, self._policy):
-                        if (end := self._registry.task_end(name)) is None:
+                        if (end := self._task_end(name)) is None:
                             break
                         ends[name] = end
         return ends
+
+    def _task_start(self, name: str) -> TaskStart | None:
+        return self._readable(f"start of task {name}", lambda: self._registry.task_start(name))
+
+    def _task_end(self, name: str) -> TaskEnd | None:
+        unknown = TaskEnd(name=name, detail="its end cannot be read", created_at=_LONG_AGO)
+        subject = f"end of task {name}"
+        return self._readable(subject, lambda: self._registry.task_end(name), unknown)
+
+    def _readable(
+        self,
+        subject: str,
+        read: Callable[[], _DocumentT | None],
+        unknown: _DocumentT | None = None,
+    ) -> _DocumentT | None:
+        try:
+            return read()
+        except StoreError as error:
+            self._tell(subject, f"the {subject} is left out: {error}")
+            return unknown
+
+    def _tell(self, subject: str, fault: str) -> None:
+        """Log a fault once for as long as it stays the same: passes come every few seconds."""
+        if self._told.get(subject) != fault:
+            logger.error("%s", fault)
+            self._told[subject] = fault
+
+
+def attached_versions(snapshot: fleet.FleetSnapshot) -> dict[str, set[int]]:
+    """Versions that replicas are attached for and have not failed, by model."""
+    found: dict[str, set[int]] = {}
+    for report in snapshot.replicas:
+        if report.state != fleet.REPLICA_STATE_FAILED:
+            found.setdefault(report.model_name, set()).add(report.model_version)
+    return found

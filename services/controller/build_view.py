@@ -16,13 +16,14 @@ class FleetView:
     """Hardware, models and store at one moment.
 
     Attributes:
-        versions: the newest of each model.
+        versions: the newest of each model, then others that replicas are attached for.
         plans: by model and version, oldest first.
         engines: by digest.
         records: attempts by key digest, oldest first; keys that are proven may lack.
         requests: by model, oldest first.
         ends: of tasks that ended before there was a plan, by name.
         running: tasks that were launched and have not ended.
+        waiting: why those of them wait that have done so for long, by name.
         compiler: what the launcher calls the compiler that its tasks run.
     """
 
@@ -34,7 +35,13 @@ class FleetView:
     requests: Mapping[str, Sequence[RebuildRequest]] = field(default_factory=dict)
     ends: Mapping[str, TaskEnd] = field(default_factory=dict)
     running: Sequence[TaskStart] = ()
+    waiting: Mapping[str, str] = field(default_factory=dict)
     compiler: str = ""
+
+    def is_newest(self, version: ModelVersion) -> bool:
+        """Whether it is the version that is wanted, and not one that only serves still."""
+        same = (known for known in self.versions if known.name == version.name)
+        return next(same, version).version == version.version
 
     def requests_for(self, model: str, generation: str) -> list[RebuildRequest]:
         """Rebuild requests that concern a model on a generation."""

@@ -29,6 +29,11 @@ def record_mark(number: int) -> str:
     return f"{_RECORD_MARK}{number}"
 
 
+def waiting_mark(task: str) -> str:
+    """The mark of what told that a build task waits."""
+    return f"{task} waits"
+
+
 def place(model: str, version: int, generation: str) -> str:
     """The key of `TrailFold.serving`."""
     return f"{model}/{version}/{generation}"
@@ -76,7 +81,7 @@ def _changes(fold: TrailFold, event: Event) -> dict[str, Any]:
 
 def _build_changes(fold: TrailFold, event: Event) -> dict[str, Any]:
     match event.kind:
-        case EventKind.BUILD_STARTED:
+        case EventKind.BUILD_STARTED | EventKind.BUILD_WAITING:
             return {"tasks": (*fold.tasks, event.mark)[-_MAX_TASKS:]}
         case EventKind.QUARANTINED:
             inmate = {event.mark: (event.model, event.generation)}

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from services.contracts.build_plan import TaskStart
 from services.contracts.events import Event, EventKind, TrailFold
+from services.contracts.gate import gate_fault
 from services.contracts.hardware import generation_named
 from services.contracts.manifest import (
     BuildOutcome,
@@ -22,7 +23,7 @@ from services.contracts.node_class import NodeClass
 from services.contracts.selection import mean_speedup
 from services.controller.build_policy import Quarantined
 from services.controller.build_view import FleetView
-from services.controller.event_fold import FALLBACK, place, record_mark
+from services.controller.event_fold import FALLBACK, place, record_mark, waiting_mark
 from services.pb import fleet_v1_pb2 as fleet
 
 _SHORT = 12
@@ -79,7 +80,7 @@ def hardware_news(fold: TrailFold, view: FleetView) -> Iterator[Event]:
 
 def model_news(fold: TrailFold, view: FleetView) -> Iterator[Event]:
     """Versions that were published, and rebuilds that were asked for."""
-    for version in view.versions:
+    for version in filter(view.is_newest, view.versions):
         if fold.versions.get(version.name, 0) < version.version:
             is_same_master = fold.masters.get(version.name) == version.master.digest
             yield Event(
@@ -111,6 +112,8 @@ def build_news(fold: TrailFold, view: FleetView) -> Iterator[Event]:
     for start in view.running:
         if start.name not in fold.tasks:
             yield _started(start)
+        if start.name in view.waiting and waiting_mark(start.name) not in fold.tasks:
+            yield _waiting(start, view.waiting[start.name])
     # Two models may share a master: what concerns both is told once.
     engines: set[str] = set()
     keys: set[str] = set()
@@ -204,6 +207,14 @@ def _started(start: TaskStart) -> Event:
     )
 
 
+def _waiting(start: TaskStart, detail: str) -> Event:
+    why = f"{start.reason}; runs nowhere yet: {detail or 'nobody says why'}"
+    mark = waiting_mark(start.name)
+    return _started(start).model_copy(
+        update={"kind": EventKind.BUILD_WAITING, "mark": mark, "why": why}
+    )
+
+
 def _engine_news(
     fold: TrailFold, version: ModelVersion, engine: PublishedEngine
 ) -> Iterator[Event]:
@@ -223,7 +234,7 @@ def _engine_news(
     if told is None:
         yield subject
     if proof.outcome in _PROOF_KINDS and told != proof.created_at:
-        found = proof.reason or f"{mean_speedup(engine):.2f} x eager"
+        found = proof.reason or _speed_words(engine, version)
         yield subject.model_copy(
             update={
                 "kind": _PROOF_KINDS[proof.outcome],
@@ -231,6 +242,11 @@ def _engine_news(
                 "why": f"{what}: {found}",
             }
         )
+
+
+def _speed_words(engine: PublishedEngine, version: ModelVersion) -> str:
+    words = (f"{mean_speedup(engine):.2f} x eager", gate_fault(engine.proof, version.recipe))
+    return "; ".join(filter(None, words))
 
 
 def _record_news(

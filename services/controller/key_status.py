@@ -86,7 +86,7 @@ def key_status(
         policy: how failures are met.
     """
     digest = planned.digest
-    if engine is not None and not _is_to_be_proven_again(engine, requests):
+    if engine is not None and not is_to_be_proven_again(engine, requests):
         if engine.proof.outcome is ProofOutcome.FAILED:
             return KeyStatus(
                 planned=planned,
@@ -96,8 +96,7 @@ def key_status(
             )
         if is_proven_on(engine, generation):
             return KeyStatus(planned=planned, standing=Standing.PROVEN, engine=engine)
-    forgiven = max((request.disregarded.get(digest, 0) for request in requests), default=0)
-    failures = _failures_in_a_row(records[forgiven:])
+    failures = _failures_that_count(digest, records, requests)
     if failures:
         return _failed(planned, engine, failures, policy)
     return KeyStatus(
@@ -106,6 +105,22 @@ def key_status(
         engine=engine,
         reason=_why_unproven(engine, generation) if engine else "not built yet",
     )
+
+
+def is_given_up(
+    digest: str,
+    records: Sequence[BuildRecord],
+    requests: Sequence[RebuildRequest],
+    policy: RetryPolicy,
+) -> bool:
+    """Whether a key failed so often that only a rebuild request has it tried again."""
+    return len(_failures_that_count(digest, records, requests)) >= policy.max_attempts
+
+
+def is_to_be_proven_again(engine: PublishedEngine, requests: Sequence[RebuildRequest]) -> bool:
+    """Whether somebody asked for another proof, and there is none yet."""
+    newest = engine.proof.created_at
+    return any(request.reprove.get(engine.digest) == newest for request in requests)
 
 
 def is_proven_on(engine: PublishedEngine, generation: Generation) -> bool:
@@ -117,9 +132,12 @@ def is_proven_on(engine: PublishedEngine, generation: Generation) -> bool:
     return proof.device.parsed_generation.runs_on(generation)
 
 
-def _is_to_be_proven_again(engine: PublishedEngine, requests: Sequence[RebuildRequest]) -> bool:
-    newest = engine.proof.created_at
-    return any(request.reprove.get(engine.digest) == newest for request in requests)
+def _failures_that_count(
+    digest: str, records: Sequence[BuildRecord], requests: Sequence[RebuildRequest]
+) -> list[BuildRecord]:
+    """The newest failures in a row, without those that a rebuild request forgave."""
+    forgiven = max((request.disregarded.get(digest, 0) for request in requests), default=0)
+    return _failures_in_a_row(records[forgiven:])
 
 
 def _failures_in_a_row(records: Sequence[BuildRecord]) -> list[BuildRecord]:

@@ -11,6 +11,7 @@ from services.contracts.store import ArtifactStore
 from services.controller.build_metrics import BuildMetrics, EngineSource
 from services.controller.fleet_metrics import FleetMetrics
 from services.controller.fleet_state import FleetState
+from services.controller.planned_keys import PlannedKeys
 from services.controller.settings import ControllerSettings
 from services.telemetry.catalog import CONTROLLER_METRICS
 from services.telemetry.measured_store import MeasuredStore
@@ -22,12 +23,14 @@ class ControllerMetrics:
 
     Attributes:
         recorder: for other parts of this process.
+        planned: shown by the build loop.
     """
 
     def __init__(self, settings: ControllerSettings) -> None:
         self._settings = settings
         self._collectors = CollectorRegistry()
         self.recorder = PrometheusRecorder(CONTROLLER_METRICS, self._collectors)
+        self.planned = PlannedKeys()
         self._server: MetricsServer | None = None
         self._tasks: tuple[asyncio.Task[None], ...] = ()
 
@@ -49,7 +52,7 @@ class ControllerMetrics:
                 f"controller cannot serve metrics on {host}:{port}: {error}; choose another "
                 "SMELT_CONTROLLER_METRICS_PORT, 0 takes a free one"
             ) from error
-        builds = BuildMetrics(self.recorder, source, BuildHistory(store))
+        builds = BuildMetrics(self.recorder, source, BuildHistory(store), self.planned)
         self._tasks = (
             asyncio.create_task(FleetMetrics(self.recorder).follow(state)),
             asyncio.create_task(builds.follow(self._settings.resync_s)),

@@ -18,12 +18,15 @@ class NodePool:
     Attributes:
         source: `ray`, `kubernetes` or `file`.
         num_nodes: how many are there now; 0 for a pool that may grow.
+        num_known: how many there are with those that take nothing new for now (cordoned, not
+            ready); 0 where the source knows of no others.
         names: what a person calls them (node names, a line of the file).
     """
 
     node_class: NodeClass
     source: str
     num_nodes: int
+    num_known: int = 0
     names: tuple[str, ...] = ()
 
 
@@ -81,6 +84,7 @@ class TaskStatus:
         detail: why it waits, or the last words of one that ended badly.
         is_failed: it ended without doing its work (exit code, crash, node lost).
         is_lost: its node went away under it, which says nothing of what it was at.
+        is_unstarted: it ended before it ever ran, which says nothing of what it was to do.
         run: tells one run of a name from the next; "" when nobody needs to know.
     """
 
@@ -88,6 +92,7 @@ class TaskStatus:
     detail: str = ""
     is_failed: bool = False
     is_lost: bool = False
+    is_unstarted: bool = False
     run: str = ""
 
 
@@ -106,12 +111,15 @@ class BuildLauncher(Protocol):
         ...
 
     def statuses(self) -> dict[str, TaskStatus]:
-        """Tasks that this launcher knows, by name.
+        """Tasks that this launcher knows and was not told to forget, by name.
 
         Those of an earlier controller are among them where the world remembers them.
         """
         ...
 
     def forget(self, name: str) -> None:
-        """Drop a task that ended, and stop one that runs; unknown names are no error."""
+        """Know a task no more, and stop one that runs; unknown names are no error.
+
+        What is left of one that failed may stay for people to look at: its name is free.
+        """
         ...

@@ -229,6 +229,12 @@ BUILDS_RUNNING = Metric(
     help="Build tasks that were launched and have not ended.",
     labels=("model", "generation"),
 )
+BUILDS_WAITING = Metric(
+    name="smelt_builds_waiting",
+    kind=MetricKind.GAUGE,
+    help="Build tasks that run nowhere yet: no node has room, or their image cannot be pulled.",
+    labels=("model", "generation"),
+)
 KEYS_QUARANTINED = Metric(
     name="smelt_keys_quarantined",
     kind=MetricKind.GAUGE,
@@ -238,7 +244,7 @@ KEYS_QUARANTINED = Metric(
 GENERATIONS_WITHOUT_ENGINE = Metric(
     name="smelt_generation_without_engine",
     kind=MetricKind.GAUGE,
-    help="1 while a generation has nodes and no proven engine of a model's newest version.",
+    help="1 while a generation has nodes and no proven engine of a version that is to serve there.",
     labels=("model", "generation"),
 )
 STORE_REQUESTS = Metric(
@@ -259,7 +265,7 @@ REPLICA_METRICS = (
 # What builds did stands in the store; the controller counts it there, so that figures of
 # compilers that live for seconds are not lost. A compiler's own endpoint is for one run by hand.
 COMPILER_METRICS = (BUILDS, BUILD_DURATION, PROOFS, PROOF_DURATION)
-BUILD_LOOP_METRICS = (BUILDS_RUNNING, KEYS_QUARANTINED, GENERATIONS_WITHOUT_ENGINE)
+BUILD_LOOP_METRICS = (BUILDS_RUNNING, BUILDS_WAITING, KEYS_QUARANTINED, GENERATIONS_WITHOUT_ENGINE)
 CONTROLLER_METRICS = (
     *COMPILER_METRICS, *BUILD_LOOP_METRICS, BUILD_STATE, ENGINES, REPLICAS_WANTED,
     REPLICAS_ATTACHED, STORE_REQUESTS,

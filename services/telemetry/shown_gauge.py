@@ -15,7 +15,8 @@ class ShownGauge:
 
     def show(self, values: Mapping[tuple[str, ...], float]) -> None:
         """Show these values, by the values of the metric's labels in their order."""
-        self._known |= values.keys()
-        for key in self._known:
+        for key in self._known | values.keys():
             labels = dict(zip(self._metric.labels, key, strict=True))
             self._recorder.set(self._metric, values.get(key, 0.0), **labels)
+        # What is gone was set to 0, and stays so.
+        self._known = set(values)

@@ -9,20 +9,30 @@ _Object = Mapping[str, Any]
 
 # Its Pod failed; the other reasons (a deadline, for one) are about the Job itself.
 _BY_POD = "BackoffLimitExceeded"
+_BY_TIME = "DeadlineExceeded"
 # Evicted, preempted, or gone with its node.
 _DISRUPTED = "DisruptionTarget"
 
 
-def task_status(job: _Object, pod: _Object | None) -> TaskStatus:
-    """Where a task is; `pod` is the Job's newest one, None while it has none."""
+def task_status(job: _Object, pod: _Object | None, *, has_waited: bool = False) -> TaskStatus:
+    """Where a task is.
+
+    Args:
+        job: its Job.
+        pod: the Job's newest one; None while it has none, and when it was removed.
+        has_waited: it was seen to wait, and never to run.
+    """
     status = job.get("status") or {}
     conditions = {c["type"]: c for c in status.get("conditions") or [] if c["status"] == "True"}
     if failed := conditions.get("Failed"):
+        by_pod, by_time = (failed.get("reason") == why for why in (_BY_POD, _BY_TIME))
         return TaskStatus(
             state=TaskState.ENDED,
             is_failed=True,
-            is_lost=failed.get("reason") == _BY_POD and _is_disrupted(pod),
-            run=(job.get("metadata") or {}).get("uid", ""),
+            is_lost=by_pod and _is_disrupted(pod),
+            # Its deadline takes the Pod of a Job away, so that nobody can ask it any more.
+            is_unstarted=by_time and (has_waited if pod is None else not _has_started(pod)),
+            run=run_of(job),
             detail=_last_words(failed, pod),
         )
     if "Complete" in conditions:
@@ -33,6 +43,21 @@ def task_status(job: _Object, pod: _Object | None) -> TaskStatus:
     if status.get("ready") or _phase(pod) == "Running":
         return TaskStatus(state=TaskState.RUNNING)
     return TaskStatus(state=TaskState.WAITING, detail=_hindrance(pod))
+
+
+def run_of(job: _Object) -> str:
+    """What tells this Job from a later one of the same name."""
+    return str((job.get("metadata") or {}).get("uid") or "")
+
+
+def _has_started(pod: _Object) -> bool:
+    """Whether a container of the Pod has run."""
+    states = [
+        c.get(name) or {} for c in _container_statuses(pod) for name in ("state", "lastState")
+    ]
+    return _phase(pod) not in ("", "Pending") or any(
+        "running" in state or "terminated" in state for state in states
+    )
 
 
 def _phase(pod: _Object | None) -> str:

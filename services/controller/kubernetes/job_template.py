@@ -18,8 +18,9 @@ from services.contracts.hardware import Generation
 COMPILER_CONTAINER = "builder"
 _COMMAND = ["python", "-m", "compiler_worker"]
 _PLACEMENT_FIELDS = {"nodeSelector", "tolerations", "resources"}
-# A day to read the logs of a Job that ended, and four hours to get a node and build: each
-# build and each proof has a limit of its own in the compiler's settings.
+# A day to read the logs of a Job that ended, and four hours to get a node, plan and build a
+# key, to which `job_object` adds for further ones: each build and each proof has a limit of its
+# own in the compiler's settings.
 _TTL_S = 24 * 3600
 _DEADLINE_S = 4 * 3600
 _ATTEMPT_FIELDS = (("backoffLimit", 0), ("restartPolicy", "Never"))

@@ -1,14 +1,15 @@
 """Build tasks as Kubernetes Jobs: one Job for a task, by the task's own name.
 
 The name makes launching twice harmless, and the label makes the Jobs of an earlier controller
-this one's too: nothing is remembered here.
+this one's too. A Job that failed stays after it was accounted for, with an annotation that says
+so: its log is read until the cluster removes it, or a task of that name is launched anew.
 """
 
 import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from services.contracts.errors import InvalidRequestError
+from services.contracts.errors import InvalidRequestError, NotReadyError
 from services.controller.kubernetes.client import (
     CONFLICT,
     NOT_FOUND,
@@ -18,14 +19,14 @@ from services.controller.kubernetes.client import (
     require_lightkube,
     status_code,
 )
-from services.controller.kubernetes.job_object import TASK_LABEL, job_for
-from services.controller.kubernetes.job_status import task_status
+from services.controller.kubernetes.job_object import ACCOUNTED, TASK_LABEL, job_for
+from services.controller.kubernetes.job_status import run_of, task_status
 from services.controller.kubernetes.job_template import (
     JobTemplate,
     compiler_container,
     refuse_unknown_fields,
 )
-from services.controller.seams import BuildTask, TaskStatus
+from services.controller.seams import BuildTask, TaskState, TaskStatus
 
 if TYPE_CHECKING:
     from lightkube.config.kubeconfig import SingleConfig
@@ -64,6 +65,8 @@ class KubernetesJobs:
         self._image = image
         # A Node object tells no library versions: the image is what they come from.
         self.compiler = image or str(_template_image(template))
+        # Runs that were seen to wait, and never to run.
+        self._waited: set[str] = set()
         refuse_unknown_fields(template.job)
         self._client = blocking_client(cluster, namespace)
 
@@ -83,16 +86,35 @@ class KubernetesJobs:
         except request_errors() as error:
             if status_code(error) != CONFLICT:
                 raise self._explained(error, "create", _JOBS) from error
-            if self._find(task.name) is None:
-                raise InvalidRequestError(
-                    f"a Job '{task.name}' exists in namespace '{self._namespace}' which is not "
-                    f"Smelt's: it has no label {TASK_LABEL}; delete or rename it"
-                ) from error
+            self._take_over(task, job)
         else:
             logger.info("created Job %s: %s", task.name, task.reason)
 
+    def _take_over(self, task: BuildTask, job: Any) -> None:
+        """Leave the Job that has a task's name as it is; one that is over makes room."""
+        known = self._find(task.name)
+        if known is None:
+            raise InvalidRequestError(
+                f"a Job '{task.name}' exists in namespace '{self._namespace}' which is not "
+                f"Smelt's: it has no label {TASK_LABEL}; delete or rename it"
+            )
+        if not _is_accounted(known):
+            return
+        self._delete(task.name)
+        try:
+            self._client.create(job, namespace=self._namespace)
+        except request_errors() as error:
+            if status_code(error) != CONFLICT:
+                raise self._explained(error, "create", _JOBS) from error
+            raise NotReadyError(
+                f"the last Job '{task.name}' is not gone yet; the next pass tries again"
+            ) from error
+        logger.info("created Job %s anew: %s", task.name, task.reason)
+
     def statuses(self) -> dict[str, TaskStatus]:
-        """All tasks that have a Job, by name; those that are being deleted are gone already.
+        """All tasks that have a Job, by name, less those that are over for us.
+
+        Those are being deleted, or failed and were accounted for.
 
         Raises:
             NotReadyError: the cluster is out of reach, or forbids it.
@@ -103,23 +125,50 @@ class KubernetesJobs:
         # Before the Pods: of a Job that is seen to have failed, a Pod that is not there is gone.
         jobs = self._list(Job, _JOBS)
         pods = {_task_name(pod): pod for pod in sorted(self._list(Pod, "pods"), key=_created)}
-        return {
-            _task_name(job): task_status(job, pods.get(_task_name(job)))
-            for job in jobs
-            if not job["metadata"].get("deletionTimestamp")
-        }
+        found: dict[str, TaskStatus] = {}
+        waited: set[str] = set()
+        for job in jobs:
+            if job["metadata"].get("deletionTimestamp") or _is_accounted(job):
+                continue
+            name, run = _task_name(job), run_of(job)
+            status = task_status(job, pods.get(name), has_waited=run in self._waited)
+            if status.state is TaskState.WAITING or status.is_unstarted:
+                waited.add(run)
+            found[name] = status
+        self._waited = waited
+        return found
 
     def forget(self, name: str) -> None:
-        """Delete the task's Job and, in the background, its Pod.
+        """Delete the task's Job and, in the background, its Pod; one that failed stays, marked.
 
         Raises:
             NotReadyError: the cluster is out of reach, or forbids it.
         """
+        job = self._find(name)
+        if job is None or _is_accounted(job):
+            return
+        if task_status(job, None).is_failed:
+            self._mark_accounted(name)
+        else:
+            self._delete(name)
+
+    def _mark_accounted(self, name: str) -> None:
+        from lightkube.resources.batch_v1 import Job
+        from lightkube.types import PatchType
+
+        mark = {"metadata": {"annotations": {ACCOUNTED: "true"}}}
+        try:
+            self._client.patch(
+                Job, name, mark, namespace=self._namespace, patch_type=PatchType.MERGE
+            )
+        except request_errors() as error:
+            if status_code(error) != NOT_FOUND:
+                raise self._explained(error, "patch", _JOBS) from error
+
+    def _delete(self, name: str) -> None:
         from lightkube.resources.batch_v1 import Job
         from lightkube.types import CascadeType
 
-        if self._find(name) is None:
-            return
         try:
             # Unless told so, the API leaves the Pod of a deleted Job running.
             self._client.delete(
@@ -169,6 +218,10 @@ def _template_image(template: JobTemplate) -> Any:
 def _task_name(found: Mapping[str, Any]) -> str:
     labels = found["metadata"].get("labels") or {}
     return str(labels.get(TASK_LABEL, ""))
+
+
+def _is_accounted(job: Mapping[str, Any]) -> bool:
+    return ACCOUNTED in (job["metadata"].get("annotations") or {})
 
 
 def _created(pod: Mapping[str, Any]) -> str:

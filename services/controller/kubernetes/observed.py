@@ -101,21 +101,24 @@ def pools_of(
     """Nodes grouped by class, then worker groups of which there is no node; a stable order."""
     names: dict[NodeClass, list[str]] = {}
     ready: dict[NodeClass, int] = {}
+    known: dict[NodeClass, int] = {}
     for name, node in sorted(nodes.items()):
         note = f" ({node.hindrance})" if node.hindrance else ""
         names.setdefault(node.node_class, []).append(name + note)
+        known[node.node_class] = known.get(node.node_class, 0) + 1
         ready[node.node_class] = ready.get(node.node_class, 0) + (not node.hindrance)
     classes_of_nodes = list(names)
     for name, node_class in sorted(groups, key=lambda group: group[0]):
         # A group says a generation and little more: where nodes of it exist they say it better.
-        if not any(known.may_be(node_class) for known in classes_of_nodes):
+        if not any(one.may_be(node_class) for one in classes_of_nodes):
             names.setdefault(node_class, []).append(name)
     return [
         NodePool(
             node_class=node_class,
             source=SOURCE,
             num_nodes=ready.get(node_class, 0),
+            num_known=known.get(node_class, 0),
             names=tuple(names[node_class]),
         )
-        for node_class in sorted(names, key=lambda known: known.canonical_json())
+        for node_class in sorted(names, key=lambda one: one.canonical_json())
     ]

@@ -165,6 +165,18 @@ BUILD_ALERTS = (
         runbook=f"{_WHY}; then smelt rebuild {_MODEL} --generation {_GENERATION}",
     ),
     Alert(
+        name="SmeltBuildWaiting",
+        expr=f"{FLEET.total(catalog.BUILDS_WAITING, 'model', 'generation')} > 0",
+        wait="30m",
+        severity=Severity.WARNING,
+        summary=f"{_MODEL} on {_GENERATION}: a build has found no place to run",
+        description=(
+            "No node has room for it, or its image cannot be pulled. The event build_waiting "
+            "says why; no attempt is counted meanwhile."
+        ),
+        runbook=f"smelt events {_MODEL}",
+    ),
+    Alert(
         name="SmeltProofFailing",
         expr=(
             f"({FLEET.total(catalog.BUILD_STATE, *_ATTEMPT, outcome=is_('proof_failed'))} > 0)"

@@ -1,5 +1,6 @@
 """A tiny model in a local store, a machine that may be several, and a launcher of real children."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -51,10 +52,12 @@ class ProcessLauncher:
 
     Attributes:
         where: options that point the compiler at the store of this test.
+        environment: of the compiler, beside this process's own.
     """
 
     where: list[str]
     compiler: str = "this checkout"
+    environment: dict[str, str] = field(default_factory=dict)
     launched: list[BuildTask] = field(default_factory=list)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
@@ -83,6 +86,7 @@ class ProcessLauncher:
         return subprocess.Popen(
             [*command, *simulated, *self.where],
             cwd=ROOT,
+            env=os.environ | self.environment,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )

@@ -21,7 +21,7 @@ def event(mark: str) -> Event:
 def test_what_comes_is_shown_until_a_signal(
     registry: Registry, place: Place, number: signal.Signals
 ) -> None:
-    registry.append_event(event("before"))
+    registry.append_event(event("before"), registry.event_end())
     command = [sys.executable, "-m", "services.cli.main", "events", "--follow", "--json"]
     with subprocess.Popen(
         [*command, "--store", str(place.store)],
@@ -33,7 +33,7 @@ def test_what_comes_is_shown_until_a_signal(
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["mark"] == "before"
         for mark in ("first", "second"):
-            registry.append_event(event(mark))
+            registry.append_event(event(mark), registry.event_end())
             assert json.loads(process.stdout.readline())["mark"] == mark
         process.send_signal(number)
         rest, errors = process.communicate(timeout=60)

@@ -11,7 +11,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -167,14 +167,25 @@ class ChangingFleet:
 
     def wait_until(self, condition: Condition) -> list[pb.ReplicaReport]:
         """The first ready replicas of the controller's stream that fulfil a condition."""
+
+        def ready(reports: Sequence[pb.ReplicaReport]) -> list[pb.ReplicaReport]:
+            return [r for r in reports if r.state == pb.REPLICA_STATE_READY]
+
+        return ready(self._wait_replicas(lambda reports: condition(ready(reports))))
+
+    def wait_attached(self, generation: str) -> None:
+        """Return as soon as a replica on a generation speaks; it may load still."""
+        self._wait_replicas(lambda reports: any(generation in r.replica_id for r in reports))
+
+    def _wait_replicas(self, condition: Condition) -> list[pb.ReplicaReport]:
         seen: list[pb.ReplicaReport] = []
         try:
             for snapshot in watch_fleet(self._listens_at, WAIT_S):
-                seen = [r for r in snapshot.replicas if r.state == pb.REPLICA_STATE_READY]
+                seen = list(snapshot.replicas)
                 if condition(seen):
                     return seen
         except NotReadyError as error:
-            raise AssertionError(f"{error}\nready: {seen}\n{self.logs()}") from error
+            raise AssertionError(f"{error}\nattached: {seen}\n{self.logs()}") from error
         raise AssertionError("the controller ended the stream")
 
     def wait_event(self, kind: EventKind, generation: str) -> None:

@@ -84,12 +84,16 @@ def test_a_controller_that_is_killed_in_each_step_finishes_after_it_is_started_a
         restart_controller(fleet)
         fleet.wait_event(EventKind.BUILD_STARTED, generation)
         restart_controller(fleet)
+        fleet.wait_attached(generation)
+        restart_controller(fleet)
         fleet.wait_proof(generation)
         restart_controller(fleet)
         fleet.wait_until(on(generation, num_ready=NUM_REPLICAS, is_proven=True))
         engine_s = time.monotonic() - began_s
         callers.wait_for(OK, 500)
         fleet.remove_node(node)
+        # It waits before it withdraws, and forgets since when.
+        restart_controller(fleet)
         fleet.wait_event(EventKind.GENERATION_GONE, generation)
         fleet.wait_until(on(generation, num_ready=0))
     check(callers.load)
@@ -99,5 +103,5 @@ def test_a_controller_that_is_killed_in_each_step_finishes_after_it_is_started_a
     kinds = {kind for kind, _, _ in told}
     assert {EventKind.PROOF_PASSED, EventKind.ENGINE_SERVING} <= kinds
     load = callers.load
-    print(f"\n| controller killed 3 times, node killed | {load.outcomes[OK]} | 0 | - | - | "
+    print(f"\n| controller killed 5 times, node killed | {load.outcomes[OK]} | 0 | - | - | "
           f"{engine_s:.1f} | {load.longest_s:.2f} |")  # fmt: skip

@@ -178,5 +178,5 @@ NEEDED_RIGHTS = {
     ("", "nodes"): {"list", "watch"},
     ("ray.io", "rayservices"): {"list", "watch"},
     ("", "pods"): {"list"},
-    ("batch", "jobs"): {"create", "get", "list", "delete"},
+    ("batch", "jobs"): {"create", "get", "list", "patch", "delete"},
 }

@@ -11,7 +11,7 @@ from services.contracts.node_class import NodeClass
 from services.controller.kubernetes.jobs import KubernetesJobs
 from services.controller.seams import BuildTask
 from tests.integration.kubernetes.conftest import WatchedNodes
-from tests.integration.kubernetes.emulated_cluster import Asked, EmulatedCluster, gpu_node
+from tests.integration.kubernetes.emulated_cluster import JOBS, Asked, EmulatedCluster, gpu_node
 
 TASK = BuildTask(
     name="build-a1",
@@ -48,6 +48,10 @@ async def test_the_granted_verbs_are_those_that_are_asked_for(
     await asyncio.to_thread(jobs.launch, TASK)
     await asyncio.to_thread(jobs.launch, TASK)
     await asyncio.to_thread(jobs.statuses)
+    await asyncio.to_thread(jobs.forget, TASK.name)
+    await asyncio.to_thread(jobs.launch, TASK)
+    failed = {"status": {"conditions": [{"type": "Failed", "status": "True"}]}}
+    await cluster.patch(f"{JOBS}/{TASK.name}", failed)
     await asyncio.to_thread(jobs.forget, TASK.name)
     await cluster.create("/api/v1/nodes", gpu_node("a", 9, 0))
     await nodes.until_counts(sm90=1)

@@ -32,7 +32,7 @@ NODES = "/api/v1/nodes"
 # Of a build in a process of its own; reached by nothing but a fault.
 LIMIT_S = 240.0
 # Only news of the cluster, and ends of Jobs, make the loop look.
-PACE = BuildPace(resync_s=3600, poll_s=0.05)
+PACE = BuildPace(resync_s=3600, poll_s=0.05, nodes_gone_after_s=0.1)
 StartController = Callable[[], contextlib.AbstractAsyncContextManager[None]]
 
 

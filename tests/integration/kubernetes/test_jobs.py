@@ -136,6 +136,42 @@ async def test_a_forgotten_task_takes_its_pod_with_it(
     await asyncio.to_thread(jobs.forget, "never-heard-of")
 
 
+async def test_a_job_that_failed_stays_for_its_log_until_its_name_is_needed(
+    cluster: EmulatedCluster, make_jobs: MakeJobs
+) -> None:
+    jobs = make_jobs(cluster)
+    await asyncio.to_thread(jobs.launch, TASK)
+    await cluster.patch(f"{JOBS}/{TASK.name}", _condition(type="Failed", reason="DeadlineExceeded"))
+    assert (await asyncio.to_thread(jobs.statuses))[TASK.name].is_failed
+    for _ in range(2):
+        await asyncio.to_thread(jobs.forget, TASK.name)
+        (job,) = cluster.objects("jobs").values()
+        assert job["metadata"]["annotations"]["smelt.dev/accounted"] == "true"
+        assert await asyncio.to_thread(make_jobs(cluster).statuses) == {}
+    await asyncio.to_thread(jobs.launch, replace(TASK, name="the-next-attempt"))
+    assert set(cluster.objects("jobs")) == {TASK.name, "the-next-attempt"}
+    await asyncio.to_thread(jobs.launch, TASK)
+    status = (await asyncio.to_thread(jobs.statuses))[TASK.name]
+    assert status.state is TaskState.WAITING, "a Job of its own, not the one that failed"
+
+
+@pytest.mark.parametrize("has_run", [False, True])
+async def test_a_deadline_that_ends_a_wait_is_told_from_one_that_ends_a_build(
+    cluster: EmulatedCluster, make_jobs: MakeJobs, has_run: bool
+) -> None:
+    """It takes the Pod away, so what was seen before decides."""
+    jobs = make_jobs(cluster)
+    await asyncio.to_thread(jobs.launch, TASK)
+    await asyncio.to_thread(jobs.statuses)
+    if has_run:
+        await cluster.patch(f"{JOBS}/{TASK.name}", {"status": {"active": 1, "ready": 1}})
+        await asyncio.to_thread(jobs.statuses)
+    await cluster.patch(f"{JOBS}/{TASK.name}", _condition(type="Failed", reason="DeadlineExceeded"))
+    for _ in range(2):
+        status = (await asyncio.to_thread(jobs.statuses))[TASK.name]
+        assert (status.is_failed, status.is_unstarted) == (True, not has_run)
+
+
 @pytest.mark.parametrize(
     ("verb", "group", "plural", "act"),
     [

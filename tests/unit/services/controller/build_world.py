@@ -169,7 +169,8 @@ class InstantWorker:
         for name, task in self.tasks.items():
             if name in self.ended:
                 continue
-            self.registry.write_plan(self.plan.model_copy(update={"compiler": task.compiler}))
+            made = {"compiler": task.compiler, "version": task.version}
+            self.registry.write_plan(self.plan.model_copy(update=made))
             if self.num_losses:
                 self.num_losses -= 1
                 self.ended[name] = TaskStatus(

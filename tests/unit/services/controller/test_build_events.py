@@ -10,7 +10,7 @@ import pytest
 from services.contracts.build_plan import RebuildRequest, TaskStart
 from services.contracts.events import Event, EventKind, EventPosition, TrailFold
 from services.contracts.hardware import DeviceFacts
-from services.contracts.manifest import BuildOutcome, ProofOutcome
+from services.contracts.manifest import BuildOutcome, ProofOutcome, SideTiming, Timing
 from services.contracts.object_store import open_store
 from services.contracts.recipe import Recipe
 from services.contracts.registry_events import EventRegistry
@@ -134,6 +134,21 @@ class TestBuilds:
         assert finished.why == "onnxruntime fp32 in 1.0 s"
         assert passed.seconds_since_change is not None
         assert passed.seconds_since_change >= 0
+
+    def test_an_engine_that_is_slower_than_the_fallback_says_so(
+        self, registry: EventRegistry, trail: EventTrail
+    ) -> None:
+        half = SideTiming(p50_s=0.5, p95_s=0.5, throughput=2.0, peak_memory_bytes=1)
+        timing = Timing(
+            bucket="b", sizes={}, p50_s=1.0, p95_s=1.0, throughput=1.0, eager_p50_s=3.0,
+            fallback=half,
+        )  # fmt: skip
+        trail.observe(view(world.engine(ORT, world.proof(timings=(timing,)))))
+        passed = told(registry)[-1]
+        assert passed.kind is EventKind.PROOF_PASSED
+        assert passed.why.startswith(
+            "onnxruntime fp32: 3.00 x eager; slower than the fallback: 0.50 x its speed"
+        )
 
     def test_what_is_older_than_the_change_did_not_follow_it(
         self, registry: EventRegistry, trail: EventTrail

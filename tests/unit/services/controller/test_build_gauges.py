@@ -33,10 +33,10 @@ def test_what_is_over_shows_zero() -> None:
         model="m", version=1, generation=world.GENERATION, key="k", what="", reason="", mark="k"
     )
     where = frozenset({("m", world.GENERATION)})
-    gauges.show(Decision(quarantined=(given_up,) * 2, without_engine=where), [start])
-    assert shown() == [1, 2, 1]
-    gauges.show(Decision(with_engine=where), [])
-    assert shown() == [0, 0, 0]
+    gauges.show(Decision(quarantined=(given_up,) * 2, without_engine=where), [start], [start])
+    assert shown() == [1, 1, 2, 1]
+    gauges.show(Decision(with_engine=where), [start], [])
+    assert shown() == [1, 0, 0, 0]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from services.controller.key_status import RetryPolicy
 from services.controller.seams import NodePool, TaskState
 from tests.unit.services.controller import build_world as world
 
-AT_ONCE = BuildPace(retry=RetryPolicy(first_delay_s=0.0))
+AT_ONCE = BuildPace(nodes_gone_after_s=0.0, retry=RetryPolicy(first_delay_s=0.0))
 
 
 class Nodes:

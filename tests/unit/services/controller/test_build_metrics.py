@@ -8,6 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.contracts.build_key import BuildKey
+from services.contracts.build_plan import BuildPlan, PlannedKey
 from services.contracts.errors import StoreError
 from services.contracts.history import BuildHistory
 from services.contracts.kinds import EngineKind, Precision
@@ -18,10 +19,14 @@ from services.contracts.manifest import (
     Proof,
     ProofOutcome,
 )
+from services.contracts.node_class import NodeClass
 from services.contracts.object_store import ObstoreArtifactStore, open_store
 from services.contracts.recipe import Recipe
 from services.contracts.registry import Registry
 from services.controller.build_metrics import BuildMetrics
+from services.controller.build_view import FleetView
+from services.controller.planned_keys import PlannedKeys
+from services.controller.seams import NodePool
 from services.telemetry import catalog
 from services.telemetry.prometheus_recorder import PrometheusRecorder
 
@@ -37,6 +42,7 @@ class Counted:
     registry: Registry
     metrics: BuildMetrics
     collectors: CollectorRegistry = field(repr=False)
+    planned: PlannedKeys
 
     def value(self, metric: catalog.Metric, suffix: str = "", **labels: str) -> float | None:
         return self.collectors.get_sample_value(metric.name + suffix, labels)
@@ -46,7 +52,9 @@ def counting(store: ObstoreArtifactStore, folder: Path) -> Counted:
     collectors = CollectorRegistry()
     registry = Registry(store, folder)
     recorder = PrometheusRecorder(catalog.CONTROLLER_METRICS, collectors)
-    return Counted(registry, BuildMetrics(recorder, registry, BuildHistory(store)), collectors)
+    planned = PlannedKeys()
+    metrics = BuildMetrics(recorder, registry, BuildHistory(store), planned)
+    return Counted(registry, metrics, collectors, planned)
 
 
 @pytest.fixture
@@ -170,6 +178,61 @@ def test_engines_by_their_newest_proof(counted: Counted) -> None:
     counted.registry.add_proof(key().digest(), proof_of(ProofOutcome.FAILED))
     counted.metrics.look()
     assert (engines("not_run"), engines("passed"), engines("failed")) == (0, 1, 1)
+
+
+def show_planned(counted: Counted, *keys: BuildKey, generation: str = "cuda-sm90") -> None:
+    """Have the newest version's plan for a node hold these keys."""
+    version = counted.registry.model_version("m")
+    node_class = NodeClass(generation=generation)
+    plan = BuildPlan(
+        model="m", version=version.version, node_class=node_class,
+        planned=tuple(PlannedKey(key=each) for each in keys), created_at="",
+    )  # fmt: skip
+    view = FleetView(
+        pools=[NodePool(node_class=node_class, source="file", num_nodes=0)],
+        versions=[version], plans={("m", version.version): [plan]},
+    )  # fmt: skip
+    counted.planned.show(view)
+
+
+def test_what_no_plan_of_present_nodes_holds_any_more_concerns_nobody(counted: Counted) -> None:
+    """A kind that a recipe dropped, a generation that left, a toolchain that was replaced."""
+
+    def shown() -> tuple[float | None, float | None]:
+        state = counted.value(catalog.BUILD_STATE, **SERVED, **PLACE, outcome="failed")
+        labels = {name: PLACE[name] for name in ("generation", "kind")}
+        return state, counted.value(catalog.ENGINES, **SERVED, **labels, outcome="failed")
+
+    old, new = key("580.1"), key("581.0")
+    counted.registry.record_build(record(BuildOutcome.FAILED, "2026-01-01", old))
+    publish(counted, old, ProofOutcome.FAILED)
+    show_planned(counted, old)
+    counted.metrics.look()
+    assert shown() == (1, 1)
+    show_planned(counted, new)
+    counted.metrics.look()
+    assert shown() == (0, 0)
+    counted.registry.record_build(record(BuildOutcome.FAILED, "2026-01-02", new))
+    counted.metrics.look()
+    assert shown() == (1, 0)
+    show_planned(counted)
+    counted.metrics.look()
+    assert shown() == (0, 0)
+
+
+def test_a_version_that_is_the_newest_again_shows_where_it_stands(counted: Counted) -> None:
+    first = counted.registry.model_version("m")
+    counted.registry.record_build(record(BuildOutcome.FAILED, "2026-01-01"))
+    counted.metrics.look()
+    for number, master in enumerate(("e" * 64, MASTER)):
+        counted.registry.add_model_version(
+            name="m", master=first.master.model_copy(update={"digest": master}),
+            recipe=Recipe(), source="s", source_fingerprint=str(number),
+        )  # fmt: skip
+        show_planned(counted, key(master=master))
+        counted.metrics.look()
+    served = SERVED | {"version": "3"}
+    assert counted.value(catalog.BUILD_STATE, **served, **PLACE, outcome="failed") == 1
 
 
 async def test_a_store_that_fails_is_asked_again(

@@ -16,7 +16,9 @@ def test_what_is_gone_shows_zero_and_may_come_back() -> None:
 
     gauge.show({("a", "1"): 2, ("b", "1"): 1})
     assert (value("a"), value("b"), value("c")) == (2, 1, None)
-    gauge.show({("b", "1"): 3})
+    for _ in range(2):
+        gauge.show({("b", "1"): 3})
+    assert gauge._known == {("b", "1")}, "what is gone is remembered no longer than needed"
     assert (value("a"), value("b")) == (0, 3)
     gauge.show({("a", "1"): 1})
     assert (value("a"), value("b")) == (1, 0)

@@ -180,3 +180,12 @@ def test_the_shipped_placements_make_valid_jobs(
 def test_an_image_given_wins(template: JobTemplate) -> None:
     assert _pod(job_for(TASK, template, "own:1"))["containers"][0]["image"] == "own:1"
     assert _pod(job_for(TASK, template))["containers"][0]["image"] == "smelt-compiler"
+
+
+@pytest.mark.parametrize(("num_keys", "hours"), [(1, 4), (2, 5), (10, 13), (0, 15)])
+def test_the_deadline_grows_with_the_keys_and_a_plan_may_have_many(
+    num_keys: int, hours: int, template: JobTemplate
+) -> None:
+    task = replace(TASK, key_digests=tuple(f"{n:064d}" for n in range(num_keys)))
+    assert job_for(task, template)["spec"]["activeDeadlineSeconds"] == hours * 3600
+    assert template.job["spec"]["activeDeadlineSeconds"] == 4 * 3600

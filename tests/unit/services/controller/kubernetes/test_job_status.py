@@ -116,3 +116,23 @@ def test_a_pod_that_was_taken_away_is_lost(
     job["metadata"]["uid"] = "u-1"
     status = task_status(job, pod)
     assert (status.is_failed, status.is_lost, status.run) == (True, is_lost, "u-1")
+
+
+@pytest.mark.parametrize(
+    ("pod", "has_waited", "is_unstarted"),
+    [
+        (None, True, True),
+        (None, False, False),
+        (_pod(phase="Pending", conditions=[UNSCHEDULABLE]), False, True),
+        (_pod(phase="Pending", **_container(waiting=PULLING)), False, True),
+        (_pod(phase="Running", **_container(running={})), True, False),
+        (_pod(phase="Failed", **_container(terminated={"exitCode": 137})), True, False),
+    ],
+)
+def test_a_job_that_never_ran_says_nothing_of_its_keys(
+    pod: dict[str, Any] | None, has_waited: bool, is_unstarted: bool
+) -> None:
+    job = _job(FAILED | {"reason": "DeadlineExceeded"})
+    status = task_status(job, pod, has_waited=has_waited)
+    assert (status.is_failed, status.is_unstarted) == (True, is_unstarted)
+    assert not task_status(_job(FAILED), pod, has_waited=has_waited).is_unstarted

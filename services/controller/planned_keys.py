@@ -1,0 +1,29 @@
+"""Which engines the nodes that are there should have: told by the build loop, read by metrics."""
+
+from services.controller.build_view import FleetView, distinct_pools
+
+
+class PlannedKeys:
+    """The keys of the plans that hold now; one thread shows them, any may read."""
+
+    def __init__(self) -> None:
+        """Nothing is known before the first `show`."""
+        self._digests: dict[tuple[str, int], frozenset[str]] | None = None
+
+    def show(self, view: FleetView) -> None:
+        """Take the plans for the nodes of a view: what no node asks for any more is left out."""
+        pools = distinct_pools(view.pools)
+        self._digests = {
+            (version.name, version.version): frozenset(
+                planned.digest
+                for pool in pools
+                if (plan := view.plan_of(version, pool)) is not None
+                for planned in plan.planned
+            )
+            for version in view.versions
+        }
+
+    def of(self, model: str, version: int) -> frozenset[str] | None:
+        """Digests of a version's keys; None while nobody has shown any."""
+        digests = self._digests
+        return None if digests is None else digests.get((model, version), frozenset())
