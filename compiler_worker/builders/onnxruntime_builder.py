@@ -1,7 +1,7 @@
 """Build half of kind `onnxruntime`: proves that ONNX Runtime takes the graph.
 
-In fp32 the session reads the master itself, so nothing is published. On CUDA in fp16 the
-typed graph is published, because ONNX Runtime has no precision switch of its own.
+In fp32 the session reads the master itself, so nothing is published. On CPUs in int8 and on
+CUDA in fp16 the typed graph is, because ONNX Runtime has no precision switch of its own.
 """
 
 from pathlib import Path
@@ -10,15 +10,23 @@ from compiler_worker.builders.base import BuildOutput, BuildPlan
 from compiler_worker.builders.failures import build_errors, refuse
 from compiler_worker.builders.graphs import typed_graph
 from compiler_worker.builders.hosts import foreign_cuda_reason
+from compiler_worker.builders.quantiser import quantiser_options, quantiser_reason
 from compiler_worker.progress import Progress
 from services.contracts.hardware import Generation, Platform
 from services.contracts.kinds import Precision
 from services.engines.onnxruntime_engine import TYPED_MODEL, open_session, provider_of
 from services.engines.toolchain import installed_version, missing_reason
 
+_ADDS_CASTS = "ONNX Runtime's CPU kernels compute in fp32: {} would only add casts"
+_CPU_REASONS = {
+    Precision.FP16: _ADDS_CASTS.format(Precision.FP16),
+    Precision.BF16: _ADDS_CASTS.format(Precision.BF16),
+    Precision.FP8: _ADDS_CASTS.format(Precision.FP8),
+}
+
 
 class OnnxruntimeBuilder:
-    """Builder for CPU in fp32, and for CUDA where the CUDA provider is installed."""
+    """Builder for CPU in fp32 and int8, and for CUDA where the CUDA provider is installed."""
 
     def unavailable_reason(self, generation: Generation, precision: Precision) -> str:
         """Why this machine cannot build that engine, or ""."""
@@ -26,14 +34,13 @@ class OnnxruntimeBuilder:
             return reason
         if generation.platform is Platform.CUDA:
             return _cuda_reason(generation, precision)
-        if precision is not Precision.FP32:
-            return f"ONNX Runtime's CPU kernels compute in fp32: {precision} would only add casts"
-        return ""
+        return _CPU_REASONS.get(precision, "") or quantiser_reason(precision)
 
     def options(self, generation: Generation, precision: Precision) -> dict[str, str]:
         """Session options that choose kernels."""
         is_cuda = generation.platform is Platform.CUDA
-        return {"deterministic": "1", "provider": "cuda" if is_cuda else "cpu"}
+        provider = "cuda" if is_cuda else "cpu"
+        return {"deterministic": "1", "provider": provider, **quantiser_options(precision)}
 
     def toolchain(self, generation: Generation) -> dict[str, str]:
         """ONNX Runtime optimises at load, so its version is all that counts."""
@@ -61,12 +68,14 @@ def _typed_files(plan: BuildPlan, workspace: Path) -> dict[str, Path]:
     import onnx
 
     path = workspace / TYPED_MODEL
-    # One file: a typed graph is half the master, and its weights are not the master's bytes.
-    onnx.save(typed_graph(plan.master_path, plan.key.precision), path)
+    # One file: a typed graph is half the master or less, and its weights are not the master's.
+    onnx.save(typed_graph(plan.master_path, plan.key.precision, plan.calibration_path), path)
     return {TYPED_MODEL: path}
 
 
 def _cuda_reason(generation: Generation, precision: Precision) -> str:
+    if precision.is_quantised:
+        return f"ONNX Runtime's CUDA provider computes {precision} graphs in floats: use tensorrt"
     if precision is Precision.BF16:
         return "ONNX Runtime's CUDA provider lacks many bf16 kernels: use fp16 or fp32"
     try:

@@ -1,33 +1,50 @@
-"""Build half of kind `openvino`: proves that OpenVINO takes the master, publishes nothing."""
+"""Build half of kind `openvino`: proves that OpenVINO takes the graph.
+
+In fp32 and bf16 it reads the master itself, so nothing is published; a quantised graph is.
+"""
 
 from pathlib import Path
 
 from compiler_worker.builders.base import BuildOutput, BuildPlan
 from compiler_worker.builders.failures import build_errors, refuse
+from compiler_worker.builders.graphs import typed_graph
 from compiler_worker.builders.hosts import bf16_reason
+from compiler_worker.builders.quantiser import quantiser_options, quantiser_reason
 from compiler_worker.progress import Progress
 from services.contracts.hardware import Generation, Platform
 from services.contracts.kinds import Precision
-from services.engines.openvino_engine import PRECISION_HINTS, compile_for_cpu
+from services.engines.openvino_engine import (
+    PRECISION_HINT,
+    PRECISION_HINTS,
+    TYPED_MODEL,
+    compile_for_cpu,
+    precision_hint,
+)
 from services.engines.toolchain import installed_version, missing_reason
 
 
 class OpenvinoBuilder:
-    """Builder for CPU generations, fp32 and bf16."""
+    """Builder for CPU generations: fp32, bf16, int8."""
 
     def unavailable_reason(self, generation: Generation, precision: Precision) -> str:
         """Why this machine cannot build that engine, or ""."""
         if generation.platform is not Platform.CPU:
             return f"kind openvino is for CPUs, not for {generation}"
-        if precision not in PRECISION_HINTS:
-            return f"kind openvino computes in fp32 or bf16 on a CPU, not in {precision}"
+        if precision in (Precision.FP16, Precision.FP8):
+            return f"kind openvino computes in fp32, bf16 or int8 on a CPU, not in {precision}"
         if precision is Precision.BF16 and (reason := bf16_reason(generation)):
             return reason
-        return missing_reason("openvino")
+        return missing_reason("openvino") or quantiser_reason(precision)
 
     def options(self, generation: Generation, precision: Precision) -> dict[str, str]:
-        """The precision hint: OpenVINO converts the fp32 master itself."""
-        return {"INFERENCE_PRECISION_HINT": PRECISION_HINTS[precision]}
+        """The precision hint: OpenVINO converts the fp32 master itself.
+
+        Of a quantised graph it is for what is not quantised.
+        """
+        if precision.is_quantised:
+            rest = Precision.FP32 if bf16_reason(generation) else Precision.BF16
+            return {PRECISION_HINT: PRECISION_HINTS[rest], **quantiser_options(precision)}
+        return {PRECISION_HINT: PRECISION_HINTS[precision]}
 
     def toolchain(self, generation: Generation) -> dict[str, str]:
         """OpenVINO compiles at load, so its version is all that counts."""
@@ -38,10 +55,23 @@ class OpenvinoBuilder:
         return False
 
     def build(self, plan: BuildPlan, workspace: Path, progress: Progress) -> BuildOutput:
-        """Compile the master once for this processor and keep nothing of it."""
+        """Compile the graph once for this processor; publish the graph if it is quantised."""
         generation = Generation.parse(plan.key.generation)
         refuse(self.unavailable_reason(generation, plan.key.precision), "an openvino engine")
-        progress("compiling the master with OpenVINO")
-        with build_errors("OpenVINO refused the master"):
-            compile_for_cpu(plan.master_path, PRECISION_HINTS[plan.key.precision])
-        return BuildOutput(files={}, needs_master=True)
+        files = _typed_files(plan, workspace, progress)
+        progress("compiling the graph with OpenVINO")
+        with build_errors("OpenVINO refused the graph"):
+            path = files.get(TYPED_MODEL, plan.master_path)
+            compile_for_cpu(path, precision_hint(plan.key))
+        return BuildOutput(files=files, needs_master=not files)
+
+
+def _typed_files(plan: BuildPlan, workspace: Path, progress: Progress) -> dict[str, Path]:
+    if not plan.key.precision.is_quantised:
+        return {}
+    import onnx
+
+    progress(f"typing the graph {plan.key.precision}")
+    path = workspace / TYPED_MODEL
+    onnx.save(typed_graph(plan.master_path, plan.key.precision, plan.calibration_path), path)
+    return {TYPED_MODEL: path}

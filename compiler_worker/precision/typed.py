@@ -9,17 +9,15 @@ import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
+from compiler_worker.precision.limits import check_limits
 from compiler_worker.precision.policy import Policy, Standing, typed_inputs, typed_outputs
-from services.contracts.errors import UnsupportedGraphError
 from services.contracts.kinds import Precision
 
 _NARROW_TYPE = {Precision.FP16: ir.DataType.FLOAT16, Precision.BF16: ir.DataType.BFLOAT16}
-# From here on Cast and most ops take bfloat16.
-_MIN_OPSET = {Precision.FP16: 7, Precision.BF16: 13}
 
 
 def typed_model(model: onnx.ModelProto, precision: Precision) -> onnx.ModelProto:
-    """Type a float32 model for a precision; inputs and outputs keep their types.
+    """Type a float32 model for fp16 or bf16; inputs and outputs keep their types.
 
     Args:
         model: checked, its weights in memory; it is not changed.
@@ -31,30 +29,13 @@ def typed_model(model: onnx.ModelProto, precision: Precision) -> onnx.ModelProto
     if precision is Precision.FP32:
         return model
     typed = ir.from_proto(model)
-    _check(typed, precision)
+    check_limits(typed, precision)
     passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(typed)
     # Types of inner values are what everything here is decided by.
     passes.ShapeInferencePass()(typed)
     _Rewriter(typed, precision).run()
     passes.RemoveUnusedNodesPass()(typed)
     return ir.to_proto(typed)
-
-
-def _check(model: ir.Model, precision: Precision) -> None:
-    opset = model.opset_imports.get("", 0)
-    if opset < _MIN_OPSET[precision]:
-        raise UnsupportedGraphError(
-            f"{precision} needs opset {_MIN_OPSET[precision]}, {opset} found; convert the model "
-            "with onnx.version_converter.convert_version"
-        )
-    for node in model.graph:
-        if any(isinstance(attribute.value, ir.Graph) for attribute in node.attributes.values()):
-            raise UnsupportedGraphError(
-                f"control flow cannot be typed {precision}; build it in fp32",
-                op_type=node.op_type,
-                node=node.name or "",
-                opset=opset,
-            )
 
 
 class _Rewriter:

@@ -13,8 +13,26 @@ class EngineKind(StrEnum):
 
 
 class Precision(StrEnum):
-    """The floating type that an engine computes in; inputs and outputs keep the master's types."""
+    """What an engine's products are computed in; inputs and outputs keep the master's types.
+
+    The quantised ones are as the field calls them. `int8` and `fp8` (E4M3): weights and
+    activations of products, everything else in fp32. `int8_weight_only`: weights are kept in
+    eight bits and computed with in fp32.
+    """
 
     FP32 = "fp32"
     FP16 = "fp16"
     BF16 = "bf16"
+    INT8 = "int8"
+    INT8_WEIGHT_ONLY = "int8_weight_only"
+    FP8 = "fp8"
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether scales of activations are needed, which come from a calibration set."""
+        return self in (Precision.INT8, Precision.FP8)
+
+    @property
+    def is_quantised(self) -> bool:
+        """Whether weights are kept in eight bits."""
+        return self.is_calibrated or self is Precision.INT8_WEIGHT_ONLY

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 TYPED_MODEL = "typed.onnx"
 _ERRORS_ONLY = 3
+# It moves a QuantizeLinear before a Reshape with an `output_dtype` of int8; on x86 the next
+# one changes int8 to uint8, without that attribute, and the session refuses its own graph.
+_DISABLED_OPTIMIZERS = ("QDQPropagationTransformer",)
 
 
 class OnnxruntimeEngine(GuardedEngine):
@@ -66,7 +69,12 @@ def open_session(
     options.intra_op_num_threads = num_threads
     options.inter_op_num_threads = 1
     options.log_severity_level = _ERRORS_ONLY
-    return onnxruntime.InferenceSession(path, options, providers=[provider_of(platform)])
+    return onnxruntime.InferenceSession(
+        path,
+        options,
+        providers=[provider_of(platform)],
+        disabled_optimizers=list(_DISABLED_OPTIMIZERS),
+    )
 
 
 def provider_of(platform: Platform) -> str:

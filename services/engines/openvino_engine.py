@@ -1,14 +1,15 @@
-"""Run half of kind `openvino`: the master, compiled by OpenVINO's CPU plugin when it is loaded.
+"""Run half of kind `openvino`: a graph, compiled by OpenVINO's CPU plugin when it is loaded.
 
-Nothing is published for this kind. OpenVINO reads the master as fast as its own format, its
-weights stay shared with every other engine, and it picks kernels for the very processor
-that loads it.
+In fp32 and bf16 it is the master, and nothing is published: OpenVINO reads that as fast as its
+own format, its weights stay shared with every other engine, and it picks kernels for the very
+processor that loads it. A quantised engine is its quantised graph.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from services.contracts.build_key import BuildKey
 from services.contracts.kinds import EngineKind, Precision
 from services.contracts.tensors import Array
 from services.engines.base import LoadSpec
@@ -20,6 +21,8 @@ from services.engines.toolchain import missing_reason
 if TYPE_CHECKING:
     import openvino
 
+TYPED_MODEL = "typed.onnx"
+PRECISION_HINT = "INFERENCE_PRECISION_HINT"
 # Without a hint OpenVINO takes bf16 wherever the processor has it, whatever was asked for.
 PRECISION_HINTS = {Precision.FP32: "f32", Precision.BF16: "bf16"}
 
@@ -39,11 +42,13 @@ class OpenvinoEngine(GuardedEngine):
 
     @classmethod
     def load(cls, spec: LoadSpec) -> Self:
-        """Read and compile the master with the precision of the build key."""
+        """Read and compile the published graph, the master when there is none."""
         refuse_incompatible(spec, EngineKind.OPENVINO)
-        with library_errors(f"OpenVINO failed to load {spec.master_path.name}"):
-            hint = PRECISION_HINTS[spec.manifest.key.precision]
-            return cls(spec, compile_for_cpu(spec.master_path, hint, spec.num_threads))
+        has_own_model = TYPED_MODEL in spec.manifest.files
+        path = spec.directory / TYPED_MODEL if has_own_model else spec.master_path
+        with library_errors(f"OpenVINO failed to load {path.name}"):
+            hint = precision_hint(spec.manifest.key)
+            return cls(spec, compile_for_cpu(path, hint, spec.num_threads))
 
     def _compute(self, arrays: list[Array], sizes: Sizes) -> Sequence[Array]:
         assert self._request is not None
@@ -56,13 +61,18 @@ class OpenvinoEngine(GuardedEngine):
         self._model = None
 
 
+def precision_hint(key: BuildKey) -> str:
+    """What floats are computed in; of a quantised engine its build options say it."""
+    return PRECISION_HINTS.get(key.precision) or key.builder_options[PRECISION_HINT]
+
+
 def compile_for_cpu(path: Path, hint: str, num_threads: int = 0) -> "openvino.CompiledModel":
     """Compile an ONNX file for this processor; 0 threads leaves it to the library."""
     import openvino
 
     config: dict[str, str | int] = {
         "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_PRECISION_HINT": hint,
+        PRECISION_HINT: hint,
     }
     if num_threads:
         config["INFERENCE_NUM_THREADS"] = num_threads

@@ -13,9 +13,14 @@ def distance(rel_l2: float) -> Distance:
 
 
 def test_every_precision_has_bounds_and_lower_ones_are_wider() -> None:
-    fp32, fp16, bf16 = (DEFAULT_TOLERANCES[p] for p in Precision)
-    for name in Tolerance.model_fields:
-        assert getattr(fp32, name) < getattr(fp16, name) < getattr(bf16, name)
+    order = (
+        Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8_WEIGHT_ONLY, Precision.INT8
+    )  # fmt: skip
+    assert {*order, Precision.FP8} == set(Precision)
+    for name in ("rel_l2", "max_abs", "cosine_distance"):
+        bounds = [getattr(DEFAULT_TOLERANCES[precision], name) for precision in order]
+        assert bounds == sorted(set(bounds))
+        assert getattr(DEFAULT_TOLERANCES[Precision.FP8], name) == bounds[-1]
 
 
 def test_fp32_may_err_ten_times_what_eager_errs() -> None:
@@ -44,3 +49,18 @@ def test_the_recipe_wins() -> None:
     recipe = Recipe(tolerances={Precision.FP32: own})
     assert tolerance_for(Precision.FP32, recipe, distance(1.0)) == own
     assert tolerance_for(Precision.BF16, recipe) == DEFAULT_TOLERANCES[Precision.BF16]
+
+
+def test_a_recipe_may_ask_for_bounds_by_eager_s_own_error() -> None:
+    own = Tolerance(rel_l2=1e-4, max_abs=1e-4, cosine_distance=1e-8, relative_to_eager=3.0)
+    recipe = Recipe(tolerances={Precision.FP16: own})
+    found = tolerance_for(Precision.FP16, recipe, distance(1e-3))
+    assert (found.rel_l2, found.max_abs) == (pytest.approx(3e-3), pytest.approx(3e-3))
+    assert found.cosine_distance == pytest.approx(9e-6)
+    # Below its own bounds nothing changes, and above the loosest default nothing grows.
+    low = tolerance_for(Precision.FP16, recipe, distance(1e-6))
+    assert (low.rel_l2, low.max_abs) == (own.rel_l2, own.max_abs)
+    assert (
+        tolerance_for(Precision.FP16, recipe, distance(1.0)) == DEFAULT_TOLERANCES[Precision.BF16]
+    )
+    assert tolerance_for(Precision.FP16, recipe) == own

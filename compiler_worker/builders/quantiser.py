@@ -1,0 +1,29 @@
+"""The library that makes quantised graphs, as builders and build keys must know it."""
+
+from importlib import metadata
+
+from services.contracts.kinds import Precision
+
+_LIBRARY = "nncf"
+
+
+def quantiser_reason(precision: Precision) -> str:
+    """Why this machine cannot make a graph of that precision, or ""."""
+    if not precision.is_calibrated or _version():
+        return ""
+    return f"the Python package {_LIBRARY} is not installed, which calibrates {precision}"
+
+
+def quantiser_options(precision: Precision) -> dict[str, str]:
+    """For the build key: another version of the library may choose other scales.
+
+    It is no part of the toolchain, because who runs the engine does not need it.
+    """
+    return {"quantiser": f"{_LIBRARY} {_version()}"} if precision.is_calibrated else {}
+
+
+def _version() -> str:
+    try:
+        return metadata.version(_LIBRARY)
+    except metadata.PackageNotFoundError:
+        return ""

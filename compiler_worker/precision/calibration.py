@@ -1,0 +1,162 @@
+"""Calibration sets: real inputs that the scales of quantised activations are taken from.
+
+Read and checked when a model is added, then kept in one form whatever the owner's file was,
+so that equal samples give equal bytes, hence one digest and one key. A row is a sample: of an
+input whose leading dimension counts samples it is one element along that, of any other input
+(its array has one dimension more) it is the whole input.
+"""
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from compiler_worker.master.samples import write_samples
+from compiler_worker.precision.parquet_columns import read_parquet
+from services.contracts.errors import InvalidRecipeError
+from services.contracts.nearest import nearest
+from services.contracts.recipe import Recipe
+from services.contracts.tensors import (
+    DATATYPE_FROM_NUMPY,
+    NUMPY_FROM_DATATYPE,
+    Array,
+    TensorSpec,
+)
+
+# A scale is the largest value that was seen: fewer samples miss most of what is to come.
+MIN_SAMPLES = 16
+_KEY = "recipe: calibration.path"
+
+
+def read_calibration(
+    path: Path, inputs: Sequence[TensorSpec], recipe: Recipe | None = None
+) -> dict[str, Array]:
+    """The arrays of a calibration file by input name, checked against a model's inputs.
+
+    Raises:
+        InvalidRecipeError: no such file, not a file of arrays, an input without a column or
+            with another datatype or shape, too few samples, values that a request may not
+            hold, or numbers that are not finite.
+    """
+    arrays = _read(path, inputs)
+    _check_names(path, arrays, inputs)
+    for spec in inputs:
+        _check_type(path, spec, arrays[spec.name])
+    _check_number(path, arrays, inputs)
+    for spec in inputs:
+        _check_values(path, spec, arrays[spec.name], recipe or Recipe())
+    return arrays
+
+
+def write_calibration(arrays: Mapping[str, Array], folder: Path) -> Path:
+    """Write a calibration set as it is kept; equal samples give equal bytes."""
+    return write_samples({name: arrays[name] for name in sorted(arrays)}, folder)
+
+
+def feeds(arrays: Mapping[str, Array], inputs: Sequence[TensorSpec]) -> list[dict[str, Array]]:
+    """One feed for each sample, or for as many as a fixed leading dimension takes."""
+    size = _rows_per_feed(arrays, inputs)
+    count = len(next(iter(arrays.values()))) // size
+    return [
+        {
+            spec.name: arrays[spec.name][i]
+            if _is_whole(arrays[spec.name], spec)
+            else arrays[spec.name][i * size : (i + 1) * size]
+            for spec in inputs
+        }
+        for i in range(count)
+    ]
+
+
+def _is_whole(array: Array, spec: TensorSpec) -> bool:
+    return array.ndim == len(spec.shape) + 1
+
+
+def _rows_per_feed(arrays: Mapping[str, Array], inputs: Sequence[TensorSpec]) -> int:
+    """The largest fixed leading dimension that counts samples; 1 when it is dynamic."""
+    counted = (spec.shape[0] for spec in inputs if not _is_whole(arrays[spec.name], spec))
+    return max((dim for dim in counted if isinstance(dim, int)), default=1)
+
+
+def _read(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Array]:
+    if path.suffix not in (".npz", ".parquet"):
+        raise InvalidRecipeError(f"{_KEY} {path}: expected a file .npz or .parquet")
+    if not path.is_file():
+        raise InvalidRecipeError(
+            f"{_KEY} {path}: no such file; the path is relative to the recipe's own folder"
+        )
+    if path.suffix == ".npz":
+        return _read_npz(path)
+    try:
+        return read_parquet(path, inputs)
+    except ValueError as error:
+        raise InvalidRecipeError(f"{_KEY} {path}: {error}") from error
+
+
+def _read_npz(path: Path) -> dict[str, Array]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+        raise InvalidRecipeError(
+            f"{_KEY} {path}: {error}; expected a file of arrays by input name, written by "
+            "numpy.savez(FILE, input_name=array, ...)"
+        ) from error
+
+
+def _check_names(path: Path, arrays: Mapping[str, Array], inputs: Sequence[TensorSpec]) -> None:
+    wanted = [spec.name for spec in inputs]
+    for name in wanted:
+        if name not in arrays:
+            raise InvalidRecipeError(
+                f"{_KEY} {path}: no column for input '{name}'{nearest(name, arrays)}; found "
+                f"{sorted(arrays)}, one for each of {wanted} wanted"
+            )
+    for name in arrays:
+        if name not in wanted:
+            raise InvalidRecipeError(
+                f"{_KEY} {path}: column '{name}' is no input of the model{nearest(name, wanted)}; "
+                f"expected {wanted} and nothing else"
+            )
+
+
+def _check_type(path: Path, spec: TensorSpec, array: Array) -> None:
+    datatype = DATATYPE_FROM_NUMPY.get(array.dtype, str(array.dtype))
+    row = spec.wire_shape if _is_whole(array, spec) else spec.wire_shape[1:]
+    is_alike = array.ndim == len(row) + 1 and all(
+        want in (-1, got) for want, got in zip(row, array.shape[1:], strict=True)
+    )
+    if datatype != spec.datatype or not is_alike:
+        raise InvalidRecipeError(
+            f"{_KEY} {path}: column '{spec.name}': {datatype} {list(array.shape)} found, "
+            f"{spec.datatype} {['samples', *spec.wire_shape[1:]]} wanted"
+        )
+
+
+def _check_number(path: Path, arrays: Mapping[str, Array], inputs: Sequence[TensorSpec]) -> None:
+    counts = {name: len(array) for name, array in arrays.items()}
+    found = min(counts.values())
+    if found != max(counts.values()):
+        raise InvalidRecipeError(f"{_KEY} {path}: columns of one length wanted, found {counts}")
+    wanted = max(MIN_SAMPLES, _rows_per_feed(arrays, inputs))
+    if found < wanted:
+        raise InvalidRecipeError(
+            f"{_KEY} {path}: {found} samples are too few, at least {wanted} wanted; some "
+            "hundred that are like the requests to come give the best scales"
+        )
+
+
+def _check_values(path: Path, spec: TensorSpec, array: Array, recipe: Recipe) -> None:
+    what = f"{_KEY} {path}: column '{spec.name}'"
+    if NUMPY_FROM_DATATYPE[spec.datatype].kind not in "iub":
+        if not np.isfinite(array.astype(np.float32)).all():
+            raise InvalidRecipeError(f"{what} holds numbers that are not finite: leave them out")
+        return
+    limits = recipe.inputs.get(spec.name)
+    low, high = (limits.min, limits.max) if limits else (None, None)
+    if (low is not None and array.min() < low) or (high is not None and array.max() > high):
+        raise InvalidRecipeError(
+            f"{what} holds {array.min()} to {array.max()}, inputs.{spec.name} allows "
+            f"{low} to {high}: such a request would be refused"
+        )

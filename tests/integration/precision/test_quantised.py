@@ -1,0 +1,125 @@
+"""Quantised engines through the real pipeline: built, proven, and bound to their samples."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import load as load_onnx
+
+from compiler_worker.pipeline import build_model
+from compiler_worker.plan import Wanted, plan_builds
+from compiler_worker.workshop import Workshop
+from services.cli.models import Wishes, add_model
+from services.cli.progress import Steps
+from services.contracts.build_key import BuildKey
+from services.contracts.errors import InvalidRecipeError
+from services.contracts.kinds import EngineKind, Precision
+from services.contracts.manifest import BuildOutcome, ModelVersion
+from services.contracts.recipe import Recipe
+from tests.integration.precision.small_nets import conv_inputs
+
+KINDS = (EngineKind.ONNXRUNTIME, EngineKind.OPENVINO)
+BUCKETS = {
+    "conv": {"batch": {"min": 1, "opt": 2, "max": 4}},
+    "attention": {
+        "batch": {"min": 1, "opt": 2, "max": 4},
+        "sequence": {"min": 1, "opt": 8, "max": 12},
+    },
+}
+INPUTS = {"conv": {}, "attention": {"ids": {"high": 64}, "mask": {"role": "mask"}}}
+OUTPUTS = {"conv": {}, "attention": {"hidden": {"valid_where": "mask"}}}
+
+
+def recipe(name: str, *precisions: Precision, calibration: str = "") -> Recipe:
+    return Recipe.model_validate(
+        {
+            "kinds": KINDS,
+            "precisions": precisions,
+            "buckets": [{"dims": BUCKETS[name]}],
+            "inputs": INPUTS[name],
+            "outputs": OUTPUTS[name],
+            "calibration": {"path": calibration or f"{name}.npz"},
+        }
+    )
+
+
+def add(workshop: Workshop, models: Path, name: str, wanted: Recipe) -> ModelVersion:
+    wishes = Wishes(recipe=wanted, folder=models)
+    return add_model(
+        workshop.registry, name, str(models / f"{name}.onnx"), wishes, Steps(is_quiet=True)
+    )
+
+
+def keys(workshop: Workshop, version: ModelVersion) -> list[BuildKey]:
+    return list(plan_builds(version, Wanted(), workshop.devices).planned)
+
+
+@pytest.mark.parametrize("name", ["conv", "attention"])
+def test_quantised_engines_are_built_and_proven(
+    workshop: Workshop, models: Path, name: str
+) -> None:
+    wanted = recipe(name, Precision.INT8, Precision.INT8_WEIGHT_ONLY)
+    version = add(workshop, models, name, wanted)
+    report = build_model(version, Wanted(), workshop)
+    found = {(record.key.kind, record.key.precision): record for record in report.records}
+    assert {each.outcome for each in found.values()} == {BuildOutcome.PROVEN}, [
+        each.reason for each in found.values()
+    ]
+    assert {(kind, Precision.INT8) for kind in KINDS} <= set(found)
+    for record in found.values():
+        engine = workshop.registry.engine(record.key.digest())
+        graph = load_onnx(workshop.registry.materialise_engine(engine) / "typed.onnx").graph
+        assert [entry.name for entry in graph.input] == [s.name for s in version.master.inputs]
+        assert [entry.name for entry in graph.output] == [s.name for s in version.master.outputs]
+        assert "DequantizeLinear" in {node.op_type for node in graph.node}
+        # Rounded, not the master in disguise: fp32 would be a thousand times nearer.
+        assert max(check.rel_l2 for check in engine.proof.checks) > 1e-4
+
+
+def test_both_kinds_run_one_graph_and_making_it_again_gives_the_same_bytes(
+    workshop: Workshop, models: Path
+) -> None:
+    version = add(workshop, models, "conv", recipe("conv", Precision.INT8))
+    report = build_model(version, Wanted(), workshop)
+    engines = [workshop.registry.engine(record.key.digest()) for record in report.records]
+    graphs = {engine.manifest.files["typed.onnx"].sha256 for engine in engines}
+    assert len(engines) == len(KINDS)
+    assert len(graphs) == 1
+
+
+def test_another_calibration_set_is_another_engine_and_the_same_one_is_not(
+    workshop: Workshop, models: Path
+) -> None:
+    first = add(workshop, models, "conv", recipe("conv", Precision.FP32, Precision.INT8))
+    np.savez_compressed(models / "renamed.npz", allow_pickle=False, **conv_inputs(48))
+    np.savez(models / "other.npz", allow_pickle=False, **conv_inputs(48, seed=4))
+    wanted = (Precision.FP32, Precision.INT8)
+    same, other = (
+        add(workshop, models, "conv", recipe("conv", *wanted, calibration=file))
+        for file in ("renamed.npz", "other.npz")
+    )
+    assert keys(workshop, first) == keys(workshop, same)
+    changed = [
+        (old.precision, new.precision)
+        for old, new in zip(keys(workshop, first), keys(workshop, other), strict=True)
+        if old != new
+    ]
+    assert changed == [(Precision.INT8, Precision.INT8)] * len(KINDS)
+
+
+def test_a_calibration_set_that_does_not_fit_is_refused_before_there_is_a_version(
+    workshop: Workshop, models: Path
+) -> None:
+    np.savez(models / "broken.npz", allow_pickle=False, image=np.zeros((48, 3, 16, 9), np.float32))
+    with pytest.raises(InvalidRecipeError, match=r"broken\.npz.*column 'image'.*16, 16"):
+        add(workshop, models, "conv", recipe("conv", Precision.INT8, calibration="broken.npz"))
+    assert workshop.registry.model_names() == []
+
+
+def test_int8_without_a_calibration_set_is_refused_with_the_fix(
+    workshop: Workshop, models: Path
+) -> None:
+    wanted = recipe("conv", Precision.INT8).model_copy(update={"calibration": None})
+    with pytest.raises(InvalidRecipeError, match=r"precision int8: .*calibration: \{path: FILE\}"):
+        add(workshop, models, "conv", wanted)
+    assert workshop.registry.model_names() == []
