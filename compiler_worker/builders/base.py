@@ -22,11 +22,16 @@ class BuildPlan:
     Attributes:
         key: complete build key; buckets, precision and generation are read from it.
         master_path: the master's `model.onnx`, its external data beside it.
+        calibration_path: the model version's calibration set (.npz); None when it has none.
+        compile_cache: a folder with what builds like this one left for each other, files of any
+            name; None without one. It changes how long a build takes and nothing else.
     """
 
     key: BuildKey
     master: MasterRecord
     master_path: Path
+    calibration_path: Path | None = None
+    compile_cache: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from services.contracts.errors import BuildError
+from services.contracts.errors import BuildError, UnsupportedGraphError
 from services.contracts.kinds import Precision
-from services.contracts.recipe import DimRange
-from services.contracts.tensors import DATATYPE_FROM_NUMPY, TensorSpec
+from services.contracts.recipe import CALIBRATION_FIX, DimRange
+from services.contracts.tensors import DATATYPE_FROM_NUMPY, NUMPY_FROM_DATATYPE, TensorSpec
 from services.engines.request_check import Sizes
 from services.engines.shapes import zeros_at
 
@@ -22,20 +22,51 @@ _SMALLEST_TRACED = 2
 _ANY_SIZE = DimRange(min=1, opt=_SMALLEST_TRACED, max=2**31 - 1)
 
 
-def typed_graph(master_path: Path, precision: Precision) -> "onnx.ModelProto":
-    """The master's graph in one precision, weights loaded; inputs and outputs keep their types."""
+def typed_graph(
+    master_path: Path, precision: Precision, calibration_path: Path | None = None
+) -> "onnx.ModelProto":
+    """The master's graph in one precision, weights loaded; inputs and outputs keep their types.
+
+    Raises:
+        UnsupportedGraphError: the graph cannot be had in that precision.
+        BuildError: it could not be calibrated, or there is nothing to calibrate it with.
+    """
     import onnx
 
     model = onnx.load(master_path)
-    if precision is Precision.FP32:
-        return model
-    from compiler_worker.precision.typed import typed_model
+    match precision:
+        case Precision.FP32:
+            return model
+        case Precision.FP16 | Precision.BF16:
+            from compiler_worker.precision.typed import typed_model
 
-    return typed_model(model, precision)
+            return typed_model(model, precision)
+        case Precision.INT8_WEIGHT_ONLY:
+            from compiler_worker.precision.weights import weight_only_model
+
+            return weight_only_model(model)
+        case Precision.INT8 | Precision.FP8:
+            return _quantised_graph(model, master_path, precision, calibration_path)
+
+
+def _quantised_graph(
+    model: "onnx.ModelProto",
+    master_path: Path,
+    precision: Precision,
+    calibration_path: Path | None,
+) -> "onnx.ModelProto":
+    from compiler_worker.precision.calibration import feeds, read_calibration
+    from compiler_worker.precision.quantised import quantised_model
+
+    if calibration_path is None:
+        raise BuildError(f"{precision} without a calibration set: {CALIBRATION_FIX}")
+    inputs = interface_inputs(master_path)
+    arrays = read_calibration(calibration_path, inputs)
+    return quantised_model(model, precision, feeds(arrays, inputs))
 
 
 def interface_inputs(master_path: Path) -> tuple[TensorSpec, ...]:
-    """The master's inputs as its file declares them."""
+    """The master's inputs as its file declares them; raises UnsupportedGraphError."""
     import onnx
 
     graph = onnx.load(master_path, load_external_data=False).graph
@@ -47,9 +78,15 @@ def _spec_of(entry: "onnx.ValueInfoProto") -> TensorSpec:
     from onnx.helper import tensor_dtype_to_np_dtype
 
     tensor = entry.type.tensor_type
+    dtype = tensor_dtype_to_np_dtype(tensor.elem_type)
+    if dtype not in DATATYPE_FROM_NUMPY:
+        raise UnsupportedGraphError(
+            f"input '{entry.name}' is {dtype}, one of {', '.join(NUMPY_FROM_DATATYPE)} wanted; "
+            "cast it inside the model"
+        )
     return TensorSpec(
         name=entry.name,
-        datatype=DATATYPE_FROM_NUMPY[tensor_dtype_to_np_dtype(tensor.elem_type)],
+        datatype=DATATYPE_FROM_NUMPY[dtype],
         shape=tuple(dim.dim_param or dim.dim_value for dim in tensor.shape.dim),
     )
 

@@ -8,6 +8,7 @@ from compiler_worker.builders.base import BuildOutput, BuildPlan
 from compiler_worker.builders.failures import build_errors, recorded_warnings, refuse
 from compiler_worker.builders.graphs import check_ranges
 from compiler_worker.builders.hosts import bf16_reason, foreign_cuda_reason, local_generation
+from compiler_worker.builders.inductor_packages import CXX
 from compiler_worker.progress import Progress
 from services.contracts.hardware import Generation, Platform
 from services.contracts.kinds import Precision
@@ -15,7 +16,10 @@ from services.engines.shapes import union_of
 from services.engines.toolchain import installed_toolchain, missing_reason
 
 _PORTABLE = Generation.parse("cpu-x86_64-v3")
-_CXX = "g++"
+_QUANTISED_REASON = (
+    "Inductor computes a quantised graph in fp32, with rounding on top: use kind openvino or "
+    "onnxruntime on a CPU, tensorrt on a GPU"
+)
 
 
 class InductorBuilder:
@@ -25,13 +29,18 @@ class InductorBuilder:
         """Why this machine cannot build that engine, or ""."""
         if reason := missing_reason("torch"):
             return reason
+        if precision.is_quantised:
+            return _QUANTISED_REASON
         if generation.platform is Platform.CUDA:
             return missing_reason("triton") or foreign_cuda_reason(generation)
         return _cpu_precision_reason(generation, precision) or _cpu_host_reason(generation)
 
     def options(self, generation: Generation, precision: Precision) -> dict[str, str]:
-        """Inductor settings that differ from its defaults."""
-        return {name: str(value) for name, value in inductor_config(generation).items()}
+        """Inductor settings that differ from its defaults, and what is done to the graph before."""
+        from compiler_worker.fx_rewrites.names import rewrites_for
+
+        settings = {name: str(value) for name, value in inductor_config(generation).items()}
+        return {**settings, "rewrites": " ".join(rewrites_for(generation.platform))}
 
     def toolchain(self, generation: Generation) -> dict[str, str]:
         """The exact build of torch; on CUDA also Triton and the CUDA runtime."""
@@ -104,6 +113,8 @@ def _cpu_precision_reason(generation: Generation, precision: Precision) -> str:
             return bf16_reason(generation)
         case Precision.FP16:
             return "fp16 on a CPU is slower than fp32: use bf16 where the generation has it"
+        case Precision.INT8 | Precision.INT8_WEIGHT_ONLY | Precision.FP8:
+            return _QUANTISED_REASON
 
 
 def _cpu_host_reason(generation: Generation) -> str:
@@ -115,6 +126,6 @@ def _cpu_host_reason(generation: Generation) -> str:
         return f"AVX-512 code must be built on {generation}; this machine is {local}"
     if local is None or not generation.runs_on(local):
         return f"this machine is {local} and cannot probe code for {generation}"
-    if shutil.which(_CXX) is None:
-        return f"no C++ compiler: {_CXX} is not on PATH (Debian: apt install g++)"
+    if shutil.which(CXX) is None:
+        return f"no C++ compiler: {CXX} is not on PATH (Debian: apt install g++)"
     return ""

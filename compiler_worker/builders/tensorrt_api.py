@@ -6,6 +6,7 @@
 | target | the local device | the local device | a list of compute capabilities, on any machine |
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ from services.engines.tensorrt_runtime import (
 from services.engines.toolchain import installed_version
 
 _RTX = "tensorrt_rtx"
+_GIB = 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +43,8 @@ class TensorrtApi:
         """Version of the library."""
         return installed_version(self.library)
 
-    def session(self, messages: Messages) -> "BuildSession":
-        """Builder, empty strongly typed network and configuration."""
+    def session(self, messages: Messages, options: Mapping[str, str]) -> "BuildSession":
+        """Builder, empty strongly typed network, and configuration by a key's builder options."""
         trt = import_tensorrt(self.library)
         logger = logger_of(trt, messages)
         builder = trt.Builder(logger)
@@ -52,6 +54,11 @@ class TensorrtApi:
         if self.is_ahead_of_time:
             config.num_compute_capabilities = 1
             config.set_compute_capability(_capability(trt, self.generation), 0)
+        if level := options.get("optimization_level"):
+            config.builder_optimization_level = int(level)
+        if workspace_gib := options.get("workspace_gib"):
+            num_bytes = int(float(workspace_gib) * _GIB)
+            config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, num_bytes)
         network = builder.create_network(_network_flags(trt))
         return BuildSession(
             builder=builder,

@@ -6,9 +6,16 @@ from pathlib import Path
 from compiler_worker.builders.base import BuildOutput, BuildPlan
 from compiler_worker.builders.failures import MAX_LOG_LINES, build_errors, refuse
 from compiler_worker.builders.graphs import check_ranges
+from compiler_worker.builders.quantiser import quantiser_options
 from compiler_worker.builders.tensorrt_api import BuildSession, TensorrtApi, api_for
 from compiler_worker.builders.tensorrt_api import unavailable_reason as api_unavailable_reason
-from compiler_worker.builders.tensorrt_graphs import graph_file, has_any, lowered_file
+from compiler_worker.builders.tensorrt_graphs import (
+    graph_file,
+    has_any,
+    lowered_file,
+    precision_reason,
+)
+from compiler_worker.builders.tensorrt_timings import keep_timing_cache, use_timing_cache
 from compiler_worker.progress import Progress
 from services.contracts.errors import BuildError
 from services.contracts.hardware import Generation
@@ -25,7 +32,7 @@ class TensorrtBuilder:
 
     def unavailable_reason(self, generation: Generation, precision: Precision) -> str:
         """Why this machine cannot build that engine, or ""."""
-        return api_unavailable_reason(generation)
+        return api_unavailable_reason(generation) or precision_reason(generation, precision)
 
     def options(self, generation: Generation, precision: Precision) -> dict[str, str]:
         """The target and the typing; precision itself is in the graph."""
@@ -33,6 +40,7 @@ class TensorrtBuilder:
             "target": f"SM{generation.major}{generation.minor}",
             "tf32": "off",
             "typing": "strong",
+            **quantiser_options(precision),
         }
 
     def toolchain(self, generation: Generation) -> dict[str, str]:
@@ -77,16 +85,20 @@ def _build_plan(
         BuildError: with the library's own words.
     """
     messages = Messages()
-    session = api.session(messages)
+    session = api.session(messages, plan.key.builder_options)
     progress(f"parsing the graph for {plan.key.generation}")
     if not session.parser.parse_from_file(str(graph)):
         raise _refusal(api, "parse", [*_parser_errors(session), *messages.errors], messages)
     for bucket in plan.key.buckets:
         session.config.add_optimization_profile(_profile(session, plan.master.inputs, bucket))
     progress(f"building with {api.library} {api.version} for {plan.key.generation}")
+    # tensorrt_rtx times nothing when it builds ahead of time, and keeps nothing in such a cache.
+    timings = None if api.is_ahead_of_time else plan.compile_cache
+    use_timing_cache(session.config, timings)
     data = session.builder.build_serialized_network(session.network, session.config)
     if data is None:
         raise _refusal(api, "build", messages.errors, messages)
+    keep_timing_cache(session.config, timings)
     target.write_bytes(data)
     return tuple(messages.warnings)
 

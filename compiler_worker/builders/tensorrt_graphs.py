@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from compiler_worker.builders.base import BuildPlan
 from compiler_worker.builders.graphs import typed_graph
+from compiler_worker.builders.quantiser import quantiser_reason
+from services.contracts.hardware import Generation
 from services.contracts.kinds import Precision
 
 if TYPE_CHECKING:
@@ -18,11 +20,26 @@ _LOWERABLE = ("Attention", "RMSNormalization", "RotaryEmbedding")
 _LOWERED_IN_FP32 = ("Attention",)
 
 
+_FIRST_WITH_FP8 = (8, 9)
+
+
+def precision_reason(generation: Generation, precision: Precision) -> str:
+    """Why TensorRT cannot or should not build a precision for a generation, or ""."""
+    if precision is Precision.FP8 and (generation.major, generation.minor) < _FIRST_WITH_FP8:
+        return f"fp8 needs SM 8.9 or newer; {generation} has none"
+    if precision is Precision.INT8_WEIGHT_ONLY:
+        return "TensorRT folds int8 weights back into floats: use fp16, bf16 or int8"
+    return quantiser_reason(precision)
+
+
 def graph_file(plan: BuildPlan, workspace: Path) -> Path:
     """The typed graph as a file: in fp32 the master itself, unless it holds an Attention."""
     if plan.key.precision is not Precision.FP32:
-        typed = typed_graph(plan.master_path, plan.key.precision)
-        return _saved(typed, workspace / "typed.onnx")
+        typed = typed_graph(plan.master_path, plan.key.precision, plan.calibration_path)
+        path = _saved(typed, workspace / "typed.onnx")
+        # What is not quantised is fp32, an attention among it.
+        is_lowered = plan.key.precision.is_quantised and has_any(path, _LOWERED_IN_FP32)
+        return lowered_file(path, workspace, _LOWERED_IN_FP32) if is_lowered else path
     if has_any(plan.master_path, _LOWERED_IN_FP32):
         return lowered_file(plan.master_path, workspace, _LOWERED_IN_FP32)
     return plan.master_path

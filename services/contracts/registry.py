@@ -9,6 +9,7 @@ from pathlib import Path
 from services.contracts.cache import FileCache
 from services.contracts.manifest import BlobRef, MasterRecord, PublishedEngine
 from services.contracts.registry_builds import BuildRegistry
+from services.contracts.registry_caches import CacheRegistry
 from services.contracts.registry_engines import EngineRegistry
 from services.contracts.registry_events import EventRegistry
 from services.contracts.registry_models import ModelRegistry
@@ -16,7 +17,9 @@ from services.contracts.registry_trust import TrustRegistry
 from services.contracts.store import ArtifactStore
 
 
-class Registry(ModelRegistry, EngineRegistry, TrustRegistry, BuildRegistry, EventRegistry):
+class Registry(
+    ModelRegistry, EngineRegistry, TrustRegistry, BuildRegistry, CacheRegistry, EventRegistry
+):
     """Everything published, and its files on this disk; safe to share between threads."""
 
     def __init__(self, store: ArtifactStore, cache_dir: Path) -> None:

@@ -1,5 +1,8 @@
-"""Build plans, rebuild requests and build tasks in the store."""
+"""Build plans, rebuild requests, build tasks and leases in the store."""
 
+from pydantic import ValidationError
+
+from services.contracts.build_lease import BuildLease, LeaseRevision
 from services.contracts.build_plan import BuildPlan, RebuildRequest, TaskEnd, TaskStart
 from services.contracts.document import Document
 from services.contracts.errors import AlreadyPublishedError, NotFoundError
@@ -71,6 +74,27 @@ class BuildRegistry(RecordKeeper):
         except NotFoundError:
             return None
 
+    def lease(self, key_digest: str) -> LeaseRevision:
+        """The newest lease of a key."""
+        prefix = _leases_prefix(key_digest)
+        numbers = self._records.numbers(prefix)
+        if not numbers:
+            return LeaseRevision()
+        # Read without keeping it: nobody asks for the same one again.
+        data = self._store.read(numbered_key(prefix, numbers[-1]))
+        try:
+            return LeaseRevision(number=numbers[-1], lease=BuildLease.from_json(data))
+        except ValidationError:
+            return LeaseRevision(number=numbers[-1])
+
+    def offer_lease(self, key_digest: str, number: int, lease: BuildLease) -> bool:
+        """Create a lease under a number; False when another one has it."""
+        try:
+            self._records.create(numbered_key(_leases_prefix(key_digest), number), lease)
+        except AlreadyPublishedError:
+            return False
+        return True
+
     def _create_once(self, key: str, document: Document) -> None:
         try:
             self._records.create(key, document)
@@ -88,6 +112,10 @@ def _class_prefix(model: str, version: int, node_class: NodeClass) -> str:
 
 def _rebuilds_prefix(model: str) -> str:
     return f"rebuilds/{model}/"
+
+
+def _leases_prefix(key_digest: str) -> str:
+    return f"leases/{key_digest}/"
 
 
 def _task_key(name: str, what: str) -> str:

@@ -175,3 +175,55 @@ def gone_or_dead(pid: int) -> None:
         return
     except psutil.TimeoutExpired:
         assert process.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_crash_leaves_the_stack_in_the_log(run_script: RunScript) -> None:
+    outcome = run_script("""
+        from compiler_worker.child import prepare_to_die
+        prepare_to_die()
+        def load_the_engine():
+            ctypes.string_at(0)
+        load_the_engine()
+    """)
+    assert "SIGSEGV" in outcome.failure
+    assert any("in load_the_engine" in line for line in outcome.log_tail)
+
+
+def test_a_hang_leaves_the_stack_in_the_log(run_script: RunScript) -> None:
+    limits = ChildLimits(time_s=3.0, memory_bytes=8 * 2**30, time_setting="SMELT_TIME")
+    outcome = run_script(
+        """
+        from compiler_worker.child import prepare_to_die
+        prepare_to_die()
+        def wait_for_ever():
+            signal.pause()
+        wait_for_ever()
+        """,
+        limits,
+    )
+    assert "no result within 3 s" in outcome.failure
+    assert any("in wait_for_ever" in line for line in outcome.log_tail)
+
+
+def test_the_kernel_ends_a_child_before_its_worker(run_script: RunScript) -> None:
+    outcome = run_script("""
+        import resource
+        from compiler_worker.child import prepare_to_die
+        prepare_to_die()
+        score = Path("/proc/self/oom_score_adj").read_text().strip()
+        told = f"{score} {resource.getrlimit(resource.RLIMIT_CORE)[0]}"
+        request.with_name("result.json").write_text(told)
+    """)
+    before = Path("/proc/self/oom_score_adj").read_text().strip()
+    assert outcome.result in (b"1000 0", f"{before} 0".encode())
+
+
+def test_a_child_is_stopped_when_somebody_else_does_its_work(run_script: RunScript) -> None:
+    limits = ChildLimits(
+        time_s=60,
+        memory_bytes=8 * 2**30,
+        time_setting="SMELT_TIME",
+        stop_reason=lambda: "the lease of this key was taken over",
+    )
+    outcome = run_script("signal.pause()", limits)
+    assert (outcome.result, outcome.failure) == (None, "the lease of this key was taken over")

@@ -43,7 +43,8 @@ def test_weights_stay_with_the_master_and_come_back_typed(
 ) -> None:
     artifact = index_of.artifacts[0]
     assert artifact.bucket == ONE_BUCKET[0]
-    by_name = {ref.name: ref for ref in artifact.weights}
+    refs = [part for ref in artifact.weights for part in ref.parts or (ref,)]
+    by_name = {ref.name: ref for ref in refs}
     weights = {t.name: numpy_helper.to_array(t) for t in tiny_model().graph.initializer}
     table = WeightTable.open(workspace, master_path, "cpu")
     for name, values in weights.items():
@@ -85,6 +86,24 @@ def test_a_weight_that_the_master_does_not_hold_travels_with_the_engine(
     assert torch.equal(table.tensor(renamed), values)
     assert torch.equal(table.tensor(other), values + 1)
     assert torch.equal(table.tensor(another), values + 2)
+
+
+def test_weights_side_by_side_and_in_another_layout_come_from_the_master(
+    workspace: Path, master_path: Path
+) -> None:
+    sorter = _WeightSorter(master_path)
+    arrays = {t.name: numpy_helper.to_array(t) for t in onnx.load(master_path).graph.initializer}
+    parts = [torch.from_numpy(arrays[name].copy()).half() for name in ("wq", "wk", "wv")]
+    joined = torch.cat(parts, dim=-1)
+    turned = torch.from_numpy(arrays["wk"].copy()).T.contiguous().T
+    refs = sorter.ref("qkv", joined, parts), sorter.ref("turned", turned)
+    sorter.save(workspace / CONSTANTS)
+    assert not (workspace / CONSTANTS).exists()
+    table = WeightTable.open(workspace, master_path, "cpu")
+    for ref, wanted in zip(refs, (joined, turned), strict=True):
+        found = table.tensor(ref)
+        assert torch.equal(found, wanted)
+        assert found.stride() == wanted.stride()
 
 
 def test_an_engine_without_constants_of_its_own_has_no_file_for_them(

@@ -7,6 +7,7 @@ import pytest
 
 from compiler_worker.builders import inductor_builder
 from compiler_worker.builders.inductor_builder import InductorBuilder, inductor_config
+from compiler_worker.fx_rewrites.names import rewrites_for
 from services.contracts.errors import BuildError, BuildUnavailableError, UnsupportedGraphError
 from services.contracts.hardware import Generation, Platform
 from services.contracts.kinds import EngineKind, Precision
@@ -42,7 +43,10 @@ def test_every_setting_is_one_that_torch_knows_and_is_in_the_key(generation: str
     with known.patch(settings):
         pass
     options = InductorBuilder().options(parsed, Precision.FP32)
-    assert options == {name: str(value) for name, value in settings.items()}
+    rewrites = " ".join(rewrites_for(parsed.platform))
+    assert options == {name: str(value) for name, value in settings.items()} | {
+        "rewrites": rewrites
+    }
 
 
 def on_host(monkeypatch: pytest.MonkeyPatch, generation: str) -> None:

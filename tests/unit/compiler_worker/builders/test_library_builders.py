@@ -1,5 +1,6 @@
 """The kinds that compile at load: ONNX Runtime and OpenVINO."""
 
+from importlib.metadata import version
 from pathlib import Path
 
 import onnx
@@ -51,6 +52,26 @@ def test_the_precision_hint_is_in_the_key() -> None:
     bf16 = Generation.parse("cpu-x86_64-amx")
     hints = [OpenvinoBuilder().options(bf16, p) for p in (Precision.FP32, Precision.BF16)]
     assert hints == [{"INFERENCE_PRECISION_HINT": "f32"}, {"INFERENCE_PRECISION_HINT": "bf16"}]
+
+
+@pytest.mark.parametrize(
+    ("generation", "hint"), [("cpu-x86_64-avx512_bf16", "bf16"), ("cpu-x86_64-avx512_vnni", "f32")]
+)
+def test_what_is_not_quantised_is_computed_as_the_generation_can(
+    generation: str, hint: str
+) -> None:
+    for precision in (Precision.INT8, Precision.INT8_WEIGHT_ONLY):
+        options = OpenvinoBuilder().options(Generation.parse(generation), precision)
+        assert options["INFERENCE_PRECISION_HINT"] == hint
+
+
+@pytest.mark.parametrize("kind", [EngineKind.OPENVINO, EngineKind.ONNXRUNTIME])
+def test_the_quantisers_version_is_in_the_key_where_it_made_the_graph(kind: EngineKind) -> None:
+    generation = Generation.parse("cpu-x86_64-avx512_vnni")
+    found = {p: builder_for(kind).options(generation, p).get("quantiser", "") for p in Precision
+             if not builder_for(kind).unavailable_reason(generation, p)}  # fmt: skip
+    assert found.pop(Precision.INT8) == f"nncf {version('nncf')}"
+    assert set(found.values()) == {""}
 
 
 def test_a_typed_graph_is_published_as_one_file(

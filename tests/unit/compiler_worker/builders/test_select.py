@@ -43,7 +43,7 @@ REFUSALS = [
     (EngineKind.TENSORRT, "cpu-x86_64-v3", Precision.FP32, "for GPUs, not for cpu-x86_64-v3"),
     (EngineKind.TENSORRT, "cuda-sm90", Precision.FP16, "SM120"),
     (EngineKind.OPENVINO, "cuda-sm90", Precision.FP32, "for CPUs, not for cuda-sm90"),
-    (EngineKind.OPENVINO, AVX512_BF16, Precision.FP16, "fp32 or bf16 on a CPU, not in fp16"),
+    (EngineKind.OPENVINO, AVX512_BF16, Precision.FP16, "fp32, bf16 or int8 on a CPU, not in fp16"),
     (EngineKind.OPENVINO, "cpu-x86_64-avx512", Precision.BF16, "AVX512_BF16 or AMX"),
     (EngineKind.ONNXRUNTIME, AVX512_BF16, Precision.BF16, "compute in fp32"),
     (EngineKind.ONNXRUNTIME, "cuda-sm90", Precision.BF16, "bf16"),
@@ -53,6 +53,13 @@ REFUSALS = [
     (EngineKind.INDUCTOR, AVX512_BF16, Precision.FP16, "fp16 on a CPU"),
     (EngineKind.INDUCTOR, "cpu-x86_64-v3", Precision.BF16, "AVX512_BF16 or AMX"),
     (EngineKind.INDUCTOR, "cuda-sm90", Precision.FP16, ""),
+    (EngineKind.INDUCTOR, AVX512_BF16, Precision.INT8, "a quantised graph in fp32"),
+    (EngineKind.INDUCTOR, "cuda-sm90", Precision.FP8, "a quantised graph in fp32"),
+    (EngineKind.OPENVINO, AVX512_BF16, Precision.FP8, "fp32, bf16 or int8 on a CPU, not in fp8"),
+    (EngineKind.ONNXRUNTIME, AVX512_BF16, Precision.FP8, "compute in fp32"),
+    (EngineKind.ONNXRUNTIME, "cuda-sm90", Precision.INT8, "computes int8 graphs in floats"),
+    (EngineKind.TENSORRT, "cuda-sm80", Precision.FP8, "fp8 needs SM 8.9 or newer"),
+    (EngineKind.TENSORRT, "cuda-sm89", Precision.INT8_WEIGHT_ONLY, "folds int8 weights back"),
 ]
 
 

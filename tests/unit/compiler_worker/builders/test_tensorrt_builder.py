@@ -197,5 +197,5 @@ def test_networks_are_strongly_typed_with_or_without_the_flag(has_flag: bool, fl
 def test_fp32_means_fp32() -> None:
     """TensorRT takes TF32 for it unless told otherwise, and no such engine could be proven."""
     trt = pytest.importorskip("tensorrt_rtx", reason="install tensorrt-rtx-cu13")
-    session = tensorrt_api.api_for(Generation.parse("cuda-sm89")).session(Messages())
+    session = tensorrt_api.api_for(Generation.parse("cuda-sm89")).session(Messages(), {})
     assert not session.config.get_flag(trt.BuilderFlag.TF32)

@@ -1,0 +1,154 @@
+"""A compiler's cache that all machines of a generation share through the store.
+
+Nothing here may fail a build: what cannot be fetched, read or stored costs time alone. And
+nothing here is believed that this worker would not sign: with a key, only caches that were
+signed with that key are used, as objects and pickles of compilers are code.
+"""
+
+import hashlib
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import assert_never
+
+from compiler_worker.publish import now
+from compiler_worker.workshop import Workshop
+from services.contracts.build_key import BuildKey
+from services.contracts.compile_caches import CacheRevision, CacheScope, bounded
+from services.contracts.errors import SmeltError
+from services.contracts.kinds import EngineKind
+from services.contracts.manifest import BlobRef
+from services.contracts.store import check_file_names
+from services.engines.compile_cache import compile_cache
+
+logger = logging.getLogger(__name__)
+
+_MAX_ATTEMPTS = 3
+
+
+def cache_scope(key: BuildKey) -> CacheScope | None:
+    """What must be equal for a kind's cache to be of use; None for kinds that keep nothing."""
+    match key.kind:
+        case EngineKind.INDUCTOR:
+            # Torch's own keys name the device where its results depend on it.
+            return CacheScope(compiler=key.kind, generation=key.generation, toolchain=key.toolchain)
+        case EngineKind.TENSORRT:
+            return CacheScope(
+                compiler=key.kind,
+                generation=key.generation,
+                device_name=key.device_name,
+                device_memory_gib=key.device_memory_gib,
+                driver=key.driver,
+                toolchain=key.toolchain,
+                flags=key.builder_options,
+            )
+        case EngineKind.ONNXRUNTIME | EngineKind.OPENVINO:
+            return None  # they compile where they are loaded
+        case _:
+            assert_never(key.kind)
+
+
+@contextmanager
+def shared_cache(key: BuildKey, workshop: Workshop) -> Iterator[Path | None]:
+    """A folder with what the store has for a key's compiler; what is new goes there afterwards.
+
+    None for kinds without a cache, and where the settings switch it off.
+    """
+    scope = cache_scope(key)
+    if scope is None or not workshop.settings.is_compile_cache_shared:
+        yield None
+        return
+    cache = _SharedCache(scope, workshop)
+    cache.fetch()
+    yield cache.folder
+    cache.store()
+
+
+class _SharedCache:
+    """One scope's folder on this disk."""
+
+    def __init__(self, scope: CacheScope, workshop: Workshop) -> None:
+        self._scope, self._workshop = scope, workshop
+        self._registry = workshop.registry
+        # Within torch's folder, so that it is kept in bounds with it.
+        root = compile_cache(workshop.settings.cache_dir)
+        self.folder = root / "shared" / scope.digest()
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def fetch(self) -> None:
+        """Bring the folder up to what the store has."""
+        with _harmless("is not fetched"):
+            _, revision = self._newest()
+            for name in revision.order if revision else ():
+                target = self.folder / name
+                if revision and not _has_size(target, revision.files[name].num_bytes):
+                    with _harmless(f"lacks {name}"):
+                        self._registry.fetch_cache_file(revision.files[name], target)
+
+    def store(self) -> None:
+        """Add what is new to the newest revision, as often as others are first."""
+        with _harmless("is not stored"):
+            for _ in range(_MAX_ATTEMPTS):
+                number, known = self._newest()
+                revision = self._revision(known)
+                if known is not None and revision.files == known.files:
+                    return
+                if not revision.files or self._registry.offer_compile_cache(number + 1, revision):
+                    return
+
+    def _newest(self) -> tuple[int, CacheRevision | None]:
+        """The newest revision, None when it is not to be believed."""
+        number, revision = self._registry.compile_cache(self._scope)
+        signer = self._workshop.signer
+        if revision is None:
+            return number, None
+        check_file_names(revision.files)
+        if revision.scope != self._scope or set(revision.order) != set(revision.files):
+            logger.warning("the compile cache of %s is damaged", self._scope.generation)
+            return number, None
+        is_ours = signer is None or signer.has_signed(revision.signature, revision.payload())
+        if not is_ours:
+            logger.warning("a compile cache is not used: this worker's key has not signed it")
+        return number, revision if is_ours else None
+
+    def _revision(self, known: CacheRevision | None) -> CacheRevision:
+        files = dict(known.files) if known else {}
+        # The newest last; whole files only, as parts have hidden names.
+        found = sorted(self.folder.glob("[!.]*"), key=lambda path: path.stat().st_mtime)
+        order = list(known.order) if known else []
+        for path in found:
+            if not _is_same(path, files.get(path.name)):
+                files[path.name] = self._registry.put_cache_file(path)
+                order = [path.name, *(name for name in order if name != path.name)]
+        kept = bounded(order, files)
+        revision = CacheRevision(
+            scope=self._scope,
+            files={name: files[name] for name in kept},
+            order=kept,
+            created_at=now(),
+        )
+        signer = self._workshop.signer
+        if signer is None:
+            return revision
+        (signature,) = signer.sign(revision.payload()).signatures
+        return revision.model_copy(update={"signature": signature})
+
+
+def _is_same(path: Path, known: BlobRef | None) -> bool:
+    if known is None or not _has_size(path, known.num_bytes):
+        return False
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == known.sha256
+
+
+def _has_size(path: Path, num_bytes: int) -> bool:
+    return path.is_file() and path.stat().st_size == num_bytes
+
+
+@contextmanager
+def _harmless(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (SmeltError, OSError) as error:
+        logger.warning("the compile cache %s: %s", what, error)

@@ -1,0 +1,122 @@
+"""Whose turn it is to build a key: this worker's, or another one's whose result is awaited.
+
+A worker goes on with other keys before it waits for one that is being built elsewhere.
+"""
+
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from compiler_worker.lease import HeldLease, take_lease
+from compiler_worker.requests import ChildEvent, Stage
+from compiler_worker.workshop import Workshop
+from services.contracts.build_key import BuildKey
+from services.contracts.build_lease import BuildLease, LeaseWatch
+from services.contracts.errors import NotFoundError
+from services.contracts.manifest import BuildRecord, PublishedEngine
+
+# How often the store is asked by those who wait; a store tells nobody.
+_POLL_S = 1.0
+_POLLS_PER_LEASE = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """What is to be done about one key; exactly one of the three is there.
+
+    Attributes:
+        lease: it is ours to build; enter the lease first.
+        published: it is there.
+        record: how the attempt of another worker ended that this one waited for.
+    """
+
+    key: BuildKey
+    lease: HeldLease | None = None
+    published: PublishedEngine | None = None
+    record: BuildRecord | None = None
+
+
+class Turns:
+    """Gives the keys one after another, those that others build last."""
+
+    def __init__(self, keys: Iterable[BuildKey], workshop: Workshop) -> None:
+        self._workshop = workshop
+        self._queue = deque(_Queued(key, workshop) for key in keys)
+
+    def __iter__(self) -> Iterator[Turn]:
+        num_waiting = 0
+        while self._queue:
+            queued = self._queue.popleft()
+            turn = queued.turn()
+            if turn is not None:
+                num_waiting = 0
+                yield turn
+                continue
+            self._queue.append(queued)
+            num_waiting += 1
+            if num_waiting >= len(self._queue):
+                lease_s = self._workshop.settings.build_lease_s
+                time.sleep(min(_POLL_S, lease_s / _POLLS_PER_LEASE))
+
+    def again(self, key: BuildKey) -> None:
+        """Wait for a key whose lease was lost to another worker."""
+        self._queue.append(_Queued(key, self._workshop))
+
+
+class _Queued:
+    """One key, and what was seen of those who build it."""
+
+    def __init__(self, key: BuildKey, workshop: Workshop) -> None:
+        self._key, self._workshop = key, workshop
+        self._digest = key.digest()
+        self._watch = LeaseWatch(workshop.settings.build_lease_s)
+        self._waited_for: BuildLease | None = None
+        self._told = ""
+
+    def turn(self) -> Turn | None:
+        """What is to be done now; None when another worker is at it."""
+        if (engine := self._published()) is not None:
+            return Turn(key=self._key, published=engine)
+        registry = self._workshop.registry
+        found = registry.lease(self._digest)
+        if not self._watch.is_takeable(found):
+            self._wait_for(found.lease)
+            return None
+        # One that was not released has expired: its worker is gone, and somebody has to finish.
+        if found.is_free and (record := self._awaited_record()) is not None:
+            return Turn(key=self._key, record=record)
+        lease = take_lease(registry, self._digest, found, self._workshop.settings.build_lease_s)
+        if lease is None:
+            return None
+        # The lease before this one may have ended with the engine that we are about to build.
+        if (engine := self._published()) is not None:
+            with lease:
+                return Turn(key=self._key, published=engine)
+        return Turn(key=self._key, lease=lease)
+
+    def _published(self) -> PublishedEngine | None:
+        try:
+            return self._workshop.registry.engine(self._digest)
+        except NotFoundError:
+            return None
+
+    def _awaited_record(self) -> BuildRecord | None:
+        """How the attempt ended that was waited for; None when it left no account."""
+        if self._waited_for is None:
+            return None
+        records = self._workshop.registry.build_records(self._digest)
+        # Both times are of its own clock.
+        if records and records[-1].started_at >= self._waited_for.taken_at:
+            return records[-1]
+        return None
+
+    def _wait_for(self, lease: BuildLease | None) -> None:
+        self._waited_for = lease or self._waited_for
+        who = lease.holder_words if lease else "a worker of another version of Smelt"
+        told = f"another worker builds it: {who}"
+        if lease is not None and lease.stage:
+            told += f", stage {lease.stage} since {lease.stage_since}"
+        if told != self._told:
+            self._told = told
+            self._workshop.on_progress(self._key, ChildEvent(stage=Stage.WAIT, line=told))

@@ -1,0 +1,71 @@
+"""What is being built now: from the leases of planned keys, wherever their workers are."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from services.cli.output import print_table
+from services.contracts.build_lease import BuildLease
+from services.contracts.build_plan import utc_now
+from services.contracts.registry import Registry
+
+_COLUMNS = ("generation", "kind", "precision", "stage", "for", "by", "says", "engine")
+
+
+def running_builds(registry: Registry, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Builds of the newest versions of models, each as plain data.
+
+    A worker that was killed is shown until its lease has expired by any clock.
+    """
+    return [build for name in names for build in _builds_of(registry, name)]
+
+
+def print_running_builds(builds: Sequence[dict[str, Any]]) -> None:
+    """A table, if anything is being built."""
+    if builds:
+        print_table("Being built", _COLUMNS, [_row(build) for build in builds])
+
+
+def _builds_of(registry: Registry, name: str) -> list[dict[str, Any]]:
+    version = registry.model_version(name)
+    published = {engine.digest for engine in registry.engines(version.master.digest)}
+    planned = {
+        each.digest: each.key
+        for plan in registry.build_plans(name, version.version)
+        for each in plan.planned
+        if each.digest not in published
+    }
+    now = utc_now()
+    leases = {digest: registry.lease(digest).lease for digest in planned}
+    return [
+        {
+            "model": name,
+            "version": version.version,
+            "generation": planned[digest].generation,
+            "kind": planned[digest].kind.value,
+            "precision": planned[digest].precision.value,
+            "digest": digest,
+            **_progress(lease),
+        }
+        for digest, lease in leases.items()
+        if lease is not None and not lease.is_released and not lease.is_long_expired(now)
+    ]
+
+
+def _progress(lease: BuildLease) -> dict[str, Any]:
+    fields = ("host", "process_id", "stage", "stage_since", "line", "taken_at", "renewed_at")
+    return {field: getattr(lease, field) for field in fields}
+
+
+def _row(build: dict[str, Any]) -> tuple[str, ...]:
+    lasted = datetime.now(UTC) - datetime.fromisoformat(build["stage_since"])
+    return (
+        build["generation"],
+        build["kind"],
+        build["precision"],
+        build["stage"] or "beginning",
+        f"{max(lasted.total_seconds(), 0):.0f} s",
+        f"{build['host']} ({build['process_id']})",
+        build["line"],
+        build["digest"][:12],
+    )

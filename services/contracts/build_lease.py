@@ -1,0 +1,103 @@
+"""Who builds a key now: a lease, so that no two workers build the same thing at once.
+
+leases/<key digest>/<n>.json   BuildLease; the newest counts, and is never overwritten
+
+Taking, renewing and releasing a lease are one and the same step: to create the next number.
+Of all who try, one succeeds, on every store that honours a conditional create; a holder whose
+number was taken by another has lost its lease. No permission to change or delete is needed.
+
+A worker that is killed renews no more. Clocks of two machines are not compared to find that
+out: whoever waits measures on its own clock for how long the newest number stands still. Only
+a lease whose written time lies `MAX_SKEW_S` further back than it may is taken at once, so that
+a build does not wait for what died yesterday. If clocks differ by more than that, a key may be
+built twice: a waste, and no fault, because publishing is a conditional create too.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from services.contracts.build_plan import utc_now
+from services.contracts.document import Document
+
+MAX_SKEW_S = 300.0
+
+
+class BuildLease(Document):
+    """One worker's claim on one key, and how far it is.
+
+    Attributes:
+        holder: of one attempt of one process; nobody else's is equal.
+        host, process_id: where that is, for people.
+        lease_s: seconds without a renewal after which others may take it.
+        stage, stage_since: what it does, and since when.
+        line: what it said last.
+        taken_at, renewed_at: ISO 8601, UTC, by the holder's clock.
+        is_released: it is free again.
+    """
+
+    holder: str
+    host: str
+    process_id: int
+    lease_s: float
+    stage: str = ""
+    stage_since: str
+    line: str = ""
+    taken_at: str
+    renewed_at: str
+    is_released: bool = False
+
+    @property
+    def holder_words(self) -> str:
+        """Who holds it since when, for people."""
+        return f"{self.host} (process {self.process_id}) since {self.taken_at}"
+
+    def is_long_expired(self, now: datetime) -> bool:
+        """Whether it expired by any clock."""
+        age_s = (now - datetime.fromisoformat(self.renewed_at)).total_seconds()
+        return age_s > self.lease_s + MAX_SKEW_S
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaseRevision:
+    """The newest lease of a key.
+
+    Attributes:
+        number: of its document; 0 when there never was one.
+        lease: None when there is none, or when it is of a Smelt that this one cannot read.
+    """
+
+    number: int = 0
+    lease: BuildLease | None = None
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nobody holds it, whatever the time is."""
+        return self.number == 0 or (self.lease is not None and self.lease.is_released)
+
+
+class LeaseWatch:
+    """Finds out by this process's own clock whether the holder of a lease is gone."""
+
+    def __init__(self, lease_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """Nothing was seen yet.
+
+        Args:
+            lease_s: how long a lease is waited for that cannot be read.
+            clock: seconds that never go back.
+        """
+        self._lease_s, self._clock = lease_s, clock
+        self._number, self._seen_at = 0, clock()
+
+    def is_takeable(self, revision: LeaseRevision) -> bool:
+        """Whether this revision is free, or was not renewed for as long as it holds."""
+        if revision.is_free:
+            return True
+        now_s, lease = self._clock(), revision.lease
+        if revision.number != self._number:
+            self._number, self._seen_at = revision.number, now_s
+        lease_s = lease.lease_s if lease else self._lease_s
+        if now_s - self._seen_at > lease_s:
+            return True
+        return lease is not None and lease.is_long_expired(utc_now())

@@ -1,0 +1,158 @@
+"""Several workers on one store: one key is built once, and what a dead one began is finished."""
+
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+from moto.server import ThreadedMotoServer
+
+from compiler_worker.settings import CompilerSettings
+from compiler_worker.workshop import Workshop
+from services.contracts.manifest import BuildOutcome, ModelVersion, ProofOutcome
+
+ROOT = Path(__file__).resolve().parents[3]
+QUICK = ("--benchmark-s", "0", "--benchmark-iterations", "3", "--num-threads", "1")
+WAITING = "wait: another worker builds it"
+
+
+@pytest.fixture(scope="module")
+def s3_endpoint() -> Iterator[str]:
+    """A real HTTP server that speaks S3, with one bucket."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    endpoint = f"http://{host}:{port}"
+    with urllib.request.urlopen(urllib.request.Request(f"{endpoint}/bucket", method="PUT")):
+        pass
+    yield endpoint
+    server.stop()
+
+
+@pytest.fixture(params=["local", "s3"])
+def store_url(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> str:
+    """An empty store that several processes can open."""
+    if request.param == "local":
+        return str(tmp_path / "store")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", request.getfixturevalue("s3_endpoint"))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    return f"s3://bucket/{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def settings(store_url: str, tmp_path: Path) -> CompilerSettings:
+    """Those of this process, which only looks at the store."""
+    return CompilerSettings(store_url=store_url, cache_dir=tmp_path / "cache")
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A compiler's process of its own, with a cache of its own, as on another machine."""
+
+    process: subprocess.Popen[str]
+
+    @property
+    def child(self) -> psutil.Process:
+        """The throw-away process that it watches now."""
+        (child,) = psutil.Process(self.process.pid).children()
+        return child
+
+    def wait_for(self, words: str) -> None:
+        """Return when it has said that."""
+        assert self.process.stderr is not None
+        told = []
+        for line in self.process.stderr:
+            told.append(line)
+            if words in line:
+                return
+        raise AssertionError(f"it ended before it said '{words}': {''.join(told)}")
+
+    def report(self) -> str:
+        """What it says at its end, when all went well."""
+        told, log = self.process.communicate(timeout=240)
+        assert self.process.returncode == 0, log
+        return told
+
+
+@contextmanager
+def worker(cache: Path, store_url: str, lease_s: float) -> Iterator[Worker]:
+    """One that builds the tiny model's onnxruntime engine."""
+    command = [sys.executable, "-m", "compiler_worker", "build", "tiny", "--kind", "onnxruntime"]
+    with subprocess.Popen(
+        [*command, *QUICK, "--store-url", store_url, "--cache-dir", str(cache)],
+        cwd=ROOT,
+        env={**os.environ, "SMELT_BUILD_LEASE_S": str(lease_s)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield Worker(process)
+        finally:
+            process.kill()
+
+
+def test_two_workers_build_one_key_once(
+    workshop: Workshop, version: ModelVersion, store_url: str, tmp_path: Path
+) -> None:
+    with worker(tmp_path / "a", store_url, 60.0) as first:
+        first.wait_for(": build")
+        # Held still until the other one has met it; its worker goes on to renew the lease.
+        child = first.child
+        child.suspend()
+        with worker(tmp_path / "b", store_url, 60.0) as second:
+            second.wait_for(WAITING)
+            child.resume()
+            assert "passed" in second.report()
+        assert "proven in" in first.report()
+    (engine,) = workshop.registry.engines()
+    (record,) = workshop.registry.build_records(engine.digest)
+    assert record.outcome is BuildOutcome.PROVEN
+    assert workshop.registry.lease(engine.digest).is_free
+
+
+def test_what_a_killed_worker_began_another_one_finishes(
+    workshop: Workshop, version: ModelVersion, store_url: str, tmp_path: Path
+) -> None:
+    with worker(tmp_path / "a", store_url, 2.0) as first:
+        first.wait_for(": build")
+        child = first.child
+        child.suspend()
+        with worker(tmp_path / "b", store_url, 2.0) as second:
+            second.wait_for(WAITING)
+            first.process.send_signal(signal.SIGKILL)
+            assert "proven in" in second.report()
+    assert not child.is_running(), "it ends with its worker"
+    (engine,) = workshop.registry.engines()
+    assert engine.proof.outcome is ProofOutcome.PASSED
+    assert len(workshop.registry.build_records(engine.digest)) == 1
+
+
+def test_a_worker_that_was_suspended_gives_way_to_the_one_that_took_over(
+    workshop: Workshop, version: ModelVersion, store_url: str, tmp_path: Path
+) -> None:
+    with worker(tmp_path / "a", store_url, 2.0) as first:
+        first.wait_for(": build")
+        first.child.suspend()
+        first.process.send_signal(signal.SIGSTOP)
+        with worker(tmp_path / "b", store_url, 2.0) as second:
+            # The lease is its own now.
+            second.wait_for(": build")
+            first.process.send_signal(signal.SIGCONT)
+            assert "proven in" in second.report()
+        # Its own attempt was ended; it takes what the other one made.
+        assert "passed" in first.report()
+    (engine,) = workshop.registry.engines()
+    assert len(workshop.registry.build_records(engine.digest)) == 1

@@ -1,0 +1,168 @@
+"""Compile caches in the store: shared by machines, bounded, believed only when signed."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from compiler_worker.settings import CompilerSettings
+from compiler_worker.shared_cache import cache_scope, shared_cache
+from compiler_worker.workshop import Workshop
+from services.contracts.build_key import BuildKey
+from services.contracts.compile_caches import CacheScope, bounded
+from services.contracts.kinds import EngineKind
+from services.contracts.manifest import BlobRef
+from services.contracts.object_store import ObstoreArtifactStore, open_store
+from services.contracts.registry import Registry
+from services.contracts.signing import Signer
+from tests.documents import small_key
+from tests.signing_keys import new_keys
+
+KEY = small_key().model_copy(update={"kind": EngineKind.INDUCTOR})
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ObstoreArtifactStore:
+    return open_store(str(tmp_path / "store"))
+
+
+class Machines:
+    """Workers with a disk of their own each, on one store."""
+
+    def __init__(self, store: ObstoreArtifactStore, folder: Path) -> None:
+        self._store, self._folder = store, folder
+
+    def new(self, name: str, signer: Signer | None = None, **settings: object) -> Workshop:
+        cache = self._folder / name
+        chosen = CompilerSettings(cache_dir=cache, **settings)  # type: ignore[arg-type]
+        registry = Registry(self._store, cache)
+        return Workshop(registry=registry, settings=chosen, devices={}, signer=signer)
+
+
+@pytest.fixture
+def machines(store: ObstoreArtifactStore, tmp_path: Path) -> Machines:
+    return Machines(store, tmp_path)
+
+
+def leave(workshop: Workshop, name: str, data: bytes, key: BuildKey = KEY) -> None:
+    """Have a build leave a file behind."""
+    with shared_cache(key, workshop) as folder:
+        assert folder is not None
+        (folder / name).write_bytes(data)
+
+
+def found(workshop: Workshop, key: BuildKey = KEY) -> dict[str, bytes]:
+    """What a build finds."""
+    with shared_cache(key, workshop) as folder:
+        assert folder is not None
+        return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def scope() -> CacheScope:
+    known = cache_scope(KEY)
+    assert known is not None
+    return known
+
+
+def test_what_one_machine_compiled_another_one_finds(machines: Machines) -> None:
+    leave(machines.new("a"), "x.o", b"object")
+    leave(machines.new("b"), "y.o", b"another")
+    assert found(machines.new("c")) == {"x.o": b"object", "y.o": b"another"}
+
+
+def test_nothing_new_is_no_new_revision(machines: Machines) -> None:
+    leave(machines.new("a"), "x.o", b"object")
+    other = machines.new("b")
+    found(other)
+    number, _ = other.registry.compile_cache(scope())
+    assert number == 1
+
+
+def test_a_file_that_changed_replaces_its_elder(machines: Machines) -> None:
+    leave(machines.new("a"), "timing.cache", b"old")
+    leave(machines.new("b"), "timing.cache", b"newer")
+    assert found(machines.new("c")) == {"timing.cache": b"newer"}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"toolchain": {"torch": "0.1"}},
+        {"generation": "cpu-x86_64-amx"},
+    ],
+)
+def test_another_toolchain_or_generation_finds_nothing(
+    machines: Machines, other: dict[str, object]
+) -> None:
+    leave(machines.new("a"), "x.o", b"object")
+    assert found(machines.new("b"), KEY.model_copy(update=other)) == {}
+
+
+def test_another_master_of_the_same_compiler_finds_it(machines: Machines) -> None:
+    leave(machines.new("a"), "x.o", b"object")
+    sibling = KEY.model_copy(update={"master_digest": "b" * 64})
+    assert found(machines.new("b"), sibling) == {"x.o": b"object"}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"device_name": "NVIDIA H100"},
+        {"driver": "1.2"},
+        {"device_memory_gib": 80},
+        {"builder_options": {"level": "5"}},
+    ],
+)
+def test_timings_of_one_device_are_never_another_one_s(other: dict[str, object]) -> None:
+    key = KEY.model_copy(update={"kind": EngineKind.TENSORRT, "device_name": "NVIDIA H200"})
+    assert cache_scope(key) != cache_scope(key.model_copy(update=other))
+
+
+def test_a_cache_is_no_part_of_a_key() -> None:
+    assert not any("cache" in name for name in BuildKey.model_fields)
+
+
+def test_kinds_that_keep_nothing_and_settings_that_say_so_have_no_folder(
+    machines: Machines,
+) -> None:
+    plain = KEY.model_copy(update={"kind": EngineKind.OPENVINO})
+    with shared_cache(plain, machines.new("a")) as folder:
+        assert folder is None
+    with shared_cache(KEY, machines.new("b", is_compile_cache_shared=False)) as folder:
+        assert folder is None
+
+
+def test_a_damaged_blob_is_left_out_with_a_warning(
+    machines: Machines, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    leave(machines.new("a"), "x.o", b"object")
+    (blob,) = (tmp_path / "store" / "blobs" / "sha256").iterdir()
+    blob.write_bytes(b"damage")
+    with caplog.at_level(logging.WARNING):
+        assert found(machines.new("b")) == {}
+    assert "the compile cache lacks x.o" in caplog.text
+
+
+def test_a_revision_that_cannot_be_read_is_replaced(
+    machines: Machines, store: ObstoreArtifactStore
+) -> None:
+    store.create(f"caches/{scope().digest()}/000001.json", b"{no json")
+    leave(machines.new("a"), "x.o", b"object")
+    assert found(machines.new("b")) == {"x.o": b"object"}
+
+
+def test_a_worker_with_a_key_believes_its_own_signature_alone(
+    machines: Machines, tmp_path: Path
+) -> None:
+    ours, theirs = (Signer(new_keys(tmp_path, name).private) for name in ("ours", "theirs"))
+    leave(machines.new("a"), "evil.o", b"unsigned")
+    assert found(machines.new("b", ours)) == {}
+    leave(machines.new("c", theirs), "evil.o", b"signed by another")
+    assert found(machines.new("d", ours)) == {}
+    leave(machines.new("e", ours), "x.o", b"object")
+    assert found(machines.new("f", ours)) == {"x.o": b"object"}
+
+
+def test_only_the_newest_files_that_fit_are_kept() -> None:
+    files = {name: BlobRef(sha256="a" * 64, num_bytes=4) for name in "abc"}
+    assert bounded(("c", "b", "a"), files, max_bytes=8) == ("c", "b")

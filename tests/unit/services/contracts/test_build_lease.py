@@ -1,0 +1,104 @@
+"""When a lease may be taken, by one clock, and that of all who try one succeeds."""
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from services.contracts.build_lease import MAX_SKEW_S, BuildLease, LeaseRevision, LeaseWatch
+from services.contracts.build_plan import timestamp, utc_now
+from services.contracts.object_store import open_store
+from services.contracts.registry import Registry
+
+LEASE_S = 30.0
+
+
+class Clock:
+    """Seconds that a test sets."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def lease(age_s: float = 0.0, holder: str = "a", *, is_released: bool = False) -> BuildLease:
+    at = timestamp(utc_now() - timedelta(seconds=age_s))
+    return BuildLease(
+        holder=holder, host="node-1", process_id=7, lease_s=LEASE_S, stage="build", stage_since=at,
+        taken_at=at, renewed_at=at, is_released=is_released,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def watch(clock: Clock) -> LeaseWatch:
+    return LeaseWatch(LEASE_S, clock)
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Registry:
+    return Registry(open_store("memory:"), tmp_path)
+
+
+def test_what_nobody_holds_may_be_taken(watch: LeaseWatch) -> None:
+    assert watch.is_takeable(LeaseRevision())
+    assert watch.is_takeable(LeaseRevision(number=4, lease=lease(is_released=True)))
+
+
+def test_a_lease_holds_for_as_long_as_its_number_moves(watch: LeaseWatch, clock: Clock) -> None:
+    for number in range(1, 6):
+        assert not watch.is_takeable(LeaseRevision(number=number, lease=lease()))
+        clock.now_s += LEASE_S - 1
+    assert not watch.is_takeable(LeaseRevision(number=5, lease=lease()))
+    clock.now_s += 2
+    assert watch.is_takeable(LeaseRevision(number=5, lease=lease()))
+
+
+@pytest.mark.parametrize("skew_s", [-MAX_SKEW_S, MAX_SKEW_S - 1])
+def test_a_holder_whose_clock_is_wrong_keeps_its_lease(
+    watch: LeaseWatch, clock: Clock, skew_s: float
+) -> None:
+    for number in (1, 2, 3):
+        assert not watch.is_takeable(LeaseRevision(number=number, lease=lease(age_s=skew_s)))
+        clock.now_s += LEASE_S
+
+
+def test_what_died_yesterday_is_not_waited_for(watch: LeaseWatch) -> None:
+    old = lease(age_s=LEASE_S + MAX_SKEW_S + 1)
+    assert watch.is_takeable(LeaseRevision(number=1, lease=old))
+
+
+def test_a_lease_that_cannot_be_read_is_waited_for(watch: LeaseWatch, clock: Clock) -> None:
+    assert not watch.is_takeable(LeaseRevision(number=1))
+    clock.now_s += LEASE_S + 1
+    assert watch.is_takeable(LeaseRevision(number=1))
+
+
+def test_the_newest_lease_counts(registry: Registry) -> None:
+    assert registry.lease("k") == LeaseRevision()
+    first, second = lease(), lease(is_released=True)
+    assert registry.offer_lease("k", 1, first)
+    assert registry.offer_lease("k", 2, second)
+    assert registry.lease("k") == LeaseRevision(number=2, lease=second)
+    assert registry.lease("another") == LeaseRevision()
+
+
+def test_of_all_who_offer_one_number_one_has_it(registry: Registry) -> None:
+    offers = [lease(holder=str(number)) for number in range(16)]
+    with ThreadPoolExecutor(16) as pool:
+        won = list(pool.map(lambda offer: registry.offer_lease("k", 1, offer), offers))
+    (winner,) = [offer for offer, has_won in zip(offers, won, strict=True) if has_won]
+    assert registry.lease("k").lease == winner
+
+
+def test_a_lease_of_a_newer_smelt_is_none_that_can_be_read(tmp_path: Path) -> None:
+    store = open_store("memory:")
+    store.create("leases/k/000003.json", b'{"new_field": 1}')
+    assert Registry(store, tmp_path).lease("k") == LeaseRevision(number=3)
