@@ -5,16 +5,19 @@ plan MODEL          say what there is to build for machines like this one, and k
 prove DIGEST        prove a published engine on this machine's device
 sign [DIGEST]       sign a published engine, or all, with the key in SMELT_SIGNING_KEY
 export-graph MODEL  write the graph that a replica without an engine compiles itself
-build-one, prove-one  the throw-away children of the two above
+replay KEY          run the worst sample of a failed proof once more
+profile MODEL       say what compiling changes: kernels, traffic, time per op
+import-one, build-one, prove-one, replay-one, profile-one  their throw-away children
 """
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from compiler_worker.arguments import Arguments, parse_arguments
 from compiler_worker.settings import CompilerSettings, settings_from_environment
+from services.contracts.document import Document
 from services.contracts.errors import InvalidRequestError, SmeltError
 from services.contracts.lifetime import end_with_parent
 
@@ -30,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         settings = settings_from_environment(**arguments.settings)
         match arguments.command:
-            case "build-one" | "prove-one":
+            case "import-one" | "build-one" | "prove-one" | "replay-one" | "profile-one":
                 return _run_as_child(arguments)
             case "build":
                 return _build(arguments, settings)
@@ -40,6 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return _prove(arguments, settings)
             case "sign":
                 return _sign(arguments, settings)
+            case "replay":
+                return _replay(arguments, settings)
+            case "profile":
+                return _profile(arguments, settings)
             case _:
                 return _export_graph(arguments, settings)
     except SmeltError as error:
@@ -48,14 +55,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run_as_child(arguments: Arguments) -> int:
-    from compiler_worker.child import Events, build_one, run_request
+    from compiler_worker.child import Events, build_one, prepare_to_die, run_request
+    from compiler_worker.import_check import import_one
+    from compiler_worker.profiling.child import profile_one
     from compiler_worker.prove_child import prove_one
+    from compiler_worker.replay_child import replay_one
 
+    prepare_to_die()
     # The parent keeps these lines as they are, for people: no JSON here.
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     assert arguments.request is not None
-    task = build_one if arguments.command == "build-one" else prove_one
-    return run_request(arguments.request, Events.on_stdout(), task)
+    tasks: dict[str, Callable[[bytes, Events], Document]] = {
+        "import-one": import_one,
+        "build-one": build_one,
+        "prove-one": prove_one,
+        "replay-one": replay_one,
+        "profile-one": profile_one,
+    }
+    return run_request(arguments.request, Events.on_stdout(), tasks[arguments.command])
 
 
 def _build(arguments: Arguments, settings: CompilerSettings) -> int:
@@ -107,6 +124,33 @@ def _sign(arguments: Arguments, settings: CompilerSettings) -> int:
     signed = [engine.digest for engine in known]
     lines = [f"signed {digest[:12]} with key {signer.keyid[:12]}" for digest in signed]
     _show(arguments, {"keyid": signer.keyid, "signed": signed}, lines or ["no engines to sign"])
+    return 0
+
+
+def _replay(arguments: Arguments, settings: CompilerSettings) -> int:
+    from compiler_worker.replay import replay, replay_document, replay_lines
+    from compiler_worker.station import opened_workshop
+
+    with opened_workshop(settings, None, is_quiet=arguments.is_json) as workshop:
+        done = replay(arguments.target, workshop)
+    _show(arguments, replay_document(done), replay_lines(done))
+    return 0 if done.is_success else EXIT_ERROR
+
+
+def _profile(arguments: Arguments, settings: CompilerSettings) -> int:
+    from compiler_worker.profiling.command import profile_model
+    from compiler_worker.profiling.words import report_lines
+    from compiler_worker.requests import ChildEvent
+    from compiler_worker.station import opened_workshop
+
+    def tell(event: ChildEvent) -> None:
+        if event.line and not arguments.is_json:
+            sys.stderr.write(f"{event.line}\n")
+
+    with opened_workshop(settings, None, is_quiet=arguments.is_json) as workshop:
+        version = workshop.registry.model_version(arguments.target, arguments.version)
+        report = profile_model(version, arguments.profile, workshop, tell)
+    _show(arguments, report.model_dump(mode="json"), report_lines(report))
     return 0
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from compiler_worker.plan import Wanted
+from compiler_worker.profiling.wishes import ProfileWishes
 from services.contracts.errors import InvalidRequestError
 from services.contracts.hardware import Generation
 from services.contracts.kinds import EngineKind, Precision
@@ -29,6 +30,7 @@ class Arguments:
         request: a child's request file.
         parent_pid: this process ends when that one does; 0 for none.
         output: where export-graph writes.
+        profile: what is to be profiled.
     """
 
     command: str
@@ -41,6 +43,7 @@ class Arguments:
     request: Path | None = None
     parent_pid: int = 0
     output: Path | None = None
+    profile: ProfileWishes = field(default_factory=ProfileWishes)
 
 
 def parse_arguments(argv: Sequence[str] | None) -> Arguments:
@@ -66,6 +69,7 @@ def parse_arguments(argv: Sequence[str] | None) -> Arguments:
         request=getattr(given, "request", None),
         parent_pid=getattr(given, "parent_pid", 0),
         output=getattr(given, "output", None),
+        profile=_profile_wishes(given) if given.command == "profile" else ProfileWishes(),
     )
 
 
@@ -91,6 +95,9 @@ def _parser() -> argparse.ArgumentParser:
     prove.add_argument("target", metavar="DIGEST")
     sign = commands.add_parser("sign", help="sign published engines with SMELT_SIGNING_KEY")
     sign.add_argument("target", metavar="DIGEST", nargs="?", default="", help="else all engines")
+    replay = commands.add_parser("replay", help="run the worst sample of a failed proof again")
+    replay.add_argument("target", metavar="KEY", help="of an engine or a build that failed")
+    replay.add_argument("--num-threads", metavar="N")
     for command in (build, prove):
         command.add_argument("--metrics-port", type=int, metavar="PORT")
         command.add_argument("--num-threads", metavar="N")
@@ -99,20 +106,35 @@ def _parser() -> argparse.ArgumentParser:
     export = commands.add_parser("export-graph", help="write the graph that a fallback compiles")
     _add_model(export)
     export.add_argument("--output", type=Path, metavar="FILE")
-    for command in (build, plan, prove):
+    profile = commands.add_parser("profile", help="say what compiling a model changes")
+    _add_model(profile)
+    profile.add_argument("--bucket", default="", metavar="LABEL", help="by default the largest")
+    profile.add_argument(
+        "--precision", type=Precision, choices=list(Precision), default=Precision.FP32
+    )
+    profile.add_argument("--source", default="", metavar="MODULE:FUNCTION", help="for graph breaks")
+    profile.add_argument("--out", type=Path, metavar="FOLDER", help="for report, traces, picture")
+    profile.add_argument("--num-threads", metavar="N")
+    for command in (build, plan, prove, replay):
         # A simulation: what is built, proven and recorded here is said to be of that generation.
         command.add_argument("--device-generation", metavar="G")
     for command in (build, plan):
         command.add_argument("--parent-pid", type=int, default=0, metavar="PID")
-    for command in (build, plan, prove, sign, export):
+    for command in (build, plan, prove, replay, sign, export, profile):
         command.add_argument("--store-url", metavar="URL")
         command.add_argument("--cache-dir", metavar="DIR")
         command.add_argument("--json", action="store_true")
-    for name in ("build-one", "prove-one"):
+    for name in ("import-one", "build-one", "prove-one", "replay-one", "profile-one"):
         child = commands.add_parser(name, help="a throw-away child of this compiler")
         child.add_argument("--request", type=Path, required=True, metavar="FILE")
         child.add_argument("--parent-pid", type=int, required=True, metavar="PID")
     return parser
+
+
+def _profile_wishes(given: argparse.Namespace) -> ProfileWishes:
+    return ProfileWishes(
+        bucket=given.bucket, precision=given.precision, source=given.source, out=given.out
+    )
 
 
 def _add_model(command: argparse.ArgumentParser) -> None:

@@ -13,6 +13,8 @@ from services.contracts.errors import BuildError, ProofError
 from services.contracts.manifest import BuildOutcome, BuildRecord, Proof, ProofOutcome
 from services.telemetry import catalog
 
+_GOOD = (BuildOutcome.PROVEN, BuildOutcome.BUILT)
+
 
 class Attempt:
     """The account of one attempt; `record` makes the document that is kept."""
@@ -59,7 +61,7 @@ class Attempt:
         self, outcome: BuildOutcome, *, reason: str = "", proof: Proof | None = None
     ) -> BuildRecord:
         """The record of this attempt; log lines are kept of what went wrong."""
-        is_good = outcome in (BuildOutcome.PROVEN, BuildOutcome.BUILT)
+        is_good = outcome in _GOOD
         return BuildRecord(
             key=self.key,
             outcome=outcome,
@@ -70,6 +72,11 @@ class Attempt:
             stage_durations_s=self._durations_s,
             started_at=self._started_at,
         )
+
+
+def is_good(record: BuildRecord) -> bool:
+    """Whether an attempt made an engine, proven or not."""
+    return record.outcome in _GOOD
 
 
 def count_build(workshop: Workshop, record: BuildRecord) -> None:

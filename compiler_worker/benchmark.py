@@ -1,12 +1,12 @@
-"""Latency of an engine beside eager PyTorch: interleaved, at the same shapes, in one process.
+"""Latency of an engine beside eager PyTorch and the fallback: interleaved, in one process.
 
-Blocks of calls alternate, so that a change of clock or load meets both sides alike. The
-first call of a block is not measured: it warms up, and the other side's threads still spin for
+Blocks of calls alternate, so that a change of clock or load meets all sides alike. The
+first call of a block is not measured: it warms up, and the other sides' threads still spin for
 work then, which would make a fast model look many times slower. The median is that of each
 side's quietest block, because other work on the machine slows eager's many small kernels
 far more than an engine's few; the 95th percentile is over all calls.
 
-Both take and give numpy arrays, as a replica does; eager is the master's own float32 graph,
+All take and give numpy arrays, as a replica does; eager is the master's own float32 graph,
 whatever the engine's precision, so that speed-ups of all engines of a model can be compared.
 """
 
@@ -17,9 +17,11 @@ from statistics import median
 
 import numpy as np
 
+from compiler_worker.memory import memory_peak
 from compiler_worker.models import Model
 from compiler_worker.sampling import Sample
-from services.contracts.manifest import Timing
+from services.contracts.hardware import Platform
+from services.contracts.manifest import SideTiming, Timing
 from services.contracts.recipe import Recipe
 
 # A call of seconds is not repeated ten times: a median of three tells enough of it.
@@ -46,9 +48,40 @@ class BenchmarkLimits:
     block_s: float = 0.1
 
 
+@dataclass(frozen=True, kw_only=True)
+class Contender:
+    """What is timed, and the memory that it took to load it."""
+
+    model: Model
+    held_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contest:
+    """An engine and what it is timed beside.
+
+    Attributes:
+        fallback: None when this machine has none of the model.
+        platform: whose memory is measured.
+    """
+
+    engine: Contender
+    eager: Contender
+    fallback: Contender | None = None
+    platform: Platform = Platform.CPU
+
+    @property
+    def contenders(self) -> tuple[Contender, ...]:
+        """All that take part, the engine first."""
+        others = (self.eager,) if self.fallback is None else (self.eager, self.fallback)
+        return (self.engine, *others)
+
+
 @dataclass
 class _Side:
-    model: Model
+    contender: Contender
+    platform: Platform
+    added_bytes: int = 0
     blocks: list[list[float]] = field(default_factory=list)
 
     @property
@@ -56,13 +89,19 @@ class _Side:
         return [seconds for block in self.blocks for seconds in block]
 
     def run_block(self, sample: Sample, limits: BenchmarkLimits) -> None:
-        self.model.run(sample.inputs)
+        model = self.contender.model
+        if self.blocks:
+            model.run(sample.inputs)
+        else:
+            with memory_peak(self.platform) as peak:
+                model.run(sample.inputs)
+            self.added_bytes = peak.num_bytes
         block: list[float] = []
         self.blocks.append(block)
         block_started = time.perf_counter()
         while not self.is_done(limits):
             started = time.perf_counter()
-            self.model.run(sample.inputs)
+            model.run(sample.inputs)
             ended = time.perf_counter()
             block.append(ended - started)
             if len(block) >= limits.block_calls and ended - block_started >= limits.block_s:
@@ -77,35 +116,41 @@ class _Side:
             return elapsed_s >= limits.seconds_per_side
         return num_calls >= _FEWEST and elapsed_s >= _PATIENCE * limits.seconds_per_side
 
+    def timing(self, num_samples: int, limits: BenchmarkLimits) -> SideTiming:
+        p50_s = quietest_median(self.blocks, limits.block_calls)
+        return SideTiming(
+            p50_s=p50_s,
+            p95_s=float(np.quantile(self.seconds, 0.95)),
+            throughput=num_samples / p50_s,
+            peak_memory_bytes=self.contender.held_bytes + self.added_bytes,
+        )
+
 
 def benchmark(
-    engine: Model,
-    eager: Model,
-    samples: Sequence[Sample],
-    recipe: Recipe,
-    limits: BenchmarkLimits,
+    contest: Contest, samples: Sequence[Sample], recipe: Recipe, limits: BenchmarkLimits
 ) -> tuple[Timing, ...]:
-    """Time an engine beside eager, at each sample's shape."""
-    return tuple(_time_at(sample, engine, eager, recipe, limits) for sample in samples)
+    """Time an engine beside eager and the fallback, at each sample's shape."""
+    return tuple(_time_at(sample, contest, recipe, limits) for sample in samples)
 
 
-def _time_at(
-    sample: Sample, engine: Model, eager: Model, recipe: Recipe, limits: BenchmarkLimits
-) -> Timing:
-    sides = (_Side(engine), _Side(eager))
+def _time_at(sample: Sample, contest: Contest, recipe: Recipe, limits: BenchmarkLimits) -> Timing:
+    sides = [_Side(contender, contest.platform) for contender in contest.contenders]
     while not all(side.is_done(limits) for side in sides):
         for side in sides:
             if not side.is_done(limits):
                 side.run_block(sample, limits)
-    timed, compared = sides
-    p50_s = quietest_median(timed.blocks, limits.block_calls)
+    num_samples = sample.sizes.get(recipe.batching.batch_dim or "", 1)
+    engine, eager, *others = (side.timing(num_samples, limits) for side in sides)
     return Timing(
         bucket=sample.bucket,
         sizes=sample.sizes,
-        p50_s=p50_s,
-        p95_s=float(np.quantile(timed.seconds, 0.95)),
-        throughput=sample.sizes.get(recipe.batching.batch_dim or "", 1) / p50_s,
-        eager_p50_s=quietest_median(compared.blocks, limits.block_calls),
+        p50_s=engine.p50_s,
+        p95_s=engine.p95_s,
+        throughput=engine.throughput,
+        peak_memory_bytes=engine.peak_memory_bytes,
+        eager_p50_s=eager.p50_s,
+        eager=eager,
+        fallback=others[0] if others else None,
     )
 
 

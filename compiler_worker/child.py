@@ -3,13 +3,16 @@
 Compilers crash, hang and leak. Here they can: the parent reads what happened and goes on.
 """
 
+import faulthandler
 import json
 import logging
 import os
+import resource
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from traceback import format_exc
 from typing import TextIO
@@ -30,6 +33,8 @@ from services.engines.compile_cache import use_compile_cache
 logger = logging.getLogger(__name__)
 
 EXIT_FAILURE = 3
+# Has a child write where it is.
+STACK_SIGNAL = signal.SIGUSR1
 
 
 class Events:
@@ -60,6 +65,20 @@ class Events:
     def _write(self, event: ChildEvent) -> None:
         self._stream.write(json.dumps(event.model_dump(mode="json")) + "\n")
         self._stream.flush()
+
+
+def prepare_to_die() -> None:
+    """Make this process the one that ends when something goes wrong, and have it say where.
+
+    A crash, and a signal before a hanging process is ended, write the stack of every thread to
+    the log. When memory runs out on the machine the kernel ends this process before the worker.
+    A core dump would be as large as the model, and nobody reads it.
+    """
+    faulthandler.enable()
+    faulthandler.register(STACK_SIGNAL, chain=False)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with suppress(OSError):  # some containers forbid it
+        Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def run_request(
@@ -104,6 +123,8 @@ def build_one(request_bytes: bytes, events: Events) -> BuildResult:
         key=request.key,
         master=request.master,
         master_path=request.master_path,
+        calibration_path=request.calibration_path,
+        compile_cache=request.compile_cache,
     )
     started = time.monotonic()
     with events.stage(Stage.BUILD):

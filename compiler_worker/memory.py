@@ -1,15 +1,17 @@
 """How much memory something takes: resident on the host, allocated on a CUDA device."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from services.contracts.hardware import Platform
 
 _KIB = 1024
 _BUILD_SHARE = 0.8
+_FORGET_PEAK = Path("/proc/self/clear_refs")
 _CONTAINER_LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
@@ -41,6 +43,16 @@ def memory_growth(platform: Platform) -> Iterator[Growth]:
     growth.num_bytes = max(0, _used_bytes(platform) - before)
 
 
+@contextmanager
+def memory_peak(platform: Platform) -> Iterator[Growth]:
+    """Measure the most that a block adds to this process while it runs, given back or not."""
+    growth = Growth()
+    read_peak_bytes = _peak_from_now(platform)
+    before = _used_bytes(platform)
+    yield growth
+    growth.num_bytes = max(0, read_peak_bytes() - before)
+
+
 def peak_resident_bytes() -> int:
     """The most resident memory that this process ever had.
 
@@ -67,6 +79,21 @@ def usable_memory_gib() -> float:
         with suppress(OSError, ValueError):
             limits.append(int(path.read_text()))
     return round(_BUILD_SHARE * min(limits) / _KIB**3, 2)
+
+
+def _peak_from_now(platform: Platform) -> Callable[[], int]:
+    """Forget the peak so far; returns what reads the one since."""
+    read_used_bytes = partial(_used_bytes, platform)
+    if platform is Platform.CUDA:
+        import torch
+
+        torch.cuda.reset_peak_memory_stats()
+        return read_used_bytes
+    try:
+        _FORGET_PEAK.write_text("5")
+    except OSError:  # not every kernel has it; what a block gives back is then not seen
+        return read_used_bytes
+    return peak_resident_bytes
 
 
 def _used_bytes(platform: Platform) -> int:

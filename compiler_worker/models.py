@@ -1,4 +1,4 @@
-"""Runnable forms of a master that no engine shares code with: an fx graph, and ONNX Runtime."""
+"""Runnable forms of a master that engines are compared with: fx, ONNX Runtime, ONNX's own."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -125,3 +125,41 @@ class OrtModel:
         except Exception as error:  # its exceptions share no base below Exception
             raise ProofError(f"ONNX Runtime run of the master failed: {error}") from error
         return dict(zip(names, outputs, strict=True))
+
+
+class EvaluatorModel:
+    """The master in ONNX's own reference implementation: numpy, slow, and no library's engine."""
+
+    def __init__(self, evaluator: Any, master: MasterRecord) -> None:
+        self._evaluator = evaluator
+        self._master = master
+
+    @classmethod
+    def open(cls, master_path: Path, master: MasterRecord) -> "EvaluatorModel":
+        """Load the master.
+
+        Raises:
+            ProofError: it holds an op that the reference implementation does not have.
+        """
+        from onnx.reference import ReferenceEvaluator
+
+        try:
+            evaluator = ReferenceEvaluator(str(master_path))
+        except Exception as error:  # its exceptions share no base below Exception
+            raise ProofError(f"onnx.reference refuses the master: {error}") from error
+        return cls(evaluator, master)
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Compute all outputs.
+
+        Raises:
+            ProofError: the reference implementation failed; its words are in the message.
+        """
+        names = [spec.name for spec in self._master.outputs]
+        try:
+            # It computes infinities and overflows without a word, as engines do.
+            with np.errstate(all="ignore"):
+                outputs = self._evaluator.run(names, dict(inputs))
+        except Exception as error:  # its exceptions share no base below Exception
+            raise ProofError(f"onnx.reference run of the master failed: {error}") from error
+        return dict(zip(names, map(np.asarray, outputs), strict=True))

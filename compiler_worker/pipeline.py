@@ -2,24 +2,29 @@
 
 open master → plan keys, keep the plan → for each key, in throw-away processes: build, prove,
 benchmark → sign → publish → record. Announcing is the caller's. A published key is up to date: keys
-name everything that changes an engine, so building it again could give no other one.
+name everything that changes an engine, so building it again could give no other one. A key that
+another worker builds now is left to it, and its result is taken (`turns`).
 """
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from compiler_worker.attempt import Attempt, count_build, count_proof
+from compiler_worker.attempt import Attempt, count_build, count_proof, is_good
 from compiler_worker.devices import device_that_runs, main_device
+from compiler_worker.lease import HeldLease
 from compiler_worker.plan import BuildTable, Wanted, plan_builds
 from compiler_worker.planning import chosen, keep_plans
 from compiler_worker.process import run_child
 from compiler_worker.proving import ProofJob, prove_in_child, prove_published
 from compiler_worker.publish import engine_folder, engine_manifest, proof_not_run
-from compiler_worker.requests import BuildRequest, BuildResult, Stage
+from compiler_worker.refusals import Refusals
+from compiler_worker.requests import BuildRequest, BuildResult, ChildEvent, Stage
+from compiler_worker.shared_cache import shared_cache
+from compiler_worker.turns import Turns
 from compiler_worker.workshop import MASTER_FILE, Workshop
 from services.contracts.build_key import BuildKey
-from services.contracts.errors import AlreadyPublishedError, NotFoundError, SmeltError
+from services.contracts.errors import AlreadyPublishedError, SmeltError
 from services.contracts.hardware import Generation
 from services.contracts.manifest import (
     BuildOutcome,
@@ -51,8 +56,7 @@ class BuildReport:
     @property
     def is_success(self) -> bool:
         """Whether nothing failed; an engine that is built but unproven is no failure."""
-        good = (BuildOutcome.PROVEN, BuildOutcome.BUILT)
-        are_built = all(record.outcome in good for record in self.records)
+        are_built = all(is_good(record) for record in self.records)
         proofs = (engine.proof.outcome for engine in self.up_to_date)
         return are_built and ProofOutcome.FAILED not in proofs
 
@@ -63,23 +67,44 @@ def build_model(version: ModelVersion, wanted: Wanted, workshop: Workshop) -> Bu
     One failure does not stop the others: it stands in its record.
     """
     keep_plans(version, wanted, workshop)
-    table = chosen(plan_builds(version, wanted, workshop.devices), wanted, workshop.registry)
+    refusals = Refusals(version.master, workshop)
+    every = plan_builds(version, wanted, workshop.devices, refusal=refusals.reason)
+    table = chosen(every, wanted, workshop.registry)
     records: list[BuildRecord] = []
     up_to_date: list[PublishedEngine] = []
-    for key in table.planned:
-        published = _published(key, workshop)
-        if published is None:
-            records.append(run_build(version, key, workshop))
-            continue
-        try:
-            up_to_date.append(_proven(published, version, wanted, workshop))
-        except SmeltError as error:
-            records.append(_unproven(key, error, workshop))
+    turns = Turns(table.planned, workshop)
+    for turn in turns:
+        if turn.lease is not None:
+            with turn.lease as lease:
+                record = run_build(version, turn.key, _leased(workshop, lease))
+            if lease.lost_to() and not is_good(record):
+                turns.again(turn.key)
+            else:
+                records.append(record)
+        elif turn.record is not None:
+            records.append(turn.record)
+        elif turn.published is not None:
+            try:
+                up_to_date.append(_proven(turn.published, version, wanted, workshop))
+            except SmeltError as error:
+                records.append(_unproven(turn.key, error, workshop))
     return BuildReport(table=table, records=tuple(records), up_to_date=tuple(up_to_date))
+
+
+def _leased(workshop: Workshop, lease: HeldLease) -> Workshop:
+    """The workshop for one build: the lease shows its progress, and its loss ends it."""
+
+    def tell(key: BuildKey, event: ChildEvent) -> None:
+        lease.tell(event)
+        workshop.on_progress(key, event)
+
+    return replace(workshop, on_progress=tell, stop_reason=lease.lost_to)
 
 
 def run_build(version: ModelVersion, key: BuildKey, workshop: Workshop) -> BuildRecord:
     """Make one attempt to build one key, and keep its record.
+
+    A failure of which another worker is the reason, who builds it now, is not kept.
 
     Raises:
         StoreError: the record itself could not be stored.
@@ -91,8 +116,9 @@ def run_build(version: ModelVersion, key: BuildKey, workshop: Workshop) -> Build
     except SmeltError as error:
         record = attempt.record(BuildOutcome.FAILED, reason=str(error))
     logger.info("build of %s %s: %s %s", key.kind, key.generation, record.outcome, record.reason)
-    count_build(workshop, record)
-    workshop.registry.record_build(record)
+    if is_good(record) or not workshop.stop_reason():
+        count_build(workshop, record)
+        workshop.registry.record_build(record)
     return record
 
 
@@ -101,7 +127,7 @@ def _run_steps(
 ) -> BuildRecord:
     with attempt.stage(Stage.OPEN):
         master_path = workshop.registry.materialise_master(version.master) / MASTER_FILE
-    built, peak_bytes = _build_in_child(attempt, version, master_path, workshop, folder)
+    built, peak_bytes = build_in_child(attempt, version, master_path, workshop, folder)
     manifest = engine_manifest(attempt.key, version.master, built, peak_bytes)
     engine_dir = engine_folder(built.files, folder / "engine")
     proof = _proof(attempt, manifest, engine_dir, version, workshop, folder)
@@ -118,24 +144,31 @@ def _run_steps(
     )
 
 
-def _build_in_child(
+def build_in_child(
     attempt: Attempt, version: ModelVersion, master_path: Path, workshop: Workshop, folder: Path
 ) -> tuple[BuildResult, int]:
     """What the builder made, and the most memory that it and its own children held."""
     (folder / "build").mkdir()
     (folder / "files").mkdir()
+    calibration = version.calibration if attempt.key.calibration_digest else None
     request = BuildRequest(
         key=attempt.key,
         master=version.master,
         master_path=master_path,
+        calibration_path=workshop.registry.materialise_samples(calibration)
+        if calibration
+        else None,
         workspace=folder / "files",
         cache_dir=workshop.settings.cache_dir.absolute(),
         num_threads=workshop.settings.num_threads,
     )
-    outcome = run_child(
-        "build-one", request, folder / "build", Stage.BUILD, workshop.build_limits, attempt.tell
-    )
-    return BuildResult.from_json(attempt.result_of(outcome)), outcome.peak_memory_bytes
+    with shared_cache(attempt.key, workshop) as compile_cache:
+        request = request.model_copy(update={"compile_cache": compile_cache})
+        outcome = run_child(
+            "build-one", request, folder / "build", Stage.BUILD, workshop.build_limits, attempt.tell
+        )
+        result = BuildResult.from_json(attempt.result_of(outcome))
+    return result, outcome.peak_memory_bytes
 
 
 def _proof(
@@ -167,13 +200,6 @@ def _publish(manifest: EngineManifest, engine_dir: Path, proof: Proof, workshop:
     except AlreadyPublishedError:
         return False
     return True
-
-
-def _published(key: BuildKey, workshop: Workshop) -> PublishedEngine | None:
-    try:
-        return workshop.registry.engine(key.digest())
-    except NotFoundError:
-        return None
 
 
 def _proven(

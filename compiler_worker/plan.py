@@ -14,7 +14,7 @@ from services.contracts.hardware import Generation
 from services.contracts.kinds import EngineKind, Precision
 from services.contracts.manifest import MasterRecord, ModelVersion
 from services.contracts.recipe import Bucket, DimRange, Recipe
-from services.contracts.terms import proof_terms
+from services.contracts.terms import calibration_digest, proof_terms
 
 # What TensorRT-RTX builds ahead of time on any machine.
 AHEAD_OF_TIME_GENERATIONS = tuple(
@@ -76,8 +76,16 @@ def plan_builds(
     wanted: Wanted,
     devices: Devices,
     find_builder: Callable[[EngineKind], Builder] = builder_for,
+    refusal: Callable[[EngineKind], str] = lambda _: "",
 ) -> BuildTable:
     """Decide for every generation, kind and precision whether this machine builds it.
+
+    Args:
+        version: what is served, and by which recipe.
+        wanted: what was asked for.
+        devices: what this machine has.
+        find_builder: builder of a kind.
+        refusal: why a kind cannot take the master at all; asked where all else is well.
 
     Raises:
         InvalidRecipeError: the recipe names dimensions, inputs or outputs that the master has
@@ -90,8 +98,11 @@ def plan_builds(
     for generation, kind, precision in _combinations(version.recipe, wanted, devices):
         builder = find_builder(kind)
         reason = builder.unavailable_reason(generation, precision)
+        if not reason and precision.is_calibrated and version.calibration is None:
+            reason = f"version {version.version} was added without a calibration set: add it again"
         if not reason and wanted.is_elsewhere and builder.is_device_bound(generation):
             reason = f"it is tuned on the device that runs it: a {generation} node must be there"
+        reason = reason or refusal(kind)
         if reason:
             skipped.append(
                 SkippedBuild(
@@ -103,12 +114,14 @@ def plan_builds(
             master_digest=version.master.digest,
             kind=kind,
             precision=precision,
+            calibration_digest=calibration_digest(version, precision),
             buckets=buckets,
             pads={name: each.pad for name, each in version.recipe.inputs.items() if each.pad},
             proof_terms=proof_terms(version.recipe, precision, version.samples),
             builder_options={
                 "build_revision": BUILD_REVISION,
                 **builder.options(generation, precision),
+                **version.recipe.builder_options(kind),
             },
             generation=str(generation),
             toolchain=builder.toolchain(generation),

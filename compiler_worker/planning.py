@@ -14,6 +14,7 @@ from compiler_worker.builders.base import Builder
 from compiler_worker.builders.select import builder_for
 from compiler_worker.devices import Devices, main_device
 from compiler_worker.plan import BuildTable, SkippedBuild, Wanted, plan_builds
+from compiler_worker.refusals import Refusals
 from compiler_worker.workshop import Workshop
 from services.contracts.build_key import BuildKey
 from services.contracts.build_plan import BuildPlan, PlannedKey, SkippedKey, timestamp, utc_now
@@ -39,11 +40,13 @@ def keep_plans(version: ModelVersion, wanted: Wanted, workshop: Workshop) -> lis
     _check_wanted(version, wanted)
     devices = workshop.devices
     generations = wanted.generations or (main_device(devices).parsed_generation,)
+    refusals = Refusals(version.master, workshop)
     plans = [
         plan_for(
             version,
             generation,
             devices,
+            refusal=refusals.reason,
             is_elsewhere=wanted.is_elsewhere,
             compiler=wanted.compiler,
         )
@@ -67,10 +70,11 @@ def plan_for(
     *,
     is_elsewhere: bool = False,
     compiler: str = "",
+    refusal: Callable[[EngineKind], str] = lambda _: "",
 ) -> BuildPlan:
     """The whole plan of a model version for one generation, as this machine sees it."""
     wanted = Wanted(generations=(generation,), is_elsewhere=is_elsewhere)
-    table = plan_builds(version, wanted, devices, find_builder)
+    table = plan_builds(version, wanted, devices, find_builder, refusal)
     local = (d for d in devices.values() if d.generation == str(generation) and not is_elsewhere)
     facts = next(local, None)
     return BuildPlan(

@@ -21,7 +21,7 @@ from typing import IO
 import psutil
 from pydantic import ValidationError
 
-from compiler_worker.child import EXIT_FAILURE
+from compiler_worker.child import EXIT_FAILURE, STACK_SIGNAL
 from compiler_worker.requests import RESULT_FILE, ChildEvent, ChildFailure, Stage
 from services.contracts.document import Document
 
@@ -34,6 +34,8 @@ _POLL_S = 0.25
 # A killed process group closes its pipes at once; only a process that left the group
 # could hold them open.
 _DRAIN_S = 5.0
+# Stacks are written at once, if at all.
+_STACK_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +46,14 @@ class ChildLimits:
         time_s: seconds from start to end.
         memory_bytes: resident memory of the child and all its descendants.
         time_setting, memory_setting: names of the settings that raise them, for messages.
+        stop_reason: asked while the child works; ends it when it says something.
     """
 
     time_s: float
     memory_bytes: int
     time_setting: str
     memory_setting: str = "SMELT_MEMORY_LIMIT_GIB"
+    stop_reason: Callable[[], str] = str
 
 
 @dataclass(kw_only=True)
@@ -147,11 +151,24 @@ class _Watch:
                     if not ready.data.read():
                         selector.unregister(ready.fileobj)
                 if drained_by == math.inf and self._has_ended():
+                    self._ask_where(selector)
                     drained_by = time.monotonic() + _DRAIN_S
                     _kill_group(self._process)
                 if time.monotonic() > drained_by:
                     break
         self._process.wait()
+
+    def _ask_where(self, selector: selectors.BaseSelector) -> None:
+        """Have a child that hangs write its stacks to the log before it is ended."""
+        if time.monotonic() < self._deadline:
+            return
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(self._process.pid, STACK_SIGNAL)
+        until = time.monotonic() + _STACK_S
+        while time.monotonic() < until and (found := selector.select(_STACK_S)):
+            for ready, _ in found:
+                if not ready.data.read():
+                    selector.unregister(ready.fileobj)
 
     def outcome(self, result_path: Path) -> ChildOutcome:
         """What became of the child, after it ended."""
@@ -179,7 +196,9 @@ class _Watch:
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT
         if os.waitid(os.P_PID, self._process.pid, options) is not None:
             return True
-        self._outcome.failure = self._time_fault() or self._memory_fault()
+        self._outcome.failure = (
+            self._limits.stop_reason() or self._time_fault() or self._memory_fault()
+        )
         return bool(self._outcome.failure)
 
     def _time_fault(self) -> str:

@@ -5,13 +5,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from compiler_worker.comparison import compare_output
-from compiler_worker.distance import Distance
+from compiler_worker.distance import INFINITELY_FAR, Distance
 from compiler_worker.models import Model
 from compiler_worker.progress import Progress, tell_nobody
 from compiler_worker.ranking import check_ranking
 from compiler_worker.reference import Reference, eager_errors, require_agreement
 from compiler_worker.sampling import Sample, proof_samples
+from compiler_worker.tasks import TaskSamples, check_tasks
 from compiler_worker.tolerances import DEFAULT_TOLERANCES, tolerance_for
+from compiler_worker.worst_sample import Meeting, WorstSample
 from services.contracts.errors import EngineError, InvalidRequestError
 from services.contracts.kinds import Precision
 from services.contracts.manifest import MasterRecord, OutputCheck, TaskCheck
@@ -44,11 +46,13 @@ class Verdict:
 
     Attributes:
         reason: the first faults in words, "" when there are none.
+        worst: the worst sample that was met; None when nothing was compared.
     """
 
     reason: str
     checks: tuple[OutputCheck, ...] = ()
     tasks: tuple[TaskCheck, ...] = ()
+    worst: WorstSample | None = None
 
 
 def judge(
@@ -68,12 +72,13 @@ def judge(
         spec.name: tolerance_for(claim.precision, claim.recipe, errors.get(spec.name))
         for spec in claim.master.outputs
     }
+    worst = WorstSample(allowed)
     try:
-        checks = check_outputs(engine, reference.model, claim, samples, allowed, report)
-        tasks = _check_tasks(engine, reference.model, claim, allowed)
+        checks = check_outputs(engine, reference.model, claim, samples, allowed, worst, report)
+        tasks = _check_tasks(engine, reference.model, claim, samples, allowed)
     except EngineError as error:
-        return Verdict(reason=f"the engine failed: {error}")
-    return Verdict(reason=_reason(checks, tasks), checks=checks, tasks=tasks)
+        return Verdict(reason=f"the engine failed: {error}", worst=worst)
+    return Verdict(reason=_reason(checks, tasks), checks=checks, tasks=tasks, worst=worst)
 
 
 def check_outputs(
@@ -82,6 +87,7 @@ def check_outputs(
     claim: Claim,
     samples: Sequence[Sample],
     allowed: Mapping[str, Tolerance],
+    worst: WorstSample,
     report: Progress = tell_nobody,
 ) -> tuple[OutputCheck, ...]:
     """Compare every output at every sample; one check per bucket, sizes and output.
@@ -91,11 +97,15 @@ def check_outputs(
     """
     checks: dict[tuple[str, str, str], OutputCheck] = {}
     for sample in _told(samples, "comparing", report):
-        found = _run(engine, sample)
-        again = _run(engine, sample) if _is_repeated(sample, claim.buckets) else found
+        found = _run(engine, sample, worst)
+        again = _run(engine, sample, worst) if _is_repeated(sample, claim.buckets) else found
         wanted = reference.run(sample.inputs)
-        for name, tolerance in allowed.items():
-            check = _check_output(name, claim, sample, (found, again), wanted, tolerance)
+        here = tuple(
+            _check_output(name, claim, sample, (found, again), wanted, tolerance)
+            for name, tolerance in allowed.items()
+        )
+        worst.meet(Meeting(sample=sample, checks=here, wanted=wanted, found=found))
+        for name, check in zip(allowed, here, strict=True):
             key = (sample.bucket, str(sorted(sample.sizes.items())), name)
             checks[key] = _union(checks[key], check) if key in checks else check
     return tuple(checks.values())
@@ -115,11 +125,18 @@ def _is_repeated(sample: Sample, buckets: Sequence[Bucket]) -> bool:
     return sample.sizes in ends
 
 
-def _run(engine: Model, sample: Sample) -> dict[str, Array]:
+def _run(engine: Model, sample: Sample, worst: WorstSample) -> dict[str, Array]:
     try:
         return engine.run(sample.inputs)
     except (EngineError, InvalidRequestError) as error:
+        worst.meet(Meeting(sample=sample, checks=(_no_answer(sample, str(error)),)))
         raise EngineError(f"bucket {sample.bucket} at {_text(sample.sizes)}: {error}") from error
+
+
+def _no_answer(sample: Sample, words: str) -> OutputCheck:
+    return OutputCheck(
+        bucket=sample.bucket, sizes=sample.sizes, output="", fault=words, **vars(INFINITELY_FAR)
+    )
 
 
 def _check_output(
@@ -157,6 +174,24 @@ def _distance(check: OutputCheck) -> Distance:
 
 
 def _check_tasks(
+    engine: Model,
+    reference: Model,
+    claim: Claim,
+    samples: Sequence[Sample],
+    allowed: Mapping[str, Tolerance],
+) -> tuple[TaskCheck, ...]:
+    judged_on = TaskSamples(
+        master=claim.master,
+        recipe=claim.recipe,
+        buckets=claim.buckets,
+        real=claim.samples,
+        drawn=samples,
+    )
+    found = check_tasks(engine, reference, judged_on, claim.precision, allowed)
+    return (*_check_ranking(engine, reference, claim, allowed), *found)
+
+
+def _check_ranking(
     engine: Model, reference: Model, claim: Claim, allowed: Mapping[str, Tolerance]
 ) -> tuple[TaskCheck, ...]:
     task = claim.recipe.ranking

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from compiler_worker.benchmark import BenchmarkLimits, benchmark
+from compiler_worker.benchmark import BenchmarkLimits, Contender, Contest, benchmark
 from compiler_worker.child import Events
+from compiler_worker.fallback import open_fallback
 from compiler_worker.memory import memory_growth
 from compiler_worker.models import FxModel, Model
 from compiler_worker.prove import Claim, Verdict, judge
@@ -20,7 +21,7 @@ from compiler_worker.requests import ProofRequest, Stage
 from compiler_worker.sampling import Sample, timed_samples
 from services.contracts.errors import EngineError, EngineIncompatibleError, InvalidRequestError
 from services.contracts.hardware import Platform
-from services.contracts.manifest import Proof, ProofOutcome, Timing
+from services.contracts.manifest import FailedSample, Proof, ProofOutcome
 from services.contracts.tensors import Array
 from services.engines.base import Engine, LoadSpec
 from services.engines.compile_cache import use_compile_cache
@@ -53,13 +54,13 @@ class _Proving:
     def run(self) -> Proof:
         """Load, judge, and time what passed."""
         use_compile_cache(self._request.cache_dir)
-        _prepare_torch(self._request.num_threads)
+        prepare_torch(self._request.num_threads)
         with self._events.stage(Stage.PROVE):
             self._events.line("loading the engine")
             try:
                 # The engine first: memory is measured before anything else has grown.
                 with memory_growth(self._platform) as engine_growth:
-                    engine = self._loaded()
+                    engine = load_engine(self._request, self._findings)
                     engine.run(self._timed()[-1].inputs)
             except EngineIncompatibleError:
                 # What this machine lacks must not stand against an engine that others run.
@@ -71,27 +72,22 @@ class _Proving:
             reference = self._opened_reference(eager)
             self._events.line(f"comparing with {reference.name}")
             verdict = judge(engine, reference, self._claim(), self._events.line)
-        timings = () if verdict.reason else self._timings(engine, reference)
-        engine.close()
-        return self._proof(verdict, reference.name, timings).model_copy(
+        proof = self._proof(verdict, reference.name).model_copy(
             update={
                 "peak_memory_bytes": engine_growth.num_bytes,
                 "eager_peak_memory_bytes": eager_growth.num_bytes,
             }
         )
+        if verdict.reason:
+            proof = proof.model_copy(update={"worst": self._worst(verdict)})
+        else:
+            proof = self._timed_proof(proof, engine, reference.baseline)
+        engine.close()
+        return proof
 
-    def _loaded(self) -> Engine:
-        request = self._request
-        spec = LoadSpec(
-            manifest=request.manifest,
-            master=request.master,
-            directory=request.engine_dir,
-            master_path=request.master_path,
-            device=request.device,
-            num_threads=request.num_threads,
-        )
-        with _warnings_into(self._findings):
-            return engine_class(request.manifest.key.kind).load(spec)
+    def _worst(self, verdict: Verdict) -> FailedSample | None:
+        path = self._request.worst_path
+        return verdict.worst.save(path) if verdict.worst and path else None
 
     def _opened_eager(self) -> FxModel | str:
         request = self._request
@@ -106,6 +102,7 @@ class _Proving:
             self._request.master,
             eager,
             self._request.cache_dir,
+            kind=self._request.manifest.key.kind,
             device=self._torch_device,
             num_threads=self._request.num_threads,
         )
@@ -124,17 +121,29 @@ class _Proving:
         request = self._request
         return timed_samples(request.master, request.recipe, request.manifest.buckets)
 
-    def _timings(self, engine: Model, reference: Reference) -> tuple[Timing, ...]:
+    def _timed_proof(self, proof: Proof, engine: Model, eager: Model) -> Proof:
+        """The proof with the curve of engine, eager and fallback."""
+        request = self._request
         with self._events.stage(Stage.BENCHMARK):
-            self._events.line("timing beside eager")
-            limits = BenchmarkLimits(
-                seconds_per_side=self._request.benchmark_s,
-                min_iterations=self._request.benchmark_iterations,
+            self._events.line("opening the fallback")
+            timed = self._timed()
+            fallback = open_fallback(request, timed)
+            contest = Contest(
+                engine=Contender(model=engine, held_bytes=proof.peak_memory_bytes),
+                eager=Contender(model=eager, held_bytes=proof.eager_peak_memory_bytes),
+                fallback=fallback.contender,
+                platform=self._platform,
             )
-            recipe = self._request.recipe
-            return benchmark(engine, reference.baseline, self._timed(), recipe, limits)
+            self._events.line(f"timing beside eager; the fallback: {fallback.words}")
+            limits = BenchmarkLimits(
+                seconds_per_side=2 * request.benchmark_s / len(contest.contenders),
+                min_iterations=request.benchmark_iterations,
+            )
+            timings = benchmark(contest, timed, request.recipe, limits)
+            fallback.close()
+        return proof.model_copy(update={"timings": timings, "fallback": fallback.words})
 
-    def _proof(self, verdict: Verdict, reference: str, timings: tuple[Timing, ...] = ()) -> Proof:
+    def _proof(self, verdict: Verdict, reference: str) -> Proof:
         return Proof(
             outcome=ProofOutcome.FAILED if verdict.reason else ProofOutcome.PASSED,
             reason=verdict.reason,
@@ -142,13 +151,31 @@ class _Proving:
             device=self._request.device,
             checks=verdict.checks,
             tasks=verdict.tasks,
-            timings=timings,
             findings=tuple(self._findings),
             created_at=now(),
         )
 
 
-def _prepare_torch(num_threads: int) -> None:
+def load_engine(request: ProofRequest, findings: list[str]) -> Engine:
+    """Load the engine as a replica would; what its loader warns of is added to `findings`.
+
+    Raises:
+        EngineError: it does not load; of class EngineIncompatibleError where others may load it.
+    """
+    spec = LoadSpec(
+        manifest=request.manifest,
+        master=request.master,
+        directory=request.engine_dir,
+        master_path=request.master_path,
+        device=request.device,
+        num_threads=request.num_threads,
+    )
+    with _warnings_into(findings):
+        return engine_class(request.manifest.key.kind).load(spec)
+
+
+def prepare_torch(num_threads: int) -> None:
+    """Threads and full precision, before torch computes anything."""
     import torch
 
     from services.engines.full_precision import use_full_fp32

@@ -1,12 +1,11 @@
 """Proofs in throw-away processes: of an engine just built, or of a published one."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from compiler_worker.attempt import count_proof
 from compiler_worker.devices import device_that_runs, main_device
 from compiler_worker.process import ChildOutcome, OnEvent, run_child
-from compiler_worker.publish import failed_proof
 from compiler_worker.requests import ProofRequest, Stage
 from compiler_worker.workshop import MASTER_FILE, Workshop
 from services.contracts.build_key import BuildKey
@@ -14,6 +13,8 @@ from services.contracts.errors import EngineIncompatibleError, NotFoundError, Pr
 from services.contracts.hardware import DeviceFacts, Generation
 from services.contracts.manifest import EngineManifest, ModelVersion, Proof, PublishedEngine
 from services.contracts.terms import proof_terms
+
+_WORST = "worst.npz"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +33,23 @@ def prove_in_child(
     """Prove and time an engine; the result document is a Proof."""
     place = folder / "proof"
     place.mkdir()
+    request = proof_request(job, workshop, place)
+    outcome = run_child("prove-one", request, place, Stage.PROVE, workshop.proof_limits, on_event)
+    if outcome.result is None or not (place / _WORST).is_file():
+        return outcome
+    proof = Proof.from_json(outcome.result)
+    assert proof.worst is not None
+    arrays = workshop.registry.keep_sample(place / _WORST)
+    worst = proof.worst.model_copy(update={"arrays": arrays})
+    proof = proof.model_copy(update={"worst": worst})
+    return replace(outcome, result=proof.canonical_json())
+
+
+def proof_request(job: ProofJob, workshop: Workshop, place: Path) -> ProofRequest:
+    """What a child that works in the folder `place` is to prove."""
     registry, settings, version = workshop.registry, workshop.settings, job.version
     samples = version.samples
-    request = ProofRequest(
+    return ProofRequest(
         manifest=job.manifest,
         master=version.master,
         master_path=registry.materialise_master(version.master) / MASTER_FILE,
@@ -46,8 +61,9 @@ def prove_in_child(
         num_threads=settings.num_threads,
         benchmark_s=settings.benchmark_s,
         benchmark_iterations=settings.benchmark_iterations,
+        is_fallback_timed=settings.benchmark_fallback,
+        worst_path=place / _WORST,
     )
-    return run_child("prove-one", request, place, Stage.PROVE, workshop.proof_limits, on_event)
 
 
 def prove_published(
@@ -64,7 +80,8 @@ def prove_published(
         NotFoundError: no such engine, or no model version has its master and its terms.
         EngineIncompatibleError: this machine has not the device or library that runs it; says
             which is needed.
-        ProofError: there is no reference to be trusted; the engine keeps its proof.
+        ProofError: there is no verdict, as the reference is not to be trusted or the proof's
+            process was ended; the engine keeps its proof.
     """
     engine = workshop.registry.engine(digest)
     key = engine.manifest.key
@@ -74,7 +91,7 @@ def prove_published(
             f"engine {engine.digest[:12]} was built for {key.generation}, this machine has "
             f"{main_device(workshop.devices).generation}: prove it on a {key.generation} device"
         )
-    proven_for = version or _version_of(key, workshop)
+    proven_for = version or version_of(key, workshop)
     job = ProofJob(
         manifest=engine.manifest,
         engine_dir=workshop.registry.materialise_engine(engine),
@@ -83,23 +100,22 @@ def prove_published(
     )
     with workshop.work_folder(key) as folder:
         outcome = prove_in_child(job, workshop, folder, lambda e: workshop.on_progress(key, e))
-    proof = _proof_of(outcome, device)
+    proof = _proof_of(outcome)
     count_proof(workshop, key, proof)
     workshop.sign(engine.manifest, proof, proven_for.master)
     return workshop.registry.add_proof(engine.digest, proof)
 
 
-def _proof_of(outcome: ChildOutcome, device: DeviceFacts) -> Proof:
+def _proof_of(outcome: ChildOutcome) -> Proof:
     if outcome.result is not None:
         return Proof.from_json(outcome.result)
     if outcome.error == EngineIncompatibleError.__name__:
         raise EngineIncompatibleError(outcome.failure)
-    if outcome.error:  # the child could still speak: it has no fault with the engine
-        raise ProofError(outcome.failure)
-    return failed_proof(outcome.failure, device)
+    # It refused, was killed or hung: no verdict on the engine, which keeps the proof it has.
+    raise ProofError(outcome.failure)
 
 
-def _version_of(key: BuildKey, workshop: Workshop) -> ModelVersion:
+def version_of(key: BuildKey, workshop: Workshop) -> ModelVersion:
     """The newest model version that has an engine's master and asks what its proof has to say."""
     registry = workshop.registry
     matches = [

@@ -61,11 +61,6 @@ def proof_not_run(key: BuildKey, here: DeviceFacts) -> Proof:
     )
 
 
-def failed_proof(reason: str, device: DeviceFacts) -> Proof:
-    """The proof of an engine whose proof process died."""
-    return Proof(outcome=ProofOutcome.FAILED, reason=reason, device=device, created_at=now())
-
-
 def _link_or_copy(source: Path, place: Path) -> None:
     try:
         os.link(source, place)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler_worker.models import Model
+from compiler_worker.task_scores import kept_share
 from services.contracts.errors import InvalidRequestError
 from services.contracts.manifest import MasterRecord, TaskCheck
 from services.contracts.recipe import Bucket, RankingTask, Recipe, Tolerance
@@ -31,17 +32,14 @@ def rank_agreement(
     error = float(np.abs(found_qc - wanted_qc).max())
     # Two unit vectors, each off by r, have a dot product that is off by at most 2r + r*r.
     margin = 2 * min(error, 2 * allowed.rel_l2 + allowed.rel_l2**2)
-    kth_q = np.sort(wanted_qc, axis=1)[:, -top_k]
-    best_qk = np.argsort(-found_qc, axis=1, kind="stable")[:, :top_k]
-    is_kept_qk = np.take_along_axis(wanted_qc, best_qk, axis=1) >= kth_q[:, np.newaxis] - margin
-    overlap = float(is_kept_qk.mean())
+    overlap = kept_share(found_qc, wanted_qc, top_k, margin)
     return TaskCheck(
         name=f"top{top_k}_overlap:{task.output}",
         value=overlap,
         bound=task.min_overlap,
         is_passed=overlap >= task.min_overlap,
-        detail=f"{len(kth_q)} queries, {wanted_qc.shape[1]} candidates, score error {error:.1e}, "
-        f"tie margin {margin:.1e}",
+        detail=f"{len(wanted_qc)} queries, {wanted_qc.shape[1]} candidates, "
+        f"score error {error:.1e}, tie margin {margin:.1e}",
     )
 
 
@@ -65,7 +63,7 @@ def check_ranking(
     _require_embedding(task, master)
     require_samples(samples, master, recipe, buckets)
     assert samples is not None
-    chunks = list(_chunks(samples, master, recipe, buckets))
+    chunks = list(sample_chunks(samples, master, recipe, buckets))
     found, wanted = (
         np.concatenate([model.run(inputs)[task.output][:rows] for inputs, rows in chunks])
         for model in (engine, reference)
@@ -92,7 +90,7 @@ def require_samples(
             "the recipe names a ranking task, which needs real inputs: add the model with "
             "--samples FILE.npz, or remove 'ranking' from its recipe"
         )
-    num_samples = sum(rows for _, rows in _chunks(samples, master, recipe, buckets))
+    num_samples = sum(rows for _, rows in sample_chunks(samples, master, recipe, buckets))
     if num_samples <= task.num_queries:
         raise InvalidRequestError(
             f"ranking: {num_samples} samples are too few for {task.num_queries} queries and their "
@@ -118,10 +116,14 @@ def _require_embedding(task: RankingTask, master: MasterRecord) -> None:
         )
 
 
-def _chunks(
+def sample_chunks(
     samples: Mapping[str, Array], master: MasterRecord, recipe: Recipe, buckets: Sequence[Bucket]
 ) -> list[tuple[dict[str, Array], int]]:
-    """Inputs that fit a bucket, and how many rows of each are samples and not filling."""
+    """Inputs that fit a bucket, and how many rows of each are samples and not filling.
+
+    Raises:
+        InvalidRequestError: they do not fit the model or its buckets.
+    """
     arrays = _checked(samples, master)
     batch = recipe.batching.batch_dim
     sizes = {

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.manifest import MasterRecord
 from services.contracts.nearest import nearest
-from services.contracts.recipe import InputRecipe, InputRole, Recipe
+from services.contracts.recipe import CALIBRATION_FIX, InputRecipe, InputRole, Recipe
+from services.contracts.task_recipe import BoxTask, FunctionTask, Task
 from services.contracts.tensors import NUMPY_FROM_DATATYPE, TensorSpec
 
 
@@ -19,8 +20,11 @@ def check_recipe(master: MasterRecord, recipe: Recipe) -> None:
     Raises:
         InvalidRecipeError: it names an input or output that the master lacks, limits the values
             of an input that holds no integers, names a `valid_where` that is no mask of the
-            output's leading dimensions, or a ranking output that is no embedding.
+            output's leading dimensions, a ranking output that is no embedding, or a task's that
+            cannot be what the task compares; or it asks
+            for a calibrated precision and names no calibration set.
     """
+    _check_calibration(recipe)
     inputs, outputs = _by_name(master.inputs), _by_name(master.outputs)
     _check_names("inputs", recipe.inputs, inputs)
     _check_names("outputs", recipe.outputs, outputs)
@@ -29,6 +33,8 @@ def check_recipe(master: MasterRecord, recipe: Recipe) -> None:
     for name, output in recipe.outputs.items():
         if output.valid_where is not None:
             _check_mask(outputs[name], output.valid_where, recipe, inputs)
+    for task in recipe.tasks:
+        _check_task(task, outputs)
     if recipe.ranking is not None:
         _check_names("ranking.output", [recipe.ranking.output], outputs)
         shape = outputs[recipe.ranking.output].shape
@@ -37,6 +43,28 @@ def check_recipe(master: MasterRecord, recipe: Recipe) -> None:
                 f"recipe: ranking.output '{recipe.ranking.output}': expected an embedding "
                 f"[batch, D], the model has {list(shape)}"
             )
+
+
+def _check_task(task: Task, outputs: dict[str, TensorSpec]) -> None:
+    """A function that is named is not imported here: only proofs run an owner's code."""
+    if isinstance(task, FunctionTask):
+        return
+    _check_names(f"tasks.{task.metric}.output", [task.output], outputs)
+    shape = outputs[task.output].shape
+    is_wrong = isinstance(task, BoxTask) and shape[-1:] != (4,)
+    if len(shape) < 1 or is_wrong:
+        wanted = "boxes [..., 4]" if isinstance(task, BoxTask) else "scores [..., classes]"
+        raise InvalidRecipeError(
+            f"recipe: tasks.{task.metric}.output '{task.output}': expected {wanted}, the model "
+            f"has {list(shape)}"
+        )
+
+
+def _check_calibration(recipe: Recipe) -> None:
+    """Never calibrated on drawn numbers: their scales would fit no real request."""
+    wanting = [precision for precision in recipe.precisions if precision.is_calibrated]
+    if wanting and recipe.calibration is None:
+        raise InvalidRecipeError(f"recipe: precision {wanting[0]}: {CALIBRATION_FIX}")
 
 
 def _by_name(specs: Iterable[TensorSpec]) -> dict[str, TensorSpec]:

@@ -3,6 +3,9 @@
 The float64 run goes through our own importer, so a fault of the importer would stand in
 the reference and in every engine compiled from the same import. ONNX Runtime, which shares
 no code with it, must therefore agree before the reference is believed.
+
+A master that the importer refuses (trees, for one) is compared with ONNX Runtime, and engines
+of ONNX Runtime itself with ONNX's own reference implementation: never with their own library.
 """
 
 import hashlib
@@ -10,16 +13,17 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
+from importlib import metadata
 from pathlib import Path
 
 from compiler_worker.comparison import compare_output
 from compiler_worker.distance import Distance
-from compiler_worker.models import FxModel, Model, OrtModel
+from compiler_worker.models import EvaluatorModel, FxModel, Model, OrtModel
 from compiler_worker.reference_cache import CachedModel, reference_folder
 from compiler_worker.sampling import Sample
 from compiler_worker.tolerances import tolerance_for
 from services.contracts.errors import ProofError, UnsupportedGraphError
-from services.contracts.kinds import Precision
+from services.contracts.kinds import EngineKind, Precision
 from services.contracts.manifest import MasterRecord
 from services.contracts.recipe import Recipe, Tolerance
 from services.engines.toolchain import installed_version
@@ -61,21 +65,23 @@ def open_reference(
     eager: FxModel | str,
     cache_dir: Path,
     *,
+    kind: EngineKind | None = None,
     device: str = "cpu",
     num_threads: int = 0,
 ) -> Reference:
-    """Open the best reference that this master has.
+    """Open the best reference that this master has for engines of a kind.
 
     Args:
         master_path: the master's `model.onnx`.
         master: its record.
         eager: what `open_eager` gave for this master and `device`.
         cache_dir: where outputs are kept between proofs.
+        kind: of the engine, which is not compared with the library that runs it.
         device: torch device of the eager graph; the reference itself always runs on the CPU.
         num_threads: threads of the witness; 0 leaves it to the library.
 
     Raises:
-        ProofError: neither the importer nor ONNX Runtime can run the master.
+        ProofError: nothing but the engine's own library can run the master.
     """
     keep = partial(_kept, master, cache_dir)
     ort_name = f"onnxruntime {installed_version('onnxruntime')} fp32"
@@ -87,20 +93,34 @@ def open_reference(
         open_double = partial(FxModel.open, master_path, master, device="cpu", is_double=True)
         return Reference(
             name=f"float64 import, {torch_name}; {refusal or f'witness {ort_name}'}",
-            model=keep(f"float64 {torch_name} {_importer_digest()}", open_double),
+            model=keep(f"float64 {torch_name} {importer_digest()}", open_double),
             witness=keep(ort_name, lambda: witness) if witness else None,
             baseline=eager,
-            eager_outputs=keep(f"fp32 {torch_name} {_importer_digest()} {device}", lambda: eager),
+            eager_outputs=keep(f"fp32 {torch_name} {importer_digest()} {device}", lambda: eager),
         )
     if witness is None:
         raise ProofError(f"no reference can run this master: {eager}; {refusal}")
+    name, model = ort_name, keep(ort_name, lambda: witness)
+    if kind is EngineKind.ONNXRUNTIME:
+        name = f"onnx.reference {metadata.version('onnx')} fp32"
+        evaluator = _opened_evaluator(master_path, master, eager)
+        model = keep(name, lambda: evaluator)
     return Reference(
-        name=f"{ort_name}; no float64 import: {eager}",
-        model=keep(ort_name, lambda: witness),
+        name=f"{name}; no float64 import: {eager}",
+        model=model,
         witness=None,
         baseline=witness,
         eager_outputs=None,
     )
+
+
+def _opened_evaluator(master_path: Path, master: MasterRecord, refusal: str) -> EvaluatorModel:
+    try:
+        return EvaluatorModel.open(master_path, master)
+    except ProofError as error:
+        raise ProofError(
+            f"no reference but ONNX Runtime itself can run this master: {refusal}; {error}"
+        ) from error
 
 
 def _opened_witness(open_ort: Callable[[], OrtModel]) -> tuple[OrtModel | None, str]:
@@ -111,7 +131,7 @@ def _opened_witness(open_ort: Callable[[], OrtModel]) -> tuple[OrtModel | None, 
 
 
 @cache
-def _importer_digest() -> str:
+def importer_digest() -> str:
     """Digest of the importer's own text: what it computed before a mend is no reference after."""
     hasher = hashlib.sha256()
     for path in sorted((Path(__file__).parent / "onnx_to_fx").rglob("*.py")):

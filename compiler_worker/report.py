@@ -4,6 +4,7 @@ from typing import Any
 
 from compiler_worker.pipeline import BuildReport
 from services.contracts.build_key import BuildKey
+from services.contracts.gate import gate_fault
 from services.contracts.manifest import BuildRecord, Proof, PublishedEngine
 from services.contracts.selection import mean_speedup
 
@@ -37,14 +38,22 @@ def engine_document(engine: PublishedEngine) -> dict[str, Any]:
 def engine_line(engine: PublishedEngine) -> str:
     """One line about a published engine."""
     speedup = mean_speedup(engine)
-    proof = _proof_words(engine.proof) + (f", {speedup:.2f} x eager" if speedup else "")
-    return f"{_key_words(engine.manifest.key)} {engine.digest[:12]} {proof}"
+    words = (
+        _proof_words(engine.proof),
+        f"{speedup:.2f} x eager" if speedup else "",
+        gate_fault(engine.proof),
+    )
+    told = ", ".join(filter(None, words))
+    return f"{_key_words(engine.manifest.key)} {engine.digest[:12]} {told}"
 
 
 def _record_line(record: BuildRecord) -> str:
     seconds = sum(record.stage_durations_s.values())
-    reason = f": {record.reason}" if record.reason else ""
+    words = record.reason or (gate_fault(record.proof) if record.proof else "")
     digest = record.key.digest()[:12]
+    if record.proof and record.proof.worst:
+        words += f"; its worst sample again: python -m compiler_worker replay {digest}"
+    reason = f": {words}" if words else ""
     return f"{_key_words(record.key)} {digest} {record.outcome} in {seconds:.1f} s{reason}"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from services.contracts.build_key import BuildKey
 from services.contracts.document import Document
 from services.contracts.hardware import DeviceFacts
-from services.contracts.manifest import EngineManifest, MasterRecord
+from services.contracts.manifest import EngineManifest, FailedSample, MasterRecord, OutputCheck
 from services.contracts.recipe import Recipe
 
 RESULT_FILE = "result.json"
@@ -19,11 +19,13 @@ RESULT_FILE = "result.json"
 class Stage(StrEnum):
     """Where a build is; the last one entered stands in its record."""
 
+    WAIT = "wait"
     OPEN = "open"
     BUILD = "build"
     PROVE = "prove"
     BENCHMARK = "benchmark"
     PUBLISH = "publish"
+    PROFILE = "profile"
 
 
 class BuildRequest(Document):
@@ -31,17 +33,21 @@ class BuildRequest(Document):
 
     Attributes:
         master_path: the master's `model.onnx`.
+        calibration_path: samples (.npz) for a quantised engine's scales, None for others.
         workspace: an empty folder for the engine's files.
         cache_dir: where compilers keep what they may use again.
         num_threads: threads of torch; 0 leaves it to the library.
+        compile_cache: what other builds like this one left; None without it.
     """
 
     key: BuildKey
     master: MasterRecord
     master_path: Path
+    calibration_path: Path | None = None
     workspace: Path
     cache_dir: Path
     num_threads: int
+    compile_cache: Path | None = None
 
 
 class BuildResult(Document):
@@ -67,6 +73,9 @@ class ProofRequest(Document):
         samples_path: real inputs (.npz); None when the model version has none.
         device: where it runs and is timed.
         cache_dir: where reference outputs are kept.
+        worst_path: where the arrays of a failed proof's worst sample go.
+        benchmark_s: seconds for two sides at one shape; a third takes of the same sum.
+        is_fallback_timed: whether the fallback takes part.
     """
 
     manifest: EngineManifest
@@ -77,9 +86,37 @@ class ProofRequest(Document):
     samples_path: Path | None
     device: DeviceFacts
     cache_dir: Path
+    worst_path: Path | None = None
     num_threads: int
     benchmark_s: float
     benchmark_iterations: int
+    is_fallback_timed: bool = True
+
+
+class ReplayRequest(Document):
+    """Run the worst sample of a failed proof once more.
+
+    Attributes:
+        proof: the engine, and all that its proof was asked for with.
+        failed: the sample.
+        arrays_path: its arrays (.npz); None when they were not kept, and are made again.
+    """
+
+    proof: ProofRequest
+    failed: FailedSample
+    arrays_path: Path | None
+
+
+class ReplayResult(Document):
+    """What an engine gave to a sample that it failed at.
+
+    Attributes:
+        checks: of all outputs; one without a name when the engine failed.
+        is_drawn_again: inputs and reference were made anew, not read.
+    """
+
+    checks: tuple[OutputCheck, ...]
+    is_drawn_again: bool
 
 
 class ChildEvent(Document):

@@ -21,8 +21,15 @@ class CompilerSettings(BaseSettings):
         memory_limit_gib: resident memory of a build or proof with all its children; by default
             most of the host's, or of the container's.
         num_threads: threads of CPU engines and of eager; 0 leaves it to each library.
-        benchmark_s: seconds for which each side is timed at each shape.
+        benchmark_s: seconds for which engine and eager are timed, each, at each shape; the
+            fallback's come out of the same sum.
+        benchmark_fallback: whether the fallback is timed too, which has to be compiled once;
+            without its figures no engine is passed over for being slower.
         benchmark_iterations: calls of each side that are timed at least.
+        build_lease_s: a worker that shows no sign of life for so long no longer holds the key
+            that it builds; others then build it.
+        is_compile_cache_shared: what compilers may use again is kept in the store for all machines
+            of a generation; False keeps it on this machine alone.
         signing_key: PEM file with the private key that signs engines and proofs; None signs none.
         log_level: least level that is logged.
         device_generation: the generation that this machine says it is (simulation in tests and
@@ -40,6 +47,9 @@ class CompilerSettings(BaseSettings):
     num_threads: int = Field(default=0, ge=0)
     benchmark_s: float = Field(default=0.5, ge=0)
     benchmark_iterations: int = Field(default=10, ge=1)
+    benchmark_fallback: bool = True
+    build_lease_s: float = Field(default=30.0, gt=0)
+    is_compile_cache_shared: bool = True
     signing_key: Path | None = None
     log_level: str = Field(default="INFO", pattern="(?i)^(debug|info|warning|error)$")
     device_generation: str = ""

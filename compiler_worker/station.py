@@ -70,6 +70,7 @@ def opened_workshop(
 def _print_progress(key: BuildKey, event: ChildEvent) -> None:
     what = f"{key.generation} {key.kind} {key.precision}"
     if event.stage:
-        sys.stderr.write(f"{what}: {event.stage}\n")
+        detail = f": {event.line}" if event.line else ""
+        sys.stderr.write(f"{what}: {event.stage}{detail}\n")
     elif event.line:
         sys.stderr.write(f"{what}:   {event.line}\n")

@@ -24,6 +24,11 @@ MASTER_FILE = "model.onnx"
 _GIB = 2**30
 
 
+def never_stopped() -> str:
+    """For work that nobody else may take over."""
+    return ""
+
+
 def ignore_progress(key: BuildKey, event: ChildEvent) -> None:
     """For callers that show no progress."""
 
@@ -36,6 +41,8 @@ class Workshop:
         signer: signs engines and proofs before they are published; None leaves them unsigned.
         recorder: records COMPILER_METRICS.
         on_progress: called for each event and log line of a child, in the building thread.
+        stop_reason: why a child that works now should be ended, "" while it should not; asked
+            again and again.
     """
 
     registry: Registry
@@ -44,6 +51,7 @@ class Workshop:
     signer: Signer | None = None
     recorder: Recorder = field(default_factory=NullRecorder)
     on_progress: OnProgress = ignore_progress
+    stop_reason: Callable[[], str] = never_stopped
 
     @property
     def build_limits(self) -> ChildLimits:
@@ -72,4 +80,9 @@ class Workshop:
 
     def _limits(self, time_s: float, setting: str) -> ChildLimits:
         memory_bytes = int(self.settings.memory_limit_gib * _GIB)
-        return ChildLimits(time_s=time_s, memory_bytes=memory_bytes, time_setting=setting)
+        return ChildLimits(
+            time_s=time_s,
+            memory_bytes=memory_bytes,
+            time_setting=setting,
+            stop_reason=self.stop_reason,
+        )

@@ -105,6 +105,6 @@ def wanted_from(generations: Sequence[str], kinds: Sequence[str]) -> Wanted:
 def _show_event(line: StepLine, key: BuildKey, event: ChildEvent) -> None:
     what = f"{key.generation} {key.kind} {key.precision}"
     if event.stage is not None:
-        line.update(f"{what}: {event.stage}")
+        line.update(f"{what}: {event.stage}" + (f": {event.line}" if event.line else ""))
     elif event.line:
         line.show(f"{what}: {event.line}")

@@ -3,17 +3,20 @@
 from collections.abc import Sequence
 from typing import Any
 
-from services.cli.output import milliseconds, print_json, print_table, readable_size
+from services.cli.output import console, milliseconds, print_json, print_table, readable_size, times
 from services.cli.registry import open_registry
+from services.cli.running_builds import print_running_builds, running_builds
 from services.cli.settings import CliSettings
+from services.contracts.gate import gate_fault, speed_over_fallback
 from services.contracts.manifest import ModelVersion, ProofOutcome, PublishedEngine
 from services.contracts.registry import Registry
-from services.contracts.selection import fastest_first, mean_speedup, recipe_fault
+from services.contracts.selection import FallbackReason, fastest_first, mean_speedup, recipe_fault
 
 COLUMNS = (
-    "generation", "kind", "precision", "recipe", "proof", "p50", "speed-up", "size", "build",
-    "engine",
+    "generation", "kind", "precision", "recipe", "proof", "p50", "x eager", "x fallback", "size",
+    "build", "engine",
 )  # fmt: skip
+_SLOWER = FallbackReason.SLOWER_THAN_FALLBACK
 _PROOF_WORDS = {
     ProofOutcome.PASSED: "proven",
     ProofOutcome.FAILED: "failed",
@@ -31,16 +34,19 @@ def run_engines(settings: CliSettings, model: str, *, as_json: bool) -> None:
     if as_json:
         print_json(engines_document(registry, model))
         return
-    for name in [model] if model else registry.model_names():
+    names = [model] if model else registry.model_names()
+    for name in names:
         version = registry.model_version(name)
         print_engines(version, registry.engines(version.master.digest))
+    print_running_builds(running_builds(registry, names))
 
 
 def engines_document(registry: Registry, model: str) -> dict[str, Any]:
     """Masters in use, each with all of its engines: full key, manifest and newest proof.
 
     A model's `engines` are the digests of those that are for its recipe; what `other_recipe`
-    holds was built of the same master for another one, and never serves this version.
+    holds was built of the same master for another one, and never serves this version; nor does
+    what `slower_than_fallback` holds.
     """
     names = [model] if model else registry.model_names()
     masters: dict[str, dict[str, Any]] = {}
@@ -56,7 +62,7 @@ def engines_document(registry: Registry, model: str) -> dict[str, Any]:
             },
         )
         entry["models"].append(_model_document(version, engines))
-    return {"masters": list(masters.values())}
+    return {"masters": list(masters.values()), "building": running_builds(registry, names)}
 
 
 def _model_document(version: ModelVersion, engines: Sequence[PublishedEngine]) -> dict[str, Any]:
@@ -66,6 +72,9 @@ def _model_document(version: ModelVersion, engines: Sequence[PublishedEngine]) -
         "version": version.version,
         "engines": [digest for digest, fault in faults.items() if not fault],
         "other_recipe": {digest: fault for digest, fault in faults.items() if fault},
+        _SLOWER.value: {
+            e.digest: fault for e in engines if (fault := gate_fault(e.proof, version.recipe))
+        },
     }
 
 
@@ -81,6 +90,11 @@ def print_engines(version: ModelVersion, engines: Sequence[PublishedEngine]) -> 
     )
     rows = [_row(engine, is_ours=not faults[engine.digest]) for engine in ordered]
     print_table(f"Engines of {version.name} version {version.version}", COLUMNS, rows)
+    for engine in ordered:
+        fault = "" if faults[engine.digest] else gate_fault(engine.proof, version.recipe)
+        if fault:
+            line = f"engine {engine.digest[:12]} is never selected ({_SLOWER}): {fault}"
+            console.print(line, markup=False, soft_wrap=True)
 
 
 def _row(engine: PublishedEngine, *, is_ours: bool) -> tuple[str, ...]:
@@ -93,7 +107,8 @@ def _row(engine: PublishedEngine, *, is_ours: bool) -> tuple[str, ...]:
         "this" if is_ours else "another",
         _PROOF_WORDS[engine.proof.outcome],
         milliseconds(smallest.p50_s) if smallest else "-",
-        f"{mean_speedup(engine):.2f}x" if timings else "-",
+        times(mean_speedup(engine)) if timings else "-",
+        times(speed_over_fallback(engine.proof)),
         readable_size(engine.manifest.num_bytes),
         f"{engine.manifest.build_duration_s:.1f} s",
         engine.digest[:12],

@@ -200,15 +200,48 @@ def events(
 
 @app.command()
 def why(
-    name: Annotated[str, typer.Argument(help="Model to explain.")],
+    name: Annotated[str, typer.Argument(help="Model to explain.")] = "",
     generation: Annotated[str, typer.Option(help="Only this generation.")] = "",
+    keys: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="A B", help="Compare these two keys, fact by fact, instead."),
+    ] = None,
     store: Store = "",
     as_json: AsJson = False,
 ) -> None:
     """Say what serves a model on a generation, and why nothing better does."""
     from services.cli.why import run_why
+    from services.cli.why_keys import run_why_keys
 
+    if keys:
+        run_why_keys(_settings(store), keys, as_json=as_json)
+        return
     run_why(_settings(store), name, generation, as_json=as_json)
+
+
+@app.command()
+def profile(
+    name: Annotated[str, typer.Argument(help="Model to profile.")],
+    version: Annotated[
+        int | None, typer.Option(min=1, help="Model version; by default the newest.")
+    ] = None,
+    bucket: Annotated[
+        str, typer.Option(help="Label of one of its buckets; by default the largest.")
+    ] = "",
+    precision: Annotated[str, typer.Option(help="Of both sides: fp32, fp16, bf16.")] = "fp32",
+    source: Annotated[
+        str,
+        typer.Option(help="PyTorch source to look for graph breaks in: MODULE_OR_FILE.py:FUNCTION"),
+    ] = "",
+    out: Annotated[Path | None, typer.Option(help="Folder for report, traces and picture.")] = None,
+    store: Store = "",
+    as_json: AsJson = False,
+) -> None:
+    """Say what compiling a model changes: kernels, fusion, memory traffic, time per op."""
+    from services.cli.profile import run_profile, wishes_from
+
+    wishes = wishes_from(bucket, precision, source, out)
+    run_profile(_settings(store), name, version, wishes, as_json=as_json)
 
 
 @app.command("node-labels")

@@ -11,6 +11,7 @@ from compiler_worker.master.opened import open_master
 from compiler_worker.master.samples import check_samples, read_samples
 from compiler_worker.master.source import MasterSource, source_from_text
 from compiler_worker.plan import buckets_of
+from compiler_worker.precision.calibration import read_calibration, write_calibration
 from compiler_worker.ranking import require_samples
 from compiler_worker.recipe_check import check_recipe
 from services.cli.control_client import tell_fleet
@@ -37,12 +38,16 @@ def run_models_add(
 
     Raises:
         InvalidModelError: the source cannot become a master, or the samples are not for it.
-        InvalidRecipeError: the recipe has a wrong value.
+        InvalidRecipeError: the recipe has a wrong value, or its calibration set is refused.
     """
     # A factory is looked for in the folder that the user is in, as `python -m` would.
     sys.path.insert(0, str(Path.cwd()))
     registry = open_registry_to_publish(settings)
-    wishes = Wishes(recipe=_read_recipe(recipe), samples=samples)
+    wishes = Wishes(
+        recipe=_read_recipe(recipe),
+        samples=samples,
+        folder=recipe.parent if recipe else Path(),
+    )
     version = add_model(registry, name, source, wishes, Steps(is_quiet=as_json))
     is_fleet_told = tell_fleet(settings)
     if as_json:
@@ -105,10 +110,12 @@ class Wishes:
 
     Attributes:
         samples: a file of real inputs (.npz).
+        folder: what paths in the recipe are relative to.
     """
 
     recipe: Recipe | None = None
     samples: Path | None = None
+    folder: Path = Path()
 
 
 def add_model(
@@ -118,7 +125,7 @@ def add_model(
 
     Raises:
         InvalidModelError: the source cannot become a master.
-        InvalidRecipeError: the recipe does not fit the master.
+        InvalidRecipeError: the recipe or its calibration set does not fit the master.
     """
     source = source_from_text(source_text)
     with steps.step(f"Model {name}") as line:
@@ -137,7 +144,9 @@ def _unchanged(registry: Registry, name: str, source_print: str) -> ModelVersion
     if name not in registry.model_names():
         return None
     newest = registry.model_version(name)
-    return newest if newest.source_fingerprint == source_print else None
+    # Whether the calibration file is what it was, the fingerprint does not say.
+    is_same = newest.source_fingerprint == source_print and newest.recipe.calibration is None
+    return newest if is_same else None
 
 
 def _publish(
@@ -156,6 +165,7 @@ def _publish(
         samples = wishes.samples or opened.samples
         # What does not fit is refused before the version exists.
         _check(master, chosen, samples)
+        calibration = _calibration(master, chosen, wishes.folder, Path(folder) / "calibration")
         return registry.add_model_version(
             name=name,
             master=master,
@@ -163,7 +173,19 @@ def _publish(
             source=str(source),
             source_fingerprint=source_print,
             samples=samples,
+            calibration=calibration,
         )
+
+
+def _calibration(
+    master: MasterRecord, recipe: Recipe, source_dir: Path, target_dir: Path
+) -> Path | None:
+    """The recipe's calibration set, checked and in the form in which it is kept."""
+    if recipe.calibration is None:
+        return None
+    arrays = read_calibration(source_dir / recipe.calibration.path, master.inputs, recipe)
+    target_dir.mkdir()
+    return write_calibration(arrays, target_dir)
 
 
 def _check(master: MasterRecord, recipe: Recipe, samples_path: Path | None) -> None:

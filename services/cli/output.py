@@ -58,6 +58,11 @@ def print_json_error(kind: str, message: str) -> None:
     sys.stderr.write("\n")
 
 
+def times(ratio: float | None) -> str:
+    """A ratio as people read it: `1.25x`; `-` for none."""
+    return "-" if ratio is None else f"{ratio:.2f}x"
+
+
 def milliseconds(seconds: float) -> str:
     """A duration for people."""
     return f"{seconds * 1000:.2f} ms"

@@ -6,23 +6,26 @@ from typing import Any
 
 from services.cli.control_client import get_fleet
 from services.cli.fleet_file import find_fleet
-from services.cli.output import console, milliseconds, print_json, print_table
+from services.cli.output import console, milliseconds, print_json, print_table, times
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
+from services.cli.why_keys import difference_words
 from services.contracts.build_plan import BuildPlan
-from services.contracts.errors import NotFoundError
+from services.contracts.errors import InvalidRequestError, NotFoundError
+from services.contracts.gate import speed_over_fallback
 from services.contracts.hardware import DeviceFacts, Generation
+from services.contracts.key_difference import KeyDifference, nearest_engine
 from services.contracts.manifest import ModelVersion, PublishedEngine
 from services.contracts.node_class import NodeClass
 from services.contracts.registry import Registry
-from services.contracts.selection import Selection, mean_speedup, select
+from services.contracts.selection import Rejection, Selection, mean_speedup, select
 from services.contracts.signing import TrustRoot
 from services.controller.build_view import FleetView, plan_for_pool
 from services.controller.key_status import KeyStatus, RetryPolicy, Standing
 from services.controller.seams import NodePool
 from services.pb import fleet_v1_pb2 as fleet
 
-_COLUMNS = ("rank", "kind", "precision", "state", "p50", "speed-up", "engine", "why")
+_COLUMNS = ("rank", "kind", "precision", "state", "p50", "x eager", "x fallback", "engine")
 _SHORT = 12
 
 
@@ -33,6 +36,7 @@ class _Case:
     Attributes:
         facts: of a replica's device, or of the device that the plan was made on.
         replicas: attached ones of that version and generation; None when no fleet was asked.
+        engines: all of the version's master, whatever they are for.
         selection: what a replica there would choose; None when no device is known.
     """
 
@@ -41,8 +45,15 @@ class _Case:
     facts: DeviceFacts | None
     plan: BuildPlan | None
     statuses: Sequence[KeyStatus]
+    engines: Sequence[PublishedEngine]
     selection: Selection | None
     replicas: Sequence[fleet.ReplicaReport] | None
+
+    @property
+    def rejections(self) -> dict[str, Rejection]:
+        """Why engines are passed over, by digest."""
+        found = self.selection.rejections if self.selection else ()
+        return {rejection.digest: rejection for rejection in found}
 
 
 def run_why(settings: CliSettings, name: str, generation: str, *, as_json: bool) -> None:
@@ -50,8 +61,10 @@ def run_why(settings: CliSettings, name: str, generation: str, *, as_json: bool)
 
     Raises:
         NotFoundError: no such model, or nothing is known of the generation.
-        InvalidRequestError: no such generation.
+        InvalidRequestError: no such generation, or no model is named.
     """
+    if not name:
+        raise InvalidRequestError("smelt why: name a MODEL, or two keys: smelt why --keys A B")
     wanted = str(Generation.parse(generation)) if generation else ""
     registry = open_registry(settings)
     version = registry.model_version(name)
@@ -114,6 +127,7 @@ def _case(
         facts=facts,
         plan=plan,
         statuses=_statuses(registry, version, plan, engines) if plan else (),
+        engines=engines,
         selection=select(
             engines,
             facts,
@@ -163,17 +177,17 @@ def _document(case: _Case) -> dict[str, Any]:
              "fallback_reason": r.fallback_reason}
             for r in case.replicas or ()
         ],
-        "planned": [_key_document(status, ranks) for status in case.statuses],
+        "planned": [_key_document(status, case, ranks) for status in case.statuses],
         "skipped": [s.model_dump() for s in case.plan.skipped] if case.plan else [],
         "passed_over": [
             {"digest": r.digest, "reason": r.reason.value, "detail": r.detail}
-            for r in (case.selection.rejections if case.selection else ())
+            for r in case.rejections.values()
         ],
     }  # fmt: skip
 
 
-def _key_document(status: KeyStatus, ranks: dict[str, int]) -> dict[str, Any]:
-    at = status.next_attempt_at
+def _key_document(status: KeyStatus, case: _Case, ranks: dict[str, int]) -> dict[str, Any]:
+    at, nearest = status.next_attempt_at, _nearest(status, case)
     key, timings = status.planned.key, status.engine.proof.timings if status.engine else ()
     return {
         "digest": status.planned.digest,
@@ -181,10 +195,13 @@ def _key_document(status: KeyStatus, ranks: dict[str, int]) -> dict[str, Any]:
         "precision": key.precision.value,
         "standing": status.standing.value,
         "rank": ranks.get(status.planned.digest),
-        "reason": status.reason,
+        "reason": status.reason or _passed_over(status, case),
         "num_failures": status.num_failures,
         "next_attempt_at": at.isoformat(timespec="seconds") if at else None,
         "p50_s": [{"sizes": t.sizes, "p50_s": t.p50_s} for t in timings],
+        "speed_over_fallback": speed_over_fallback(status.engine.proof) if status.engine else None,
+        "nearest": nearest
+        and {"digest": nearest[0].digest, "differences": [vars(d) for d in nearest[1]]},
     }
 
 
@@ -194,20 +211,48 @@ def _print(case: _Case) -> None:
     console.print(f"{title}: {_serves(case)}", markup=False, soft_wrap=True)
     ranks = _ranks(case)
     in_order = sorted(case.statuses, key=lambda s: ranks.get(s.planned.digest, len(ranks) + 1))
-    rows = [_row(status, ranks, name) for status in in_order]
+    rows = [_row(status, ranks) for status in in_order]
     skipped = case.plan.skipped if case.plan else ()
-    rows += [("-", s.kind, s.precision, "skipped", "-", "-", "-", s.reason) for s in skipped]
+    rows += [("-", s.kind, s.precision, "skipped", *["-"] * 4) for s in skipped]
     print_table("Planned", _COLUMNS, rows)
+    # Below the table: sentences in a column of it are past reading on a narrow screen.
+    lines = [
+        f"{s.planned.key.kind} {s.planned.key.precision}: {why}"
+        for s in in_order
+        if (why := _why(s, case))
+    ]
+    lines += [f"{s.kind} {s.precision}: {s.reason}" for s in skipped]
+    for line in (*lines, *_nearest_lines(case, in_order), *_passed_over_lines(case)):
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def _nearest_lines(case: _Case, statuses: Sequence[KeyStatus]) -> list[str]:
+    """For each miss, what is published and nearest to it, and in which facts that differs."""
+    found = [(status, _nearest(status, case)) for status in statuses]
+    return [
+        f"nearest to {status.planned.digest[:_SHORT]} ({status.planned.key.kind} "
+        f"{status.planned.key.precision}) is {nearest[0].digest[:_SHORT]}: "
+        f"{difference_words(nearest[1])}"
+        for status, nearest in found
+        if nearest
+    ]
+
+
+def _nearest(status: KeyStatus, case: _Case) -> tuple[PublishedEngine, list[KeyDifference]] | None:
+    return None if status.engine else nearest_engine(status.planned.key, case.engines)
+
+
+def _passed_over_lines(case: _Case) -> list[str]:
+    """Engines that no plan names any more."""
     planned = {status.planned.digest for status in case.statuses}
-    for rejection in case.selection.rejections if case.selection else ():
-        if rejection.digest not in planned:
-            console.print(
-                f"engine {rejection.digest[:_SHORT]} is passed over: {rejection.detail}",
-                markup=False, soft_wrap=True,
-            )  # fmt: skip
+    return [
+        f"engine {digest[:_SHORT]} is passed over: {rejection.detail}"
+        for digest, rejection in case.rejections.items()
+        if digest not in planned
+    ]
 
 
-def _row(status: KeyStatus, ranks: dict[str, int], model: str) -> tuple[str, ...]:
+def _row(status: KeyStatus, ranks: dict[str, int]) -> tuple[str, ...]:
     key, engine = status.planned.key, status.engine
     timings = engine.proof.timings if engine else ()
     p50s = [milliseconds(t.p50_s) for t in sorted(timings, key=lambda t: t.p50_s)]
@@ -217,16 +262,17 @@ def _row(status: KeyStatus, ranks: dict[str, int], model: str) -> tuple[str, ...
         key.precision.value,
         status.standing.value,
         " - ".join(dict.fromkeys((p50s[0], p50s[-1]))) if p50s else "-",
-        f"{mean_speedup(engine):.2f}x" if engine and timings else "-",
+        times(mean_speedup(engine)) if engine and timings else "-",
+        times(speed_over_fallback(engine.proof)) if engine else "-",
         status.planned.digest[:_SHORT],
-        _why(status, model),
     )
 
 
-def _why(status: KeyStatus, model: str) -> str:
+def _why(status: KeyStatus, case: _Case) -> str:
+    model = case.version.name
     match status.standing:
         case Standing.PROVEN:
-            return ""
+            return _passed_over(status, case)
         case Standing.QUARANTINED:
             words = f"given up after {status.num_failures} failures: {status.reason}"
             return f"{words}; let out by: smelt rebuild {model}"
@@ -237,6 +283,12 @@ def _why(status: KeyStatus, model: str) -> str:
             return f"{status.reason}; tried again at {at}"
         case _:
             return status.reason
+
+
+def _passed_over(status: KeyStatus, case: _Case) -> str:
+    """Why a replica does not take it although it is there; "" when it does."""
+    rejection = case.rejections.get(status.planned.digest)
+    return f"passed over ({rejection.reason}): {rejection.detail}" if rejection else ""
 
 
 def _ranks(case: _Case) -> dict[str, int]:

@@ -18,8 +18,16 @@ from pydantic import Field
 from services.contracts.build_key import BuildKey
 from services.contracts.document import Document
 from services.contracts.hardware import DeviceFacts
-from services.contracts.recipe import Bucket, Recipe
+from services.contracts.recipe import Bucket, Recipe, Tolerance
 from services.contracts.tensors import TensorSpec
+
+
+def _is_none(value: object) -> bool:
+    return value is None
+
+
+def _is_empty(value: object) -> bool:
+    return not value
 
 
 class BlobRef(Document):
@@ -59,6 +67,8 @@ class ModelVersion(Document):
         source_fingerprint: digest of what the master was made from; the same source need
             not be exported again.
         samples: real inputs (.npz) for task metrics, when the source brings some.
+        calibration: real inputs (.npz) for the scales of quantised engines, when the recipe
+            names some.
         created_at: ISO 8601, UTC.
     """
 
@@ -69,6 +79,7 @@ class ModelVersion(Document):
     source: str
     source_fingerprint: str
     samples: BlobRef | None = None
+    calibration: BlobRef | None = None
     created_at: str
 
 
@@ -116,13 +127,32 @@ class TaskCheck(Document):
     detail: str = ""
 
 
+class SideTiming(Document):
+    """What one side of a benchmark took at one shape.
+
+    Attributes:
+        p50_s, p95_s: seconds per call.
+        throughput: samples per second (batch / p50).
+        peak_memory_bytes: what it holds once loaded and the most that a run at this shape
+            adds, resident or on the device.
+    """
+
+    p50_s: float = Field(gt=0)
+    p95_s: float = Field(gt=0)
+    throughput: float
+    peak_memory_bytes: int = Field(ge=0)
+
+
 class Timing(Document):
-    """Latency of engine and eager in one interleaved run at one shape.
+    """An engine, eager and the fallback at one shape, in one interleaved run.
 
     Attributes:
         p50_s, p95_s: seconds per call of the engine.
         throughput: samples per second of the engine (batch / p50).
         eager_p50_s: seconds per call of the same graph, uncompiled, same process and run.
+        peak_memory_bytes: of the engine, as in `SideTiming`.
+        eager, fallback: all figures of the others; None in older proofs, and for a fallback
+            that was not timed (see `Proof.fallback`).
     """
 
     bucket: str
@@ -131,11 +161,33 @@ class Timing(Document):
     p95_s: float = Field(gt=0)
     throughput: float
     eager_p50_s: float = Field(gt=0)
+    # Left out when they are not there: signatures of older proofs cover their very bytes.
+    peak_memory_bytes: int | None = Field(default=None, exclude_if=_is_none)
+    eager: SideTiming | None = Field(default=None, exclude_if=_is_none)
+    fallback: SideTiming | None = Field(default=None, exclude_if=_is_none)
 
     @property
     def speedup(self) -> float:
         """How many times faster than eager."""
         return self.eager_p50_s / self.p50_s
+
+
+class FailedSample(Document):
+    """The sample at which an engine that failed its proof was farthest off.
+
+    Attributes:
+        bucket, sizes, variant: what it was drawn for; with the recipe they give it once more.
+        checks: of all outputs at this sample; one without a name when the engine failed.
+        allowed: the bounds, by output.
+        arrays: .npz with inputs, wanted and found outputs; None when they were too large.
+    """
+
+    bucket: str
+    sizes: dict[str, int]
+    variant: str
+    checks: tuple[OutputCheck, ...]
+    allowed: dict[str, Tolerance]
+    arrays: BlobRef | None = None
 
 
 class Proof(Document):
@@ -145,8 +197,11 @@ class Proof(Document):
         reason: why the outcome is not `passed`; "" when it is.
         reference: what the engine was compared with.
         device: where it ran; None when it did not.
+        fallback: how the fallback that was timed computes, or why none was; "" in older proofs.
         peak_memory_bytes, eager_peak_memory_bytes: growth of resident or device memory.
         findings: warnings of builder and loader, word for word.
+        worst: the worst sample of a proof that failed; None in older ones, and where no sample
+            was compared.
     """
 
     outcome: ProofOutcome
@@ -156,9 +211,11 @@ class Proof(Document):
     checks: tuple[OutputCheck, ...] = ()
     tasks: tuple[TaskCheck, ...] = ()
     timings: tuple[Timing, ...] = ()
+    fallback: str = Field(default="", exclude_if=_is_empty)
     peak_memory_bytes: int = 0
     eager_peak_memory_bytes: int = 0
     findings: tuple[str, ...] = ()
+    worst: FailedSample | None = Field(default=None, exclude_if=_is_none)
     duration_s: float = 0.0
     created_at: str
 

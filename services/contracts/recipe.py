@@ -15,6 +15,12 @@ from services.contracts.document import Document
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.kinds import EngineKind, Precision
 from services.contracts.recipe_faults import first_fault
+from services.contracts.task_recipe import Task
+
+CALIBRATION_FIX = (
+    "its scales come from real inputs; add to the recipe: calibration: {path: FILE}, where FILE "
+    "is an .npz or .parquet file with one array or column for each input, a row being a sample"
+)
 
 
 class DimRange(Document):
@@ -115,11 +121,16 @@ class Tolerance(Document):
         rel_l2: ||out - ref|| / ||ref|| per sample.
         max_abs: |out - ref| relative to max |ref| per sample.
         cosine_distance: 1 - cosine per sample (the last axis is the vector).
+        relative_to_eager: where eager fp32 itself errs so much that this many times its error
+            is above a bound, that counts in the bound's place, up to the default for bf16: the
+            error of a deep or ill-conditioned model is its own, not the engine's.
     """
 
     rel_l2: float = Field(gt=0)
     max_abs: float = Field(gt=0)
     cosine_distance: float = Field(gt=0)
+    # Left out when it is not given: proof terms of older recipes are digests without it.
+    relative_to_eager: float | None = Field(default=None, ge=1, exclude_if=lambda v: v is None)
 
 
 class RankingTask(Document):
@@ -137,6 +148,32 @@ class RankingTask(Document):
     num_queries: int = Field(default=16, ge=1)
     top_k: int = Field(default=10, ge=1)
     min_overlap: float = Field(default=1.0, ge=0, le=1)
+
+
+class Calibration(Document):
+    """Real inputs that the scales of quantised activations are taken from.
+
+    Attributes:
+        path: an .npz or .parquet file with one array or column for each input, a row being a
+            sample; relative to the recipe's file. It is read once, when the model is added,
+            and kept in the store with the model version.
+    """
+
+    path: str = Field(min_length=1)
+
+
+class TensorrtOptions(Document):
+    """What TensorRT may take to find faster kernels.
+
+    Attributes:
+        optimization_level: 0 (a quick build) to 5 (the longest search); None leaves it to the
+            library, which takes 3.
+        workspace_gib: memory of the device that a kernel may use beside its tensors; None leaves
+            all of it.
+    """
+
+    optimization_level: int | None = Field(default=None, ge=0, le=5)
+    workspace_gib: float | None = Field(default=None, gt=0)
 
 
 class Batching(Document):
@@ -160,7 +197,12 @@ class Recipe(Document):
         kinds, precisions: what to try; builders that do not apply are skipped with a reason.
         buckets: shapes to build for; empty means one bucket derived from the master.
         tolerances: overrides of the defaults in `compiler_worker/tolerances.py`.
+        tasks: further metrics that every engine has to pass; see `task_recipe`.
+        calibration: needed for precisions int8 and fp8, unused by the others.
+        tensorrt: options of kind tensorrt.
         num_replicas: replicas that serve this model.
+        must_beat_fallback: an engine that was timed as slower than the fallback is published
+            but not selected; False selects the fastest engine all the same.
         response_cache: a gateway may give the answer that it gave to the same request before.
     """
 
@@ -171,9 +213,18 @@ class Recipe(Document):
     outputs: dict[str, OutputRecipe] = {}
     tolerances: dict[Precision, Tolerance] = {}
     ranking: RankingTask | None = None
+    tasks: tuple[Task, ...] = ()
+    calibration: Calibration | None = None
     batching: Batching = Batching()
+    tensorrt: TensorrtOptions = TensorrtOptions()
     num_replicas: int = Field(default=1, ge=1)
+    must_beat_fallback: bool = True
     response_cache: bool = False
+
+    def builder_options(self, kind: EngineKind) -> dict[str, str]:
+        """Options of a kind that differ from its defaults, for the build key."""
+        asked = self.tensorrt.model_dump() if kind is EngineKind.TENSORRT else {}
+        return {name: f"{value:g}" for name, value in asked.items() if value is not None}
 
     @classmethod
     def from_yaml(cls, text: str) -> Self:

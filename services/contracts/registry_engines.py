@@ -3,7 +3,7 @@
 import hashlib
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from services.contracts.errors import (
@@ -13,12 +13,19 @@ from services.contracts.errors import (
     NotFoundError,
     StoreError,
 )
-from services.contracts.manifest import BuildRecord, EngineManifest, Proof, PublishedEngine
+from services.contracts.manifest import (
+    BlobRef,
+    BuildRecord,
+    EngineManifest,
+    Proof,
+    PublishedEngine,
+)
 from services.contracts.records import RecordKeeper, numbered_key, revision_numbers
 from services.contracts.store import put_files
 
 _logger = logging.getLogger(__name__)
 _ENGINES = "engines/"
+_BUILDS = "builds/"
 _MANIFEST_KEY = re.compile(r"engines/([0-9a-f]{64})/manifest\.json")
 
 
@@ -82,19 +89,25 @@ class EngineRegistry(RecordKeeper):
             InvalidRequestError: several begin with it; names them.
         """
         keys = self._records.keys(_ENGINES)
-        known = _engine_digests(keys)
-        matches = [candidate for candidate in known if candidate.startswith(digest)]
-        if not matches:
-            raise NotFoundError(f"engine '{digest}' not found among {len(known)} engines")
-        if len(matches) > 1:
-            raise InvalidRequestError(
-                f"engine '{digest}' is ambiguous, give more digits: {', '.join(matches)}"
-            )
-        return self._engine(matches[0], keys)
+        return self._engine(_only_match("engine", digest, _engine_digests(keys)), keys)
 
     def record_build(self, record: BuildRecord) -> None:
         """Keep what happened in one attempt to build a key."""
         self._records.append(_builds_prefix(record.key.digest()), record)
+
+    def keep_sample(self, path: Path) -> BlobRef:
+        """Store the arrays of a failed proof's worst sample."""
+        return self._store.put_blob(path)
+
+    def attempted(self, key_digest: str) -> str:
+        """The full digest of a key that was tried to build, from its beginning.
+
+        Raises:
+            NotFoundError: none begins with it.
+            InvalidRequestError: several begin with it; names them.
+        """
+        known = {key.split("/")[1] for key in self._records.keys(_BUILDS)}
+        return _only_match("key", key_digest, known)
 
     def build_records(self, key_digest: str) -> list[BuildRecord]:
         """All attempts to build a key, oldest first."""
@@ -113,6 +126,17 @@ class EngineRegistry(RecordKeeper):
             manifest=self._records.read(manifest_key, EngineManifest),
             proof=self._records.read(numbered_key(proofs, numbers[-1]), Proof),
         )
+
+
+def _only_match(what: str, prefix: str, known: Collection[str]) -> str:
+    matches = sorted(digest for digest in known if digest.startswith(prefix))
+    if not matches:
+        raise NotFoundError(f"{what} '{prefix}' not found among {len(known)} {what}s")
+    if len(matches) > 1:
+        raise InvalidRequestError(
+            f"{what} '{prefix}' is ambiguous, give more digits: {', '.join(matches)}"
+        )
+    return matches[0]
 
 
 def _keys_by_engine(keys: list[str]) -> dict[str, list[str]]:
@@ -144,4 +168,4 @@ def _proofs_prefix(digest: str, manifest_bytes: bytes) -> str:
 
 
 def _builds_prefix(key_digest: str) -> str:
-    return f"builds/{key_digest}/"
+    return f"{_BUILDS}{key_digest}/"

@@ -86,6 +86,7 @@ class ModelRegistry(RecordKeeper):
         source: str,
         source_fingerprint: str,
         samples: Path | None = None,
+        calibration: Path | None = None,
     ) -> ModelVersion:
         """Publish the next version of a model; one that repeats the latest returns the latest.
 
@@ -96,6 +97,7 @@ class ModelRegistry(RecordKeeper):
         """
         _check_model_name(name)
         samples_ref = self._store.put_blob(samples) if samples else None
+        calibration_ref = self._store.put_blob(calibration) if calibration else None
         while True:
             kept, highest = self._numbers(name)
             # Only what is newest of all can be repeated: after it was removed nothing can.
@@ -108,6 +110,7 @@ class ModelRegistry(RecordKeeper):
                 source=source,
                 source_fingerprint=source_fingerprint,
                 samples=samples_ref,
+                calibration=calibration_ref,
                 created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
             )
             if latest and _is_repeat(latest, version):
@@ -220,6 +223,7 @@ def _is_repeat(latest: ModelVersion, version: ModelVersion) -> bool:
         latest.source_fingerprint == version.source_fingerprint
         and latest.recipe == version.recipe
         and latest.samples == version.samples
+        and latest.calibration == version.calibration
         and latest.master.digest == version.master.digest
     )
 

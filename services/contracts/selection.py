@@ -11,9 +11,10 @@ from statistics import geometric_mean
 from types import MappingProxyType
 
 from services.contracts.errors import InvalidRequestError
+from services.contracts.gate import gate_fault
 from services.contracts.hardware import DeviceFacts, Generation
 from services.contracts.manifest import ModelVersion, ProofOutcome, PublishedEngine
-from services.contracts.terms import proof_terms
+from services.contracts.terms import calibration_digest, proof_terms
 
 # Sizes by dimension, sorted by name.
 _Shape = tuple[tuple[str, int], ...]
@@ -28,6 +29,7 @@ class FallbackReason(StrEnum):
     TOOLCHAIN_MISMATCH = "toolchain_mismatch"
     NOT_PROVEN = "not_proven"
     NOT_TRUSTED = "not_trusted"
+    SLOWER_THAN_FALLBACK = "slower_than_fallback"
     LOAD_FAILED = "load_failed"
 
 
@@ -65,6 +67,7 @@ _PROGRESS = (
     FallbackReason.TOOLCHAIN_MISMATCH,
     FallbackReason.NOT_PROVEN,
     FallbackReason.NOT_TRUSTED,
+    FallbackReason.SLOWER_THAN_FALLBACK,
     FallbackReason.LOAD_FAILED,
 )
 
@@ -77,7 +80,7 @@ def select(
     failed_digests: frozenset[str] = frozenset(),
     untrusted: Mapping[str, str] = MappingProxyType({}),
 ) -> Selection:
-    """Choose the fastest proven engine that this device can load.
+    """Choose the fastest proven engine that this device can load and that beats the fallback.
 
     Args:
         engines: all of one master, whatever recipe they were built for.
@@ -130,6 +133,8 @@ def recipe_fault(engine: PublishedEngine, version: ModelVersion) -> str:
     Engines of one master serve every version that has it, but only on that version's terms.
     """
     key, recipe = engine.manifest.key, version.recipe
+    if key.kind not in recipe.kinds:
+        return f"kind {key.kind}, the recipe asks for {', '.join(recipe.kinds)}"
     if key.precision not in recipe.precisions:
         return f"precision {key.precision}, the recipe asks for {', '.join(recipe.precisions)}"
     if recipe.buckets not in ((), key.buckets):
@@ -138,6 +143,11 @@ def recipe_fault(engine: PublishedEngine, version: ModelVersion) -> str:
             for buckets in (key.buckets, recipe.buckets)
         )
         return f"built for buckets {found}, the recipe asks for {wanted}"
+    if key.calibration_digest != calibration_digest(version, key.precision):
+        return (
+            f"calibrated with other samples; build it for version {version.version}: "
+            f"smelt build {version.name}"
+        )
     if key.proof_terms != proof_terms(recipe, key.precision, version.samples):
         return (
             f"proven for another recipe; build it for version {version.version}: "
@@ -159,6 +169,10 @@ def _reject(
         (FallbackReason.TOOLCHAIN_MISMATCH, _toolchain_fault(engine, device)),
         (FallbackReason.NOT_PROVEN, _proof_fault(engine, device)),
         (FallbackReason.NOT_TRUSTED, untrusted.get(engine.digest, "")),
+        (
+            FallbackReason.SLOWER_THAN_FALLBACK,
+            gate_fault(engine.proof, version.recipe if version else None),
+        ),
         (
             FallbackReason.LOAD_FAILED,
             "failed to load on this device" if engine.digest in failed_digests else "",

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.provenance import Envelope, envelope, signed_bytes
+from services.contracts.provenance import DsseSignature, Envelope, envelope, signed_bytes
 
 _ALGORITHM = ec.ECDSA(hashes.SHA256())
 _PUBLIC_KEY = re.compile(rb"-----BEGIN PUBLIC KEY-----.+?-----END PUBLIC KEY-----", re.DOTALL)
@@ -50,6 +50,17 @@ class Signer:
     def sign(self, payload: bytes) -> Envelope:
         """The payload in an envelope with this key's signature."""
         return envelope(payload, self.keyid, self._key.sign(signed_bytes(payload), _ALGORITHM))
+
+    def has_signed(self, signature: DsseSignature | None, payload: bytes) -> bool:
+        """Whether a signature is this key's, of this very payload."""
+        if signature is None or signature.keyid != self.keyid:
+            return False
+        try:
+            data = base64.b64decode(signature.sig, validate=True)
+            self._key.public_key().verify(data, signed_bytes(payload), _ALGORITHM)
+        except (InvalidSignature, binascii.Error):
+            return False
+        return True
 
 
 class TrustRoot:

@@ -4,7 +4,7 @@ import hashlib
 
 from services.contracts.document import canonical_json
 from services.contracts.kinds import Precision
-from services.contracts.manifest import BlobRef
+from services.contracts.manifest import BlobRef, ModelVersion
 from services.contracts.recipe import Recipe
 
 
@@ -20,6 +20,15 @@ def proof_terms(recipe: Recipe, precision: Precision, samples: BlobRef | None) -
         del drawn["min"], drawn["max"]
     tolerance = recipe.tolerances.get(precision)
     asked["tolerance"] = tolerance.model_dump(mode="json") if tolerance else None
+    if recipe.tasks:
+        asked["tasks"] = [task.model_dump(mode="json") for task in recipe.tasks]
     asked["batch_dim"] = recipe.batching.batch_dim
     asked["samples"] = samples.sha256 if samples else ""
     return hashlib.sha256(canonical_json(asked)).hexdigest()
+
+
+def calibration_digest(version: ModelVersion, precision: Precision) -> str:
+    """Digest of the samples that an engine's scales come from; "" where there are no scales."""
+    if not precision.is_calibrated or version.calibration is None:
+        return ""
+    return version.calibration.sha256

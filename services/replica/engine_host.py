@@ -17,7 +17,7 @@ from services.contracts.kinds import Precision
 from services.contracts.manifest import ModelVersion, PublishedEngine
 from services.contracts.recipe import Bucket
 from services.contracts.registry import Registry
-from services.contracts.selection import Selection, select
+from services.contracts.selection import FallbackReason, Selection, select
 from services.contracts.signing import TrustRoot
 from services.contracts.tensors import Array
 from services.engines.base import LoadSpec
@@ -75,6 +75,8 @@ class EngineHost:
         # An engine that failed here once is not tried again in this process: failed loads
         # may leave device memory behind, and nothing that could mend it changes under it.
         self._failed: dict[str, str] = {}
+        # On whose terms engines are chosen; `_without_gate` where there is no fallback.
+        self._asked = model
         self._notes = notes or FailureNotes(None)
         self._tried: dict[str, PublishedEngine] = {}
 
@@ -123,7 +125,15 @@ class EngineHost:
             if (chosen.digest if chosen else "") == current_digest:
                 return None
             if chosen is None:
-                return self._fallback(selection, failed)
+                try:
+                    return self._fallback(selection, failed)
+                except EngineError as error:
+                    if selection.fallback_reason is not FallbackReason.SLOWER_THAN_FALLBACK:
+                        raise
+                    # What it is slower than is not there: it is the best that this model has.
+                    logger.error("no fallback here, so slower engines are taken: %s", error)
+                    self._asked = _without_gate(self._model)
+                    continue
             try:
                 loaded = self._published(chosen)
                 return replace(loaded, detail=self._passed_over(engines, loaded.digest, failed))
@@ -166,7 +176,7 @@ class EngineHost:
         return select(
             engines,
             self._device,
-            version=self._model,
+            version=self._asked,
             failed_digests=frozenset(failed),
             # Before a file of an engine is fetched, let alone read.
             untrusted=self._registry.untrusted(engines, self._model.master, self._trust),
@@ -265,6 +275,11 @@ class EngineHost:
         began_s = self._clock()
         engine.run(inputs)
         return self._clock() - began_s
+
+
+def _without_gate(model: ModelVersion) -> ModelVersion:
+    recipe = model.recipe.model_copy(update={"must_beat_fallback": False})
+    return model.model_copy(update={"recipe": recipe})
 
 
 def _explanation(selection: Selection, failed: Mapping[str, str]) -> str:

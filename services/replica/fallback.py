@@ -4,20 +4,18 @@ Serving never imports the compiler: a child process of it writes the master's gr
 exported program, once for each master and torch version on a machine.
 """
 
-import hashlib
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 from services.contracts.errors import EngineError
 from services.contracts.hardware import DeviceFacts
 from services.contracts.manifest import ModelVersion
-from services.contracts.scratch import scratch_folder
 from services.engines.fallback_engine import FallbackEngine, FallbackSpec
-from services.engines.toolchain import installed_version
+from services.engines.fallback_program import kept_program
 
 _TAIL_LINES = 5
-_STAGING = ".staging-"
 
 
 class CompiledFallback:
@@ -49,28 +47,15 @@ class CompiledFallback:
             raise EngineError(f"no fallback for model '{model.name}': {reason}")
         return FallbackEngine.load(
             FallbackSpec(
-                program_path=self._program(model),
+                program_path=kept_program(
+                    self._cache_dir, model.master, model.recipe, partial(self._export, model)
+                ),
                 master=model.master,
                 buckets=model.recipe.buckets,
                 device=self._device,
                 num_threads=self._num_threads,
             )
         )
-
-    def _program(self, model: ModelVersion) -> Path:
-        """The master as an exported program, written when it is not there yet."""
-        # The recipe bounds the program's dimensions; torch may not read another version's file.
-        recipe = hashlib.sha256(model.recipe.canonical_json()).hexdigest()
-        version = installed_version("torch")
-        target = self._cache_dir / "programs" / f"{model.master.digest}-{recipe}-torch{version}.pt2"
-        if target.is_file():
-            return target
-        with scratch_folder(target.parent, _STAGING, abandoned=f"{_STAGING}*") as staging:
-            draft = staging / "program.pt2"
-            self._export(model, draft)
-            # Another replica of this machine may do the same: one rename, equal content.
-            draft.replace(target)
-        return target
 
     def _export(self, model: ModelVersion, draft: Path) -> None:
         options = {

@@ -17,6 +17,7 @@ from services.contracts.manifest import (
     Proof,
     ProofOutcome,
     PublishedEngine,
+    SideTiming,
     Timing,
 )
 from services.contracts.object_store import open_store
@@ -172,13 +173,21 @@ class Shelf:
         name: str = "plain",
         *,
         speedup: float = 1.0,
+        speed_over_fallback: float = 0.0,
         outcome: ProofOutcome = ProofOutcome.PASSED,
         files: Mapping[str, Path] | None = None,
     ) -> PublishedEngine:
-        """That engine with a proof; its own file, if any, is read in place of the master."""
+        """That engine with a proof; its own file, if any, is read in place of the master.
+
+        A `speed_over_fallback` of 0 stands for a fallback that was not timed.
+        """
+        took_s = speed_over_fallback
         timing = Timing(
-            bucket="b", sizes={}, p50_s=1.0, p95_s=1.0, throughput=1.0, eager_p50_s=speedup
-        )
+            bucket="b", sizes={}, p50_s=1.0, p95_s=1.0, throughput=1.0, eager_p50_s=speedup,
+            fallback=SideTiming(p50_s=took_s, p95_s=took_s, throughput=1.0, peak_memory_bytes=0)
+            if took_s
+            else None,
+        )  # fmt: skip
         proof = Proof(
             outcome=outcome,
             reason="" if outcome is ProofOutcome.PASSED else "on purpose",

@@ -119,6 +119,10 @@ def test_an_engine_that_fails_while_it_is_warmed_is_passed_over(
             FallbackReason.NOT_PROVEN,
         ),
         (
+            lambda shelf, path: shelf.publish_engine(speed_over_fallback=0.5),
+            FallbackReason.SLOWER_THAN_FALLBACK,
+        ),
+        (
             lambda shelf, path: shelf.publish_engine(files=typed(path / "t", b"no onnx")),
             FallbackReason.LOAD_FAILED,
         ),
@@ -141,6 +145,27 @@ def test_the_fallback_comes_with_its_reason(
     loaded = EngineHost(shelf.registry, model, shelf.device, fallback, checker).load()
     assert (loaded.kind, loaded.digest, loaded.fallback_reason) == ("fallback", "", reason)
     assert loaded.detail.startswith(reason.value)
+    assert asked == ["toy"]
+    loaded.engine.close()
+
+
+def test_an_engine_that_is_slower_than_no_fallback_serves(shelf: Shelf, tmp_path: Path) -> None:
+    """A host without a compiler for the fallback must not leave the model unserved."""
+    model = shelf.publish_model()
+    slow = shelf.publish_engine(speed_over_fallback=0.5)
+    asked: list[str] = []
+
+    def no_fallback(model: ModelVersion) -> RunningEngine:
+        asked.append(model.name)
+        raise EngineError("no compiler here")
+
+    checker = EngineChecker(tmp_path)
+    host = EngineHost(shelf.registry, model, shelf.device, no_fallback, checker)
+    loaded = host.load()
+    assert (loaded.digest, loaded.fallback_reason) == (slow.digest, None)
+    # It is kept: the fallback is not looked for each time that the store is asked.
+    assert not host.has_other_than(slow.digest)
+    assert host.load_other_than(slow.digest) is None
     assert asked == ["toy"]
     loaded.engine.close()
 

@@ -1,13 +1,21 @@
 """Interleaved timing, and memory."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
 from itertools import groupby
 
 import numpy as np
+import pytest
 
-from compiler_worker.benchmark import BenchmarkLimits, benchmark, quietest_median
+from compiler_worker.benchmark import (
+    BenchmarkLimits,
+    Contender,
+    Contest,
+    benchmark,
+    quietest_median,
+)
 from compiler_worker.memory import memory_growth, peak_resident_bytes
 from compiler_worker.sampling import Sample, SampleVariant
 from services.contracts.hardware import Platform
@@ -33,16 +41,31 @@ def sample(**sizes: int) -> Sample:
     return Sample(bucket="b", sizes=sizes, variant=SampleVariant.FULL, inputs={})
 
 
-def timed(limits: BenchmarkLimits, *samples: Sample, recipe: Recipe | None = None) -> list[str]:
+def timed(
+    limits: BenchmarkLimits,
+    *samples: Sample,
+    recipe: Recipe | None = None,
+    has_fallback: bool = False,
+) -> list[str]:
     calls: list[str] = []
-    engine, eager = Noting("engine", calls), Noting("eager", calls)
-    timings = benchmark(engine, eager, samples, recipe or Recipe(), limits)
+    engine, eager, fallback = (
+        Contender(model=Noting(name, calls), held_bytes=held_mib * MIB)
+        for name, held_mib in (("engine", 1), ("eager", 2), ("fallback", 3))
+    )
+    contest = Contest(engine=engine, eager=eager, fallback=fallback if has_fallback else None)
+    timings = benchmark(contest, samples, recipe or Recipe(), limits)
     assert [timing.sizes for timing in timings] == [sample.sizes for sample in samples]
     for timing, given in zip(timings, samples, strict=True):
-        assert 0 < timing.p50_s <= timing.p95_s
-        assert timing.eager_p50_s > 0
         batch = given.sizes.get("batch", 1) if recipe is None else 1
-        assert timing.throughput == batch / timing.p50_s
+        assert timing.eager is not None
+        assert timing.eager_p50_s == timing.eager.p50_s
+        assert (timing.fallback is not None) is has_fallback
+        sides = (timing, timing.eager, timing.fallback)
+        for held_mib, side in enumerate(filter(None, sides), start=1):
+            assert 0 < side.p50_s <= side.p95_s
+            assert side.throughput == batch / side.p50_s
+            assert side.peak_memory_bytes is not None
+            assert held_mib * MIB <= side.peak_memory_bytes
     return calls
 
 
@@ -51,6 +74,13 @@ def test_blocks_alternate_and_begin_with_a_call_that_is_not_measured() -> None:
     calls = timed(limits, sample(batch=8))
     blocks = [(name, len(list(group))) for name, group in groupby(calls)]
     assert blocks == [("engine", 6), ("eager", 6)] * 2 + [("engine", 3), ("eager", 3)]
+
+
+def test_the_fallback_takes_its_turn() -> None:
+    limits = BenchmarkLimits(seconds_per_side=1e9, max_iterations=10, block_calls=5, block_s=0)
+    calls = timed(limits, sample(batch=8), has_fallback=True)
+    blocks = [(name, len(list(group))) for name, group in groupby(calls)]
+    assert blocks == [("engine", 6), ("eager", 6), ("fallback", 6)] * 2
 
 
 def test_the_quietest_whole_block_gives_the_median() -> None:
@@ -102,6 +132,30 @@ def test_memory_never_shrinks_below_nothing() -> None:
     with memory_growth(Platform.CPU) as growth:
         kept.clear()
     assert growth.num_bytes == 0
+
+
+_GIVES_64_MIB_BACK = """
+import numpy as np
+from compiler_worker.memory import memory_growth, memory_peak
+from services.contracts.hardware import Platform
+before = np.ones(96 * 2**20, dtype=np.uint8)
+del before
+for measure in (memory_peak, memory_growth):
+    with measure(Platform.CPU) as growth:
+        np.ones(64 * 2**20, dtype=np.uint8)
+    print(growth.num_bytes)
+"""
+
+
+def test_memory_that_a_block_gives_back_counts_for_its_peak() -> None:
+    if not os.access("/proc/self/clear_refs", os.W_OK):
+        pytest.skip("this kernel has no /proc/self/clear_refs")
+    found = subprocess.run(
+        [sys.executable, "-c", _GIVES_64_MIB_BACK], capture_output=True, text=True, check=True
+    )
+    peak, growth = map(int, found.stdout.split())
+    assert growth < 32 * MIB
+    assert 60 * MIB < peak < 90 * MIB
 
 
 def test_the_peak_is_above_what_is_in_use() -> None:

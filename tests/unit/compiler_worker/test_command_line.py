@@ -62,7 +62,7 @@ class TestArguments:
         [
             ("build minilm --generation sm90", "expected cuda-sm<major><minor>"),
             ("build minilm --kind tvm", "invalid"),
-            ("build minilm --precision int8", "invalid"),
+            ("build minilm --precision int7", "invalid"),
             ("build", "MODEL"),
             ("", "COMMAND"),
         ],

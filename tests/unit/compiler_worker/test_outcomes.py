@@ -86,18 +86,20 @@ class TestAttempt:
 class TestProofOf:
     def test_a_result(self) -> None:
         ended = ChildOutcome(stage=Stage.BENCHMARK, result=PASSED.canonical_json())
-        assert _proof_of(ended, DEVICE) == PASSED
+        assert _proof_of(ended) == PASSED
 
-    def test_an_engine_that_crashed_its_process_has_failed(self) -> None:
-        ended = ChildOutcome(stage=Stage.PROVE, failure="the process was ended by SIGILL")
-        proof = _proof_of(ended, DEVICE)
-        assert (proof.outcome, proof.device) == (ProofOutcome.FAILED, DEVICE)
-        assert "SIGILL" in proof.reason
-
-    def test_without_a_reference_the_old_proof_stays(self) -> None:
-        ended = ChildOutcome(stage=Stage.PROVE, failure="no reference", error="ProofError")
-        with pytest.raises(ProofError, match="no reference"):
-            _proof_of(ended, DEVICE)
+    @pytest.mark.parametrize(
+        ("failure", "error"),
+        [
+            ("no reference", "ProofError"),
+            ("the process was ended by SIGKILL", ""),
+            ("no result within 1800 s", ""),
+        ],
+    )
+    def test_without_a_verdict_the_old_proof_stays(self, failure: str, error: str) -> None:
+        ended = ChildOutcome(stage=Stage.PROVE, failure=failure, error=error)
+        with pytest.raises(ProofError, match=failure):
+            _proof_of(ended)
 
 
 class TestMetrics:

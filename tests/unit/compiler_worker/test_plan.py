@@ -19,7 +19,7 @@ from services.contracts.build_key import BUILD_REVISION
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.hardware import DeviceFacts, Generation, Platform
 from services.contracts.kinds import EngineKind, Precision
-from services.contracts.manifest import ModelVersion
+from services.contracts.manifest import BlobRef, ModelVersion
 from services.contracts.recipe import Bucket, DimRange, Recipe
 from services.contracts.tensors import TensorSpec
 from tests.conformance.tiny_model import master_record
@@ -120,6 +120,27 @@ def test_what_a_builder_refuses_is_skipped_in_its_words() -> None:
     assert (skipped.precision, skipped.reason) == (Precision.FP16, "no such precision here")
 
 
+def test_a_kind_that_cannot_take_the_master_is_skipped_in_words() -> None:
+    asked: list[EngineKind] = []
+
+    def refusal(kind: EngineKind) -> str:
+        asked.append(kind)
+        return "no such op" if kind is EngineKind.OPENVINO else ""
+
+    wanted = Wanted(
+        kinds=(EngineKind.OPENVINO, EngineKind.ONNXRUNTIME),
+        precisions=(Precision.FP32, Precision.FP16),
+    )
+    find = always(TableBuilder(refuses="fp16"))
+    table = plan_builds(version(), wanted, CPU_ONLY, find, refusal)
+    assert [kind for kind, *_ in rows(table)] == ["onnxruntime"]
+    reasons = {(each.kind, each.precision): each.reason for each in table.skipped}
+    assert reasons[EngineKind.OPENVINO, Precision.FP32] == "no such op"
+    # Whoever cannot build here is not asked about the master.
+    assert reasons[EngineKind.OPENVINO, Precision.FP16] == "no such precision here"
+    assert asked == [EngineKind.OPENVINO, EngineKind.ONNXRUNTIME]
+
+
 def test_the_key_holds_what_the_builder_says() -> None:
     wanted = Wanted(kinds=(EngineKind.INDUCTOR,))
     (key,) = plan_builds(version(), wanted, WITH_GPU, always(TableBuilder())).planned
@@ -166,6 +187,31 @@ class TestBuckets:
         wrong = Bucket(dims={name: DimRange(min=1, opt=1, max=1) for name in names})
         with pytest.raises(InvalidRecipeError, match=r"\['batch', 'sequence'\], got"):
             buckets_of(master_record(), Recipe(buckets=(wrong,)))
+
+
+class TestCalibration:
+    """Only engines whose scales come from samples are bound to them."""
+
+    PRECISIONS = ("fp32", "int8_weight_only", "int8", "fp8")
+
+    def plan(self, calibration: BlobRef | None) -> BuildTable:
+        made = version(
+            kinds=["openvino"], precisions=self.PRECISIONS, calibration={"path": "rows.npz"}
+        ).model_copy(update={"calibration": calibration})
+        wanted = Wanted(generations=(Generation.parse(CPU.generation),))
+        return plan_builds(made, wanted, CPU_ONLY, always(TableBuilder()))
+
+    def test_the_digest_of_the_samples_is_in_the_key(self) -> None:
+        found = self.plan(BlobRef(sha256="5" * 64, num_bytes=1)).planned
+        assert [(key.precision.value, key.calibration_digest) for key in found] == [
+            ("fp32", ""), ("int8_weight_only", ""), ("int8", "5" * 64), ("fp8", "5" * 64),
+        ]  # fmt: skip
+
+    def test_a_version_without_samples_has_a_reason(self) -> None:
+        table = self.plan(None)
+        assert [key.precision.value for key in table.planned] == ["fp32", "int8_weight_only"]
+        assert [skipped.precision.value for skipped in table.skipped] == ["int8", "fp8"]
+        assert all("without a calibration set" in s.reason for s in table.skipped)
 
 
 class TestDevices:

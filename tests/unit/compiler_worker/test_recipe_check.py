@@ -21,6 +21,8 @@ MASK = {"mask": {"role": "mask"}}
         {"inputs": MASK, "outputs": {"hidden": {"valid_where": "mask"}, "pooled": {}}},
         {"ranking": {"output": "pooled"}},
         {"inputs": {"ids": {"high": 9, "min": 0, "max": 8}}},
+        {"precisions": ["int8", "fp8"], "calibration": {"path": "rows.npz"}},
+        {"precisions": ["int8_weight_only"]},
     ],
 )
 def test_what_fits_is_taken(recipe: dict[str, Any]) -> None:
@@ -47,6 +49,8 @@ def test_what_fits_is_taken(recipe: dict[str, Any]) -> None:
         ({"ranking": {"output": "scores"}}, r"ranking.output: 'scores' is not in the model"),
         ({"inputs": {"msk": {}}}, r"'msk' is not in the model, did you mean 'mask'\?; expected"),
         ({"ranking": {"output": "hidden"}}, r"expected an embedding \[batch, D\]"),
+        ({"precisions": ["int8"]}, r"precision int8: .* calibration: {path: FILE}, where FILE"),
+        ({"precisions": ["fp32", "fp8"]}, r"precision fp8: its scales come from real inputs"),
     ],
 )
 def test_what_does_not_fit_is_told_with_the_way_out(recipe: dict[str, Any], told: str) -> None:

@@ -21,6 +21,7 @@ from compiler_worker.reference import (
 from compiler_worker.reference_cache import CachedModel
 from compiler_worker.sampling import Sample, SampleVariant
 from services.contracts.errors import ProofError
+from services.contracts.kinds import EngineKind
 from services.contracts.manifest import MasterRecord
 from services.contracts.recipe import OutputRecipe, Recipe
 from services.contracts.tensors import Array, TensorSpec
@@ -40,8 +41,16 @@ SAMPLE = Sample(
 )
 
 
-def opened(path: Path, master: MasterRecord, cache: Path) -> Reference:
-    return open_reference(path, master, open_eager(path, master, "cpu"), cache, num_threads=1)
+# The importer refuses random numbers; these are all 1.
+REFUSED = """m (float[batch, 4] x) => (float[batch, 4] y) {
+    r = RandomUniformLike <low = 1.0, high = 1.0> (x)  y = Mul (x, r) }"""
+
+
+def opened(
+    path: Path, master: MasterRecord, cache: Path, kind: EngineKind | None = None
+) -> Reference:
+    eager = open_eager(path, master, "cpu")
+    return open_reference(path, master, eager, cache, kind=kind, num_threads=1)
 
 
 @pytest.fixture
@@ -129,22 +138,41 @@ class TestReference:
         with pytest.raises(ProofError, match="differs in output 'pooled' at .*'batch': 3"):
             require_agreement(lied, MASTER, RECIPE, [SAMPLE], {})
 
-    def test_a_graph_that_the_importer_refuses_falls_back_to_onnxruntime(
-        self, tmp_path: Path
+    @pytest.mark.parametrize(
+        ("kind", "library"),
+        [
+            (None, "onnxruntime "),
+            (EngineKind.OPENVINO, "onnxruntime "),
+            (EngineKind.ONNXRUNTIME, "onnx.reference "),
+        ],
+    )
+    def test_what_the_importer_refuses_is_compared_with_another_library(
+        self, tmp_path: Path, kind: EngineKind | None, library: str
     ) -> None:
-        text = (
-            "m (float[batch, 4] x) => (float[batch, 4] y) {"
-            " s = SequenceConstruct (x) i = Constant <value_int = 0> () y = SequenceAt (s, i) }"
-        )
-        path = small_model(text, tmp_path)
-        found = opened(path, small_master(), tmp_path / "cache")
-        assert found.name.startswith("onnxruntime ")
-        assert "no float64 import: SequenceConstruct" in found.name
+        path = small_model(REFUSED, tmp_path)
+        found = opened(path, small_master(), tmp_path / "cache", kind)
+        assert found.name.startswith(library)
+        assert "no float64 import: RandomUniformLike" in found.name
         assert found.eager_outputs is None
         assert eager_errors(found, small_master(), Recipe(), []) == {}
         x = np.ones((2, 4), np.float32)
         assert (found.model.run({"x": x})["y"] == x).all()
         assert (found.baseline.run({"x": x})["y"] == x).all()
+
+    def test_the_references_of_two_kinds_are_kept_apart(self, tmp_path: Path) -> None:
+        path, cache = small_model(REFUSED, tmp_path), tmp_path / "cache"
+        for kind in (EngineKind.OPENVINO, EngineKind.ONNXRUNTIME):
+            opened(path, small_master(), cache, kind).model.run({"x": np.ones((2, 4), np.float32)})
+        assert len(list(cache.rglob("*.npz"))) == 2
+
+    def test_an_engine_is_never_compared_with_its_own_library(self, tmp_path: Path) -> None:
+        text = "m (float[batch, 4] x) => (float[batch, 4] y) { y = com.microsoft.QuickGelu (x) }"
+        path = tmp_path / "model.onnx"
+        header = '<ir_version: 10, opset_import: ["" : 20, "com.microsoft" : 1]>\n'
+        path.write_bytes(parser.parse_model(header + text).SerializeToString())
+        opened(path, small_master(), tmp_path / "cache", EngineKind.OPENVINO)
+        with pytest.raises(ProofError, match="no reference but ONNX Runtime itself.*QuickGelu"):
+            opened(path, small_master(), tmp_path / "cache", EngineKind.ONNXRUNTIME)
 
     def test_without_a_witness_it_says_so(self, tmp_path: Path) -> None:
         model = parser.parse_model(
@@ -244,7 +272,7 @@ class TestCache:
         """What a faulty importer computed must not be the reference of a mended one."""
         entries = []
         for digest in ("faulty", "mended", "mended"):
-            monkeypatch.setattr(reference_module, "_importer_digest", digest.lower)
+            monkeypatch.setattr(reference_module, "importer_digest", digest.lower)
             opened(path, MASTER, tmp_path / "cache").model.run(INPUTS)
             entries.append(len(list((tmp_path / "cache").rglob("*.npz"))))
         assert entries == [1, 2, 2]

@@ -106,6 +106,26 @@ def test_the_same_source_is_opened_once_and_an_older_one_comes_back(
     assert masters[0] == masters[2] != masters[1]
 
 
+def test_a_calibration_set_is_found_beside_its_recipe_and_kept_with_the_version(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SMELT_HOME", str(tmp_path))
+    folder = tmp_path / "wishes"
+    folder.mkdir()
+    samples_file(folder / "rows.npz", draw_inputs(20, 6))
+    (folder / "recipe.yaml").write_text("precisions: [int8]\ncalibration: {path: rows.npz}\n")
+    words = ["models", "add", "tiny", source(tmp_path / "a"), "--recipe"]
+    for _ in range(2):
+        CliRunner().invoke(app, [*words, str(folder / "recipe.yaml")], catch_exceptions=False)
+    [version] = registry.versions("tiny")
+    assert version.calibration is not None
+    with np.load(registry.materialise_samples(version.calibration)) as kept:
+        np.testing.assert_array_equal(kept["ids"], draw_inputs(20, 6)["ids"])
+    samples_file(folder / "rows.npz", draw_inputs(21, 6))
+    CliRunner().invoke(app, [*words, str(folder / "recipe.yaml")], catch_exceptions=False)
+    assert [each.version for each in registry.versions("tiny")] == [1, 2]
+
+
 def test_remove_says_what_is_left_and_that_engines_stay(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,9 @@ EXPECTED = {
     "models list": ["--json", "--store"],
     "models remove": ["--json", "--store", "--version", "NAME"],
     "node-labels": ["--json"],
+    "profile": [
+        "--bucket", "--json", "--out", "--precision", "--source", "--store", "--version", "NAME",
+    ],
     "rebuild": ["--generation", "--json", "--reason", "--store", "--version", "NAME"],
     "status": ["--json"],
     "token": ["--json", "--model", "--verb", "NAME"],
@@ -22,7 +25,7 @@ EXPECTED = {
         "--demo", "--detach", "--exit-after-demo", "--generation", "--grpc-port", "--host",
         "--json", "--metrics-port", "--observe", "--observe-port", "--ray-address", "--store",
     ],
-    "why": ["--generation", "--json", "--store", "NAME"],
+    "why": ["--generation", "--json", "--keys", "--store", "NAME"],
 }  # fmt: skip
 
 

@@ -1,6 +1,8 @@
 """Build records and proofs, each told once."""
 
+import gc
 import logging
+import weakref
 from typing import Any
 
 import pytest
@@ -126,3 +128,27 @@ def test_a_new_process_is_told_everything(
 ) -> None:
     registry.record_build(record(make_key(), BuildOutcome.FAILED))
     assert history.new_build_records() == BuildHistory(store).new_build_records()
+
+
+def test_a_look_lists_once_and_keeps_no_document(
+    registry: Registry, store: ObstoreArtifactStore, make_key: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    for name in ("list", "read"):
+        method = getattr(store, name)
+
+        def counted(key: str, name: str = name, method: Any = method) -> Any:
+            asked.append(name)
+            return method(key)
+
+        monkeypatch.setattr(store, name, counted)
+    for number in range(5):
+        registry.record_build(record(make_key(driver=f"58{number}.0"), BuildOutcome.BUILT))
+    history = BuildHistory(store)
+    asked.clear()
+    told = history.new_build_records()
+    assert (asked.count("list"), asked.count("read")) == (1, 5)
+    found = weakref.ref(told[0])
+    del told
+    gc.collect()
+    assert found() is None

@@ -58,7 +58,10 @@ def test_a_full_recipe_is_read() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("precisions: [fp12]", r"recipe: precisions\.0: got 'fp12': .*'fp32', 'fp16' or 'bf16'"),
+        (
+            "precisions: [fp12]",
+            r"recipe: precisions\.0: got 'fp12': .*'fp32', 'fp16', 'bf16', .* or 'fp8'",
+        ),
         ("precisions: [fp61]", r"did you mean 'fp16'"),
         ("kinds: [tensort]", r"recipe: kinds\.0: got 'tensort': .*did you mean 'tensorrt'"),
         ("tolerances: {fp61: {}}", r"recipe: tolerances\.fp61: got 'fp61': .*'fp32'"),

@@ -32,6 +32,16 @@ def marks(found: list[tuple[EventPosition, Event]]) -> list[str]:
     return [event.mark for _, event in found]
 
 
+def append(trail: EventRegistry, *events: Event) -> EventPosition:
+    """Append events after all that there are; returns where the last one stands."""
+    position = trail.event_end()
+    for each in events:
+        reached = trail.append_event(each, position)
+        assert reached is not None
+        position = reached
+    return position
+
+
 def test_an_empty_trail_has_nothing(trail: EventRegistry) -> None:
     assert trail.last_events(10) == []
     assert list(trail.events_after(EventPosition())) == []
@@ -42,11 +52,9 @@ def test_an_empty_trail_has_nothing(trail: EventRegistry) -> None:
 def test_events_keep_their_order_over_days_and_processes(
     store: ObstoreArtifactStore, trail: EventRegistry
 ) -> None:
-    for number in range(3):
-        trail.append_event(event(number))
-    EventRegistry(store).append_event(event(3))
-    trail.append_event(event(4))
-    position = trail.append_event(event(5, day=2))
+    append(trail, *map(event, range(3)))
+    append(EventRegistry(store), event(3))
+    position = append(trail, event(4), event(5, day=2))
     assert position == EventPosition(day="2026-01-02", number=1)
     assert marks(list(trail.events_after(EventPosition()))) == ["0", "1", "2", "3", "4", "5"]
     assert marks(trail.last_events(3)) == ["3", "4", "5"]
@@ -54,18 +62,16 @@ def test_events_keep_their_order_over_days_and_processes(
 
 
 def test_a_follower_gets_what_is_new_once(trail: EventRegistry) -> None:
-    position = trail.append_event(event(0))
+    position = append(trail, event(0))
     assert list(trail.events_after(position)) == []
-    trail.append_event(event(1))
-    trail.append_event(event(2, day=2))
+    append(trail, event(1), event(2, day=2))
     reached = list(trail.events_after(position))
     assert marks(reached) == ["1", "2"]
     assert list(trail.events_after(reached[-1][0])) == []
 
 
 def test_of_one_model_hardware_is_a_part(trail: EventRegistry) -> None:
-    for number, model in enumerate(("m", "other", "", "m")):
-        trail.append_event(event(number, model=model))
+    append(trail, *(event(n, model=model) for n, model in enumerate(("m", "other", "", "m"))))
     assert marks(trail.last_events(10, "m")) == ["0", "2", "3"]
     assert marks(trail.last_events(2, "m")) == ["2", "3"]
 
@@ -73,14 +79,43 @@ def test_of_one_model_hardware_is_a_part(trail: EventRegistry) -> None:
 def test_the_same_event_said_twice_is_kept_once(
     store: ObstoreArtifactStore, trail: EventRegistry
 ) -> None:
-    trail.append_event(event(0))
-    fresh = EventRegistry(store)
-    assert fresh.event_end().number == 1
-    # A client that lost the answer to its create asks again: the number is taken by itself.
+    position = append(trail, event(0))
     late = EventRegistry(store)
-    late._last_numbers["2026-01-01"] = 0
-    assert late.append_event(event(0)).number == 1
-    assert late.append_event(event(1)).number == 2
+    # A client that lost the answer to its create asks again: the number is taken by itself.
+    assert late.append_event(event(0), EventPosition()) == position
+    assert late.append_event(event(1), position) == EventPosition(day=position.day, number=2)
+
+
+def test_a_number_that_another_writer_took_is_left_to_it(trail: EventRegistry) -> None:
+    position = append(trail, event(0))
+    append(trail, event(1))
+    assert trail.append_event(event(2), position) is None
+    assert marks(trail.last_events(10)) == ["0", "1"]
+
+
+def test_a_clock_that_was_set_back_does_not_lead_into_an_earlier_day(
+    trail: EventRegistry,
+) -> None:
+    position = append(trail, event(0, day=1), event(1, day=2))
+    reached = trail.append_event(event(2, day=1), position)
+    assert reached == EventPosition(day="2026-01-02", number=2)
+    assert marks(list(trail.events_after(position))) == ["2"]
+
+
+def test_an_event_of_a_newer_version_is_passed_over_and_told_once(
+    store: ObstoreArtifactStore, trail: EventRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = append(trail, event(0))
+    store.create("events/2026-01-01/000002.json", b'{"kind": "of a newer version"}')
+    store.create("events/2026-01-01/000003.json", b"half an eve")
+    last = append(trail, event(4))
+    for _ in range(2):
+        assert marks(list(trail.events_after(first))) == ["4"]
+        assert marks(trail.last_events(10)) == ["0", "4"]
+    assert [position.number for position, _ in trail.entries_after(first)] == [2, 3, 4]
+    assert last.number == 4
+    assert len(caplog.records) == 2
+    assert "events/2026-01-01/000002.json" in caplog.text
 
 
 def test_the_newest_fold_counts(trail: EventRegistry) -> None:

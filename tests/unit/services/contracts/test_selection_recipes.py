@@ -38,7 +38,14 @@ FP16 = {"precisions": (Precision.FP16,)}
 TERMS = [
     (Recipe(**FP16), Recipe(**FP16), None, ""),
     (Recipe(**FP16, buckets=(BUCKET,)), Recipe(**FP16, buckets=(BUCKET,)), None, ""),
-    (Recipe(**FP16), Recipe(**FP16, num_replicas=3, kinds=(EngineKind.INDUCTOR,)), None, ""),
+    (Recipe(**FP16), Recipe(**FP16, num_replicas=3), None, ""),
+    (
+        Recipe(**FP16),
+        Recipe(**FP16, kinds=(EngineKind.INDUCTOR, EngineKind.OPENVINO)),
+        None,
+        "kind tensorrt, the recipe asks for inductor, openvino",
+    ),
+    (Recipe(**FP16), Recipe(**FP16, kinds=(EngineKind.TENSORRT,)), None, ""),
     (Recipe(**FP16), Recipe(**FP16, tolerances={Precision.BF16: STRICT}), None, ""),
     (Recipe(**FP16), Recipe(**FP16, tolerances={Precision.FP16: STRICT}), None, "another recipe"),
     (Recipe(**FP16), Recipe(**FP16, ranking=RankingTask(output="x")), None, "another recipe"),
@@ -66,6 +73,37 @@ def test_an_engine_serves_only_on_the_terms_it_was_proven_on(
         return
     assert selection.fallback_reason is FallbackReason.OTHER_RECIPE
     assert told in selection.rejections[0].detail
+
+
+@pytest.mark.parametrize(
+    ("precision", "calibration", "is_taken"),
+    [
+        (Precision.INT8, SAMPLES, True),
+        (Precision.INT8, BlobRef(sha256="6" * 64, num_bytes=1), False),
+        (Precision.INT8, None, False),
+        (Precision.INT8_WEIGHT_ONLY, SAMPLES, True),
+        (Precision.INT8_WEIGHT_ONLY, None, True),
+    ],
+)
+def test_an_engine_serves_only_with_scales_from_the_versions_own_samples(
+    make_engine: MakeEngine,
+    make_device: MakeDevice,
+    precision: Precision,
+    calibration: BlobRef | None,
+    is_taken: bool,
+) -> None:
+    recipe = Recipe(precisions=(precision,))
+    engine = make_engine(
+        precision=precision,
+        proof_terms=proof_terms(recipe, precision, None),
+        calibration_digest=SAMPLES.sha256 if precision.is_calibrated else "",
+    )
+    asking = model_version(recipe, None).model_copy(update={"calibration": calibration})
+    selection = select([engine], make_device(), version=asking)
+    assert (selection.engine == engine) is is_taken
+    if not is_taken:
+        assert selection.fallback_reason is FallbackReason.OTHER_RECIPE
+        assert "calibrated with other samples" in selection.rejections[0].detail
 
 
 def model_version(recipe: Recipe, samples: BlobRef | None) -> ModelVersion:

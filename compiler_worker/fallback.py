@@ -1,0 +1,91 @@
+"""The fallback in a proof: the same program and the same compiler as in a replica.
+
+Compiling takes tens of seconds, once for each master, recipe, torch and machine: both the
+program and torch's code are kept in the cache that all proofs and replicas of it share.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from compiler_worker.benchmark import Contender
+from compiler_worker.memory import memory_growth
+from compiler_worker.requests import ProofRequest
+from compiler_worker.sampling import Sample
+from services.contracts.errors import SmeltError
+from services.contracts.recipe import Bucket, DimRange
+from services.engines.fallback_engine import FallbackEngine, FallbackSpec
+from services.engines.fallback_program import kept_program
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenedFallback:
+    """The fallback, or why there is none.
+
+    Attributes:
+        words: how it computes, or why it is not there; a proof records them.
+        held_bytes: what loading it took, the compiler's own memory with it.
+    """
+
+    engine: FallbackEngine | None
+    words: str
+    held_bytes: int = 0
+
+    @property
+    def contender(self) -> Contender | None:
+        """What takes part in the benchmark."""
+        return Contender(model=self.engine, held_bytes=self.held_bytes) if self.engine else None
+
+    def close(self) -> None:
+        """Give its memory back."""
+        if self.engine:
+            self.engine.close()
+
+
+def open_fallback(request: ProofRequest, samples: Sequence[Sample]) -> OpenedFallback:
+    """Load the fallback as a replica of this machine would, and run it at every timed shape.
+
+    Whatever fails in it is no fault of the engine under proof, which is then timed without it.
+    """
+    if not request.is_fallback_timed:
+        return OpenedFallback(engine=None, words="not timed: SMELT_BENCHMARK_FALLBACK is off")
+    try:
+        with memory_growth(request.device.parsed_generation.platform) as growth:
+            engine = _loaded(request)
+            for sample in samples:
+                engine.run(sample.inputs)
+    except Exception as error:  # torch's compiler raises anything
+        logger.warning("no fallback to be timed", exc_info=True)
+        words = str(error) if isinstance(error, SmeltError) else f"{type(error).__name__}: {error}"
+        return OpenedFallback(engine=None, words=f"not timed: {words}")
+    words = f"{engine.mode}: {engine.reason}" if engine.reason else engine.mode.value
+    return OpenedFallback(engine=engine, words=words, held_bytes=growth.num_bytes)
+
+
+def _loaded(request: ProofRequest) -> FallbackEngine:
+    from compiler_worker.builders.exported_program import export_master
+
+    program_path = kept_program(
+        request.cache_dir,
+        request.master,
+        request.recipe,
+        partial(export_master, request.master_path, request.recipe),
+    )
+    return FallbackEngine.load(
+        FallbackSpec(
+            program_path=program_path,
+            master=request.master,
+            buckets=(_smallest(request.manifest.buckets[0]),),
+            device=request.device,
+            num_threads=request.num_threads,
+        )
+    )
+
+
+def _smallest(bucket: Bucket) -> Bucket:
+    """One shape to warm up at: the benchmark warms up each of its own."""
+    ranges = {n: DimRange(min=r.min, opt=r.min, max=r.min) for n, r in bucket.dims.items()}
+    return Bucket(dims=ranges)

@@ -1,0 +1,133 @@
+"""Task metrics as pure functions of arrays.
+
+Legend: R = rows (all axes but the last), C = classes, k = top_k, N = boxes.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+
+import numpy as np
+from numpy.typing import NDArray
+
+from services.contracts.errors import ProofError
+from services.contracts.manifest import TaskCheck
+from services.contracts.recipe import Tolerance
+from services.contracts.task_recipe import BoxFormat, BoxTask, FunctionTask, TopKTask
+from services.contracts.tensors import Array
+
+Float64 = NDArray[np.float64]
+Arrays = Mapping[str, Array]
+Metric = Callable[[Sequence[Arrays], Sequence[Arrays], Sequence[Arrays]], float]
+
+
+def kept_share(found_rc: Float64, wanted_rc: Float64, top_k: int, margin: float) -> float:
+    """Mean share of the k best found that are among the k best wanted, or within a margin."""
+    kth_r = np.sort(wanted_rc, axis=1)[:, -top_k]
+    best_rk = np.argsort(-found_rc, axis=1, kind="stable")[:, :top_k]
+    is_kept_rk = np.take_along_axis(wanted_rc, best_rk, axis=1) >= kth_r[:, np.newaxis] - margin
+    return float(is_kept_rk.mean())
+
+
+def top_k_agreement(
+    found_rc: Array, wanted_rc: Array, task: TopKTask, allowed: Tolerance
+) -> TaskCheck:
+    """Compare the best classes of each row."""
+    found, wanted = found_rc.astype(np.float64), wanted_rc.astype(np.float64)
+    top_k = min(task.k, wanted.shape[1])
+    error = float(np.abs(found - wanted).max())
+    # A broken engine must not be excused by the size of its own errors.
+    margin = 2 * min(error, allowed.max_abs * float(np.abs(wanted).max()))
+    value = kept_share(found, wanted, top_k, margin)
+    return TaskCheck(
+        name=f"top{top_k}_agreement:{task.output}",
+        value=value,
+        bound=task.min_agreement,
+        is_passed=value >= task.min_agreement,
+        detail=f"{wanted.shape[0]} rows, {wanted.shape[1]} classes, score error {error:.1e}, "
+        f"tie margin {margin:.1e}",
+    )
+
+
+def box_iou(found_n4: Array, wanted_n4: Array, task: BoxTask) -> TaskCheck:
+    """Compare boxes one by one; where the reference's has no area there is nothing to meet."""
+    found, wanted = (_corners(boxes, task.format) for boxes in (found_n4, wanted_n4))
+    areas_n = _area(wanted)
+    has_area = areas_n > 0
+    low_n2 = np.maximum(found[:, :2], wanted[:, :2])
+    high_n2 = np.minimum(found[:, 2:], wanted[:, 2:])
+    common_n = _area(np.concatenate([low_n2, high_n2], axis=1))
+    union_n = _area(found) + areas_n - common_n
+    ious_n = common_n[has_area] / union_n[has_area]
+    value = float(ious_n.mean()) if ious_n.size else 0.0
+    words = f", the worst {ious_n.min():.4f}" if ious_n.size else ": there is nothing to compare"
+    return TaskCheck(
+        name=f"iou:{task.output}",
+        value=value,
+        bound=task.min_iou,
+        is_passed=value >= task.min_iou,
+        detail=f"{ious_n.size} of {len(wanted)} boxes have an area{words}",
+    )
+
+
+def metric_of(task: FunctionTask) -> Metric:
+    """The function that a recipe names.
+
+    Raises:
+        ProofError: it is not there; says nothing about an engine.
+    """
+    module, _, name = task.entry.partition(":")
+    try:
+        found: Metric = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ProofError(
+            f"recipe: tasks: function '{task.entry}' cannot be imported where engines are proven: "
+            f"{error}; install its package beside the compiler, or take it out of the recipe"
+        ) from error
+    if not callable(found):
+        raise ProofError(f"recipe: tasks: '{task.entry}' is a {type(found).__name__}, no function")
+    return found
+
+
+def function_check(
+    metric: Metric,
+    task: FunctionTask,
+    inputs: Sequence[Arrays],
+    wanted: Sequence[Arrays],
+    found: Sequence[Arrays],
+) -> TaskCheck:
+    """Ask the owner's own metric; one that raises, or gives no number, is failed."""
+    try:
+        value = float(metric(inputs, wanted, found))
+    except Exception as error:  # a stranger's code
+        value, detail = 0.0, f"it raised {type(error).__name__}: {error}"
+    else:
+        is_number = math.isfinite(value)
+        detail = f"{len(inputs)} runs" if is_number else f"it gave {value}, a number is wanted"
+        if is_number:
+            return TaskCheck(
+                name=task.entry, value=value, bound=task.min_value,
+                is_passed=value >= task.min_value, detail=detail,
+            )  # fmt: skip
+        value = 0.0
+    return TaskCheck(
+        name=task.entry, value=value, bound=task.min_value, is_passed=False, detail=detail
+    )
+
+
+def _corners(boxes_n4: Array, box_format: BoxFormat) -> Float64:
+    boxes: Float64 = boxes_n4.astype(np.float64)
+    first, second = boxes[:, :2], boxes[:, 2:]
+    match box_format:
+        case BoxFormat.XYXY:
+            return boxes
+        case BoxFormat.XYWH:
+            return np.concatenate([first, first + second], axis=1)
+        case BoxFormat.CXCYWH:
+            return np.concatenate([first - second / 2, first + second / 2], axis=1)
+
+
+def _area(corners_n4: Float64) -> Float64:
+    sides_n2 = np.maximum(corners_n4[:, 2:] - corners_n4[:, :2], 0.0)
+    area_n: Float64 = sides_n2[:, 0] * sides_n2[:, 1]
+    return area_n

@@ -1,0 +1,31 @@
+"""The benchmark's gate: an engine that is slower than the fallback serves nobody.
+
+Both are timed in one run of the proof. The engine stays published, with its figures, so that
+everybody can see why the fallback is the better choice.
+"""
+
+from statistics import geometric_mean
+
+from services.contracts.manifest import Proof
+from services.contracts.recipe import Recipe
+
+# Two runs of one and the same code differ by so much. Of equals the engine is the better one:
+# a replica loads it in moments, and compiles the fallback for seconds.
+NOISE = 0.05
+
+
+def speed_over_fallback(proof: Proof) -> float | None:
+    """How many times faster than the fallback, the geometric mean of all shapes; None untimed."""
+    ratios = [t.fallback.p50_s / t.p50_s for t in proof.timings if t.fallback]
+    return geometric_mean(ratios) if ratios else None
+
+
+def gate_fault(proof: Proof, recipe: Recipe | None = None) -> str:
+    """Why an engine is not worth serving with; "" when it is, or the recipe does not ask."""
+    speed = speed_over_fallback(proof)
+    if speed is None or speed >= 1 - NOISE or (recipe and not recipe.must_beat_fallback):
+        return ""
+    return (
+        f"slower than the fallback: {speed:.2f} x its speed, so the fallback serves; to serve with "
+        "the engine all the same, the recipe says must_beat_fallback: false"
+    )

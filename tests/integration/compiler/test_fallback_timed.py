@@ -1,0 +1,73 @@
+"""The benchmark's gate with real parts: a fallback that is compiled, timed, and compared with."""
+
+import pytest
+
+from compiler_worker.devices import main_device
+from compiler_worker.pipeline import build_model
+from compiler_worker.plan import Wanted
+from compiler_worker.proving import prove_published
+from compiler_worker.report import engine_line
+from compiler_worker.workshop import Workshop
+from services.contracts.gate import speed_over_fallback
+from services.contracts.kinds import EngineKind
+from services.contracts.manifest import ModelVersion, ProofOutcome, SideTiming, Timing
+from services.contracts.selection import FallbackReason, select
+from tests.integration.compiler.conftest import with_settings
+
+ONLY_ORT = Wanted(kinds=(EngineKind.ONNXRUNTIME,))
+
+
+@pytest.mark.timeout(600)
+def test_a_proof_has_the_curves_of_engine_eager_and_fallback(
+    workshop: Workshop, version: ModelVersion
+) -> None:
+    timing_all = with_settings(workshop, benchmark_fallback=True)
+    build_model(version, ONLY_ORT, timing_all)
+    (engine,) = workshop.registry.engines()
+    proof = engine.proof
+    assert proof.outcome is ProofOutcome.PASSED
+    assert proof.fallback == "compiled"
+    assert len(proof.timings) == 2
+    for timing in proof.timings:
+        assert timing.eager is not None
+        assert timing.fallback is not None
+        for side in (timing, timing.eager, timing.fallback):
+            assert 0 < side.p50_s <= side.p95_s
+            assert side.throughput == pytest.approx(timing.sizes["batch"] / side.p50_s)
+            assert side.peak_memory_bytes
+    assert speed_over_fallback(proof) is not None
+    # One program for all proofs and replicas of this machine.
+    (program,) = (workshop.settings.cache_dir / "programs").glob("*.pt2")
+    written = program.stat().st_mtime_ns
+    again = prove_published(engine.digest, timing_all, version)
+    assert again.proof.fallback == "compiled"
+    assert program.stat().st_mtime_ns == written
+
+
+def test_without_the_fallback_s_figures_no_engine_is_slow(
+    workshop: Workshop, version: ModelVersion
+) -> None:
+    build_model(version, ONLY_ORT, workshop)
+    (engine,) = workshop.registry.engines()
+    assert engine.proof.fallback == "not timed: SMELT_BENCHMARK_FALLBACK is off"
+    assert all(timing.fallback is None for timing in engine.proof.timings)
+    device = main_device(workshop.devices)
+    assert select([engine], device, version=version).engine == engine
+    # The same engine, had it been timed as twice as slow.
+    timings = tuple(map(twice_as_slow, engine.proof.timings))
+    slow = workshop.registry.add_proof(
+        engine.digest, engine.proof.model_copy(update={"timings": timings})
+    )
+    selection = select(workshop.registry.engines(), device, version=version)
+    assert selection.engine is None
+    assert selection.fallback_reason is FallbackReason.SLOWER_THAN_FALLBACK
+    assert "slower than the fallback: 0.50 x its speed" in engine_line(slow)
+    # It is published all the same, and nothing is built again.
+    report = build_model(version, ONLY_ORT, workshop)
+    assert (report.records, report.is_success) == ((), True)
+
+
+def twice_as_slow(timing: Timing) -> Timing:
+    half_s = timing.p50_s / 2
+    fallback = SideTiming(p50_s=half_s, p95_s=half_s, throughput=1.0, peak_memory_bytes=1)
+    return timing.model_copy(update={"fallback": fallback})

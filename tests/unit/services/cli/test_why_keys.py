@@ -1,0 +1,136 @@
+"""`smelt why` on keys: two of them side by side, a miss beside what is there, what is slow."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from services.cli.main import app
+from services.contracts.build_key import BuildKey
+from services.contracts.errors import InvalidRequestError, NotFoundError
+from services.contracts.kinds import EngineKind
+from services.contracts.manifest import SideTiming, Timing
+from services.contracts.object_store import open_store
+from services.contracts.recipe import Recipe
+from services.contracts.registry import Registry
+from services.contracts.terms import proof_terms
+from tests.unit.services.controller import build_world as world
+
+TERMS = proof_terms(Recipe(), world.key().precision, None)
+ORT, OPENVINO = (
+    world.key(kind, proof_terms=TERMS) for kind in (EngineKind.ONNXRUNTIME, EngineKind.OPENVINO)
+)
+OLD_OPENVINO = OPENVINO.model_copy(update={"toolchain": {"openvino": "2020.1"}})
+
+
+def timing(fallback_s: float) -> Timing:
+    fallback = SideTiming(p50_s=fallback_s, p95_s=fallback_s, throughput=1.0, peak_memory_bytes=1)
+    return Timing(
+        bucket="b", sizes={}, p50_s=0.002, p95_s=1, throughput=1, eager_p50_s=0.004,
+        fallback=fallback,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
+    """ORT and OPENVINO are planned; ORT is published, and an OpenVINO engine of before."""
+    monkeypatch.setenv("SMELT_HOME", str(tmp_path))
+    made = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
+    made.add_model_version(
+        name="m", master=world.MASTER, recipe=Recipe(), source="s", source_fingerprint="0"
+    )
+    made.write_plan(world.plan((ORT, OPENVINO)))
+    slow = world.proof(timings=(timing(fallback_s=0.001),))
+    made.publish_engine(world.manifest(ORT), {}, slow)
+    made.publish_engine(world.manifest(OLD_OPENVINO), {}, world.proof())
+    return made
+
+
+def smelt(*words: str) -> str:
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def smelt_json(*words: str) -> Any:
+    return json.loads(smelt(*words, "--json"))
+
+
+def test_two_keys_are_told_apart_fact_by_fact(registry: Registry) -> None:
+    one, other = OPENVINO.digest(), OLD_OPENVINO.digest()
+    found = smelt_json("why", "--keys", one[:10], other[:10])
+    assert (found["one"], found["other"]) == (one, other)
+    facts = {each["field"]: (each["one"], each["other"]) for each in found["differences"]}
+    names = {*OPENVINO.toolchain, "openvino"}
+    assert facts == {
+        f"toolchain.{name}": (
+            OPENVINO.toolchain.get(name, "-"),
+            "2020.1" if name == "openvino" else "-",
+        )
+        for name in names
+    }
+    reason = BuildKey.model_fields["toolchain"].description
+    assert {each["reason"] for each in found["differences"]} == {reason}
+    text = smelt("why", "--keys", ORT.digest(), one)
+    assert "kind" in text
+    assert str(BuildKey.model_fields["kind"].description) in " ".join(text.split())
+
+
+def test_digests_are_short_for_people_and_whole_for_programs(registry: Registry) -> None:
+    other = ORT.model_copy(update={"master_digest": "b" * 64})
+    registry.publish_engine(world.manifest(other), {}, world.proof())
+    words = ("why", "--keys", ORT.digest(), other.digest())
+    assert "b" * 64 in {each["other"] for each in smelt_json(*words)["differences"]}
+    text = smelt(*words)
+    assert "b" * 12 in text
+    assert "b" * 13 not in text
+
+
+def test_one_key_is_no_other_than_itself(registry: Registry) -> None:
+    digest = ORT.digest()
+    assert "are one key" in smelt("why", "--keys", digest, digest[:20])
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "told"),
+    [
+        (("--keys", "zz", "zz"), NotFoundError, "key 'zz' is neither published nor planned"),
+        (("--keys", "", ""), InvalidRequestError, "ambiguous, give more digits"),
+        ((), InvalidRequestError, "name a MODEL, or two keys"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    registry: Registry, words: tuple[str, ...], error: type[Exception], told: str
+) -> None:
+    result = CliRunner().invoke(app, ["why", *words])
+    assert isinstance(result.exception, error)
+    assert told in str(result.exception)
+
+
+def test_a_miss_names_what_is_nearest_and_how_it_differs(registry: Registry) -> None:
+    (case,) = smelt_json("why", "m")["generations"]
+    nearest = {planned["kind"]: planned["nearest"] for planned in case["planned"]}
+    assert nearest["onnxruntime"] is None
+    assert nearest["openvino"]["digest"] == OLD_OPENVINO.digest()
+    fields = {each["field"] for each in nearest["openvino"]["differences"]}
+    assert "toolchain.openvino" in fields
+    assert all(field.startswith("toolchain.") for field in fields)
+    text = smelt("why", "m")
+    assert f"nearest to {OPENVINO.digest()[:12]} (openvino fp32) is" in text
+    assert "2020.1 there" in text
+
+
+def test_a_proven_engine_that_is_passed_over_says_why(registry: Registry) -> None:
+    (case,) = smelt_json("why", "m")["generations"]
+    (ort,) = [planned for planned in case["planned"] if planned["kind"] == "onnxruntime"]
+    assert (ort["standing"], ort["rank"], ort["speed_over_fallback"]) == ("proven", None, 0.5)
+    assert ort["reason"].startswith("passed over (slower_than_fallback): slower than the fallback")
+    assert case["serves"].endswith("one would serve with the fallback: slower_than_fallback")
+    assert "slower_than_fallback" in smelt("why", "m")
+    listed = smelt("engines", "m")
+    assert "0.50x" in listed
+    assert f"engine {ORT.digest()[:12]} is never selected (slower_than_fallback)" in listed
+    (master,) = smelt_json("engines", "m")["masters"]
+    assert list(master["models"][0]["slower_than_fallback"]) == [ORT.digest()]
