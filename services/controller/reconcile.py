@@ -291,12 +291,16 @@ class ReconcileLoop:
 
     def _served(self, version: ModelVersion) -> fleet.ServedModel:
         state, reason = self._deployments.state(version.name, version.version)
-        here = [k for k in self._deployments.all() if k[:2] == (version.name, version.version)]
+        wanted = self._replicas.num_wanted(version.name, version.version)
+        if wanted is None:
+            key = version.name, version.version
+            num_places = sum(deployed[:2] == key for deployed in self._deployments.all())
+            wanted = version.recipe.num_replicas * max(num_places, 1)
         return fleet.ServedModel(
             name=version.name,
             version=version.version,
             model_version_json=version.canonical_json(),
             state=state,
             reason=reason,
-            num_replicas_wanted=version.recipe.num_replicas * max(len(here), 1),
+            num_replicas_wanted=wanted,
         )

@@ -60,6 +60,10 @@ class ReplicaFleet(Protocol):
         """Have the replicas of a model version on a generation drained and stopped."""
         ...
 
+    def num_wanted(self, model: str, version: int) -> int | None:
+        """Replicas that whoever places them wants; None leaves it to what is deployed here."""
+        ...
+
     def metrics_addresses(self) -> list[str]:
         """`host:port` of each node's metrics agent, sorted."""
         ...
@@ -160,6 +164,10 @@ class RayServeFleet:
         if found.status is ApplicationStatus.DEPLOY_FAILED:
             raise NotReadyError(f"{what}: {found.message}")
         return bool(found.status is ApplicationStatus.RUNNING)
+
+    def num_wanted(self, model: str, version: int) -> int | None:  # noqa: ARG002
+        """None: the reconcile loop places them, and knows."""
+        return None
 
     def remove(self, key: DeploymentKey) -> None:
         """Have the application deleted; it is listed until its replicas have ended."""

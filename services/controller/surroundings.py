@@ -88,7 +88,7 @@ def _in_kubernetes(
     nodes = KubernetesNodes(cluster, namespace, on_nodes_changed)
     nodes.start()
     return Surroundings(
-        replicas=PlacedByRayService(state),
+        replicas=PlacedByRayService(state, nodes.num_replicas_wanted),
         nodes=CombinedNodes([nodes], _described(settings)),
         launcher=jobs,
         close=(nodes.stop, jobs.close),
@@ -105,9 +105,9 @@ class PlacedByRayService:
     is_placing = False
     absence = "no replica of it is ready; the RayService places them, from its serveConfigV2"
 
-    def __init__(self, state: FleetState) -> None:
-        """`state` tells which replicas attached."""
-        self._state = state
+    def __init__(self, state: FleetState, num_wanted: Callable[[str, int], int | None]) -> None:
+        """`state` tells which replicas attached; `num_wanted` how many are asked for."""
+        self._state, self.num_wanted = state, num_wanted
 
     def start(self) -> None:
         """Nothing to start."""

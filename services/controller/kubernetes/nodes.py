@@ -9,7 +9,8 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from services.contracts.errors import NotReadyError
@@ -21,6 +22,7 @@ from services.controller.kubernetes.observed import (
     pools_of,
     worker_group_classes,
 )
+from services.controller.kubernetes.serve_config import Wanted, replicas_asked_for
 from services.controller.kubernetes.settling import Settling
 from services.controller.kubernetes.watch import ObjectWatch, WatchedKind, WatchTiming
 from services.controller.seams import NodePool
@@ -30,6 +32,18 @@ if TYPE_CHECKING:
     from lightkube.config.kubeconfig import SingleConfig
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _ObservedService:
+    """What a RayService may start, and what it asks to be served."""
+
+    groups: dict[str, NodeClass]
+    wanted: Wanted
+
+
+def _observed_service(service: Mapping[str, Any]) -> _ObservedService:
+    return _ObservedService(worker_group_classes(service), replicas_asked_for(service))
 
 
 class KubernetesNodes:
@@ -60,6 +74,7 @@ class KubernetesNodes:
         self._timing = timing or WatchTiming()
         self._settling = Settling[ObservedNode](self._timing.settle_s)
         self._groups: dict[str, NodeClass] = {}
+        self._wanted: Wanted | None = None
         self._pools: list[NodePool] | None = None
         self._client: AsyncClient | None = None
         self._watches: list[ObjectWatch[Any]] = []
@@ -106,6 +121,11 @@ class KubernetesNodes:
             )
         return self._pools
 
+    def num_replicas_wanted(self, model: str, version: int) -> int | None:
+        """What the RayServices ask for; None until they were read."""
+        wanted = self._wanted
+        return None if wanted is None else wanted.get((model, version), 0)
+
     def _run(self) -> None:
         try:
             asyncio.run(self._main())
@@ -142,19 +162,25 @@ class KubernetesNodes:
         node = WatchedKind(resource=Node, plural="nodes")
         return [
             ObjectWatch(client, node, self._timing, observed_node, self._take_nodes),
-            ObjectWatch(
-                client, ray_service, self._timing, worker_group_classes, self._take_services
-            ),
+            ObjectWatch(client, ray_service, self._timing, _observed_service, self._take_services),
         ]
 
     def _take_nodes(self, nodes: dict[str, ObservedNode]) -> None:
         self._settling.observe(nodes, time.monotonic())
         self._wake.set()
 
-    def _take_services(self, services: dict[str, dict[str, NodeClass]]) -> None:
+    def _take_services(self, services: dict[str, _ObservedService]) -> None:
         """No wait here: a person changes these, and means it."""
-        self._groups = {name: found for one in services.values() for name, found in one.items()}
+        self._groups = {name: c for one in services.values() for name, c in one.groups.items()}
+        wanted: Wanted = {}
+        for one in services.values():
+            for key, number in one.wanted.items():
+                wanted[key] = wanted.get(key, 0) + number
+        # The first ones are told with the first pools.
+        is_new, self._wanted = self._wanted not in (None, wanted), wanted
         self._wake.set()
+        if is_new:
+            self._tell()
 
     async def _publish_settled(self) -> None:
         """Publish when something was seen, and again when something has settled."""
@@ -174,10 +200,13 @@ class KubernetesNodes:
             return
         self._pools = pools
         logger.info("pools of the Kubernetes cluster: %s", _in_short(pools))
+        self._tell()
+
+    def _tell(self) -> None:
         try:
             self._on_change()
         except Exception:
-            logger.exception("a listener failed; the pools are published all the same")
+            logger.exception("a listener failed; what was seen is published all the same")
 
 
 def _in_short(pools: list[NodePool]) -> str:

@@ -173,3 +173,16 @@ async def test_it_ends_with_its_thread(cluster: EmulatedCluster, watch_nodes: Wa
     await asyncio.to_thread(nodes.source.stop)
     assert all(thread.name != "kubernetes-nodes" for thread in threading.enumerate())
     assert counts(nodes.source.pools()) == {}
+
+
+async def test_what_the_ray_service_asks_for_is_known_and_followed(
+    cluster: EmulatedCluster, watch_nodes: Callable[..., WatchedNodes]
+) -> None:
+    nodes = watch_nodes(cluster)
+    await nodes.first()
+    assert nodes.source.num_replicas_wanted("m", 1) == 0
+    service = _ray_service(("h", "cuda-sm90"))
+    application = "- {name: a, args: {model: m, version: 1}, deployments: [{num_replicas: 3}]}"
+    service["spec"]["serveConfigV2"] = f"applications:\n{application}"  # type: ignore[index]
+    await cluster.create(RAY_SERVICES, service)
+    await nodes.until(lambda _: nodes.source.num_replicas_wanted("m", 1) == 3)

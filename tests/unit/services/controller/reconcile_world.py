@@ -44,6 +44,10 @@ class FakeFleet:
     def start(self) -> None:
         """Nothing to start."""
 
+    def num_wanted(self, model: str, version: int) -> int | None:
+        """Nobody else places replicas."""
+        return None
+
     def deploy(self, key: DeploymentKey, args: dict[str, Any]) -> None:
         self.asked.append((key, args))
         if key not in self.present:

@@ -176,15 +176,21 @@ async def test_where_a_ray_service_places_what_attached_is_what_is_served(
     registry: Registry,
 ) -> None:
     state = FleetState("u", 1)
-    loop = ReconcileLoop(registry, Nodes(OLD), state, PlacedByRayService(state), {}, resync_s=60)
+    placed = PlacedByRayService(state, lambda _, version: {1: 6}.get(version, 0))
+    loop = ReconcileLoop(registry, Nodes(OLD), state, placed, {}, resync_s=60)
     add(registry, "a")
     add(registry, "b")
     running = asyncio.create_task(loop.run())
     await until(state, {2: "UNAVAILABLE"})
     assert "serveConfigV2" in state.models()[0].reason
+    # Published, and not listed: nobody asked for a replica of it.
+    assert state.models()[0].num_replicas_wanted == 0
     # A rollback: the older version serves, on a generation that no node is labelled with.
     attached = state.attach(ready(1, NEW))
     await until(state, {1: "READY", 2: "UNAVAILABLE"})
+    # Of one generation all replicas are lost: what is asked for is not what is there.
+    wanted = {model.version: model.num_replicas_wanted for model in state.models()}
+    assert wanted == {1: 6, 2: 0}
     state.detach(attached)
     await until(state, {2: "UNAVAILABLE"})
     running.cancel()
