@@ -202,6 +202,7 @@ def events(
 def why(
     name: Annotated[str, typer.Argument(help="Model to explain.")] = "",
     generation: Annotated[str, typer.Option(help="Only this generation.")] = "",
+    version: Annotated[int, typer.Option(min=0, help="Which one; 0 is the newest.")] = 0,
     keys: Annotated[
         tuple[str, str] | None,
         typer.Option(metavar="A B", help="Compare these two keys, fact by fact, instead."),
@@ -216,7 +217,7 @@ def why(
     if keys:
         run_why_keys(_settings(store), keys, as_json=as_json)
         return
-    run_why(_settings(store), name, generation, as_json=as_json)
+    run_why(_settings(store), name, generation, version=version or None, as_json=as_json)
 
 
 @app.command()

@@ -1,14 +1,16 @@
 """`smelt why`: what serves a model on a generation, and why nothing better does."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from services.cli.control_client import get_fleet
-from services.cli.fleet_file import find_fleet
+from pydantic import ValidationError
+
 from services.cli.output import console, milliseconds, print_json, print_table, times
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
+from services.cli.told import last_trouble, replicas_of, where
 from services.cli.why_keys import difference_words
 from services.contracts.build_plan import BuildPlan
 from services.contracts.errors import InvalidRequestError, NotFoundError
@@ -56,56 +58,60 @@ class _Case:
         return {rejection.digest: rejection for rejection in found}
 
 
-def run_why(settings: CliSettings, name: str, generation: str, *, as_json: bool) -> None:
+def run_why(
+    settings: CliSettings,
+    name: str,
+    generation: str,
+    *,
+    version: int | None = None,
+    as_json: bool,
+) -> None:
     """Explain one generation, or all that are planned or serve.
 
+    Args:
+        settings: of the command line.
+        name: of the model.
+        generation: "" for all.
+        version: the newest by default.
+        as_json: print one document in place of tables.
+
     Raises:
-        NotFoundError: no such model, or nothing is known of the generation.
+        NotFoundError: no such model or version, or nothing is known of the generation.
         InvalidRequestError: no such generation, or no model is named.
     """
     if not name:
         raise InvalidRequestError("smelt why: name a MODEL, or two keys: smelt why --keys A B")
     wanted = str(Generation.parse(generation)) if generation else ""
     registry = open_registry(settings)
-    version = registry.model_version(name)
-    replicas = _replicas(settings, version)
-    plans = registry.build_plans(name, version.version)
-    known = sorted({p.node_class.generation for p in plans} | {_where(r) for r in replicas or ()})
+    explained = registry.model_version(name, version)
+    replicas = replicas_of(settings, explained)
+    plans = registry.build_plans(name, explained.version)
+    known = sorted({p.node_class.generation for p in plans} | {where(r) for r in replicas or ()})
     if wanted and wanted not in known:
         raise NotFoundError(
-            f"nothing is planned for {name} version {version.version} on {wanted}; there are "
-            f"plans for {', '.join(known) or 'no generation'}. A controller makes one when such a "
-            f"node appears; by hand: python -m compiler_worker plan {name} --generation {wanted}"
+            f"nothing is planned for {name} version {explained.version} on {wanted}; there are "
+            f"plans for {', '.join(known) or 'no generation'}. "
+            + (
+                last_trouble(registry, name, wanted)
+                or "A controller makes one when such a node appears; by hand: python -m "
+                f"compiler_worker plan {name} --generation {wanted}"
+            )
         )
     trust = TrustRoot(settings.trust_root) if settings.trust_root else None
     cases = [
-        _case(registry, version, g, plans, replicas, trust) for g in known if wanted in ("", g)
+        _case(registry, explained, g, plans, replicas, trust) for g in known if wanted in ("", g)
     ]
     if as_json:
-        print_json({"model": name, "version": version.version, "generations": [
+        print_json({"model": name, "version": explained.version, "generations": [
             _document(case) for case in cases
         ]})  # fmt: skip
         return
     if not cases:
-        console.print(f"{name} version {version.version}: nothing is planned for any generation")
+        console.print(f"{name} version {explained.version}: nothing is planned for any generation")
+        if trouble := last_trouble(registry, name, ""):
+            console.print(trouble, soft_wrap=True)
     for case in cases:
         _print(case)
-
-
-def _replicas(settings: CliSettings, version: ModelVersion) -> list[fleet.ReplicaReport] | None:
-    running = find_fleet(settings.run_dir)
-    if running is None or running.store_url != settings.store_url:
-        return None
-    return [
-        report
-        for report in get_fleet(running.controller).replicas
-        if (report.model_name, report.model_version) == (version.name, version.version)
-        and report.device_facts_json
-    ]
-
-
-def _where(report: fleet.ReplicaReport) -> str:
-    return DeviceFacts.from_json(report.device_facts_json).generation
 
 
 def _case(
@@ -116,7 +122,7 @@ def _case(
     replicas: Sequence[fleet.ReplicaReport] | None,
     trust: TrustRoot | None,
 ) -> _Case:
-    here = None if replicas is None else [r for r in replicas if _where(r) == generation]
+    here = None if replicas is None else [r for r in replicas if where(r) == generation]
     made_there = [p for p in plans if p.node_class.generation == generation]
     facts = _facts(made_there, here or ())
     plan = _plan(made_there, facts)
@@ -143,8 +149,10 @@ def _case(
 def _facts(
     plans: Sequence[BuildPlan], replicas: Sequence[fleet.ReplicaReport]
 ) -> DeviceFacts | None:
-    if replicas:
-        return DeviceFacts.from_json(replicas[0].device_facts_json)
+    for replica in replicas:
+        # One of another release may say more than this one can read.
+        with suppress(ValidationError):
+            return DeviceFacts.from_json(replica.device_facts_json)
     return next((plan.facts for plan in reversed(plans) if plan.facts), None)
 
 

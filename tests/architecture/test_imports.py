@@ -45,7 +45,9 @@ def test_a_package_imports_without_the_libraries_of_others(package: str) -> None
     assert done.returncode == 0, done.stderr
     files = ROOT.joinpath(*package.split(".")).rglob("*.py")
     modules = [path for path in files if path.name not in ("__init__.py", "__main__.py")]
-    assert len(done.stdout.split()) >= len(modules) - len(kernels), "a module was not found by the walk"
+    assert len(done.stdout.split()) >= len(modules) - len(kernels), (
+        "a module was not found by the walk"
+    )
 
 
 def test_the_blocker_blocks() -> None:

@@ -169,3 +169,29 @@ class TestEvents:
             "2026-11-21T05:31:02Z engine_serving       m v2 cuda-sm90 eeeeeeeeeeee by ann@host: "
             "tensorrt fp16 (12.3 s after the change)"
         )
+
+
+def test_why_tells_what_became_of_a_plan_that_could_not_be_made(registry: Registry) -> None:
+    def tell(kind: EventKind, generation: str, why: str) -> None:
+        event = Event(
+            at="2026-01-01T00:00:00Z", kind=kind, model="m", generation=generation, why=why
+        )
+        assert registry.append_event(event, registry.event_end())
+
+    missing = ["why", "m", "--generation", "cuda-sm90"]
+    before = CliRunner().invoke(app, missing)
+    assert "A controller makes one when such a node appears" in str(before.exception)
+    tell(EventKind.QUARANTINED, "cuda-sm90", "planning failed three times: no memory")
+    tell(EventKind.QUARANTINED, "cuda-sm80", "another matter")
+    after = CliRunner().invoke(app, missing)
+    assert "(quarantined, 2026-01-01T00:00:00Z): planning failed three" in str(after.exception)
+
+
+def test_an_older_version_is_explained_too(registry: Registry) -> None:
+    registry.add_model_version(
+        name="m", master=world.MASTER, recipe=Recipe(), source="s", source_fingerprint="1"
+    )
+    assert smelt_json("why", "m")["generations"] == []
+    explained = smelt_json("why", "m", "--version", "1")
+    assert explained["version"] == 1
+    assert [each["generation"] for each in explained["generations"]] == [world.DEVICE.generation]

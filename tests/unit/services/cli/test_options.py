@@ -25,7 +25,7 @@ EXPECTED = {
         "--demo", "--detach", "--exit-after-demo", "--generation", "--grpc-port", "--host",
         "--json", "--metrics-port", "--observe", "--observe-port", "--ray-address", "--store",
     ],
-    "why": ["--generation", "--json", "--keys", "--store", "NAME"],
+    "why": ["--generation", "--json", "--keys", "--store", "--version", "NAME"],
 }  # fmt: skip
 
 
