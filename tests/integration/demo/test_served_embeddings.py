@@ -10,6 +10,7 @@ from services.cli.demo.minilm import recipe
 from services.cli.demo.reference import reference_embeddings
 from services.cli.demo.run import MAX_COSINE_DISTANCE, MODEL, SOURCE, ask, embed
 from services.cli.demo.sentences import sample_sentences
+from services.cli.settings import CliSettings
 from services.contracts.kinds import Precision
 from services.contracts.recipe import Bucket, DimRange, Recipe
 from tests.integration.fleet.local_fleet import LocalFleet, fleet_home
@@ -38,14 +39,14 @@ def _small_recipe() -> Recipe:
 
 
 def test_the_demo_matches_on_every_answer(fleet: LocalFleet) -> None:
-    answers = ask(fleet.address, fleet.home / "cache" / "demo")
+    answers = ask(CliSettings(home=fleet.home), fleet.address)
     assert [answer for answer in answers if not answer.is_matched] == []
     assert len(answers) == 4
 
 
 def test_embeddings_equal_those_of_sentence_transformers(fleet: LocalFleet) -> None:
     sentences = sample_sentences()[:24]
-    served_ND = embed(fleet.address, sentences)
+    served_ND = embed(CliSettings(home=fleet.home), fleet.address, sentences)
     reference_ND = reference_embeddings(sentences, fleet.home / "cache" / "demo")
     assert served_ND.shape == reference_ND.shape == (24, 384)
     np.testing.assert_allclose(np.linalg.norm(served_ND, axis=1), 1.0, atol=1e-3)
