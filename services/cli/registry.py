@@ -3,6 +3,7 @@
 from services.cli.settings import CliSettings
 from services.contracts.object_store import open_store, open_tested_store
 from services.contracts.registry import Registry
+from services.engines.compile_cache import use_compile_cache
 
 
 def open_registry(settings: CliSettings) -> Registry:
@@ -28,6 +29,8 @@ def open_registry_to_publish(settings: CliSettings, *, must_exist: bool = False)
         UnsafeStoreError: the store lets a second create overwrite the first.
         StoreError: the store cannot be opened or written to.
     """
+    # Before an export: torch may name a folder of its own then, and the builds inherit it.
+    use_compile_cache(settings.cache_dir)
     return Registry(
         open_tested_store(settings.store_url, must_exist=must_exist), settings.cache_dir
     )
