@@ -71,14 +71,16 @@ class _SharedCache:
     def __init__(self, scope: CacheScope, workshop: Workshop) -> None:
         self._scope, self._workshop = scope, workshop
         self._registry = workshop.registry
-        # Within torch's folder, so that it is kept in bounds with it.
-        root = compile_cache(workshop.settings.cache_dir)
-        self.folder = root / "shared" / scope.digest()
-        self.folder.mkdir(parents=True, exist_ok=True)
+        # Within torch's folder, so that it is kept in bounds with it. Apart for each key: what
+        # came without one, or under another, must not be signed as if it were this worker's.
+        root = compile_cache(workshop.settings.cache_dir) / "shared"
+        signer = workshop.signer
+        self.folder = root / (signer.keyid if signer else "unsigned") / scope.digest()
 
     def fetch(self) -> None:
         """Bring the folder up to what the store has."""
         with _harmless("is not fetched"):
+            self.folder.mkdir(parents=True, exist_ok=True)
             _, revision = self._newest()
             for name in revision.order if revision else ():
                 target = self.folder / name

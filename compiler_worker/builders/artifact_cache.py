@@ -26,12 +26,15 @@ def keep_artifact(folder: Path | None, saved: Path) -> None:
     """Keep a saved artifact for the builds to come, under the key that torch gives its graph."""
     if folder is None:
         return
-    key, _ = _parts(saved.read_bytes())
-    target = folder / f"{key}{_SUFFIX}"
-    if not target.exists():
-        part = folder / f".{uuid.uuid4().hex}"
-        part.write_bytes(saved.read_bytes())
-        part.replace(target)
+    try:
+        key, _ = _parts(saved.read_bytes())
+        target = folder / f"{key}{_SUFFIX}"
+        if not target.exists():
+            part = folder / f".{uuid.uuid4().hex}"
+            part.write_bytes(saved.read_bytes())
+            part.replace(target)
+    except Exception as error:  # the engine is made; the next build compiles again
+        logger.warning("%s is not kept: %s: %s", saved.name, type(error).__name__, error)
 
 
 def _load(path: Path) -> bool:

@@ -40,13 +40,14 @@ def main(arguments: Sequence[str]) -> int:
 
 def _compile(folder: Path, command: list[str], source: Path) -> int:
     key, target = _key(command, source), Path(_output(command))
-    for known in folder.glob(f"{key}-*.o"):
-        data = known.read_bytes()
-        if known.name == _name(key, data):
-            target.write_bytes(data)
-            return 0
-        sys.stderr.write(f"{known} is damaged; compiled again\n")
-        known.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # tidied away meanwhile, or not ours to remove
+        for known in folder.glob(f"{key}-*.o"):
+            data = known.read_bytes()
+            if known.name == _name(key, data):
+                target.write_bytes(data)
+                return 0
+            sys.stderr.write(f"{known} is damaged; compiled again\n")
+            known.unlink(missing_ok=True)
     _precompile(command)
     code = subprocess.run(command, check=False).returncode
     if code == 0:

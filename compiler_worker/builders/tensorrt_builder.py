@@ -98,8 +98,8 @@ def _build_plan(
     data = session.builder.build_serialized_network(session.network, session.config)
     if data is None:
         raise _refusal(api, "build", messages.errors, messages)
-    keep_timing_cache(session.config, timings)
     target.write_bytes(data)
+    keep_timing_cache(session.config, timings)
     return tuple(messages.warnings)
 
 

@@ -32,5 +32,8 @@ def keep_timing_cache(config: Any, folder: Path | None) -> None:
     if folder is None or cache is None:
         return
     part = folder / f".{uuid.uuid4().hex}"
-    part.write_bytes(bytes(cache.serialize()))
-    part.replace(folder / TIMINGS)
+    try:
+        part.write_bytes(bytes(cache.serialize()))
+        part.replace(folder / TIMINGS)
+    except OSError as error:  # the engine is made; the next build measures again
+        logger.warning("timings are not kept: %s", error)

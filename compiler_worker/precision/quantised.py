@@ -46,10 +46,16 @@ def quantised_model(
         feeds: calibration inputs, each for one run.
 
     Raises:
-        UnsupportedGraphError: control flow, an old opset, or nothing that can be quantised.
+        UnsupportedGraphError: control flow, an old opset, a graph that is quantised already, or
+            nothing that can be.
         BuildError: the model cannot be run on a feed, or NNCF failed; its words are in it.
     """
     check_limits(ir.from_proto(model), precision)
+    if owned := sorted({*_QUANTISING} & {node.op_type for node in model.graph.node}):
+        raise UnsupportedGraphError(
+            f"the master is quantised already (it holds {', '.join(owned)}), with scales that "
+            "are its owner's: build it in fp32"
+        )
     found = _quantised(model, precision, feeds[:_MAX_FEEDS])
     if not _has_rounded_weights(found.graph):
         raise UnsupportedGraphError(

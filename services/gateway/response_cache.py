@@ -95,7 +95,9 @@ class CachedInference:
         self._count(pool, time.monotonic_ns() - begin_ns, is_hit=known is not None)
         if known is None:
             answer = await self._inner.answer(call)
-            self._store.put(key, answer)
+            # A request without a version that was sent again may have found another one.
+            if (call.model, call.version) == (pool.model, pool.version):
+                self._store.put(key, answer)
             return answer
         call.model, call.version = pool.model, pool.version
         return with_id(known, request_id)

@@ -127,8 +127,10 @@ class EngineHost:
             if chosen is None:
                 try:
                     return self._fallback(selection, failed)
-                except EngineError as error:
-                    if selection.fallback_reason is not FallbackReason.SLOWER_THAN_FALLBACK:
+                except (EngineError, OSError) as error:
+                    # Other engines may have been passed over for other reasons, which come first.
+                    slower = FallbackReason.SLOWER_THAN_FALLBACK
+                    if not any(each.reason is slower for each in selection.rejections):
                         raise
                     # What it is slower than is not there: it is the best that this model has.
                     logger.error("no fallback here, so slower engines are taken: %s", error)

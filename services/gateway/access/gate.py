@@ -60,7 +60,10 @@ class Gate:
         if known is not None and known.expires_at_s > self._clock():
             return known
         self._remembered.pop(token, None)
-        caller = self._static.find(token) or await self._jwt.caller_of(token)
+        signed = self._jwt
+        caller = self._static.find(token) or await signed.caller_of(token)
+        if self._jwt is not signed:
+            return caller  # the file changed meanwhile, and what was read of it counts no more
         self._remembered[token] = caller
         if len(self._remembered) > _MAX_REMEMBERED:
             self._remembered.popitem(last=False)

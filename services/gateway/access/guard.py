@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from services.contracts.errors import SmeltError
-from services.gateway.access.caller import Caller
 from services.gateway.access.document import Verb
-from services.gateway.access.gate import Gate
+from services.gateway.access.gate import Gate, Metadata
 from services.gateway.request_head import request_head_from_bytes
 from services.gateway.status_codes import StatusTable
 from services.gateway.streaming import Incoming
@@ -76,25 +75,29 @@ def _guarded(
 
 
 def _guarded_stream(handler: "Handler", gate: Gate, statuses: StatusTable) -> "Handler":
-    """ModelStreamInfer: who asks is looked at once, what is asked with each request."""
+    """ModelStreamInfer: who asks, and what, is looked at with each request of the stream."""
     behaviour: Stream = handler.stream_stream  # type: ignore[assignment]
 
     async def checked(requests: AsyncIterator[bytes], context: "Context") -> AsyncIterator[bytes]:
+        metadata = tuple(context.invocation_metadata() or ())
         try:
-            caller = await gate.caller_of(context.invocation_metadata() or ())
+            await gate.caller_of(metadata)
         except Exception as error:
             refusal = statuses.refusal_of(error)
             await context.abort(refusal.code, refusal.details, refusal.trailing)
-        async for answer in behaviour(_permitted(requests, caller), context):
+        async for answer in behaviour(_permitted(requests, gate, metadata), context):
             yield answer
 
     return grpc.stream_stream_rpc_method_handler(checked)
 
 
-async def _permitted(requests: AsyncIterator[bytes], caller: Caller) -> AsyncIterator[Incoming]:
-    """Each request, or why this caller may not ask it."""
+async def _permitted(
+    requests: AsyncIterator[bytes], gate: Gate, metadata: Metadata
+) -> AsyncIterator[Incoming]:
+    """Each request, or why it may not be asked: tokens expire while a stream is open."""
     async for body in requests:
         try:
+            caller = await gate.caller_of(metadata)
             caller.require(Verb.INFER, request_head_from_bytes(body).model_name)
         except SmeltError as error:
             yield error

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from joserfc import jws, jwt
@@ -49,7 +50,10 @@ class JwtTokens:
             self._registry(issuer).validate(proven)
         except (JoseError, ValueError) as error:
             raise UnauthenticatedError(f"the token is not valid: {error}") from error
-        return _caller(issuer, proven)
+        # Not for longer than keys are: one that is withdrawn must not live on in memory.
+        believed_until_s = self._clock() + issuer.refresh_s
+        caller = _caller(issuer, proven)
+        return replace(caller, expires_at_s=min(caller.expires_at_s, believed_until_s))
 
     def _registry(self, issuer: TrustedIssuer) -> jwt.JWTClaimsRegistry:
         return jwt.JWTClaimsRegistry(

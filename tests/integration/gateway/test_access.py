@@ -1,6 +1,7 @@
 """Tokens and permissions, with an unmodified Triton client against a real gateway."""
 
 import base64
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ import pytest
 import yaml
 from tritonclient.utils import InferenceServerException
 
+from services.gateway.access.gate import Gate
 from services.gateway.access.static_tokens import new_token, token_hash
 from services.gateway.access.watched_file import WatchedFile
 from tests.integration.gateway.issuer import Issuer
@@ -202,3 +204,16 @@ def replace(path: Path, text: str) -> None:
     newer = path.with_suffix(".new")
     newer.write_text(text)
     newer.replace(path)
+
+
+async def test_a_token_of_a_withdrawn_key_is_believed_no_longer_than_keys_are(
+    access_file: Path, issuer: Issuer
+) -> None:
+    now_s = [time.time()]
+    gate = Gate(access_file, clock=lambda: now_s[0])
+    metadata = [("authorization", f"Bearer {issuer.token(exp=int(now_s[0]) + 10**6)}")]
+    known = await gate.caller_of(metadata)
+    assert known.expires_at_s <= now_s[0] + 300
+    assert await gate.caller_of(metadata) is known
+    now_s[0] += 301
+    assert await gate.caller_of(metadata) is not known

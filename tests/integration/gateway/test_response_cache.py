@@ -140,3 +140,31 @@ def test_an_answer_gets_another_id_without_being_parsed(request_id: str) -> None
     given = pb.ModelInferResponse.FromString(with_id(answer.SerializeToString(), request_id))
     assert given.id == request_id
     assert (given.model_name, given.raw_output_contents) == ("m", [b"123"])
+
+
+async def test_an_answer_of_another_version_is_not_kept_under_the_one_that_was_meant(
+    cached_fleet: "Fleet", inputs: Inputs, new_model: NewModel
+) -> None:
+    cached_fleet.add_model(cached(new_model("echo", 2)))
+    second = await cached_fleet.add_replica("r2", version=2)
+    await cached_fleet.until_ready("r1", "r2", "p1")
+
+    async def leave(frame: Any) -> bytes:
+        from services.contracts.errors import NotReadyError
+
+        # It drains, and the table says so before the request is sent again.
+        report = cached_fleet.report_of("r2")
+        cached_fleet.controller.snapshot.replicas.remove(report)
+        await cached_fleet.until_ready("r1", "p1")
+        raise NotReadyError("draining")
+
+    second.answer = leave
+    client = await cached_fleet.client()
+    result = await client.infer("echo", inputs(5.0))
+    assert result.get_response().model_version == "1"
+    second.answer = None
+    third = await cached_fleet.add_replica("r3", version=2)
+    await cached_fleet.until_ready("r1", "r3", "p1")
+    result = await client.infer("echo", inputs(5.0))
+    assert result.get_response().model_version == "2"
+    assert third.num_requests == 1
