@@ -26,6 +26,6 @@ def gate_fault(proof: Proof, recipe: Recipe | None = None) -> str:
     if speed is None or speed >= 1 - NOISE or (recipe and not recipe.must_beat_fallback):
         return ""
     return (
-        f"slower than the fallback: {speed:.2f} x its speed, so the fallback serves; to serve with "
-        "the engine all the same, the recipe says must_beat_fallback: false"
+        f"slower than the fallback: {speed:.2f} x its speed, so it is not selected; to serve with "
+        "it all the same, the recipe says must_beat_fallback: false"
     )
