@@ -56,6 +56,7 @@ class Turns:
             self._queue.append(queued)
             num_waiting += 1
             if num_waiting >= len(self._queue):
+                # Every key that is left is another worker's, and a store tells nobody of its end.
                 lease_s = self._workshop.settings.build_lease_s
                 time.sleep(min(_POLL_S, lease_s / _POLLS_PER_LEASE))
 

@@ -15,11 +15,19 @@ SAMPLES_FILE = "samples.npz"
 def read_samples(path: Path) -> dict[str, Array]:
     """The arrays of a samples file, by input name; raises InvalidModelError."""
     try:
+        return read_arrays(path)
+    except ValueError as error:
+        raise InvalidModelError(f"samples {path}: {error}") from error
+
+
+def read_arrays(path: Path) -> dict[str, Array]:
+    """The arrays of an .npz file, by name; raises ValueError that says what was expected."""
+    try:
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except (OSError, ValueError, TypeError, AttributeError, zipfile.BadZipFile) as error:
-        raise InvalidModelError(
-            f"samples {path}: {error}; expected a file of arrays by input name, written by "
+        raise ValueError(
+            f"{error}; expected a file of arrays by input name, written by "
             "numpy.savez(FILE, input_name=array, ...)"
         ) from error
 

@@ -6,13 +6,12 @@ input whose leading dimension counts samples it is one element along that, of an
 (its array has one dimension more) it is the whole input.
 """
 
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from compiler_worker.master.samples import write_samples
+from compiler_worker.master.samples import read_arrays, write_samples
 from compiler_worker.precision.parquet_columns import read_parquet
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.nearest import nearest
@@ -86,23 +85,10 @@ def _read(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Array]:
         raise InvalidRecipeError(
             f"{_KEY} {path}: no such file; the path is relative to the recipe's own folder"
         )
-    if path.suffix == ".npz":
-        return _read_npz(path)
     try:
-        return read_parquet(path, inputs)
+        return read_arrays(path) if path.suffix == ".npz" else read_parquet(path, inputs)
     except ValueError as error:
         raise InvalidRecipeError(f"{_KEY} {path}: {error}") from error
-
-
-def _read_npz(path: Path) -> dict[str, Array]:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, TypeError, AttributeError, zipfile.BadZipFile) as error:
-        raise InvalidRecipeError(
-            f"{_KEY} {path}: {error}; expected a file of arrays by input name, written by "
-            "numpy.savez(FILE, input_name=array, ...)"
-        ) from error
 
 
 def _check_names(path: Path, arrays: Mapping[str, Array], inputs: Sequence[TensorSpec]) -> None:

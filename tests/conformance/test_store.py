@@ -2,14 +2,12 @@
 
 import hashlib
 import threading
-import urllib.request
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from moto.server import ThreadedMotoServer
 
 from services.contracts.errors import AlreadyPublishedError, CorruptBlobError, NotFoundError
 from services.contracts.manifest import BlobRef, ProofOutcome
@@ -17,6 +15,7 @@ from services.contracts.object_store import open_store, verify_conditional_creat
 from services.contracts.registry import Registry
 from services.contracts.store import ArtifactStore
 from tests.documents import small_key, small_manifest, small_proof
+from tests.s3 import empty_s3_store, s3_server
 
 BACKENDS = ("local", "file_url", "memory", "s3")
 MULTIPART_BYTES = 20 * 2**20 + 7  # three parts, the last one short
@@ -24,15 +23,8 @@ MULTIPART_BYTES = 20 * 2**20 + 7  # three parts, the last one short
 
 @pytest.fixture(scope="module")
 def s3_endpoint() -> Iterator[str]:
-    """A real HTTP server that speaks S3, with one bucket."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
-    with urllib.request.urlopen(urllib.request.Request(f"{endpoint}/bucket", method="PUT")):
-        pass
-    yield endpoint
-    server.stop()
+    with s3_server() as endpoint:
+        yield endpoint
 
 
 @pytest.fixture(params=BACKENDS)
@@ -43,11 +35,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
         return {"local": str(folder), "file_url": folder.as_uri(), "memory": "memory:"}[
             request.param
         ]
-    monkeypatch.setenv("AWS_ENDPOINT_URL", request.getfixturevalue("s3_endpoint"))
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
-    return f"s3://bucket/{uuid.uuid4().hex}"
+    return empty_s3_store(request.getfixturevalue("s3_endpoint"), monkeypatch)
 
 
 @pytest.fixture

@@ -16,7 +16,8 @@ from services.contracts.manifest import BuildOutcome, BuildRecord, ModelVersion
 from tests.integration.compiler.conftest import with_settings
 
 REAL = shutil.which("g++") or ""
-EATER = "import time; held = bytearray(b'x') * (3 << 30); time.sleep(3600)"
+# It holds what it took until somebody ends it.
+EATER = "import signal; held = bytearray(b'x') * (3 << 30); signal.pause()"
 pytestmark = pytest.mark.skipif(not REAL, reason="no g++ on PATH")
 
 

@@ -4,8 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import urllib.request
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,11 +11,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from moto.server import ThreadedMotoServer
 
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.workshop import Workshop
 from services.contracts.manifest import BuildOutcome, ModelVersion, ProofOutcome
+from tests.s3 import empty_s3_store, s3_server
 
 ROOT = Path(__file__).resolve().parents[3]
 QUICK = ("--benchmark-s", "0", "--benchmark-iterations", "3", "--num-threads", "1")
@@ -26,15 +24,8 @@ WAITING = "wait: another worker builds it"
 
 @pytest.fixture(scope="module")
 def s3_endpoint() -> Iterator[str]:
-    """A real HTTP server that speaks S3, with one bucket."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
-    with urllib.request.urlopen(urllib.request.Request(f"{endpoint}/bucket", method="PUT")):
-        pass
-    yield endpoint
-    server.stop()
+    with s3_server() as endpoint:
+        yield endpoint
 
 
 @pytest.fixture(params=["local", "s3"])
@@ -44,11 +35,7 @@ def store_url(
     """An empty store that several processes can open."""
     if request.param == "local":
         return str(tmp_path / "store")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", request.getfixturevalue("s3_endpoint"))
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
-    return f"s3://bucket/{uuid.uuid4().hex}"
+    return empty_s3_store(request.getfixturevalue("s3_endpoint"), monkeypatch)
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ def running(url: str) -> Any:
             return details
         if states & {"DEPLOY_FAILED", "UNHEALTHY"}:
             break
-        time.sleep(_POLL_S)
+        time.sleep(_POLL_S)  # Serve's dashboard tells nobody when an application runs
     raise SystemExit(f"applications do not run: {json.dumps(details['applications'])}")
 
 

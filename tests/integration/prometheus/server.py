@@ -63,7 +63,10 @@ def has_figures(rows: Rows) -> bool:
 
 
 def wait_until(look: Callable[[], Any], is_enough: Callable[[Any], bool], what: str) -> Any:
-    """What `look` returns once it is enough; fails, with the last it saw, after WAIT_S."""
+    """What `look` returns once it is enough; fails, with the last it saw, after WAIT_S.
+
+    Prometheus scrapes in its own time and tells nobody, so it is asked again and again.
+    """
     deadline_s = time.monotonic() + WAIT_S
     while not is_enough(seen := look()):
         if time.monotonic() > deadline_s:

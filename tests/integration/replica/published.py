@@ -12,6 +12,7 @@ from services.contracts.build_key import BuildKey
 from services.contracts.hardware import DeviceFacts
 from services.contracts.kinds import EngineKind, Precision
 from services.contracts.manifest import (
+    BlobRef,
     EngineManifest,
     ModelVersion,
     Proof,
@@ -32,6 +33,7 @@ from services.contracts.recipe import (
 from services.contracts.registry import Registry
 from services.contracts.tensors import TensorSpec, bytes_from_array
 from services.contracts.terms import proof_terms
+from services.engines.base import LoadSpec
 from services.engines.device_probe import probe_device
 from services.pb import open_inference_v2_pb2 as pb
 
@@ -222,3 +224,20 @@ def assert_answers(response: bytes, ids: np.ndarray, request_id: str = "") -> No
     )
     np.testing.assert_array_equal(tokens, table()[ids])
     np.testing.assert_allclose(pooled, table()[ids].sum(axis=1), rtol=1e-6)
+
+
+def load_spec(shelf: Shelf, model: ModelVersion, folder: Path | None = None) -> LoadSpec:
+    """How a host would load an engine that reads the master, or `typed.onnx` of a folder."""
+    master = shelf.registry.materialise_master(model.master)
+    manifest = shelf.manifest()
+    if folder:
+        ref = BlobRef(sha256="0" * 64, num_bytes=0)
+        manifest = manifest.model_copy(update={"files": {"typed.onnx": ref}})
+    return LoadSpec(
+        manifest=manifest,
+        master=model.master,
+        directory=folder or master,
+        master_path=master / "model.onnx",
+        device=shelf.device,
+        num_threads=1,
+    )

@@ -1,22 +1,16 @@
 """Which engine serves: the best that loads, the next one, the fallback; and live swaps."""
 
 import asyncio
-import os
-import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from services.contracts.errors import EngineError
-from services.contracts.kinds import EngineKind
-from services.contracts.manifest import BlobRef, ModelVersion, ProofOutcome, PublishedEngine
+from services.contracts.manifest import ModelVersion, ProofOutcome, PublishedEngine
 from services.contracts.selection import FallbackReason
-from services.engines.base import LoadSpec
 from services.engines.onnxruntime_engine import OnnxruntimeEngine
 from services.pb import fleet_v1_pb2 as fleet
-from services.replica.check_engine import check_in_child
-from services.replica.engine_checker import EngineChecker, needs_check
+from services.replica.engine_checker import EngineChecker
 from services.replica.engine_host import EngineHost
 from services.replica.failure_notes import FailureNotes
 from services.replica.fallback import CompiledFallback
@@ -24,7 +18,7 @@ from services.replica.loaded_engine import LoadedEngine, RunningEngine
 
 from .conftest import Serving, connected, until
 from .controller import TestController
-from .published import Shelf, assert_answers, ids_of, onnx_model, request_of
+from .published import Shelf, assert_answers, ids_of, load_spec, onnx_model, request_of
 
 
 def no_fallback(model: ModelVersion) -> RunningEngine:
@@ -170,23 +164,6 @@ def test_an_engine_that_is_slower_than_no_fallback_serves(shelf: Shelf, tmp_path
     loaded.engine.close()
 
 
-def load_spec(shelf: Shelf, model: ModelVersion, folder: Path | None = None) -> LoadSpec:
-    """How a host would load an engine that reads the master, or `typed.onnx` of a folder."""
-    master = shelf.registry.materialise_master(model.master)
-    manifest = shelf.manifest()
-    if folder:
-        ref = BlobRef(sha256="0" * 64, num_bytes=0)
-        manifest = manifest.model_copy(update={"files": {"typed.onnx": ref}})
-    return LoadSpec(
-        manifest=manifest,
-        master=model.master,
-        directory=folder or master,
-        master_path=master / "model.onnx",
-        device=shelf.device,
-        num_threads=1,
-    )
-
-
 def test_no_engine_and_no_fallback_is_an_error(shelf: Shelf) -> None:
     model = shelf.publish_model()
     with pytest.raises(EngineError, match="no fallback in this test"):
@@ -225,68 +202,6 @@ def test_an_export_that_fails_or_hangs_is_an_engine_error(shelf: Shelf, tmp_path
 
 
 # ---------------------------------------------------------------- the check in a child
-
-
-def test_the_child_check_passes_a_good_engine_and_explains_a_bad_one(
-    shelf: Shelf, tmp_path: Path
-) -> None:
-    model = shelf.publish_model()
-    check_in_child(load_spec(shelf, model), model.recipe.inputs)
-    typed(tmp_path / "typed.onnx", b"no onnx")
-    bad = load_spec(shelf, model, tmp_path)
-    with pytest.raises(EngineError, match=r"ended with 1: .*ONNX Runtime failed to load"):
-        check_in_child(bad, model.recipe.inputs)
-
-
-def test_a_child_that_dies_is_an_engine_error(
-    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = shelf.publish_model()
-    dying = tmp_path / "dying"
-    dying.write_text("#!/bin/sh\nkill -SEGV $$\n")
-    dying.chmod(0o700)
-    spec = load_spec(shelf, model)
-    monkeypatch.setattr(sys, "executable", os.fspath(dying))
-    with pytest.raises(EngineError, match="ended with -11"):
-        check_in_child(spec, model.recipe.inputs)
-
-
-def of_kind(spec: LoadSpec, kind: EngineKind, **key: str) -> LoadSpec:
-    changed = spec.manifest.key.model_copy(update={"kind": kind, **key})
-    return replace(spec, manifest=spec.manifest.model_copy(update={"key": changed}))
-
-
-def test_only_foreign_code_and_devices_need_the_check(shelf: Shelf) -> None:
-    spec = load_spec(shelf, shelf.publish_model())
-    gpu = replace(spec, device=spec.device.model_copy(update={"generation": "cuda-sm90"}))
-    assert not needs_check(spec)
-    assert not needs_check(of_kind(spec, EngineKind.OPENVINO))
-    assert needs_check(of_kind(spec, EngineKind.INDUCTOR))
-    assert needs_check(of_kind(spec, EngineKind.TENSORRT))
-    assert needs_check(gpu)
-
-
-def test_a_passed_check_is_remembered_for_that_device_and_a_failed_one_is_not(
-    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # This kind's own loader refuses a manifest without files, so the child fails for sure.
-    failing = of_kind(load_spec(shelf, shelf.publish_model()), EngineKind.INDUCTOR)
-    checker = EngineChecker(tmp_path / "checked")
-    for _ in range(2):
-        with pytest.raises(EngineError, match="ended with 1"):
-            checker.check(failing, {})
-    runs = tmp_path / "runs"
-    passing = tmp_path / "passing"
-    passing.write_text(f"#!/bin/sh\necho run >> {runs}\n")
-    passing.chmod(0o700)
-    monkeypatch.setattr(sys, "executable", os.fspath(passing))
-    for _ in range(2):
-        checker.check(failing, {})
-    assert runs.read_text() == "run\n"
-    other_driver = failing.device.model_copy(update={"driver": "1.2"})
-    checker.check(replace(failing, device=other_driver), {})
-    checker.check(of_kind(failing, EngineKind.INDUCTOR, calibration_digest="c"), {})
-    assert runs.read_text() == "run\n" * 3
 
 
 # ---------------------------------------------------------------- live swap

@@ -1,0 +1,78 @@
+"""Engines of foreign code are loaded in a child first, and a passed check is remembered."""
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from services.contracts.errors import EngineError
+from services.contracts.kinds import EngineKind
+from services.engines.base import LoadSpec
+from services.replica.check_engine import check_in_child
+from services.replica.engine_checker import EngineChecker, needs_check
+
+from .published import Shelf, load_spec
+
+
+def test_the_child_check_passes_a_good_engine_and_explains_a_bad_one(
+    shelf: Shelf, tmp_path: Path
+) -> None:
+    model = shelf.publish_model()
+    check_in_child(load_spec(shelf, model), model.recipe.inputs)
+    (tmp_path / "typed.onnx").write_bytes(b"no onnx")
+    bad = load_spec(shelf, model, tmp_path)
+    with pytest.raises(EngineError, match=r"ended with 1: .*ONNX Runtime failed to load"):
+        check_in_child(bad, model.recipe.inputs)
+
+
+def test_a_child_that_dies_is_an_engine_error(
+    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = shelf.publish_model()
+    dying = tmp_path / "dying"
+    dying.write_text("#!/bin/sh\nkill -SEGV $$\n")
+    dying.chmod(0o700)
+    spec = load_spec(shelf, model)
+    monkeypatch.setattr(sys, "executable", os.fspath(dying))
+    with pytest.raises(EngineError, match="ended with -11"):
+        check_in_child(spec, model.recipe.inputs)
+
+
+def of_kind(spec: LoadSpec, kind: EngineKind, **key: str) -> LoadSpec:
+    changed = spec.manifest.key.model_copy(update={"kind": kind, **key})
+    return replace(spec, manifest=spec.manifest.model_copy(update={"key": changed}))
+
+
+def test_only_foreign_code_and_devices_need_the_check(shelf: Shelf) -> None:
+    spec = load_spec(shelf, shelf.publish_model())
+    gpu = replace(spec, device=spec.device.model_copy(update={"generation": "cuda-sm90"}))
+    assert not needs_check(spec)
+    assert not needs_check(of_kind(spec, EngineKind.OPENVINO))
+    assert needs_check(of_kind(spec, EngineKind.INDUCTOR))
+    assert needs_check(of_kind(spec, EngineKind.TENSORRT))
+    assert needs_check(gpu)
+
+
+def test_a_passed_check_is_remembered_for_that_device_and_a_failed_one_is_not(
+    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # This kind's own loader refuses a manifest without files, so the child fails for sure.
+    failing = of_kind(load_spec(shelf, shelf.publish_model()), EngineKind.INDUCTOR)
+    checker = EngineChecker(tmp_path / "checked")
+    for _ in range(2):
+        with pytest.raises(EngineError, match="ended with 1"):
+            checker.check(failing, {})
+    runs = tmp_path / "runs"
+    passing = tmp_path / "passing"
+    passing.write_text(f"#!/bin/sh\necho run >> {runs}\n")
+    passing.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", os.fspath(passing))
+    for _ in range(2):
+        checker.check(failing, {})
+    assert runs.read_text() == "run\n"
+    other_driver = failing.device.model_copy(update={"driver": "1.2"})
+    checker.check(replace(failing, device=other_driver), {})
+    checker.check(of_kind(failing, EngineKind.INDUCTOR, calibration_digest="c"), {})
+    assert runs.read_text() == "run\n" * 3
