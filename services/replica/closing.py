@@ -27,6 +27,20 @@ async def close_all(*steps: Callable[[], Awaitable[object]]) -> None:
         raise first
 
 
+async def stop_accepting(server: asyncio.Server) -> None:
+    """Close a listening server without losing the connection that it is just taking.
+
+    Where a server closes between a connection's accept and its transport, asyncio leaves the
+    socket to the garbage collector, and the peer waits for an answer until then.
+    """
+    loop = asyncio.get_running_loop()
+    for listening in server.sockets:
+        loop.remove_reader(listening)
+    # What was accepted already gets its transport in this turn of the loop.
+    await asyncio.sleep(0)
+    server.close()
+
+
 async def ended(task: asyncio.Task[None]) -> None:
     """Cancel a task and wait until it is over; its own error is logged, not raised."""
     task.cancel()

@@ -30,7 +30,7 @@ from services.contracts.frames import (
     decode_infer,
     encode_error,
 )
-from services.replica.closing import close_all
+from services.replica.closing import close_all, stop_accepting
 
 logger = logging.getLogger(__name__)
 
@@ -102,10 +102,9 @@ class DataServer:
     async def close(self, grace_s: float = 0.0) -> None:
         """Refuses new requests, waits up to `grace_s` for those in flight, closes all."""
         self.is_draining = True
-        for server in self._servers:
-            server.close()
         paths = [Path(a.removeprefix("unix:")) for a in self.addresses if a.startswith("unix:")]
         await close_all(
+            *(partial(stop_accepting, server) for server in self._servers),
             partial(self._close_connections, grace_s),
             *(partial(asyncio.to_thread, path.unlink, missing_ok=True) for path in paths),
         )

@@ -21,6 +21,7 @@ from services.contracts.frames import (
     encode_infer,
     header,
 )
+from services.replica.closing import stop_accepting
 from services.replica.data_server import GatewayConnection
 
 TOKEN = bytes(range(32))
@@ -228,7 +229,7 @@ class _raw_server:  # noqa: N801 - reads as a function
 
     async def __aexit__(self, *_: object) -> None:
         self._over.set()
-        self._server.close()
+        await stop_accepting(self._server)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(self._first)

@@ -16,6 +16,8 @@ from lightkube import KubeConfig
 from lightkube.config.kubeconfig import SingleConfig
 from lightkube.config.models import Cluster, User
 
+from services.replica.closing import stop_accepting
+
 NAMESPACE = "smelt"
 # Who may do everything, and is not counted.
 _TESTS = "tests"
@@ -117,6 +119,9 @@ class EmulatedCluster:
         """Break all connections, streams included, and listen no more."""
         if self._server is None:
             return
+        runner: Any = self._server.server.runner
+        for site in runner.sites:
+            await stop_accepting(site._server)
         self.break_connections()
         # The loop tells the server of its lost connections; else it waits for their streams.
         await asyncio.sleep(0)

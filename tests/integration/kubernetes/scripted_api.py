@@ -13,6 +13,8 @@ from lightkube import KubeConfig
 from lightkube.config.kubeconfig import SingleConfig
 from lightkube.config.models import Cluster, User
 
+from services.replica.closing import stop_accepting
+
 Request = aiohttp.web.BaseRequest
 Response = aiohttp.web.StreamResponse
 # Gets the request, and what is set when the test is over.
@@ -38,7 +40,7 @@ class ScriptedApi:
 
     async def __aexit__(self, *_: object) -> None:
         self._released.set()
-        self._listener.close()
+        await stop_accepting(self._listener)
         for connection in self._web.connections:
             if connection.transport is not None:
                 connection.transport.abort()
