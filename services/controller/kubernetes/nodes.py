@@ -28,6 +28,7 @@ from services.controller.kubernetes.watch import ObjectWatch, WatchedKind, Watch
 from services.controller.seams import NodePool
 
 if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
     from lightkube import AsyncClient
     from lightkube.config.kubeconfig import SingleConfig
 
@@ -80,7 +81,7 @@ class KubernetesNodes:
         self._watches: list[ObjectWatch[Any]] = []
         self._wake = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._work: asyncio.Task[None] | None = None
+        self._work: TaskGroup | None = None
         self._thread = threading.Thread(target=self._run, name="kubernetes-nodes", daemon=True)
         self._started = threading.Event()
 
@@ -99,7 +100,7 @@ class KubernetesNodes:
         if self._loop is None or self._work is None:
             return
         with contextlib.suppress(RuntimeError):  # the loop has ended already
-            self._loop.call_soon_threadsafe(self._work.cancel)
+            self._loop.call_soon_threadsafe(self._work.cancel_scope.cancel)
         self._thread.join()
 
     def pools(self) -> list[NodePool]:
@@ -129,7 +130,6 @@ class KubernetesNodes:
     def _run(self) -> None:
         try:
             asyncio.run(self._main())
-        except asyncio.CancelledError:
             logger.debug("watch of the cluster's nodes ended")
         except Exception:
             logger.exception("watch of the cluster's nodes ended by a fault")
@@ -137,15 +137,17 @@ class KubernetesNodes:
             self._started.set()
 
     async def _main(self) -> None:
+        import anyio
+
         assert self._client is not None
-        self._loop, self._work = asyncio.get_running_loop(), asyncio.current_task()
+        self._loop = asyncio.get_running_loop()
         self._watches = self._watches_of(self._client)
-        self._started.set()
         try:
-            async with asyncio.TaskGroup() as group:
+            async with anyio.create_task_group() as self._work:
+                self._started.set()
                 for watch in self._watches:
-                    group.create_task(watch.run())
-                group.create_task(self._publish_settled())
+                    self._work.start_soon(watch.run)
+                self._work.start_soon(self._publish_settled)
         finally:
             await self._client.close()
 

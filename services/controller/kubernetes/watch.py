@@ -126,12 +126,15 @@ class ObjectWatch(Generic[_ReadT]):
 
     async def _follow(self) -> None:
         """Take changes until the resync is due."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._timing.resync_s):
-                if self._version is None:
-                    # Not installed here; it may be at the next resync.
-                    await asyncio.Event().wait()
-                await self._take_changes()
+        import anyio
+
+        # The HTTP library keeps anyio's cancellation from its own clean-up, and no other: a
+        # connection that asyncio.timeout met while it was closing stayed open.
+        with anyio.move_on_after(self._timing.resync_s):
+            if self._version is None:
+                # Not installed here; it may be at the next resync.
+                await anyio.sleep_forever()
+            await self._take_changes()
         self._version = None
         self._num_failures = 0
 
