@@ -1,7 +1,9 @@
 """What is known of an engine beyond one process: that it failed here, and how long it may take."""
 
+import asyncio
 import threading
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,11 +17,12 @@ from services.replica.engine_checker import EngineChecker, name_here
 from services.replica.engine_host import EngineHost
 from services.replica.failure_notes import FailureNotes
 from services.replica.hang_watch import HangWatch
-from services.replica.loaded_engine import STALL_S
+from services.replica.loaded_engine import STALL_S, LoadedEngine
 from services.replica.server import ReplicaServer
 from services.replica.settings import ReplicaSettings
 from services.telemetry.recorder import NullRecorder
 
+from .conftest import Serving
 from .published import Shelf, assert_answers, ids_of, request_of
 from .test_engines import host_of, load_spec, typed
 from .test_serving import HeldEngine
@@ -41,11 +44,11 @@ def test_another_process_here_does_not_try_what_failed_in_one_before(
         return plain_load(spec)
 
     monkeypatch.setattr(OnnxruntimeEngine, "load", load)
-    loaded = host_of(shelf, model, notes).load()
+    found = host_of(shelf, model, notes).load()
     assert len(tried) == 1
-    assert loaded.detail.startswith(f"{broken.digest[:12]}: EngineError: ONNX Runtime failed")
-    assert "noted on this machine" in loaded.detail
-    loaded.engine.close()
+    assert found.detail.startswith(f"{broken.digest[:12]}: EngineError: ONNX Runtime failed")
+    assert "noted on this machine" in found.detail
+    found.engine.close()
 
 
 def test_what_failed_in_service_is_not_tried_by_the_process_that_comes_after(
@@ -59,9 +62,9 @@ def test_what_failed_in_service_is_not_tried_by_the_process_that_comes_after(
     host.load().engine.close()
     beside.load().engine.close()
     host.mark_failed(bad.digest, "failed in service: it hangs")
-    loaded = host_of(shelf, model, notes).load()
-    assert loaded.digest == good.digest
-    loaded.engine.close()
+    found = host_of(shelf, model, notes).load()
+    assert found.digest == good.digest
+    found.engine.close()
     # Where it serves well it stays.
     assert not beside.has_other_than(bad.digest)
     assert beside.load_other_than(bad.digest) is None
@@ -76,73 +79,43 @@ def test_how_long_an_engine_without_buckets_takes_is_not_known(
     stand_in = OnnxruntimeEngine.load(load_spec(shelf, model))
     checker = EngineChecker(tmp_path)
     host = EngineHost(shelf.registry, model, shelf.device, lambda model: stand_in, checker)
-    loaded = host.load()
-    assert loaded.stall_s == STALL_S
-    loaded.engine.close()
+    found = host.load()
+    assert found.stall_s == STALL_S
+    found.engine.close()
 
 
 async def test_an_engine_that_hangs_in_service_is_noted_and_the_one_before_answers(
-    shelf: Shelf, settings: ReplicaSettings, monkeypatch: pytest.MonkeyPatch
+    shelf: Shelf, serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("services.replica.engine_worker._SECOND_LOOK_S", 0.0)
     shelf.publish_model()
     good = shelf.publish_engine("good", speedup=2.0)
-    server = ReplicaServer(settings, NullRecorder())
-    await server.start()
-    try:
-        bad = shelf.publish_engine("bad", speedup=9.0)
-        assert await server.replica.swap_if_better()
-        held = HeldEngine(server)
-        hang(server)
-        answer = server.replica.infer(request_of(ids_of(1, 2)))
-        await held.is_held.wait()
+    server = await serving()
+    bad = shelf.publish_engine("bad", speedup=9.0)
+    assert await server.replica.swap_if_better()
+    async with hung(server) as answer:
         await server.check_health()
         assert_answers(await answer, ids_of(1, 2))
-        assert server.replica.loaded is not None
-        assert server.replica.loaded.digest == good.digest
-        held.may_go.set()
-    finally:
-        await server.stop(grace_s=0)
-    again = ReplicaServer(settings, NullRecorder())
-    await again.start()
-    try:
-        assert again.replica.loaded is not None
-        assert again.replica.loaded.digest == good.digest
-        assert (
-            f"{bad.digest[:12]}: failed in service: engine has not returned"
-            in again.replica.loaded.detail
-        )
-    finally:
-        await again.stop(grace_s=0)
+        assert loaded(server).digest == good.digest
+    await server.stop(grace_s=0)
+    again = loaded(await serving())
+    assert again.digest == good.digest
+    assert f"{bad.digest[:12]}: failed in service: engine has not returned" in again.detail
 
 
 async def test_an_engine_that_hangs_alone_ends_its_replica_and_is_not_taken_again(
-    shelf: Shelf, settings: ReplicaSettings, monkeypatch: pytest.MonkeyPatch
+    shelf: Shelf, serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("services.replica.engine_worker._SECOND_LOOK_S", 0.0)
     shelf.publish_model()
     good = shelf.publish_engine("good", speedup=2.0)
     shelf.publish_engine("bad", speedup=9.0)
-    server = ReplicaServer(settings, NullRecorder())
-    await server.start()
-    try:
-        held = HeldEngine(server)
-        hang(server)
-        answer = server.replica.infer(request_of(ids_of(1, 2)))
-        await held.is_held.wait()
+    server = await serving()
+    async with hung(server):
         with pytest.raises(EngineError, match="has not returned"):
             await server.check_health()
-        held.may_go.set()
-        await answer
-    finally:
-        await server.stop(grace_s=0)
-    again = ReplicaServer(settings, NullRecorder())
-    await again.start()
-    try:
-        assert again.replica.loaded is not None
-        assert again.replica.loaded.digest == good.digest
-    finally:
-        await again.stop(grace_s=0)
+    await server.stop(grace_s=0)
+    assert loaded(await serving()).digest == good.digest
 
 
 async def test_an_engine_that_holds_the_event_loop_ends_its_process(
@@ -185,29 +158,31 @@ async def test_an_engine_that_holds_the_event_loop_ends_its_process(
     assert notes.reason(name_here(good.manifest, shelf.device, settings.num_threads)) == ""
 
 
-async def test_an_engine_on_its_own_thread_ends_no_process(
-    shelf: Shelf, settings: ReplicaSettings
-) -> None:
+async def test_an_engine_on_its_own_thread_ends_no_process(shelf: Shelf, serving: Serving) -> None:
     shelf.publish_model()
     shelf.publish_engine()
-    server = ReplicaServer(settings, NullRecorder())
-    await server.start()
-    try:
-        held = HeldEngine(server)
-        hang(server)
-        answer = server.replica.infer(request_of(ids_of(1, 2)))
-        await held.is_held.wait()
+    server = await serving()
+    async with hung(server):
         worker = server.replica._worker
         assert worker is not None
         assert (worker.is_stalled, server.replica.is_loop_held) == (True, False)
-        held.may_go.set()
-        await answer
-    finally:
-        await server.stop(grace_s=0)
 
 
-def hang(server: ReplicaServer) -> None:
-    """Take any run of the engine in use for a hang."""
+def loaded(server: ReplicaServer) -> LoadedEngine:
+    """The engine in use."""
+    assert server.replica.loaded is not None
+    return server.replica.loaded
+
+
+@asynccontextmanager
+async def hung(server: ReplicaServer) -> AsyncIterator[asyncio.Future[bytes]]:
+    """A request whose run of the engine is taken for a hang, until the block ends."""
+    held = HeldEngine(server)
     worker = server.replica._worker
     assert worker is not None
     worker.seat = replace(worker.seat, stall_s=0.0)
+    answer = server.replica.infer(request_of(ids_of(1, 2)))
+    await held.is_held.wait()
+    yield answer
+    held.may_go.set()
+    await answer

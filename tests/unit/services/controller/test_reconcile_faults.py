@@ -48,10 +48,18 @@ def hanging() -> Iterator[HangingFleet]:
     fake.let_go.set()
 
 
-def impatient(registry: Registry, state: FleetState, fake: FakeFleet) -> ReconcileLoop:
+@pytest.fixture
+def state() -> FleetState:
+    return FleetState("u", 1)
+
+
+@pytest.fixture
+def impatient(registry: Registry, state: FleetState, hanging: HangingFleet) -> ReconcileLoop:
+    """A loop over `hanging` that waits a tenth of a second for Serve."""
     return ReconcileLoop(
-        registry, Nodes(OLD), state, fake, {}, resync_s=60, withdraw_after_s=0, submit_timeout_s=0.1
-    )
+        registry, Nodes(OLD), state, hanging, {}, resync_s=60, withdraw_after_s=0,
+        submit_timeout_s=0.1,
+    )  # fmt: skip
 
 
 async def until_model(state: FleetState, is_so: Callable[[fleet.ServedModel], bool]) -> None:
@@ -62,57 +70,51 @@ async def until_model(state: FleetState, is_so: Callable[[fleet.ServedModel], bo
 
 
 async def test_a_deploy_that_hangs_is_told_and_what_serves_can_still_be_removed(
-    registry: Registry, hanging: HangingFleet
+    registry: Registry, hanging: HangingFleet, state: FleetState, impatient: ReconcileLoop
 ) -> None:
-    state = FleetState("u", 1)
-    loop = impatient(registry, state, hanging)
     add(registry, "a", "old")
-    await loop.reconcile_now()
+    await impatient.reconcile_now()
     await until_model(state, lambda m: m.name == "old" and m.state == "READY")
     hanging.hangs.add("m")
     add(registry, "b", "m")
     registry.remove_model("old")
-    await loop.reconcile_now()
+    await impatient.reconcile_now()
     await until_model(state, lambda m: m.name == "m" and "did not take" in m.reason)
     async with asyncio.timeout(LIMIT_S):
-        await loop._deployments.withdrawn()
+        await impatient._deployments.withdrawn()
     assert hanging.removed == [("old", 1, OLD)]
 
 
 async def test_a_deploy_that_hangs_does_not_keep_it_from_being_withdrawn(
-    registry: Registry, hanging: HangingFleet
+    registry: Registry, hanging: HangingFleet, state: FleetState, impatient: ReconcileLoop
 ) -> None:
-    state = FleetState("u", 1)
-    loop = impatient(registry, state, hanging)
     hanging.hangs.add("m")
     add(registry, "a")
-    await loop.reconcile_now()
+    await impatient.reconcile_now()
     registry.remove_model("m")
     # Serve had it after all, but the call does not return.
     hanging.present.append(DeploymentKey("m", 1, OLD))
-    await loop.reconcile_now()
+    await impatient.reconcile_now()
     async with asyncio.timeout(LIMIT_S):
-        await loop._deployments.withdrawn()
+        await impatient._deployments.withdrawn()
     assert hanging.removed == [("m", 1, OLD)]
 
 
 async def test_what_serve_takes_late_and_nobody_wants_any_more_is_removed(
-    registry: Registry, hanging: HangingFleet
+    registry: Registry, hanging: HangingFleet, state: FleetState, impatient: ReconcileLoop
 ) -> None:
-    state = FleetState("u", 1)
-    loop = impatient(registry, state, hanging)
     hanging.hangs.add("m")
     add(registry, "a")
-    await loop.reconcile_now()
+    await impatient.reconcile_now()
     await until(state, {1: "UNAVAILABLE"})
     hanging.present.append(DeploymentKey("m", 1, OLD))
     registry.remove_model("m")
     for _ in range(2):
-        await loop.reconcile_now()
-        await loop._deployments.withdrawn()
+        await impatient.reconcile_now()
+        await impatient._deployments.withdrawn()
     hanging.present.append(DeploymentKey("m", 1, OLD))  # the late one
-    await loop.reconcile_now()
-    await loop._deployments.withdrawn()
+    await impatient.reconcile_now()
+    await impatient._deployments.withdrawn()
     assert hanging.present == []
 
 
