@@ -108,7 +108,7 @@ def _loops(
     )
     building = BuildLoop(
         registry,
-        [here.nodes],
+        here.nodes,
         here.launcher,
         state,
         on_store_changed=deploying.kick,

@@ -14,12 +14,12 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from services.contracts.build_plan import TaskStart, timestamp, utc_now
-from services.contracts.errors import NotReadyError, SmeltError
+from services.contracts.errors import SmeltError
 from services.contracts.registry import Registry
 from services.controller.build_events import EventTrail
 from services.controller.build_gauges import BuildGauges
@@ -33,7 +33,6 @@ from services.controller.planned_keys import PlannedKeys
 from services.controller.seams import (
     BuildLauncher,
     BuildTask,
-    NodePool,
     NodeSource,
     TaskState,
     TaskStatus,
@@ -72,7 +71,7 @@ class BuildLoop:
     def __init__(
         self,
         registry: Registry,
-        sources: Sequence[NodeSource],
+        nodes: NodeSource,
         launcher: BuildLauncher,
         state: FleetState,
         *,
@@ -86,7 +85,8 @@ class BuildLoop:
 
         Args:
             registry: on the fleet's store.
-            sources: of nodes; those that cannot be read keep what they said last.
+            nodes: what there is; a source that is away for a while says what it said last
+                (CombinedNodes), as nothing is built and nothing given up without it.
             launcher: runs the builds.
             state: only read, for the event trail.
             on_store_changed: called in the event loop when engines or proofs are new; must not
@@ -98,7 +98,7 @@ class BuildLoop:
         """
         self._pace = pace or BuildPace()
         self._registry, self._launcher, self._state = registry, launcher, state
-        self._pools = _KnownPools(sources)
+        self._nodes = nodes
         self._reader = ViewReader(registry, self._pace.retry, launcher.compiler)
         self._accounts = TaskAccounts(
             registry, launcher, nodes_gone_after_s=self._pace.nodes_gone_after_s, clock=clock
@@ -134,7 +134,7 @@ class BuildLoop:
         """One pass; returns the seconds after which to look again.
 
         Raises:
-            SmeltError: store or launcher failed; the next pass goes on from there.
+            SmeltError: nodes, store or launcher failed; the next pass goes on from there.
         """
         async with self._pass_lock:
             snapshot = self._state.snapshot()
@@ -156,7 +156,7 @@ class BuildLoop:
         return self._pace.resync_s
 
     def _pass(self, snapshot: fleet.FleetSnapshot) -> tuple[Decision, FleetView]:
-        pools = self._pools.read()
+        pools = self._nodes.pools()
         attached = attached_versions(snapshot)
         # Before the store: what a task that has ended wrote is then read for certain.
         statuses = self._launcher.statuses()
@@ -225,32 +225,6 @@ class BuildLoop:
 
     def _tell_serving(self, snapshot: fleet.FleetSnapshot) -> None:
         self._tell(lambda: self._trail.observe_serving(serving_of(snapshot)))
-
-
-class _KnownPools:
-    """What the sources of nodes say, or said last."""
-
-    def __init__(self, sources: Sequence[NodeSource]) -> None:
-        self._sources = sources
-        self._last: list[list[NodePool]] = [[] for _ in sources]
-
-    def read(self) -> list[NodePool]:
-        """All pools of all sources.
-
-        Raises:
-            NotReadyError: none could be read yet: what there is, is not known.
-        """
-        faults = []
-        for index, source in enumerate(self._sources):
-            try:
-                self._last[index] = source.pools()
-            except NotReadyError as error:
-                logger.warning("nodes stay as they were known: %s", error)
-                faults.append(error)
-        pools = [pool for known in self._last for pool in known]
-        if faults and not pools:
-            raise faults[0]
-        return pools
 
 
 def _not_ended(statuses: dict[str, TaskStatus]) -> list[str]:

@@ -26,7 +26,7 @@ LOWER = "cpu-x86_64-v3"
 
 def loop_on(registry: Registry, nodes: FakeNodes, launcher: ProcessLauncher) -> BuildLoop:
     """A loop of a controller that has just been started."""
-    return BuildLoop(registry, [nodes], launcher, FleetState("", 0), pace=AT_ONCE)
+    return BuildLoop(registry, nodes, launcher, FleetState("", 0), pace=AT_ONCE)
 
 
 async def settled(loop: BuildLoop, launcher: ProcessLauncher) -> None:

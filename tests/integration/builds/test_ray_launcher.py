@@ -264,7 +264,7 @@ async def test_a_node_that_joins_gets_its_engines_although_the_controller_dies(
         launcher = RayBuildLauncher(
             store_url=str(place.store), cache_dir=str(place.cache), extra_arguments=QUICK
         )
-        return BuildLoop(registry, [RayNodes()], launcher, FleetState("", 0))
+        return BuildLoop(registry, RayNodes(), launcher, FleetState("", 0))
 
     async def pass_until(loop: BuildLoop, wanted: Callable[[], bool]) -> None:
         async with asyncio.timeout(LIMIT_S):

@@ -24,7 +24,7 @@ ADA = "cuda-sm89"
 
 @pytest.fixture
 def loop(registry: Registry, nodes: FakeNodes, launcher: ProcessLauncher) -> BuildLoop:
-    return BuildLoop(registry, [nodes], launcher, FleetState("", 0), pace=TWICE)
+    return BuildLoop(registry, nodes, launcher, FleetState("", 0), pace=TWICE)
 
 
 async def settled(loop: BuildLoop, launcher: ProcessLauncher) -> None:

@@ -69,7 +69,7 @@ def start_controller(
         nodes = KubernetesNodes(
             cluster.config, NAMESPACE, lambda: _kick(event_loop, builds), FORGIVING
         )
-        builds = BuildLoop(registry, [nodes], make_jobs(cluster), FleetState("", 0), pace=PACE)
+        builds = BuildLoop(registry, nodes, make_jobs(cluster), FleetState("", 0), pace=PACE)
         nodes.start()
         running = asyncio.create_task(builds.run())
         try:

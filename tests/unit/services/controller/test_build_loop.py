@@ -24,6 +24,7 @@ from services.controller.build_loop import BuildLoop, BuildPace
 from services.controller.fleet_state import FleetState
 from services.controller.key_status import RetryPolicy
 from services.controller.seams import NodePool, TaskState
+from services.controller.sources.combined import CombinedNodes
 from tests.unit.services.controller import build_world as world
 
 AT_ONCE = BuildPace(nodes_gone_after_s=0.0, retry=RetryPolicy(first_delay_s=0.0))
@@ -57,8 +58,8 @@ def worker(registry: Registry) -> world.InstantWorker:
 def loop_on(
     registry: Registry, worker: world.InstantWorker, nodes: Nodes | None = None, **given: Any
 ) -> BuildLoop:
-    sources = [nodes or Nodes(world.pool())]
-    return BuildLoop(registry, sources, worker, FleetState("", 0), pace=AT_ONCE, **given)
+    source = CombinedNodes([nodes or Nodes(world.pool())])
+    return BuildLoop(registry, source, worker, FleetState("", 0), pace=AT_ONCE, **given)
 
 
 async def settled(loop: BuildLoop, worker: world.InstantWorker) -> None:
@@ -214,7 +215,7 @@ async def test_the_loop_looks_again_when_something_becomes_due_or_when_it_is_kic
     pace = BuildPace(resync_s=900.0, poll_s=0.01, retry=RetryPolicy(first_delay_s=0.02))
     worker.broken = {EngineKind.OPENVINO}
     nodes = Nodes(world.pool())
-    loop = BuildLoop(registry, [nodes], worker, FleetState("", 0), pace=pace)
+    loop = BuildLoop(registry, nodes, worker, FleetState("", 0), pace=pace)
     running = asyncio.create_task(loop.run())
     try:
         async with asyncio.timeout(60):

@@ -47,7 +47,7 @@ class World:
 
     def loop(self) -> BuildLoop:
         return BuildLoop(
-            self.registry, [self], self.worker, self.state, pace=PACE, clock=lambda: self.now_s
+            self.registry, self, self.worker, self.state, pace=PACE, clock=lambda: self.now_s
         )
 
     def add_model(self, name: str, **changes: Any) -> None:
