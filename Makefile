@@ -12,7 +12,8 @@ run: $(STAMP)
 test: $(STAMP) check
 	deploy/local/install_prometheus.sh
 	$(BIN)/coverage erase
-	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered $(ARGS)
+	# Two at a time: much of what is tested waits for processes and for a compiler's one thread.
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --cov --cov-report=term:skip-covered $(ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -71,7 +71,7 @@ async def test_a_process_compiles_its_fallback_into_its_own_cache(
     shelf.publish_model()
     process, ready = start_process(settings)
     with process:
-        said = await asyncio.to_thread(wait_ready, ready, 120, "replica")
+        said = await asyncio.to_thread(wait_ready, ready, 250, "replica")
         async with connected(said["addresses"][0], bytes.fromhex(said["token"])) as connection:
             ids = ids_of(3, 4)
             assert_answers(await connection.infer(request_of(ids)), ids)
