@@ -9,10 +9,10 @@ STAMP := .venv/.installed
 run: $(STAMP)
 	$(BIN)/smelt up --demo $(ARGS)
 
+# Two at a time: much of what is tested waits for processes, or for a compiler's one thread.
 test: $(STAMP) check
 	deploy/local/install_prometheus.sh
 	$(BIN)/coverage erase
-	# Two at a time: much of what is tested waits for processes and for a compiler's one thread.
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --cov --cov-report=term:skip-covered $(ARGS)
 
 check: $(STAMP)
