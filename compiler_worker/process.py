@@ -187,7 +187,9 @@ class _Watch:
             how = (
                 f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
             )
-            outcome.failure = f"the process {how} in stage '{outcome.stage}'"
+            # The owner's code runs there too: a source, a metric.
+            why = "" if code else ", without a result; code that it calls must not call sys.exit"
+            outcome.failure = f"the process {how} in stage '{outcome.stage}'{why}"
         return outcome
 
     def _has_ended(self) -> bool:

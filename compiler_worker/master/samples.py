@@ -23,6 +23,9 @@ def read_samples(path: Path) -> dict[str, Array]:
 def read_arrays(path: Path) -> dict[str, Array]:
     """The arrays of an .npz file, by name; raises ValueError that says what was expected."""
     try:
+        # numpy takes any other file for a pickle, and advises to load it as one.
+        if not zipfile.is_zipfile(path):
+            raise ValueError(f"{_found(path)} found")
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except (OSError, ValueError, TypeError, AttributeError, zipfile.BadZipFile) as error:
@@ -30,6 +33,13 @@ def read_arrays(path: Path) -> dict[str, Array]:
             f"{error}; expected a file of arrays by input name, written by "
             "numpy.savez(FILE, input_name=array, ...)"
         ) from error
+
+
+def _found(path: Path) -> str:
+    """What is at a path instead of an .npz file, in a few words; raises OSError."""
+    with path.open("rb") as file:
+        start = file.read(16)
+    return f"a file that begins with {start!r}" if start else "an empty file"
 
 
 def write_samples(samples: Mapping[str, Array], folder: Path) -> Path:

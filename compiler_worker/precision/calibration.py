@@ -83,7 +83,8 @@ def _read(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Array]:
         raise InvalidRecipeError(f"{_KEY} {path}: expected a file .npz or .parquet")
     if not path.is_file():
         raise InvalidRecipeError(
-            f"{_KEY} {path}: no such file; the path is relative to the recipe's own folder"
+            f"{_KEY} {path.absolute()}: no such file; the path is relative to the recipe's own "
+            "folder, or to the current one where a factory brings the recipe"
         )
     try:
         return read_arrays(path) if path.suffix == ".npz" else read_parquet(path, inputs)

@@ -33,7 +33,7 @@ def explained(source: str) -> SourceReport:
     try:
         with torch.no_grad():
             found = torch._dynamo.explain(module)(*args, **kwargs)  # noqa: SLF001
-    except Exception as error:  # the module is the owner's code: it may raise anything
+    except (Exception, SystemExit) as error:  # the owner's code: it may raise anything
         raise InvalidModelError(f"source {source} failed on its inputs: {error!r}") from error
     breaks = [_break(each) for each in found.break_reasons]
     return SourceReport(
@@ -70,7 +70,7 @@ def _module_and_inputs(source: str) -> tuple[Any, tuple[Any, ...], dict[str, Any
     function = _function(source)
     try:
         found = function()
-    except Exception as error:  # it is the owner's code
+    except (Exception, SystemExit) as error:  # it is the owner's code
         raise InvalidModelError(f"source {source} failed: {error!r}") from error
     if isinstance(found, PyTorchModel):
         return found.module, tuple(found.example_inputs.values()), {}
@@ -94,7 +94,7 @@ def _function(source: str) -> Callable[[], object]:
     try:
         module = _file_module(Path(place)) if place.endswith(".py") else _named_module(place)
         function = getattr(module, name)
-    except Exception as error:  # a module's own code runs when it is imported
+    except (Exception, SystemExit) as error:  # a module's own code runs when it is imported
         raise InvalidModelError(
             f"source {source} cannot be imported: {error!r}; {_WANTED}"
         ) from error

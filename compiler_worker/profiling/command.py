@@ -46,7 +46,8 @@ def profile_model(
     buckets = buckets_of(version.master, version.recipe)
     bucket = _chosen(version, buckets, wishes.bucket)
     settings, cache_dir = workshop.settings, workshop.settings.cache_dir.absolute()
-    out = _out_folder(wishes.out or Path(_folder_name(version, bucket)))
+    out = (wishes.out or Path(_folder_name(version, bucket))).absolute()
+    is_ours = _make_folder(out)
     with work_folder(cache_dir / "work", "profile-") as folder:
         request = ProfileRequest(
             model=version.name,
@@ -67,8 +68,8 @@ def profile_model(
         outcome = run_child(
             "profile-one", request, folder, Stage.PROFILE, workshop.build_limits, on_event
         )
-    if outcome.result is None:
-        with suppress(OSError):  # it holds what was there before, or a trace: that stays
+    if outcome.result is None and is_ours:
+        with suppress(OSError):  # it holds a trace: that stays
             out.rmdir()
     return _report_of(outcome)
 
@@ -101,9 +102,11 @@ def _folder_name(version: ModelVersion, bucket: Bucket) -> str:
     return re.sub(r"[^\w.-]", "_", name)
 
 
-def _out_folder(path: Path) -> Path:
+def _make_folder(path: Path) -> bool:
+    """Whether the folder was not there before; raises InvalidRequestError."""
+    is_new = not path.exists()
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidRequestError(f"--out {path}: {error.strerror}; name another folder") from error
-    return path.absolute()
+    return is_new

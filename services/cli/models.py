@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from compiler_worker.master.fingerprint import fingerprint
-from compiler_worker.master.opened import open_master
+from compiler_worker.master.opened import OpenedMaster, open_master
 from compiler_worker.master.samples import check_samples, read_samples
 from compiler_worker.master.source import MasterSource, source_from_text
 from compiler_worker.plan import buckets_of
@@ -23,6 +23,7 @@ from services.contracts.errors import InvalidRecipeError
 from services.contracts.manifest import MasterRecord, ModelVersion
 from services.contracts.recipe import Recipe
 from services.contracts.registry import Registry
+from services.contracts.registry_models import check_model_name
 
 
 def run_models_add(
@@ -124,9 +125,11 @@ def add_model(
     """Open a source as a master and publish it; the same source is not opened again.
 
     Raises:
+        InvalidRequestError: no model can have such a name.
         InvalidModelError: the source cannot become a master.
         InvalidRecipeError: the recipe or its calibration set does not fit the master.
     """
+    check_model_name(name)
     source = source_from_text(source_text)
     with steps.step(f"Model {name}") as line:
         source_print = fingerprint(source)
@@ -159,22 +162,34 @@ def _publish(
 ) -> ModelVersion:
     with tempfile.TemporaryDirectory(prefix="smelt-master-") as folder:
         opened = open_master(source, Path(folder), line.update)
-        line.update("publishing the master")
-        master = registry.publish_master(opened)
         chosen = wishes.recipe or opened.recipe or Recipe()
         samples = wishes.samples or opened.samples
-        # What does not fit is refused before the version exists.
-        _check(master, chosen, samples)
-        calibration = _calibration(master, chosen, wishes.folder, Path(folder) / "calibration")
+        # What does not fit is refused before gigabytes of weights are in the store.
+        record = _record(opened)
+        _check(record, chosen, samples)
+        calibration = _calibration(record, chosen, wishes.folder, Path(folder) / "calibration")
+        line.update("publishing the master")
         return registry.add_model_version(
             name=name,
-            master=master,
+            master=registry.publish_master(opened),
             recipe=chosen,
             source=str(source),
             source_fingerprint=source_print,
             samples=samples,
             calibration=calibration,
         )
+
+
+def _record(opened: OpenedMaster) -> MasterRecord:
+    """What the master's record will say, but for its files: they are not stored yet."""
+    return MasterRecord(
+        digest=opened.digest,
+        files={},
+        inputs=opened.inputs,
+        outputs=opened.outputs,
+        opset=opened.opset,
+        num_parameters=opened.num_parameters,
+    )
 
 
 def _calibration(

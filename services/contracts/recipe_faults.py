@@ -1,9 +1,10 @@
 """What is wrong with a recipe, in one line: key, value, what was expected, the nearest word."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from services.contracts.nearest import nearest
 
@@ -17,12 +18,33 @@ def first_fault(error: ValidationError, document: type[BaseModel]) -> str:
     if fault["type"] == "extra_forbidden":
         known = _keys_at(document, path[:-1])
         return f"{key}: no such key{nearest(str(path[-1]), known)}; expected {', '.join(known)}"
+    if fault["type"] in ("union_tag_not_found", "union_tag_invalid"):
+        return _tag_fault(key, fault, document, path)
     hint = ""
     if fault["type"] == "enum":
         hint = nearest(str(fault["input"]), fault["ctx"]["expected"].replace("'", " ").split())
     elif fault["type"] in ("model_type", "model_attributes_type") and not path:
         hint = f"; expected a mapping of {', '.join(_keys_at(document, []))}"
     return f"{key}: got {fault['input']!r}: {fault['msg']}{hint}"
+
+
+def _tag_fault(
+    key: str, fault: ErrorDetails, document: type[BaseModel], path: Sequence[str | int]
+) -> str:
+    """A document of several kinds, of which the key that tells the kind is missing or wrong."""
+    context = fault["ctx"]
+    name = context["discriminator"].strip("'")
+    field = document.model_fields.get(str(path[0]))
+    kinds = [
+        str(kind)
+        for each in _documents_in(field.annotation if field else None)
+        if name in each.model_fields
+        for kind in get_args(each.model_fields[name].annotation)
+    ]
+    wanted = f"expected one of {', '.join(kinds)}"
+    if "tag" in context:
+        return f"{key}.{name}: got '{context['tag']}'{nearest(context['tag'], kinds)}; {wanted}"
+    return f"{key}: it has no key '{name}'; {wanted}"
 
 
 def _keys_at(document: type[BaseModel], path: Sequence[str | int]) -> list[str]:
@@ -37,6 +59,11 @@ def _keys_at(document: type[BaseModel], path: Sequence[str | int]) -> list[str]:
 
 def _document_in(annotation: Any) -> type[BaseModel] | None:
     """The kind of document in a field: alone, in a tuple, a mapping's values, or None."""
+    return next(_documents_in(annotation), None)
+
+
+def _documents_in(annotation: Any) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next(filter(None, map(_document_in, get_args(annotation))), None)
+        yield annotation
+    for part in get_args(annotation):
+        yield from _documents_in(part)

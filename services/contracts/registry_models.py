@@ -95,7 +95,7 @@ class ModelRegistry(RecordKeeper):
         Raises:
             InvalidRequestError: the name has characters that cannot stand in a key.
         """
-        _check_model_name(name)
+        check_model_name(name)
         samples_ref = self._store.put_blob(samples) if samples else None
         calibration_ref = self._store.put_blob(calibration) if calibration else None
         while True:
@@ -132,7 +132,7 @@ class ModelRegistry(RecordKeeper):
 
     def versions(self, name: str) -> list[ModelVersion]:
         """All versions of a model that were not removed, oldest first; none of an unknown one."""
-        _check_model_name(name)
+        check_model_name(name)
         return [self._version(name, number) for number in self._numbers(name)[0]]
 
     def master(self, digest: str) -> MasterRecord:
@@ -205,7 +205,8 @@ class ModelRegistry(RecordKeeper):
         return self._records.read(_version_key(name, number), ModelVersion)
 
 
-def _check_model_name(name: str) -> None:
+def check_model_name(name: str) -> None:
+    """Raise InvalidRequestError for a name that cannot stand in a key."""
     if not _MODEL_NAME.fullmatch(name):
         raise InvalidRequestError(
             f"model name '{name}': expected 1 to 100 of a-z 0-9 _ . - with a letter or digit first"

@@ -163,7 +163,10 @@ def test_a_greedy_child_is_ended(run_script: RunScript) -> None:
 
 def test_without_a_result_success_is_no_success(run_script: RunScript) -> None:
     outcome = run_script("sys.exit(0)")
-    assert outcome.failure == "the process exited with 0 in stage 'build'"
+    assert outcome.failure == (
+        "the process exited with 0 in stage 'build', without a result; code that it calls must "
+        "not call sys.exit"
+    )
 
 
 def gone_or_dead(pid: int) -> None:

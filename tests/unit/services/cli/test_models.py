@@ -72,7 +72,7 @@ def test_samples_of_another_model_are_refused(
 def test_a_file_that_holds_no_arrays_is_refused(registry: Registry, tmp_path: Path) -> None:
     path = tmp_path / "samples.npz"
     path.write_bytes(b"no archive")
-    with pytest.raises(InvalidModelError, match=r"numpy\.savez"):
+    with pytest.raises(InvalidModelError, match=r"begins with b'no archive' found; .*numpy\.savez"):
         add(registry, source(tmp_path / "a"), Wishes(samples=path))
 
 
@@ -94,6 +94,15 @@ def test_a_recipe_for_another_model_is_refused(registry: Registry, tmp_path: Pat
     with pytest.raises(InvalidRecipeError, match="'tokens' is not in the model"):
         add(registry, source(tmp_path / "a"), Wishes(recipe=recipe))
     assert registry.model_names() == []
+    # Weights of gigabytes are not stored for nothing.
+    assert registry._store.list("blobs/") == []
+
+
+def test_a_name_that_no_model_can_have_is_refused_before_anything_is_opened(
+    registry: Registry,
+) -> None:
+    with pytest.raises(InvalidRequestError, match="model name 'no name!'"):
+        add_model(registry, "no name!", "nowhere.onnx", Wishes(), Steps(is_quiet=True))
 
 
 def test_the_same_source_is_opened_once_and_an_older_one_comes_back(

@@ -56,12 +56,14 @@ def test_several_keys_are_trusted_while_they_are_rotated(keys: KeyFiles, tmp_pat
     assert len(trust.keyids) == 2
 
 
-def test_a_signature_that_is_no_base64_is_wrong(keys: KeyFiles) -> None:
+@pytest.mark.parametrize("written", ["%%%", "\u00e9\u00e9\u00e9\u00e9"])
+def test_a_signature_that_is_no_base64_is_wrong(keys: KeyFiles, written: str) -> None:
     signer = Signer(keys.private)
     document = json.loads(signer.sign(b"x").canonical_json())
-    document["signatures"][0]["sig"] = "%%%"
+    document["signatures"][0]["sig"] = written
     envelope = Envelope.from_json(json.dumps(document).encode())
     assert "is wrong" in TrustRoot(keys.public).fault(envelope, signer.keyid, b"x")
+    assert not signer.has_signed(envelope.signatures[0], b"x")
 
 
 @pytest.mark.parametrize("kind", ["private", "public"])
