@@ -32,7 +32,8 @@ class BuildKey(Document):
         default={}, description="an engine that pads requests to its buckets writes these values"
     )
     proof_terms: str = Field(
-        default="", description="an engine fits those who call equal what its proof called so"
+        default="",
+        description="inputs, bounds and samples it was proven by: another recipe has others",
     )
     builder_options: dict[str, str] = Field(
         default={}, description="flags that change code generation; the builder lists them"

@@ -1,10 +1,13 @@
 """Who builds a key now: a lease, so that no two workers build the same thing at once.
 
-leases/<key digest>/<n>.json   BuildLease; the newest counts, and is never overwritten
+leases/<key digest>/<n>.json   BuildLease; the newest counts; never overwritten, nor removed
 
 Taking, renewing and releasing a lease are one and the same step: to create the next number.
 Of all who try, one succeeds, on every store that honours a conditional create; a holder whose
-number was taken by another has lost its lease. No permission to change or delete is needed.
+number was taken by another has lost its lease. Whoever has the newest number removes the older
+ones, a dead worker's too, so that one or two are left of each key; whoever finds a higher
+number than the one that it created, because its own was removed, has lost its lease as well.
+No permission to change or delete is needed: without it the older ones stay.
 
 A worker that is killed renews no more. Clocks of two machines are not compared to find that
 out: whoever waits measures on its own clock for how long the newest number stands still. Only

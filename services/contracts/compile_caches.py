@@ -7,7 +7,7 @@ nothing is ever merged across scopes.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from services.contracts.document import Document
 from services.contracts.manifest import BlobRef
@@ -62,12 +62,14 @@ class CacheRevision(Document):
 
 
 def bounded(
-    order: Sequence[str], files: dict[str, BlobRef], max_bytes: int = MAX_CACHE_BYTES
+    order: Sequence[str], sizes_bytes: Mapping[str, int], max_bytes: int = MAX_CACHE_BYTES
 ) -> tuple[str, ...]:
-    """The newest names whose files fit."""
+    """The newest names whose files fit; one that is too large alone keeps no other out."""
     kept, num_bytes = [], 0
     for name in order:
-        num_bytes += files[name].num_bytes
+        if sizes_bytes[name] > max_bytes:
+            continue
+        num_bytes += sizes_bytes[name]
         if num_bytes > max_bytes:
             break
         kept.append(name)

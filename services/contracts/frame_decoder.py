@@ -2,12 +2,18 @@
 
 from collections.abc import Iterator
 
-from services.contracts.frames import HEADER, Frame, Kind, Payload, check_header
+import numpy as np
+
+from services.contracts.frames import HEADER, Frame, Kind, check_header
 
 # A payload of at least this size is received into a buffer of its own and never copied again.
 _LARGE_BYTES = 65_536
 # Several small frames arrive in one read; any incomplete one fits, header and meta included.
 _SHARED_BYTES = 4 * _LARGE_BYTES
+# Memory beyond this is taken as bytes come: a header alone may announce gigabytes. Not less than
+# the shared buffer, of which a first piece is moved.
+_FIRST_BYTES = 16 << 20
+_NOTHING = memoryview(b"")
 
 
 class FrameDecoder:
@@ -24,8 +30,9 @@ class FrameDecoder:
         self.max_payload_bytes = max_payload_bytes
         self._shared = memoryview(bytearray(_SHARED_BYTES))
         self._end = 0
-        self._large: Payload = b""
-        self._large_view = memoryview(b"")
+        self._large = _NOTHING
+        self._large_size = 0
+        self._large_view = _NOTHING
         self._large_head: tuple[Kind, int, bytes] | None = None
 
     def get_buffer(self) -> memoryview:
@@ -44,10 +51,14 @@ class FrameDecoder:
             yield from self._cut()
             return
         self._large_view = self._large_view[num_bytes:]
-        if not self._large_view:
-            head, payload = self._large_head, self._large
-            self._large, self._large_head = b"", None
-            yield Frame(*head, payload)
+        if self._large_view:
+            return
+        if len(self._large) < self._large_size:
+            self._grow()
+            return
+        head, payload = self._large_head, self._large
+        self._large, self._large_head = _NOTHING, None
+        yield Frame(*head, payload)
 
     def _cut(self) -> Iterator[Frame]:
         """Yields frames that lie whole in the shared buffer, then tidies it."""
@@ -76,7 +87,20 @@ class FrameDecoder:
 
     def _begin_large(self, size: int, first: memoryview) -> Iterator[Frame]:
         """Moves what has arrived of a large payload into a buffer of its own."""
-        self._large = bytearray(size)
+        self._large_size = size
+        self._large = _unset(min(size, _FIRST_BYTES))
         self._large[: len(first)] = first
-        self._large_view = memoryview(self._large)[len(first) :]
+        self._large_view = self._large[len(first) :]
         yield from self.advance(0)
+
+    def _grow(self) -> None:
+        """Makes room for as much again; a copy, as whoever reads may still hold the view."""
+        have = len(self._large)
+        larger = _unset(min(self._large_size, 2 * have))
+        larger[:have] = self._large
+        self._large, self._large_view = larger, larger[have:]
+
+
+def _unset(size: int) -> memoryview:
+    """Memory that nobody filled: a bytearray's zeros took a third of a large frame's time."""
+    return np.empty(size, np.uint8).data

@@ -48,7 +48,7 @@ _ERROR = struct.Struct("!d")
 _MAGIC = b"SMLT"
 _MAX_PRIORITY = 2**32 - 1
 
-Payload = bytes | bytearray
+Payload = bytes | bytearray | memoryview
 
 
 class Kind(enum.IntEnum):
@@ -81,8 +81,9 @@ class InferFrame(NamedTuple):
         version: version of the model, "" for the one that the replica serves.
         deadline_s: seconds left when the frame was made, None without a deadline.
         priority: 0 is the default; what other values mean is the batcher's.
-        trace: the caller's request id, for logs.
-        request: a serialized ModelInferRequest; a large one is a bytearray.
+        trace: the caller's request id, for logs; of a request whose trace is kept also that, see
+            `telemetry.tracing`.
+        request: a serialized ModelInferRequest; a large one is a memoryview.
     """
 
     model: str
@@ -109,7 +110,11 @@ def check_header(fields: tuple[int, int, int, int, int], max_payload_bytes: int)
         raise InvalidRequestError(
             f"data port: bytes are not a frame (kind {kind}, flags {flags}, meta {meta_size} "
             f"bytes); wanted kind 1 to {len(Kind)}, flags 0, meta up to {MAX_META_BYTES} bytes: "
-            "is the peer a Smelt gateway or replica?"
+            + (
+                "the peer speaks TLS, and this end does not: give it the fleet's certificate"
+                if (kind, flags) in _TLS_BEGINNINGS
+                else "is the peer a Smelt gateway or replica?"
+            )
         )
     if payload_size > max_payload_bytes:
         raise InvalidRequestError(
@@ -120,6 +125,8 @@ def check_header(fields: tuple[int, int, int, int, int], max_payload_bytes: int)
 
 
 _KINDS = {int(kind): kind for kind in Kind}
+# The first two bytes of a handshake and of an alert.
+_TLS_BEGINNINGS = ((22, 3), (21, 3))
 
 
 def encode_hello(token: bytes = NO_TOKEN) -> bytes:
@@ -214,7 +221,7 @@ def encode_error(error: SmeltError) -> tuple[bytes, bytes]:
 def decode_error(frame: Frame) -> SmeltError:
     """The error in an ERROR frame, of class SmeltError when its own is not known here."""
     name = frame.meta[_ERROR.size :].decode(errors="replace")
-    message = frame.payload.decode(errors="replace")
+    message = bytes(frame.payload).decode(errors="replace")
     error = _error_class(name)(message)
     if isinstance(error, OverloadedError) and len(frame.meta) >= _ERROR.size:
         (error.retry_after_s,) = _ERROR.unpack_from(frame.meta)

@@ -7,8 +7,8 @@ engines/<key digest>/proofs/<sha256 of the manifest>/<n>.json      Proof
 builds/<key digest>/<n>.json              BuildRecord
 blobs/sha256/<digest>                     bytes
 
-<n> is a number of six digits, from 000001; the newest proof counts. Plans, tasks and events:
-see `build_plan` and `events`.
+<n> is a number of six digits, from 000001; the newest proof counts. Plans, tasks, events and
+joint runs: see `build_plan`, `events` and `joint_run`.
 """
 
 from enum import StrEnum
@@ -170,6 +170,12 @@ class Timing(Document):
     def speedup(self) -> float:
         """How many times faster than eager."""
         return self.eager_p50_s / self.p50_s
+
+    @property
+    def shape(self) -> str:
+        """Bucket and sizes as one text, by which engines of one model are compared."""
+        sizes = ",".join(f"{name}={size}" for name, size in sorted(self.sizes.items()))
+        return f"{self.bucket}:{sizes}"
 
 
 class FailedSample(Document):

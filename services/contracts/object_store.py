@@ -10,7 +10,7 @@ import re
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
@@ -127,6 +127,11 @@ class ObstoreArtifactStore:
         """Read an object; raises NotFoundError."""
         with self._translated_errors(key):
             return bytes(obstore.get(self._backend, key).bytes())
+
+    def delete(self, key: str) -> None:
+        """Remove an object, if it is there; raises StoreError where that is not allowed."""
+        with suppress(NotFoundError), self._translated_errors(key):
+            obstore.delete(self._backend, key)
 
     def list(self, prefix: str) -> list[str]:
         """Keys of all objects below a prefix that ends with '/', sorted."""

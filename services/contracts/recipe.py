@@ -11,6 +11,7 @@ from typing import Self
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
+from services.contracts.batching import Batching
 from services.contracts.document import Document
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.kinds import EngineKind, Precision
@@ -174,20 +175,6 @@ class TensorrtOptions(Document):
 
     optimization_level: int | None = Field(default=None, ge=0, le=5)
     workspace_gib: float | None = Field(default=None, gt=0)
-
-
-class Batching(Document):
-    """How a replica forms batches.
-
-    Attributes:
-        batch_dim: the dynamic dimension along which requests are joined; None serves one by one.
-        max_delay_ms: longest wait for companions while the engine is idle.
-        max_queue: requests waiting in a replica before it answers overloaded.
-    """
-
-    batch_dim: str | None = "batch"
-    max_delay_ms: float = Field(default=0.0, ge=0)
-    max_queue: int = Field(default=512, ge=1)
 
 
 class Recipe(Document):

@@ -1,4 +1,4 @@
-"""The registry: models, engines, proofs, signatures, build plans and records, and events.
+"""The registry: models, engines, proofs, joint runs, signatures, plans, records, and events.
 
 All that other parts do with the store. Whatever is listed here is whole: a document is
 created only after everything that it names, and never changes afterwards.
@@ -12,13 +12,22 @@ from services.contracts.registry_builds import BuildRegistry
 from services.contracts.registry_caches import CacheRegistry
 from services.contracts.registry_engines import EngineRegistry
 from services.contracts.registry_events import EventRegistry
-from services.contracts.registry_models import ModelRegistry
+from services.contracts.registry_joint import JointRegistry
+from services.contracts.registry_serving import ServingRegistry
 from services.contracts.registry_trust import TrustRegistry
+from services.contracts.registry_weights import WeightRegistry
 from services.contracts.store import ArtifactStore
 
 
 class Registry(
-    ModelRegistry, EngineRegistry, TrustRegistry, BuildRegistry, CacheRegistry, EventRegistry
+    WeightRegistry,
+    EngineRegistry,
+    JointRegistry,
+    TrustRegistry,
+    BuildRegistry,
+    CacheRegistry,
+    EventRegistry,
+    ServingRegistry,
 ):
     """Everything published, and its files on this disk; safe to share between threads."""
 

@@ -1,17 +1,29 @@
 """Build plans, rebuild requests, build tasks and leases in the store."""
 
+import logging
+from collections.abc import Iterable
+from contextlib import suppress
+
 from pydantic import ValidationError
 
 from services.contracts.build_lease import BuildLease, LeaseRevision
 from services.contracts.build_plan import BuildPlan, RebuildRequest, TaskEnd, TaskStart
 from services.contracts.document import Document
-from services.contracts.errors import AlreadyPublishedError, NotFoundError
+from services.contracts.errors import AlreadyPublishedError, NotFoundError, StoreError
 from services.contracts.node_class import NodeClass
 from services.contracts.records import RecordKeeper, numbered_key, revision_numbers
+
+_logger = logging.getLogger(__name__)
+
+# A holder goes on every few seconds, and a look takes much less.
+_MAX_LOOKS = 8
 
 
 class BuildRegistry(RecordKeeper):
     """Keeps what is to be built, and finds it."""
+
+    # So that it is told once.
+    _is_delete_refused = False
 
     def write_plan(self, plan: BuildPlan) -> bool:
         """Keep a plan; False when the newest of its class says the same already."""
@@ -77,29 +89,58 @@ class BuildRegistry(RecordKeeper):
     def lease(self, key_digest: str) -> LeaseRevision:
         """The newest lease of a key."""
         prefix = _leases_prefix(key_digest)
-        numbers = self._records.numbers(prefix)
-        if not numbers:
-            return LeaseRevision()
-        # Read without keeping it: nobody asks for the same one again.
-        data = self._store.read(numbered_key(prefix, numbers[-1]))
-        try:
-            return LeaseRevision(number=numbers[-1], lease=BuildLease.from_json(data))
-        except ValidationError:
-            return LeaseRevision(number=numbers[-1])
+        for _ in range(_MAX_LOOKS):
+            numbers = self._records.numbers(prefix)
+            if not numbers:
+                return LeaseRevision()
+            # Read without keeping it: nobody asks for the same one again.
+            with suppress(NotFoundError):
+                data = self._store.read(numbered_key(prefix, numbers[-1]))
+                return LeaseRevision(number=numbers[-1], lease=_lease_in(data))
+            # Its holder went on to the next number meanwhile, and removed this one.
+        raise StoreError(f"'{prefix}' changes faster than it can be read; try again")
 
     def offer_lease(self, key_digest: str, number: int, lease: BuildLease) -> bool:
-        """Create a lease under a number; False when another one has it."""
+        """Create a lease under a number; False when another one has it, or has a higher one.
+
+        What is older than the newest is removed, where the store allows that.
+        """
+        prefix = _leases_prefix(key_digest)
         try:
-            self._records.create(numbered_key(_leases_prefix(key_digest), number), lease)
+            self._records.create(numbered_key(prefix, number), lease)
         except AlreadyPublishedError:
             return False
-        return True
+        numbers = self._records.numbers(prefix)
+        # A number that was removed is free again, but only below what is never removed.
+        is_newest = max(numbers, default=number) == number
+        if is_newest:
+            self._forget(numbered_key(prefix, each) for each in numbers if each < number)
+        return is_newest
+
+    def _forget(self, keys: Iterable[str]) -> None:
+        """Remove documents that say nothing any more; where that is refused they stay."""
+        try:
+            for key in keys:
+                self._store.delete(key)
+        except StoreError as error:
+            if not self._is_delete_refused:
+                _logger.warning(
+                    "former leases stay in the store, which costs room alone: %s", error
+                )
+            self._is_delete_refused = True
 
     def _create_once(self, key: str, document: Document) -> None:
         try:
             self._records.create(key, document)
         except AlreadyPublishedError:
             return  # the same fact, written by a controller that was killed right after
+
+
+def _lease_in(data: bytes) -> BuildLease | None:
+    try:
+        return BuildLease.from_json(data)
+    except ValidationError:
+        return None
 
 
 def _version_prefix(model: str, version: int) -> str:

@@ -5,7 +5,7 @@ reason for every engine that was passed over, and for the fallback when nothing 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import geometric_mean
 from types import MappingProxyType
@@ -13,7 +13,9 @@ from types import MappingProxyType
 from services.contracts.errors import InvalidRequestError
 from services.contracts.gate import gate_fault
 from services.contracts.hardware import DeviceFacts, Generation
-from services.contracts.manifest import ModelVersion, ProofOutcome, PublishedEngine
+from services.contracts.joint_order import JointOrder, joint_order, joint_timings
+from services.contracts.joint_run import JointRun
+from services.contracts.manifest import ModelVersion, ProofOutcome, PublishedEngine, Timing
 from services.contracts.terms import calibration_digest, proof_terms
 
 # Sizes by dimension, sorted by name.
@@ -51,12 +53,14 @@ class Selection:
         runners_up: engines that fit too, best first; tried when the chosen one fails to load.
         fallback_reason: None exactly when an engine was found.
         rejections: one for every engine that does not fit.
+        joint: the order that was measured in joint runs, if one was.
     """
 
     engine: PublishedEngine | None
     runners_up: tuple[PublishedEngine, ...]
     fallback_reason: FallbackReason | None
     rejections: tuple[Rejection, ...]
+    joint: JointOrder = field(default_factory=JointOrder)
 
 
 # How far an engine got before it was passed over; the farthest explains the fallback best.
@@ -79,6 +83,7 @@ def select(
     version: ModelVersion | None = None,
     failed_digests: frozenset[str] = frozenset(),
     untrusted: Mapping[str, str] = MappingProxyType({}),
+    runs: Sequence[JointRun] = (),
 ) -> Selection:
     """Choose the fastest proven engine that this device can load and that beats the fallback.
 
@@ -89,41 +94,59 @@ def select(
             none.
         failed_digests: engines that failed to load on this device before.
         untrusted: why engines lack a trusted signature, by digest (`Registry.untrusted`).
+        runs: joint runs of the master that may be believed (`Registry.joint_runs`).
     """
+    together = joint_timings(device.generation, runs)
     fitting: list[PublishedEngine] = []
     rejections: list[Rejection] = []
     for engine in engines:
-        rejection = _reject(engine, device, version, failed_digests, untrusted)
+        rejection = _reject(engine, device, version, failed_digests, untrusted, together)
         if rejection is None:
             fitting.append(engine)
         else:
             rejections.append(rejection)
     # Exact device facts count more than speed: sorting keeps the order of equals.
-    fitting = sorted(fastest_first(fitting), key=lambda engine: _inexactness(engine, device))
+    joint = joint_order_of(fitting, device.generation, runs)
+    fitting = sorted(fastest_first(fitting, joint), key=lambda engine: _inexactness(engine, device))
     reason = None if fitting else _best_explanation(rejections)
     return Selection(
         engine=fitting[0] if fitting else None,
         runners_up=tuple(fitting[1:]),
         fallback_reason=reason,
         rejections=tuple(rejections),
+        joint=joint,
     )
 
 
-def fastest_first(engines: Iterable[PublishedEngine]) -> list[PublishedEngine]:
-    """Engines by their latency at the shapes at which all of them were timed.
+def joint_order_of(
+    engines: Iterable[PublishedEngine], generation: str, runs: Sequence[JointRun]
+) -> JointOrder:
+    """The order of engines by joint runs; those that were never timed come last anyway."""
+    timed = (engine.digest for engine in engines if engine.proof.timings)
+    return joint_order(timed, generation, runs)
 
-    The speed-up over eager decides only where there is no such shape: each proof measures an
-    eager of its own, which another load of the machine slows more than the engine. Engines
-    that were never timed come last.
+
+def fastest_first(
+    engines: Iterable[PublishedEngine], joint: JointOrder | None = None
+) -> list[PublishedEngine]:
+    """Engines in the order of their joint runs; without one that has all, by their proofs.
+
+    Then it is by their latency at the shapes at which all of them were timed. The speed-up over
+    eager decides only where there is no such shape: each proof measures an eager of its own,
+    which another load of the machine slows more than the engine. Engines that were never timed
+    come last.
     """
     known = list(engines)
+    if joint is not None and joint.order:
+        places = {digest: place for place, digest in enumerate(joint.order)}
+        return sorted(known, key=lambda e: (places.get(e.digest, len(places)), e.digest))
     shapes = _shared_shapes(known)
     return sorted(known, key=lambda engine: _slowness(engine, shapes))
 
 
-def mean_speedup(engine: PublishedEngine) -> float:
+def mean_speedup(timings: Sequence[Timing]) -> float:
     """Geometric mean over the timed shapes of engine against eager; 0 when never timed."""
-    speedups = [timing.speedup for timing in engine.proof.timings]
+    speedups = [timing.speedup for timing in timings]
     return geometric_mean(speedups) if speedups else 0.0
 
 
@@ -162,6 +185,7 @@ def _reject(
     version: ModelVersion | None,
     failed_digests: frozenset[str],
     untrusted: Mapping[str, str],
+    together: Mapping[str, tuple[Timing, ...]],
 ) -> Rejection | None:
     checks = (
         (FallbackReason.NO_ENGINE_FOR_GENERATION, _generation_fault(engine, device)),
@@ -171,7 +195,10 @@ def _reject(
         (FallbackReason.NOT_TRUSTED, untrusted.get(engine.digest, "")),
         (
             FallbackReason.SLOWER_THAN_FALLBACK,
-            gate_fault(engine.proof, version.recipe if version else None),
+            gate_fault(
+                together.get(engine.digest, engine.proof.timings),
+                version.recipe if version else None,
+            ),
         ),
         (
             FallbackReason.LOAD_FAILED,
@@ -235,7 +262,7 @@ def _slowness(engine: PublishedEngine, shapes: frozenset[_Shape]) -> tuple[bool,
     latencies_s = _latencies_s(engine)
     common_s = [latencies_s[shape] for shape in shapes if shape in latencies_s]
     mean_s = geometric_mean(common_s) if common_s else 0.0
-    return (not latencies_s, mean_s, -mean_speedup(engine), engine.digest)
+    return (not latencies_s, mean_s, -mean_speedup(engine.proof.timings), engine.digest)
 
 
 def _inexactness(engine: PublishedEngine, device: DeviceFacts) -> int:

@@ -1,9 +1,10 @@
-"""The artifact store: what every backend promises, in five verbs.
+"""The artifact store: what every backend promises, in six verbs.
 
 Two kinds of things live in it. Blobs are bytes named by their own sha256; writing one
 twice is harmless. Objects are small JSON documents under a path, created once and never
 overwritten; whoever creates first wins, so nobody can see half of anything: all blobs are
-there before the manifest that names them. Keys are `str` with `/`, because object stores
+there before the manifest that names them. Nothing is deleted but what says who does something
+now, and where that is not allowed it stays. Keys are `str` with `/`, because object stores
 have no folders.
 """
 
@@ -37,6 +38,10 @@ class ArtifactStore(Protocol):
 
     def read(self, key: str) -> bytes:
         """Read an object; raises NotFoundError."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove an object, if it is there; raises StoreError where that is not allowed."""
         ...
 
     def list(self, prefix: str) -> list[str]:

@@ -4,5 +4,5 @@
 call it, and a base class whose methods answer UNIMPLEMENTED, so that a server may know fewer RPCs
 than its proto. `controller/fleet_control.py` implements all of them. The inference service has no
 such class: `gateway/handlers.py` takes each RPC from the descriptor, answers those of its
-`offered_handlers`, and refuses the others with the list of what is offered.
+`offered_handlers`, and refuses the others saying what would switch them on.
 """

@@ -21,7 +21,7 @@ REPLICA_STATE_DRAINING: ReplicaState
 REPLICA_STATE_FAILED: ReplicaState
 
 class ReplicaReport(_message.Message):
-    __slots__ = ("replica_id", "model_name", "model_version", "state", "addresses", "host_id", "device_facts_json", "engine_digest", "engine_kind", "engine_precision", "engine_generation", "fallback_reason", "detail", "process_id", "data_token")
+    __slots__ = ("replica_id", "model_name", "model_version", "state", "addresses", "host_id", "device_facts_json", "engine_digest", "engine_kind", "engine_precision", "engine_generation", "fallback_reason", "detail", "process_id", "data_token", "engine_speeds")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
     MODEL_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,7 @@ class ReplicaReport(_message.Message):
     DETAIL_FIELD_NUMBER: _ClassVar[int]
     PROCESS_ID_FIELD_NUMBER: _ClassVar[int]
     DATA_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_SPEEDS_FIELD_NUMBER: _ClassVar[int]
     replica_id: str
     model_name: str
     model_version: int
@@ -52,7 +53,16 @@ class ReplicaReport(_message.Message):
     detail: str
     process_id: int
     data_token: bytes
-    def __init__(self, replica_id: _Optional[str] = ..., model_name: _Optional[str] = ..., model_version: _Optional[int] = ..., state: _Optional[_Union[ReplicaState, str]] = ..., addresses: _Optional[_Iterable[str]] = ..., host_id: _Optional[str] = ..., device_facts_json: _Optional[bytes] = ..., engine_digest: _Optional[str] = ..., engine_kind: _Optional[str] = ..., engine_precision: _Optional[str] = ..., engine_generation: _Optional[str] = ..., fallback_reason: _Optional[str] = ..., detail: _Optional[str] = ..., process_id: _Optional[int] = ..., data_token: _Optional[bytes] = ...) -> None: ...
+    engine_speeds: _containers.RepeatedCompositeFieldContainer[EngineSpeed]
+    def __init__(self, replica_id: _Optional[str] = ..., model_name: _Optional[str] = ..., model_version: _Optional[int] = ..., state: _Optional[_Union[ReplicaState, str]] = ..., addresses: _Optional[_Iterable[str]] = ..., host_id: _Optional[str] = ..., device_facts_json: _Optional[bytes] = ..., engine_digest: _Optional[str] = ..., engine_kind: _Optional[str] = ..., engine_precision: _Optional[str] = ..., engine_generation: _Optional[str] = ..., fallback_reason: _Optional[str] = ..., detail: _Optional[str] = ..., process_id: _Optional[int] = ..., data_token: _Optional[bytes] = ..., engine_speeds: _Optional[_Iterable[_Union[EngineSpeed, _Mapping]]] = ...) -> None: ...
+
+class EngineSpeed(_message.Message):
+    __slots__ = ("shape", "samples_per_s")
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    shape: str
+    samples_per_s: float
+    def __init__(self, shape: _Optional[str] = ..., samples_per_s: _Optional[float] = ...) -> None: ...
 
 class ReplicaCommand(_message.Message):
     __slots__ = ("engines_changed", "drain")
@@ -83,20 +93,24 @@ class GetFleetRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ServedModel(_message.Message):
-    __slots__ = ("name", "version", "model_version_json", "state", "reason", "num_replicas_wanted")
+    __slots__ = ("name", "version", "model_version_json", "state", "reason", "num_replicas_wanted", "weight", "is_unloaded")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     MODEL_VERSION_JSON_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     NUM_REPLICAS_WANTED_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    IS_UNLOADED_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: int
     model_version_json: bytes
     state: str
     reason: str
     num_replicas_wanted: int
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., model_version_json: _Optional[bytes] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., num_replicas_wanted: _Optional[int] = ...) -> None: ...
+    weight: float
+    is_unloaded: bool
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., model_version_json: _Optional[bytes] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., num_replicas_wanted: _Optional[int] = ..., weight: _Optional[float] = ..., is_unloaded: _Optional[bool] = ...) -> None: ...
 
 class FleetSnapshot(_message.Message):
     __slots__ = ("revision", "models", "replicas", "store_url", "process_id", "metrics_addresses")
@@ -123,6 +137,22 @@ class ReconcileReply(_message.Message):
     REVISION_FIELD_NUMBER: _ClassVar[int]
     revision: int
     def __init__(self, revision: _Optional[int] = ...) -> None: ...
+
+class SetServedRequest(_message.Message):
+    __slots__ = ("model_name", "is_served")
+    MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
+    IS_SERVED_FIELD_NUMBER: _ClassVar[int]
+    model_name: str
+    is_served: bool
+    def __init__(self, model_name: _Optional[str] = ..., is_served: _Optional[bool] = ...) -> None: ...
+
+class SetServedReply(_message.Message):
+    __slots__ = ("is_ready", "reason")
+    IS_READY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    is_ready: bool
+    reason: str
+    def __init__(self, is_ready: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class ShutdownRequest(_message.Message):
     __slots__ = ()

@@ -54,6 +54,11 @@ class FleetControlStub:
                 request_serializer=services_dot_pb_dot_fleet__v1__pb2.ReconcileRequest.SerializeToString,
                 response_deserializer=services_dot_pb_dot_fleet__v1__pb2.ReconcileReply.FromString,
                 _registered_method=True)
+        self.SetServed = channel.unary_unary(
+                '/smelt.fleet.v1.FleetControl/SetServed',
+                request_serializer=services_dot_pb_dot_fleet__v1__pb2.SetServedRequest.SerializeToString,
+                response_deserializer=services_dot_pb_dot_fleet__v1__pb2.SetServedReply.FromString,
+                _registered_method=True)
         self.Shutdown = channel.unary_unary(
                 '/smelt.fleet.v1.FleetControl/Shutdown',
                 request_serializer=services_dot_pb_dot_fleet__v1__pb2.ShutdownRequest.SerializeToString,
@@ -93,6 +98,13 @@ class FleetControlServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetServed(self, request, context):
+        """Have a model served, or withdrawn, for good: the store keeps it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Shutdown(self, request, context):
         """Stop the fleet: replicas drain, then this process ends.
         """
@@ -122,6 +134,11 @@ def add_FleetControlServicer_to_server(servicer, server):
                     servicer.Reconcile,
                     request_deserializer=services_dot_pb_dot_fleet__v1__pb2.ReconcileRequest.FromString,
                     response_serializer=services_dot_pb_dot_fleet__v1__pb2.ReconcileReply.SerializeToString,
+            ),
+            'SetServed': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetServed,
+                    request_deserializer=services_dot_pb_dot_fleet__v1__pb2.SetServedRequest.FromString,
+                    response_serializer=services_dot_pb_dot_fleet__v1__pb2.SetServedReply.SerializeToString,
             ),
             'Shutdown': grpc.unary_unary_rpc_method_handler(
                     servicer.Shutdown,

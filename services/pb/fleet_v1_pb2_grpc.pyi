@@ -45,6 +45,8 @@ class FleetControlStub:
     """The same set, once."""
     Reconcile: _grpc.UnaryUnaryMultiCallable[_fleet_v1_pb2.ReconcileRequest, _fleet_v1_pb2.ReconcileReply]
     """Look at the store now: a model or an engine was published."""
+    SetServed: _grpc.UnaryUnaryMultiCallable[_fleet_v1_pb2.SetServedRequest, _fleet_v1_pb2.SetServedReply]
+    """Have a model served, or withdrawn, for good: the store keeps it."""
     Shutdown: _grpc.UnaryUnaryMultiCallable[_fleet_v1_pb2.ShutdownRequest, _fleet_v1_pb2.ShutdownReply]
     """Stop the fleet: replicas drain, then this process ends."""
 
@@ -61,6 +63,8 @@ class FleetControlAsyncStub(FleetControlStub):
     """The same set, once."""
     Reconcile: _aio.UnaryUnaryMultiCallable[_fleet_v1_pb2.ReconcileRequest, _fleet_v1_pb2.ReconcileReply]  # type: ignore[assignment]
     """Look at the store now: a model or an engine was published."""
+    SetServed: _aio.UnaryUnaryMultiCallable[_fleet_v1_pb2.SetServedRequest, _fleet_v1_pb2.SetServedReply]  # type: ignore[assignment]
+    """Have a model served, or withdrawn, for good: the store keeps it."""
     Shutdown: _aio.UnaryUnaryMultiCallable[_fleet_v1_pb2.ShutdownRequest, _fleet_v1_pb2.ShutdownReply]  # type: ignore[assignment]
     """Stop the fleet: replicas drain, then this process ends."""
 
@@ -98,6 +102,14 @@ class FleetControlServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_fleet_v1_pb2.ReconcileReply, _abc.Awaitable[_fleet_v1_pb2.ReconcileReply]]:
         """Look at the store now: a model or an engine was published."""
+
+    @_abc_1.abstractmethod
+    def SetServed(
+        self,
+        request: _fleet_v1_pb2.SetServedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_fleet_v1_pb2.SetServedReply, _abc.Awaitable[_fleet_v1_pb2.SetServedReply]]:
+        """Have a model served, or withdrawn, for good: the store keeps it."""
 
     @_abc_1.abstractmethod
     def Shutdown(

@@ -11,6 +11,7 @@ from services.contracts.errors import (
     EngineIncompatibleError,
     InvalidRequestError,
 )
+from services.contracts.kinds import EngineKind
 from services.contracts.tensors import Array
 from services.engines.device_probe import probe_device
 from tests.conformance.tiny_model import WIDTH, draw_inputs, reference
@@ -177,7 +178,20 @@ def test_another_library_version_is_refused_before_loading(published: Published)
     assert f"{library} {wanted}" in str(caught.value)
 
 
+# Whether an engine has files of its own, and whether its loader reads the master.
+_MADE_OF = {
+    (EngineKind.INDUCTOR, "published"): (True, False),
+    (EngineKind.INDUCTOR, "artifact"): (True, True),
+    (EngineKind.ONNXRUNTIME, "published"): (False, True),
+    (EngineKind.OPENVINO, "published"): (False, True),
+    (EngineKind.TENSORRT, "published"): (True, False),
+}
+
+
 def test_the_manifest_says_what_is_published(published: Published) -> None:
     output = published.output
-    assert output.files or output.needs_master
+    case = published.case
+    assert case.kind is not None
+    made_of = (bool(output.files), output.needs_master)
+    assert made_of == _MADE_OF[case.kind, case.form]
     assert all(path.is_file() for path in output.files.values())

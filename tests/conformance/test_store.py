@@ -83,6 +83,18 @@ def test_a_missing_object_is_named(store: ArtifactStore) -> None:
         store.read("models/none.json")
 
 
+def test_what_was_deleted_is_gone_and_may_be_created_again(store: ArtifactStore) -> None:
+    for name in ("1", "2"):
+        store.create(f"leases/k/{name}.json", b"first")
+    for _ in range(2):
+        store.delete("leases/k/1.json")
+    assert store.list("leases/k/") == ["leases/k/2.json"]
+    with pytest.raises(NotFoundError):
+        store.read("leases/k/1.json")
+    store.create("leases/k/1.json", b"second")
+    assert store.read("leases/k/1.json") == b"second"
+
+
 def test_list_is_sorted_recursive_and_ends_at_the_prefix(store: ArtifactStore) -> None:
     for key in ("a/2.json", "a/1.json", "a/b/3.json", "ab/4.json", "c/5.json"):
         store.create(key, b"x")

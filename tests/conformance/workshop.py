@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from compiler_worker.builders.base import BuildOutput, BuildPlan
 from compiler_worker.builders.failures import recorded_warnings
@@ -19,6 +20,9 @@ from services.engines.guarded import GuardedEngine
 from services.engines.loader import engine_class
 from tests.conformance.cases import EngineCase
 from tests.conformance.tiny_model import master_record, save_master, tiny_model
+
+if TYPE_CHECKING:
+    from services.engines.cuda_graph import Call
 
 BUCKETS = (
     Bucket(
@@ -125,12 +129,17 @@ def _build_output(
 def _load_artifact(spec: LoadSpec) -> AnyEngine:
     """The GPU's path on the CPU: everything but the graph capture itself."""
     from services.engines.compatibility import refuse_incompatible
-    from services.engines.cuda_graph import run_directly
     from services.engines.inductor_artifact import ArtifactProgram
     from services.engines.inductor_engine import InductorEngine
 
     refuse_incompatible(spec, EngineKind.INDUCTOR)
-    return InductorEngine(spec, ArtifactProgram.load(spec, device="cpu", capture=run_directly))
+    return InductorEngine(spec, ArtifactProgram.load(spec, device="cpu", capture=_run_directly))
+
+
+def _run_directly(call: "Call") -> "Call":
+    """Capture nothing: a CPU has no graphs."""
+    call()
+    return call
 
 
 def _fallback(case: EngineCase, master_path: Path, workspace: Path) -> Built:

@@ -8,7 +8,8 @@ import pytest
 
 from services.contracts.build_lease import MAX_SKEW_S, BuildLease, LeaseRevision, LeaseWatch
 from services.contracts.build_plan import timestamp, utc_now
-from services.contracts.object_store import open_store
+from services.contracts.errors import StoreError
+from services.contracts.object_store import ObstoreArtifactStore, open_store
 from services.contracts.registry import Registry
 
 LEASE_S = 30.0
@@ -102,3 +103,81 @@ def test_a_lease_of_a_newer_smelt_is_none_that_can_be_read(tmp_path: Path) -> No
     store = open_store("memory:")
     store.create("leases/k/000003.json", b'{"new_field": 1}')
     assert Registry(store, tmp_path).lease("k") == LeaseRevision(number=3)
+
+
+def numbers(store: ObstoreArtifactStore) -> list[str]:
+    return [key.rpartition("/")[2] for key in store.list("leases/k/")]
+
+
+def test_only_the_newest_lease_is_kept(tmp_path: Path) -> None:
+    store = open_store("memory:")
+    registry = Registry(store, tmp_path)
+    for number in range(1, 5):
+        assert registry.offer_lease("k", number, lease(holder=str(number)))
+    assert registry.offer_lease("another", 1, lease())
+    assert numbers(store) == ["000004.json"]
+    # Also of workers that died before that was done.
+    store.create("leases/k/000002.json", lease().canonical_json())
+    assert registry.offer_lease("k", 5, lease(holder="5"))
+    assert numbers(store) == ["000005.json"]
+
+
+def test_a_number_that_was_removed_gives_its_former_holder_nothing(tmp_path: Path) -> None:
+    """It was suspended at 1, while others took 2 and 3."""
+    store = open_store("memory:")
+    registry = Registry(store, tmp_path)
+    for number in (1, 2, 3):
+        registry.offer_lease("k", number, lease(holder=str(number)))
+    assert not registry.offer_lease("k", 2, lease(holder="1"))
+    found = registry.lease("k")
+    assert (found.number, found.lease and found.lease.holder) == (3, "3")
+    assert registry.offer_lease("k", 4, lease(holder="3"))
+    assert numbers(store) == ["000004.json"]
+
+
+class KeepingStore(ObstoreArtifactStore):
+    """One without the permission to delete."""
+
+    def delete(self, key: str) -> None:
+        """Refuse it."""
+        raise StoreError(f"'{key}': access denied")
+
+
+def test_a_store_that_lets_nobody_delete_keeps_all_and_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = KeepingStore(open_store("memory:")._backend, "store memory:")
+    registry = Registry(store, tmp_path)
+    with caplog.at_level("WARNING"):
+        for number in range(1, 5):
+            assert registry.offer_lease("k", number, lease(holder=str(number)))
+    assert len(numbers(store)) == 4
+    (told,) = caplog.messages
+    assert "former leases stay in the store" in told
+    assert "access denied" in told
+
+
+class MovingStore(ObstoreArtifactStore):
+    """Its holder renews between a listing and the reading of what was listed."""
+
+    num_moves = 0
+
+    def read(self, key: str) -> bytes:
+        """Renew as often as was asked for, then read."""
+        if self.num_moves:
+            self.num_moves -= 1
+            newest = int(self.list("leases/k/")[-1][-11:-5])
+            assert Registry(self, Path()).offer_lease("k", newest + 1, lease(holder="moved"))
+        return super().read(key)
+
+
+def test_a_lease_that_moves_on_while_it_is_read_is_read_again(tmp_path: Path) -> None:
+    store = MovingStore(open_store("memory:")._backend, "store memory:")
+    registry = Registry(store, tmp_path)
+    registry.offer_lease("k", 1, lease())
+    store.num_moves = 2
+    found = registry.lease("k")
+    assert (found.number, found.lease and found.lease.holder) == (3, "moved")
+    store.num_moves = 100
+    with pytest.raises(StoreError, match="changes faster"):
+        registry.lease("k")

@@ -73,6 +73,18 @@ def test_a_large_payload_is_received_into_its_own_buffer() -> None:
     assert len(decoder.get_buffer()) == len(wire) - 100
 
 
+def test_memory_is_taken_as_bytes_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A header that announces gigabytes takes no more than a first piece."""
+    monkeypatch.setattr("services.contracts.frame_decoder._FIRST_BYTES", 4 * LARGE)
+    decoder, frames = FrameDecoder(LIMIT), [_frame(1, 15 * LARGE + 1), _frame(2, 2 * LARGE)]
+    wire = b"".join(map(_wire, frames))
+    assert _feed(decoder, [wire[:100]]) == []
+    assert len(decoder.get_buffer()) < 4 * LARGE
+    assert _feed(decoder, [wire[100 : 5 * LARGE]]) == []
+    assert len(decoder.get_buffer()) < 4 * LARGE
+    assert _feed(decoder, [wire[5 * LARGE :]]) == frames
+
+
 def test_frames_own_their_bytes() -> None:
     """What comes later does not change a frame that was handed out."""
     decoder = FrameDecoder(LIMIT)

@@ -62,6 +62,11 @@ def test_a_full_recipe_is_read() -> None:
             "precisions: [fp12]",
             r"recipe: precisions\.0: got 'fp12': .*'fp32', 'fp16', 'bf16', .* or 'fp8'",
         ),
+        ("tasks: [{output: y}]", r"tasks\.0: it has no key 'metric'; expected one of top_k, iou"),
+        (
+            "tasks: [{metric: topk, output: y}]",
+            r"tasks\.0\.metric: got 'topk', did you mean 'top_k'",
+        ),
         ("precisions: [fp61]", r"did you mean 'fp16'"),
         ("kinds: [tensort]", r"recipe: kinds\.0: got 'tensort': .*did you mean 'tensorrt'"),
         ("tolerances: {fp61: {}}", r"recipe: tolerances\.fp61: got 'fp61': .*'fp32'"),
@@ -72,7 +77,10 @@ def test_a_full_recipe_is_read() -> None:
         ("zzz: 2", r"recipe: zzz: no such key; expected batching"),
         ("inputs: {ids: {hi: 2}}", r"inputs\.ids\.hi: no such key.*; expected high, low, max"),
         ("buckets: [{dims: {batch: {top: 2, min: 1, opt: 1, max: 1}}}]", r"expected max, min, opt"),
-        ("batching: {dim: b}", r"batching\.dim: no such key.*; expected batch_dim, max_delay_ms"),
+        (
+            "batching: {dim: b}",
+            r"batching\.dim: no such key.*; expected batch_dim, default_priority",
+        ),
         ("ranking: {output: y, k: 1}", r"ranking\.k: no such key.*; expected min_overlap"),
         ("false", r"recipe: document: got False: .*; expected a mapping of batching"),
         ("[]", r"recipe: document: got \[\]"),

@@ -24,6 +24,8 @@ CORE = {
 # What each word that ServerMetadata may list promises beyond the core.
 PROMISED_BY = {
     "binary_tensor_data": set[str](),
+    "classification": set[str](),
+    "schedule_policy": set[str](),
     "model_configuration": {"ModelConfig"},
     "statistics": {"ModelStatistics"},
 }
@@ -31,7 +33,7 @@ PROMISED_BY = {
 
 def test_the_controller_implements_every_rpc_of_its_proto() -> None:
     methods = fleet.DESCRIPTOR.services_by_name["FleetControl"].methods
-    assert len(methods) == 5
+    assert len(methods) == 6
     for method in methods:
         ours, generated = (getattr(c, method.name) for c in (FleetControl, FleetControlServicer))
         assert ours is not generated, method.name

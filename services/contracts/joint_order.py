@@ -1,0 +1,115 @@
+"""What the joint runs of a master say of its engines: one pure function over documents.
+
+Each run after the first times the incumbent again. What a newcomer took is therefore known
+relative to it, and through it relative to all engines of earlier runs.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from services.contracts.gate import NOISE
+from services.contracts.joint_run import JointRun
+from services.contracts.manifest import Timing
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointOrder:
+    """The order of some engines by the runs of one generation.
+
+    Attributes:
+        order: digests, best first; empty when not all that were asked for are in it.
+        uncovered: digests that no run has timed beside the others.
+        decided_by: the newest run that counted; None without any.
+    """
+
+    order: tuple[str, ...] = ()
+    uncovered: frozenset[str] = frozenset()
+    decided_by: JointRun | None = None
+
+    @property
+    def words(self) -> str:
+        """Which run decided, for people; "" when none did."""
+        if not self.order or self.decided_by is None:
+            return ""
+        run = self.decided_by
+        return f"timed together on {run.created_at[:19]}Z, {len(run.digests)} candidates"
+
+
+def joint_order(digests: Iterable[str], generation: str, runs: Sequence[JointRun]) -> JointOrder:
+    """Put engines in order.
+
+    Args:
+        digests: of the engines that could serve.
+        generation: of the device that will run them; runs elsewhere say nothing of it.
+        runs: of their master, oldest first.
+    """
+    wanted = frozenset(digests)
+    told = [run for run in runs if run.device.generation == generation and run.digests & wanted]
+    chain = _Chain(wanted)
+    for run in told:
+        chain.add(run)
+    uncovered = wanted - chain.slowness.keys() - chain.left_out
+    return JointOrder(
+        order=() if uncovered or not told else chain.order(),
+        uncovered=uncovered,
+        decided_by=told[-1] if told else None,
+    )
+
+
+def joint_timings(generation: str, runs: Sequence[JointRun]) -> dict[str, tuple[Timing, ...]]:
+    """By digest, what an engine took beside others in the newest run that has it.
+
+    A run in which the fallback was not timed hides none in which it was.
+    """
+    found: dict[str, tuple[Timing, ...]] = {}
+    for run in runs:
+        if run.device.generation != generation:
+            continue
+        for digest in run.digests:
+            if run.has_fallback or not any(t.fallback for t in found.get(digest, ())):
+                found[digest] = run.timings(digest)
+    return found
+
+
+class _Chain:
+    """Runs one after another, with what they have in common.
+
+    Attributes:
+        slowness: seconds by digest, as if all had been in the first run.
+        left_out: engines that were too slow, or too many, to be timed again.
+    """
+
+    def __init__(self, wanted: frozenset[str]) -> None:
+        self._wanted = wanted
+        self._best = ""
+        self.slowness: dict[str, float] = {}
+        self.left_out: set[str] = set()
+
+    def add(self, run: JointRun) -> None:
+        """Take a run's figures, and find out whether it has another best one."""
+        found = {digest: run.mean_s(digest) for digest in run.digests}
+        common = found.keys() & self.slowness.keys()
+        if common:
+            anchor = run.incumbent if run.incumbent in common else min(common)
+            scale = self.slowness[anchor] / found[anchor]
+        else:
+            # Nothing to be compared with: what came before is of another time.
+            self.slowness, self.left_out, self._best, scale = {}, set(), "", 1.0
+        self.slowness |= {digest: mean_s * scale for digest, mean_s in found.items()}
+        self.left_out = (self.left_out | run.left_out.keys()) - self.slowness.keys()
+        self._crown(found)
+
+    def order(self) -> tuple[str, ...]:
+        """The wanted ones, best first; those that were left out come last."""
+        known = (self._wanted & self.slowness.keys()) - {self._best}
+        first = (self._best,) if self._best in self._wanted else ()
+        ranked = sorted(known, key=lambda digest: (self.slowness[digest], digest))
+        return (*first, *ranked, *sorted(self._wanted & self.left_out))
+
+    def _crown(self, found: Iterable[str]) -> None:
+        """Two runs of one engine differ by the noise: only more than that takes the crown."""
+        fastest = min(sorted(self._wanted.intersection(found)), key=self.slowness.__getitem__)
+        wanted_s = (1 - NOISE) * self.slowness.get(self._best, math.inf)
+        if self._best not in self._wanted or self.slowness[fastest] < wanted_s:
+            self._best = fastest

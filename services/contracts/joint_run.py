@@ -1,0 +1,84 @@
+"""Engines of one master that were timed together: in turns, in one process, on one device.
+
+joint_runs/<master digest>/<generation>/<n>.json    JointRun; later ones add to earlier ones
+
+A proof times one engine beside eager and the fallback, and two proofs meet two states of a
+machine. Here all meet the same one, so that their figures can be compared.
+"""
+
+from statistics import geometric_mean
+
+from services.contracts.document import Document
+from services.contracts.hardware import DeviceFacts
+from services.contracts.manifest import SideTiming, Timing
+from services.contracts.provenance import DsseSignature
+
+
+class JointTiming(Document):
+    """All sides at one shape.
+
+    Attributes:
+        engines: by digest; each run has the same ones at all of its shapes.
+        fallback: None when it was not timed (see `JointRun.fallback`).
+    """
+
+    bucket: str
+    sizes: dict[str, int]
+    engines: dict[str, SideTiming]
+    eager: SideTiming
+    fallback: SideTiming | None = None
+
+
+class JointRun(Document):
+    """One run.
+
+    Attributes:
+        device: where it was.
+        incumbent: digest of the engine that was best before, and is timed again so that
+            this run and the earlier ones have one in common; "" in a first run.
+        shapes: the curve.
+        left_out: why engines of the same version were not timed, by digest; they come last.
+        fallback: how the fallback computes, or why it was not timed.
+        signature: of all else, when its worker has a key.
+    """
+
+    master_digest: str
+    device: DeviceFacts
+    incumbent: str = ""
+    shapes: tuple[JointTiming, ...]
+    left_out: dict[str, str] = {}
+    fallback: str = ""
+    created_at: str
+    signature: DsseSignature | None = None
+
+    @property
+    def digests(self) -> frozenset[str]:
+        """The engines that were timed."""
+        return frozenset().union(*(shape.engines for shape in self.shapes))
+
+    @property
+    def has_fallback(self) -> bool:
+        """Whether it was timed."""
+        return any(shape.fallback for shape in self.shapes)
+
+    def payload(self) -> bytes:
+        """What is signed."""
+        return self.model_copy(update={"signature": None}).canonical_json()
+
+    def mean_s(self, digest: str) -> float:
+        """Seconds per call of an engine, the geometric mean of all shapes."""
+        return geometric_mean(shape.engines[digest].p50_s for shape in self.shapes)
+
+    def timings(self, digest: str) -> tuple[Timing, ...]:
+        """The curve of one engine beside eager and the fallback, as a proof has it."""
+        return tuple(
+            Timing(
+                bucket=shape.bucket,
+                sizes=shape.sizes,
+                **dict(shape.engines[digest]),
+                eager_p50_s=shape.eager.p50_s,
+                eager=shape.eager,
+                fallback=shape.fallback,
+            )
+            for shape in self.shapes
+        )

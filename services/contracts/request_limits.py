@@ -1,0 +1,168 @@
+"""What a request may ask of memory, checked on its bytes before a parser allocates anything.
+
+A parsed message can take fifty times the bytes that came: two bytes make an empty tensor of
+a hundred. So all that comes in numbers is counted first, by walking over it. The limits are
+far above what models have; each refusal says what, found and wanted.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from math import prod
+from typing import Final
+
+from services.contracts.errors import InvalidRequestError
+from services.contracts.protobuf_wire import (
+    LENGTH_DELIMITED,
+    MAX_FIELDS,
+    VARINT,
+    Field,
+    fields_of,
+    varint,
+)
+
+MAX_NAME_BYTES: Final = 1024
+MAX_TENSORS: Final = 1024
+MAX_PARAMETERS: Final = 256
+# As many as numpy 1 knows; exported models have five or six.
+MAX_DIMS: Final = 32
+# No message holds more, whatever their type.
+MAX_ELEMENTS: Final = 2**31 - 1
+# Each of their elements becomes an object on the way; raw contents have no such limit.
+MAX_TYPED_BYTES: Final = 64 << 20
+
+# Field numbers of ModelInferRequest and its parts.
+_MODEL, _VERSION, _PARAMETERS, _INPUTS, _OUTPUTS = 1, 2, 4, 5, 6
+_NAME, _DATATYPE, _SHAPE, _TENSOR_PARAMETERS, _CONTENTS = 1, 2, 3, 4, 5
+_OUTPUT_PARAMETERS = 2
+_KEY = 1
+_LARGEST_DIM = 2**63 - 1
+
+
+def check_text(what: str, num_bytes: int) -> None:
+    """Refuse a name that is too long.
+
+    Raises:
+        InvalidRequestError: it is.
+    """
+    _check(what, num_bytes, MAX_NAME_BYTES, "bytes")
+
+
+def check_request_head(head: bytes) -> None:
+    """Refuse a ModelInferRequest without its raw contents that asks for too much memory.
+
+    Raises:
+        InvalidRequestError: too many fields, tensors, parameters, dimensions or elements; a
+            name or typed contents too long; or the bytes are no message.
+    """
+    _Walk(head).request()
+
+
+class _Walk:
+    """One pass over a head; what it counts is refused as soon as it is too much."""
+
+    def __init__(self, head: bytes) -> None:
+        self._head = memoryview(head)
+        self._num_fields = 0
+        self._num_typed_bytes = 0
+
+    def request(self) -> None:
+        """Check the whole message."""
+        seen: Counter[int] = Counter()
+        for field in self._fields(0, len(self._head)):
+            seen[field.number] += 1
+            if field.wire_type != LENGTH_DELIMITED:
+                continue
+            number = field.number
+            if number in (_MODEL, _VERSION):
+                what = "the model's name" if number == _MODEL else "the model's version"
+                check_text(what, field.end - field.begin)
+            elif number == _PARAMETERS:
+                self._counted_parameter("the request", seen[number], field)
+            elif number == _INPUTS:
+                _check("the request", seen[number], MAX_TENSORS, "inputs")
+                self._input(f"input {seen[number] - 1}", field)
+            elif number == _OUTPUTS:
+                _check("the request", seen[number], MAX_TENSORS, "requested outputs")
+                self._output(f"requested output {seen[number] - 1}", field)
+
+    def _fields(self, begin: int, end: int) -> Iterator[Field]:
+        for field in fields_of(self._head, begin, end):
+            self._num_fields += 1
+            _check("the request", self._num_fields, MAX_FIELDS, "fields")
+            yield field
+
+    def _input(self, where: str, tensor: Field) -> None:
+        dims: list[int] = []
+        num_parameters = 0
+        for field in self._fields(tensor.begin, tensor.end):
+            if field.number == _SHAPE:
+                dims += self._dims(where, field)
+                _check(where, len(dims), MAX_DIMS, "dimensions")
+            elif field.wire_type != LENGTH_DELIMITED:
+                continue
+            elif field.number in (_NAME, _DATATYPE):
+                check_text(f"{where}, its name or datatype", field.end - field.begin)
+            elif field.number == _TENSOR_PARAMETERS:
+                num_parameters += 1
+                self._counted_parameter(where, num_parameters, field)
+            elif field.number == _CONTENTS:
+                self._contents(where, field)
+        _check_elements(where, dims)
+
+    def _output(self, where: str, output: Field) -> None:
+        num_parameters = 0
+        for field in self._fields(output.begin, output.end):
+            if field.wire_type != LENGTH_DELIMITED:
+                continue
+            if field.number == _NAME:
+                check_text(f"{where}, its name", field.end - field.begin)
+            elif field.number == _OUTPUT_PARAMETERS:
+                num_parameters += 1
+                self._counted_parameter(where, num_parameters, field)
+
+    def _counted_parameter(self, where: str, count: int, entry: Field) -> None:
+        _check(where, count, MAX_PARAMETERS, "parameters")
+        for field in self._fields(entry.begin, entry.end):
+            if field.number == _KEY and field.wire_type == LENGTH_DELIMITED:
+                check_text(f"{where}, a parameter's name", field.end - field.begin)
+
+    def _contents(self, where: str, contents: Field) -> None:
+        self._num_typed_bytes += contents.end - contents.begin
+        if self._num_typed_bytes > MAX_TYPED_BYTES:
+            raise InvalidRequestError(
+                f"{where}: typed contents of {self._num_typed_bytes} bytes and more, at most "
+                f"{MAX_TYPED_BYTES} are taken; send raw_input_contents, which have no such limit"
+            )
+        for _ in self._fields(contents.begin, contents.end):
+            pass  # fields are what is counted: a packed one holds all elements
+
+    def _dims(self, where: str, field: Field) -> list[int]:
+        """Of a shape that is packed, as all libraries write it, or not, as they may."""
+        if field.wire_type == VARINT:
+            return [varint(self._head, field.begin)[0]]
+        if field.wire_type != LENGTH_DELIMITED:
+            return []
+        dims: list[int] = []
+        position, within = field.begin, self._head[: field.end]
+        while position < field.end:
+            dim, position = varint(within, position)
+            dims.append(dim)
+            _check(where, len(dims), MAX_DIMS, "dimensions")
+        return dims
+
+
+def _check_elements(where: str, dims: list[int]) -> None:
+    """Negative dimensions are left to whoever knows the model: they ask for nothing."""
+    if any(dim > _LARGEST_DIM for dim in dims):
+        return
+    # A dimension of 0 hides the others, and numpy multiplies them nevertheless.
+    num_elements = prod(max(dim, 1) for dim in dims)
+    if num_elements > MAX_ELEMENTS:
+        raise InvalidRequestError(
+            f"{where}: shape {dims} has {num_elements} elements, expected at most {MAX_ELEMENTS}"
+        )
+
+
+def _check(where: str, found: int, limit: int, unit: str) -> None:
+    if found > limit:
+        raise InvalidRequestError(f"{where}: expected at most {limit} {unit}, got {found} or more")

@@ -1,0 +1,49 @@
+"""A file that is read again when it was changed: certificates and secrets are rotated."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+_Stamp = tuple[int, int, int]
+
+
+class WatchedFile:
+    """Tells whether a file is another one than when it was last read.
+
+    Links are followed: Kubernetes rotates a mounted Secret by turning a link.
+    """
+
+    def __init__(
+        self, path: Path, period_s: float = 1.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Look at most once in `period_s`; a request must not cost a system call."""
+        self.path = path
+        self._period_s, self._clock = period_s, clock
+        self._seen: _Stamp | None = None
+        self._look_after_s = clock()
+
+    def read(self) -> bytes:
+        """Its bytes; changes from here on count. Raises OSError."""
+        # The stamp first: what is written in between shows as a change, and is read again.
+        self._seen = self._stamp()
+        return self.path.read_bytes()
+
+    def has_changed(self) -> bool:
+        """Whether it is another one now; False while it cannot be seen."""
+        if not self._may_look():
+            return False
+        try:
+            return self._stamp() != self._seen
+        except OSError:
+            return False
+
+    def _may_look(self) -> bool:
+        now_s = self._clock()
+        if now_s < self._look_after_s:
+            return False
+        self._look_after_s = now_s + self._period_s
+        return True
+
+    def _stamp(self) -> _Stamp:
+        status = self.path.stat()
+        return status.st_ino, status.st_mtime_ns, status.st_size

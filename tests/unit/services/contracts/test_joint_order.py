@@ -1,0 +1,225 @@
+"""Joint runs decide between engines, with the noise between them, and chain over the incumbent."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from services.contracts.gate import speed_over_fallback
+from services.contracts.hardware import DeviceFacts
+from services.contracts.joint_order import joint_order, joint_timings
+from services.contracts.joint_run import JointRun, JointTiming
+from services.contracts.manifest import Proof, PublishedEngine, SideTiming
+from services.contracts.registry import Registry
+from services.contracts.selection import FallbackReason, select
+from services.contracts.signing import Signer, TrustRoot
+from tests.signing_keys import new_keys
+from tests.unit.services.contracts.conftest import device
+
+MakeEngine = Callable[..., PublishedEngine]
+MakeDevice = Callable[..., DeviceFacts]
+MakeProof = Callable[..., Proof]
+HERE = "cuda-sm90"
+
+
+def side(p50_s: float) -> SideTiming:
+    return SideTiming(p50_s=p50_s, p95_s=p50_s, throughput=1 / p50_s, peak_memory_bytes=1)
+
+
+def run_of(
+    engines_s: Mapping[str, float],
+    incumbent: str = "",
+    *,
+    fallback_s: float | None = None,
+    left_out: tuple[str, ...] = (),
+    generation: str = HERE,
+) -> JointRun:
+    """One shape and another that takes ten times as long."""
+    shapes = tuple(
+        JointTiming(
+            bucket="b",
+            sizes={"batch": batch},
+            engines={digest: side(batch * p50_s) for digest, p50_s in engines_s.items()},
+            eager=side(batch * 100.0),
+            fallback=side(batch * fallback_s) if fallback_s else None,
+        )
+        for batch in (1, 10)
+    )
+    return JointRun(
+        master_digest="a" * 64,
+        device=device(generation=generation),
+        incumbent=incumbent,
+        shapes=shapes,
+        left_out=dict.fromkeys(left_out, "too many"),
+        created_at="2026-01-01T00:00:00.000+00:00",
+    )
+
+
+def run(incumbent: str = "", **engines_s: float) -> JointRun:
+    return run_of(engines_s, incumbent)
+
+
+# name: runs, the engines that could serve, and their order ("" when the runs do not tell)
+ORDERS: dict[str, tuple[tuple[JointRun, ...], str, str]] = {
+    "nothing was timed together": ((), "ab", ""),
+    "by seconds": ((run(a=2.0, b=1.0, c=3.0),), "abc", "bac"),
+    "only those that could serve": ((run(a=2.0, b=1.0, c=3.0),), "ac", "ac"),
+    "of equals the smaller digest": ((run(b=1.0, a=1.0),), "ab", "ab"),
+    "one that no run has": ((run(a=2.0, b=1.0),), "abc", ""),
+    "a run on another generation": (
+        (run_of({"a": 2.0, "b": 1.0}, generation="cuda-sm80"),),
+        "ab",
+        "",
+    ),
+    "of other engines": ((run(x=2.0, y=1.0),), "ab", ""),
+    "a newcomer that is faster": ((run(a=1.0, b=2.0), run("a", a=1.0, n=0.5)), "abn", "nab"),
+    "a newcomer within the noise": ((run(a=1.0, b=2.0), run("a", a=1.0, n=0.96)), "abn", "anb"),
+    "a newcomer beyond the noise": ((run(a=1.0, b=2.0), run("a", a=1.0, n=0.94)), "abn", "nab"),
+    "a slower newcomer, placed through the incumbent": (
+        # The machine was three times as slow: n takes 1.5 of the first run's seconds.
+        (run(a=1.0, b=2.0), run("a", a=3.0, n=4.5)),
+        "abn",
+        "anb",
+    ),
+    "back within the noise changes nothing": (
+        (run(a=1.0, b=2.0), run("a", a=1.0, n=0.5), run("n", n=1.0, a=0.97)),
+        "abn",
+        "nab",
+    ),
+    "the incumbent does not fit here": ((run(a=1.0, b=2.0), run("a", a=1.0, n=1.5)), "bn", "nb"),
+    "and the newcomer is within the noise of what is left": (
+        (run(a=1.0, b=2.0), run("a", a=1.0, n=1.96)),
+        "bn",
+        "bn",
+    ),
+    "without a common engine the newest counts alone": (
+        (run(a=1.0, b=2.0), run(c=1.0, d=2.0)),
+        "cd",
+        "cd",
+    ),
+    "and what is only in the older one is not covered": (
+        (run(a=1.0, b=2.0), run(c=1.0, d=2.0)),
+        "ac",
+        "",
+    ),
+    "what was left out comes last": (
+        (run_of({"b": 1.0, "a": 2.0}, left_out=("z", "y")),),
+        "abyz",
+        "bayz",
+    ),
+    "until it is timed": (
+        (run_of({"b": 1.0, "a": 2.0}, left_out=("z",)), run("b", b=1.0, z=0.5)),
+        "abz",
+        "zba",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_engines_are_ordered_by_the_runs(name: str) -> None:
+    runs, wanted, order = ORDERS[name]
+    found = joint_order(wanted, HERE, runs)
+    assert "".join(found.order) == order
+    assert found == joint_order(reversed(wanted), HERE, runs)
+    assert bool(found.words) is bool(order)
+
+
+def test_the_words_name_the_day_and_the_number() -> None:
+    found = joint_order("ab", HERE, [run(a=2.0, b=1.0, c=4.0)])
+    assert found.words == "timed together on 2026-01-01T00:00:00Z, 3 candidates"
+    assert joint_order("abx", HERE, [run(a=2.0, b=1.0)]).uncovered == {"x"}
+
+
+def test_the_newest_run_of_an_engine_counts_for_the_gate() -> None:
+    runs = [
+        run_of({"a": 1.0, "b": 2.0}, fallback_s=4.0),
+        run(a=1.0, b=2.0),
+        run_of({"a": 1.0}, "a", fallback_s=0.5),
+    ]
+    found = joint_timings(HERE, runs)
+    assert {name: speed_over_fallback(found[name]) for name in found} == {"a": 0.5, "b": 2.0}
+    assert [t.speedup for t in found["b"]] == [50.0, 50.0]
+    assert joint_timings("cuda-sm80", runs) == {}
+
+
+class TestSelection:
+    @pytest.fixture
+    def engines(self, make_engine: MakeEngine, make_proof: MakeProof) -> list[PublishedEngine]:
+        """By their proofs the first is the fastest: 3, 2 and 1 times as fast as eager."""
+        return [
+            make_engine(make_proof(speedup=speed), builder_options={"n": str(speed)})
+            for speed in (3.0, 2.0, 1.0)
+        ]
+
+    def test_a_joint_run_counts_more_than_proofs(
+        self, engines: list[PublishedEngine], make_device: MakeDevice
+    ) -> None:
+        seconds = {engine.digest: 3.0 - n for n, engine in enumerate(engines)}
+        selection = select(engines, make_device(), runs=[run_of(seconds)])
+        assert [selection.engine, *selection.runners_up] == engines[::-1]
+        assert selection.joint.words.endswith("3 candidates")
+
+    def test_one_that_does_not_have_all_does_not_count(
+        self, engines: list[PublishedEngine], make_device: MakeDevice
+    ) -> None:
+        some = run_of({engines[2].digest: 1.0, engines[1].digest: 2.0})
+        selection = select(engines, make_device(), runs=[some])
+        assert [selection.engine, *selection.runners_up] == engines
+        assert not selection.joint.words
+
+    def test_an_engine_that_was_never_timed_comes_last(
+        self, engines: list[PublishedEngine], make_device: MakeDevice, make_engine: MakeEngine
+    ) -> None:
+        untimed = make_engine()
+        seconds = {engine.digest: 3.0 - n for n, engine in enumerate(engines)}
+        selection = select([untimed, *engines], make_device(), runs=[run_of(seconds)])
+        assert [selection.engine, *selection.runners_up] == [*engines[::-1], untimed]
+
+    @pytest.mark.parametrize(("fallback_s", "may_serve"), [(2.0, True), (0.98, True), (0.9, False)])
+    def test_its_fallback_is_the_gate(
+        self,
+        engines: list[PublishedEngine],
+        make_device: MakeDevice,
+        fallback_s: float,
+        may_serve: bool,
+    ) -> None:
+        only = engines[:1]
+        runs = [run_of({only[0].digest: 1.0}, fallback_s=fallback_s)]
+        selection = select(only, make_device(), runs=runs)
+        assert (selection.engine is not None) is may_serve
+        slower = FallbackReason.SLOWER_THAN_FALLBACK
+        assert (selection.fallback_reason is slower) is not may_serve
+
+
+class TestStore:
+    def test_runs_are_kept_in_their_order(self, registry: Registry) -> None:
+        first, second = run(a=1.0, b=2.0), run("a", a=1.0, c=2.0)
+        assert [registry.add_joint_run(each) for each in (first, second)] == [1, 2]
+        assert registry.joint_runs("a" * 64) == [first, second]
+        assert registry.joint_runs("b" * 64) == []
+
+    def test_one_that_cannot_be_read_is_left_out(
+        self, registry: Registry, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        registry.add_joint_run(run(a=1.0))
+        registry._store.create(f"joint_runs/{'a' * 64}/{HERE}/000002.json", b'{"new": 1}')
+        assert registry.joint_runs("a" * 64) == [run(a=1.0)]
+        assert "a joint run is left out" in caplog.text
+
+    def test_with_a_trust_root_only_signed_ones_count(
+        self, registry: Registry, tmp_path: Path
+    ) -> None:
+        ours, other = (new_keys(tmp_path, name) for name in ("ours", "other"))
+        good = signed(run(a=2.0), Signer(ours.private))
+        changed = good.model_copy(update={"incumbent": "x"})
+        foreign = signed(run(a=3.0), Signer(other.private))
+        trust = TrustRoot(ours.public)
+        for each in (run(a=1.0), good, changed, foreign):
+            registry.add_joint_run(each)
+        assert registry.joint_runs("a" * 64, trust) == [good]
+        assert len(registry.joint_runs("a" * 64)) == 4
+
+
+def signed(made: JointRun, signer: Signer) -> JointRun:
+    (signature,) = signer.sign(made.payload()).signatures
+    return made.model_copy(update={"signature": signature})

@@ -1,0 +1,61 @@
+"""When a file counts as changed."""
+
+from pathlib import Path
+
+import pytest
+
+from services.contracts.watched_file import WatchedFile
+
+
+class Clock:
+    """Seconds that a test moves."""
+
+    now_s = 50.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "secret").write_text("1")
+    return tmp_path / "secret"
+
+
+def test_a_replaced_file_has_changed_until_it_is_read(path: Path) -> None:
+    clock = Clock()
+    file = WatchedFile(path, period_s=1, clock=clock)
+    assert file.read() == b"1"
+    assert not file.has_changed()
+    newer = path.with_name("newer")
+    newer.write_text("2")
+    newer.replace(path)
+    assert not file.has_changed(), "looked at again within the period"
+    clock.now_s += 1
+    assert file.has_changed()
+    assert file.read() == b"2"
+    clock.now_s += 1
+    assert not file.has_changed()
+
+
+def test_a_link_that_is_turned_is_a_change(path: Path, tmp_path: Path) -> None:
+    clock = Clock()
+    link, other = tmp_path / "link", tmp_path / "other"
+    link.symlink_to(path)
+    file = WatchedFile(link, period_s=1, clock=clock)
+    file.read()
+    other.write_text("1")
+    turned = tmp_path / "turned"
+    turned.symlink_to(other)
+    turned.replace(link)
+    clock.now_s += 1
+    assert file.has_changed()
+
+
+def test_a_file_that_is_gone_has_not_changed(path: Path) -> None:
+    clock = Clock()
+    file = WatchedFile(path, clock=clock)
+    file.read()
+    path.unlink()
+    clock.now_s += 10
+    assert not file.has_changed()
