@@ -18,6 +18,7 @@ from services.replica.settings import ReplicaSettings
 from services.telemetry.logs import configure_logging
 from services.telemetry.ready import announce_ready
 from services.telemetry.recorder import NullRecorder
+from services.telemetry.tracing import Tracing, TracingSettings, tracing_from_settings
 
 logger = logging.getLogger(__name__)
 
@@ -27,20 +28,24 @@ def main() -> int:
     configure_logging("replica")
     try:
         settings = read_settings(ReplicaSettings)
+        tracing = tracing_from_settings(read_settings(TracingSettings), "smelt-replica")
     except InvalidRequestError as error:
         logger.error("%s", error)
         return 2
     prepare_compile_cache(settings.cache_dir)
     try:
-        asyncio.run(_serve(settings))
+        asyncio.run(_serve(settings, tracing))
     except SmeltError as error:
         logger.error("replica cannot serve: %s", error)
         return 1
+    finally:
+        if tracing:
+            tracing.close()
     return 0
 
 
-async def _serve(settings: ReplicaSettings) -> None:
-    server, stop = ReplicaServer(settings, NullRecorder()), asyncio.Event()
+async def _serve(settings: ReplicaSettings, tracing: Tracing | None) -> None:
+    server, stop = ReplicaServer(settings, NullRecorder(), tracing=tracing), asyncio.Event()
     await server.start()
     watch = HangWatch(server.replica, end_process)
     watch.start()

@@ -1,52 +1,41 @@
 """The batcher: a queue in front of one engine, emptied whenever the engine is free.
 
 It is work-conserving: when the engine frees, whatever waits and fits runs at once; only an
-idle engine may be told to linger for companions. Joining, running and splitting happen on
-the engine's own thread, so the event loop keeps taking requests meanwhile; only engines that
-are quicker than a change of threads run on the loop.
+idle engine may be told to linger for companions, and then no longer than until a bucket is
+filled, or half of the time that the most pressing of those that wait has left. Joining, running
+and splitting happen on the engine's own thread, so the event loop keeps taking requests
+meanwhile; only engines that are quicker than a change of threads run on the loop.
+
+Requests whose lengths may be padded are grouped by `grouping`; all others run with the first
+that fit beside them. A request that is cancelled, or that waited too long, leaves the queue
+at once; what the engine has begun it ends, and an answer that nobody wants is thrown away.
 """
 
 import asyncio
 import logging
+import math
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from services.contracts.errors import DeadlineExceededError, NotReadyError, OverloadedError
-from services.contracts.recipe import Batching
+from services.contracts.batching import Batching
+from services.contracts.errors import NotReadyError
 from services.contracts.tensors import Array
 from services.replica.closing import ended
 from services.replica.codec import InferCall
 from services.replica.engine_worker import BatchTimes, EngineWorker
-from services.replica.filling import Filling
+from services.replica.expiry import Expiry
+from services.replica.forming import BatchFormer
 from services.replica.joining import JoinRules
+from services.replica.waiting import Dropped, Waiting, WaitingLine
 
 logger = logging.getLogger(__name__)
 
 Outputs = dict[str, Array]
 Clock = Callable[[], float]
 _Answer = TypeVar("_Answer")
-
-
-@dataclass(eq=False, slots=True)
-class _Waiting:
-    """A call in the queue; times are of the batcher's clock, in seconds.
-
-    Attributes:
-        finish: makes the answer of the call's outputs.
-        on_failure: called when there is none.
-    """
-
-    call: InferCall
-    finish: Callable[[Outputs], Any]
-    on_failure: Callable[[], None]
-    answer: asyncio.Future[Any]
-    arrived_s: float
-    deadline_s: float | None
 
 
 class BatchReport(NamedTuple):
@@ -56,11 +45,17 @@ class BatchReport(NamedTuple):
         rows: rows of each request in the batch.
         queued_s: seconds that each request waited.
         times: seconds of each step; None when the engine failed.
+        forming_s: seconds from when the engine was free and a request waited to the run.
+        reply_s: seconds in which the answers were written.
+        sizes: dynamic dimensions of each request.
     """
 
     rows: tuple[int, ...]
     queued_s: tuple[float, ...]
     times: BatchTimes | None
+    forming_s: float = 0.0
+    reply_s: float = 0.0
+    sizes: tuple[Mapping[str, int], ...] = ()
 
 
 class Batcher:
@@ -73,20 +68,24 @@ class Batcher:
         batching: Batching,
         *,
         on_batch: Callable[[BatchReport], None] = lambda _: None,
+        on_dropped: Callable[[Dropped], None] = lambda _: None,
         clock: Clock = time.monotonic,
     ) -> None:
         """Take the worker whose engine runs the batches; `start` begins to serve."""
         self._worker = worker
         self._rules = rules
-        self._max_queue = batching.max_queue
+        self._batching = batching
         self._max_delay_s = batching.max_delay_ms / 1000
-        self._on_batch = on_batch
+        self._on_batch, self._on_dropped = on_batch, on_dropped
         self._clock = clock
-        self._queue: deque[_Waiting] = deque()
+        self._line = WaitingLine(batching, clock, on_dropped=on_dropped)
+        self._expiry = Expiry(self._drop_unwanted, clock)
+        self._former = BatchFormer(self._line, rules, worker, batching.max_waste)
         self._arrived = asyncio.Event()
         # Held while a batch runs; whoever swaps the engine takes it between two batches.
         self.between_batches = asyncio.Lock()
         self._num_running = 0
+        self._free_s = clock()
         self._idle = asyncio.Event()
         self._idle.set()
         self._is_draining = False
@@ -95,12 +94,12 @@ class Batcher:
     @property
     def num_waiting(self) -> int:
         """Calls in the queue."""
-        return len(self._queue)
+        return len(self._line)
 
     @property
     def num_unanswered(self) -> int:
         """Calls in the queue and in the engine."""
-        return len(self._queue) + self._num_running
+        return len(self._line) + self._num_running
 
     @property
     def is_alive(self) -> bool:
@@ -120,14 +119,7 @@ class Batcher:
         """
         if self._is_draining:
             raise NotReadyError("replica is draining and takes no new requests")
-        if len(self._queue) >= self._max_queue:
-            # Calls nobody waits for any more must not push out one that somebody does.
-            self._queue = deque(waiting for waiting in self._queue if self._is_wanted(waiting))
-        if len(self._queue) >= self._max_queue:
-            raise OverloadedError(
-                f"exceeds maximum queue size: {len(self._queue)} requests wait in this replica, "
-                f"at most {self._max_queue} may; retry, or raise max_queue in the recipe"
-            )
+        self._line.check_room()
 
     def submit(
         self,
@@ -158,18 +150,28 @@ class Batcher:
         """
         self.admit()
         answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
-        waiting = _Waiting(call, finish, on_failure, answer, self._clock(), deadline_s)
+        waiting = Waiting(
+            call, finish, on_failure, answer, self._clock(),
+            self._batching.level(call.priority), deadline_s,
+        )  # fmt: skip
+        self._line.add(waiting, call.timeout_s)
         answer.add_done_callback(partial(self._forget_cancelled, waiting))
-        self._queue.append(waiting)
+        if waiting.deadline_s is not None:
+            self._expiry.wake_by(waiting.deadline_s)
         self._idle.clear()
         self._arrived.set()
         return answer
 
-    def _forget_cancelled(self, waiting: _Waiting, answer: asyncio.Future[Any]) -> None:
+    def _forget_cancelled(self, waiting: Waiting, answer: asyncio.Future[Any]) -> None:
         if answer.cancelled():
-            with suppress(ValueError):  # a batch may have taken it already
-                self._queue.remove(waiting)
+            if self._line.remove(waiting):  # or a batch has taken it already
+                self._on_dropped(Dropped.CANCELLED)
             self._note_if_idle()
+
+    def _drop_unwanted(self) -> float | None:
+        next_s = self._line.drop_unwanted()
+        self._note_if_idle()
+        return next_s
 
     async def drain(self) -> None:
         """Refuse new calls and wait until every accepted one is answered."""
@@ -183,107 +185,94 @@ class Batcher:
             if self._task:
                 await ended(self._task)
         finally:
-            for waiting in self._queue:
-                _fail(waiting, NotReadyError("replica stopped before the request ran"))
-            self._queue.clear()
+            self._expiry.close()
+            for waiting in self._line:
+                waiting.fail(NotReadyError("replica stopped before the request ran"))
+            self._line.clear()
             self._note_if_idle()
 
     async def _serve(self) -> None:
         while True:
-            if not self._queue:
+            was_idle = not self._line
+            if was_idle:
                 self._arrived.clear()
                 await self._arrived.wait()
+            self._free_s = self._clock()
+            if was_idle:
                 await self._linger()
             if self._worker.seat.is_brief:
                 # Such a batch runs in this turn of the loop: let what has come join it first.
                 await asyncio.sleep(0)
             async with self.between_batches:
-                batch = self._take_batch()
+                batch = self._former.take()
                 if batch:
                     await self._run(batch)
             self._note_if_idle()
 
     async def _linger(self) -> None:
-        """Let an idle engine wait for companions, until a batch is full or time is up."""
+        """Let an idle engine wait for companions, until a bucket is full or time is up."""
         if not self._max_delay_s or self._rules.batch_dim is None:
             return
+        loop = asyncio.get_running_loop()
+        ends_s = loop.time() + self._max_delay_s
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._max_delay_s):
-                while not self._is_batch_waiting():
-                    self._arrived.clear()
+            while self._line and not self._former.is_batch_waiting():
+                self._arrived.clear()
+                # Waiting for companions must not be what makes a request expire.
+                pressing_s = min(ends_s, loop.time() + self._least_time_left_s() / 2)
+                async with asyncio.timeout_at(pressing_s):
                     await self._arrived.wait()
 
-    def _is_batch_waiting(self) -> bool:
-        """Whether what waits fills a batch, or more than one."""
-        filling = self._new_filling()
-        for waiting in self._queue:
-            if not filling.sizes:
-                filling.begin(waiting.call.sizes)
-            elif not filling.add(waiting.call.sizes) and self._rules.merged(
-                filling.sizes, waiting.call.sizes
-            ):
-                return True
-        return filling.is_full
+    def _least_time_left_s(self) -> float:
+        deadlines = [w.deadline_s for w in self._line if w.deadline_s is not None]
+        return max(min(deadlines, default=math.inf) - self._clock(), 0.0)
 
-    def _take_batch(self) -> list[_Waiting]:
-        """Remove from the queue the oldest call and all that fit beside it, in order."""
-        batch: list[_Waiting] = []
-        passed_over: list[_Waiting] = []
-        filling = self._new_filling()
-        while self._queue and not (batch and filling.is_full):
-            waiting = self._queue.popleft()
-            if not self._is_wanted(waiting):
-                continue
-            if not batch:
-                filling.begin(waiting.call.sizes)
-            elif not filling.add(waiting.call.sizes):
-                passed_over.append(waiting)
-                continue
-            batch.append(waiting)
-        self._queue.extendleft(reversed(passed_over))
-        return batch
-
-    def _new_filling(self) -> Filling:
-        return Filling(self._rules, self._worker.seat.buckets)
-
-    def _is_wanted(self, waiting: _Waiting) -> bool:
-        """Whether a call's answer is still wanted; fails it when its deadline has passed."""
-        if waiting.answer.done():
-            return False
-        if waiting.deadline_s is not None and waiting.deadline_s <= self._clock():
-            waited_s = self._clock() - waiting.arrived_s
-            error = f"request timeout expired after {waited_s:.3f} s in the queue; it never ran"
-            _fail(waiting, DeadlineExceededError(error))
-            return False
-        return True
-
-    async def _run(self, batch: list[_Waiting]) -> None:
+    async def _run(self, batch: list[Waiting]) -> None:
         began_s = self._clock()
         self._num_running = len(batch)
         times: BatchTimes | None = None
+        reply_s = 0.0
         try:
             parts, times = await self._worker.run(self._rules, [w.call for w in batch])
         except asyncio.CancelledError:
             for waiting in batch:
-                _fail(waiting, NotReadyError("replica stopped while the request ran"))
+                waiting.fail(NotReadyError("replica stopped while the request ran"))
             raise
         except Exception as error:
             # Whatever an engine raises is the answer of this batch and of no other.
             for waiting in batch:
-                _fail(waiting, error)
+                waiting.fail(error)
         else:
+            ran_s = self._clock()
             for waiting, part in zip(batch, parts, strict=True):
-                _finish(waiting, part)
+                self._finish(waiting, part)
+            reply_s = self._clock() - ran_s
         finally:
             self._num_running = 0
-        self._report(batch, began_s, times)
+        self._report(batch, began_s, times, reply_s)
 
-    def _report(self, batch: list[_Waiting], began_s: float, times: BatchTimes | None) -> None:
+    def _finish(self, waiting: Waiting, outputs: Outputs) -> None:
+        if waiting.answer.done():
+            self._on_dropped(Dropped.DISCARDED)
+            return
+        try:
+            waiting.answer.set_result(waiting.finish(outputs))
+        except Exception as error:
+            waiting.fail(error)
+
+    def _report(
+        self, batch: Sequence[Waiting], began_s: float, times: BatchTimes | None, reply_s: float
+    ) -> None:
         dim = self._rules.batch_dim or ""
+        if times:
+            self._former.learn(times)
         report = BatchReport(
             rows=tuple([waiting.call.sizes.get(dim, 1) for waiting in batch]),
             queued_s=tuple([began_s - waiting.arrived_s for waiting in batch]),
             times=times,
+            forming_s=max(began_s - self._free_s, 0.0),
+            reply_s=reply_s,
+            sizes=tuple([waiting.call.sizes for waiting in batch]),
         )
         try:
             self._on_batch(report)
@@ -291,20 +280,5 @@ class Batcher:
             logger.exception("recording a batch failed; serving goes on")
 
     def _note_if_idle(self) -> None:
-        if not self._queue and not self._num_running:
+        if not self._line and not self._num_running:
             self._idle.set()
-
-
-def _finish(waiting: _Waiting, outputs: Outputs) -> None:
-    if waiting.answer.done():
-        return
-    try:
-        waiting.answer.set_result(waiting.finish(outputs))
-    except Exception as error:
-        _fail(waiting, error)
-
-
-def _fail(waiting: _Waiting, error: Exception) -> None:
-    if not waiting.answer.done():
-        waiting.on_failure()
-        waiting.answer.set_exception(error)

@@ -9,12 +9,14 @@ one entry for each output, because clients pair outputs and contents by position
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 from google.protobuf.message import DecodeError
 
 from services.contracts.errors import EngineError, InvalidRequestError, NotFoundError
+from services.contracts.request_limits import check_request_head
 from services.contracts.tensors import (
     DATATYPE_FROM_NUMPY,
     NUMPY_FROM_DATATYPE,
@@ -23,7 +25,14 @@ from services.contracts.tensors import (
     array_from_bytes,
 )
 from services.pb import open_inference_v2_pb2 as pb
-from services.replica.parameters import check_tensor_parameters, timeout_s_from_parameters
+from services.replica import classification
+from services.replica.classification import classified
+from services.replica.parameters import (
+    check_tensor_parameters,
+    priority_from_parameters,
+    timeout_s_from_parameters,
+)
+from services.replica.requested_outputs import wanted_classes, wanted_outputs
 from services.replica.signature import Signature
 from services.replica.typed_contents import array_from_contents
 from services.replica.wire import join_response, split_request
@@ -45,6 +54,8 @@ class InferCall(NamedTuple):
         outputs: names of the wanted outputs, in the order asked for.
         request_id: chosen by the client, echoed.
         timeout_s: longest wait in the queue that the client allows; None for any.
+        priority: 1 is the highest; 0 when the client names none.
+        classes: how many of an output's largest values are wanted in its place, by its name.
     """
 
     inputs: Mapping[str, Array]
@@ -52,6 +63,8 @@ class InferCall(NamedTuple):
     outputs: tuple[str, ...]
     request_id: str = ""
     timeout_s: float | None = None
+    priority: int = 0
+    classes: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +84,8 @@ class _Head:
     sizes: Mapping[str, int]
     outputs: tuple[str, ...]
     timeout_s: float | None
+    priority: int
+    classes: Mapping[str, int]
 
 
 def call_from_request(payload: bytes | bytearray | memoryview, signature: Signature) -> InferCall:
@@ -99,6 +114,8 @@ def call_from_request(payload: bytes | bytearray | memoryview, signature: Signat
         outputs=head.outputs,
         request_id=_text(request_id),
         timeout_s=head.timeout_s,
+        priority=head.priority,
+        classes=head.classes,
     )
 
 
@@ -111,8 +128,25 @@ def response_from_outputs(
         EngineError: an output is missing or has another datatype than the model's.
     """
     arrays = [_checked_output(name, outputs, signature) for name in call.outputs]
+    if call.classes:
+        return _response_with_classes(call, arrays, signature)
     head = _response_head(call.outputs, tuple(array.shape for array in arrays), signature)
     return join_response(head, call.request_id.encode(), [_raw(array) for array in arrays])
+
+
+def _response_with_classes(call: InferCall, arrays: Sequence[Array], signature: Signature) -> bytes:
+    response = pb.ModelInferResponse(model_name=signature.name, model_version=signature.version)
+    contents: list[bytes | memoryview] = []
+    for name, array in zip(call.outputs, arrays, strict=True):
+        spec = signature.outputs[name]
+        datatype, shape, raw = spec.datatype, array.shape, _raw(array)
+        if num := call.classes.get(name):
+            has_rows = signature.batch_dim is not None and spec.shape[:1] == (signature.batch_dim,)
+            shape, raw = classified(array, num, has_rows=has_rows)
+            datatype = classification.DATATYPE
+        response.outputs.add(name=name, datatype=datatype, shape=shape)
+        contents.append(raw)
+    return join_response(response.SerializeToString(), call.request_id.encode(), contents)
 
 
 def _raw(array: Array) -> bytes | memoryview:
@@ -149,6 +183,7 @@ _known_head = lru_cache(maxsize=_MAX_KNOWN_HEADS)(_head_from_bytes)
 
 
 def _parsed(head: bytes) -> pb.ModelInferRequest:
+    check_request_head(head)
     try:
         return pb.ModelInferRequest.FromString(head)
     except DecodeError as error:
@@ -172,8 +207,15 @@ def _checked_head(request: pb.ModelInferRequest, signature: Signature) -> _Head:
     tensors = tuple(_Tensor(t.name, t.datatype, tuple(t.shape)) for t in request.inputs)
     sizes = _sizes({tensor.name: tensor.shape for tensor in tensors}, signature)
     signature.check_sizes(sizes)
-    outputs = _wanted_outputs(request.outputs, signature)
-    return _Head(tensors=tensors, sizes=sizes, outputs=outputs, timeout_s=timeout_s)
+    outputs = wanted_outputs(request.outputs, signature)
+    return _Head(
+        tensors=tensors,
+        sizes=sizes,
+        outputs=outputs,
+        timeout_s=timeout_s,
+        priority=priority_from_parameters(request.parameters, signature.name),
+        classes=wanted_classes(request.outputs, signature),
+    )
 
 
 def _inputs_from_raw(
@@ -269,27 +311,6 @@ def _sizes(shapes: Mapping[str, tuple[int, ...]], signature: Signature) -> dict[
                     f"{sizes[dim]} for dimension '{dim}' as in the inputs before, got {size}"
                 )
     return sizes
-
-
-def _wanted_outputs(
-    requested: Sequence[pb.ModelInferRequest.InferRequestedOutputTensor], signature: Signature
-) -> tuple[str, ...]:
-    if not requested:
-        return tuple(signature.outputs)
-    names = tuple(output.name for output in requested)
-    for output in requested:
-        check_tensor_parameters(output.parameters, output.name, signature.name)
-        if output.name not in signature.outputs:
-            raise InvalidRequestError(
-                f"unexpected inference output '{output.name}' for model '{signature.name}'; "
-                f"expected some of {list(signature.outputs)}"
-            )
-    if len(set(names)) != len(names):
-        raise InvalidRequestError(
-            f"an output is requested more than once for model '{signature.name}': expected "
-            f"different names, got {list(names)}"
-        )
-    return names
 
 
 def _checked_output(name: str, outputs: Mapping[str, Array], signature: Signature) -> Array:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 
 import grpc.aio
 
+from services.contracts.fleet_dialer import FleetDialer
 from services.pb import fleet_v1_pb2 as pb
 from services.pb.fleet_v1_pb2_grpc import FleetControlStub
 from services.replica.closing import ended
@@ -41,6 +42,7 @@ class ControlLink:
         *,
         on_engines_changed: Callable[[str], None],
         on_drain: Callable[[], None],
+        dialer: FleetDialer | None = None,
     ) -> None:
         """Take the controller's `host:port` and what to call; `start` connects.
 
@@ -49,7 +51,9 @@ class ControlLink:
             report: what is true of the replica now.
             on_engines_changed: given the master's digest; must not block.
             on_drain: must not block.
+            dialer: how the controller is spoken to; None does so in the clear.
         """
+        self._dialer = dialer or FleetDialer()
         self._address = address
         self._report = report
         self._on_engines_changed = on_engines_changed
@@ -90,8 +94,10 @@ class ControlLink:
         while not self._closing.is_set():
             began_s = loop.time()
             try:
-                async with grpc.aio.insecure_channel(self._address, _CHANNEL_OPTIONS) as channel:
-                    async for command in FleetControlStub(channel).Attach(self._reports()):
+                # A new one each time: certificates and tokens are rotated.
+                async with self._dialer.aio_channel(self._address, _CHANNEL_OPTIONS) as channel:
+                    attach, said = FleetControlStub(channel).Attach, self._dialer.metadata()
+                    async for command in attach(self._reports(), metadata=said):
                         self._obey(command)
                 if self._closing.is_set():
                     return

@@ -19,6 +19,7 @@ from services.contracts.errors import (
     NotReadyError,
     SmeltError,
 )
+from services.contracts.fleet_security import FleetTls, warn_in_the_clear
 from services.contracts.frame_protocol import FrameProtocol, parse_address
 from services.contracts.frames import (
     CONNECTION_ID,
@@ -31,6 +32,7 @@ from services.contracts.frames import (
     encode_error,
 )
 from services.replica.closing import close_all, stop_accepting
+from services.replica.tls_port import TlsPort
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +60,7 @@ class DataServer:
         *,
         token: bytes = NO_TOKEN,
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+        tls: FleetTls | None = None,
     ) -> None:
         """Nothing listens yet.
 
@@ -67,12 +70,15 @@ class DataServer:
             statistics: answers with a serialized ModelStatistics.
             token: what gateways must say in HELLO; NO_TOKEN takes any.
             max_payload_bytes: larger requests are refused, with their connection.
+            tls: what TCP ports speak; None leaves them in the clear, as unix sockets always are.
         """
         self.addresses: list[str] = []
         self.infer, self.statistics = infer, statistics
         self.token, self.max_payload_bytes = token, max_payload_bytes
         self.is_draining = False
+        self._tls = tls
         self._servers: list[asyncio.Server] = []
+        self._tls_ports: list[TlsPort] = []
         self._connections: set[GatewayConnection] = set()
 
     async def listen(self, address: str) -> str:
@@ -82,22 +88,32 @@ class DataServer:
             InvalidRequestError: the address is malformed or cannot be had.
         """
         parts = parse_address(address)
-        loop = asyncio.get_running_loop()
         try:
             if isinstance(parts, str):
-                server = await loop.create_unix_server(self._accepted, parts)
-                # Whoever may write to the socket may use the replica.
-                await asyncio.to_thread(Path(parts).chmod, 0o600)
+                await self._listen_unix(parts)
             else:
-                server = await loop.create_server(self._accepted, *parts)
-                address = f"{address.rpartition(':')[0]}:{server.sockets[0].getsockname()[1]}"
+                address = f"{address.rpartition(':')[0]}:{await self._listen_tcp(*parts)}"
         except OSError as error:
             raise InvalidRequestError(
                 f"data port cannot listen on {address}: {error}; choose another address"
             ) from error
-        self._servers.append(server)
         self.addresses.append(address)
         return address
+
+    async def _listen_unix(self, path: str) -> None:
+        loop = asyncio.get_running_loop()
+        self._servers.append(await loop.create_unix_server(self._accepted, path))
+        # Whoever may write to the socket may use the replica.
+        await asyncio.to_thread(Path(path).chmod, 0o600)
+
+    async def _listen_tcp(self, host: str, port: int) -> int:
+        if self._tls:
+            self._tls_ports.append(TlsPort(host, port, self._tls, self._accepted))
+            return self._tls_ports[-1].port
+        warn_in_the_clear("data port", host)
+        server = await asyncio.get_running_loop().create_server(self._accepted, host, port)
+        self._servers.append(server)
+        return int(server.sockets[0].getsockname()[1])
 
     async def close(self, grace_s: float = 0.0) -> None:
         """Refuses new requests, waits up to `grace_s` for those in flight, closes all."""
@@ -105,6 +121,7 @@ class DataServer:
         paths = [Path(a.removeprefix("unix:")) for a in self.addresses if a.startswith("unix:")]
         await close_all(
             *(partial(stop_accepting, server) for server in self._servers),
+            *(port.close for port in self._tls_ports),
             partial(self._close_connections, grace_s),
             *(partial(asyncio.to_thread, path.unlink, missing_ok=True) for path in paths),
         )
@@ -140,6 +157,7 @@ class GatewayConnection(FrameProtocol):
         self.answers: dict[int, asyncio.Future[bytes]] = {}
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._server, self._register = server, register
+        self._hello_timer: asyncio.TimerHandle | None = None
         register.add(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -150,7 +168,7 @@ class GatewayConnection(FrameProtocol):
 
     def opened(self) -> None:
         """The gateway said HELLO and is welcome."""
-        self._hello_timer.cancel()
+        self._cancel_timer()
         self.say_hello()
 
     def check_token(self, token: bytes) -> None:
@@ -235,8 +253,12 @@ class GatewayConnection(FrameProtocol):
         if error is not None:
             logger.info("gateway connection lost: %s", error)
         self._register.discard(self)
-        self._hello_timer.cancel()
+        self._cancel_timer()
         for answer in list(self.answers.values()):
             answer.cancel()
         if not self.gone.done():
             self.gone.set_result(None)
+
+    def _cancel_timer(self) -> None:
+        if self._hello_timer:
+            self._hello_timer.cancel()

@@ -9,6 +9,7 @@ from typing import Any
 
 from services.contracts.interpreter import tune_for_serving
 from services.contracts.node_class import SIMULATED_LABEL
+from services.contracts.settings import read_settings
 from services.engines.compile_cache import prepare_compile_cache
 from services.replica.hang_watch import HangWatch, end_process
 from services.replica.own_threads import claim_threads
@@ -17,6 +18,7 @@ from services.replica.settings import ReplicaSettings
 from services.telemetry.catalog import REPLICA_METRICS
 from services.telemetry.logs import configure_logging
 from services.telemetry.ray_recorder import RayRecorder
+from services.telemetry.tracing import TracingSettings, tracing_from_settings
 
 
 def _as_simulated_here(settings: dict[str, Any]) -> dict[str, Any]:
@@ -39,10 +41,12 @@ class ReplicaDeployment:
         claim_threads(given.num_threads)
         await asyncio.to_thread(prepare_compile_cache, given.cache_dir)
         context = serve.get_replica_context()
+        self._tracing = tracing_from_settings(read_settings(TracingSettings), "smelt-replica")
         self._server = ReplicaServer(
             given,
             RayRecorder(REPLICA_METRICS),
             replica_id=context.replica_id.to_full_id_str(),
+            tracing=self._tracing,
         )
         await self._server.start()
         self._watch = HangWatch(self._server.replica, end_process)
@@ -67,3 +71,5 @@ class ReplicaDeployment:
         server = getattr(self, "_server", None)
         if server is not None:
             await server.stop()
+            if self._tracing:
+                await asyncio.to_thread(self._tracing.close)

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from services.contracts.errors import EngineError, NotFoundError, StoreError
 from services.contracts.hardware import DeviceFacts, Platform
-from services.contracts.kinds import Precision
+from services.contracts.kinds import EngineKind, Precision
 from services.contracts.manifest import ModelVersion, PublishedEngine
 from services.contracts.recipe import Bucket
 from services.contracts.registry import Registry
@@ -182,6 +182,7 @@ class EngineHost:
             failed_digests=frozenset(failed),
             # Before a file of an engine is fetched, let alone read.
             untrusted=self._registry.untrusted(engines, self._model.master, self._trust),
+            runs=self._registry.joint_runs(self._model.master.digest, self._trust),
         )
 
     def _published(self, chosen: PublishedEngine) -> LoadedEngine:
@@ -202,8 +203,11 @@ class EngineHost:
             generation=key.generation,
             digest=chosen.digest,
             load_duration_s=self._clock() - start_s,
+            # A CUDA graph of one shape for each bucket; on the CPU its kernels take any.
+            pads_to_largest=key.kind is EngineKind.INDUCTOR and not self._is_cpu,
             is_brief=self._is_cpu and longest_run_s <= BRIEF_RUN_S,
             stall_s=self._stall_limit_s(longest_run_s, chosen.manifest.buckets),
+            speeds={timing.shape: timing.throughput for timing in chosen.proof.timings},
         )
         logger.info(
             "engine %s (%s %s for %s) is warm after %.2f s",

@@ -61,6 +61,7 @@ class EngineSeat:
 
     Attributes:
         buckets: the shapes that it was built for; empty for any.
+        pads_to_largest: it computes the largest sizes of a bucket, whatever it is given.
         is_brief: it runs on the event loop's thread, not on its own; see BRIEF_RUN_S.
         stall_s: a run that takes longer hangs; see `stall_limit_s`.
     """
@@ -68,6 +69,7 @@ class EngineSeat:
     engine: RunningEngine
     buckets: tuple[Bucket, ...]
     thread: EngineThread
+    pads_to_largest: bool = False
     is_brief: bool = False
     stall_s: float = STALL_S
 

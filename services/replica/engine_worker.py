@@ -11,6 +11,7 @@ from services.contracts.tensors import Array
 from services.replica.codec import InferCall
 from services.replica.engine_seat import EngineSeat
 from services.replica.joining import JoinRules
+from services.replica.run_shapes import RunShapes
 from services.replica.standby import SeatedEngine, Standby
 
 logger = logging.getLogger(__name__)
@@ -26,11 +27,16 @@ _Batch = tuple[list[dict[str, Array]], "BatchTimes"]
 
 @dataclass(frozen=True, kw_only=True)
 class BatchTimes:
-    """Seconds of the steps of one batch: joining, running, splitting."""
+    """Seconds of the steps of one batch: joining, running, splitting.
+
+    Attributes:
+        num_elements: what the engine computed, padding included; see `run_shapes`.
+    """
 
     compute_input_s: float
     compute_infer_s: float
     compute_output_s: float
+    num_elements: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -257,14 +263,17 @@ class EngineWorker:
 
     def _timed_run(self, seat: EngineSeat, rules: JoinRules, calls: Sequence[InferCall]) -> _Batch:
         start_s = self._clock()
-        inputs = rules.join(calls)
+        shapes = RunShapes(rules, seat.buckets, pads_to_largest=seat.pads_to_largest)
+        sizes = shapes.joined(rules.sizes_of(calls))
+        inputs = rules.join(calls, sizes)
         joined_s = self._clock()
         outputs = seat.engine.run(inputs)
         ran_s = self._clock()
-        parts = rules.split(outputs, calls)
+        parts = rules.split(outputs, calls, sizes)
         times = BatchTimes(
             compute_input_s=joined_s - start_s,
             compute_infer_s=ran_s - joined_s,
             compute_output_s=self._clock() - ran_s,
+            num_elements=shapes.num_elements(sizes),
         )
         return parts, times

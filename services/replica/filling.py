@@ -1,14 +1,9 @@
 """A batch while it is formed: which calls fit beside those it has, and when it is full."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from services.contracts.recipe import Bucket
 from services.replica.joining import JoinRules
-from services.replica.signature import fits
-
-# Rows of a batch when neither recipe nor engine names a bucket.
-DEFAULT_MAX_ROWS = 32
+from services.replica.run_shapes import RunShapes
 
 
 class Filling:
@@ -21,10 +16,10 @@ class Filling:
         sizes: the dynamic dimensions of what is joined so far; empty before the first call.
     """
 
-    def __init__(self, rules: JoinRules, buckets: Sequence[Bucket]) -> None:
-        """Begin empty, for an engine with these buckets."""
+    def __init__(self, rules: JoinRules, shapes: RunShapes) -> None:
+        """Begin empty, for an engine that takes these shapes."""
         self.sizes: dict[str, int] = {}
-        self._rules, self._buckets = rules, buckets
+        self._rules, self._shapes = rules, shapes
         self._dim = rules.batch_dim or ""
         self._newest: Mapping[str, int] = {}
         self._max_rows = 0.0
@@ -35,6 +30,13 @@ class Filling:
         if self._rules.batch_dim is None:
             return True
         return bool(self.sizes) and self.sizes[self._dim] >= self._max_rows
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it fills a bucket, so that nothing is gained by waiting for more."""
+        if self.is_full:
+            return True
+        return bool(self.sizes) and self.sizes[self._dim] >= self._shapes.preferred_rows(self.sizes)
 
     def begin(self, sizes: Mapping[str, int]) -> None:
         """Take the first call, whatever its sizes: it has to run in some batch."""
@@ -49,19 +51,11 @@ class Filling:
             self.sizes[self._dim] = rows
             return True
         merged = self._rules.merged(self.sizes, sizes)
-        if merged is None or merged[self._dim] > self._rows_at(merged):
+        if merged is None or merged[self._dim] > self._shapes.rows_at(merged):
             return False
         self._grow_to(merged, sizes)
         return True
 
     def _grow_to(self, merged: dict[str, int], newest: Mapping[str, int]) -> None:
         self.sizes, self._newest = merged, newest
-        self._max_rows = self._rows_at(merged)
-
-    def _rows_at(self, sizes: Mapping[str, int]) -> float:
-        """The most rows that a bucket takes at these lengths; 0 when none takes them."""
-        if not self._buckets:
-            return DEFAULT_MAX_ROWS
-        lengths = {dim: size for dim, size in sizes.items() if dim != self._dim}
-        spans = [bucket.dims.get(self._dim) for bucket in self._buckets if fits(bucket, lengths)]
-        return max((span.max if span else math.inf for span in spans), default=0)
+        self._max_rows = self._shapes.rows_at(merged)

@@ -2,9 +2,13 @@
 
 Requests are joined along the batch dimension. Other dynamic dimensions must be equal,
 unless the recipe says how every input with that dimension is padded and one of them is a
-mask that marks the padding: only then do padded positions not change anybody's answer.
+mask that marks the padding: only then do padded positions not change anybody's answer. An
+engine may want larger inputs than the longest request; then rows are made up as well, as
+copies of the last one: a row of nothing but padding may become NaN, and some kernels take
+the range of their numbers from all rows.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -17,6 +21,8 @@ from services.contracts.recipe import InputRole
 from services.contracts.tensors import Array, TensorSpec
 from services.replica.codec import InferCall
 from services.replica.signature import Signature
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,13 +45,33 @@ class JoinRules:
     def from_model(cls, model: ModelVersion, signature: Signature) -> Self:
         """The rules that a model's master and recipe give."""
         is_joinable = _is_joinable(signature)
+        paddable = _paddable_dims(model, signature) if is_joinable else frozenset()
+        if is_joinable:
+            _tell_unpadded(model, signature, paddable)
         return cls(
             inputs=signature.inputs,
             outputs=signature.outputs,
             batch_dim=signature.batch_dim if is_joinable else None,
-            paddable=_paddable_dims(model, signature) if is_joinable else frozenset(),
+            paddable=paddable,
             pads={name: wanted.pad for name, wanted in model.recipe.inputs.items()},
         )
+
+    @property
+    def growing(self) -> frozenset[str]:
+        """Dimensions that may be made larger than any call's."""
+        return self.paddable | {self.batch_dim} if self.batch_dim else self.paddable
+
+    def sizes_of(self, calls: Sequence[InferCall]) -> Mapping[str, int]:
+        """Sizes of a batch of calls that can run together."""
+        first = calls[0].sizes
+        if len(calls) == 1:
+            return first
+        dim = self.batch_dim or ""
+        if all(call.sizes is first or call.sizes == first for call in calls):
+            return {**first, dim: len(calls) * first[dim]}
+        sizes = {name: max(call.sizes[name] for call in calls) for name in first}
+        sizes[dim] = sum(call.sizes[dim] for call in calls)
+        return sizes
 
     def merged(self, left: Mapping[str, int], right: Mapping[str, int]) -> dict[str, int] | None:
         """Sizes of a batch that holds both, or None when they cannot run together."""
@@ -61,47 +87,64 @@ class JoinRules:
                 return None
         return sizes
 
-    def join(self, calls: Sequence[InferCall]) -> Mapping[str, Array]:
-        """One set of inputs for all calls, rows in order, each padded to the longest."""
-        if len(calls) == 1:
+    def join(
+        self, calls: Sequence[InferCall], sizes: Mapping[str, int] | None = None
+    ) -> Mapping[str, Array]:
+        """One set of inputs for all calls, rows in order, each padded to the longest.
+
+        Args:
+            calls: that can run together.
+            sizes: to pad to, where they are larger than those of the calls.
+        """
+        own = self.sizes_of(calls)
+        if len(calls) == 1 and sizes in (None, own):
             # Views of a request's bytes may start anywhere; engines want aligned elements.
             inputs = calls[0].inputs
             return {
                 name: array if array.flags.aligned else np.require(array, requirements="A")
                 for name, array in inputs.items()
             }
-        return {name: self._joined(spec, calls) for name, spec in self.inputs.items()}
+        wanted = own if sizes is None else sizes
+        return {name: self._joined(spec, calls, wanted) for name, spec in self.inputs.items()}
 
     def split(
-        self, outputs: Mapping[str, Array], calls: Sequence[InferCall]
+        self,
+        outputs: Mapping[str, Array],
+        calls: Sequence[InferCall],
+        sizes: Mapping[str, int] | None = None,
     ) -> list[dict[str, Array]]:
         """Each call's own rows and positions of every output it asked for.
+
+        Args:
+            outputs: of one run.
+            calls: as they were joined.
+            sizes: as they were joined.
 
         Raises:
             EngineError: an output has not as many rows as the batch.
         """
-        if len(calls) == 1:
+        own = self.sizes_of(calls)
+        if len(calls) == 1 and sizes in (None, own):
             return [dict(outputs)]
+        dim = self.batch_dim or ""
         parts, first = [], 0
         for call in calls:
-            rows = call.sizes[self.batch_dim or ""]
             parts.append(
                 {name: outputs[name][self._own(name, call, first)] for name in call.outputs}
             )
-            first += rows
-        self._check_rows(outputs, first)
+            first += call.sizes[dim]
+        self._check_rows(outputs, (own if sizes is None else sizes)[dim])
         return parts
 
-    def _joined(self, spec: TensorSpec, calls: Sequence[InferCall]) -> Array:
+    def _joined(
+        self, spec: TensorSpec, calls: Sequence[InferCall], sizes: Mapping[str, int]
+    ) -> Array:
         arrays = [call.inputs[spec.name] for call in calls]
         axis = spec.shape.index(self.batch_dim or "")
-        first_shape = arrays[0].shape
-        if all(array.shape == first_shape for array in arrays):  # nearly always: one row each
+        shape = [sizes[dim] if isinstance(dim, str) else dim for dim in spec.shape]
+        num_rows = sum(array.shape[axis] for array in arrays)
+        if num_rows == shape[axis] and all(_equal_but(a.shape, shape, axis) for a in arrays):
             return np.concatenate(arrays, axis=axis)
-        shape = np.max([array.shape for array in arrays], axis=0)
-        if all(_equal_but(array.shape, shape, axis) for array in arrays):
-            return np.concatenate(arrays, axis=axis)
-        shape[axis] = sum(array.shape[axis] for array in arrays)
         joined = np.full(shape, self.pads.get(spec.name, 0), dtype=arrays[0].dtype)
         first = 0
         for array in arrays:
@@ -109,6 +152,8 @@ class JoinRules:
             index[axis] = slice(first, first + array.shape[axis])
             joined[tuple(index)] = array
             first += array.shape[axis]
+        rows = np.moveaxis(joined, axis, 0)
+        rows[first:] = rows[first - 1]
         return joined
 
     def _own(self, output: str, call: InferCall, first: int) -> tuple[slice, ...]:
@@ -156,6 +201,18 @@ def _paddable_dims(model: ModelVersion, signature: Signature) -> frozenset[str]:
         if has_mask and all(name in recipes for name in names):
             paddable.add(dim)
     return frozenset(paddable)
+
+
+def _tell_unpadded(model: ModelVersion, signature: Signature, paddable: frozenset[str]) -> None:
+    """Say once, as the rules are made, what will keep requests apart."""
+    dims = {d for spec in signature.inputs.values() for d in spec.shape if isinstance(d, str)}
+    for dim in sorted(dims - paddable - {signature.batch_dim}):
+        logger.info(
+            "model '%s' version %d: requests of different '%s' never share a batch; for that its "
+            "recipe has to name every input with that dimension under inputs, one of them with "
+            "role mask and pad 0",
+            model.name, model.version, dim,
+        )  # fmt: skip
 
 
 def _equal_but(left: Sequence[int], right: Sequence[int], axis: int) -> bool:

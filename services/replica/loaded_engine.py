@@ -1,7 +1,7 @@
 """An engine that is loaded and warm, with what reports and metrics say of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from services.contracts.recipe import Bucket
@@ -45,8 +45,10 @@ class LoadedEngine:
         fallback_reason: None for a published engine.
         detail: the reason in words, "" for a published engine that is the best one here.
         load_duration_s: seconds to verify, load and warm it.
+        pads_to_largest: it computes the largest sizes of a bucket, whatever it is given.
         is_brief: it always answers within BRIEF_RUN_S, and on the CPU.
         stall_s: a run that takes longer hangs.
+        speeds: samples per second by shape, as proven; empty for the fallback.
     """
 
     engine: RunningEngine
@@ -58,8 +60,10 @@ class LoadedEngine:
     fallback_reason: FallbackReason | None = None
     detail: str = ""
     load_duration_s: float = 0.0
+    pads_to_largest: bool = False
     is_brief: bool = False
     stall_s: float = STALL_S
+    speeds: Mapping[str, float] = field(default_factory=dict)
 
 
 def stall_limit_s(longest_run_s: float | None, *, is_cpu: bool) -> float:

@@ -10,6 +10,8 @@ _RESERVED_PREFIX = "triton_"
 # Clients set it on streams; the only answer of a request is its final one anyway.
 _ALLOWED_RESERVED = "triton_enable_empty_final_response"
 _SEQUENCE = ("sequence_id", "sequence_start", "sequence_end")
+# Names of Triton's HTTP front and of its own use, which no request may carry as its own.
+_RESERVED = ("headers", "binary_data_output")
 _SHARED_MEMORY = (
     "shared_memory_region",
     "shared_memory_byte_size",
@@ -34,27 +36,36 @@ def timeout_s_from_parameters(parameters: Parameters, model: str) -> float | Non
                 "send each request on its own"
             )
     for name in parameters:
-        if name.startswith(_RESERVED_PREFIX) and name != _ALLOWED_RESERVED:
+        is_reserved = name in _RESERVED or name.startswith(_RESERVED_PREFIX)
+        if is_reserved and name != _ALLOWED_RESERVED:
             raise InvalidRequestError(f"parameter '{name}' for model '{model}': name is reserved")
-    if "priority" in parameters:
-        _unsigned(parameters, "priority", model)
     timeout_us = _unsigned(parameters, "timeout", model) if "timeout" in parameters else 0
     return timeout_us * _MICROSECONDS or None
+
+
+def priority_from_parameters(parameters: Parameters, model: str) -> int:
+    """The priority that a request asks for, 1 being the highest; 0 when it names none.
+
+    Raises:
+        InvalidRequestError: it has a wrong type.
+    """
+    return _unsigned(parameters, "priority", model) if "priority" in parameters else 0
 
 
 def check_tensor_parameters(parameters: Parameters, tensor: str, model: str) -> None:
     """Refuse what a tensor may not ask for.
 
     Raises:
-        UnsupportedFeatureError: shared memory or classification.
+        UnsupportedFeatureError: shared memory, which the gateway would have resolved.
     """
     if not parameters:
         return
-    for name in (*_SHARED_MEMORY, "classification"):
+    for name in _SHARED_MEMORY:
         if name in parameters:
             raise UnsupportedFeatureError(
-                f"parameter '{name}' of tensor '{tensor}' for model '{model}' is not offered; "
-                "send inputs and read outputs as raw contents"
+                f"parameter '{name}' of tensor '{tensor}' for model '{model}': shared memory is "
+                "not offered; send inputs and read outputs as raw contents, or switch it on with "
+                "SMELT_GATEWAY_SHARED_MEMORY=true"
             )
 
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 
 from services.contracts.errors import EngineError, NotReadyError
+from services.contracts.frames import Payload
 from services.contracts.hardware import DeviceFacts
 from services.contracts.manifest import ModelVersion
 from services.contracts.selection import FallbackReason
@@ -26,6 +27,7 @@ from services.replica.engine_worker import EngineWorker
 from services.replica.joining import JoinRules
 from services.replica.loaded_engine import LoadedEngine
 from services.replica.replica_metrics import ReplicaMetrics
+from services.replica.request_spans import RequestSpans
 from services.replica.samples import edge_sizes, sample_inputs
 from services.replica.signature import Signature
 from services.replica.standby import SeatedEngine, Standby
@@ -52,6 +54,7 @@ class Replica:
         *,
         on_change: Callable[[], None] = lambda: None,
         standby_s: float = 0.0,
+        spans: RequestSpans | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Compose the parts; `load` makes them serve.
@@ -63,6 +66,7 @@ class Replica:
             recorder: metrics.
             on_change: called when `state` or `loaded` differ from before.
             standby_s: how long an engine that was replaced stays loaded, to be returned to.
+            spans: of the requests that are traced; None traces none.
             clock: monotonic seconds; deadlines are on it.
         """
         self.signature = Signature.from_model(model)
@@ -70,9 +74,11 @@ class Replica:
         self.state = fleet.REPLICA_STATE_LOADING
         self.loaded: LoadedEngine | None = None
         self._model, self._device, self._host = model, device, host
-        self._metrics = ReplicaMetrics(recorder, self.signature.name, self.signature.version)
+        self._metrics = ReplicaMetrics(
+            recorder, self.signature.name, self.signature.version, device.generation
+        )
         self._rules = JoinRules.from_model(model, self.signature)
-        self._on_change = on_change
+        self._on_change, self._spans = on_change, spans
         self._clock = clock
         self._worker: EngineWorker | None = None
         self._batcher: Batcher | None = None
@@ -106,7 +112,7 @@ class Replica:
         """Record what is true at this moment; call it at intervals."""
         num_waiting = self._batcher.num_waiting if self._batcher else 0
         max_waiting = self._model.recipe.batching.max_queue
-        self._metrics.show_now(num_waiting, max_waiting, self._device.generation)
+        self._metrics.show_now(num_waiting, max_waiting)
 
     async def load(self) -> None:
         """Choose, load and warm an engine; the replica can serve afterwards.
@@ -124,13 +130,14 @@ class Replica:
             self._rules,
             self._model.recipe.batching,
             on_batch=self._record_batch,
+            on_dropped=self._metrics.record_dropped,
             clock=self._clock,
         )
         self._batcher.start()
         self._take_over(loaded)
 
     def infer(
-        self, payload: bytes | bytearray, deadline_s: float | None = None
+        self, payload: Payload, deadline_s: float | None = None, trace: str = ""
     ) -> asyncio.Future[bytes]:
         """Answer a serialised ModelInferRequest with a serialised ModelInferResponse.
 
@@ -139,6 +146,7 @@ class Replica:
         Args:
             payload: the request's bytes, untouched.
             deadline_s: time on this replica's clock after which nobody wants the answer.
+            trace: the client's id of the request, with its trace when that is kept.
 
         Raises:
             InvalidRequestError, UnsupportedFeatureError, NotFoundError: see codec.
@@ -146,7 +154,7 @@ class Replica:
         """
         began_s = self._clock()
         try:
-            return self._answer(payload, deadline_s, began_s)
+            return self._answer(payload, deadline_s, began_s, trace)
         except Exception:
             self._count_failure(began_s)
             raise
@@ -239,17 +247,16 @@ class Replica:
             raise
 
     def _answer(
-        self, payload: bytes | bytearray, deadline_s: float | None, began_s: float
+        self, payload: Payload, deadline_s: float | None, began_s: float, trace: str
     ) -> asyncio.Future[bytes]:
         if self._batcher is None:
             raise NotReadyError(f"model '{self.signature.name}' is loading or was stopped here")
         self._batcher.admit()
         call = call_from_request(payload, self.signature)
-        if call.timeout_s is not None:
-            own_s = began_s + call.timeout_s
-            deadline_s = own_s if deadline_s is None else min(deadline_s, own_s)
-        finish = partial(self._finished, call, began_s)
-        on_failure = partial(self._count_failure, began_s)
+        finish: Callable[[Outputs], bytes] = partial(self._finished, call, began_s)
+        on_failure: Callable[[], None] = partial(self._count_failure, began_s)
+        if self._spans is not None:
+            finish, on_failure = self._spans.watched(trace, finish, on_failure)
         return self._batcher.submit(call, finish, deadline_s, on_failure=on_failure)
 
     def _finished(self, call: InferCall, began_s: float, outputs: Outputs) -> bytes:
@@ -262,7 +269,7 @@ class Replica:
 
     def _take_over(self, loaded: LoadedEngine) -> None:
         self.loaded = loaded
-        self._metrics.engine_changed(loaded, self._device.generation)
+        self._metrics.engine_changed(loaded)
         self._on_change()
 
     def _returned(self, engine: SeatedEngine, bad_seat: EngineSeat, words: str) -> None:
@@ -277,12 +284,14 @@ class Replica:
         detail = f"returned to, as engine {bad.digest[:12] or bad.kind} failed in service: {words}"
         is_fallback = engine.loaded.fallback_reason is not None
         reason = FallbackReason.LOAD_FAILED if is_fallback else None
-        self._metrics.engine_returned(bad, self._device.generation)
+        self._metrics.engine_returned(bad)
         self._take_over(replace(engine.loaded, detail=detail, fallback_reason=reason))
 
     def _record_batch(self, report: BatchReport) -> None:
         self.statistics.record_batch(report)
         self._metrics.record_batch(report)
+        if self._spans is not None:
+            self._spans.record_batch(report, self.loaded)
 
 
 def _seat(loaded: LoadedEngine, thread: EngineThread) -> EngineSeat:
@@ -290,6 +299,7 @@ def _seat(loaded: LoadedEngine, thread: EngineThread) -> EngineSeat:
         engine=loaded.engine,
         buckets=loaded.buckets,
         thread=thread,
+        pads_to_largest=loaded.pads_to_largest,
         is_brief=loaded.is_brief,
         stall_s=loaded.stall_s,
     )

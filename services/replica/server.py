@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from services.contracts.errors import EngineError, NotReadyError
+from services.contracts.fleet_dialer import FleetDialer
 from services.contracts.frames import (
     CONNECTION_ID,
     HEADER,
@@ -42,9 +43,11 @@ from services.replica.failure_notes import FailureNotes
 from services.replica.fallback import CompiledFallback
 from services.replica.replica import Replica
 from services.replica.reports import report_from_replica
+from services.replica.request_spans import RequestSpans
 from services.replica.settings import ReplicaSettings
 from services.telemetry.measured_store import MeasuredStore
 from services.telemetry.recorder import Recorder
+from services.telemetry.tracing import Tracing
 
 logger = logging.getLogger(__name__)
 
@@ -75,9 +78,14 @@ class ReplicaServer:
     """
 
     def __init__(
-        self, settings: ReplicaSettings, recorder: Recorder, *, replica_id: str = ""
+        self,
+        settings: ReplicaSettings,
+        recorder: Recorder,
+        *,
+        replica_id: str = "",
+        tracing: Tracing | None = None,
     ) -> None:
-        """Nothing is opened yet."""
+        """Nothing is opened yet; raises InvalidRequestError for the fleet's files of no use."""
         self.replica_id = replica_id or f"{socket.gethostname()}-{secrets.token_hex(6)}"
         self.addresses: list[str] = []
         is_alone = not settings.controller_address
@@ -85,6 +93,8 @@ class ReplicaServer:
         self.drained = asyncio.Event()
         self._has_news = asyncio.Event()
         self._settings, self._recorder = settings, recorder
+        self._spans = RequestSpans(tracing) if tracing else None
+        self._dialer = FleetDialer.of(settings)
         self._replica: Replica | None = None
         self._data: DataServer | None = None
         self._link: ControlLink | None = None
@@ -113,6 +123,7 @@ class ReplicaServer:
             self._recorder,
             on_change=self._report_changed,
             standby_s=self._settings.standby_s,
+            spans=self._spans,
         )
         try:
             self._attach(model, device)
@@ -207,11 +218,14 @@ class ReplicaServer:
             ),
             on_engines_changed=self._engines_changed,
             on_drain=lambda: self._spawn(self._drain_on_command()),
+            dialer=self._dialer,
         )
         self._link.start()
 
     async def _listen(self) -> None:
-        self._data = DataServer(self._infer, self._statistics, token=self.token)
+        self._data = DataServer(
+            self._infer, self._statistics, token=self.token, tls=self._dialer.tls
+        )
         folder = self._settings.socket_dir
         await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
         # Short, because the path of a unix socket holds 107 bytes.
@@ -221,7 +235,7 @@ class ReplicaServer:
 
     def _infer(self, frame: InferFrame) -> asyncio.Future[bytes]:
         deadline_s = None if frame.deadline_s is None else time.monotonic() + frame.deadline_s
-        return self.replica.infer(frame.request, deadline_s)
+        return self.replica.infer(frame.request, deadline_s, frame.trace)
 
     async def _statistics(self) -> bytes:
         return self.replica.statistics.message().SerializeToString()

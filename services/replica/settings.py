@@ -4,10 +4,12 @@ import tempfile
 from pathlib import Path
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
+
+from services.contracts.fleet_security import FleetSecuritySettings
 
 
-class ReplicaSettings(BaseSettings):
+class ReplicaSettings(FleetSecuritySettings):
     """Settings of one replica; `SMELT_REPLICA_<NAME>` in the environment when run by hand.
 
     Attributes:

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from services.contracts.batching import Batching
 from services.contracts.build_key import BuildKey
 from services.contracts.hardware import DeviceFacts
 from services.contracts.kinds import EngineKind, Precision
@@ -22,14 +23,7 @@ from services.contracts.manifest import (
     Timing,
 )
 from services.contracts.object_store import open_store
-from services.contracts.recipe import (
-    Batching,
-    Bucket,
-    DimRange,
-    InputRecipe,
-    InputRole,
-    Recipe,
-)
+from services.contracts.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
 from services.contracts.registry import Registry
 from services.contracts.tensors import TensorSpec, bytes_from_array
 from services.contracts.terms import proof_terms
@@ -131,15 +125,16 @@ RECIPE = Recipe(
 class Shelf:
     """Publishes versions and engines of the tiny model, in a folder's `store`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, recipe: Recipe = RECIPE) -> None:
         self.store_url = str(folder / "store")
+        self._recipe = recipe
         self.registry = Registry(open_store(self.store_url), folder / "cache")
         self._master = write_master(folder / "master")
         self.device: DeviceFacts = probe_device()
 
     def publish_model(self, *, max_queue: int = 64) -> ModelVersion:
         """A version of model `toy`."""
-        recipe = RECIPE.model_copy(update={"batching": Batching(max_queue=max_queue)})
+        recipe = self._recipe.model_copy(update={"batching": Batching(max_queue=max_queue)})
         return self.registry.add_model_version(
             name="toy",
             master=self.registry.publish_master(self._master),
@@ -154,8 +149,8 @@ class Shelf:
             master_digest=self._master.digest,
             kind=EngineKind.ONNXRUNTIME,
             precision=Precision.FP32,
-            buckets=(BUCKET,),
-            proof_terms=proof_terms(RECIPE, Precision.FP32, None),
+            buckets=self._recipe.buckets,
+            proof_terms=proof_terms(self._recipe, Precision.FP32, None),
             builder_options={"name": name},
             generation=self.device.generation,
             toolchain={"onnxruntime": self.device.toolchain["onnxruntime"]},

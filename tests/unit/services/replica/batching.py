@@ -16,6 +16,7 @@ from services.replica.engine_seat import EngineSeat, EngineThread
 from services.replica.engine_worker import EngineWorker
 from services.replica.joining import JoinRules
 from services.replica.signature import Signature
+from services.replica.waiting import Dropped
 
 
 class ToyEngine:
@@ -23,6 +24,7 @@ class ToyEngine:
 
     def __init__(self) -> None:
         self.ran: list[tuple[int, ...]] = []
+        self.first_ids: list[int] = []
         self.may_run = threading.Event()
         self.may_run.set()
         self.is_running = threading.Event()
@@ -36,6 +38,7 @@ class ToyEngine:
         self.is_running.clear()
         ids, mask = inputs["ids"], inputs["mask"]
         self.ran.append(ids.shape)
+        self.first_ids.append(int(ids[0, 0]))
         if error := self.error_by_run.get(len(self.ran) - 1):
             raise error
         positions = ids * mask * 10
@@ -66,18 +69,26 @@ class Bench:
     engine: ToyEngine
     clock: Clock
     reports: list[BatchReport] = field(default_factory=list)
+    dropped: list[Dropped] = field(default_factory=list)
 
 
 @asynccontextmanager
 async def bench(model: ModelVersion) -> AsyncIterator[Bench]:
-    engine, clock, reports = ToyEngine(), Clock(), []
+    engine, clock, reports, dropped = ToyEngine(), Clock(), list[BatchReport](), list[Dropped]()
     seat = EngineSeat(engine=engine, buckets=model.recipe.buckets, thread=EngineThread())
     worker = EngineWorker(seat, clock=clock)
     rules = JoinRules.from_model(model, Signature.from_model(model))
-    batcher = Batcher(worker, rules, model.recipe.batching, on_batch=reports.append, clock=clock)
+    batcher = Batcher(
+        worker,
+        rules,
+        model.recipe.batching,
+        on_batch=reports.append,
+        on_dropped=dropped.append,
+        clock=clock,
+    )
     batcher.start()
     try:
-        yield Bench(batcher, worker, engine, clock, reports)
+        yield Bench(batcher, worker, engine, clock, reports, dropped)
     finally:
         engine.may_run.set()
         await batcher.close()

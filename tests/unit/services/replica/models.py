@@ -1,14 +1,8 @@
 """Small models as values: what the replica's parts need to know of one."""
 
+from services.contracts.batching import Batching
 from services.contracts.manifest import MasterRecord, ModelVersion
-from services.contracts.recipe import (
-    Batching,
-    Bucket,
-    DimRange,
-    InputRecipe,
-    InputRole,
-    Recipe,
-)
+from services.contracts.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
 from services.contracts.tensors import TensorSpec
 
 

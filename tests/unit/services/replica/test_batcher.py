@@ -11,6 +11,7 @@ from services.contracts.errors import (
     OverloadedError,
 )
 from services.contracts.recipe import Bucket, DimRange
+from services.replica.grouping import MAX_CANDIDATES
 
 from .batching import (
     assert_own,
@@ -83,13 +84,26 @@ async def test_lingering_ends_by_itself() -> None:
 async def test_other_lengths_are_padded_when_the_recipe_says_how() -> None:
     async with bench(text_model()) as b:
         held = await hold_engine(b)
-        calls = [text_call(rows=1, length=length) for length in (3, 9, 1)]
+        calls = [text_call(rows=1, length=length) for length in (8, 9, 7)]
         waiting = await queue(b, calls)
         b.engine.may_run.set()
         await held
         for call, answer in zip(calls, await asyncio.gather(*waiting), strict=True):
             assert_own(call, answer)
         assert b.engine.ran[1:] == [(3, 9)]
+
+
+async def test_a_batch_is_filled_from_beyond_those_that_are_cut() -> None:
+    async with bench(text_model(max_batch=100)) as b:
+        held = await hold_engine(b)
+        lengths = (8, *[2] * MAX_CANDIDATES, 8, 7, 8, 9, 8)
+        calls = [text_call(length=n, first=100 * i) for i, n in enumerate(lengths)]
+        waiting = await queue(b, calls)
+        b.engine.may_run.set()
+        await held
+        for call, answer in zip(calls, await asyncio.gather(*waiting), strict=True):
+            assert_own(call, answer)
+        assert b.engine.ran[1] == (4, 8)
 
 
 @pytest.mark.parametrize("kept", [("ids",), ("mask",), ()])

@@ -13,10 +13,11 @@ from services.contracts.errors import (
     SmeltError,
     UnsupportedFeatureError,
 )
+from services.contracts.protobuf_wire import MAX_FIELDS
 from services.pb import open_inference_v2_pb2 as pb
 from services.replica.codec import call_from_request
 from services.replica.signature import Signature
-from services.replica.wire import MAX_FIELDS, split_request
+from services.replica.wire import split_request
 
 from .codec_requests import SIGNATURE, one_input_model, text_request
 
@@ -89,6 +90,15 @@ INVALID: dict[str, tuple[Spoil, str]] = {
     "reserved parameter": (
         lambda r: setattr(r.parameters["triton_x"], "bool_param", True), "'triton_x'.*reserved"
     ),
+    "parameter of Triton's HTTP front": (
+        lambda r: setattr(r.parameters["headers"], "string_param", ""), "'headers'.*reserved"
+    ),
+    "no classes": (
+        lambda r: setattr(
+            r.outputs.add(name="pooled").parameters["classification"], "int64_param", 0
+        ),
+        "'classification' of output 'pooled' for model 'm': expected int64_param >= 1",
+    ),
     "priority of a wrong type": (
         lambda r: setattr(r.parameters["priority"], "string_param", "1"),
         "'priority'.*expected int64_param.*got string_param",
@@ -101,9 +111,6 @@ UNSUPPORTED: dict[str, Spoil] = {
     "sequence_id": lambda r: setattr(r.parameters["sequence_id"], "int64_param", 5),
     "shared_memory_region": lambda r: setattr(
         r.inputs[0].parameters["shared_memory_region"], "string_param", "r"
-    ),
-    "classification": lambda r: setattr(
-        r.outputs.add(name="pooled").parameters["classification"], "int64_param", 3
     ),
 }
 

@@ -5,8 +5,9 @@ import random
 import pytest
 
 from services.contracts.recipe import Bucket, DimRange
-from services.replica.filling import DEFAULT_MAX_ROWS, Filling
+from services.replica.filling import Filling
 from services.replica.joining import JoinRules
+from services.replica.run_shapes import DEFAULT_MAX_ROWS, RunShapes
 from services.replica.signature import Signature, fits
 from tests.unit.services.replica.models import text_model
 
@@ -29,7 +30,7 @@ def _sizes(rows: int, length: int) -> dict[str, int]:
 def test_what_fits_is_what_some_bucket_holds(buckets: tuple[Bucket, ...]) -> None:
     draw = random.Random(7)
     for _ in range(300):
-        filling = Filling(RULES, buckets)
+        filling = Filling(RULES, RunShapes(RULES, buckets))
         wanted = _sizes(draw.randint(1, 3), draw.choice((2, 4, 9)))
         filling.begin(wanted)
         for _ in range(12):
@@ -45,7 +46,7 @@ def test_what_fits_is_what_some_bucket_holds(buckets: tuple[Bucket, ...]) -> Non
 
 
 def test_without_buckets_a_default_bounds_the_rows() -> None:
-    filling = Filling(RULES, ())
+    filling = Filling(RULES, RunShapes(RULES, ()))
     filling.begin(_sizes(DEFAULT_MAX_ROWS - 1, 3))
     assert not filling.is_full
     assert not filling.add(_sizes(2, 3))
@@ -54,7 +55,7 @@ def test_without_buckets_a_default_bounds_the_rows() -> None:
 
 
 def test_a_bucket_without_rows_bounds_none() -> None:
-    filling = Filling(RULES, (_bucket(sequence=4),))
+    filling = Filling(RULES, RunShapes(RULES, (_bucket(sequence=4),)))
     filling.begin(_sizes(1000, 4))
     assert filling.add(_sizes(1000, 4))
     assert not filling.is_full
@@ -62,7 +63,7 @@ def test_a_bucket_without_rows_bounds_none() -> None:
 
 
 def test_a_first_call_is_taken_whatever_its_sizes() -> None:
-    filling = Filling(RULES, BUCKETS[:1])
+    filling = Filling(RULES, RunShapes(RULES, BUCKETS[:1]))
     filling.begin(_sizes(1, 99))
     assert filling.sizes == _sizes(1, 99)
     assert filling.is_full

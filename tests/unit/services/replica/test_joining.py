@@ -1,17 +1,21 @@
 """Which models may be joined, and that joining and splitting are exact opposites."""
 
+import logging
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.contracts.batching import Batching
 from services.contracts.errors import EngineError
-from services.contracts.recipe import Batching, InputRecipe, InputRole, Recipe
+from services.contracts.recipe import InputRecipe, InputRole, Recipe
 from services.contracts.tensors import TensorSpec
 from services.replica.codec import InferCall
 from services.replica.joining import JoinRules
 from services.replica.signature import Signature
 
+from .batching import text_call
 from .models import make_model, text_model
 
 
@@ -59,6 +63,31 @@ def test_merged_sizes() -> None:
     rules = JoinRules.from_model(bare, Signature.from_model(bare))
     assert rules.merged(left, right) is None
     assert rules.merged(left, left) == {"batch": 4, "sequence": 3}
+
+
+def test_it_is_told_once_what_keeps_requests_apart(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    model = text_model()
+    JoinRules.from_model(model, Signature.from_model(model))
+    assert not caplog.records
+    bare = model.model_copy(update={"recipe": Recipe()})
+    JoinRules.from_model(bare, Signature.from_model(bare))
+    (said,) = caplog.messages
+    assert "requests of different 'sequence' never share a batch" in said
+
+
+def test_rows_are_made_up_as_copies_of_the_last() -> None:
+    model = text_model()
+    rules = JoinRules.from_model(model, Signature.from_model(model))
+    call = text_call(rows=2, length=3)
+    joined = rules.join([call], {"batch": 4, "sequence": 5})
+    assert joined["mask"].tolist() == 4 * [[1, 1, 1, 0, 0]]
+    assert joined["ids"].tolist() == [[1, 2, 3, 7, 7], *(3 * [[4, 5, 6, 7, 7]])]
+    positions = joined["ids"] * joined["mask"]
+    outputs = {"positions": positions, "pooled": positions.sum(axis=1, keepdims=True)}
+    (part,) = rules.split(outputs, [call], {"batch": 4, "sequence": 5})
+    np.testing.assert_array_equal(part["positions"], call.inputs["ids"])
+    assert part["pooled"].tolist() == [[6], [15]]
 
 
 def test_a_mask_that_pads_with_one_marks_nothing() -> None:

@@ -25,7 +25,7 @@ from services.telemetry.recorder import NullRecorder
 from .models import text_model
 
 TIMES = BatchTimes(compute_input_s=0.001, compute_infer_s=0.01, compute_output_s=0.002)
-REPORT = BatchReport(rows=(2, 1), queued_s=(0.5, 0.25), times=TIMES)
+REPORT = BatchReport(rows=(2, 1), queued_s=(0.5, 0.25), times=TIMES, forming_s=0.125, reply_s=0.5)
 
 
 class _NoEngine:
@@ -86,15 +86,15 @@ def test_statistics_of_nothing_are_zero_and_named() -> None:
 
 def test_metrics_follow_the_engine_in_use() -> None:
     registry = CollectorRegistry()
-    metrics = ReplicaMetrics(PrometheusRecorder(REPLICA_METRICS, registry), "m", "3")
-    model = {"model": "m", "version": "3"}
     node = "cpu-x86_64-avx512"
+    metrics = ReplicaMetrics(PrometheusRecorder(REPLICA_METRICS, registry), "m", "3", node)
+    model = {"model": "m", "version": "3"}
     fallback = loaded(
         kind="fallback", digest="", generation=node, fallback_reason=FallbackReason.NOT_PROVEN
     )
-    metrics.engine_changed(fallback, node)
+    metrics.engine_changed(fallback)
     metrics.record_batch(REPORT)
-    metrics.engine_changed(loaded(), node)
+    metrics.engine_changed(loaded())
     metrics.record_batch(REPORT)
     metrics.record_batch(BatchReport(rows=(1,), queued_s=(0.0,), times=None))
     metrics.add_sums()
@@ -111,7 +111,12 @@ def test_metrics_follow_the_engine_in_use() -> None:
     assert value("smelt_batch_size_sum") == 7
     assert value("smelt_rows_total") == 7
     assert value("smelt_batch_size_count") == 3
-    assert value("smelt_queue_duration_seconds_sum") == pytest.approx(1.5)
+    here = {"generation": node}
+    assert value("smelt_queue_duration_seconds_sum", **here) == pytest.approx(1.5)
+    assert value("smelt_batch_forming_duration_seconds_sum", **here) == pytest.approx(0.25)
+    assert value("smelt_pad_duration_seconds_sum", **here) == pytest.approx(0.002)
+    assert value("smelt_reply_duration_seconds_sum", **here) == pytest.approx(1.004)
+    assert value("smelt_reply_duration_seconds_count", **here) == 2
     assert value("smelt_compute_duration_seconds_count", **of_fallback) == 1
     assert value("smelt_compute_duration_seconds_sum", **of_engine) == pytest.approx(0.01)
     assert value("smelt_engine_busy_seconds_total", **of_engine) == pytest.approx(0.01)
@@ -189,7 +194,12 @@ async def test_a_report_tells_state_and_engine() -> None:
     told = report()
     assert (told.state, told.engine_kind) == (fleet.REPLICA_STATE_READY, "fallback")
     assert (told.fallback_reason, told.detail) == ("no_engine", "why")
+    assert not told.engine_speeds
     assert told.data_token == b"t" * 32
     assert (told.model_name, told.model_version, told.replica_id) == ("m", 3, "r")
     assert DeviceFacts.from_json(told.device_facts_json) == device
     assert list(told.addresses) == ["unix:/x", "127.0.0.1:5"]
+    replica.loaded = loaded(speeds={"static:batch=1": 40.0})
+    assert [(each.shape, each.samples_per_s) for each in report().engine_speeds] == [
+        ("static:batch=1", 40.0)
+    ]

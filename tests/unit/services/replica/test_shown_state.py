@@ -22,8 +22,8 @@ class _NoEngine:
 def test_queue_and_engine_are_said_again() -> None:
     registry = CollectorRegistry()
     recorder = PrometheusRecorder(REPLICA_METRICS, registry)
-    metrics = ReplicaMetrics(recorder, "m", "3")
-    metrics.show_now(0, 64, "cuda-sm90")
+    metrics = ReplicaMetrics(recorder, "m", "3", "cuda-sm90")
+    metrics.show_now(0, 64)
     assert registry.get_sample_value(QUEUE_LIMIT.name, PLACE) == 64
     engine = LoadedEngine(
         engine=_NoEngine(),  # type: ignore[arg-type]
@@ -33,10 +33,10 @@ def test_queue_and_engine_are_said_again() -> None:
         generation="cuda-sm90",
         digest="e1",
     )
-    metrics.engine_changed(engine, "cuda-sm90")
+    metrics.engine_changed(engine)
     in_use = PLACE | {"kind": "tensorrt", "precision": "fp16", "digest": "e1"}
     # As Ray does with a gauge that is not set for a while.
     recorder.set(ENGINE_IN_USE, 0, **in_use)
-    metrics.show_now(48, 64, "cuda-sm90")
+    metrics.show_now(48, 64)
     assert registry.get_sample_value(ENGINE_IN_USE.name, in_use) == 1
     assert registry.get_sample_value(QUEUE_REQUESTS.name, PLACE) == 48

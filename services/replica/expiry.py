@@ -1,0 +1,39 @@
+"""A timer for the earliest deadline of those that wait, so that none of them waits beyond it."""
+
+import asyncio
+import math
+from collections.abc import Callable
+
+# Timers may fire a little early; a call that is not yet due would be looked at twice.
+_LATE_S = 0.001
+
+
+class Expiry:
+    """Calls a function at the earliest of the deadlines it was told, again and again."""
+
+    def __init__(self, drop: Callable[[], float | None], clock: Callable[[], float]) -> None:
+        """`drop` removes what has expired and returns the next deadline, None without any."""
+        self._drop, self._clock = drop, clock
+        self._timer: asyncio.TimerHandle | None = None
+        self._wakes_s = math.inf
+
+    def wake_by(self, deadline_s: float) -> None:
+        """Have a look at this time of the clock, if none is due before."""
+        if deadline_s >= self._wakes_s:
+            return
+        self.close()
+        delay_s = max(deadline_s - self._clock(), 0.0) + _LATE_S
+        self._wakes_s = deadline_s
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._wake)
+
+    def close(self) -> None:
+        """Look no more, until told of a deadline again."""
+        if self._timer:
+            self._timer.cancel()
+        self._timer, self._wakes_s = None, math.inf
+
+    def _wake(self) -> None:
+        self.close()
+        next_s = self._drop()
+        if next_s is not None:
+            self.wake_by(next_s)

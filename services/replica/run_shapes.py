@@ -1,0 +1,106 @@
+"""The shape that an engine runs a batch at: its own sizes, or the smallest bucket around them.
+
+Most engines take any size within a bucket, and then nothing is cheaper than the longest request
+of the batch. Two kinds take less. One that was built from a smallest size on (a static batch or
+length: min = max) needs larger inputs, made here. One whose kernels know a single shape for each
+bucket pads by itself; here is only what that costs.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+from services.contracts.recipe import Bucket
+from services.replica.joining import JoinRules
+from services.replica.signature import fits
+
+# Rows of a batch when neither recipe nor engine names a bucket.
+DEFAULT_MAX_ROWS = 32
+_MAX_KNOWN = 1024
+_MAX_ROWS_KNOWN = 256
+Sizes = Mapping[str, int]
+
+
+class RunShapes:
+    """What the buckets of one engine make of the sizes of a batch.
+
+    Attributes:
+        is_exact: sizes stay as they are, so the cost of a run is its own elements.
+    """
+
+    def __init__(
+        self, rules: JoinRules, buckets: Sequence[Bucket], *, pads_to_largest: bool = False
+    ) -> None:
+        """Take an engine's buckets; `pads_to_largest` is true of one that knows no other sizes."""
+        self._rules, self._buckets = rules, buckets
+        self._pads_to_largest = pads_to_largest and bool(buckets)
+        self._dim = rules.batch_dim or ""
+        self._has_least = any(span.min > 1 for b in buckets for span in b.dims.values())
+        # The same few shapes are asked for again and again, for each batch hundreds of times.
+        self._known_costs = lru_cache(maxsize=_MAX_KNOWN)(self._costs_by_rows)
+        self.is_exact = not self._pads_to_largest and not self._has_least
+
+    def joined(self, sizes: Sizes) -> Sizes:
+        """The sizes that inputs are made for: what the cheapest bucket takes at least.
+
+        Dimensions that cannot be padded stay as they are; the engine says what it wants then.
+        """
+        if not self._has_least:
+            return sizes
+        raised = [self._raised(sizes, bucket) for bucket in self._buckets if fits(bucket, sizes)]
+        return min((each for each in raised if each is not None), key=elements_of, default=sizes)
+
+    def num_elements(self, sizes: Sizes) -> int:
+        """Elements that the engine computes for a batch of these sizes, all padding included."""
+        if not self._pads_to_largest:
+            return elements_of(self.joined(sizes))
+        covering = [
+            math.prod(b.dims[dim].max if dim in b.dims else size for dim, size in sizes.items())
+            for b in self._buckets
+            if fits(b, sizes)
+        ]
+        return min(covering, default=elements_of(sizes))
+
+    def costs_by_rows(self, lengths: Sizes) -> Sequence[int]:
+        """`num_elements` of batches of these lengths, by the number of their rows, from 0 on."""
+        return self._known_costs(tuple(lengths.items()))
+
+    def _costs_by_rows(self, items: tuple[tuple[str, int], ...]) -> Sequence[int]:
+        lengths = dict(items)
+        most = int(min(self.rows_at(lengths), _MAX_ROWS_KNOWN))
+        return [0, *(self.num_elements({**lengths, self._dim: r + 1}) for r in range(most))]
+
+    def rows_at(self, sizes: Sizes) -> float:
+        """The most rows that a bucket takes at these lengths; 0 when none takes them."""
+        if not self._buckets:
+            return DEFAULT_MAX_ROWS
+        return max(self._rows_of_each(sizes), default=0)
+
+    def preferred_rows(self, sizes: Sizes) -> float:
+        """The fewest rows, of more than one, that fill a bucket at these lengths.
+
+        An idle engine waits for no more: a batch of that size is what the bucket is for.
+        """
+        if not self._buckets:
+            return DEFAULT_MAX_ROWS
+        several = [rows for rows in self._rows_of_each(sizes) if rows > 1]
+        return min(several, default=1)
+
+    def _rows_of_each(self, sizes: Sizes) -> list[float]:
+        lengths = {dim: size for dim, size in sizes.items() if dim != self._dim}
+        spans = [bucket.dims.get(self._dim) for bucket in self._buckets if fits(bucket, lengths)]
+        return [span.max if span else math.inf for span in spans]
+
+    def _raised(self, sizes: Sizes, bucket: Bucket) -> Sizes | None:
+        raised = dict(sizes)
+        for dim, span in bucket.dims.items():
+            if sizes.get(dim, span.min) < span.min:
+                if dim not in self._rules.growing:
+                    return None
+                raised[dim] = span.min
+        return raised
+
+
+def elements_of(sizes: Sizes) -> int:
+    """Rows times lengths: what the dynamic dimensions multiply everything by."""
+    return math.prod(sizes.values())

@@ -1,0 +1,162 @@
+"""The calls that wait in a replica: one line for each level of priority, oldest first.
+
+How long a call may wait is known when it comes: its client's deadline, its parameter `timeout`
+and the policy of its level, whichever ends first. Calls that nobody waits for any more make room
+when a line is full, and are passed over when a batch is formed.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from services.contracts.batching import Batching
+from services.contracts.errors import DeadlineExceededError, OverloadedError
+from services.contracts.tensors import Array
+from services.replica.codec import InferCall
+
+
+class Dropped(StrEnum):
+    """What became of a request that got no answer of the engine, or got it in vain."""
+
+    REFUSED = "refused"  # as too many waited
+    EXPIRED = "expired"  # before a batch took it
+    CANCELLED = "cancelled"  # likewise
+    DISCARDED = "discarded"  # while the engine ran it
+
+
+@dataclass(eq=False, slots=True)
+class Waiting:
+    """A call that waits; times are of the batcher's clock, in seconds.
+
+    Attributes:
+        finish: makes the answer of the call's outputs.
+        on_failure: called when there is none.
+        level: of priority; see `contracts.batching`.
+        deadline_s: nobody wants the answer of a run that would begin later.
+    """
+
+    call: InferCall
+    finish: Callable[[dict[str, Array]], Any]
+    on_failure: Callable[[], None]
+    answer: asyncio.Future[Any]
+    arrived_s: float
+    level: int = 0
+    deadline_s: float | None = None
+
+    def fail(self, error: Exception) -> None:
+        """Give an error for an answer, unless there is one or nobody waits for it."""
+        if not self.answer.done():
+            self.on_failure()
+            self.answer.set_exception(error)
+
+
+class WaitingLine:
+    """Calls in the order in which they are due: by level, then by arrival."""
+
+    def __init__(
+        self,
+        batching: Batching,
+        clock: Callable[[], float],
+        *,
+        on_dropped: Callable[[Dropped], None] = lambda _: None,
+    ) -> None:
+        """Begin empty; `on_dropped` is called for each call that is refused or waited too long."""
+        self._batching, self._clock = batching, clock
+        self._on_dropped = on_dropped
+        first = 1 if batching.priority_levels else 0
+        # A mapping keeps the order and lets a call leave from the middle at once.
+        self._lines: Mapping[int, dict[Waiting, None]] = {
+            level: {} for level in range(first, batching.priority_levels + 1)
+        }
+        self._num = 0
+
+    def __len__(self) -> int:
+        """Calls that wait, those that nobody wants any more included."""
+        return self._num
+
+    def __iter__(self) -> Iterator[Waiting]:
+        """In the order in which they are due; nothing may be added or removed meanwhile."""
+        for line in self._lines.values():
+            yield from line
+
+    def check_room(self, level: int | None = None) -> None:
+        """Refuse when no more call may wait, at all or at one level.
+
+        Raises:
+            OverloadedError: says how many wait and may.
+        """
+        most, setting = self._batching.max_queue, "max_queue in the recipe"
+        found = self._num if level is None else len(self._lines[level])
+        if level is not None:
+            most = self._batching.policy(level).max_queue or most
+            setting = f"max_queue of priority level {level} in the recipe"
+        if found < most:
+            return
+        # Calls nobody waits for any more must not push out one that somebody does.
+        self.drop_unwanted()
+        found = self._num if level is None else len(self._lines[level])
+        if found >= most:
+            self._on_dropped(Dropped.REFUSED)
+            at_level = f" at priority level {level}" if level else ""
+            raise OverloadedError(
+                f"exceeds maximum queue size: {found} requests wait{at_level} in this replica, "
+                f"at most {most} may; retry, or raise {setting}"
+            )
+
+    def add(self, waiting: Waiting, timeout_s: float | None) -> None:
+        """Let a call wait behind those of its level.
+
+        Args:
+            waiting: with its client's deadline.
+            timeout_s: what it asked for by parameter.
+
+        Raises:
+            OverloadedError: no more may wait at its level.
+        """
+        self.check_room(waiting.level)
+        allowed_s = self._batching.policy(waiting.level).timeout_s(timeout_s)
+        if allowed_s is not None:
+            ends_s = waiting.arrived_s + allowed_s
+            own_s = waiting.deadline_s
+            waiting.deadline_s = ends_s if own_s is None else min(own_s, ends_s)
+        self._lines[waiting.level][waiting] = None
+        self._num += 1
+
+    def remove(self, waiting: Waiting) -> bool:
+        """Take a call out; returns whether it was still there."""
+        try:
+            del self._lines[waiting.level][waiting]
+        except KeyError:
+            return False
+        self._num -= 1
+        return True
+
+    def clear(self) -> None:
+        """Take all calls out."""
+        for line in self._lines.values():
+            line.clear()
+        self._num = 0
+
+    def drop_unwanted(self) -> float | None:
+        """Take out what nobody waits for; returns the next deadline, None without any."""
+        for waiting in [each for each in self if not self.is_wanted(each)]:
+            self.remove(waiting)
+        return min((w.deadline_s for w in self if w.deadline_s is not None), default=None)
+
+    def is_wanted(self, waiting: Waiting) -> bool:
+        """Whether a call's answer is still wanted; fails it when its deadline has passed.
+
+        One that is not is to be taken out at once: it is counted here.
+        """
+        if waiting.answer.done():
+            self._on_dropped(Dropped.CANCELLED)
+            return False
+        if waiting.deadline_s is not None and waiting.deadline_s <= self._clock():
+            waited_s = self._clock() - waiting.arrived_s
+            error = f"request timeout expired after {waited_s:.3f} s in the queue; it never ran"
+            waiting.fail(DeadlineExceededError(error))
+            self._on_dropped(Dropped.EXPIRED)
+            return False
+        return True
