@@ -1,9 +1,11 @@
-"""The gateway process: `python -m services.gateway`.
+"""The gateway process: `python -m services.gateway [--workers N]`.
 
 Its settings are environment variables with the prefix SMELT_GATEWAY_; see `settings.py`.
-SIGTERM and SIGINT drain it and end it with 0; a wrong setting ends it with 2.
+SIGTERM and SIGINT drain it and end it with 0; a wrong setting ends it with 2. With several
+workers this process serves no requests: it keeps them running and shows what they count.
 """
 
+import argparse
 import asyncio
 import logging
 import os
@@ -20,6 +22,8 @@ from services.contracts.settings import read_settings
 from services.gateway.allocator import keep_freed_memory
 from services.gateway.server import GatewayServer
 from services.gateway.settings import GatewaySettings
+from services.gateway.worker_metrics import WorkerMetrics
+from services.gateway.workers import Workers
 from services.telemetry.catalog import GATEWAY_METRICS
 from services.telemetry.logs import configure_logging
 from services.telemetry.prometheus_recorder import (
@@ -28,6 +32,7 @@ from services.telemetry.prometheus_recorder import (
     serve_metrics,
 )
 from services.telemetry.ready import announce_ready
+from services.telemetry.tracing import TracingSettings, tracing_from_settings
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +40,12 @@ logger = logging.getLogger(__name__)
 def main() -> int:
     """Run until told to stop; the process's exit status."""
     try:
-        settings = read_settings(GatewaySettings)
+        settings = read_settings(GatewaySettings, **_given())
         configure_logging("gateway", settings.log_level)
         end_with_parent(settings.parent_pid, signal.SIGTERM)
+        if settings.workers > 1:
+            asyncio.run(_run_workers(settings))
+            return 0
         keep_freed_memory()
         uvloop.run(_run(settings))
     except InvalidRequestError as error:
@@ -46,15 +54,48 @@ def main() -> int:
     return 0
 
 
-async def _run(settings: GatewaySettings) -> None:
+def _given() -> dict[str, int]:
+    """Settings of the command line, which win over the environment."""
+    parser = argparse.ArgumentParser(prog="python -m services.gateway")
+    parser.add_argument("--workers", type=int, help="processes that share the port")
+    given = parser.parse_args()
+    return {} if given.workers is None else {"workers": given.workers}
+
+
+def _stop_event() -> asyncio.Event:
+    """Set by SIGTERM and SIGINT."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
+
+
+async def _run_workers(settings: GatewaySettings) -> None:
+    stop, workers, registry = _stop_event(), Workers(settings), CollectorRegistry()
+    registry.register(WorkerMetrics(workers.each))
+    metrics = _serve_metrics(settings, registry)
+    facts = {"grpc_port": workers.port, "metrics_port": metrics.port, "pid": os.getpid()}
+
+    def say_ready() -> None:
+        announce_ready(settings.ready_fd, facts)
+        logger.info("gateway is ready with %d workers", settings.workers, extra=facts)
+
+    try:
+        await workers.run(stop, say_ready)
+    finally:
+        metrics.close()
+
+
+async def _run(settings: GatewaySettings) -> None:
+    stop = _stop_event()
     registry = CollectorRegistry()
     recorder = PrometheusRecorder(GATEWAY_METRICS, registry)
     metrics = _serve_metrics(settings, registry)
+    tracing = tracing_from_settings(read_settings(TracingSettings), "smelt-gateway")
     try:
-        server = GatewayServer(settings, recorder)
+        server = GatewayServer(settings, recorder, tracing)
+        if server.triton_metrics:
+            registry.register(server.triton_metrics)
         await server.start()
         facts = {"grpc_port": server.port, "metrics_port": metrics.port, "pid": os.getpid()}
         tune_for_serving()
@@ -66,6 +107,8 @@ async def _run(settings: GatewaySettings) -> None:
             logger.info("gateway drains")
             await server.stop()
     finally:
+        if tracing:
+            await asyncio.to_thread(tracing.close)
         metrics.close()
 
 

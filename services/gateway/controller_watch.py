@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import grpc
 
+from services.contracts.fleet_dialer import FleetDialer
 from services.gateway.backoff import Backoff
 from services.pb import fleet_v1_pb2 as fleet
 from services.pb.fleet_v1_pb2_grpc import FleetControlStub
@@ -17,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 1.0
-_CHANNEL_OPTIONS: Final = (
+CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),
     # A controller whose host vanished closes nothing; these pings find out.
     ("grpc.keepalive_time_ms", 10_000),
@@ -44,8 +45,14 @@ class ControllerWatch:
         gateway_id: str,
         on_snapshot: Callable[[fleet.FleetSnapshot], None],
         on_heard: Callable[[bool], None] = lambda _: None,
+        dialer: FleetDialer | None = None,
     ) -> None:
-        """`on_heard` is told at the start, and later, whether the controller speaks to us."""
+        """`on_heard` is told at the start, and later, whether the controller speaks to us.
+
+        Without a `dialer` it is spoken to in the clear.
+        """
+        self._dialer = dialer or FleetDialer()
+        self._last_fault = ""
         self._address, self._gateway_id, self._on_snapshot = address, gateway_id, on_snapshot
         self._on_heard = on_heard
         self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
@@ -53,24 +60,35 @@ class ControllerWatch:
     async def run(self) -> None:
         """Watch until cancelled."""
         self._on_heard(False)
-        async with grpc.aio.insecure_channel(self._address, options=_CHANNEL_OPTIONS) as channel:
-            stub = FleetControlStub(channel)
-            while True:
+        while True:
+            # A new one each time: certificates and tokens are rotated.
+            async with self._dialer.aio_channel(self._address, CHANNEL_OPTIONS) as channel:
                 try:
-                    await self._follow(stub)
-                    logger.warning("controller %s ended the watch", self._address)
+                    await self._follow(FleetControlStub(channel))
+                    self._complain("ended the watch")
                 except grpc.aio.AioRpcError as error:
-                    logger.warning(
-                        "controller %s is away, the last known fleet stays: %s: %s",
-                        self._address, error.code().name, error.details(),
-                    )  # fmt: skip
-                self._on_heard(False)
-                await self._backoff.pause()
+                    self._complain(
+                        "is away, the last known fleet stays: "
+                        f"{error.code().name}: {error.details()}"
+                    )
+            self._on_heard(False)
+            await self._backoff.pause()
+
+    def _complain(self, fault: str) -> None:
+        """One line for each fault, not for each try."""
+        if fault != self._last_fault:
+            logger.warning("controller %s %s", self._address, fault)
+        self._last_fault = fault
 
     async def _follow(self, stub: "FleetControlAsyncStub") -> None:
         request = fleet.WatchEndpointsRequest(gateway_id=self._gateway_id)
-        # Waiting for the connection is left to gRPC: one log line per outage, not per try.
-        async for snapshot in stub.WatchEndpoints(request, wait_for_ready=True):
+        # In the clear, waiting for the connection is left to gRPC. It would try on with a
+        # certificate that has expired meanwhile, so with TLS each try is ours.
+        snapshots = stub.WatchEndpoints(
+            request, wait_for_ready=self._dialer.tls is None, metadata=self._dialer.metadata()
+        )
+        async for snapshot in snapshots:
+            self._last_fault = ""
             self._backoff.reset()
             self._on_heard(True)
             self._on_snapshot(snapshot)

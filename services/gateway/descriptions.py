@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from services.contracts.batching import QueuePolicy
 from services.contracts.manifest import ModelVersion
 from services.contracts.tensors import NUMPY_FROM_DATATYPE, TensorSpec
 from services.gateway.fleet_view import EngineInUse
@@ -41,8 +42,8 @@ def config_from_model(model: ModelVersion, engines: Iterable[EngineInUse]) -> pb
         output=[_config_output(spec, first) for spec in model.master.outputs],
     )
     if max_batch_size:
-        delay_us = round(model.recipe.batching.max_delay_ms * 1000)
-        config.dynamic_batching.max_queue_delay_microseconds = delay_us
+        config.dynamic_batching.CopyFrom(_dynamic_batching(model))
+    config.response_cache.enable = model.recipe.response_cache
     for key, value in _parameters(model, tuple(engines)).items():
         config.parameters[key].string_value = value
     return config
@@ -60,6 +61,35 @@ def max_batch_size_of(model: ModelVersion) -> int:
         return 0
     buckets = model.recipe.buckets
     return max((b.dims[batch_dim].max for b in buckets if batch_dim in b.dims), default=0)
+
+
+def _dynamic_batching(model: ModelVersion) -> pb.ModelDynamicBatching:
+    batching = model.recipe.batching
+    spans = [bucket.dims.get(batching.batch_dim or "") for bucket in model.recipe.buckets]
+    return pb.ModelDynamicBatching(
+        # With so many rows a bucket is full, and nobody waits for more.
+        preferred_batch_size=sorted({span.max for span in spans if span}),
+        max_queue_delay_microseconds=_microseconds(batching.max_delay_ms),
+        priority_levels=batching.priority_levels,
+        default_priority_level=batching.default_priority,
+        default_queue_policy=_queue_policy(batching.default_queue_policy),
+        priority_queue_policy={
+            level: _queue_policy(policy) for level, policy in batching.queue_policies.items()
+        },
+    )
+
+
+def _queue_policy(policy: QueuePolicy) -> pb.ModelQueuePolicy:
+    return pb.ModelQueuePolicy(
+        timeout_action=pb.ModelQueuePolicy.REJECT,
+        default_timeout_microseconds=_microseconds(policy.default_timeout_ms),
+        allow_timeout_override=True,
+        max_queue_size=policy.max_queue or 0,
+    )
+
+
+def _microseconds(milliseconds: float) -> int:
+    return round(milliseconds * 1000)
 
 
 def _tensor_metadata(spec: TensorSpec) -> pb.ModelMetadataResponse.TensorMetadata:

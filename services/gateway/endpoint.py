@@ -1,6 +1,7 @@
 """One replica that requests can be sent to now."""
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 
 from services.gateway.fleet_view import Replica
 from services.gateway.replica_connection import ReplicaConnection
@@ -13,12 +14,30 @@ class Endpoint:
     Attributes:
         num_outstanding: requests sent by this gateway and not yet answered.
         is_retired: no further requests come; the connection closes with the last answer.
+        born_s: time.monotonic() when the connection was opened.
+        weight: its share of the load relative to the others of its pool, once it is warm.
+        cost: what one more request costs here, relative to the others; low where it is fast.
+        num_failures: answers in a row that were a fault of the replica.
+        num_answers, answers_took_s: requests that ended since somebody last looked whether it
+            is slow, and how long they took.
+        num_slow_looks: looks in a row that found it slow.
+        ejected_until_s: time.monotonic() before which it is not chosen; 0 for one that may be.
+        num_ejections: recent ones, each of which makes the next one longer.
     """
 
     replica: Replica
     connection: ReplicaConnection
     num_outstanding: int = 0
     is_retired: bool = False
+    born_s: float = field(default_factory=time.monotonic)
+    weight: float = 1.0
+    cost: float = 1.0
+    num_failures: int = 0
+    num_answers: int = 0
+    answers_took_s: float = 0.0
+    num_slow_looks: int = 0
+    ejected_until_s: float = 0.0
+    num_ejections: int = 0
 
     async def infer(self, body: bytes, timeout_s: float | None, *, trace: str) -> bytes:
         """Send one request and count it while it is out; raises what the connection raises.
@@ -27,10 +46,13 @@ class Endpoint:
         """
         self.num_outstanding += 1
         try:
-            return await self.connection.infer(body, timeout_s, trace=trace)
+            answer = await self.connection.infer(body, timeout_s, trace=trace)
         finally:
             self.num_outstanding -= 1
-            self._close_if_done()
+            if self.is_retired:
+                self._close_if_done()
+        self.num_failures = 0
+        return answer
 
     def retire(self) -> None:
         """Let the answers come in that are still owed, then close."""

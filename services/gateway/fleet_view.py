@@ -1,6 +1,7 @@
 """What the controller last said of the fleet, as values of this process."""
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -23,11 +24,16 @@ class ServedModel:
         state: READY or UNAVAILABLE, in the controller's eyes; the gateway's own
             connections decide what can be asked.
         reason: why it is not ready; "" when it is.
+        weight: its share of requests that name no version, relative to other versions'; where
+            all have 0 the newest gets them.
+        is_unloaded: it gets no request until somebody loads it.
     """
 
     document: ModelVersion
     state: str
     reason: str
+    weight: float = 0.0
+    is_unloaded: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +56,7 @@ class Replica:
         addresses: `unix:/path` or `host:port`.
         token: what its data port wants to hear.
         generation: of its device; "" until it is known.
+        speeds: samples per second of its engine by shape, as proven; empty when nobody measured.
     """
 
     replica_id: str
@@ -61,6 +68,7 @@ class Replica:
     host_id: str
     generation: str
     engine: EngineInUse
+    speeds: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +91,13 @@ def fleet_view_from_snapshot(snapshot: fleet.FleetSnapshot) -> FleetView:
     models: dict[str, dict[int, ServedModel]] = {}
     for served in snapshot.models:
         if document := _document(served):
-            entry = ServedModel(document=document, state=served.state, reason=served.reason)
+            entry = ServedModel(
+                document=document,
+                state=served.state,
+                reason=served.reason,
+                is_unloaded=served.is_unloaded,
+                weight=served.weight if 0.0 < served.weight < math.inf else 0.0,
+            )
             models.setdefault(served.name, {})[served.version] = entry
     replicas = {report.replica_id: _replica(report) for report in snapshot.replicas}
     return FleetView(
@@ -118,6 +132,11 @@ def _replica(report: fleet.ReplicaReport) -> Replica:
             generation=report.engine_generation,
             fallback_reason=report.fallback_reason,
         ),
+        speeds={
+            speed.shape: speed.samples_per_s
+            for speed in report.engine_speeds
+            if 0.0 < speed.samples_per_s < math.inf
+        },
     )
 
 

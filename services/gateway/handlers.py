@@ -2,14 +2,16 @@
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import grpc
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
-from services.contracts.errors import UnsupportedFeatureError
+from services.contracts.errors import InvalidRequestError, UnsupportedFeatureError
 from services.gateway.inference import InferenceCall, Station
 from services.gateway.servicer import QuestionServicer
+from services.gateway.sessions import session_number
 from services.gateway.status_codes import StatusTable
 from services.gateway.streaming import Incoming, InferenceStreams
 from services.pb import open_inference_v2_pb2 as pb
@@ -22,26 +24,45 @@ if TYPE_CHECKING:
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 Question = Callable[[Any], Awaitable[Message]]
+# Questions are names; what a parser makes of bytes can be fifty times their size.
+_MAX_QUESTION_BYTES: Final = 1 << 20
+_ADMIN: Final = "switch it on with SMELT_GATEWAY_ADMIN=true"
+# By how the RPC's name begins; of RPCs without a handler.
+_WHY_ABSENT: Final = {
+    "SystemSharedMemory": "switch it on with SMELT_GATEWAY_SHARED_MEMORY=true",
+    "CudaSharedMemory": "the gateway has no GPU; use system shared memory or raw contents",
+    "Repository": _ADMIN,
+    "LogSettings": _ADMIN,
+    "TraceSetting": f"{_ADMIN}, and traces with OTEL_TRACES_EXPORTER",
+    "": "nothing answers it",
+}
 
 
 def offered_handlers(
-    inference: Station, questions: QuestionServicer, statuses: StatusTable
+    inference: Station,
+    questions: QuestionServicer,
+    statuses: StatusTable,
+    switched_on: Mapping[str, Question] = MappingProxyType({}),
+    *,
+    session_key: str = "",
 ) -> "dict[str, Handler]":
-    """A handler for each RPC that is offered, by its name."""
+    """A handler for each RPC that is offered, by its name; some are off unless asked for.
+
+    `session_key` names the metadata that names a session; "" for none.
+    """
     handlers: dict[str, Handler] = {
-        "ModelInfer": _forwarding_handler(inference, statuses),
-        "ModelStreamInfer": _streaming_handler(inference, statuses),
+        "ModelInfer": _forwarding_handler(inference, statuses, session_key),
+        "ModelStreamInfer": _streaming_handler(inference, statuses, session_key),
     }
-    for name, question in _questions(questions).items():
+    for name, question in {**_questions(questions), **switched_on}.items():
         handlers[name] = _question_handler(name, question, statuses)
     return handlers
 
 
 def service_handler(handlers: "Mapping[str, Handler]", statuses: StatusTable) -> "GenericHandler":
-    """The whole service; RPCs without a handler answer that they are not offered."""
-    offered = ", ".join(sorted(handlers))
+    """The whole service; RPCs without a handler answer that they are off, and why."""
     absent = {
-        method.name: _absent_handler(method.name, offered, statuses)
+        method.name: _absent_handler(method.name, statuses)
         for method in SERVICE.methods
         if method.name not in handlers
     }
@@ -61,11 +82,15 @@ def _questions(servicer: QuestionServicer) -> Mapping[str, Question]:
     }
 
 
-def _forwarding_handler(inference: Station, statuses: StatusTable) -> "Handler":
+def _forwarding_handler(inference: Station, statuses: StatusTable, session_key: str) -> "Handler":
     """ModelInfer, with neither side's message parsed: bytes in, bytes out."""
 
     async def model_infer(body: bytes, context: "Context") -> bytes:
-        call = InferenceCall(body=body, deadline_s=_deadline_s(context.time_remaining()))
+        call = InferenceCall(
+            body=body,
+            deadline_s=_deadline_s(context.time_remaining()),
+            session=_session(context, session_key),
+        )
         try:
             return await inference.answer(call)
         except Exception as error:
@@ -74,19 +99,20 @@ def _forwarding_handler(inference: Station, statuses: StatusTable) -> "Handler":
     return grpc.unary_unary_rpc_method_handler(model_infer)
 
 
-def _streaming_handler(inference: Station, statuses: StatusTable) -> "Handler":
+def _streaming_handler(inference: Station, statuses: StatusTable, session_key: str) -> "Handler":
     """ModelStreamInfer, with no message parsed either."""
-
-    def answer(body: bytes, deadline_s: float | None) -> Awaitable[bytes]:
-        return inference.answer(InferenceCall(body=body, deadline_s=deadline_s))
-
-    streams = InferenceStreams(answer, statuses)
 
     # gRPC takes only a generator function for one that streams.
     async def model_stream_infer(
         requests: AsyncIterator[Incoming], context: "Context"
     ) -> AsyncIterator[bytes]:
-        deadline_s = _deadline_s(context.time_remaining())
+        session, deadline_s = _session(context, session_key), _deadline_s(context.time_remaining())
+
+        def answer(body: bytes, deadline_s: float | None) -> Awaitable[bytes]:
+            call = InferenceCall(body=body, deadline_s=deadline_s, session=session)
+            return inference.answer(call)
+
+        streams = InferenceStreams(answer, statuses)
         async for message in streams.serve(requests, deadline_s, context):
             yield message
 
@@ -94,25 +120,47 @@ def _streaming_handler(inference: Station, statuses: StatusTable) -> "Handler":
 
 
 def _question_handler(name: str, question: Question, statuses: StatusTable) -> "Handler":
-    async def ask(request: Message, context: "Context") -> Message:
+    async def ask(request: Message | InvalidRequestError, context: "Context") -> Message:
         try:
+            if isinstance(request, InvalidRequestError):
+                raise request
             return await question(request)
         except Exception as error:
             await _refuse(context, statuses, error)
 
     return grpc.unary_unary_rpc_method_handler(
         ask,
-        request_deserializer=_message_class(
-            SERVICE.methods_by_name[name].input_type.name
-        ).FromString,
+        request_deserializer=_question_parser(
+            _message_class(SERVICE.methods_by_name[name].input_type.name)
+        ),
         response_serializer=_message_class(
             SERVICE.methods_by_name[name].output_type.name
         ).SerializeToString,
     )
 
 
-def _absent_handler(name: str, offered: str, statuses: StatusTable) -> "Handler":
-    error = UnsupportedFeatureError(f"{name} is not offered by this server; it offers {offered}")
+def _question_parser(
+    message_class: type[Message],
+) -> "Callable[[bytes], Message | InvalidRequestError]":
+    """Makes messages of bytes, or says why not: gRPC has no status for what raises here."""
+
+    def parse(body: bytes) -> Message | InvalidRequestError:
+        name = message_class.DESCRIPTOR.full_name
+        if len(body) > _MAX_QUESTION_BYTES:
+            return InvalidRequestError(
+                f"{name} of {len(body)} bytes: expected at most {_MAX_QUESTION_BYTES}"
+            )
+        try:
+            return message_class.FromString(body)
+        except DecodeError as error:
+            return InvalidRequestError(f"the message is not an {name}: {error}")
+
+    return parse
+
+
+def _absent_handler(name: str, statuses: StatusTable) -> "Handler":
+    why = next(why for prefix, why in _WHY_ABSENT.items() if name.startswith(prefix))
+    error = UnsupportedFeatureError(f"{name} is not offered by this server: {why}")
 
     async def refuse(_: bytes | AsyncIterator[bytes], context: "Context") -> bytes:
         await _refuse(context, statuses, error)
@@ -120,6 +168,15 @@ def _absent_handler(name: str, offered: str, statuses: StatusTable) -> "Handler"
     if SERVICE.methods_by_name[name].client_streaming:
         return grpc.stream_stream_rpc_method_handler(refuse)
     return grpc.unary_unary_rpc_method_handler(refuse)
+
+
+def _session(context: "Context", key: str) -> int:
+    """The client's session, 0 without one."""
+    if key:
+        for name, value in context.invocation_metadata() or ():
+            if name == key:
+                return session_number(value)
+    return 0
 
 
 def _deadline_s(remaining_s: float | None) -> float | None:

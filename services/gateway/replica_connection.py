@@ -7,6 +7,8 @@ ConnectionLostError, which says whether the replica may have run it.
 
 import asyncio
 import itertools
+import ssl
+from typing import Any
 
 from services.contracts.errors import (
     ConnectionLostError,
@@ -14,6 +16,7 @@ from services.contracts.errors import (
     InvalidRequestError,
     SmeltError,
 )
+from services.contracts.fleet_security import FleetTls
 from services.contracts.frame_protocol import FrameProtocol, parse_address
 from services.contracts.frames import (
     CONNECTION_ID,
@@ -27,6 +30,9 @@ from services.contracts.frames import (
     encode_infer,
 )
 from services.pb import open_inference_v2_pb2 as pb
+
+# A peer may say goodbye late or never.
+_TLS_SHUTDOWN_TIMEOUT_S = 1.0
 
 __all__ = ["ConnectionLostError", "ReplicaConnection", "connect"]
 
@@ -219,8 +225,11 @@ async def connect(
     token: bytes = NO_TOKEN,
     max_payload_bytes: int = MAX_PAYLOAD_BYTES,
     timeout_s: float = 5.0,
+    tls: FleetTls | None = None,
 ) -> ReplicaConnection:
     """Opens a connection to `host:port` or `unix:/path`, HELLO included.
+
+    With `tls` a TCP connection speaks it; a unix socket never does.
 
     Raises:
         ConnectionLostError: nobody listens there, nobody answers within `timeout_s`, or the
@@ -235,11 +244,11 @@ async def connect(
             if isinstance(parts, str):
                 await loop.create_unix_connection(lambda: connection, parts)
             else:
-                await loop.create_connection(lambda: connection, *parts)
+                await loop.create_connection(lambda: connection, *parts, **_tls_options(tls))
             await connection.wait_ready()
     except (OSError, SmeltError) as error:
         connection.abort()
-        why = f"nothing came within {timeout_s} s" if isinstance(error, TimeoutError) else error
+        why = _why_not(error, timeout_s, is_tls=tls is not None and not isinstance(parts, str))
         raise ConnectionLostError(
             f"no connection to replica at {address}: {why}", may_have_run=False
         ) from error
@@ -247,3 +256,27 @@ async def connect(
         connection.abort()
         raise
     return connection
+
+
+def _tls_options(tls: FleetTls | None) -> dict[str, Any]:
+    if tls is None:
+        return {}
+    # The name is sent and not checked: see FleetTls.
+    return {
+        "ssl": tls.client_context(),
+        "server_hostname": "",
+        "ssl_shutdown_timeout": _TLS_SHUTDOWN_TIMEOUT_S,
+    }
+
+
+def _why_not(error: Exception, timeout_s: float, *, is_tls: bool) -> str:
+    if isinstance(error, TimeoutError):
+        return f"nothing came within {timeout_s} s"
+    if isinstance(error, ssl.SSLError):
+        return (
+            f"no TLS with it: {error}; wanted a replica with a certificate of the fleet's authority"
+            " (SMELT_REPLICA_FLEET_CERT_FILE, _KEY_FILE and _CA_FILE)"
+        )
+    if is_tls and isinstance(error, ConnectionLostError):
+        return f"{error}; its log says whether it refused this gateway's certificate"
+    return str(error)

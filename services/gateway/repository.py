@@ -2,11 +2,21 @@
 
 from typing import Final
 
+from services.contracts.errors import UnsupportedFeatureError
 from services.gateway.routing import RoutingTable
 from services.pb import open_inference_v2_pb2 as pb
 
 READY: Final = "READY"
 _STATES: Final = frozenset({READY, "UNAVAILABLE", "LOADING", "UNLOADING"})
+
+
+def check_repository(name: str) -> None:
+    """Raise UnsupportedFeatureError for a repository of another name than ""."""
+    if name:
+        raise UnsupportedFeatureError(
+            f"repository '{name}': this server has one repository, without a name; leave "
+            "repository_name empty"
+        )
 
 
 def index_from_table(table: RoutingTable) -> list[pb.RepositoryIndexResponse.ModelIndex]:

@@ -10,14 +10,16 @@ from typing import Final, NamedTuple
 from google.protobuf.message import DecodeError
 
 from services.contracts.errors import InvalidRequestError
+from services.contracts.protobuf_wire import MAX_FIELDS, field_span, varint
+from services.contracts.request_limits import MAX_NAME_BYTES, check_text
 from services.pb import open_inference_v2_pb2 as pb
 
 _NAME_TAG, _VERSION_TAG, _ID_TAG = 0x0A, 0x12, 0x1A
-# Fields 1 to 7 of the message, each length-delimited. Whatever else stands in a request
-# (an unknown field, a wrong wire type) is rare enough for the real parser.
-_KNOWN_TAGS: Final = frozenset(number << 3 | 2 for number in range(1, 8))
-# Walking is work on the event loop, where all requests wait for it.
-MAX_FIELDS: Final = 10_000
+# Fields 1 to 7 of the message, each length-delimited. A wrong wire type is rare enough for the
+# real parser, which may be given little: what it makes of bytes can be fifty times their size.
+_LAST_NUMBER: Final = 7
+_KNOWN_TAGS: Final = frozenset(number << 3 | 2 for number in range(1, _LAST_NUMBER + 1))
+_MAX_PARSED_BYTES: Final = 1 << 16
 
 
 class RequestHead(NamedTuple):
@@ -37,8 +39,11 @@ def request_head_from_bytes(body: bytes) -> RequestHead:
     found = _walk(body)
     if found is None:
         return _parse_wholly(body)
+    name, version, request_id = found
+    if len(name) > MAX_NAME_BYTES or len(version) > MAX_NAME_BYTES:
+        check_text("the model's name", len(name))
+        check_text("the model's version", len(version))
     try:
-        name, version, request_id = found
         return RequestHead(name.decode(), version.decode(), request_id.decode())
     except UnicodeDecodeError as error:
         raise _not_a_request(str(error)) from error
@@ -54,7 +59,10 @@ def _walk(body: bytes) -> tuple[bytes, bytes, bytes] | None:
             raise _not_a_request(f"expected at most {MAX_FIELDS} fields, got more")
         tag = body[at]
         if tag not in _KNOWN_TAGS:
-            return None
+            at = _after_unknown(body, at)
+            if at < 0:
+                return None
+            continue
         size, start = _length(body, at + 1)
         at = start + size
         if at > end:
@@ -66,6 +74,15 @@ def _walk(body: bytes) -> tuple[bytes, bytes, bytes] | None:
         elif tag == _ID_TAG:
             request_id = body[start:at]
     return name, version, request_id
+
+
+def _after_unknown(body: bytes, at: int) -> int:
+    """Where a field ends that this release does not know; -1 when only the parser can tell."""
+    try:
+        tag, start = varint(body, at)
+        return field_span(body, tag, start)[1] if tag >> 3 > _LAST_NUMBER else -1
+    except InvalidRequestError:
+        return -1
 
 
 def _length(body: bytes, at: int) -> tuple[int, int]:
@@ -83,6 +100,8 @@ def _length(body: bytes, at: int) -> tuple[int, int]:
 
 
 def _parse_wholly(body: bytes) -> RequestHead:
+    if len(body) > _MAX_PARSED_BYTES:
+        raise _not_a_request("expected fields of its types, got others or a cut-off one")
     try:
         request = pb.ModelInferRequest.FromString(body)
     except DecodeError as error:

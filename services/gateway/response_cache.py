@@ -84,6 +84,9 @@ class CachedInference:
         begin_ns = time.monotonic_ns()
         table = self._endpoints.table
         pool, request = table.pools.get((model, version)), _parsed(call.body)
+        if pool is not None and pool.split is not None:
+            # Answered here or not, it is the same draw that counts.
+            pool = call.pool = pool.drawn(call.session)
         # Whoever cannot be served now, or cannot be read, is refused within, in due words.
         if pool is None or request is None:
             return await self._inner.answer(call)

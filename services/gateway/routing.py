@@ -1,26 +1,54 @@
-"""Which replica answers a request: who may, and which of them is chosen."""
+"""Which replicas may answer a request; which of them does is in `choosing.py`."""
 
 import random
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+import time
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
 
 from services.contracts.errors import InvalidRequestError, NotFoundError, NotReadyError
+from services.gateway.choosing import Choice, choice_of
 from services.gateway.endpoint import Endpoint
 from services.gateway.fleet_view import FleetView, ServedModel
+from services.gateway.sessions import share_of
+from services.gateway.weights import ends_of_shares, weigh
 
 # int() would also take signs, spaces, underscores and digits of other scripts.
 _VERSION: Final = re.compile("[1-9][0-9]{0,17}")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Pool:
-    """The endpoints that may answer for one version of a model; never empty."""
+    """The endpoints that may answer for one version of a model; never empty.
+
+    Attributes:
+        endpoints: all of them.
+        choice: those that requests are sent to, without outliers; never empty either.
+        split: how versions share what names none; only for the empty version, if at all.
+    """
 
     model: str
     version: str
     endpoints: tuple[Endpoint, ...]
+    choice: Choice
+    split: "Split | None" = None
+
+    def drawn(self, session: int) -> "Pool":
+        """One version's pool, by the versions' weights; the same for all of a session."""
+        if self.split is None:
+            return self
+        shares, pools = self.split
+        at = share_of(session) if session else random.random()  # noqa: S311 - no secret
+        return pools[bisect_right(shares, at)]
+
+
+class Split(NamedTuple):
+    """Pools of versions, and the upper ends of their shares of [0, 1)."""
+
+    shares: tuple[float, ...]
+    pools: tuple[Pool, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +57,8 @@ class RoutingTable:
 
     Attributes:
         view: what the controller last said.
-        pools: by model name and version as text; version "" is the newest that is ready.
+        pools: by model name and version as text; version "" is the newest that is ready, or
+            what versions with weights share.
     """
 
     view: FleetView = field(default_factory=FleetView)
@@ -85,8 +114,10 @@ class RoutingTable:
         return (model, version) in self.pools
 
     def is_every_model_ready(self) -> bool:
-        """Whether each model of the fleet can be asked in some version, and there is one."""
-        return bool(self.view.models) and all((m, "") in self.pools for m in self.view.models)
+        """Whether there is a model, and each one that is not unloaded can be asked."""
+        models = self.view.models
+        wanted = [m for m in models if not all(v.is_unloaded for v in models[m].values())]
+        return bool(wanted) and all((model, "") in self.pools for model in wanted)
 
     def labels(self, model: str, version: str) -> tuple[str, str]:
         """Model and version as metric labels: "" for what the fleet does not know."""
@@ -105,53 +136,58 @@ class RoutingTable:
         served = versions[max(versions) if number is None else number]
         which = "" if number is None else f" version {number}"
         reason = served.reason or "its replicas are starting, or were just lost"
-        return f"model '{model}'{which} has no ready replica: {reason}"
+        fix = "; have it served again with RepositoryModelLoad" if served.is_unloaded else ""
+        return f"model '{model}'{which} has no ready replica: {reason}{fix}"
 
 
-def routing_table(view: FleetView, endpoints: Iterable[Endpoint]) -> RoutingTable:
-    """Sort the endpoints of models that the controller serves into pools."""
+def routing_table(
+    view: FleetView,
+    endpoints: Iterable[Endpoint],
+    *,
+    now_s: float | None = None,
+    slow_start_s: float = 0.0,
+) -> RoutingTable:
+    """Sort the endpoints of models that the controller serves into pools, and weigh them."""
+    at_s = time.monotonic() if now_s is None else now_s
     by_version: dict[tuple[str, int], list[Endpoint]] = {}
     for endpoint in endpoints:
         name, number = endpoint.replica.model_name, endpoint.replica.model_version
-        if number in view.models.get(name, {}):
+        served = view.models.get(name, {}).get(number)
+        if served is not None and not served.is_unloaded:
             by_version.setdefault((name, number), []).append(endpoint)
     pools: dict[tuple[str, str], Pool] = {}
     # Ascending, so that the newest version is the last to claim the empty name.
     for (name, number), members in sorted(by_version.items(), key=lambda item: item[0]):
-        pool = Pool(model=name, version=str(number), endpoints=tuple(members))
+        weigh(members, at_s, slow_start_s)
+        # Somebody has to answer: where all are outliers, none is.
+        chosen = [each for each in members if each.ejected_until_s <= at_s] or members
+        pool = Pool(
+            model=name, version=str(number), endpoints=tuple(members), choice=choice_of(chosen)
+        )
         pools[name, str(number)] = pools[name, ""] = pool
+    for name, versions in view.models.items():
+        if shared := _shared(name, versions, pools):
+            pools[name, ""] = shared
     return RoutingTable(view=view, pools=pools)
 
 
-def choose(endpoints: tuple[Endpoint, ...], draw: Callable[[], float] = random.random) -> Endpoint:
-    """The less loaded of two endpoints drawn at random; `draw` gives numbers in [0, 1).
+def _shared(
+    name: str, versions: Mapping[int, ServedModel], pools: Mapping[tuple[str, str], Pool]
+) -> Pool | None:
+    """What answers for a model whose versions have weights: the heaviest, and how they share.
 
-    Two draws keep many gateways from all picking the same idle replica, which the least
-    loaded of all would make them do.
+    Versions that nobody can ask leave their shares to the others; None when none can be asked.
     """
-    num = len(endpoints)
-    if num == 1:
-        return endpoints[0]
-    first = int(draw() * num)
-    second = int(draw() * (num - 1))
-    second += second >= first
-    one, other = endpoints[first], endpoints[second]
-    return other if other.num_outstanding < one.num_outstanding else one
-
-
-def others_than(
-    tried: Sequence[Endpoint], endpoints: tuple[Endpoint, ...], *, is_lost: bool
-) -> tuple[Endpoint, ...]:
-    """Whom else to ask; after a loss, the endpoints of other hosts if there are any.
-
-    A host that goes down takes its replicas with it one by one, so that for some moments the
-    neighbours of a lost one only look alive.
-    """
-    others = tuple(endpoint for endpoint in endpoints if endpoint not in tried)
-    if not is_lost:
-        return others
-    host = tried[-1].replica.host_id
-    return tuple(each for each in others if each.replica.host_id != host) or others
+    weights = {
+        pool: served.weight
+        for number, served in versions.items()
+        if served.weight > 0 and (pool := pools.get((name, str(number))))
+    }
+    if not weights:
+        return None
+    ordered = sorted(weights, key=lambda pool: -weights[pool])
+    split = Split(ends_of_shares([weights[pool] for pool in ordered]), tuple(ordered))
+    return replace(ordered[0], split=split if len(ordered) > 1 else None)
 
 
 def _listed(versions: Mapping[int, ServedModel]) -> str:

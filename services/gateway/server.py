@@ -1,6 +1,7 @@
 """The gateway's parts, put together, started and stopped in order."""
 
 import asyncio
+from functools import partial
 from importlib import metadata
 from typing import Final
 
@@ -9,26 +10,38 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from services.contracts.errors import InvalidRequestError
+from services.contracts.fleet_dialer import FleetDialer
 from services.gateway.access.gate import Gate
 from services.gateway.access.guard import guarded
 from services.gateway.access.tls import RotatingTls
+from services.gateway.admission import AdmittedInference, ModelBounds
 from services.gateway.controller_lives import ControllerLives
 from services.gateway.controller_watch import ControllerWatch
 from services.gateway.endpoints import EndpointSet
+from services.gateway.extras import Extras
 from services.gateway.fleet_view import fleet_view_from_snapshot
+from services.gateway.forwarding import ForwardedInference
 from services.gateway.handlers import SERVICE, offered_handlers, service_handler
 from services.gateway.health import HealthServicer
-from services.gateway.inference import AdmittedInference, ForwardedInference, MeasuredInference
+from services.gateway.inference import MeasuredInference, Station
 from services.gateway.observer import FleetObserver
+from services.gateway.origin import with_origin
+from services.gateway.outliers import OutlierWatch
 from services.gateway.replica_connection import connect
+from services.gateway.request_watch import request_watch
 from services.gateway.response_cache import CachedInference
 from services.gateway.servicer import QuestionServicer
 from services.gateway.settings import GatewaySettings
+from services.gateway.shared_tensors import SharedMemoryInference
 from services.gateway.status_codes import StatusTable
+from services.gateway.triton_metrics import TritonMetrics
 from services.pb import fleet_v1_pb2 as fleet
 from services.pb import open_inference_v2_pb2 as pb
 from services.telemetry.recorder import Recorder
+from services.telemetry.tracing import Tracing
 
+# How long one of several gateways on a port waits for the controller before it serves.
+SETTLE_TIMEOUT_S: Final = 5.0
 HEALTH_SERVICE: Final = "grpc.health.v1.Health"
 
 
@@ -38,30 +51,52 @@ class GatewayServer:
     Attributes:
         port: where clients connect, once started.
         endpoints: the replicas that can be asked.
+        triton_metrics: to be registered with whatever is scraped; None when switched off.
     """
 
-    def __init__(self, settings: GatewaySettings, recorder: Recorder) -> None:
+    def __init__(
+        self, settings: GatewaySettings, recorder: Recorder, tracing: Tracing | None = None
+    ) -> None:
         """Nothing runs yet; call inside the event loop that will run it.
 
         Raises:
-            InvalidRequestError: the access file or a TLS file cannot be used.
+            InvalidRequestError: the access file, a TLS file or the access log cannot be used.
         """
         self.port = 0
         self._settings = settings
-        self.endpoints = EndpointSet(host_id=settings.host_id, connect=connect)
+        dialer = FleetDialer.of(settings)
+        self.endpoints = EndpointSet(
+            host_id=settings.host_id,
+            connect=partial(connect, tls=dialer.tls),
+            slow_start_s=settings.slow_start_s,
+        )
         self._health = HealthServicer()
-        self._forwarded = ForwardedInference(self.endpoints, recorder)
+        self._outliers = OutlierWatch(
+            settings.outlier_rules, recorder, self.endpoints.peers_of, self.endpoints.renew
+        )
+        self._forwarded = ForwardedInference(
+            self.endpoints,
+            recorder,
+            self._outliers,
+            ModelBounds(settings.max_in_flight_per_model, settings.model_max_in_flight),
+        )
         self._observer = FleetObserver(self._health, recorder, self._forwarded.num_in_flight)
         self._watch = ControllerWatch(
             settings.controller,
             settings.gateway_id,
             self._take_over,
             self._observer.note_controller,
+            dialer,
         )
         self._lives = ControllerLives(settings.reattach_grace_s)
         self._grace: asyncio.TimerHandle | None = None
         self._tasks: tuple[asyncio.Task[None], ...] = ()
         self._tls = RotatingTls(settings.tls) if settings.tls else None
+        self._extras = Extras(settings, self.endpoints, dialer, tracing)
+        self.triton_metrics = (
+            TritonMetrics(self._forwarded.num_in_flight) if settings.triton_metrics else None
+        )
+        self._requests = request_watch(settings, recorder, tracing, self.triton_metrics)
         self._server = grpc.aio.server(options=_server_options(settings))
         self._add_services(recorder)
 
@@ -73,13 +108,29 @@ class GatewayServer:
         cached = CachedInference(
             self._forwarded, self.endpoints, recorder, self._settings.response_cache_bytes
         )
-        admitted = AdmittedInference(cached, self._settings.max_in_flight)
-        measured = MeasuredInference(admitted, recorder, statuses)
-        questions = QuestionServicer(self.endpoints, metadata.version("smelt"), cached.statistics)
-        handlers = offered_handlers(measured, questions, statuses)
+        inner: Station = cached
+        if self._settings.shared_memory:
+            # Outside the cache: an answer is the same wherever its tensors lie.
+            max_bytes = self._settings.max_message_bytes
+            inner = SharedMemoryInference(inner, self._extras.regions, max_bytes)
+        admitted = AdmittedInference(inner, self._settings.max_in_flight)
+        measured = MeasuredInference(admitted, recorder, statuses, self._requests)
+        questions = QuestionServicer(
+            self.endpoints, metadata.version("smelt"), cached.statistics, self._extras.extensions
+        )
+        handlers = offered_handlers(
+            measured,
+            questions,
+            statuses,
+            self._extras.questions,
+            session_key=self._settings.session_key,
+        )
         if self._settings.access_file:
             gate = Gate(self._settings.access_file)
             handlers = guarded(handlers, gate, statuses, recorder)
+        if self._requests:
+            # Outermost: whoever is refused at the gate stands in the access log too.
+            handlers = with_origin(handlers, self._requests.refused)
         self._server.add_generic_rpc_handlers((service_handler(handlers, statuses),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         _enable_reflection(self._server)
@@ -90,20 +141,37 @@ class GatewayServer:
         Raises:
             InvalidRequestError: the port cannot be had.
         """
+        if self._settings.is_port_shared:
+            # Others may serve there already: no client shall find one that knows no replica.
+            self._begin()
+            await self.endpoints.settle(SETTLE_TIMEOUT_S)
         address = f"{self._settings.grpc_host}:{self._settings.grpc_port}"
         try:
             self.port = self._listen(address)
         except RuntimeError as error:
+            self._end()
             raise InvalidRequestError(
                 f"gateway cannot listen on {address}: {error}; choose another port with "
                 "`smelt up --grpc-port` or SMELT_GATEWAY_GRPC_PORT, 0 takes a free one"
             ) from error
         await self._server.start()
+        if not self._tasks:
+            self._begin()
+
+    def _begin(self) -> None:
         self._tasks = (
             asyncio.create_task(self._watch.run(), name="watch controller"),
             asyncio.create_task(self._observer.follow(self.endpoints), name="publish changes"),
             asyncio.create_task(self._observer.sample(), name="sample load"),
+            asyncio.create_task(self._outliers.watch(self.endpoints.peers), name="find outliers"),
         )
+        if self.triton_metrics:
+            follow = self.triton_metrics.follow(self.endpoints)
+            self._tasks += (asyncio.create_task(follow, name="ask for statistics"),)
+
+    def _end(self) -> None:
+        for task in self._tasks:
+            task.cancel()
 
     def _listen(self, address: str) -> int:
         if self._tls:
@@ -123,12 +191,14 @@ class GatewayServer:
         self._health.leave()
         await asyncio.sleep(self._settings.drain_notice_s)
         await self._server.stop(self._settings.drain_grace_s)
-        for task in self._tasks:
-            task.cancel()
+        self._end()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._grace:
             self._grace.cancel()
         self.endpoints.close()
+        self._extras.close()
+        if self._requests:
+            await asyncio.to_thread(self._requests.close)
 
     def _take_over(self, snapshot: fleet.FleetSnapshot) -> None:
         self._lives.hear(fleet_view_from_snapshot(snapshot))

@@ -4,26 +4,40 @@ Each method takes the message, asks, and gives the message: errors become status
 handlers around it.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
-from services.contracts.errors import UnsupportedFeatureError
 from services.gateway.descriptions import config_from_model, metadata_from_model
 from services.gateway.endpoints import EndpointSet
-from services.gateway.repository import READY, index_from_table
-from services.gateway.statistics import OwnStatistics, fleet_statistics
+from services.gateway.repository import READY, check_repository, index_from_table
+from services.gateway.statistics import FleetStatistics, OwnStatistics
 from services.pb import open_inference_v2_pb2 as pb
 
 SERVER_NAME: Final = "smelt"
 # Clients switch features on by these names, so only what works is listed.
-EXTENSIONS: Final = ("binary_tensor_data", "model_configuration", "statistics")
+EXTENSIONS: Final = (
+    "binary_tensor_data",
+    "classification",
+    "model_configuration",
+    "schedule_policy",
+    "statistics",
+)
 
 
 class QuestionServicer:
     """Answers from the routing table, which the endpoint set keeps."""
 
-    def __init__(self, endpoints: EndpointSet, server_version: str, own: OwnStatistics) -> None:
-        """`own` gives what this gateway itself counted."""
-        self._endpoints, self._server_version, self._own = endpoints, server_version, own
+    def __init__(
+        self,
+        endpoints: EndpointSet,
+        server_version: str,
+        own: OwnStatistics,
+        extensions: Iterable[str] = EXTENSIONS,
+    ) -> None:
+        """`own` gives what this gateway itself counted; `extensions` name what works here."""
+        self._endpoints, self._server_version = endpoints, server_version
+        self._statistics = FleetStatistics(own)
+        self._extensions = sorted(extensions)
 
     async def server_live(self, _: pb.ServerLiveRequest) -> pb.ServerLiveResponse:
         """Live as long as it answers."""
@@ -37,7 +51,7 @@ class QuestionServicer:
     async def server_metadata(self, _: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:
         """Name, version and what works beyond the core protocol."""
         return pb.ServerMetadataResponse(
-            name=SERVER_NAME, version=self._server_version, extensions=EXTENSIONS
+            name=SERVER_NAME, version=self._server_version, extensions=self._extensions
         )
 
     async def model_ready(self, request: pb.ModelReadyRequest) -> pb.ModelReadyResponse:
@@ -64,17 +78,13 @@ class QuestionServicer:
     ) -> pb.ModelStatisticsResponse:
         """Counts and times, added up over the replicas."""
         table = self._endpoints.table
-        return await fleet_statistics(table, request.name, request.version, self._own)
+        return await self._statistics.answer(table, request.name, request.version)
 
     async def repository_index(
         self, request: pb.RepositoryIndexRequest
     ) -> pb.RepositoryIndexResponse:
         """Every version of every model, with its state and why it is not ready."""
-        if request.repository_name:
-            raise UnsupportedFeatureError(
-                f"repository '{request.repository_name}': this server has one repository, "
-                "without a name; leave repository_name empty"
-            )
+        check_repository(request.repository_name)
         index = index_from_table(self._endpoints.table)
         return pb.RepositoryIndexResponse(
             models=(each for each in index if each.state == READY or not request.ready)

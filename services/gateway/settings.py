@@ -1,20 +1,27 @@
 """Settings of the gateway process, read once in `__main__` and passed down."""
 
+import json
 import socket
 from pathlib import Path
-from typing import Final, Self
+from typing import Annotated, Final, Self
 
-from pydantic import Field, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic_settings import NoDecode, SettingsConfigDict
 
+from services.contracts.fleet_security import FleetSecuritySettings
 from services.gateway.access.tls import TlsFiles
+from services.gateway.outliers import OutlierRules
 
 PREFIX: Final = "SMELT_GATEWAY_"
 # What tritonclient allows both ways: the largest length that gRPC can carry.
 MAX_MESSAGE_BYTES: Final = 2**31 - 1
 
 
-class GatewaySettings(BaseSettings):
+def _decoded(value: object) -> object:
+    return json.loads(value) if isinstance(value, str) else value
+
+
+class GatewaySettings(FleetSecuritySettings):
     """Environment variables with the prefix SMELT_GATEWAY_, or keyword arguments.
 
     Attributes:
@@ -27,14 +34,34 @@ class GatewaySettings(BaseSettings):
         host_id: equal to a replica's when both see the same unix sockets.
         max_message_bytes: largest request and answer.
         max_in_flight: requests at once, over all models; more are answered overloaded.
+        max_in_flight_per_model: requests at once for each model; None bounds only the sum.
+        model_max_in_flight: the same for single models: {"NAME": 8}.
+        session_key: metadata whose value names a session; its requests go to one replica as
+            long as that can take them. "" for none.
+        slow_start_s: seconds in which a replica that became ready grows into its share; 0 for none.
+        eject_after_failures: faults in a row after which a replica is left out for a while; 0
+            leaves none out.
+        eject_slower_than: a replica is left out that takes this many times as long as its like;
+            0 leaves none out.
+        eject_s: how long at first; each time twice as long.
         response_cache_bytes: room for answers of models whose recipe says `response_cache`.
+        shared_memory: let clients of this host keep tensors in system shared memory. Whoever may
+            register a region reads and writes any shared memory object of this process's user.
+        admin: take RepositoryModelLoad, RepositoryModelUnload, LogSettings and TraceSetting from
+            clients. With an access file their tokens need the verb `load` for the first two and
+            `admin` for settings, which are those of the worker that answers.
         overload_as_unavailable: answer overload as Triton does, with UNAVAILABLE.
         access_file: who may ask what, by bearer token (YAML, `access/document.py`); it is read
             again when it changes. None lets everybody ask.
         tls_cert_file, tls_key_file: PEM; the port then takes TLS alone. Read again when they
             change.
         tls_client_ca_file: who signs clients' certificates (mTLS); None asks clients for none.
+        access_log: file that gets one line of JSON for each request, `-` for standard output; ""
+            for none. A file that was moved away is opened again.
+        access_log_share: of the requests that went well; all others are always written.
+        triton_metrics: export Triton's nv_inference_* too, for boards that were made for it.
         is_port_shared: let several gateways of a host listen on one port.
+        workers: processes that serve on the port; each has the bounds and the cache of a gateway.
         reattach_grace_s: seconds that replicas have to attach to a restarted controller,
             before the gateway forgets those that its predecessor listed.
         drain_notice_s: seconds between NOT_SERVING and the first refusal, for load balancers.
@@ -55,13 +82,29 @@ class GatewaySettings(BaseSettings):
     host_id: str = Field(default_factory=socket.gethostname)
     max_message_bytes: int = Field(default=MAX_MESSAGE_BYTES, ge=1, le=MAX_MESSAGE_BYTES)
     max_in_flight: int = Field(default=1024, ge=1)
+    max_in_flight_per_model: int | None = Field(default=None, ge=1)
+    # Decoded here: what is no JSON is then refused like any other wrong value.
+    model_max_in_flight: Annotated[
+        dict[str, Annotated[int, Field(ge=1)]], NoDecode, BeforeValidator(_decoded)
+    ] = Field(default_factory=dict)
+    session_key: str = Field(default="smelt-session", pattern="^[a-z0-9_.-]*$")
+    slow_start_s: float = Field(default=10.0, ge=0)
+    eject_after_failures: int = Field(default=5, ge=0)
+    eject_slower_than: float = Field(default=4.0, ge=0)
+    eject_s: float = Field(default=5.0, gt=0)
     response_cache_bytes: int = Field(default=64 << 20, ge=0)
+    shared_memory: bool = False
+    admin: bool = False
     overload_as_unavailable: bool = False
     access_file: Path | None = None
     tls_cert_file: Path | None = None
     tls_key_file: Path | None = None
     tls_client_ca_file: Path | None = None
+    access_log: str = ""
+    access_log_share: float = Field(default=1.0, ge=0, le=1)
+    triton_metrics: bool = False
     is_port_shared: bool = False
+    workers: int = Field(default=1, ge=1, le=256)
     reattach_grace_s: float = Field(default=30.0, ge=0)
     drain_notice_s: float = Field(default=0.0, ge=0)
     drain_grace_s: float = Field(default=10.0, ge=0)
@@ -74,6 +117,25 @@ class GatewaySettings(BaseSettings):
         if self.tls_client_ca_file and not self.tls_cert_file:
             raise ValueError("tls_client_ca_file needs tls_cert_file and tls_key_file beside it")
         return self
+
+    @model_validator(mode="after")
+    def _has_one_list_of_regions(self) -> Self:
+        if self.shared_memory and (self.is_port_shared or self.workers > 1):
+            raise ValueError(
+                "shared_memory cannot go with is_port_shared or several workers: a region is "
+                "known to the process that it was registered with, and the next request may "
+                "reach another one"
+            )
+        return self
+
+    @property
+    def outlier_rules(self) -> OutlierRules:
+        """What makes a replica an outlier."""
+        return OutlierRules(
+            max_failures=self.eject_after_failures,
+            max_slowness=self.eject_slower_than,
+            first_s=self.eject_s,
+        )
 
     @property
     def tls(self) -> TlsFiles | None:

@@ -16,23 +16,54 @@ logger = logging.getLogger(__name__)
 ANSWER_TIMEOUT_S: Final = 2.0
 _DURATIONS: Final = tuple(field.name for field in pb.InferStatistics.DESCRIPTOR.fields)
 _BATCH_DURATIONS: Final = ("compute_input", "compute_infer", "compute_output")
+# Replicas of one version, gone ones too; beyond that the oldest become one sum.
+_MAX_REMEMBERED: Final = 1024
 
 
 # What this gateway itself counted for a version.
 OwnStatistics = Callable[[str, int], pb.ModelStatistics]
 
 
-async def fleet_statistics(
-    table: RoutingTable, model: str, version: str, own: OwnStatistics
-) -> pb.ModelStatisticsResponse:
-    """The sums for one version, one model, or for model "" all; zeros where nothing ran.
+class FleetStatistics:
+    """Asks the replicas, and remembers what those said that are gone: sums never fall.
 
-    Raises:
-        NotFoundError, InvalidRequestError: as RoutingTable.version_number.
+    Clients subtract what they read before a measurement from what they read after it.
     """
-    wanted = _wanted(table, model, version)
-    sums = await asyncio.gather(*(_of_version(table, name, n, own) for name, n in wanted))
-    return pb.ModelStatisticsResponse(model_stats=sums)
+
+    def __init__(self, own: OwnStatistics) -> None:
+        """Nobody was asked yet; `own` gives what this gateway itself counted."""
+        self._own = own
+        self._said: dict[tuple[str, int], dict[str, pb.ModelStatistics]] = {}
+
+    async def answer(
+        self, table: RoutingTable, model: str, version: str
+    ) -> pb.ModelStatisticsResponse:
+        """The sums for one version, one model, or for model "" all; zeros where nothing ran.
+
+        Raises:
+            NotFoundError, InvalidRequestError: as RoutingTable.version_number.
+        """
+        wanted = _wanted(table, model, version)
+        for key in [key for key in self._said if key[1] not in table.view.models.get(key[0], ())]:
+            del self._said[key]  # a version that was withdrawn begins anew when it comes back
+        sums = await asyncio.gather(*(self._of_version(table, name, n) for name, n in wanted))
+        return pb.ModelStatisticsResponse(model_stats=sums)
+
+    async def _of_version(self, table: RoutingTable, model: str, number: int) -> pb.ModelStatistics:
+        pool = table.pools.get((model, str(number)))
+        endpoints = pool.endpoints if pool else ()
+        said = self._said.setdefault((model, number), {})
+        for endpoint, answer in zip(
+            endpoints, await asyncio.gather(*map(ask_statistics, endpoints)), strict=True
+        ):
+            if answer is not None:
+                # Last among those that are remembered, as it is the freshest.
+                said.pop(endpoint.replica.replica_id, None)
+                said[endpoint.replica.replica_id] = answer
+        if len(said) > _MAX_REMEMBERED:
+            oldest = [said.pop(name) for name in list(said)[: -_MAX_REMEMBERED // 2]]
+            said["the oldest"] = summed_statistics(model, number, oldest)
+        return summed_statistics(model, number, [self._own(model, number), *said.values()])
 
 
 def _wanted(table: RoutingTable, model: str, version: str) -> list[tuple[str, int]]:
@@ -44,16 +75,8 @@ def _wanted(table: RoutingTable, model: str, version: str) -> list[tuple[str, in
     return [(model, n) for n in sorted(numbers)]
 
 
-async def _of_version(
-    table: RoutingTable, model: str, number: int, own: OwnStatistics
-) -> pb.ModelStatistics:
-    pool = table.pools.get((model, str(number)))
-    answers = await asyncio.gather(*map(_ask, pool.endpoints)) if pool else []
-    parts = [own(model, number), *(answer for answer in answers if answer is not None)]
-    return summed_statistics(model, number, parts)
-
-
-async def _ask(endpoint: Endpoint) -> pb.ModelStatistics | None:
+async def ask_statistics(endpoint: Endpoint) -> pb.ModelStatistics | None:
+    """What one replica has counted; None when it does not say so soon enough."""
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
             return await endpoint.connection.statistics()

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from services.contracts.errors import InvalidRequestError
+from services.contracts.protobuf_wire import varint_bytes
 from services.gateway.request_head import request_head_from_bytes
 from services.gateway.status_codes import StatusTable
 from services.pb import open_inference_v2_pb2 as pb
@@ -115,7 +116,7 @@ class _Ahead:
 def framed(answer: bytes) -> bytes:
     """A ModelStreamInferResponse around a serialised ModelInferResponse, which is not parsed."""
     size = len(answer) + len(_IS_FINAL)
-    return b"".join((_ANSWER_TAG, _varint(size), answer, _IS_FINAL))
+    return b"".join((_ANSWER_TAG, varint_bytes(size), answer, _IS_FINAL))
 
 
 def failed(body: bytes, details: str) -> bytes:
@@ -126,15 +127,6 @@ def failed(body: bytes, details: str) -> bytes:
     return pb.ModelStreamInferResponse(
         error_message=details, infer_response=pb.ModelInferResponse(id=request_id)
     ).SerializeToString()
-
-
-def _varint(number: int) -> bytes:
-    digits = bytearray()
-    while number > 0x7F:
-        digits.append(number & 0x7F | 0x80)
-        number >>= 7
-    digits.append(number)
-    return bytes(digits)
 
 
 async def _raise(error: Exception) -> bytes:

@@ -1,9 +1,13 @@
 """Whoever sent a request, as far as tokens tell, and what that one may do."""
 
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 from services.contracts.errors import NotAllowedError
 from services.gateway.access.document import Grant, Verb
+
+# Of the request being served, for the access log; "" where nobody is asked for a token.
+CALLER_NAME: ContextVar[str] = ContextVar("smelt_caller", default="")
 
 
 @dataclass(frozen=True, kw_only=True)

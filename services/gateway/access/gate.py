@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Final
 
 from services.contracts.errors import InvalidRequestError, UnauthenticatedError
+from services.contracts.watched_file import WatchedFile
 from services.gateway.access.caller import Caller
 from services.gateway.access.document import AccessDocument, TrustedIssuer
 from services.gateway.access.jwks import IssuerKeys
 from services.gateway.access.jwt_tokens import JwtTokens
 from services.gateway.access.static_tokens import StaticTokens
-from services.gateway.access.watched_file import WatchedFile
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from services.contracts.errors import SmeltError
+from services.gateway.access.caller import CALLER_NAME
 from services.gateway.access.document import Verb
 from services.gateway.access.gate import Gate, Metadata
+from services.gateway.origin import note_refusal
 from services.gateway.request_head import request_head_from_bytes
 from services.gateway.status_codes import StatusTable
 from services.gateway.streaming import Incoming
@@ -60,9 +62,13 @@ def _guarded(
     async def checked(request: Any, context: "Context") -> Any:
         try:
             caller = await gate.caller_of(context.invocation_metadata() or ())
+            CALLER_NAME.set(caller.name)
+            if isinstance(request, SmeltError):
+                raise request  # its bytes are no message; see `handlers`
             caller.require(verb, model_of(request))
         except Exception as error:
             refusal = statuses.refusal_of(error)
+            note_refusal(refusal.code)
             on_refused(name, refusal.code)
             await context.abort(refusal.code, refusal.details, refusal.trailing)
         return await behaviour(request, context)
@@ -81,9 +87,10 @@ def _guarded_stream(handler: "Handler", gate: Gate, statuses: StatusTable) -> "H
     async def checked(requests: AsyncIterator[bytes], context: "Context") -> AsyncIterator[bytes]:
         metadata = tuple(context.invocation_metadata() or ())
         try:
-            await gate.caller_of(metadata)
+            CALLER_NAME.set((await gate.caller_of(metadata)).name)
         except Exception as error:
             refusal = statuses.refusal_of(error)
+            note_refusal(refusal.code)
             await context.abort(refusal.code, refusal.details, refusal.trailing)
         async for answer in behaviour(_permitted(requests, gate, metadata), context):
             yield answer

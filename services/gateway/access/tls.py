@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509 import load_pem_x509_certificates
 
 from services.contracts.errors import InvalidRequestError
-from services.gateway.access.watched_file import WatchedFile
+from services.contracts.watched_file import WatchedFile
 
 logger = logging.getLogger(__name__)
 

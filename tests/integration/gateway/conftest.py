@@ -27,10 +27,12 @@ from services.pb import open_inference_v2_pb2 as pb
 from services.replica.data_server import DataServer
 from services.telemetry.catalog import GATEWAY_METRICS, Metric
 from services.telemetry.prometheus_recorder import PrometheusRecorder
+from services.telemetry.tracing import Tracing
 
 DEVICE = DeviceFacts(generation="cpu-x86_64-v3", name="cpu", memory_gib=8)
 TENSOR = TensorSpec(name="x", datatype="FP32", shape=("batch", 4))
 Answer = Callable[[InferFrame], Awaitable[bytes]]
+_UNLOADED = ("UNAVAILABLE", "unloaded")
 
 
 def model_version(name: str = "echo", version: int = 1) -> ModelVersion:
@@ -57,6 +59,8 @@ class Controller(fleet_grpc.FleetControlServicer):
     def __init__(self) -> None:
         self.port = 0
         self.snapshot = fleet.FleetSnapshot(process_id=1)
+        self.asked_to_serve: list[tuple[str, bool]] = []
+        self.why_not_ready = ""
         self._server: grpc.aio.Server | None = None
         self._changed = asyncio.Event()
 
@@ -77,6 +81,22 @@ class Controller(fleet_grpc.FleetControlServicer):
         self.snapshot.revision += 1
         self._changed.set()
         self._changed = asyncio.Event()
+
+    async def SetServed(  # noqa: N802
+        self, request: fleet.SetServedRequest, context: Any
+    ) -> fleet.SetServedReply:
+        """Mark the model's versions, as the controller does once the store has it."""
+        self.asked_to_serve.append((request.model_name, request.is_served))
+        found = [model for model in self.snapshot.models if model.name == request.model_name]
+        if not found:
+            details = f"model '{request.model_name}' not found"
+            await context.abort(grpc.StatusCode.NOT_FOUND, details)
+        for model in found:
+            model.is_unloaded = not request.is_served
+            model.state, model.reason = ("READY", "") if request.is_served else _UNLOADED
+        self.publish()
+        is_ready = request.is_served and not self.why_not_ready
+        return fleet.SetServedReply(is_ready=is_ready, reason=self.why_not_ready)
 
     async def WatchEndpoints(  # noqa: N802 - the generated base names it
         self, request: fleet.WatchEndpointsRequest, context: Any
@@ -156,6 +176,10 @@ class WatchedRecorder(PrometheusRecorder):
         super().count(metric, amount, **labels)
         self.recorded.set()
 
+    def adder(self, metric: Metric, **labels: str) -> Callable[[], None]:
+        """What adds one to a counter."""
+        return lambda: self.count(metric, **labels)
+
     def set(self, metric: Metric, value: float, **labels: str) -> None:
         """Set a gauge."""
         super().set(metric, value, **labels)
@@ -178,7 +202,7 @@ class Fleet:
         """Where clients connect."""
         return f"127.0.0.1:{self.gateway.port}"
 
-    async def start_gateway(self, **settings: Any) -> None:
+    async def start_gateway(self, tracing: Tracing | None = None, **settings: Any) -> None:
         """A gateway on a free port that follows the controller."""
         given = {
             "grpc_port": 0,
@@ -187,7 +211,7 @@ class Fleet:
             "host_id": "here",
             "drain_grace_s": 1.0,
         }
-        self.gateway = GatewayServer(GatewaySettings(**given | settings), self.recorder)
+        self.gateway = GatewayServer(GatewaySettings(**given | settings), self.recorder, tracing)
         await self.gateway.start()
         self._stack.push_async_callback(self.gateway.stop)
 

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import grpc
 import pytest
 import yaml
 from tritonclient.utils import InferenceServerException
 
+from services.contracts.watched_file import WatchedFile
 from services.gateway.access.gate import Gate
 from services.gateway.access.static_tokens import new_token, token_hash
-from services.gateway.access.watched_file import WatchedFile
 from tests.integration.gateway.issuer import Issuer
 
 if TYPE_CHECKING:
@@ -103,6 +104,19 @@ async def test_a_known_token_infers_again_and_again(guarded_fleet: "Fleet", inpu
     for _ in range(3):
         answer = await client.infer("echo", inputs(2.0), headers=bearer(READER))
         assert answer.as_numpy("y").tolist() == [[2.0] * 4]
+
+
+@pytest.mark.parametrize(
+    ("token", "code"), [(READER, "INVALID_ARGUMENT"), ("made-up", "UNAUTHENTICATED")]
+)
+async def test_bytes_that_are_no_question_are_refused_to_whoever_is_known(
+    guarded_fleet: "Fleet", token: str, code: str
+) -> None:
+    async with grpc.aio.insecure_channel(guarded_fleet.url) as channel:
+        ask = channel.unary_unary("/inference.GRPCInferenceService/ModelMetadata")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await ask(b"\x0a\x05ab", metadata=tuple(bearer(token).items()), timeout=30)
+    assert caught.value.code() is grpc.StatusCode[code]
 
 
 async def test_what_load_balancers_ask_needs_no_token(guarded_fleet: "Fleet") -> None:

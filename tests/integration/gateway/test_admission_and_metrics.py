@@ -73,7 +73,11 @@ async def test_every_answer_and_refusal_is_counted(echo_fleet: "Fleet", inputs: 
     value = 2.0
     await number("NOT_FOUND", model="", version="")
     name = "smelt_request_duration_seconds_count"
-    assert echo_fleet.metric(name, model="echo", version="1") == 1.0
+    await echo_fleet.until_metric(1.0, name, model="echo", version="1", code="OK")
+    engine = {"generation": "cpu-x86_64-v3", "kind": "openvino"}
+    for name, labels in (("gateway", {}), ("replica", engine)):
+        name = f"smelt_{name}_duration_seconds_count"
+        assert echo_fleet.metric(name, model="echo", version="1", **labels) == 1.0
     models = {
         sample.labels.get("model", "")
         for metric in echo_fleet.registry.collect()

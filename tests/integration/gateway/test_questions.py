@@ -1,6 +1,7 @@
 """Every RPC beside inference, asked by unmodified Triton, health and reflection clients."""
 
 import asyncio
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,10 @@ async def test_server_questions(echo_fleet: "Fleet") -> None:
     metadata = await client.get_server_metadata()
     assert metadata.name == "smelt"
     assert metadata.version
-    assert list(metadata.extensions) == ["binary_tensor_data", "model_configuration", "statistics"]
+    assert list(metadata.extensions) == [
+        "binary_tensor_data", "classification", "model_configuration", "schedule_policy",
+        "statistics",
+    ]  # fmt: skip
 
 
 async def test_an_empty_fleet_is_live_and_not_ready(fleet_of: "Fleet") -> None:
@@ -107,6 +111,11 @@ async def test_statistics_are_the_sum_over_replicas(
     assert stats.compute_input.count == stats.compute_infer.count == stats.compute_output.count
     assert (idle.name, idle.version, idle.inference_count) == ("idle", "1", 0)
     assert idle.inference_stats.HasField("compute_infer")
+    # What load generators read after a measurement may not be less than what they read before.
+    echo_fleet.report_of("r1").state = fleet.REPLICA_STATE_DRAINING
+    await echo_fleet.until_ready("r2")
+    (echo,) = (await client.get_inference_statistics("echo")).model_stats
+    assert (echo.inference_count, echo.inference_stats.success.count) == (20, 20)
 
 
 async def test_statistics_leave_out_a_replica_that_does_not_answer(
@@ -145,7 +154,7 @@ async def test_other_rpcs_say_that_they_are_not_offered(echo_fleet: "Fleet", rpc
     with pytest.raises(InferenceServerException, match=f"{rpc} is not offered") as caught:
         await _ABSENT[rpc](client)
     assert caught.value.status() == "StatusCode.UNIMPLEMENTED"
-    assert "ModelInfer" in caught.value.message()
+    assert re.search("SMELT_GATEWAY_[A-Z_]+=true|use system shared|nothing", caught.value.message())
 
 
 async def _watch(channel: grpc.aio.Channel, name: str, status: int) -> None:

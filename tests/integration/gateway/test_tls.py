@@ -11,7 +11,7 @@ from cryptography import x509
 from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
-from services.gateway.access.watched_file import WatchedFile
+from services.contracts.watched_file import WatchedFile
 from tests.certificates import Authority, CertificateFiles
 
 if TYPE_CHECKING:

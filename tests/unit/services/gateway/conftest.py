@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from services.contracts.batching import Batching
 from services.contracts.manifest import MasterRecord, ModelVersion
-from services.contracts.recipe import Batching, Bucket, DimRange, Recipe
+from services.contracts.recipe import Bucket, DimRange, Recipe
 from services.contracts.tensors import TensorSpec
 from services.gateway.endpoint import Endpoint
 from services.gateway.fleet_view import EngineInUse, FleetView, Replica, ServedModel

@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
+from services.contracts.batching import Batching, QueuePolicy
 from services.contracts.manifest import ModelVersion
-from services.contracts.recipe import Batching, Bucket, DimRange
+from services.contracts.recipe import Bucket, DimRange
 from services.contracts.tensors import NUMPY_FROM_DATATYPE, TensorSpec
 from services.gateway.descriptions import (
     config_from_model,
@@ -43,6 +44,23 @@ def test_config_of_a_batching_model_leaves_the_batch_dimension_out(new_model: Ne
         ("embedding", pb.TYPE_FP32, [384]),
     ]
     assert not config.model_transaction_policy.decoupled
+
+
+def test_config_says_how_requests_wait(new_model: NewModel) -> None:
+    batching = Batching(
+        priority_levels=3,
+        default_priority=2,
+        default_queue_policy=QueuePolicy(default_timeout_ms=20),
+        queue_policies={1: QueuePolicy(max_queue=7)},
+    )
+    config = config_from_model(new_model(batching=batching), ())
+    found = config.dynamic_batching
+    assert (found.priority_levels, found.default_priority_level) == (3, 2)
+    assert list(found.preferred_batch_size) == [1, 32]
+    assert found.default_queue_policy.default_timeout_microseconds == 20_000
+    assert found.default_queue_policy.allow_timeout_override
+    assert {k: v.max_queue_size for k, v in found.priority_queue_policy.items()} == {1: 7}
+    assert not config.response_cache.enable
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.contracts.errors import InvalidRequestError
-from services.gateway.request_head import MAX_FIELDS, RequestHead, request_head_from_bytes
+from services.contracts.protobuf_wire import MAX_FIELDS
+from services.contracts.request_limits import MAX_NAME_BYTES
+from services.gateway.request_head import RequestHead, request_head_from_bytes
 from services.pb import open_inference_v2_pb2 as pb
 
 TEXT = st.text(max_size=200)
@@ -96,3 +98,18 @@ def test_a_request_of_very_many_fields_is_refused() -> None:
     assert request_head_from_bytes(name + empty * (MAX_FIELDS - 1)).model_name == "m"
     with pytest.raises(InvalidRequestError, match=f"at most {MAX_FIELDS} fields"):
         request_head_from_bytes(name + empty * MAX_FIELDS)
+
+
+def test_names_and_what_only_a_parser_can_read_have_limits() -> None:
+    long = pb.ModelInferRequest(model_name="m" * (MAX_NAME_BYTES + 1)).SerializeToString()
+    with pytest.raises(InvalidRequestError, match="the model's name: expected at most 1024"):
+        request_head_from_bytes(long)
+    # A known field of another wire type: a parser steps over it.
+    odd, tensor = bytes([1 << 3 | 0, 5]), bytes([0x3A, 0x80, 0x80, 0x08]) + bytes(1 << 17)
+    name = pb.ModelInferRequest(model_name="m").SerializeToString()
+    assert request_head_from_bytes(odd + name).model_name == "m"
+    with pytest.raises(InvalidRequestError, match="not an inference.ModelInferRequest"):
+        request_head_from_bytes(odd + name + tensor)
+    # One that is unknown is stepped over here, however much comes after it.
+    unknown = bytes([15 << 3 | 2, 3]) + b"abc"
+    assert request_head_from_bytes(unknown + name + tensor).model_name == "m"

@@ -1,18 +1,14 @@
 """Who may answer, who is chosen, and what is said when nobody can."""
 
-from collections import Counter
 from collections.abc import Callable
-from random import Random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from services.contracts.errors import InvalidRequestError, NotFoundError, NotReadyError
 from services.contracts.manifest import ModelVersion
 from services.gateway.endpoint import Endpoint
 from services.gateway.fleet_view import FleetView
-from services.gateway.routing import RoutingTable, choose, others_than, routing_table
+from services.gateway.routing import RoutingTable, routing_table
 
 NewModel = Callable[..., ModelVersion]
 NewEndpoint = Callable[..., Endpoint]
@@ -106,37 +102,19 @@ def test_every_model_ready(
     assert whole.is_every_model_ready()
 
 
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.randoms(use_true_random=False))
-def test_the_choice_is_the_less_loaded_of_two_different_ones(
-    new_endpoint: NewEndpoint, loads: list[int], rng: Random
+def test_outliers_are_left_out_of_the_choice_but_not_all_of_them(
+    new_model: NewModel, new_endpoint: NewEndpoint, new_view: NewView
 ) -> None:
-    endpoints = tuple(new_endpoint(str(i), load) for i, load in enumerate(loads))
-    chosen = choose(endpoints, rng.random)
-    # The most loaded endpoint cannot win, unless it is alone or has an equal.
-    if len(loads) > 1 and loads.count(max(loads)) == 1:
-        assert chosen.num_outstanding < max(loads)
-    if len(loads) == 2:
-        assert chosen.num_outstanding == min(loads)
+    one, other = new_endpoint("a"), new_endpoint("b")
+    one.ejected_until_s = 10.0
 
+    def chosen(now_s: float) -> tuple[Endpoint, ...]:
+        table = routing_table(new_view(new_model()), [one, other], now_s=now_s)
+        pool = table.pool("minilm", "")
+        assert pool.endpoints == (one, other)
+        return pool.choice.endpoints
 
-def test_equal_replicas_are_all_used(new_endpoint: NewEndpoint) -> None:
-    endpoints = tuple(new_endpoint(str(number)) for number in range(4))
-    grid = [number / 40 for number in range(40)]
-    picks = Counter(
-        choose(endpoints, iter([one, other]).__next__).replica.replica_id
-        for one in grid
-        for other in grid
-    )
-    assert sorted(picks.values()) == [400, 400, 400, 400]
-
-
-def test_after_a_loss_other_hosts_are_asked_if_there_are_any(new_endpoint: NewEndpoint) -> None:
-    lost, neighbour = (new_endpoint(name, host_id="a") for name in ("r1", "r2"))
-    far = new_endpoint("r3", host_id="b")
-    everyone = (lost, neighbour, far)
-    assert others_than([lost], everyone, is_lost=True) == (far,)
-    assert others_than([lost], everyone, is_lost=False) == (neighbour, far)
-    assert others_than([lost], (lost, neighbour), is_lost=True) == (neighbour,)
-    assert others_than([lost], (neighbour, far), is_lost=True) == (far,)
-    assert others_than([lost], (lost,), is_lost=True) == ()
-    assert others_than([lost, far], everyone, is_lost=True) == (neighbour,)
+    assert chosen(9.0) == (other,)
+    assert chosen(10.0) == (one, other)
+    other.ejected_until_s = 20.0
+    assert chosen(9.0) == (one, other)

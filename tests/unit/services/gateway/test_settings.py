@@ -14,9 +14,24 @@ def test_environment_is_read_and_arguments_win(monkeypatch: pytest.MonkeyPatch) 
     assert (settings.grpc_port, settings.gateway_id) == (0, "b")
 
 
+def test_bounds_of_single_models_are_a_document(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SMELT_GATEWAY_MODEL_MAX_IN_FLIGHT", '{"minilm": 8}')
+    assert read_settings(GatewaySettings).model_max_in_flight == {"minilm": 8}
+    monkeypatch.setenv("SMELT_GATEWAY_MODEL_MAX_IN_FLIGHT", '{"minilm": 0}')
+    with pytest.raises(InvalidRequestError, match="SMELT_GATEWAY_MODEL_MAX_IN_FLIGHT_MINILM"):
+        read_settings(GatewaySettings)
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("GRPC_PORT", "70000"), ("MAX_IN_FLIGHT", "0"), ("LOG_LEVEL", "loud"), ("GRPC_PORT", "x")],
+    [
+        ("GRPC_PORT", "70000"),
+        ("MAX_IN_FLIGHT", "0"),
+        ("LOG_LEVEL", "loud"),
+        ("GRPC_PORT", "x"),
+        ("MODEL_MAX_IN_FLIGHT", "minilm=8"),
+        ("WORKERS", "0"),
+    ],
 )
 def test_a_wrong_value_names_key_and_value(
     monkeypatch: pytest.MonkeyPatch, key: str, value: str

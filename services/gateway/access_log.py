@@ -1,0 +1,158 @@
+"""The access log: one line of JSON for each request, written by a thread of its own.
+
+The event loop only appends to a list, which has a bound: what a disk cannot take in time is
+left out and counted. Lines hold names, sizes and times; never payloads, tokens or headers.
+"""
+
+import json
+import logging
+import random
+import sys
+import threading
+from collections import deque
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import grpc
+
+from services.contracts.errors import InvalidRequestError
+from services.telemetry import catalog
+from services.telemetry.recorder import Recorder
+
+logger = logging.getLogger(__name__)
+
+STANDARD_OUTPUT: Final = "-"
+# Seconds' worth of requests that a slow disk may be behind; some 20 MB.
+MAX_PENDING: Final = 65_536
+# Waking the thread for each line would take the interpreter from the event loop as often.
+_WRITE_EVERY_S: Final = 0.25
+_MAY_BE_EMPTY: Final = (
+    "request_id", "trace_id", "model", "version", "peer", "caller", "replica_id",
+)  # fmt: skip
+_as_json = json.JSONEncoder(ensure_ascii=False).encode
+
+
+class AccessRecord(NamedTuple):
+    """One line; give fields by name.
+
+    Attributes:
+        time_s: POSIX seconds of the end.
+        peer: the client's address, as gRPC says it.
+        caller: who the token says it is; "" without an access file.
+        replica_id: the replica that answered, or was asked last; "" for none.
+    """
+
+    time_s: float
+    rpc: str
+    code: str
+    duration_s: float
+    request_id: str = ""
+    trace_id: str = ""
+    model: str = ""
+    version: str = ""
+    bytes_in: int = 0
+    bytes_out: int = 0
+    peer: str = ""
+    caller: str = ""
+    replica_id: str = ""
+
+    def line(self) -> str:
+        """The line, with its newline; fields that are empty are left out."""
+        fields: dict[str, object] = self._asdict()
+        del fields["time_s"]
+        for name in _MAY_BE_EMPTY:
+            if not fields[name]:
+                del fields[name]
+        fields["duration_s"] = round(self.duration_s, 6)
+        time = datetime.fromtimestamp(self.time_s, UTC).isoformat(timespec="milliseconds")
+        return f'{{"time": "{time}", {_as_json(fields)[1:]}\n'
+
+
+class AccessLog:
+    """Takes records on the event loop, and writes them a moment later."""
+
+    def __init__(self, target: str, recorder: Recorder, *, share: float = 1.0) -> None:
+        """Begin to write.
+
+        Args:
+            target: a file, or `-` for standard output.
+            recorder: counts what is left out.
+            share: of the requests that went well; all others are always written.
+
+        Raises:
+            InvalidRequestError: the file cannot be written.
+        """
+        self._share, self._recorder = share, recorder
+        self._pending: deque[AccessRecord] = deque()
+        self._num_dropped, self._num_counted = 0, 0
+        self._target = target
+        self._check_target()
+        self._has_failed = False
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._write_until_closed, name="access log")
+        self._thread.daemon = True
+        self._thread.start()
+
+    def wants(self, code: grpc.StatusCode) -> bool:
+        """Whether a request that ended so is to be written; different each time."""
+        if code is not grpc.StatusCode.OK or self._share >= 1:
+            return True
+        return random.random() < self._share  # noqa: S311 - no secret
+
+    def add(self, record: AccessRecord) -> None:
+        """Have a record written; never waits."""
+        if len(self._pending) >= MAX_PENDING:
+            self._num_dropped += 1
+            return
+        self._pending.append(record)
+
+    def close(self) -> None:
+        """Write what is left, and close."""
+        self._closing.set()
+        self._thread.join()
+
+    def _check_target(self) -> None:
+        try:
+            _append(self._target, b"")
+        except OSError as error:
+            raise InvalidRequestError(
+                f"access log {self._target} cannot be written: {error}; mend "
+                f"SMELT_GATEWAY_ACCESS_LOG, '{STANDARD_OUTPUT}' is standard output"
+            ) from error
+
+    def _write_until_closed(self) -> None:
+        is_last = False
+        while not is_last:
+            is_last = self._closing.wait(_WRITE_EVERY_S)
+            try:
+                self._write()
+            except OSError as error:
+                if not self._has_failed:
+                    logger.error("the access log cannot be written now: %s", error)
+                self._has_failed = True
+
+    def _write(self) -> None:
+        # Only this thread takes from the left, so as many as are there now can be taken.
+        records = [self._pending.popleft() for _ in range(len(self._pending))]
+        dropped, self._num_counted = self._num_dropped - self._num_counted, self._num_dropped
+        self._recorder.count(catalog.ACCESS_LOG_DROPPED, dropped)
+        if not records:
+            return
+        try:
+            _append(self._target, "".join([record.line() for record in records]).encode())
+        except OSError:
+            self._recorder.count(catalog.ACCESS_LOG_DROPPED, len(records))
+            raise
+        self._has_failed = False
+
+
+def _append(target: str, lines: bytes) -> None:
+    """Opened each time, so that a file that was moved away is left alone from then on."""
+    if target == STANDARD_OUTPUT:
+        sys.stdout.buffer.write(lines)
+        sys.stdout.buffer.flush()
+        return
+    # Unbuffered: workers share the file, and the system adds each write as a whole.
+    with Path(target).open("ab", buffering=0) as file:
+        file.write(lines)

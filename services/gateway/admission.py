@@ -1,0 +1,96 @@
+"""Bounds on requests under way: one for the gateway, and one for each model that has one."""
+
+import time
+from collections.abc import Callable, Mapping
+
+from services.contracts.errors import OverloadedError
+from services.gateway.inference import InferenceCall, Station
+
+# Pace is measured over at least this long; a hint lies between these bounds.
+_MIN_MEASURED_S = 0.25
+_LEAST_HINT_S, _LARGEST_HINT_S = 0.01, 5.0
+
+
+class Bound:
+    """Counts what is under way, and refuses what is more.
+
+    Attributes:
+        num_in_flight: admitted and not ended.
+    """
+
+    def __init__(
+        self, limit: int, whose: str, setting: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`whose` bound it is and the `setting` that raises it, in words for the client."""
+        self.num_in_flight = 0
+        self._limit, self._whose, self._setting, self._clock = limit, whose, setting, clock
+        self._num_ended = 0
+        self._mark_s, self._mark_ended, self._hint_s = clock(), 0, _LEAST_HINT_S
+
+    def enter(self) -> None:
+        """Count one more; raises OverloadedError when there are too many."""
+        if self.num_in_flight >= self._limit:
+            raise OverloadedError(
+                f"{self._whose} has {self.num_in_flight} requests in flight, its bound is "
+                f"{self._limit}; retry later or raise {self._setting}",
+                retry_after_s=self._retry_after_s(),
+            )
+        self.num_in_flight += 1
+
+    def leave(self) -> None:
+        """One that entered has ended."""
+        self.num_in_flight -= 1
+        self._num_ended += 1
+
+    def _retry_after_s(self) -> float:
+        """How long it will take, at the pace of late, until all that is under way has ended.
+
+        By then those that were admitted before are through, and with them the queue in which
+        a refused one would stand.
+        """
+        took_s, num_ended = self._clock() - self._mark_s, self._num_ended - self._mark_ended
+        if took_s >= _MIN_MEASURED_S:
+            self._mark_s, self._mark_ended = self._clock(), self._num_ended
+            wait_s = self.num_in_flight * took_s / num_ended if num_ended else took_s
+            self._hint_s = min(max(wait_s, _LEAST_HINT_S), _LARGEST_HINT_S)
+        return self._hint_s
+
+
+class AdmittedInference:
+    """Refuses requests beyond the gateway's bound, before their bytes are looked at."""
+
+    def __init__(self, inner: Station, max_in_flight: int) -> None:
+        self._inner = inner
+        self._bound = Bound(max_in_flight, "this gateway", "SMELT_GATEWAY_MAX_IN_FLIGHT")
+
+    async def answer(self, call: InferenceCall) -> bytes:
+        """Answer; raises OverloadedError when too many requests are under way."""
+        self._bound.enter()
+        try:
+            return await self._inner.answer(call)
+        finally:
+            self._bound.leave()
+
+
+class ModelBounds:
+    """The bound of each model, over all its versions."""
+
+    def __init__(self, default: int | None, by_model: Mapping[str, int]) -> None:
+        """`default` is for models that are not named; None leaves those without a bound."""
+        self._default, self._by_model = default, dict(by_model)
+        self._bounds: dict[str, Bound | None] = {}
+
+    def of(self, model: str) -> Bound | None:
+        """A model's bound, None when it has none; `model` is one that the fleet knows."""
+        try:
+            return self._bounds[model]
+        except KeyError:
+            bound = self._bounds[model] = self._new(model)
+            return bound
+
+    def _new(self, model: str) -> Bound | None:
+        limit = self._by_model.get(model, self._default)
+        if limit is None:
+            return None
+        setting = "SMELT_GATEWAY_MODEL_MAX_IN_FLIGHT"
+        return Bound(limit, f"model '{model}' on this gateway", setting)

@@ -1,0 +1,111 @@
+"""RepositoryModelLoad and Unload: the controller has a model served or withdrawn, for good."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import grpc
+
+from services.contracts.errors import (
+    InvalidRequestError,
+    NotFoundError,
+    NotReadyError,
+    SmeltError,
+    UnsupportedFeatureError,
+)
+from services.contracts.fleet_dialer import FleetDialer
+from services.gateway.controller_watch import CHANNEL_OPTIONS
+from services.gateway.endpoints import EndpointSet
+from services.gateway.repository import check_repository
+from services.gateway.routing import RoutingTable
+from services.pb import fleet_v1_pb2 as fleet
+from services.pb import open_inference_v2_pb2 as pb
+from services.pb.fleet_v1_pb2_grpc import FleetControlStub
+
+# What the controller says of a fleet is here within a stream message; then a connection opens.
+FOLLOW_TIMEOUT_S: Final = 60.0
+_ERROR_BY_CODE: Final[Mapping[grpc.StatusCode, type[SmeltError]]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: InvalidRequestError,
+    grpc.StatusCode.NOT_FOUND: NotFoundError,
+    grpc.StatusCode.UNIMPLEMENTED: UnsupportedFeatureError,
+}
+_Parameters = Mapping[str, pb.ModelRepositoryParameter]
+
+
+class ModelControl:
+    """Loads and unloads models of the store, through the controller."""
+
+    def __init__(self, controller: str, endpoints: EndpointSet, dialer: FleetDialer) -> None:
+        """`controller` is its `host:port`."""
+        self._controller, self._endpoints, self._dialer = controller, endpoints, dialer
+
+    async def load(self, request: pb.RepositoryModelLoadRequest) -> pb.RepositoryModelLoadResponse:
+        """Return once this gateway can ask the model; one that is loaded already is.
+
+        Raises:
+            NotFoundError: the store has no such model.
+            NotReadyError: it cannot be served, and why; or the controller is away.
+            UnsupportedFeatureError: files or a configuration in the request.
+        """
+        name = request.model_name
+        check_repository(request.repository_name)
+        for parameter in request.parameters:
+            raise UnsupportedFeatureError(
+                f"load model '{name}': parameter '{parameter}' is not offered; models come from "
+                "the store alone, publish this one with `smelt models add`"
+            )
+        reply = await self._set_served(name, is_served=True)
+        if not reply.is_ready:
+            raise NotReadyError(f"model '{name}' cannot be served now: {reply.reason}")
+        await self._until(name, lambda table: table.is_ready(name, ""))
+        return pb.RepositoryModelLoadResponse()
+
+    async def unload(
+        self, request: pb.RepositoryModelUnloadRequest
+    ) -> pb.RepositoryModelUnloadResponse:
+        """Return once this gateway sends the model no more; what runs is answered.
+
+        Raises:
+            NotFoundError, NotReadyError: as `load`.
+            InvalidRequestError: an unknown parameter.
+        """
+        name = request.model_name
+        check_repository(request.repository_name)
+        _check_unload_parameters(name, request.parameters)
+        await self._set_served(name, is_served=False)
+        await self._until(name, lambda table: not table.is_ready(name, ""))
+        return pb.RepositoryModelUnloadResponse()
+
+    async def _set_served(self, name: str, *, is_served: bool) -> fleet.SetServedReply:
+        request = fleet.SetServedRequest(model_name=name, is_served=is_served)
+        async with self._dialer.aio_channel(self._controller, CHANNEL_OPTIONS) as channel:
+            try:
+                said = self._dialer.metadata()
+                return await FleetControlStub(channel).SetServed(request, metadata=said)
+            except grpc.aio.AioRpcError as error:
+                kind = _ERROR_BY_CODE.get(error.code(), NotReadyError)
+                raise kind(
+                    error.details() or f"the controller answers {error.code().name}"
+                ) from error
+
+    async def _until(self, name: str, is_so: Callable[[RoutingTable], bool]) -> None:
+        try:
+            async with asyncio.timeout(FOLLOW_TIMEOUT_S):
+                while not is_so(self._endpoints.table):
+                    await self._endpoints.changed.wait()
+        except TimeoutError as error:
+            raise NotReadyError(
+                f"the controller has done it, but this gateway did not see that of model '{name}' "
+                f"within {FOLLOW_TIMEOUT_S:g} s; ask the repository index"
+            ) from error
+
+
+def _check_unload_parameters(name: str, parameters: _Parameters) -> None:
+    """There are no ensembles here, so nothing depends on a model: the one parameter is moot."""
+    for parameter, value in parameters.items():
+        is_known = parameter == "unload_dependents"
+        if not is_known or value.WhichOneof("parameter_choice") != "bool_param":
+            raise InvalidRequestError(
+                f"unload model '{name}': expected no parameter but 'unload_dependents', a bool; "
+                f"got '{parameter}'"
+            )

@@ -1,0 +1,186 @@
+"""System shared memory: regions of this host that clients name, for tensors that stay off the wire.
+
+Regions are read and written through their files, never mapped: a client that cuts its region
+short while a request runs gets an error, where a mapping would kill this process.
+"""
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from services.contracts.errors import InvalidRequestError, NotFoundError
+from services.pb import open_inference_v2_pb2 as pb
+
+FOLDER: Final = Path("/dev/shm")  # noqa: S108 - where shm_open keeps its objects on Linux
+# Each holds an open file.
+MAX_REGIONS: Final = 512
+_MAX_NAME_LENGTH: Final = 255
+# Not to be led elsewhere by a link, and not to wait where somebody put a pipe.
+_FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_Status = pb.SystemSharedMemoryStatusResponse
+
+
+class Region:
+    """A part of a shared memory object; its file closes with the last user."""
+
+    def __init__(self, name: str, key: str, offset: int, byte_size: int, fd: int) -> None:
+        """Take over an open file whose size was checked."""
+        self.name, self.key, self.offset, self.byte_size = name, key, offset, byte_size
+        self._fd, self._num_users = fd, 1
+
+    @contextmanager
+    def held(self) -> Iterator["Region"]:
+        """Keep the file open inside a block, also when the region is unregistered meanwhile."""
+        self._num_users += 1
+        try:
+            yield self
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        """One user less."""
+        self._num_users -= 1
+        if self._num_users == 0:
+            os.close(self._fd)
+
+    def check_span(self, offset: int, byte_size: int) -> None:
+        """Raise InvalidRequestError when a span does not lie within the region."""
+        if offset < 0 or byte_size < 0 or offset + byte_size > self.byte_size:
+            raise InvalidRequestError(
+                f"Invalid offset + byte size for shared memory region: '{self.name}': expected a "
+                f"span within its {self.byte_size} bytes, got {byte_size} bytes at {offset}"
+            )
+
+    def read(self, offset: int, byte_size: int) -> bytes:
+        """A copy of a span that was checked; raises InvalidRequestError when it is not there."""
+        pieces, at, left = [], self.offset + offset, byte_size
+        while left:
+            # One call transfers 2 GiB at most.
+            piece = os.pread(self._fd, left, at)
+            if not piece:
+                raise InvalidRequestError(
+                    f"shared memory region '{self.name}' was cut short: {left} of {byte_size} "
+                    f"bytes at {offset} are not there any more"
+                )
+            pieces.append(piece)
+            at, left = at + len(piece), left - len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Fill a span that was checked; raises InvalidRequestError when it cannot be."""
+        view, at = memoryview(data), self.offset + offset
+        try:
+            if os.fstat(self._fd).st_size < at + len(view):
+                raise OSError("it was cut short")
+            while view:
+                num_written = os.pwrite(self._fd, view, at)
+                view, at = view[num_written:], at + num_written
+        except OSError as error:
+            raise InvalidRequestError(
+                f"shared memory region '{self.name}' cannot be written: {error}"
+            ) from error
+
+
+class SharedMemoryRegions:
+    """The regions that clients registered with this process, by their names."""
+
+    def __init__(self, folder: Path = FOLDER) -> None:
+        """None yet; `folder` is where the system keeps shared memory objects."""
+        self._folder, self._regions = folder, dict[str, Region]()
+
+    def region(self, name: str) -> Region:
+        """One region; raises NotFoundError."""
+        if name not in self._regions:
+            raise NotFoundError(f"Unable to find shared memory region: '{name}'; register it first")
+        return self._regions[name]
+
+    async def status(self, request: pb.SystemSharedMemoryStatusRequest) -> _Status:
+        """One region, or for name "" all of them; raises NotFoundError."""
+        wanted = [self.region(request.name)] if request.name else self._regions.values()
+        regions = {
+            r.name: _Status.RegionStatus(
+                name=r.name, key=r.key, offset=r.offset, byte_size=r.byte_size
+            )
+            for r in wanted
+        }
+        return _Status(regions=regions)
+
+    async def register(
+        self, request: pb.SystemSharedMemoryRegisterRequest
+    ) -> pb.SystemSharedMemoryRegisterResponse:
+        """Open a region.
+
+        Raises:
+            InvalidRequestError: a wrong or taken name, a key that is no shared memory object of
+                this host, or a size beyond it.
+        """
+        name = request.name
+        if not 0 < len(name) <= _MAX_NAME_LENGTH:
+            raise InvalidRequestError(
+                f"shared memory region name: expected 1 to {_MAX_NAME_LENGTH} characters, "
+                f"got {len(name)}"
+            )
+        if name in self._regions:
+            raise InvalidRequestError(
+                f"shared memory region '{name}' already in manager; unregister it first"
+            )
+        if len(self._regions) >= MAX_REGIONS:
+            raise InvalidRequestError(
+                f"{MAX_REGIONS} shared memory regions are registered, which is the most; "
+                "unregister those that are not used"
+            )
+        fd = self._opened(name, request.key)
+        try:
+            _check_object(fd, request)
+        except InvalidRequestError:
+            os.close(fd)
+            raise
+        self._regions[name] = Region(name, request.key, request.offset, request.byte_size, fd)
+        return pb.SystemSharedMemoryRegisterResponse()
+
+    async def unregister(
+        self, request: pb.SystemSharedMemoryUnregisterRequest
+    ) -> pb.SystemSharedMemoryUnregisterResponse:
+        """Forget one region, or for name "" all; one that is not known is forgotten already."""
+        if not request.name:
+            self.close()
+        elif region := self._regions.pop(request.name, None):
+            region.release()
+        return pb.SystemSharedMemoryUnregisterResponse()
+
+    def close(self) -> None:
+        """Forget all of them."""
+        while self._regions:
+            self._regions.popitem()[1].release()
+
+    def _opened(self, name: str, key: str) -> int:
+        file = key.removeprefix("/")
+        if not file or file in (".", "..") or "/" in file or "\0" in file:
+            raise InvalidRequestError(
+                f"shared memory region '{name}': expected the key of a shared memory object, "
+                f"without folders, got '{key}'"
+            )
+        try:
+            return os.open(self._folder / file, _FLAGS)
+        except OSError as error:
+            raise InvalidRequestError(
+                f"Unable to open shared memory region: '{name}': key '{key}': {error.strerror}; "
+                "it must exist on the gateway's host, for the gateway's user, and be no link"
+            ) from error
+
+
+def _check_object(fd: int, request: pb.SystemSharedMemoryRegisterRequest) -> None:
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode):
+        raise InvalidRequestError(
+            f"shared memory region '{request.name}': key '{request.key}' is no shared memory object"
+        )
+    if request.byte_size == 0 or request.offset + request.byte_size > found.st_size:
+        raise InvalidRequestError(
+            f"shared memory region '{request.name}': expected 1 byte or more within the "
+            f"{found.st_size} bytes of '{request.key}', got {request.byte_size} bytes at "
+            f"{request.offset}"
+        )

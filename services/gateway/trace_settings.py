@@ -1,0 +1,83 @@
+"""TraceSetting: reads and sets how many requests this gateway process traces, in Triton's words."""
+
+import logging
+from typing import Final
+
+from services.contracts.errors import InvalidRequestError, UnsupportedFeatureError
+from services.pb import open_inference_v2_pb2 as pb
+from services.telemetry.tracing import Tracing
+
+logger = logging.getLogger(__name__)
+
+_LEVEL, _RATE, _MODE = "trace_level", "trace_rate", "trace_mode"
+_ON, _OFF = "TIMESTAMPS", "OFF"
+# What Triton has when nothing is said: one request in so many.
+_DEFAULT_RATE: Final = 1000
+_MAX_RATE: Final = 2**31 - 1
+
+
+class TraceSettings:
+    """The share of requests that begin a trace, as a level and a rate."""
+
+    def __init__(self, tracing: Tracing) -> None:
+        """What `tracing` was started with is what cleared settings go back to."""
+        self._tracing = tracing
+        share = tracing.share
+        self._first = (share > 0, round(1 / share) if share > 0 else _DEFAULT_RATE)
+        self._is_on, self._rate = self._first
+
+    async def answer(self, request: pb.TraceSettingRequest) -> pb.TraceSettingResponse:
+        """All settings, after those of the request took effect.
+
+        Raises:
+            InvalidRequestError: a setting that cannot be set here, or a wrong value.
+            UnsupportedFeatureError: settings for one model alone.
+        """
+        if request.model_name and request.settings:
+            raise UnsupportedFeatureError(
+                f"trace settings of model '{request.model_name}' alone are not offered: set them "
+                "for all models, with an empty model_name"
+            )
+        if request.settings:
+            self._set({name: tuple(s.value) for name, s in request.settings.items()})
+        response = pb.TraceSettingResponse()
+        for name, value in self._texts().items():
+            response.settings[name].value.append(value)
+        return response
+
+    def _set(self, settings: dict[str, tuple[str, ...]]) -> None:
+        is_on, rate = self._is_on, self._rate
+        for name, values in settings.items():
+            if name == _LEVEL:
+                is_on = _is_on(values) if values else self._first[0]
+            elif name == _RATE:
+                rate = _rate(values) if values else self._first[1]
+            else:
+                raise InvalidRequestError(
+                    f"trace setting '{name}' cannot be set here; expected {_LEVEL} or {_RATE}"
+                )
+        self._is_on, self._rate = is_on, rate
+        self._tracing.set_share(1 / rate if is_on else 0.0)
+        logger.warning("a client set traces to %s", self._texts())
+
+    def _texts(self) -> dict[str, str]:
+        level = _ON if self._is_on else _OFF
+        return {_LEVEL: level, _RATE: str(self._rate), _MODE: "opentelemetry"}
+
+
+def _is_on(values: tuple[str, ...]) -> bool:
+    if not set(values) <= {_ON, _OFF} or len(set(values)) != 1:
+        raise InvalidRequestError(
+            f"trace setting '{_LEVEL}': expected {_ON} or {_OFF}, got {list(values)}"
+        )
+    return values[0] == _ON
+
+
+def _rate(values: tuple[str, ...]) -> int:
+    text = values[0] if len(values) == 1 else ""
+    is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(_MAX_RATE))
+    if not is_number or not 1 <= int(text) <= _MAX_RATE:
+        raise InvalidRequestError(
+            f"trace setting '{_RATE}': expected one number from 1, got {list(values)}"
+        )
+    return int(text)

@@ -1,0 +1,136 @@
+"""Triton's metrics: a gateway's share of what replicas count, and names as Triton has them."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.openmetrics import exposition
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from services.gateway.triton_metrics import TritonMetrics
+from services.pb import open_inference_v2_pb2 as pb
+
+VERSION = ("m", "3")
+LABELS = {"model": "m", "version": "3"}
+
+
+class CountingReplica:
+    """Statistics of a replica in which each request takes as long as the others."""
+
+    def __init__(self, replica_id: str) -> None:
+        self.replica = SimpleNamespace(
+            replica_id=replica_id, model_name=VERSION[0], model_version=int(VERSION[1])
+        )
+        self.connection = self
+        self.num_answers = 0
+
+    async def statistics(self) -> pb.ModelStatistics:
+        """Rows of two, each batch of one request."""
+        count = self.num_answers
+        took = pb.StatisticDuration(count=count, ns=count * 7_000_000)
+        stats = pb.InferStatistics(
+            success=took, queue=took, compute_input=took, compute_infer=took, compute_output=took
+        )
+        return pb.ModelStatistics(
+            inference_count=2 * count, execution_count=count, inference_stats=stats
+        )
+
+
+class Gateway:
+    """A gateway's counts, and what a scrape of it shows."""
+
+    def __init__(self) -> None:
+        self.in_flight: dict[tuple[str, str], int] = {}
+        self.metrics = TritonMetrics(self.in_flight)
+        self.registry = CollectorRegistry()
+        self.registry.register(self.metrics)
+
+    def answered(self, replica: CountingReplica, count: int) -> None:
+        """So many requests of this gateway were answered by a replica."""
+        replica.num_answers += count
+        for _ in range(count):
+            self.metrics.record(VERSION, grpc.StatusCode.OK, 0.5, replica.replica.replica_id)
+
+    def look(self, *replicas: Any) -> None:
+        """Ask these."""
+        asyncio.run(self.metrics.look([*replicas]))
+
+    def value(self, name: str, **more: str) -> float | None:
+        """Of one series."""
+        return self.registry.get_sample_value(f"nv_inference_{name}", LABELS | more)
+
+
+def test_one_gateway_has_all_that_its_replicas_count() -> None:
+    gateway, replicas = Gateway(), (CountingReplica("a"), CountingReplica("b"))
+    for _ in range(3):
+        for replica in replicas:
+            gateway.answered(replica, 5)
+        gateway.look(*replicas)
+    assert gateway.value("request_success") == gateway.value("exec_count") == 30
+    assert gateway.value("count") == 60
+    assert gateway.value("request_duration_us") == 15e6
+    for name in ("queue", "compute_input", "compute_infer", "compute_output"):
+        assert gateway.value(f"{name}_duration_us") == 30 * 7000
+
+
+def test_two_gateways_share_what_a_replica_counts() -> None:
+    one, other, replica = Gateway(), Gateway(), CountingReplica("a")
+    one.look(replica)
+    other.look(replica)
+    for _ in range(4):
+        one.answered(replica, 3)
+        other.answered(replica, 1)
+        one.look(replica)
+        other.look(replica)
+    assert (one.value("exec_count"), other.value("exec_count")) == (12, 4)
+
+
+def test_what_was_before_a_gateway_is_not_its_own() -> None:
+    first, second, replica = Gateway(), Gateway(), CountingReplica("a")
+    first.answered(replica, 100)
+    second.look(replica)
+    second.answered(replica, 10)
+    second.look(replica)
+    assert second.value("exec_count") == 10
+
+
+def test_what_a_lost_replica_counted_stays() -> None:
+    gateway, lost, new = Gateway(), CountingReplica("a"), CountingReplica("b")
+    gateway.answered(lost, 8)
+    gateway.look(lost)
+    gateway.look()
+    assert gateway.value("exec_count") == 8
+    gateway.answered(new, 2)
+    gateway.look(new)
+    assert gateway.value("exec_count") == 10
+
+
+def test_failures_by_tritons_reasons() -> None:
+    gateway = Gateway()
+    codes = grpc.StatusCode
+    for code in (
+        codes.UNAVAILABLE, codes.RESOURCE_EXHAUSTED, codes.CANCELLED, codes.INTERNAL,
+        codes.INVALID_ARGUMENT,
+    ):  # fmt: skip
+        gateway.metrics.record(VERSION, code, 1.0, "a")
+    gateway.metrics.record(("", ""), codes.NOT_FOUND, 1.0, "")
+    found = {
+        reason: gateway.value("request_failure", reason=reason)
+        for reason in ("REJECTED", "CANCELED", "BACKEND", "OTHER")
+    }
+    assert found == {"REJECTED": 2, "CANCELED": 1, "BACKEND": 1, "OTHER": 1}
+    assert gateway.value("request_success") is None
+
+
+def test_both_formats_name_it_as_triton_does() -> None:
+    gateway = Gateway()
+    gateway.in_flight[VERSION] = 4
+    gateway.answered(CountingReplica("a"), 1)
+    text = generate_latest(gateway.registry).decode()
+    assert 'nv_inference_request_success{model="m",version="3"} 1.0' in text
+    assert 'nv_inference_pending_request_count{model="m",version="3"} 4.0' in text
+    page = exposition.generate_latest(gateway.registry).decode()
+    families = list(text_string_to_metric_families(page))
+    assert "nv_inference_request_success" in {s.name for f in families for s in f.samples}
