@@ -21,8 +21,17 @@ class MetricKind(StrEnum):
 INFERENCE_BUCKETS_S = (
     0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.0, 2.0, 5.0,
 )  # fmt: skip
+# What a gateway or a replica does beside an engine takes microseconds.
+STAGE_BUCKETS_S = (
+    0.00002, 0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5,
+)  # fmt: skip
 BUILD_BUCKETS_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0)
 BATCH_BUCKETS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
+# Lengths that engines like to be built for; `smelt buckets` proposes no others.
+SIZE_BUCKETS = tuple(
+    map(float, (1, 2, 4, *range(8, 128, 8), *range(128, 256, 16), *range(256, 512, 32),
+                *range(512, 1024, 64), 1024, 2048, 4096, 8192))
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,219 +57,283 @@ class Metric:
         return f"ray_{self.name}"
 
 
-REQUESTS = Metric(
-    name="smelt_requests_total",
-    kind=MetricKind.COUNTER,
-    help="Requests answered by the gateway, by gRPC status code.",
-    labels=("model", "version", "code"),
+def _counter(name: str, text: str, labels: tuple[str, ...] = (), *, unit: str = "") -> Metric:
+    return Metric(name=name, kind=MetricKind.COUNTER, help=text, unit=unit, labels=labels)
+
+
+def _gauge(name: str, text: str, labels: tuple[str, ...] = ()) -> Metric:
+    return Metric(name=name, kind=MetricKind.GAUGE, help=text, labels=labels)
+
+
+def _histogram(
+    name: str,
+    text: str,
+    labels: tuple[str, ...],
+    buckets: tuple[float, ...],
+    *,
+    unit: str = "seconds",
+) -> Metric:
+    return Metric(
+        name=name, kind=MetricKind.HISTOGRAM, help=text, unit=unit, labels=labels, buckets=buckets
+    )
+
+
+REQUESTS = _counter(
+    "smelt_requests_total",
+    "Requests answered by the gateway, by gRPC status code.",
+    ("model", "version", "code"),
 )
-REQUEST_DURATION = Metric(
-    name="smelt_request_duration_seconds",
-    kind=MetricKind.HISTOGRAM,
-    help="Time from a request's arrival at the gateway to its answer.",
+REQUEST_DURATION = _histogram(
+    "smelt_request_duration_seconds",
+    "Time from a request's arrival at the gateway to its answer, by gRPC status code.",
+    ("model", "version", "code"),
+    INFERENCE_BUCKETS_S,
+)
+GATEWAY_DURATION = _histogram(
+    "smelt_gateway_duration_seconds",
+    "Time of a request in the gateway itself: all but the waiting for replicas.",
+    ("model", "version"),
+    STAGE_BUCKETS_S,
+)
+REPLICA_DURATION = _histogram(
+    "smelt_replica_duration_seconds",
+    "Time from sending a request to a replica to its answer, as the gateway sees it.",
+    ("model", "version", "generation", "kind"),
+    INFERENCE_BUCKETS_S,
+)
+REQUESTS_IN_FLIGHT = _gauge(
+    "smelt_requests_in_flight",
+    "Requests that the gateway has accepted and not yet answered.",
+    ("model", "version"),
+)
+REQUEST_RETRIES = _counter(
+    "smelt_request_retries_total",
+    "Requests sent to a second replica because the first was lost.",
+    ("model", "version"),
+)
+REQUESTS_REJECTED = _counter(
+    "smelt_requests_rejected_total",
+    "Requests refused as overload, by whose bound was reached: gateway, model or replica.",
+    ("model", "version", "reason"),
+)
+REQUESTS_EXPIRED = _counter(
+    "smelt_requests_expired_total",
+    "Requests whose deadline passed, by whether a replica had them: unsent or unanswered.",
+    ("model", "version", "reason"),
+)
+REQUESTS_CANCELLED = _counter(
+    "smelt_requests_cancelled_total",
+    "Requests that their clients gave up, by whether a replica had them: unsent or unanswered.",
+    ("model", "version", "reason"),
+)
+CACHE_HITS = _counter(
+    "smelt_response_cache_hits_total",
+    "Requests that the gateway answered from its response cache.",
+    ("model", "version"),
+)
+CACHE_MISSES = _counter(
+    "smelt_response_cache_misses_total",
+    "Requests of models with a response cache whose answer was not in it.",
+    ("model", "version"),
+)
+REPLICAS_READY = _gauge(
+    "smelt_replicas_ready",
+    "Replicas that the gateway may send requests to.",
+    ("model", "version", "generation"),
+)
+REPLICA_EJECTIONS = _counter(
+    "smelt_replica_ejections_total",
+    "Times a gateway sent a replica no requests for a while, by reason.",
+    ("model", "version", "generation", "reason"),
+)
+CONTROLLER_CONNECTED = _gauge(
+    "smelt_controller_connected",
+    "1 while the gateway hears its controller; without it, it keeps the last known fleet.",
+)
+ACCESS_LOG_DROPPED = _counter(
+    "smelt_access_log_dropped_total",
+    "Lines of the access log that were left out, as the disk did not keep up.",
+)
+BATCH_SIZE = _histogram(
+    "smelt_batch_size",
+    "Rows in each batch that an engine ran.",
+    ("model", "version"),
+    BATCH_BUCKETS,
+    unit="",
+)
+ROWS = _counter(
+    "smelt_rows_total",
+    "Rows that engines ran; requests bring one or more.",
+    ("model", "version"),
+)
+REQUEST_SIZE = _histogram(
+    "smelt_request_size",
+    "Size of each dynamic dimension of the requests that engines ran.",
+    ("model", "version", "dimension"),
+    SIZE_BUCKETS,
+    unit="",
+)
+REAL_ELEMENTS = _counter(
+    "smelt_real_elements_total",
+    "Elements of the requests that engines ran: the product of their dynamic dimensions.",
+    ("model", "version"),
+)
+PADDED_ELEMENTS = _counter(
+    "smelt_padded_elements_total",
+    "Elements that engines computed beside those of the requests.",
+    ("model", "version"),
+)
+QUEUE_DROPPED = _counter(
+    "smelt_queue_dropped_total",
+    "Requests in vain, by reason: refused, expired or cancelled in the queue, discarded later.",
+    ("model", "version", "reason"),
+)
+QUEUE_DURATION = _histogram(
+    "smelt_queue_duration_seconds",
+    "Time a request waited in its replica before its batch ran.",
+    ("model", "version", "generation"),
+    INFERENCE_BUCKETS_S,
+)
+FORMING_DURATION = _histogram(
+    "smelt_batch_forming_duration_seconds",
+    "Time from when the engine is free and a request waits to the start of the batch.",
+    ("model", "version", "generation"),
+    STAGE_BUCKETS_S,
+)
+PAD_DURATION = _histogram(
+    "smelt_pad_duration_seconds",
+    "Time to join the inputs of a batch, padding included.",
+    ("model", "version", "generation"),
+    STAGE_BUCKETS_S,
+)
+REPLY_DURATION = _histogram(
+    "smelt_reply_duration_seconds",
+    "Time to split the outputs of a batch and to write its answers.",
+    ("model", "version", "generation"),
+    STAGE_BUCKETS_S,
+)
+QUEUE_REQUESTS = _gauge(
+    "smelt_queue_requests",
+    "Requests that wait in a replica now.",
+    ("model", "version", "generation"),
+)
+QUEUE_LIMIT = _gauge(
+    "smelt_queue_limit",
+    "Requests that may wait in a replica before it refuses more.",
+    ("model", "version", "generation"),
+)
+COMPUTE_DURATION = _histogram(
+    "smelt_compute_duration_seconds",
+    "Time an engine took for one batch.",
+    ("model", "version", "generation", "kind"),
+    INFERENCE_BUCKETS_S,
+)
+ENGINE_BUSY = _counter(
+    "smelt_engine_busy_seconds_total",
+    "Time for which an engine ran.",
+    ("model", "version", "generation", "kind"),
     unit="seconds",
-    labels=("model", "version"),
-    buckets=INFERENCE_BUCKETS_S,
 )
-REQUESTS_IN_FLIGHT = Metric(
-    name="smelt_requests_in_flight",
-    kind=MetricKind.GAUGE,
-    help="Requests that the gateway has accepted and not yet answered.",
-    labels=("model", "version"),
+ENGINE_IN_USE = _gauge(
+    "smelt_engine_in_use",
+    "1 for the engine that a replica serves with; kind `fallback` has no digest.",
+    ("model", "version", "generation", "kind", "precision", "digest"),
 )
-REQUEST_RETRIES = Metric(
-    name="smelt_request_retries_total",
-    kind=MetricKind.COUNTER,
-    help="Requests sent to a second replica because the first was lost.",
-    labels=("model", "version"),
+FALLBACKS = _counter(
+    "smelt_fallbacks_total",
+    "Times a replica chose the fallback, by reason.",
+    ("model", "version", "generation", "reason"),
 )
-CACHE_HITS = Metric(
-    name="smelt_response_cache_hits_total",
-    kind=MetricKind.COUNTER,
-    help="Requests that the gateway answered from its response cache.",
-    labels=("model", "version"),
+ENGINE_RETURNS = _counter(
+    "smelt_engine_returns_total",
+    "Times an engine failed in service and the one before it served again.",
+    ("model", "version", "generation", "kind"),
 )
-CACHE_MISSES = Metric(
-    name="smelt_response_cache_misses_total",
-    kind=MetricKind.COUNTER,
-    help="Requests of models with a response cache whose answer was not in it.",
-    labels=("model", "version"),
+ENGINE_LOAD_DURATION = _histogram(
+    "smelt_engine_load_duration_seconds",
+    "Time to verify, load and warm an engine in a replica.",
+    ("model", "version", "kind"),
+    BUILD_BUCKETS_S,
 )
-REPLICAS_READY = Metric(
-    name="smelt_replicas_ready",
-    kind=MetricKind.GAUGE,
-    help="Replicas that the gateway may send requests to.",
-    labels=("model", "version", "generation"),
+BUILDS = _counter(
+    "smelt_builds_total",
+    "Builds that ended, by outcome.",
+    ("generation", "kind", "precision", "outcome"),
 )
-CONTROLLER_CONNECTED = Metric(
-    name="smelt_controller_connected",
-    kind=MetricKind.GAUGE,
-    help="1 while the gateway hears its controller; without it, it keeps the last known fleet.",
+BUILD_DURATION = _histogram(
+    "smelt_build_duration_seconds",
+    "Time of the builder alone.",
+    ("generation", "kind", "precision"),
+    BUILD_BUCKETS_S,
 )
-BATCH_SIZE = Metric(
-    name="smelt_batch_size",
-    kind=MetricKind.HISTOGRAM,
-    help="Rows in each batch that an engine ran.",
-    labels=("model", "version"),
-    buckets=BATCH_BUCKETS,
+PROOFS = _counter(
+    "smelt_proofs_total",
+    "Proofs that ended, by outcome.",
+    ("generation", "kind", "precision", "outcome"),
 )
-ROWS = Metric(
-    name="smelt_rows_total",
-    kind=MetricKind.COUNTER,
-    help="Rows that engines ran; requests bring one or more.",
-    labels=("model", "version"),
+PROOF_DURATION = _histogram(
+    "smelt_proof_duration_seconds",
+    "Time to compare and measure one engine.",
+    ("generation", "kind", "precision"),
+    BUILD_BUCKETS_S,
 )
-QUEUE_DURATION = Metric(
-    name="smelt_queue_duration_seconds",
-    kind=MetricKind.HISTOGRAM,
-    help="Time a request waited in its replica before its batch ran.",
-    unit="seconds",
-    labels=("model", "version"),
-    buckets=INFERENCE_BUCKETS_S,
+BUILD_STATE = _gauge(
+    "smelt_build_state",
+    "1 for the outcome of the newest attempt to build an engine of a model, 0 for others.",
+    ("model", "version", "generation", "kind", "precision", "outcome"),
 )
-QUEUE_REQUESTS = Metric(
-    name="smelt_queue_requests",
-    kind=MetricKind.GAUGE,
-    help="Requests that wait in a replica now.",
-    labels=("model", "version", "generation"),
+ENGINES = _gauge(
+    "smelt_engines",
+    "Published engines of a model, by the outcome of their newest proof.",
+    ("model", "version", "generation", "kind", "outcome"),
 )
-QUEUE_LIMIT = Metric(
-    name="smelt_queue_limit",
-    kind=MetricKind.GAUGE,
-    help="Requests that may wait in a replica before it refuses more.",
-    labels=("model", "version", "generation"),
+REPLICAS_WANTED = _gauge(
+    "smelt_replicas_wanted",
+    "Replicas that the controller wants to serve a model version.",
+    ("model", "version"),
 )
-COMPUTE_DURATION = Metric(
-    name="smelt_compute_duration_seconds",
-    kind=MetricKind.HISTOGRAM,
-    help="Time an engine took for one batch.",
-    unit="seconds",
-    labels=("model", "version", "generation", "kind"),
-    buckets=INFERENCE_BUCKETS_S,
+REPLICAS_ATTACHED = _gauge(
+    "smelt_replicas_attached",
+    "Replicas attached to the controller, by state, engine, and the reason for a fallback.",
+    ("model", "version", "generation", "kind", "state", "reason"),
 )
-ENGINE_BUSY = Metric(
-    name="smelt_engine_busy_seconds_total",
-    kind=MetricKind.COUNTER,
-    help="Time for which an engine ran.",
-    unit="seconds",
-    labels=("model", "version", "generation", "kind"),
+BUILDS_RUNNING = _gauge(
+    "smelt_builds_running",
+    "Build tasks that were launched and have not ended.",
+    ("model", "generation"),
 )
-ENGINE_IN_USE = Metric(
-    name="smelt_engine_in_use",
-    kind=MetricKind.GAUGE,
-    help="1 for the engine that a replica serves with; kind `fallback` has no digest.",
-    labels=("model", "version", "generation", "kind", "precision", "digest"),
+BUILDS_WAITING = _gauge(
+    "smelt_builds_waiting",
+    "Build tasks that run nowhere yet: no node has room, or their image cannot be pulled.",
+    ("model", "generation"),
 )
-FALLBACKS = Metric(
-    name="smelt_fallbacks_total",
-    kind=MetricKind.COUNTER,
-    help="Times a replica chose the fallback, by reason.",
-    labels=("model", "version", "generation", "reason"),
+KEYS_QUARANTINED = _gauge(
+    "smelt_keys_quarantined",
+    "Planned engines that failed too often and are not tried any more.",
+    ("model", "generation"),
 )
-ENGINE_RETURNS = Metric(
-    name="smelt_engine_returns_total",
-    kind=MetricKind.COUNTER,
-    help="Times an engine failed in service and the one before it served again.",
-    labels=("model", "version", "generation", "kind"),
+GENERATIONS_WITHOUT_ENGINE = _gauge(
+    "smelt_generation_without_engine",
+    "1 while a generation has nodes and no proven engine of a version that is to serve there.",
+    ("model", "generation"),
 )
-ENGINE_LOAD_DURATION = Metric(
-    name="smelt_engine_load_duration_seconds",
-    kind=MetricKind.HISTOGRAM,
-    help="Time to verify, load and warm an engine in a replica.",
-    unit="seconds",
-    labels=("model", "version", "kind"),
-    buckets=BUILD_BUCKETS_S,
-)
-BUILDS = Metric(
-    name="smelt_builds_total",
-    kind=MetricKind.COUNTER,
-    help="Builds that ended, by outcome.",
-    labels=("generation", "kind", "precision", "outcome"),
-)
-BUILD_DURATION = Metric(
-    name="smelt_build_duration_seconds",
-    kind=MetricKind.HISTOGRAM,
-    help="Time of the builder alone.",
-    unit="seconds",
-    labels=("generation", "kind", "precision"),
-    buckets=BUILD_BUCKETS_S,
-)
-PROOFS = Metric(
-    name="smelt_proofs_total",
-    kind=MetricKind.COUNTER,
-    help="Proofs that ended, by outcome.",
-    labels=("generation", "kind", "precision", "outcome"),
-)
-PROOF_DURATION = Metric(
-    name="smelt_proof_duration_seconds",
-    kind=MetricKind.HISTOGRAM,
-    help="Time to compare and measure one engine.",
-    unit="seconds",
-    labels=("generation", "kind", "precision"),
-    buckets=BUILD_BUCKETS_S,
-)
-BUILD_STATE = Metric(
-    name="smelt_build_state",
-    kind=MetricKind.GAUGE,
-    help="1 for the outcome of the newest attempt to build an engine of a model, 0 for others.",
-    labels=("model", "version", "generation", "kind", "precision", "outcome"),
-)
-ENGINES = Metric(
-    name="smelt_engines",
-    kind=MetricKind.GAUGE,
-    help="Published engines of a model, by the outcome of their newest proof.",
-    labels=("model", "version", "generation", "kind", "outcome"),
-)
-REPLICAS_WANTED = Metric(
-    name="smelt_replicas_wanted",
-    kind=MetricKind.GAUGE,
-    help="Replicas that the controller wants to serve a model version.",
-    labels=("model", "version"),
-)
-REPLICAS_ATTACHED = Metric(
-    name="smelt_replicas_attached",
-    kind=MetricKind.GAUGE,
-    help="Replicas attached to the controller, by state and by the engine they serve with.",
-    labels=("model", "version", "generation", "kind", "state"),
-)
-BUILDS_RUNNING = Metric(
-    name="smelt_builds_running",
-    kind=MetricKind.GAUGE,
-    help="Build tasks that were launched and have not ended.",
-    labels=("model", "generation"),
-)
-BUILDS_WAITING = Metric(
-    name="smelt_builds_waiting",
-    kind=MetricKind.GAUGE,
-    help="Build tasks that run nowhere yet: no node has room, or their image cannot be pulled.",
-    labels=("model", "generation"),
-)
-KEYS_QUARANTINED = Metric(
-    name="smelt_keys_quarantined",
-    kind=MetricKind.GAUGE,
-    help="Planned engines that failed too often and are not tried any more.",
-    labels=("model", "generation"),
-)
-GENERATIONS_WITHOUT_ENGINE = Metric(
-    name="smelt_generation_without_engine",
-    kind=MetricKind.GAUGE,
-    help="1 while a generation has nodes and no proven engine of a version that is to serve there.",
-    labels=("model", "generation"),
-)
-STORE_REQUESTS = Metric(
-    name="smelt_store_requests_total",
-    kind=MetricKind.COUNTER,
-    help="Requests to the artifact store; an error is a fault of the store, not an absent key.",
-    labels=("operation", "outcome"),
+STORE_REQUESTS = _counter(
+    "smelt_store_requests_total",
+    "Requests to the artifact store; an error is a fault of the store, not an absent key.",
+    ("operation", "outcome"),
 )
 
 GATEWAY_METRICS = (
-    REQUESTS, REQUEST_DURATION, REQUESTS_IN_FLIGHT, REQUEST_RETRIES, REPLICAS_READY,
-    CONTROLLER_CONNECTED, CACHE_HITS, CACHE_MISSES,
+    REQUESTS, REQUEST_DURATION, GATEWAY_DURATION, REPLICA_DURATION, REQUESTS_IN_FLIGHT,
+    REQUEST_RETRIES, REPLICAS_READY, CONTROLLER_CONNECTED, CACHE_HITS, CACHE_MISSES,
+    REPLICA_EJECTIONS, REQUESTS_REJECTED, REQUESTS_EXPIRED, REQUESTS_CANCELLED,
+    ACCESS_LOG_DROPPED,
 )  # fmt: skip
 REPLICA_METRICS = (
-    BATCH_SIZE, ROWS, QUEUE_DURATION, QUEUE_REQUESTS, QUEUE_LIMIT, COMPUTE_DURATION, ENGINE_BUSY,
-    ENGINE_IN_USE, FALLBACKS, ENGINE_RETURNS, ENGINE_LOAD_DURATION, STORE_REQUESTS,
+    REQUEST_SIZE, REAL_ELEMENTS, PADDED_ELEMENTS, QUEUE_DROPPED,
+    BATCH_SIZE, ROWS, QUEUE_DURATION, FORMING_DURATION, PAD_DURATION, COMPUTE_DURATION,
+    REPLY_DURATION, QUEUE_REQUESTS, QUEUE_LIMIT, ENGINE_BUSY, ENGINE_IN_USE, FALLBACKS,
+    ENGINE_RETURNS, ENGINE_LOAD_DURATION, STORE_REQUESTS,
 )  # fmt: skip
 # What builds did stands in the store; the controller counts it there, so that figures of
 # compilers that live for seconds are not lost. A compiler's own endpoint is for one run by hand.

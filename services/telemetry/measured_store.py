@@ -13,13 +13,14 @@ from services.telemetry.recorder import Recorder
 
 
 class StoreOperation(StrEnum):
-    """The five verbs of a store."""
+    """The six verbs of a store."""
 
     PUT_BLOB = "put_blob"
     FETCH_BLOB = "fetch_blob"
     CREATE = "create"
     READ = "read"
     LIST = "list"
+    DELETE = "delete"
 
 
 class StoreOutcome(StrEnum):
@@ -61,6 +62,11 @@ class MeasuredStore:
         """Read an object; raises as the store does."""
         with self._counted(StoreOperation.READ):
             return self._inner.read(key)
+
+    def delete(self, key: str) -> None:
+        """Remove an object; raises as the store does."""
+        with self._counted(StoreOperation.DELETE):
+            self._inner.delete(key)
 
     def list(self, prefix: str) -> list[str]:
         """Keys below a prefix; raises as the store does."""

@@ -10,13 +10,14 @@ from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
-    Histogram,
     disable_created_metrics,
     start_http_server,
 )
 
 from services.telemetry.catalog import Metric, MetricKind
 from services.telemetry.declared import DeclaredMetrics
+from services.telemetry.prometheus_histograms import HistogramCollector
+from services.telemetry.recorder import Observer
 
 
 class PrometheusRecorder:
@@ -41,12 +42,18 @@ class PrometheusRecorder:
         """Add one observation to a histogram."""
         self._series(metric, MetricKind.HISTOGRAM, labels).observe(value)
 
-    def observer(self, metric: Metric, **labels: str) -> Callable[[float], None]:
+    def adder(self, metric: Metric, **labels: str) -> Callable[[], None]:
+        """What adds one to one series of a counter."""
+        add: Callable[[], None] = self._series(metric, MetricKind.COUNTER, labels).inc
+        return add
+
+    def observer(self, metric: Metric, **labels: str) -> Observer:
         """What adds observations to one series of a histogram."""
-        observe: Callable[[float], None] = self._series(
-            metric, MetricKind.HISTOGRAM, labels
-        ).observe
+        observe: Observer = self._series(metric, MetricKind.HISTOGRAM, labels).observe
         return observe
+
+    def publish(self) -> None:
+        """Whoever scrapes fetches what is kept here."""
 
     def _series(self, metric: Metric, kind: MetricKind, labels: dict[str, str]) -> Any:
         key = (metric.name, kind, *labels.items())
@@ -54,12 +61,13 @@ class PrometheusRecorder:
         if series is None:
             self._declared.check(metric, kind, labels)
             bound = self._bound[metric.name]
-            series = bound.labels(**labels) if labels else bound
+            is_plain = not labels and metric.kind is not MetricKind.HISTOGRAM
+            series = bound if is_plain else bound.labels(**labels)
             self._series_by_labels[key] = series
         return series
 
 
-def _bound(metric: Metric, registry: CollectorRegistry) -> Counter | Gauge | Histogram:
+def _bound(metric: Metric, registry: CollectorRegistry) -> Counter | Gauge | HistogramCollector:
     name, text, labels = metric.name, metric.help, metric.labels
     match metric.kind:
         case MetricKind.COUNTER:
@@ -67,7 +75,9 @@ def _bound(metric: Metric, registry: CollectorRegistry) -> Counter | Gauge | His
         case MetricKind.GAUGE:
             return Gauge(name, text, labels, registry=registry)
         case MetricKind.HISTOGRAM:
-            return Histogram(name, text, labels, registry=registry, buckets=metric.buckets)
+            collector = HistogramCollector(metric)
+            registry.register(collector)
+            return collector
         case _:
             assert_never(metric.kind)
 

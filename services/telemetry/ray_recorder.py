@@ -3,16 +3,20 @@
 Ray's agent on the node exports them, so no replica opens a port. Inside a Serve replica,
 Serve adds the labels deployment, replica and application by itself.
 
-Of a histogram, Ray carries the counts of its buckets alone and makes up the sum from their
-middles: what needs a true sum or mean is a counter beside it. A gauge that is not set anew
-within two export periods is dropped.
+Ray's own histogram costs microseconds for each observation and makes up the sum from the
+middles of its buckets. So histograms are counted here, and `publish` sets their buckets, sum
+and count as gauges under the names that Prometheus gives to them: queries see no difference.
+A gauge that is not set anew within two export periods is dropped, so `publish` is to be called
+more often.
 """
 
 from collections.abc import Callable, Iterable
 from typing import Any, assert_never
 
+from services.telemetry.bucket_counts import BucketCounts
 from services.telemetry.catalog import Metric, MetricKind
 from services.telemetry.declared import DeclaredMetrics
+from services.telemetry.recorder import Observer
 
 
 class RayRecorder:
@@ -37,14 +41,54 @@ class RayRecorder:
 
     def observe(self, metric: Metric, value: float, **labels: str) -> None:
         """Add one observation to a histogram."""
-        self._declared.check(metric, MetricKind.HISTOGRAM, labels)
-        self._bound[metric.name].observe(value, tags=dict(labels))
+        self.observer(metric, **labels)(value)
 
-    def observer(self, metric: Metric, **labels: str) -> Callable[[float], None]:
+    def adder(self, metric: Metric, **labels: str) -> Callable[[], None]:
+        """What adds one to one series of a counter, its labels checked once."""
+        self._declared.check(metric, MetricKind.COUNTER, labels)
+        increment = self._bound[metric.name].inc
+        return lambda: increment(1.0, dict(labels))
+
+    def observer(self, metric: Metric, **labels: str) -> Observer:
         """What adds observations to one series of a histogram, its labels checked once."""
         self._declared.check(metric, MetricKind.HISTOGRAM, labels)
-        observe, tags = self._bound[metric.name].observe, dict(labels)
-        return lambda value: observe(value, tags)
+        histogram: _RayHistogram = self._bound[metric.name]
+        return histogram.series(labels).observe
+
+    def publish(self) -> None:
+        """Set what histograms have counted until now."""
+        for bound in self._bound.values():
+            if isinstance(bound, _RayHistogram):
+                bound.publish()
+
+
+class _RayHistogram:
+    """A histogram as three gauges: buckets by `le`, sum and count."""
+
+    def __init__(self, metric: Metric) -> None:
+        from ray.serve.metrics import Gauge
+
+        name, text, labels = metric.name, metric.help, metric.labels
+        self._bounds = metric.buckets
+        self._les = (*map(str, metric.buckets), "+Inf")
+        self._bucket = Gauge(f"{name}_bucket", text, (*labels, "le"))
+        self._sum = Gauge(f"{name}_sum", text, labels)
+        self._count = Gauge(f"{name}_count", text, labels)
+        self._series: dict[tuple[tuple[str, str], ...], BucketCounts] = {}
+
+    def series(self, labels: dict[str, str]) -> BucketCounts:
+        """The series with these labels."""
+        key = tuple(sorted(labels.items()))
+        return self._series.setdefault(key, BucketCounts(self._bounds))
+
+    def publish(self) -> None:
+        """Set the gauges of every series; its own dictionaries, as Ray may keep them."""
+        for key, counts in list(self._series.items()):
+            cumulative, total, _ = counts.snapshot()
+            for le, count in zip(self._les, cumulative, strict=True):
+                self._bucket.set(count, dict((*key, ("le", le))))
+            self._sum.set(total, dict(key))
+            self._count.set(cumulative[-1], dict(key))
 
 
 def _bound(metric: Metric) -> Any:
@@ -56,6 +100,6 @@ def _bound(metric: Metric) -> Any:
         case MetricKind.GAUGE:
             return metrics.Gauge(metric.name, metric.help, metric.labels)
         case MetricKind.HISTOGRAM:
-            return metrics.Histogram(metric.name, metric.help, list(metric.buckets), metric.labels)
+            return _RayHistogram(metric)
         case _:
             assert_never(metric.kind)

@@ -5,10 +5,17 @@ catalogue's own objects: a renamed metric fails the type check, an undeclared on
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Protocol
 
 from services.telemetry.catalog import Metric
+
+
+class Observer(Protocol):
+    """Adds observations to one series of a histogram."""
+
+    def __call__(self, value: float, trace_id: str = "", /) -> None:
+        """Add one; with the id of a trace that was kept, it can be looked up from there."""
+        ...
 
 
 class Recorder(Protocol):
@@ -26,8 +33,16 @@ class Recorder(Protocol):
         """Add one observation to a histogram."""
         ...
 
-    def observer(self, metric: Metric, **labels: str) -> Callable[[float], None]:
+    def adder(self, metric: Metric, **labels: str) -> Callable[[], None]:
+        """What adds one to one series of a counter: for what each request does."""
+        ...
+
+    def observer(self, metric: Metric, **labels: str) -> Observer:
         """What adds observations to one series of a histogram: for what each request does."""
+        ...
+
+    def publish(self) -> None:
+        """Hand over what is kept here; where nobody comes to fetch it, call it at intervals."""
         ...
 
 
@@ -43,6 +58,13 @@ class NullRecorder:
     def observe(self, metric: Metric, value: float, **labels: Any) -> None:
         """Ignore."""
 
-    def observer(self, metric: Metric, **labels: Any) -> Callable[[float], None]:
+    def adder(self, metric: Metric, **labels: Any) -> Callable[[], None]:  # noqa: ARG002
         """What ignores."""
-        return partial(self.observe, metric, **labels)
+        return lambda: None
+
+    def observer(self, metric: Metric, **labels: Any) -> Observer:  # noqa: ARG002
+        """What ignores."""
+        return lambda _value, _trace_id="", /: None
+
+    def publish(self) -> None:
+        """Nothing is kept."""

@@ -2,8 +2,8 @@
 
 from services.telemetry import catalog
 from services.telemetry.boards import objectives
-from services.telemetry.boards.alerts import Alert, AlertGroup, Severity
-from services.telemetry.boards.promql import is_, is_not
+from services.telemetry.boards.alerts import AlertGroup, critical, warning
+from services.telemetry.boards.promql import LACKING, is_, is_not
 from services.telemetry.boards.recording_rules import (
     ERROR_RATIOS,
     FALLBACK_RATIO,
@@ -33,8 +33,8 @@ def _burn(burns: tuple[tuple[str, str, float], ...]) -> str:
     return " or ".join(pairs)
 
 
-def _ready(kind: str) -> str:
-    return FLEET.total(catalog.REPLICAS_ATTACHED, *_PLACE, state=is_("ready"), kind=kind)
+def _ready(**where: str) -> str:
+    return FLEET.total(catalog.REPLICAS_ATTACHED, *_PLACE, state=is_("ready"), **where)
 
 
 def _wanted(*by: str) -> str:
@@ -49,202 +49,179 @@ def _lacking() -> str:
 
 
 REQUEST_ALERTS = (
-    Alert(
-        name="SmeltErrorBudgetBurnsFast",
-        expr=_burn(objectives.FAST_BURNS),
+    critical(
+        "SmeltErrorBudgetBurnsFast",
+        _burn(objectives.FAST_BURNS),
+        f"{_MODEL}: the month's error budget will be gone within days",
+        f"{_SHARE} of the requests to {_MODEL} fail by our fault.",
         wait="2m",
-        severity=Severity.CRITICAL,
-        summary=f"{_MODEL}: the month's error budget will be gone within days",
-        description=f"{_SHARE} of the requests to {_MODEL} fail by our fault.",
-        runbook="smelt status",
     ),
-    Alert(
-        name="SmeltErrorBudgetBurnsSlowly",
-        expr=_burn(objectives.SLOW_BURNS),
+    warning(
+        "SmeltErrorBudgetBurnsSlowly",
+        _burn(objectives.SLOW_BURNS),
+        f"{_MODEL}: errors use up the month's budget before the month ends",
+        f"{_SHARE} of the requests to {_MODEL} fail by our fault.",
         wait="15m",
-        severity=Severity.WARNING,
-        summary=f"{_MODEL}: errors use up the month's budget before the month ends",
-        description=f"{_SHARE} of the requests to {_MODEL} fail by our fault.",
-        runbook="smelt status",
     ),
-    Alert(
-        name="SmeltLatencyOverObjective",
-        expr=f"{LATENCY_P99.name} > {objectives.LATENCY_P99_S:g}",
-        wait="10m",
-        severity=Severity.WARNING,
-        summary=f"{_VERSION} answers slowly",
-        description=(
+    warning(
+        "SmeltLatencyOverObjective",
+        f"{LATENCY_P99.name} > {objectives.LATENCY_P99_S:g}",
+        f"{_VERSION} answers slowly",
+        (
             "The slowest 1 % of requests take {{ $value | humanizeDuration }} or longer; the "
             f"objective is {objectives.LATENCY_P99_S * 1000:g} ms."
         ),
-        runbook="smelt status",
+        wait="10m",
     ),
-    Alert(
-        name="SmeltRequestsRefused",
-        expr=f"{REFUSED_RATIO.name} > {objectives.REFUSED_SHARE:g}",
+    warning(
+        "SmeltRequestsRefused",
+        f"{REFUSED_RATIO.name} > {objectives.REFUSED_SHARE:g}",
+        "The fleet refuses requests because it is full",
+        f"{_SHARE} of all requests are answered with RESOURCE_EXHAUSTED.",
         wait="5m",
-        severity=Severity.WARNING,
-        summary="The fleet refuses requests because it is full",
-        description=f"{_SHARE} of all requests are answered with RESOURCE_EXHAUSTED.",
-        runbook="smelt status",
     ),
-    Alert(
-        name="SmeltQueueSaturated",
-        expr=f"{QUEUE_SATURATION.name} > {objectives.QUEUE_SATURATION:g}",
-        wait="5m",
-        severity=Severity.WARNING,
-        summary=f"{_WHERE}: the queue of a replica is nearly full",
-        description=(
+    warning(
+        "SmeltQueueSaturated",
+        f"{QUEUE_SATURATION.name} > {objectives.QUEUE_SATURATION:g}",
+        f"{_WHERE}: the queue of a replica is nearly full",
+        (
             f"{_SHARE} of the queue's bound is in use; beyond it requests are refused. More "
             "replicas (num_replicas in the recipe) or a faster engine are needed."
         ),
+        wait="5m",
         runbook=_WHY,
     ),
 )
 
 ENGINE_ALERTS = (
-    Alert(
-        name="SmeltNoProvenEngine",
-        expr=f"({_ready(is_('fallback'))} > 0) unless ({_ready(is_not('fallback'))} > 0)",
-        wait="15m",
-        severity=Severity.WARNING,
-        summary=f"{_WHERE} serves on the fallback alone",
-        description=(
-            "{{ $value }} ready replicas there, and none has a proven engine: none was built, "
-            "or none passed its proof."
+    warning(
+        "SmeltNoProvenEngine",
+        (
+            f"({_ready(kind=is_('fallback'), reason=LACKING)} > 0)"
+            f" unless ({_ready(kind=is_not('fallback'))} > 0)"
         ),
+        f"{_WHERE} serves on the fallback alone",
+        (
+            "{{ $value }} ready replicas there, and none has a proven engine: none was built, "
+            "or none passed its proof. One that is slower than the fallback does not count as that."
+        ),
+        wait="15m",
         runbook=_WHY,
     ),
-    Alert(
-        name="SmeltEngineFailedInService",
-        expr=FLEET.grew(catalog.ENGINE_RETURNS, *_PLACE, "kind", window="1h"),
-        wait="0m",
-        severity=Severity.WARNING,
-        summary=f"{_WHERE}: a proven {{{{ $labels.kind }}}} engine failed in service",
-        description=(
+    warning(
+        "SmeltEngineFailedInService",
+        FLEET.grew(catalog.ENGINE_RETURNS, *_PLACE, "kind", window="1h"),
+        f"{_WHERE}: a proven {{{{ $labels.kind }}}} engine failed in service",
+        (
             "The engine before it serves again. Its proof did not see what made it fail: inputs, "
             "memory or driver."
         ),
+        wait="0m",
         runbook=_WHY,
     ),
-    Alert(
-        name="SmeltFallbackShareHigh",
-        expr=f"{FALLBACK_RATIO.name} > {objectives.FALLBACK_SHARE:g} < 1",
+    warning(
+        "SmeltFallbackShareHigh",
+        f"{FALLBACK_RATIO.name} > {objectives.FALLBACK_SHARE:g} < 1",
+        f"{_WHERE}: some replicas stay on the fallback",
+        f"{_SHARE} of the ready replicas serve on it, though others have an engine.",
         wait="30m",
-        severity=Severity.WARNING,
-        summary=f"{_WHERE}: some replicas stay on the fallback",
-        description=f"{_SHARE} of the ready replicas serve on it, though others have an engine.",
         runbook=_WHY,
     ),
 )
 
 _ATTEMPT = (*_PLACE, "kind")
 BUILD_ALERTS = (
-    Alert(
-        name="SmeltBuildFailing",
-        expr=f"{FLEET.total(catalog.BUILD_STATE, *_ATTEMPT, outcome=is_('failed'))} > 0",
-        wait="10m",
-        severity=Severity.WARNING,
-        summary=f"{_WHERE}: {{{{ $labels.kind }}}} cannot be built",
-        description=(
+    warning(
+        "SmeltBuildFailing",
+        f"{FLEET.total(catalog.BUILD_STATE, *_ATTEMPT, outcome=is_('failed'))} > 0",
+        f"{_WHERE}: {{{{ $labels.kind }}}} cannot be built",
+        (
             "The newest attempt failed. The build's own words stand in its record; a kind that "
             "cannot build this model is best left out of the recipe."
         ),
+        wait="10m",
         runbook=f"{_WHY}; then smelt rebuild {_MODEL} --generation {_GENERATION}",
     ),
-    Alert(
-        name="SmeltBuildGivenUp",
-        expr=f"{FLEET.total(catalog.KEYS_QUARANTINED, 'model', 'generation')} > 0",
-        wait="1m",
-        severity=Severity.WARNING,
-        summary=f"{_MODEL} on {_GENERATION}: {{{{ $value }}}} engines are not tried any more",
-        description=(
+    warning(
+        "SmeltBuildGivenUp",
+        f"{FLEET.total(catalog.KEYS_QUARANTINED, 'model', 'generation')} > 0",
+        f"{_MODEL} on {_GENERATION}: {{{{ $value }}}} engines are not tried any more",
+        (
             "They failed too often. They are tried again when model, recipe, driver or toolchain "
             "change, or when they are asked for."
         ),
+        wait="1m",
         runbook=f"{_WHY}; then smelt rebuild {_MODEL} --generation {_GENERATION}",
     ),
-    Alert(
-        name="SmeltBuildWaiting",
-        expr=f"{FLEET.total(catalog.BUILDS_WAITING, 'model', 'generation')} > 0",
-        wait="30m",
-        severity=Severity.WARNING,
-        summary=f"{_MODEL} on {_GENERATION}: a build has found no place to run",
-        description=(
+    warning(
+        "SmeltBuildWaiting",
+        f"{FLEET.total(catalog.BUILDS_WAITING, 'model', 'generation')} > 0",
+        f"{_MODEL} on {_GENERATION}: a build has found no place to run",
+        (
             "No node has room for it, or its image cannot be pulled. The event build_waiting "
             "says why; no attempt is counted meanwhile."
         ),
+        wait="30m",
         runbook=f"smelt events {_MODEL}",
     ),
-    Alert(
-        name="SmeltProofFailing",
-        expr=(
+    warning(
+        "SmeltProofFailing",
+        (
             f"({FLEET.total(catalog.BUILD_STATE, *_ATTEMPT, outcome=is_('proof_failed'))} > 0)"
             f" or ({FLEET.total(catalog.ENGINES, *_ATTEMPT, outcome=is_('failed'))} > 0)"
         ),
-        wait="10m",
-        severity=Severity.WARNING,
-        summary=f"{_WHERE}: {{{{ $labels.kind }}}} was built and is not equal to its reference",
-        description=(
+        f"{_WHERE}: {{{{ $labels.kind }}}} was built and is not equal to its reference",
+        (
             "No replica will serve with it. The proof names the output, the distance found and "
             "the distance allowed."
         ),
+        wait="10m",
         runbook=_WHY,
     ),
 )
 
 FLEET_ALERTS = (
-    Alert(
-        name="SmeltModelUnserved",
-        expr=(
-            f"({_wanted('model')} > 0) unless ({FLEET.total(catalog.REPLICAS_READY, 'model')} > 0)"
-        ),
+    critical(
+        "SmeltModelUnserved",
+        f"({_wanted('model')} > 0) unless ({FLEET.total(catalog.REPLICAS_READY, 'model')} > 0)",
+        f"No gateway has a replica of {_MODEL} to ask",
+        "Every request to it is answered with UNAVAILABLE or NOT_FOUND.",
         wait="5m",
-        severity=Severity.CRITICAL,
-        summary=f"No gateway has a replica of {_MODEL} to ask",
-        description="Every request to it is answered with UNAVAILABLE or NOT_FOUND.",
-        runbook="smelt status",
     ),
-    Alert(
-        name="SmeltReplicasLost",
-        expr=_lacking(),
+    warning(
+        "SmeltReplicasLost",
+        _lacking(),
+        f"{_VERSION}: {{{{ $value }}}} replicas are missing",
+        "They are wanted and not ready: lost, failing to load, or without a node.",
         wait="10m",
-        severity=Severity.WARNING,
-        summary=f"{_VERSION}: {{{{ $value }}}} replicas are missing",
-        description="They are wanted and not ready: lost, failing to load, or without a node.",
         runbook="smelt status; then smelt events",
     ),
-    Alert(
-        name="SmeltControllerLost",
-        expr=f"min{FLEET.by(())} ({FLEET.series(catalog.CONTROLLER_CONNECTED)}) == 0",
-        wait="2m",
-        severity=Severity.CRITICAL,
-        summary="A gateway does not hear its controller",
-        description=(
+    critical(
+        "SmeltControllerLost",
+        f"min{FLEET.by(())} ({FLEET.series(catalog.CONTROLLER_CONNECTED)}) == 0",
+        "A gateway does not hear its controller",
+        (
             "It serves on with the last known fleet; new versions, engines and replicas are "
             "not taken up until the controller is back."
         ),
-        runbook="smelt status",
-    ),
-    Alert(
-        name="SmeltGatewayAbsent",
-        expr=f"absent({FLEET.series(catalog.CONTROLLER_CONNECTED)})",
         wait="2m",
-        severity=Severity.CRITICAL,
-        summary="No gateway is scraped",
-        description="Either no gateway runs, or Prometheus cannot reach its metrics port.",
-        runbook="smelt status",
     ),
-    Alert(
-        name="SmeltStoreErrors",
-        expr=f"{STORE_ERROR_RATIO.name} > {objectives.STORE_ERROR_SHARE:g}",
-        wait="5m",
-        severity=Severity.CRITICAL,
-        summary="The artifact store fails",
-        description=(
+    critical(
+        "SmeltGatewayAbsent",
+        f"absent({FLEET.series(catalog.CONTROLLER_CONNECTED)})",
+        "No gateway is scraped",
+        "Either no gateway runs, or Prometheus cannot reach its metrics port.",
+        wait="2m",
+    ),
+    critical(
+        "SmeltStoreErrors",
+        f"{STORE_ERROR_RATIO.name} > {objectives.STORE_ERROR_SHARE:g}",
+        "The artifact store fails",
+        (
             f"{_SHARE} of the requests to it fail. Replicas that serve go on; nothing can be "
             "built, published or started anew."
         ),
+        wait="5m",
         runbook="smelt engines",
     ),
 )

@@ -1,8 +1,9 @@
 """What an alert is, and how rules become the text that Prometheus reads."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from services.telemetry.boards.promql import RecordingRule
@@ -15,7 +16,7 @@ class Severity(StrEnum):
     WARNING = "warning"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Alert:
     """One alert rule.
 
@@ -26,11 +27,12 @@ class Alert:
 
     name: str
     expr: str
-    wait: str
-    severity: Severity
     summary: str
     description: str
-    runbook: str
+    _: KW_ONLY
+    wait: str
+    severity: Severity
+    runbook: str = "smelt status"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,10 @@ class AlertGroup:
 
     name: str
     alerts: tuple[Alert, ...]
+
+
+critical = partial(Alert, severity=Severity.CRITICAL)
+warning = partial(Alert, severity=Severity.WARNING)
 
 
 def recording_document(name: str, rules: Iterable[RecordingRule]) -> dict[str, Any]:

@@ -34,10 +34,12 @@ class Query:
 
     Attributes:
         legend: what each series is called; `{{label}}` stands for a label's value.
+        has_exemplars: show single requests too, each with its trace.
     """
 
     expr: str
     legend: str = ""
+    has_exemplars: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +81,27 @@ class Board:
 def one(expr: str, legend: str = "") -> tuple[Query, ...]:
     """The queries of a panel that has one."""
     return (Query(expr=expr, legend=legend),)
+
+
+def line(
+    title: str,
+    description: str,
+    expr: str,
+    legend: str,
+    *,
+    unit: Unit,
+    limit: float | None = None,
+    width: int = 8,
+) -> Panel:
+    """A panel that shows the series of one query over time."""
+    return Panel(
+        title=title,
+        description=description,
+        unit=unit,
+        queries=one(expr, legend),
+        limit=limit,
+        width=width,
+    )
 
 
 def number(

@@ -2,7 +2,17 @@
 
 from services.telemetry import catalog
 from services.telemetry.boards import objectives
-from services.telemetry.boards.board import BOARD, Board, Look, Panel, Row, Unit, number, one
+from services.telemetry.boards.board import (
+    BOARD,
+    Board,
+    Look,
+    Panel,
+    Row,
+    Unit,
+    line,
+    number,
+    one,
+)
 from services.telemetry.boards.promql import any_of, is_
 from services.telemetry.boards.recording_rules import STORE_ERROR_RATIO
 
@@ -14,17 +24,19 @@ _FAILED = any_of(("failed", "proof_failed"))
 
 def _attempts(what: str, ended: catalog.Metric, duration: Panel, *, note: str) -> tuple[Panel, ...]:
     """How many there were, how many there are in an hour, and how long one takes."""
-    so_far = Panel(
-        title=f"{what} so far",
-        description=f"All that the store remembers; {note}.",
+    so_far = line(
+        f"{what} so far",
+        f"All that the store remembers; {note}.",
+        BOARD.total(ended, "outcome"),
+        "{{outcome}}",
         unit=Unit.COUNT,
-        queries=one(BOARD.total(ended, "outcome"), "{{outcome}}"),
     )
-    in_an_hour = Panel(
-        title=f"{what} in an hour",
-        description="By kind and outcome.",
+    in_an_hour = line(
+        f"{what} in an hour",
+        "By kind and outcome.",
+        BOARD.increase(ended, "kind", "outcome", window="1h"),
+        "{{kind}} {{outcome}}",
         unit=Unit.COUNT,
-        queries=one(BOARD.increase(ended, "kind", "outcome", window="1h"), "{{kind}} {{outcome}}"),
     )
     return so_far, in_an_hour, duration
 
@@ -106,11 +118,12 @@ _BUILDS = Row(
     panels=_attempts(
         "Attempts",
         catalog.BUILDS,
-        Panel(
-            title="Time of the builder",
-            description="Mean over all attempts that the store remembers.",
+        line(
+            "Time of the builder",
+            "Mean over all attempts that the store remembers.",
+            BOARD.overall_mean(catalog.BUILD_DURATION, *_KEY),
+            _KIND,
             unit=Unit.SECONDS,
-            queries=one(BOARD.overall_mean(catalog.BUILD_DURATION, *_KEY), _KIND),
         ),
         note="by outcome",
     ),
@@ -120,11 +133,12 @@ _PROOFS = Row(
     panels=_attempts(
         "Proofs",
         catalog.PROOFS,
-        Panel(
-            title="Time of a proof",
-            description="Comparison and benchmark, mean over all that the store remembers.",
+        line(
+            "Time of a proof",
+            "Comparison and benchmark, mean over all that the store remembers.",
+            BOARD.overall_mean(catalog.PROOF_DURATION, *_KEY),
+            _KIND,
             unit=Unit.SECONDS,
-            queries=one(BOARD.overall_mean(catalog.PROOF_DURATION, *_KEY), _KIND),
         ),
         note="not_run waits for a device",
     ),
@@ -132,21 +146,20 @@ _PROOFS = Row(
 _STORE = Row(
     title="Artifact store",
     panels=(
-        Panel(
-            title="Requests",
-            description="By controller and replicas.",
+        line(
+            "Requests",
+            "By controller and replicas.",
+            BOARD.rate(catalog.STORE_REQUESTS, "operation"),
+            "{{operation}}",
             unit=Unit.OPERATIONS_PER_S,
-            queries=one(BOARD.rate(catalog.STORE_REQUESTS, "operation"), "{{operation}}"),
             width=12,
         ),
-        Panel(
-            title="Errors",
-            description="Faults of the store; a key that is absent is none.",
+        line(
+            "Errors",
+            "Faults of the store; a key that is absent is none.",
+            BOARD.rate(catalog.STORE_REQUESTS, "operation", outcome=is_("error")),
+            "{{operation}}",
             unit=Unit.OPERATIONS_PER_S,
-            queries=one(
-                BOARD.rate(catalog.STORE_REQUESTS, "operation", outcome=is_("error")),
-                "{{operation}}",
-            ),
             width=12,
         ),
     ),

@@ -11,10 +11,11 @@ from services.telemetry.boards.board import (
     Query,
     Row,
     Unit,
+    line,
     number,
     one,
 )
-from services.telemetry.boards.promql import Scope, is_, is_not
+from services.telemetry.boards.promql import LACKING, Scope, is_, is_not
 from services.telemetry.boards.recording_rules import FALLBACK_RATIO
 
 _PLACE = ("model", "version", "generation")
@@ -31,14 +32,12 @@ def _ready_by(*by: str, **where: str) -> str:
 
 def _batch_duration(which: str, quantile: float) -> Panel:
     by = ("model", "generation", "kind")
-    return Panel(
-        title=f"One batch, {which}",
-        description="Time of the engine alone.",
+    return line(
+        f"One batch, {which}",
+        "Time of the engine alone.",
+        BOARD.quantile(quantile, catalog.COMPUTE_DURATION, *by),
+        "{{model}} {{kind}} on {{generation}}",
         unit=Unit.SECONDS,
-        queries=one(
-            BOARD.quantile(quantile, catalog.COMPUTE_DURATION, *by),
-            "{{model}} {{kind}} on {{generation}}",
-        ),
     )
 
 
@@ -47,16 +46,16 @@ _NOW = Row(
     panels=(
         number(
             "On the fallback",
-            "Share of the ready replicas that serve without a proven engine.",
-            f"({_ready_by(kind=_FALLBACK)} or vector(0)) / {_ready_by()}",
+            "Share of the ready replicas that lack a proven engine; a faster fallback lacks none.",
+            f"({_ready_by(kind=_FALLBACK, reason=LACKING)} or vector(0)) / {_ready_by()}",
             unit=Unit.SHARE,
             limit=objectives.FALLBACK_SHARE,
             width=5,
         ),
         number(
             "Places without a proven engine",
-            "Model versions on a generation where every ready replica falls back.",
-            f"count (({_ready_by(*_PLACE, kind=_FALLBACK)} > 0) unless "
+            "Model versions on a generation where every ready replica falls back for want of one.",
+            f"count (({_ready_by(*_PLACE, kind=_FALLBACK, reason=LACKING)} > 0) unless "
             f"({_ready_by(*_PLACE, kind=is_not('fallback'))} > 0)) or vector(0)",
             limit=1,
             width=5,
@@ -97,18 +96,20 @@ _IN_USE = Row(
             look=Look.TABLE,
             width=12,
         ),
-        Panel(
-            title="Ready replicas by kind of engine",
-            description="The kind `fallback` is the master, compiled by the replica itself.",
+        line(
+            "Ready replicas by kind of engine",
+            "The kind `fallback` is the master, compiled by the replica itself.",
+            _ready_by("kind"),
+            "{{kind}}",
             unit=Unit.COUNT,
-            queries=one(_ready_by("kind"), "{{kind}}"),
             width=6,
         ),
-        Panel(
-            title="Replicas by state",
-            description="Loading, ready, draining or failed.",
+        line(
+            "Replicas by state",
+            "Loading, ready, draining or failed.",
+            BOARD.total(catalog.REPLICAS_ATTACHED, "state"),
+            "{{state}}",
             unit=Unit.COUNT,
-            queries=one(BOARD.total(catalog.REPLICAS_ATTACHED, "state"), "{{state}}"),
             width=6,
         ),
     ),
@@ -116,29 +117,29 @@ _IN_USE = Row(
 _FALLBACKS = Row(
     title="Fallbacks",
     panels=(
-        Panel(
-            title="Share on the fallback",
-            description="Of the ready replicas of a model version on a generation.",
+        line(
+            "Share on the fallback",
+            "Of the ready replicas of a version there; a faster fallback is none.",
+            BOARD.recorded(FALLBACK_RATIO),
+            _WHERE,
             unit=Unit.SHARE,
-            queries=one(BOARD.recorded(FALLBACK_RATIO), _WHERE),
             limit=objectives.FALLBACK_SHARE,
             width=6,
         ),
-        Panel(
-            title="Why the fallback was chosen",
-            description="Choices by reason since the replicas started.",
+        line(
+            "Why the fallback was chosen",
+            "Choices by reason since the replicas started.",
+            BOARD.total(catalog.FALLBACKS, "model", "generation", "reason"),
+            "{{model}} on {{generation}}: {{reason}}",
             unit=Unit.COUNT,
-            queries=one(
-                BOARD.total(catalog.FALLBACKS, "model", "generation", "reason"),
-                "{{model}} on {{generation}}: {{reason}}",
-            ),
             width=6,
         ),
-        Panel(
-            title="Engines that failed in service",
-            description="Since the replicas started; the engine before each served again.",
+        line(
+            "Engines that failed in service",
+            "Since the replicas started; the engine before each served again.",
+            f"{BOARD.total(catalog.ENGINE_RETURNS)} or vector(0)",
+            "failed",
             unit=Unit.COUNT,
-            queries=one(f"{BOARD.total(catalog.ENGINE_RETURNS)} or vector(0)", "failed"),
             width=6,
         ),
         Panel(
@@ -161,35 +162,34 @@ _SPEED = Row(
     panels=(
         _batch_duration("median", 0.5),
         _batch_duration("slowest 1 %", 0.99),
-        Panel(
-            title="Batches",
-            description="Runs of engines per second.",
-            unit=Unit.OPERATIONS_PER_S,
-            queries=one(BOARD.rate(catalog.COMPUTE_DURATION, "kind", "generation"),
-                        "{{kind}} on {{generation}}"),
-        ),
-        Panel(
-            title="Engines working",
-            description="Share of a replica's time that its engine runs, mean over replicas.",
-            unit=Unit.SHARE,
-            queries=one(
-                f"{BOARD.mean_rate(catalog.ENGINE_BUSY, *_PLACE)}", _WHERE,
-            ),
-        ),
-        Panel(
-            title="Loading an engine",
-            description="Median time to verify, load and warm it, since the replicas started.",
-            unit=Unit.SECONDS,
-            queries=one(BOARD.overall_quantile(0.5, catalog.ENGINE_LOAD_DURATION, "model", "kind"),
-                        "{{model}} {{kind}}"),
-        ),
-        Panel(
-            title="Engines loaded",
-            description="Loads and swaps since the replicas started.",
-            unit=Unit.COUNT,
-            queries=one(BOARD.observations(catalog.ENGINE_LOAD_DURATION, "model", "kind"),
-                        "{{model}} {{kind}}"),
-        ),
+        line(
+"Batches",
+"Runs of engines per second.",
+BOARD.rate(catalog.COMPUTE_DURATION, "kind", "generation"),
+"{{kind}} on {{generation}}",
+unit=Unit.OPERATIONS_PER_S,
+),
+        line(
+"Engines working",
+"Share of a replica's time that its engine runs, mean over replicas.",
+f"{BOARD.mean_rate(catalog.ENGINE_BUSY, *_PLACE)}",
+_WHERE,
+unit=Unit.SHARE,
+),
+        line(
+"Loading an engine",
+"Median time to verify, load and warm it, since the replicas started.",
+BOARD.overall_quantile(0.5, catalog.ENGINE_LOAD_DURATION, "model", "kind"),
+"{{model}} {{kind}}",
+unit=Unit.SECONDS,
+),
+        line(
+"Engines loaded",
+"Loads and swaps since the replicas started.",
+BOARD.observations(catalog.ENGINE_LOAD_DURATION, "model", "kind"),
+"{{model}} {{kind}}",
+unit=Unit.COUNT,
+),
     ),
 )  # fmt: skip
 

@@ -116,6 +116,8 @@ def _panel(panel: Panel) -> _AnyPanel:
         target = prometheus.Dataquery().expr(query.expr).ref_id(ref_id).datasource(DATASOURCE)
         if query.legend:
             target.legend_format(query.legend)
+        if query.has_exemplars:
+            target.exemplar(exemplar=True)
         if panel.look is Look.LINES:
             target.range()
         else:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from services.contracts.errors import SmeltError
+from services.contracts.selection import FallbackReason
 from services.telemetry import catalog
 from services.telemetry.catalog import Metric, MetricKind
 
@@ -15,6 +16,8 @@ from services.telemetry.catalog import Metric, MetricKind
 NAMESPACE = "namespace"
 RATE_INTERVAL = "$__rate_interval"
 _BY_RAY = frozenset(catalog.REPLICA_METRICS)
+# A fallback for any reason but one: where it was measured to be the fastest, nothing is lacking.
+LACKING = f'!="{FallbackReason.SLOWER_THAN_FALLBACK.value}"'
 _BY_PROMETHEUS_CLIENT = frozenset(
     catalog.GATEWAY_METRICS + catalog.CONTROLLER_METRICS + catalog.COMPILER_METRICS
 )
@@ -126,10 +129,13 @@ class Scope:
 
     def overall_mean(self, metric: Metric, *by: str) -> str:
         """Mean of all observations so far; for what happens too seldom for a rate."""
-        if metric in _BY_RAY:
-            raise SmeltError(f"metric '{metric.name}': Ray makes up the sum of a histogram")
         observed = self._sum(metric, by, self.series(metric, "_sum"))
         return f"{observed} / {self.observations(metric, *by)}"
+
+    def mean(self, metric: Metric, *by: str) -> str:
+        """Mean of the recent observations of a histogram, by labels."""
+        observed = self._sum_rate(metric, "_sum", by, "", {})
+        return f"{observed} / {self.rate(metric, *by)}"
 
     def observations(self, metric: Metric, *by: str) -> str:
         """Number of all observations so far, by labels."""

@@ -2,7 +2,15 @@
 
 from services.telemetry import catalog
 from services.telemetry.boards.objectives import FAST_BURNS, SERVER_FAULTS, SLOW_BURNS
-from services.telemetry.boards.promql import NAMESPACE, RecordingRule, Scope, any_of, is_, is_not
+from services.telemetry.boards.promql import (
+    LACKING,
+    NAMESPACE,
+    RecordingRule,
+    Scope,
+    any_of,
+    is_,
+    is_not,
+)
 
 # The same series in every namespace must not be taken for one.
 FLEET = Scope(keeps=(NAMESPACE,), window="5m")
@@ -55,7 +63,13 @@ _PLACE = ("model", "version", "generation")
 FALLBACK_RATIO = RecordingRule(
     name="generation:smelt_replicas_on_fallback:ratio",
     expr=_ratio(
-        FLEET.total(catalog.REPLICAS_ATTACHED, *_PLACE, state=is_("ready"), kind=is_("fallback")),
+        FLEET.total(
+            catalog.REPLICAS_ATTACHED,
+            *_PLACE,
+            state=is_("ready"),
+            kind=is_("fallback"),
+            reason=LACKING,
+        ),
         FLEET.total(catalog.REPLICAS_ATTACHED, *_PLACE, state=is_("ready")),
     ),
     labels=(NAMESPACE, *_PLACE),

@@ -2,7 +2,7 @@
 
 from services.telemetry import catalog
 from services.telemetry.boards import objectives
-from services.telemetry.boards.board import BOARD, Board, Panel, Query, Row, Unit, number, one
+from services.telemetry.boards.board import BOARD, Board, Panel, Query, Row, Unit, line, number
 from services.telemetry.boards.promql import any_of
 from services.telemetry.boards.recording_rules import (
     ERROR_RATIOS,
@@ -15,10 +15,26 @@ _VERSION = "{{model}} v{{version}}"
 _WHERE = "{{model}} v{{version}} on {{generation}}"
 
 
+_EXEMPLARS_AT = 0.99
+
+
 def _quantiles(metric: catalog.Metric) -> tuple[Query, ...]:
     return tuple(
-        Query(expr=BOARD.quantile(q, metric, "model", "version"), legend=f"{_VERSION} p{q * 100:g}")
+        Query(
+            expr=BOARD.quantile(q, metric, "model", "version"),
+            legend=f"{_VERSION} p{q * 100:g}",
+            # One of the three is enough, and only the gateway knows traces.
+            has_exemplars=q == _EXEMPLARS_AT and metric is catalog.REQUEST_DURATION,
+        )
         for q in (0.5, 0.95, 0.99)
+    )
+
+
+def _rates(metrics: dict[str, catalog.Metric]) -> tuple[Query, ...]:
+    """Rates of what may never have happened, by legend."""
+    return tuple(
+        Query(expr=f"{BOARD.rate(metric)} or vector(0)", legend=legend)
+        for legend, metric in metrics.items()
     )
 
 
@@ -65,23 +81,26 @@ _NOW = Row(
 _TRAFFIC = Row(
     title="Traffic and errors",
     panels=(
-        Panel(
-            title="Requests by model",
-            description="Answers per second.",
+        line(
+            "Requests by model",
+            "Answers per second.",
+            BOARD.rate(catalog.REQUESTS, "model", "version"),
+            _VERSION,
             unit=Unit.REQUESTS_PER_S,
-            queries=one(BOARD.rate(catalog.REQUESTS, "model", "version"), _VERSION),
         ),
-        Panel(
-            title="Requests by status",
-            description="Answers per second by gRPC status; no model: refused before it was read.",
+        line(
+            "Requests by status",
+            "Answers per second by gRPC status; no model: refused before it was read.",
+            BOARD.rate(catalog.REQUESTS, "code"),
+            "{{code}}",
             unit=Unit.REQUESTS_PER_S,
-            queries=one(BOARD.rate(catalog.REQUESTS, "code"), "{{code}}"),
         ),
-        Panel(
-            title="Failed by our fault",
-            description="Share of a model's requests; the line is the availability objective.",
+        line(
+            "Failed by our fault",
+            "Share of a model's requests; the line is the availability objective.",
+            BOARD.recorded(ERROR_RATIOS["5m"]),
+            "{{model}}",
             unit=Unit.SHARE,
-            queries=one(BOARD.recorded(ERROR_RATIOS["5m"]), "{{model}}"),
             limit=objectives.ERROR_BUDGET,
         ),
         Panel(
@@ -97,30 +116,45 @@ _TRAFFIC = Row(
             ),
             limit=objectives.FAST_BURNS[1][2],
         ),
-        Panel(
-            title="Refused because full",
-            description="Share of all requests that were answered with RESOURCE_EXHAUSTED.",
+        line(
+            "Refused because full",
+            "Share of all requests that were answered with RESOURCE_EXHAUSTED.",
+            BOARD.recorded(REFUSED_RATIO),
+            "{{namespace}}",
             unit=Unit.SHARE,
-            queries=one(BOARD.recorded(REFUSED_RATIO), "{{namespace}}"),
             limit=objectives.REFUSED_SHARE,
         ),
-        Panel(
-            title="Sent to a second replica",
-            description="Because the first was lost or drained; clients do not notice.",
+        line(
+            "Sent to a second replica",
+            "Because the first was lost or drained; clients do not notice.",
+            f"{BOARD.rate(catalog.REQUEST_RETRIES)} or vector(0)",
+            "retries",
             unit=Unit.REQUESTS_PER_S,
-            queries=one(f"{BOARD.rate(catalog.REQUEST_RETRIES)} or vector(0)", "retries"),
+        ),
+        Panel(
+            title="Not answered",
+            description="Refused at a bound, too late for their deadline, given up by the client.",
+            unit=Unit.REQUESTS_PER_S,
+            queries=_rates(
+                {
+                    "refused": catalog.REQUESTS_REJECTED,
+                    "too late": catalog.REQUESTS_EXPIRED,
+                    "given up": catalog.REQUESTS_CANCELLED,
+                }
+            ),
+        ),
+        line(
+            "Replicas left out",
+            "Times a gateway stopped asking a replica for a while, in an hour.",
+            f"{BOARD.increase(catalog.REPLICA_EJECTIONS, window='1h')} or vector(0)",
+            "left out",
+            unit=Unit.COUNT,
         ),
         Panel(
             title="Response cache",
             description="Requests of models whose recipe allows it: answered from it, or not.",
             unit=Unit.REQUESTS_PER_S,
-            queries=tuple(
-                Query(expr=f"{BOARD.rate(metric)} or vector(0)", legend=legend)
-                for metric, legend in (
-                    (catalog.CACHE_HITS, "hits"),
-                    (catalog.CACHE_MISSES, "misses"),
-                )
-            ),
+            queries=_rates({"hits": catalog.CACHE_HITS, "misses": catalog.CACHE_MISSES}),
         ),
     ),
 )
@@ -129,7 +163,7 @@ _LATENCY = Row(
     panels=(
         Panel(
             title="From arrival to answer",
-            description="As the gateway sees it; the line is the objective for p99.",
+            description="As the gateway sees it; the line is p99's objective, dots are traces.",
             unit=Unit.SECONDS,
             queries=_quantiles(catalog.REQUEST_DURATION),
             limit=objectives.LATENCY_P99_S,
@@ -140,68 +174,135 @@ _LATENCY = Row(
             unit=Unit.SECONDS,
             queries=_quantiles(catalog.QUEUE_DURATION),
         ),
-        Panel(
-            title="Slow requests",
-            description="Per second, slower than the objective.",
+        line(
+            "Slow requests",
+            "Per second, slower than the objective.",
+            f"{BOARD.rate(catalog.REQUEST_DURATION)} - "
+            f"{BOARD.bucket_rate(catalog.REQUEST_DURATION, objectives.LATENCY_P99_S)}",
+            "slower than the objective",
             unit=Unit.REQUESTS_PER_S,
-            queries=one(
-                f"{BOARD.rate(catalog.REQUEST_DURATION)} - "
-                f"{BOARD.bucket_rate(catalog.REQUEST_DURATION, objectives.LATENCY_P99_S)}",
-                "slower than the objective",
+        ),
+    ),
+)
+# In the order of a request's way; by the gateway and by the replica's own clock.
+_STAGES = {
+    "gateway": catalog.GATEWAY_DURATION,
+    "queue": catalog.QUEUE_DURATION,
+    "batch forming": catalog.FORMING_DURATION,
+    "pad": catalog.PAD_DURATION,
+    "compute": catalog.COMPUTE_DURATION,
+    "reply": catalog.REPLY_DURATION,
+}
+_STAGE_ROW = Row(
+    title="Stages",
+    panels=(
+        Panel(
+            title="Time by stage",
+            description="Means: gateway and queue of a request, the others of a batch.",
+            unit=Unit.SECONDS,
+            queries=tuple(
+                Query(expr=BOARD.mean(metric), legend=stage) for stage, metric in _STAGES.items()
             ),
+        ),
+        Panel(
+            title="Slowest 1 % by stage",
+            description="Quantiles do not add up: a request is seldom slow in all of them.",
+            unit=Unit.SECONDS,
+            queries=tuple(
+                Query(expr=BOARD.quantile(0.99, metric), legend=f"{stage} p99")
+                for stage, metric in _STAGES.items()
+            ),
+        ),
+        line(
+            "Replicas as gateways see them",
+            "p99 from sending a request to its answer, by the engine that answers.",
+            BOARD.quantile(0.99, catalog.REPLICA_DURATION, "model", "generation", "kind"),
+            "{{model}} {{kind}} on {{generation}}",
+            unit=Unit.SECONDS,
+        ),
+    ),
+)
+_PADDED = BOARD.rate(catalog.PADDED_ELEMENTS, "model", "version")
+_REAL = BOARD.rate(catalog.REAL_ELEMENTS, "model", "version")
+_BATCHES = Row(
+    title="Batches",
+    panels=(
+        line(
+            "Padding",
+            "Elements computed beside those of requests, as a share of these; buckets cure it.",
+            f"({_PADDED} or 0 * {_REAL}) / {_REAL}",
+            _VERSION,
+            unit=Unit.SHARE,
+        ),
+        line(
+            "Size of requests",
+            "95 % are no larger, by dynamic dimension; smelt buckets advises from these.",
+            BOARD.quantile(0.95, catalog.REQUEST_SIZE, "model", "dimension"),
+            "{{model}} {{dimension}}",
+            unit=Unit.COUNT,
+        ),
+        line(
+            "In vain",
+            "Refused, expired or cancelled in a queue, or discarded when they were computed.",
+            f"{BOARD.rate(catalog.QUEUE_DROPPED, 'reason')} or vector(0)",
+            "{{reason}}",
+            unit=Unit.REQUESTS_PER_S,
         ),
     ),
 )
 _QUEUES = Row(
     title="Queues and replicas",
     panels=(
-        Panel(
-            title="Queue in use",
-            description="Fullest queue of a model's replicas, as a share of its bound.",
+        line(
+            "Queue in use",
+            "Fullest queue of a model's replicas, as a share of its bound.",
+            BOARD.recorded(QUEUE_SATURATION),
+            _WHERE,
             unit=Unit.SHARE,
-            queries=one(BOARD.recorded(QUEUE_SATURATION), _WHERE),
             limit=objectives.QUEUE_SATURATION,
         ),
-        Panel(
-            title="Waiting requests",
-            description="Over all replicas.",
+        line(
+            "Waiting requests",
+            "Over all replicas.",
+            BOARD.total(catalog.QUEUE_REQUESTS, "model", "version", "generation"),
+            _WHERE,
             unit=Unit.COUNT,
-            queries=one(
-                BOARD.total(catalog.QUEUE_REQUESTS, "model", "version", "generation"), _WHERE
-            ),
         ),
-        Panel(
-            title="Rows in a batch",
-            description="Mean over the batches that engines ran.",
+        line(
+            "Rows in a batch",
+            "Mean over the batches that engines ran.",
+            f"{BOARD.rate(catalog.ROWS, 'model', 'version')} / "
+            f"{BOARD.rate(catalog.BATCH_SIZE, 'model', 'version')}",
+            _VERSION,
             unit=Unit.COUNT,
-            queries=one(
-                f"{BOARD.rate(catalog.ROWS, 'model', 'version')} / "
-                f"{BOARD.rate(catalog.BATCH_SIZE, 'model', 'version')}",
-                _VERSION,
-            ),
         ),
-        Panel(
-            title="Requests in flight",
-            description="Accepted and not yet answered, over all gateways.",
+        line(
+            "Requests in flight",
+            "Accepted and not yet answered, over all gateways.",
+            BOARD.total(catalog.REQUESTS_IN_FLIGHT, "model", "version"),
+            _VERSION,
             unit=Unit.COUNT,
-            queries=one(BOARD.total(catalog.REQUESTS_IN_FLIGHT, "model", "version"), _VERSION),
         ),
-        Panel(
-            title="Replicas ready",
-            description="As the gateway that knows the most of them sees it.",
+        line(
+            "Replicas ready",
+            "As the gateway that knows the most of them sees it.",
+            BOARD.largest(catalog.REPLICAS_READY, "model", "version", "generation"),
+            _WHERE,
             unit=Unit.COUNT,
-            queries=one(
-                BOARD.largest(catalog.REPLICAS_READY, "model", "version", "generation"), _WHERE
-            ),
         ),
-        Panel(
-            title="Faults by status",
-            description="Answers per second that cost error budget.",
+        line(
+            "Faults by status",
+            "Answers per second that cost error budget.",
+            BOARD.rate(catalog.REQUESTS, "code", code=any_of(objectives.SERVER_FAULTS)),
+            "{{code}}",
             unit=Unit.REQUESTS_PER_S,
-            queries=one(
-                BOARD.rate(catalog.REQUESTS, "code", code=any_of(objectives.SERVER_FAULTS)),
-                "{{code}}",
-            ),
+        ),
+        line(
+            "Access log lines lost",
+            "The disk did not keep up with them; requests are not held up.",
+            f"{BOARD.rate(catalog.ACCESS_LOG_DROPPED)} or vector(0)",
+            "lost",
+            unit=Unit.OPERATIONS_PER_S,
         ),
     ),
 )
@@ -210,5 +311,5 @@ REQUESTS_BOARD = Board(
     uid="smelt-requests",
     title="Smelt: requests",
     description="Traffic, errors against the objective, latency and queues.",
-    rows=(_NOW, _TRAFFIC, _LATENCY, _QUEUES),
+    rows=(_NOW, _TRAFFIC, _LATENCY, _STAGE_ROW, _BATCHES, _QUEUES),
 )

@@ -18,6 +18,9 @@ QUICK = {
     "SMELT_SCRAPE_INTERVAL_S": "0.5",
     "SMELT_CONTROLLER_RESYNC_S": "2",
     "RAY_metrics_report_interval_ms": "2000",
+    # Every request is traced, so that histograms have exemplars.
+    "OTEL_TRACES_EXPORTER": "console",
+    "OTEL_TRACES_SAMPLER": "always_on",
 }
 # No engine is that near to a reference of higher precision: its proof must fail.
 IMPOSSIBLE = "tolerances: {fp32: {rel_l2: 1.0e-30, max_abs: 1.0e-30, cosine_distance: 1.0e-30}}\n"

@@ -55,6 +55,8 @@ def test_names_and_labels_arrive(metrics_port: int) -> None:
             recorder.count(catalog.FALLBACKS, **versioned, generation="g", reason="no_engine")
             recorder.observe(catalog.BATCH_SIZE, 3.0, **versioned)
             labels = dict.fromkeys(catalog.ENGINE_IN_USE.labels, "x")
+            recorder.observer(catalog.BATCH_SIZE, **versioned)(40.0)
+            recorder.publish()
             recorder.set(catalog.ENGINE_IN_USE, 1.0, **labels)
 
     actor = Recording.remote()
@@ -64,6 +66,10 @@ def test_names_and_labels_arrive(metrics_port: int) -> None:
     assert value_of(values, "ray_smelt_engine_in_use", 'kind="x"') == 1.0
     assert value_of(values, "ray_smelt_batch_size_bucket", 'le="2.0"') == 0.0
     assert value_of(values, "ray_smelt_batch_size_bucket", 'le="4.0"') == 1.0
+    assert value_of(values, "ray_smelt_batch_size_bucket", 'le="+Inf"') == 2.0
+    assert value_of(values, "ray_smelt_batch_size_count", 'model="m"') == 2.0
+    # Ray's own histogram would make it up.
+    assert value_of(values, "ray_smelt_batch_size_sum", 'model="m"') == 43.0
 
 
 def exported(port: int, awaited: str, deadline_s: float) -> list[str]:

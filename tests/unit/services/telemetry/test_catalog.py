@@ -15,7 +15,7 @@ from services.telemetry.prometheus_recorder import PrometheusRecorder
 # time (the digest in use).
 BOUNDED_LABELS = {
     "model", "version", "code", "generation", "kind", "precision", "outcome", "reason", "digest",
-    "state", "operation",
+    "state", "operation", "dimension",
 }  # fmt: skip
 
 

@@ -46,7 +46,8 @@ def test_every_verb_is_passed_on_and_counted(
     assert (copy.read_bytes(), store.read("a/b"), store.list("a/")) == (
         b"blob", b"object", ["a/b"],
     )  # fmt: skip
-    verbs = ("put_blob", "fetch_blob", "create", "read", "list")
+    store.delete("a/b")
+    verbs = ("put_blob", "fetch_blob", "create", "read", "list", "delete")
     assert counts(collectors) == {(verb, "ok"): 1.0 for verb in verbs}
 
 

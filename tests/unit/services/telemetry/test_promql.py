@@ -63,6 +63,10 @@ def test_quantiles_and_means_of_histograms() -> None:
         "sum by (kind) (smelt_proof_duration_seconds_sum)"
         " / sum by (kind) (smelt_proof_duration_seconds_count)"
     )
+    assert FLEET.mean(catalog.PAD_DURATION, "model") == (
+        "sum by (namespace, model) (rate(ray_smelt_pad_duration_seconds_sum[5m]))"
+        " / sum by (namespace, model) (rate(ray_smelt_pad_duration_seconds_count[5m]))"
+    )
 
 
 def test_growth_counts_a_series_that_was_not_there_before() -> None:
@@ -93,11 +97,6 @@ def test_a_label_that_the_metric_lacks_is_refused() -> None:
         FLEET.series(catalog.REPLICAS_READY, kind=is_("fallback"))
     with pytest.raises(SmeltError, match="it has no label le"):
         FLEET.total(catalog.REQUESTS, "le")
-
-
-def test_a_sum_that_ray_makes_up_is_refused() -> None:
-    with pytest.raises(SmeltError, match="'smelt_batch_size': Ray makes up the sum"):
-        FLEET.overall_mean(catalog.BATCH_SIZE)
 
 
 def test_a_bound_that_is_no_bucket_is_refused() -> None:

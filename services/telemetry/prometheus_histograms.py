@@ -1,0 +1,48 @@
+"""A histogram of the catalogue as prometheus_client collects it, exemplars included."""
+
+from collections.abc import Iterator
+
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar
+from prometheus_client.utils import floatToGoString
+
+from services.telemetry import bucket_counts
+from services.telemetry.bucket_counts import BucketCounts, BucketSnapshot
+from services.telemetry.catalog import Metric
+
+_Bucket = tuple[str, float] | tuple[str, float, Exemplar]
+
+
+class HistogramCollector(Collector):
+    """All series of one histogram; a scrape that asks for OpenMetrics gets exemplars too."""
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+        self._bounds = (*map(floatToGoString, metric.buckets), "+Inf")
+        self._series: dict[tuple[str, ...], BucketCounts] = {}
+
+    def labels(self, **labels: str) -> BucketCounts:
+        """The series with these labels."""
+        key = tuple(labels[name] for name in self._metric.labels)
+        return self._series.setdefault(key, BucketCounts(self._metric.buckets))
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        """The family with what was observed until now."""
+        metric = self._metric
+        family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+        for key, counts in list(self._series.items()):
+            snapshot = counts.snapshot()
+            family.add_metric(key, self._buckets(snapshot), snapshot.total)
+        yield family
+
+    def _buckets(self, snapshot: BucketSnapshot) -> list[_Bucket]:
+        known = snapshot.exemplars
+        return [
+            (bound, count, _exemplar(known[at])) if at in known else (bound, count)
+            for at, (bound, count) in enumerate(zip(self._bounds, snapshot.cumulative, strict=True))
+        ]
+
+
+def _exemplar(known: bucket_counts.Exemplar) -> Exemplar:
+    return Exemplar({"trace_id": known.trace_id}, known.value, known.time_s)
