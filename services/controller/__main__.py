@@ -17,17 +17,20 @@ import grpc
 from grpc_health.v1 import health_pb2_grpc
 
 from services.contracts.errors import InvalidRequestError, SmeltError
+from services.contracts.fleet_security import FleetTls, FleetTokens
 from services.contracts.lifetime import end_with_parent
 from services.contracts.object_store import open_tested_store
 from services.contracts.registry import Registry
 from services.contracts.settings import read_settings
 from services.controller.build_loop import BuildLoop, BuildPace
 from services.controller.fleet_control import FleetControl
+from services.controller.fleet_port import listen, token_guards
 from services.controller.fleet_state import FleetState
 from services.controller.health import ControllerHealth
 from services.controller.loops import Loops
 from services.controller.metrics import ControllerMetrics
 from services.controller.reconcile import ReconcileLoop
+from services.controller.serving import Serving
 from services.controller.settings import ControllerSettings
 from services.controller.surroundings import Surroundings, surroundings
 from services.pb import fleet_v1_pb2_grpc as fleet_grpc
@@ -64,14 +67,17 @@ async def serve(settings: ControllerSettings) -> None:
     registry = Registry(store, settings.cache_dir)
     state = FleetState(settings.store_url, os.getpid())
     here = await asyncio.to_thread(surroundings, settings, state, _from_any_thread(kicked))
-    server = grpc.aio.server(options=_SERVER_OPTIONS)
-    address = _listen(server, settings.listen)
+    guards = token_guards(FleetTokens.of(settings))
+    server = grpc.aio.server(interceptors=guards, options=_SERVER_OPTIONS)
+    address = _listen(server, settings.listen, FleetTls.of(settings))
     loops = _loops(settings, registry, state, here, metrics, address)
-    control = FleetControl(state, loops, stop_requested)
+    serving = Serving(registry, state, loops, is_placing=here.replicas.is_placing)
+    control = FleetControl(state, loops, stop_requested, serving)
     fleet_grpc.add_FleetControlServicer_to_server(control, server)
     health = ControllerHealth(lambda: loops.last_pass_s)
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     await server.start()
+    health_server = await serve_health(settings.health_listen, health)
     metrics_port = metrics.start(state, registry, store)
     announce_ready(
         settings.ready_fd,
@@ -86,6 +92,7 @@ async def serve(settings: ControllerSettings) -> None:
     for close in here.close:
         await asyncio.to_thread(close)
     await server.stop(grace=1.0)
+    await health_server.stop(grace=None)
     await metrics.stop()
 
 
@@ -136,10 +143,20 @@ async def _pass_on(kicked: asyncio.Event, loops: Loops) -> None:
         loops.kick()
 
 
-def _listen(server: grpc.aio.Server, wanted: str) -> str:
+async def serve_health(address: str, health: ControllerHealth) -> grpc.aio.Server:
+    """grpc.health alone, on a port of its own unless the address is "": probes speak no TLS."""
+    server = grpc.aio.server(options=_SERVER_OPTIONS)
+    health_pb2_grpc.add_HealthServicer_to_server(health, server)
+    if address:
+        _listen(server, address, None)
+        await server.start()
+    return server
+
+
+def _listen(server: grpc.aio.Server, wanted: str, tls: FleetTls | None) -> str:
     host = wanted.rpartition(":")[0]
     try:
-        return f"{host}:{server.add_insecure_port(wanted)}"
+        return f"{host}:{listen(server, wanted, tls)}"
     except RuntimeError as error:
         raise InvalidRequestError(
             f"controller cannot listen on {wanted}: {error}; choose another "
@@ -155,6 +172,8 @@ def _replica_args(settings: ControllerSettings, address: str) -> dict[str, Any]:
         "socket_dir": str(settings.run_dir),
         "host": settings.replica_host,
         "num_threads": settings.replica_num_threads,
+        # The files lie at the same place on every node.
+        **settings.fleet_security,
     }
 
 

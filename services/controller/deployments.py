@@ -34,6 +34,7 @@ class DeploymentState(StrEnum):
 
     READY = "READY"
     LOADING = "LOADING"
+    UNLOADING = "UNLOADING"
     UNAVAILABLE = "UNAVAILABLE"
 
 
@@ -145,7 +146,13 @@ class Deployments:
         found = {k.generation: d for k, d in self._known.items() if k[:2] == (name, version)}
         if not found:
             return DeploymentState.UNAVAILABLE, self._replicas.absence
-        states = {deployment.state for deployment in found.values()}
+        states = {
+            # One that is taken up again after its withdrawal is not what was.
+            DeploymentState.UNLOADING
+            if DeploymentKey(name, version, generation) in self._withdrawals
+            else deployment.state
+            for generation, deployment in found.items()
+        }
         reasons = {g: d.reason for g, d in sorted(found.items()) if d.reason}
         if len(found) == 1:
             reason = "".join(reasons.values())

@@ -245,7 +245,10 @@ def _engine_news(
 
 
 def _speed_words(engine: PublishedEngine, version: ModelVersion) -> str:
-    words = (f"{mean_speedup(engine):.2f} x eager", gate_fault(engine.proof, version.recipe))
+    words = (
+        f"{mean_speedup(engine.proof.timings):.2f} x eager",
+        gate_fault(engine.proof.timings, version.recipe),
+    )
     return "; ".join(filter(None, words))
 
 

@@ -2,16 +2,29 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Protocol
 
 import grpc
 
+from services.contracts.errors import (
+    InvalidRequestError,
+    NotFoundError,
+    SmeltError,
+    UnsupportedFeatureError,
+)
 from services.controller.fleet_state import AttachedReplica, FleetState
+from services.controller.serving import Serving
 from services.pb import fleet_v1_pb2 as fleet
 from services.pb import fleet_v1_pb2_grpc as fleet_grpc
 
 logger = logging.getLogger(__name__)
+
+_CODE_BY_ERROR: Mapping[type[SmeltError], grpc.StatusCode] = {
+    InvalidRequestError: grpc.StatusCode.INVALID_ARGUMENT,
+    NotFoundError: grpc.StatusCode.NOT_FOUND,
+    UnsupportedFeatureError: grpc.StatusCode.UNIMPLEMENTED,
+}
 
 
 class Reconciler(Protocol):
@@ -30,9 +43,13 @@ class FleetControl(fleet_grpc.FleetControlServicer):
     """
 
     def __init__(
-        self, state: FleetState, reconciler: Reconciler, stop_requested: asyncio.Event
+        self,
+        state: FleetState,
+        reconciler: Reconciler,
+        stop_requested: asyncio.Event,
+        serving: Serving,
     ) -> None:
-        self._state = state
+        self._state, self._serving = state, serving
         self._reconciler = reconciler
         self._stop_requested = stop_requested
         self.is_shut_down = False
@@ -94,6 +111,19 @@ class FleetControl(fleet_grpc.FleetControlServicer):
         """Look at the store now."""
         await self._reconciler.reconcile_now()
         return fleet.ReconcileReply(revision=self._state.revision)
+
+    async def SetServed(  # noqa: N802
+        self,
+        request: fleet.SetServedRequest,
+        context: grpc.aio.ServicerContext[fleet.SetServedRequest, fleet.SetServedReply],
+    ) -> fleet.SetServedReply:
+        """Load a model, and wait for it, or unload one."""
+        try:
+            return await self._serving.set_served(request.model_name, is_served=request.is_served)
+        except SmeltError as error:
+            kinds = (kind for kind in type(error).__mro__ if kind in _CODE_BY_ERROR)
+            code = _CODE_BY_ERROR.get(next(kinds, SmeltError), grpc.StatusCode.UNAVAILABLE)
+            await context.abort(code, str(error))
 
     async def Shutdown(  # noqa: N802
         self,

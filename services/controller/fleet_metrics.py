@@ -44,4 +44,5 @@ def _place(report: fleet.ReplicaReport) -> tuple[str, ...]:
         generation_of(report),
         report.engine_kind,
         fleet.ReplicaState.Name(report.state).removeprefix("REPLICA_STATE_").lower(),
+        report.fallback_reason,
     )

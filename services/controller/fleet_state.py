@@ -5,7 +5,7 @@ a slow watcher sees the newest state, never a backlog.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
 from services.contracts.hardware import generation_named
@@ -59,7 +59,7 @@ class FleetState:
             metrics_addresses=self._metrics_addresses,
         )
 
-    async def watch(self) -> AsyncIterator[fleet.FleetSnapshot]:
+    async def watch(self) -> AsyncGenerator[fleet.FleetSnapshot]:
         """Yield the state now, and again after each change."""
         while True:
             changed = self._changed

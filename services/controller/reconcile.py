@@ -1,6 +1,7 @@
 """The reconcile loop: what should serve where, against what serves.
 
-Wanted is the newest version of each model on each generation that has nodes. Level-triggered:
+Wanted is the newest version of each model on each generation that has nodes, and beside it the
+versions that somebody gave a share of the requests. Level-triggered:
 each pass reads the whole store, all nodes and what is deployed, so a lost event costs one
 resync period and nothing else. State lives in the store, and with Ray Serve.
 """
@@ -10,52 +11,19 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from services.contracts.errors import NotReadyError, SmeltError
-from services.contracts.manifest import ModelVersion, PublishedEngine
+from services.contracts.manifest import ModelVersion
 from services.controller.deployments import Deployments
 from services.controller.fleet_state import FleetState
 from services.controller.fleet_threads import ASK_TIMEOUT_S, SUBMIT_TIMEOUT_S, FleetThreads
+from services.controller.observed import ModelSource, Observed, StoreView
 from services.controller.replica_fleet import DeploymentKey, ReplicaFleet
 from services.controller.seams import NodeSource
 from services.pb import fleet_v1_pb2 as fleet
 
 logger = logging.getLogger(__name__)
-
-
-class ModelSource(Protocol):
-    """What the loop reads; `services.contracts.registry.Registry` has it."""
-
-    def model_names(self) -> list[str]:
-        """Names of all models."""
-        ...
-
-    def model_version(self, name: str, version: int | None = None) -> ModelVersion:
-        """One version, the newest by default."""
-        ...
-
-    def engines(self, master_digest: str | None = None) -> list[PublishedEngine]:
-        """Published engines with their newest proof."""
-        ...
-
-
-@dataclass(frozen=True)
-class _Observed:
-    """Store and nodes at one moment.
-
-    Attributes:
-        versions: the newest of each model that can be read, by name.
-        others: older ones that are deployed still.
-        names: of all models, those that cannot be read too.
-        engine_marks: what changes with each engine and proof, by master.
-    """
-
-    versions: dict[str, ModelVersion] = field(default_factory=dict)
-    others: dict[tuple[str, int], ModelVersion] = field(default_factory=dict)
-    names: set[str] = field(default_factory=set)
-    engine_marks: dict[str, frozenset[tuple[str, str]]] = field(default_factory=dict)
 
 
 class ReconcileLoop:
@@ -94,14 +62,13 @@ class ReconcileLoop:
             ask_timeout_s: how long Ray may take to answer a question.
             clock: monotonic seconds.
         """
-        self._source, self._nodes = source, nodes
+        self._store, self._nodes = StoreView(source), nodes
         self._state, self._replicas = state, replicas
         self._replica_args = replica_args
         self._resync_s, self._withdraw_after_s, self._clock = resync_s, withdraw_after_s, clock
         self._kicked = asyncio.Event()
         self._pass_lock = asyncio.Lock()
-        self._observed = _Observed()
-        self._documents: dict[tuple[str, int], ModelVersion] = {}
+        self._observed = Observed()
         self._threads = FleetThreads(submit_timeout_s, ask_timeout_s)
         self._deployments = Deployments(
             replicas,
@@ -177,7 +144,11 @@ class ReconcileLoop:
         else:
             self._deployments.show_only(present)
         deployed = self._deployments.all()
-        observed = self._observed = await asyncio.to_thread(self._observe, deployed)
+        observed = await asyncio.to_thread(self._store.look, deployed)
+        if not self._replicas.is_placing:
+            # What another fleet over this store unloaded is not ours to withdraw.
+            observed.unloaded.clear()
+        self._observed = observed
         addresses = await self._threads.ask(self._replicas.metrics_addresses)
         self._state.set_metrics_addresses(addresses)
         if self._replicas.is_placing:
@@ -185,14 +156,14 @@ class ReconcileLoop:
         self._announce_changes(observed)
         self._show(observed)
 
-    async def _place(self, observed: _Observed) -> None:
+    async def _place(self, observed: Observed) -> None:
         """Begin to deploy what is missing, and to withdraw what nobody would miss."""
         try:
             generations = await asyncio.to_thread(self._generations)
         except NotReadyError as error:
             logger.warning("nodes are not known, nothing is deployed or withdrawn: %s", error)
             return
-        for version in observed.versions.values():
+        for version in observed.wanted():
             for generation in generations:
                 self._deploy_if_missing(version, generation)
         for key in self._deployments.all():
@@ -208,38 +179,6 @@ class ReconcileLoop:
             or self._deployments.is_orphaned(key, num_attached)
         ):
             self._deployments.start(key, version, self._replica_args)
-
-    def _observe(self, deployed: list[DeploymentKey]) -> _Observed:
-        observed = _Observed(names=set(self._source.model_names()))
-        for name in sorted(observed.names):
-            try:
-                version = self._source.model_version(name)
-                engines = self._source.engines(version.master.digest)
-            except SmeltError as error:
-                # A newer compiler's document must not keep the other models from serving.
-                logger.error("model '%s' is left as it is: %s", name, error)
-                continue
-            observed.versions[name] = version
-            observed.engine_marks[version.master.digest] = frozenset(
-                (engine.digest, engine.proof.created_at) for engine in engines
-            )
-        for name, number, _ in deployed:
-            newest = observed.versions.get(name)
-            if newest is None or newest.version != number:
-                other = self._other_version(name, number)
-                # Of a model that was removed nothing is shown any more; a version that was is,
-                # until another one serves in its place.
-                if other is not None and name in observed.names:
-                    observed.others[name, number] = other
-        self._documents = {(v.name, v.version): v for v in observed.versions.values()}
-        self._documents |= observed.others
-        return observed
-
-    def _other_version(self, name: str, number: int) -> ModelVersion | None:
-        try:
-            return self._source.model_version(name, number)
-        except SmeltError:
-            return self._documents.get((name, number))
 
     def _generations(self) -> list[str]:
         """Generations with nodes, and those that had some a moment ago; raises NotReadyError."""
@@ -257,42 +196,50 @@ class ReconcileLoop:
                 del self._last_seen_s[generation]
         return sorted(self._last_seen_s)
 
-    def _announce_changes(self, observed: _Observed) -> None:
-        for name, version in observed.versions.items():
+    def _announce_changes(self, observed: Observed) -> None:
+        for version in observed.selecting():
             digest = version.master.digest
             marks = observed.engine_marks[digest]
             if self._announced.get(digest, marks) != marks:
-                told = self._state.announce_engines(name, version.version, digest)
+                told = self._state.announce_engines(version.name, version.version, digest)
                 logger.info("engines of %s version %d changed: %d told",
-                            name, version.version, told)  # fmt: skip
+                            version.name, version.version, told)  # fmt: skip
         self._announced |= observed.engine_marks
 
-    def _may_go(self, key: DeploymentKey, observed: _Observed, generations: list[str]) -> bool:
+    def _may_go(self, key: DeploymentKey, observed: Observed, generations: list[str]) -> bool:
         """Whether a deployment is wanted no more, and nobody would miss it."""
-        if key.name not in observed.names or key.generation not in generations:
+        if key.name not in observed.names or key.name in observed.unloaded:
+            return True
+        if key.generation not in generations:
             return True
         newest = observed.versions.get(key.name)
-        if newest is None or key.version == newest.version:
+        if newest is None or key.version == newest.version or key[:2] in observed.weights:
             return False
         # The newest must serve where this one does, which is older, or newer and was removed.
         return self._state.num_ready(key.name, newest.version, key.generation) > 0
 
-    def _show(self, observed: _Observed) -> None:
+    def _show(self, observed: Observed) -> None:
         """Say of each version that is wanted or still there how it is."""
         deployed = {key[:2] for key in self._deployments.all()}
         newest = {(name, version.version): version for name, version in observed.versions.items()}
-        others = {key: version for key, version in observed.others.items() if key in deployed}
+        there = deployed | observed.weights.keys()
+        others = {key: version for key, version in observed.others.items() if key in there}
         shown = others | newest
         for version in shown.values():
-            self._state.set_model(self._served(version))
+            is_unloaded = version.name in observed.unloaded
+            served = self._served(version, is_unloaded=is_unloaded)
+            served.weight = observed.weights.get((version.name, version.version), 0.0)
+            self._state.set_model(served)
         for model in self._state.models():
             if (model.name, model.version) not in shown:
                 self._state.remove_model(model.name, model.version)
 
-    def _served(self, version: ModelVersion) -> fleet.ServedModel:
+    def _served(self, version: ModelVersion, *, is_unloaded: bool) -> fleet.ServedModel:
         state, reason = self._deployments.state(version.name, version.version)
         wanted = self._replicas.num_wanted(version.name, version.version)
-        if wanted is None:
+        if is_unloaded:
+            reason, wanted = "unloaded", 0
+        elif wanted is None:
             key = version.name, version.version
             num_places = sum(deployed[:2] == key for deployed in self._deployments.all())
             wanted = version.recipe.num_replicas * max(num_places, 1)
@@ -303,4 +250,5 @@ class ReconcileLoop:
             state=state,
             reason=reason,
             num_replicas_wanted=wanted,
+            is_unloaded=is_unloaded,
         )

@@ -4,10 +4,12 @@ from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
+
+from services.contracts.fleet_security import FleetSecuritySettings
 
 
-class ControllerSettings(BaseSettings):
+class ControllerSettings(FleetSecuritySettings):
     """Environment variables with the prefix SMELT_CONTROLLER_, or keyword arguments.
 
     Attributes:
@@ -15,6 +17,8 @@ class ControllerSettings(BaseSettings):
         cache_dir: local copies of masters and engines, shared by replicas of this host.
         run_dir: sockets of this fleet; short, because a socket path holds 107 bytes.
         listen: `host:port` of FleetControl; port 0 takes a free one.
+        health_listen: `host:port` of grpc.health alone, in the clear and without a token, for
+            probes that know neither; "" leaves it on `listen` only.
         metrics_host, metrics_port: where Prometheus scrapes; port 0 takes a free one.
         ready_fd: inherited pipe that gets one JSON line once FleetControl listens; -1 for none.
         parent_pid: this process ends when that parent does; 0 for none.
@@ -44,6 +48,7 @@ class ControllerSettings(BaseSettings):
     cache_dir: Path
     run_dir: Path
     listen: str = "127.0.0.1:0"
+    health_listen: str = ""
     metrics_host: str = "127.0.0.1"
     metrics_port: int = Field(default=0, ge=0, le=65535)
     ready_fd: int = -1

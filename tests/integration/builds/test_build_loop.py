@@ -41,6 +41,13 @@ def told(registry: Registry) -> list[EventKind]:
     return [event.kind for _, event in registry.last_events(100)]
 
 
+def proven_on(registry: Registry) -> str:
+    """Where the one engine that is there was proven last."""
+    (engine,) = registry.engines()
+    assert engine.proof.device is not None
+    return engine.proof.device.generation
+
+
 async def test_a_new_node_gets_its_engines_and_the_trail_says_so(
     registry: Registry,
     add_version: AddVersion,
@@ -85,15 +92,11 @@ async def test_engines_built_elsewhere_are_proven_where_their_generation_appears
     await settled(loop, launcher)
     (task,) = launcher.launched
     assert task.is_anywhere
-    (engine,) = registry.engines()
-    assert engine.proof.device is not None
-    assert engine.proof.device.generation == here.generation
+    assert proven_on(registry) == here.generation
 
     nodes.add(lower)
     await settled(loop, launcher)
-    (engine,) = registry.engines()
-    assert engine.proof.device is not None
-    assert engine.proof.device.generation == LOWER
+    assert proven_on(registry) == LOWER
 
 
 async def test_a_build_that_is_killed_leaves_a_record_and_is_tried_again(

@@ -3,12 +3,16 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import grpc
 import pytest
 
+from services.contracts.object_store import open_store
+from services.contracts.registry import Registry
 from services.controller.fleet_control import FleetControl
 from services.controller.fleet_state import FleetState
+from services.controller.serving import Serving
 from services.pb import fleet_v1_pb2 as fleet
 from services.pb import fleet_v1_pb2_grpc as fleet_grpc
 
@@ -30,12 +34,14 @@ class _Control:
 
 
 @pytest.fixture
-async def control() -> AsyncIterator[_Control]:
+async def control(tmp_path: Path) -> AsyncIterator[_Control]:
     server = grpc.aio.server()
     port = server.add_insecure_port("127.0.0.1:0")
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         part = _Control(fleet_grpc.FleetControlStub(channel), FleetState("store", 7))
-        service = FleetControl(part.state, part.reconciler, part.stop_requested)
+        registry = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
+        serving = Serving(registry, part.state, part.reconciler, is_placing=True)
+        service = FleetControl(part.state, part.reconciler, part.stop_requested, serving)
         fleet_grpc.add_FleetControlServicer_to_server(service, server)
         await server.start()
         yield part

@@ -25,21 +25,26 @@ def metrics(collectors: CollectorRegistry) -> FleetMetrics:
     return FleetMetrics(PrometheusRecorder(CONTROLLER_METRICS, collectors))
 
 
-def report(replica_id: str, state: "fleet.ReplicaState", kind: str = "") -> fleet.ReplicaReport:
+def report(
+    replica_id: str, state: "fleet.ReplicaState", kind: str = "", reason: str = ""
+) -> fleet.ReplicaReport:
     return fleet.ReplicaReport(
         replica_id=replica_id,
         model_name="m",
         model_version=2,
         state=state,
         engine_kind=kind,
+        fallback_reason=reason,
         device_facts_json=DEVICE.canonical_json(),
     )
 
 
-def attached(collectors: CollectorRegistry, state: str, kind: str) -> float | None:
+def attached(
+    collectors: CollectorRegistry, state: str, kind: str, reason: str = ""
+) -> float | None:
     labels = {"model": "m", "version": "2", "generation": "cuda-sm90"}
     return collectors.get_sample_value(
-        REPLICAS_ATTACHED.name, labels | {"state": state, "kind": kind}
+        REPLICAS_ATTACHED.name, labels | {"state": state, "kind": kind, "reason": reason}
     )
 
 
@@ -47,17 +52,19 @@ def test_replicas_by_state_and_kind(metrics: FleetMetrics, collectors: Collector
     ready, loading = fleet.REPLICA_STATE_READY, fleet.REPLICA_STATE_LOADING
     replicas = [
         report("a", ready, "tensorrt"),
-        report("b", ready, "fallback"),
-        report("c", ready, "fallback"),
+        report("b", ready, "fallback", "slower_than_fallback"),
+        report("c", ready, "fallback", "no_engine"),
         report("d", loading),
     ]
     metrics.show(fleet.FleetSnapshot(replicas=replicas))
-    assert attached(collectors, "ready", "fallback") == 2
+    assert attached(collectors, "ready", "fallback", "no_engine") == 1
+    assert attached(collectors, "ready", "fallback", "slower_than_fallback") == 1
     assert attached(collectors, "ready", "tensorrt") == 1
     assert attached(collectors, "loading", "") == 1
-    replicas[1].engine_kind = "tensorrt"
+    replicas[1].engine_kind, replicas[1].fallback_reason = "tensorrt", ""
     metrics.show(fleet.FleetSnapshot(replicas=replicas[:2]))
-    assert attached(collectors, "ready", "fallback") == 0
+    assert attached(collectors, "ready", "fallback", "no_engine") == 0
+    assert attached(collectors, "ready", "fallback", "slower_than_fallback") == 0
     assert attached(collectors, "ready", "tensorrt") == 2
     assert attached(collectors, "loading", "") == 0
 
@@ -104,5 +111,6 @@ def test_a_replica_of_a_newer_release_is_counted_where_it_is(
             "generation": "cuda-sm90" if b"sm90" in facts else "",
             "kind": "tensorrt",
             "state": "ready",
+            "reason": "",
         }
         assert collectors.get_sample_value(REPLICAS_ATTACHED.name, labels) == 1

@@ -1,11 +1,13 @@
 """The controller's health: as long as its passes end."""
 
+import socket
 from collections.abc import AsyncIterator
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from services.controller.__main__ import serve_health
 from services.controller.health import MAX_SILENCE_S, ControllerHealth
 
 STATES = health_pb2.HealthCheckResponse
@@ -52,3 +54,15 @@ async def test_other_services_are_unknown(world: World) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await world.check("m")
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_probes_have_a_port_of_their_own_where_one_is_named() -> None:
+    health, world = ControllerHealth(lambda: 0.0, clock=lambda: 1.0), World()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        world.address = f"127.0.0.1:{free.getsockname()[1]}"
+    server = await serve_health(world.address, health)
+    assert await world.check() == STATES.SERVING
+    await server.stop(None)
+    # Named by nobody it listens nowhere, and stops as well.
+    await (await serve_health("", health)).stop(None)

@@ -1,0 +1,141 @@
+"""What the reconcile loop reads of the store: which versions are wanted, and their engines."""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from services.contracts.errors import SmeltError
+from services.contracts.manifest import ModelVersion, PublishedEngine
+from services.controller.replica_fleet import DeploymentKey
+
+logger = logging.getLogger(__name__)
+
+
+class ModelSource(Protocol):
+    """What the loop reads; `services.contracts.registry.Registry` has it."""
+
+    def model_names(self) -> list[str]:
+        """Names of all models."""
+        ...
+
+    def model_version(self, name: str, version: int | None = None) -> ModelVersion:
+        """One version, the newest by default."""
+        ...
+
+    def engines(self, master_digest: str | None = None) -> list[PublishedEngine]:
+        """Published engines with their newest proof."""
+        ...
+
+    def joint_run_keys(self, master_digest: str) -> list[str]:
+        """Names of the runs in which a master's engines were timed together."""
+        ...
+
+    def unloaded_models(self) -> set[str]:
+        """Names of models that are not to be served for now."""
+        ...
+
+    def version_weights(self, name: str) -> dict[int, float]:
+        """Shares of the requests that name no version, by version; empty for all to the newest."""
+        ...
+
+
+@dataclass(frozen=True)
+class Observed:
+    """The store at one moment.
+
+    Attributes:
+        versions: the newest of each model that can be read, by name.
+        weights: of versions that share requests, by model and version.
+        others: those and older ones that are deployed still.
+        names: of all models, those that cannot be read too.
+        unloaded: names of those that are not to be served for now.
+        engine_marks: what changes with each engine, proof and joint run, by master.
+    """
+
+    versions: dict[str, ModelVersion] = field(default_factory=dict)
+    weights: dict[tuple[str, int], float] = field(default_factory=dict)
+    others: dict[tuple[str, int], ModelVersion] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+    unloaded: set[str] = field(default_factory=set)
+    engine_marks: dict[str, frozenset[tuple[str, str]]] = field(default_factory=dict)
+
+    def wanted(self) -> list[ModelVersion]:
+        """The versions that are to be deployed: the newest, and those that share requests."""
+        sharing = [version for key, version in self.others.items() if key in self.weights]
+        wanted = [*self.versions.values(), *sharing]
+        return [version for version in wanted if version.name not in self.unloaded]
+
+    def selecting(self) -> list[ModelVersion]:
+        """The versions that are wanted and whose engines could be read."""
+        return [v for v in self.wanted() if v.master.digest in self.engine_marks]
+
+
+class StoreView:
+    """Reads models and engines; remembers documents of versions that were removed since."""
+
+    def __init__(self, source: ModelSource) -> None:
+        self._source = source
+        self._documents: dict[tuple[str, int], ModelVersion] = {}
+
+    def look(self, deployed: Iterable[DeploymentKey]) -> Observed:
+        """The store now, and of what is deployed that which it has no more; blocks."""
+        observed = Observed(
+            names=set(self._source.model_names()), unloaded=self._source.unloaded_models()
+        )
+        for name in sorted(observed.names):
+            self._read_newest(name, observed)
+        for name, number in {*(key[:2] for key in deployed), *observed.weights}:
+            newest = observed.versions.get(name)
+            if newest is None or newest.version != number:
+                other = self._other_version(name, number)
+                # Of a model that was removed nothing is shown any more; a version that was is,
+                # until another one serves in its place.
+                if other is not None and name in observed.names:
+                    observed.others[name, number] = other
+        for key in observed.weights.keys() & observed.others.keys():
+            try:
+                self._read_engines(observed.others[key], observed)
+            except SmeltError as error:
+                logger.error("engines of model '%s' version %d are left as they are: %s",
+                             *key, error)  # fmt: skip
+        self._documents = {(v.name, v.version): v for v in observed.versions.values()}
+        self._documents |= observed.others
+        return observed
+
+    def _read_newest(self, name: str, observed: Observed) -> None:
+        try:
+            version = self._source.model_version(name)
+            self._read_engines(version, observed)
+            weights = self._source.version_weights(name)
+        except SmeltError as error:
+            # A newer compiler's document must not keep the other models from serving.
+            logger.error("model '%s' is left as it is: %s", name, error)
+            return
+        observed.versions[name] = version
+        for number, weight in weights.items():
+            # A version that was removed shares nothing any more.
+            if self._is_there(name, number):
+                observed.weights[name, number] = weight
+
+    def _read_engines(self, version: ModelVersion, observed: Observed) -> None:
+        digest = version.master.digest
+        if digest not in observed.engine_marks:
+            engines = self._source.engines(digest)
+            runs = self._source.joint_run_keys(digest)
+            observed.engine_marks[digest] = frozenset(
+                [*((each.digest, each.proof.created_at) for each in engines),
+                 *(("timed together", run) for run in runs)]
+            )  # fmt: skip
+
+    def _is_there(self, name: str, number: int) -> bool:
+        try:
+            return self._source.model_version(name, number).version == number
+        except SmeltError:
+            return False
+
+    def _other_version(self, name: str, number: int) -> ModelVersion | None:
+        try:
+            return self._source.model_version(name, number)
+        except SmeltError:
+            return self._documents.get((name, number))

@@ -1,0 +1,93 @@
+"""Loads and unloads models for FleetControl: a note in the store, then a look at it."""
+
+import asyncio
+import logging
+from contextlib import aclosing
+from typing import Protocol
+
+from services.contracts.errors import UnsupportedFeatureError
+from services.contracts.manifest import ModelVersion
+from services.controller.deployments import DeploymentState
+from services.controller.fleet_state import FleetState
+from services.pb import fleet_v1_pb2 as fleet
+
+logger = logging.getLogger(__name__)
+
+_ON_THE_WAY = (DeploymentState.LOADING, DeploymentState.UNLOADING)
+
+
+class ServedModels(Protocol):
+    """What is asked of the store; `services.contracts.registry.Registry` has it."""
+
+    def model_version(self, name: str, version: int | None = None) -> ModelVersion:
+        """One version, the newest by default; raises NotFoundError."""
+        ...
+
+    def set_served(self, name: str, *, is_served: bool) -> bool:
+        """Note that a model is to be served, or not; False when it was noted before."""
+        ...
+
+
+class Reconciler(Protocol):
+    """What loading asks of the reconcile loop."""
+
+    async def reconcile_now(self) -> None:
+        """Compare store and fleet once, and return when what differs was acted on."""
+        ...
+
+
+class Serving:
+    """Has models served, or not, and says how that went."""
+
+    def __init__(
+        self, models: ServedModels, state: FleetState, loop: Reconciler, *, is_placing: bool
+    ) -> None:
+        """`is_placing`: whether replicas are placed by this controller."""
+        self._models, self._state, self._loop = models, state, loop
+        self._is_placing = is_placing
+
+    async def set_served(self, name: str, *, is_served: bool) -> fleet.SetServedReply:
+        """Load or unload a model; a second call changes nothing.
+
+        Returns when a model to load is ready somewhere, or cannot be: then with the reason.
+
+        Raises:
+            NotFoundError: the store has no such model.
+            UnsupportedFeatureError: replicas are placed by somebody else.
+        """
+        if not self._is_placing:
+            raise UnsupportedFeatureError(
+                f"model '{name}' is loaded and unloaded by the RayService: change its serveConfigV2"
+            )
+        newest = await asyncio.to_thread(self._models.model_version, name)
+        is_new = await asyncio.to_thread(self._models.set_served, name, is_served=is_served)
+        if is_new:
+            logger.info("model %s is %s", name, "to be served" if is_served else "unloaded")
+        await self._loop.reconcile_now()
+        if not is_served:
+            return fleet.SetServedReply()
+        return await self._settled(name, newest.version)
+
+    async def _settled(self, name: str, version: int) -> fleet.SetServedReply:
+        """How a model is once it is not on its way any more."""
+        was_unloading = False
+        async with aclosing(self._state.watch()) as watch:
+            async for snapshot in watch:
+                model = _newest(snapshot, name)
+                if model is None or model.version < version or model.is_unloaded:
+                    reason = f"model '{name}' was unloaded or removed meanwhile"
+                    return fleet.SetServedReply(reason=reason)
+                was_unloading |= model.state == DeploymentState.UNLOADING
+                is_ready = model.state == DeploymentState.READY
+                if was_unloading and model.state == DeploymentState.UNAVAILABLE:
+                    break
+                if model.state not in _ON_THE_WAY:
+                    return fleet.SetServedReply(is_ready=is_ready, reason=model.reason)
+        # What was there is gone only now, so that it can be deployed anew.
+        await self._loop.reconcile_now()
+        return await self._settled(name, version)
+
+
+def _newest(snapshot: fleet.FleetSnapshot, name: str) -> fleet.ServedModel | None:
+    versions = [model for model in snapshot.models if model.name == name]
+    return max(versions, key=lambda model: model.version, default=None)
