@@ -10,25 +10,39 @@ from services.cli.fleet_file import find_fleet
 from services.cli.gateway_client import gateway_channel
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError, NotReadyError
+from services.contracts.fleet_dialer import FleetDialer
+from services.contracts.fleet_security import FleetSecuritySettings
 from services.pb import fleet_v1_pb2 as fleet
 from services.pb import fleet_v1_pb2_grpc as fleet_grpc
 
 CALL_TIMEOUT_S = 10.0
+_TLS_HINT = "; if it wants the fleet's TLS, set SMELT_FLEET_CERT_FILE, _KEY_FILE and _CA_FILE"
+Said = tuple[tuple[str, str], ...]
 
 
 @contextmanager
-def _control(address: str) -> Iterator[fleet_grpc.FleetControlStub]:
-    with grpc.insecure_channel(address) as channel:
+def _control(
+    address: str, settings: FleetSecuritySettings | None
+) -> Iterator[tuple[fleet_grpc.FleetControlStub, Said]]:
+    """A stub, and the metadata that its calls carry."""
+    dialer = FleetDialer.of(settings) if settings else FleetDialer()
+    with dialer.channel(address) as channel:
         try:
-            yield fleet_grpc.FleetControlStub(channel)
+            yield fleet_grpc.FleetControlStub(channel), dialer.metadata()
         except grpc.RpcError as error:
-            raise NotReadyError(f"controller at {address}: {error.details()}") from error
+            is_away = error.code() is grpc.StatusCode.UNAVAILABLE
+            hint = _TLS_HINT if is_away and dialer.tls is None else ""
+            raise NotReadyError(f"controller at {address}: {error.details()}{hint}") from error
 
 
-def get_fleet(address: str) -> fleet.FleetSnapshot:
-    """The whole fleet; raises NotReadyError when the controller does not answer."""
-    with _control(address) as stub:
-        return stub.GetFleet(fleet.GetFleetRequest(), timeout=CALL_TIMEOUT_S)
+def get_fleet(address: str, settings: FleetSecuritySettings | None = None) -> fleet.FleetSnapshot:
+    """The whole fleet; without settings, asked in the clear.
+
+    Raises:
+        NotReadyError: the controller does not answer, or not to whoever lacks its token.
+    """
+    with _control(address, settings) as (stub, said):
+        return stub.GetFleet(fleet.GetFleetRequest(), timeout=CALL_TIMEOUT_S, metadata=said)
 
 
 def find_controller(settings: CliSettings) -> str | None:
@@ -51,7 +65,7 @@ def fleet_on_store(settings: CliSettings) -> fleet.FleetSnapshot | None:
     address = find_controller(settings)
     if address is None:
         return None
-    snapshot = get_fleet(address)
+    snapshot = get_fleet(address, settings)
     if snapshot.store_url != settings.store_url:
         raise InvalidRequestError(
             f"controller {address} works on store {snapshot.store_url}, this command on "
@@ -69,20 +83,22 @@ def tell_fleet(settings: CliSettings) -> bool:
     address = find_controller(settings)
     if address is None:
         return False
-    with _control(address) as stub:
-        stub.Reconcile(fleet.ReconcileRequest(), timeout=CALL_TIMEOUT_S)
+    with _control(address, settings) as (stub, said):
+        stub.Reconcile(fleet.ReconcileRequest(), timeout=CALL_TIMEOUT_S, metadata=said)
     return True
 
 
-def watch_fleet(address: str, timeout_s: float) -> Iterator[fleet.FleetSnapshot]:
+def watch_fleet(
+    address: str, timeout_s: float, settings: FleetSecuritySettings | None = None
+) -> Iterator[fleet.FleetSnapshot]:
     """The whole fleet now and after each change, until the time is over.
 
     Raises:
         NotReadyError: the controller is gone, or the time ran out.
     """
-    with _control(address) as stub:
+    with _control(address, settings) as (stub, said):
         request = fleet.WatchEndpointsRequest(gateway_id="smelt")
-        yield from stub.WatchEndpoints(request, timeout=timeout_s)
+        yield from stub.WatchEndpoints(request, timeout=timeout_s, metadata=said)
 
 
 def wait_served(settings: CliSettings, grpc_address: str, model: str, timeout_s: float) -> None:

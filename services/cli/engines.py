@@ -8,9 +8,17 @@ from services.cli.registry import open_registry
 from services.cli.running_builds import print_running_builds, running_builds
 from services.cli.settings import CliSettings
 from services.contracts.gate import gate_fault, speed_over_fallback
-from services.contracts.manifest import ModelVersion, ProofOutcome, PublishedEngine
+from services.contracts.joint_order import joint_timings
+from services.contracts.joint_run import JointRun
+from services.contracts.manifest import ModelVersion, ProofOutcome, PublishedEngine, Timing
 from services.contracts.registry import Registry
-from services.contracts.selection import FallbackReason, fastest_first, mean_speedup, recipe_fault
+from services.contracts.selection import (
+    FallbackReason,
+    fastest_first,
+    joint_order_of,
+    mean_speedup,
+    recipe_fault,
+)
 
 COLUMNS = (
     "generation", "kind", "precision", "recipe", "proof", "p50", "x eager", "x fallback", "size",
@@ -37,7 +45,8 @@ def run_engines(settings: CliSettings, model: str, *, as_json: bool) -> None:
     names = [model] if model else registry.model_names()
     for name in names:
         version = registry.model_version(name)
-        print_engines(version, registry.engines(version.master.digest))
+        master = version.master.digest
+        print_engines(version, registry.engines(master), registry.joint_runs(master))
     print_running_builds(running_builds(registry, names))
 
 
@@ -52,20 +61,23 @@ def engines_document(registry: Registry, model: str) -> dict[str, Any]:
     masters: dict[str, dict[str, Any]] = {}
     for version in (registry.model_version(name) for name in names):
         digest = version.master.digest
-        engines = registry.engines(digest)
+        engines, runs = registry.engines(digest), registry.joint_runs(digest)
         entry = masters.setdefault(
             digest,
             {
                 "digest": digest,
                 "models": [],
                 "engines": [engine.model_dump(mode="json") for engine in engines],
+                "joint_runs": [run.model_dump(mode="json") for run in runs],
             },
         )
-        entry["models"].append(_model_document(version, engines))
+        entry["models"].append(_model_document(version, engines, runs))
     return {"masters": list(masters.values()), "building": running_builds(registry, names)}
 
 
-def _model_document(version: ModelVersion, engines: Sequence[PublishedEngine]) -> dict[str, Any]:
+def _model_document(
+    version: ModelVersion, engines: Sequence[PublishedEngine], runs: Sequence[JointRun]
+) -> dict[str, Any]:
     faults = {engine.digest: recipe_fault(engine, version) for engine in engines}
     return {
         "name": version.name,
@@ -73,32 +85,54 @@ def _model_document(version: ModelVersion, engines: Sequence[PublishedEngine]) -
         "engines": [digest for digest, fault in faults.items() if not fault],
         "other_recipe": {digest: fault for digest, fault in faults.items() if fault},
         _SLOWER.value: {
-            e.digest: fault for e in engines if (fault := gate_fault(e.proof, version.recipe))
+            e.digest: fault for e in engines if (fault := _gate_fault(e, version, runs))
         },
     }
 
 
-def print_engines(version: ModelVersion, engines: Sequence[PublishedEngine]) -> None:
+def print_engines(
+    version: ModelVersion,
+    engines: Sequence[PublishedEngine],
+    runs: Sequence[JointRun],
+) -> None:
     """The table of engines by generation, in the order in which a replica tries them.
 
     Those that another recipe asked for stand last: they never serve this version.
     """
     faults = {engine.digest: recipe_fault(engine, version) for engine in engines}
-    ordered = sorted(
-        fastest_first(engines),
-        key=lambda e: (bool(faults[e.digest]), e.manifest.key.generation),
-    )
-    rows = [_row(engine, is_ours=not faults[engine.digest]) for engine in ordered]
+    generations = sorted({engine.manifest.key.generation for engine in engines})
+    here = {g: [e for e in engines if e.manifest.key.generation == g] for g in generations}
+    joint = {
+        g: joint_order_of((e for e in here[g] if not faults[e.digest]), g, runs)
+        for g in generations
+    }
+    by_speed = (e for g in generations for e in fastest_first(here[g], joint[g]))
+    ordered = sorted(by_speed, key=lambda e: bool(faults[e.digest]))
+    rows = [_row(engine, runs, is_ours=not faults[engine.digest]) for engine in ordered]
     print_table(f"Engines of {version.name} version {version.version}", COLUMNS, rows)
+    for generation, order in joint.items():
+        if order.words:
+            line = f"engines for {generation} were {order.words}: that run is their order"
+            console.print(line, markup=False, soft_wrap=True)
     for engine in ordered:
-        fault = "" if faults[engine.digest] else gate_fault(engine.proof, version.recipe)
+        fault = "" if faults[engine.digest] else _gate_fault(engine, version, runs)
         if fault:
             line = f"engine {engine.digest[:12]} is never selected ({_SLOWER}): {fault}"
             console.print(line, markup=False, soft_wrap=True)
 
 
-def _row(engine: PublishedEngine, *, is_ours: bool) -> tuple[str, ...]:
-    key, timings = engine.manifest.key, engine.proof.timings
+def _gate_fault(engine: PublishedEngine, version: ModelVersion, runs: Sequence[JointRun]) -> str:
+    return gate_fault(_timings(engine, runs), version.recipe)
+
+
+def _timings(engine: PublishedEngine, runs: Sequence[JointRun]) -> tuple[Timing, ...]:
+    """What it took: beside others where that was measured, else in its proof."""
+    together = joint_timings(engine.manifest.key.generation, runs)
+    return together.get(engine.digest, engine.proof.timings)
+
+
+def _row(engine: PublishedEngine, runs: Sequence[JointRun], *, is_ours: bool) -> tuple[str, ...]:
+    key, timings = engine.manifest.key, _timings(engine, runs)
     smallest = min(timings, key=lambda t: t.p50_s, default=None)
     return (
         key.generation,
@@ -107,8 +141,8 @@ def _row(engine: PublishedEngine, *, is_ours: bool) -> tuple[str, ...]:
         "this" if is_ours else "another",
         _PROOF_WORDS[engine.proof.outcome],
         milliseconds(smallest.p50_s) if smallest else "-",
-        times(mean_speedup(engine)) if timings else "-",
-        times(speed_over_fallback(engine.proof)),
+        times(mean_speedup(timings)) if timings else "-",
+        times(speed_over_fallback(timings)),
         readable_size(engine.manifest.num_bytes),
         f"{engine.manifest.build_duration_s:.1f} s",
         engine.digest[:12],

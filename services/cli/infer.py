@@ -75,7 +75,7 @@ def run_infer(
         try:
             response = model_infer(channel)(request, timeout=ANSWER_TIMEOUT_S, metadata=metadata)
         except grpc.RpcError as error:
-            hint = _known_models(running, name) if error.code() is _NOT_FOUND else ""
+            hint = _known_models(settings, running, name) if error.code() is _NOT_FOUND else ""
             raise _error_from_rpc(error, target, hint) from error
     outputs = arrays_from_response(response)
     if as_json:
@@ -144,13 +144,13 @@ def _error_from_rpc(error: grpc.RpcError, target: str, hint: str = "") -> SmeltE
     return error_class(f"gateway {target}: {error.code().name}: {error.details()}{hint}")
 
 
-def _known_models(running: RunningFleet | None, name: str) -> str:
+def _known_models(settings: CliSettings, running: RunningFleet | None, name: str) -> str:
     """The models that this host's fleet has; only its controller lists them."""
     if running is None:
         return ""
     # The answer to the request is the news; without a controller it comes without the list.
     with suppress(NotReadyError):
-        known = sorted({model.name for model in get_fleet(running.controller).models})
+        known = sorted({model.name for model in get_fleet(running.controller, settings).models})
         if name not in known:
             return f"{nearest(name, known)}; there are: {', '.join(known) or 'none'}"
     return ""

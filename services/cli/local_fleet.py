@@ -134,7 +134,7 @@ class LocalFleet:
         Raises:
             NotReadyError: the replicas failed (the message holds why) or took too long.
         """
-        for snapshot in watch_fleet(self.running.controller, timeout_s):
+        for snapshot in watch_fleet(self.running.controller, timeout_s, self._settings):
             versions = [model for model in snapshot.models if model.name == name]
             newest = max(versions, key=lambda model: model.version, default=None)
             if newest is not None and newest.state == "UNAVAILABLE":
@@ -151,7 +151,7 @@ class LocalFleet:
         """
         # The first look at the store; before it, nobody knows what there is to load.
         tell_fleet(self._settings)
-        for snapshot in watch_fleet(self.running.controller, timeout_s):
+        for snapshot in watch_fleet(self.running.controller, timeout_s, self._settings):
             if all(model.state != "LOADING" for model in snapshot.models):
                 for name in {model.name for model in snapshot.models if model.state == "READY"}:
                     wait_served(self._settings, self.running.grpc_address, name, timeout_s)
@@ -195,6 +195,7 @@ class LocalFleet:
             observing(
                 self._settings.run_dir,
                 Observed(
+                    security=self._settings,
                     controller=running.controller,
                     gateway_metrics=running.metrics_address,
                     controller_metrics=running.controller_metrics_address,
@@ -240,6 +241,7 @@ class LocalFleet:
                 "metrics_host": self._options.host,
                 # Each replica's host has an address of its own.
                 "replica_host": "127.0.0.1" if self._options.is_loopback else "0.0.0.0",  # noqa: S104
+                **self._settings.fleet_security,
             },
         )
 
@@ -253,5 +255,6 @@ class LocalFleet:
                 "grpc_port": self._options.grpc_port,
                 "metrics_host": self._options.host,
                 "metrics_port": self._options.metrics_port,
+                **self._settings.fleet_security,
             },
         )

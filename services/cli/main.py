@@ -11,11 +11,11 @@ from typing import Annotated
 
 import typer
 
+from services.cli.main_models import models_app
+from services.cli.main_options import AsJson, Store, settings_for
 from services.cli.output import print_error, print_json_error
-from services.cli.settings import CliSettings
 from services.contracts.errors import SmeltError
 from services.contracts.hardware import Generation
-from services.contracts.settings import read_settings
 from services.gateway.access.document import Verb
 
 app = typer.Typer(
@@ -24,15 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="One ONNX master per model, one proven engine per GPU generation.",
 )
-models_app = typer.Typer(no_args_is_help=True, help="Models and their versions.")
 app.add_typer(models_app, name="models")
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-Store = Annotated[str, typer.Option("--store", help="Artifact store: a folder or s3:// URL.")]
-
-
-def _settings(store: str = "") -> CliSettings:
-    return read_settings(CliSettings, **({"store_url": store} if store else {}))
 
 
 @app.command()
@@ -85,7 +77,7 @@ def up(
     )
     raise typer.Exit(
         run_up(
-            _settings(store),
+            settings_for(store),
             options,
             is_demo=demo or exit_after_demo,
             is_over_after_demo=exit_after_demo,
@@ -100,7 +92,7 @@ def down(as_json: AsJson = False) -> None:
     """Stop the fleet of this host; requests in flight finish."""
     from services.cli.down import run_down
 
-    run_down(_settings(), as_json=as_json)
+    run_down(settings_for(), as_json=as_json)
 
 
 @app.command()
@@ -108,47 +100,7 @@ def status(as_json: AsJson = False) -> None:
     """Show models, replicas and the engine that each replica serves with."""
     from services.cli.status import run_status
 
-    run_status(_settings(), as_json=as_json)
-
-
-@models_app.command("add")
-def models_add(
-    name: Annotated[str, typer.Argument(help="Name under which clients call the model.")],
-    source: Annotated[str, typer.Argument(help="FILE.onnx, or package.module:factory.")],
-    recipe: Annotated[Path | None, typer.Option(help="Recipe, a YAML file.")] = None,
-    samples: Annotated[
-        Path | None, typer.Option(help="Real inputs for the recipe's task, an .npz file.")
-    ] = None,
-    store: Store = "",
-    as_json: AsJson = False,
-) -> None:
-    """Make an ONNX master of a model and publish it as the model's next version."""
-    from services.cli.models import run_models_add
-
-    run_models_add(_settings(store), name, source, recipe, samples, as_json=as_json)
-
-
-@models_app.command("list")
-def models_list(store: Store = "", as_json: AsJson = False) -> None:
-    """List models with their newest version."""
-    from services.cli.models import run_models_list
-
-    run_models_list(_settings(store), as_json=as_json)
-
-
-@models_app.command("remove")
-def models_remove(
-    name: Annotated[str, typer.Argument(help="Model to remove.")],
-    version: Annotated[
-        int | None, typer.Option(min=1, help="Only this version; by default all.")
-    ] = None,
-    store: Store = "",
-    as_json: AsJson = False,
-) -> None:
-    """Serve a model, or one of its versions, no more; its engines stay in the store."""
-    from services.cli.models import run_models_remove
-
-    run_models_remove(_settings(store), name, version, as_json=as_json)
+    run_status(settings_for(), as_json=as_json)
 
 
 @app.command()
@@ -160,7 +112,7 @@ def engines(
     """List published engines: what they are for, their proof, their speed."""
     from services.cli.engines import run_engines
 
-    run_engines(_settings(store), model, as_json=as_json)
+    run_engines(settings_for(store), model, as_json=as_json)
 
 
 @app.command()
@@ -180,7 +132,7 @@ def build(
     from services.cli.build import run_build
 
     raise typer.Exit(
-        run_build(_settings(store), name, generation or [], kind or [], as_json=as_json)
+        run_build(settings_for(store), name, generation or [], kind or [], as_json=as_json)
     )
 
 
@@ -195,7 +147,7 @@ def events(
     """Show what happened: hardware, models, builds, proofs, and what came to serve."""
     from services.cli.events import run_events
 
-    run_events(_settings(store), model, limit=limit, is_followed=follow, as_json=as_json)
+    run_events(settings_for(store), model, limit=limit, is_followed=follow, as_json=as_json)
 
 
 @app.command()
@@ -215,9 +167,9 @@ def why(
     from services.cli.why_keys import run_why_keys
 
     if keys:
-        run_why_keys(_settings(store), keys, as_json=as_json)
+        run_why_keys(settings_for(store), keys, as_json=as_json)
         return
-    run_why(_settings(store), name, generation, version=version or None, as_json=as_json)
+    run_why(settings_for(store), name, generation, version=version or None, as_json=as_json)
 
 
 @app.command()
@@ -242,7 +194,26 @@ def profile(
     from services.cli.profile import run_profile, wishes_from
 
     wishes = wishes_from(bucket, precision, source, out)
-    run_profile(_settings(store), name, version, wishes, as_json=as_json)
+    run_profile(settings_for(store), name, version, wishes, as_json=as_json)
+
+
+@app.command()
+def buckets(
+    name: Annotated[str, typer.Argument(help="Model whose requests are looked at.")],
+    version: Annotated[int, typer.Option(min=0, help="Which one; 0 is the newest.")] = 0,
+    num: Annotated[int, typer.Option(min=0, help="How many to propose; 0: as now, or 4.")] = 0,
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option(help="host:port of a metrics endpoint, in place of the fleet's; repeatable."),
+    ] = None,
+    store: Store = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show what sizes requests have, what padding wastes on them, and buckets that waste less."""
+    from services.cli.buckets import run_buckets
+
+    run_buckets(settings_for(store), name, version=version or None, num=num,
+                metrics=metrics or (), as_json=as_json)  # fmt: skip
 
 
 @app.command("node-labels")
@@ -270,7 +241,7 @@ def rebuild(
     """
     from services.cli.rebuild import run_rebuild
 
-    settings = _settings(store)
+    settings = settings_for(store)
     run_rebuild(settings, name, generation, reason, version=version or None, as_json=as_json)
 
 
@@ -289,7 +260,7 @@ def infer(
     """Send one request to a gateway and print its outputs."""
     from services.cli.infer import run_infer
 
-    run_infer(_settings(), name, inputs, version, address, as_json=as_json)
+    run_infer(settings_for(), name, inputs, version, address, as_json=as_json)
 
 
 @app.command()

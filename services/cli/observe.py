@@ -11,6 +11,7 @@ from services.cli.control_client import watch_fleet
 from services.cli.observe_grafana import BOARDS, LocalGrafana, find_grafana
 from services.cli.observe_prometheus import LocalPrometheus
 from services.contracts.errors import NotReadyError
+from services.contracts.fleet_security import FleetSecuritySettings
 
 logger = logging.getLogger(__name__)
 
@@ -26,11 +27,13 @@ class Observed:
     Attributes:
         controller: `host:port` of FleetControl, which knows the nodes' metrics agents.
         gateway_metrics, controller_metrics: `host:port` of their /metrics.
+        security: how FleetControl is spoken to; None does so in the clear.
     """
 
     controller: str
     gateway_metrics: str
     controller_metrics: str
+    security: FleetSecuritySettings | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +105,7 @@ def _follow(prometheus: LocalPrometheus, observed: Observed, is_over: threading.
     known: list[str] = []
     while not is_over.is_set():
         try:
-            for snapshot in watch_fleet(observed.controller, _WATCH_S):
+            for snapshot in watch_fleet(observed.controller, _WATCH_S, observed.security):
                 agents = list(snapshot.metrics_addresses)
                 if agents != known and not is_over.is_set():
                     known = agents

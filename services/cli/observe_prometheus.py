@@ -72,6 +72,8 @@ class LocalPrometheus:
                 f"--storage.tsdb.path={self._folder / 'data'}",
                 f"--storage.tsdb.retention.time={RETENTION}",
                 f"--web.listen-address=127.0.0.1:{port}",
+                # From a slow request on a board to its trace.
+                "--enable-feature=exemplar-storage",
             ],
             self._folder / "prometheus.log",
         )

@@ -1,7 +1,7 @@
-"""What is being built now: from the leases of planned keys, wherever their workers are."""
+"""What is being built or proven now: from the leases of planned keys, wherever workers are."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from services.cli.output import print_table
@@ -9,7 +9,10 @@ from services.contracts.build_lease import BuildLease
 from services.contracts.build_plan import utc_now
 from services.contracts.registry import Registry
 
-_COLUMNS = ("generation", "kind", "precision", "stage", "for", "by", "says", "engine")
+_COLUMNS = (
+    "model", "generation", "kind", "precision", "stage", "stage for", "in all", "by", "says",
+    "engine",
+)  # fmt: skip
 
 
 def running_builds(registry: Registry, names: Sequence[str]) -> list[dict[str, Any]]:
@@ -28,12 +31,10 @@ def print_running_builds(builds: Sequence[dict[str, Any]]) -> None:
 
 def _builds_of(registry: Registry, name: str) -> list[dict[str, Any]]:
     version = registry.model_version(name)
-    published = {engine.digest for engine in registry.engines(version.master.digest)}
     planned = {
         each.digest: each.key
         for plan in registry.build_plans(name, version.version)
         for each in plan.planned
-        if each.digest not in published
     }
     now = utc_now()
     leases = {digest: registry.lease(digest).lease for digest in planned}
@@ -45,26 +46,36 @@ def _builds_of(registry: Registry, name: str) -> list[dict[str, Any]]:
             "kind": planned[digest].kind.value,
             "precision": planned[digest].precision.value,
             "digest": digest,
-            **_progress(lease),
+            **_progress(lease, now),
         }
         for digest, lease in leases.items()
         if lease is not None and not lease.is_released and not lease.is_long_expired(now)
     ]
 
 
-def _progress(lease: BuildLease) -> dict[str, Any]:
+def _progress(lease: BuildLease, now: datetime) -> dict[str, Any]:
     fields = ("host", "process_id", "stage", "stage_since", "line", "taken_at", "renewed_at")
-    return {field: getattr(lease, field) for field in fields}
+    return {
+        **{field: getattr(lease, field) for field in fields},
+        "stage_s": _seconds_since(lease.stage_since, now),
+        "duration_s": _seconds_since(lease.taken_at, now),
+    }
+
+
+def _seconds_since(at: str, now: datetime) -> float:
+    """By two clocks, as the worker may be elsewhere; never below 0."""
+    return round(max((now - datetime.fromisoformat(at)).total_seconds(), 0.0), 1)
 
 
 def _row(build: dict[str, Any]) -> tuple[str, ...]:
-    lasted = datetime.now(UTC) - datetime.fromisoformat(build["stage_since"])
     return (
+        build["model"],
         build["generation"],
         build["kind"],
         build["precision"],
         build["stage"] or "beginning",
-        f"{max(lasted.total_seconds(), 0):.0f} s",
+        f"{build['stage_s']:.0f} s",
+        f"{build['duration_s']:.0f} s",
         f"{build['host']} ({build['process_id']})",
         build["line"],
         build["digest"][:12],

@@ -4,11 +4,15 @@ from pathlib import Path
 from typing import Self
 
 from pydantic import Field, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
+
+from services.contracts.fleet_security import FleetSecuritySettings
 
 
-class CliSettings(BaseSettings):
+class CliSettings(FleetSecuritySettings):
     """Environment variables with the prefix SMELT_.
+
+    The fleet's files are for talks with controllers, and `smelt up` gives them to its processes.
 
     Attributes:
         home: folder of the local store, caches, logs and the running fleet's file.

@@ -1,17 +1,21 @@
-"""`smelt status`: what serves now, and why a replica is on the fallback."""
+"""`smelt status`: what serves now, why a replica is on the fallback, and what is being built."""
 
+from contextlib import suppress
 from typing import Any
 
 from services.cli.control_client import get_fleet
 from services.cli.fleet_file import RunningFleet, require_fleet
 from services.cli.output import console, print_json, print_table
+from services.cli.registry import open_registry
+from services.cli.running_builds import print_running_builds, running_builds
 from services.cli.settings import CliSettings
+from services.contracts.errors import NotFoundError, SmeltError
 from services.contracts.hardware import generation_named
 from services.pb import fleet_v1_pb2 as fleet
 
 
 def run_status(settings: CliSettings, *, as_json: bool) -> None:
-    """Print models and replicas.
+    """Print models, replicas and running builds.
 
     Raises:
         NotFoundError: no fleet runs here.
@@ -19,9 +23,10 @@ def run_status(settings: CliSettings, *, as_json: bool) -> None:
     """
     running = None if settings.controller else require_fleet(settings.run_dir)
     address = running.controller if running else settings.controller
-    snapshot = get_fleet(address)
+    snapshot = get_fleet(address, settings)
     where = running.model_dump() if running else {"controller": address}
     document = status_document(where | {"store_url": snapshot.store_url}, snapshot)
+    document |= builds_document(settings, snapshot)
     if as_json:
         print_json(document)
         return
@@ -37,6 +42,10 @@ def run_status(settings: CliSettings, *, as_json: bool) -> None:
         (r["replica"], r["state"], r["generation"], _serves_with(r), r["fallback_reason"])
         for r in document["replicas"]
     ])  # fmt: skip
+    print_running_builds(document["builds"])
+    if document["builds_unknown"]:
+        line = f"what is being built is not known: {document['builds_unknown']}"
+        console.print(line, markup=False, soft_wrap=True)
 
 
 def where_lines(running: RunningFleet) -> list[str]:
@@ -58,6 +67,21 @@ def status_document(where: dict[str, Any], snapshot: fleet.FleetSnapshot) -> dic
         "replicas": [_replica(report) for report in snapshot.replicas],
         "replica_metrics_addresses": list(snapshot.metrics_addresses),
     }
+
+
+def builds_document(settings: CliSettings, snapshot: fleet.FleetSnapshot) -> dict[str, Any]:
+    """What is being built for the fleet's models, as its store says; or why that is not known."""
+    try:
+        store = settings.model_copy(update={"store_url": snapshot.store_url})
+        registry = open_registry(store)
+        builds: list[dict[str, Any]] = []
+        for name in sorted({model.name for model in snapshot.models}):
+            with suppress(NotFoundError):  # it was removed a moment ago
+                builds += running_builds(registry, [name])
+    except SmeltError as error:
+        # The fleet may be another machine's, on a store that this one cannot read.
+        return {"builds": [], "builds_unknown": str(error)}
+    return {"builds": builds, "builds_unknown": ""}
 
 
 def _model(model: fleet.ServedModel, snapshot: fleet.FleetSnapshot) -> dict[str, Any]:

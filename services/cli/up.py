@@ -101,7 +101,8 @@ def _show_demo(settings: CliSettings, fleet: LocalFleet, steps: Steps, *, as_jso
         _print_answers(answers)
         registry = open_registry(settings)
         version = registry.model_version(MODEL)
-        print_engines(version, registry.engines(version.master.digest))
+        master = version.master.digest
+        print_engines(version, registry.engines(master), registry.joint_runs(master))
     return all(answer.is_matched for answer in answers)
 
 

@@ -1,61 +1,26 @@
 """`smelt why`: what serves a model on a generation, and why nothing better does."""
 
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
-
-from pydantic import ValidationError
 
 from services.cli.output import console, milliseconds, print_json, print_table, times
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
 from services.cli.told import last_trouble, replicas_of, where
+from services.cli.why_case import Case, case_of
 from services.cli.why_keys import difference_words
-from services.contracts.build_plan import BuildPlan
 from services.contracts.errors import InvalidRequestError, NotFoundError
 from services.contracts.gate import speed_over_fallback
-from services.contracts.hardware import DeviceFacts, Generation
+from services.contracts.hardware import Generation
 from services.contracts.key_difference import KeyDifference, nearest_engine
-from services.contracts.manifest import ModelVersion, PublishedEngine
-from services.contracts.node_class import NodeClass
-from services.contracts.registry import Registry
-from services.contracts.selection import Rejection, Selection, mean_speedup, select
+from services.contracts.manifest import PublishedEngine
+from services.contracts.selection import mean_speedup
 from services.contracts.signing import TrustRoot
-from services.controller.build_view import FleetView, plan_for_pool
-from services.controller.key_status import KeyStatus, RetryPolicy, Standing
-from services.controller.seams import NodePool
+from services.controller.key_status import KeyStatus, Standing
 from services.pb import fleet_v1_pb2 as fleet
 
 _COLUMNS = ("rank", "kind", "precision", "state", "p50", "x eager", "x fallback", "engine")
 _SHORT = 12
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Case:
-    """One generation of one model version.
-
-    Attributes:
-        facts: of a replica's device, or of the device that the plan was made on.
-        replicas: attached ones of that version and generation; None when no fleet was asked.
-        engines: all of the version's master, whatever they are for.
-        selection: what a replica there would choose; None when no device is known.
-    """
-
-    version: ModelVersion
-    generation: str
-    facts: DeviceFacts | None
-    plan: BuildPlan | None
-    statuses: Sequence[KeyStatus]
-    engines: Sequence[PublishedEngine]
-    selection: Selection | None
-    replicas: Sequence[fleet.ReplicaReport] | None
-
-    @property
-    def rejections(self) -> dict[str, Rejection]:
-        """Why engines are passed over, by digest."""
-        found = self.selection.rejections if self.selection else ()
-        return {rejection.digest: rejection for rejection in found}
 
 
 def run_why(
@@ -99,7 +64,7 @@ def run_why(
         )
     trust = TrustRoot(settings.trust_root) if settings.trust_root else None
     cases = [
-        _case(registry, explained, g, plans, replicas, trust) for g in known if wanted in ("", g)
+        case_of(registry, explained, g, plans, replicas, trust) for g in known if wanted in ("", g)
     ]
     if as_json:
         print_json({"model": name, "version": explained.version, "generations": [
@@ -114,71 +79,12 @@ def run_why(
         _print(case)
 
 
-def _case(
-    registry: Registry,
-    version: ModelVersion,
-    generation: str,
-    plans: Sequence[BuildPlan],
-    replicas: Sequence[fleet.ReplicaReport] | None,
-    trust: TrustRoot | None,
-) -> _Case:
-    here = None if replicas is None else [r for r in replicas if where(r) == generation]
-    made_there = [p for p in plans if p.node_class.generation == generation]
-    facts = _facts(made_there, here or ())
-    plan = _plan(made_there, facts)
-    engines = registry.engines(version.master.digest)
-    return _Case(
-        version=version,
-        generation=generation,
-        facts=facts,
-        plan=plan,
-        statuses=_statuses(registry, version, plan, engines) if plan else (),
-        engines=engines,
-        selection=select(
-            engines,
-            facts,
-            version=version,
-            untrusted=registry.untrusted(engines, version.master, trust),
-        )
-        if facts
-        else None,
-        replicas=here,
-    )
-
-
-def _facts(
-    plans: Sequence[BuildPlan], replicas: Sequence[fleet.ReplicaReport]
-) -> DeviceFacts | None:
-    for replica in replicas:
-        # One of another release may say more than this one can read.
-        with suppress(ValidationError):
-            return DeviceFacts.from_json(replica.device_facts_json)
-    return next((plan.facts for plan in reversed(plans) if plan.facts), None)
-
-
-def _plan(plans: Sequence[BuildPlan], facts: DeviceFacts | None) -> BuildPlan | None:
-    if facts is None:
-        return plans[-1] if plans else None
-    pool = NodePool(node_class=NodeClass.from_facts(facts), source="", num_nodes=1)
-    return plan_for_pool(plans, pool)
-
-
-def _statuses(
-    registry: Registry, version: ModelVersion, plan: BuildPlan, engines: Sequence[PublishedEngine]
-) -> list[KeyStatus]:
-    view = FleetView(
-        engines={engine.digest: engine for engine in engines},
-        records={p.digest: registry.build_records(p.digest) for p in plan.planned},
-        requests={version.name: registry.rebuild_requests(version.name)},
-    )
-    return view.statuses(version, plan, RetryPolicy())
-
-
-def _document(case: _Case) -> dict[str, Any]:
+def _document(case: Case) -> dict[str, Any]:
     ranks = _ranks(case)
     return {
         "generation": case.generation,
         "serves": _serves(case),
+        "decided_by": case.decided_by,
         "is_live": case.replicas is not None,
         "replicas": [
             {"replica": r.replica_id, "engine_digest": r.engine_digest,
@@ -194,9 +100,9 @@ def _document(case: _Case) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _key_document(status: KeyStatus, case: _Case, ranks: dict[str, int]) -> dict[str, Any]:
+def _key_document(status: KeyStatus, case: Case, ranks: dict[str, int]) -> dict[str, Any]:
     at, nearest = status.next_attempt_at, _nearest(status, case)
-    key, timings = status.planned.key, status.engine.proof.timings if status.engine else ()
+    key, timings = status.planned.key, case.timings(status.engine)
     return {
         "digest": status.planned.digest,
         "kind": key.kind.value,
@@ -207,19 +113,19 @@ def _key_document(status: KeyStatus, case: _Case, ranks: dict[str, int]) -> dict
         "num_failures": status.num_failures,
         "next_attempt_at": at.isoformat(timespec="seconds") if at else None,
         "p50_s": [{"sizes": t.sizes, "p50_s": t.p50_s} for t in timings],
-        "speed_over_fallback": speed_over_fallback(status.engine.proof) if status.engine else None,
+        "speed_over_fallback": speed_over_fallback(timings),
         "nearest": nearest
         and {"digest": nearest[0].digest, "differences": [vars(d) for d in nearest[1]]},
     }
 
 
-def _print(case: _Case) -> None:
+def _print(case: Case) -> None:
     name, version = case.version.name, case.version.version
     title = f"{name} version {version} on {case.generation}"
     console.print(f"{title}: {_serves(case)}", markup=False, soft_wrap=True)
     ranks = _ranks(case)
     in_order = sorted(case.statuses, key=lambda s: ranks.get(s.planned.digest, len(ranks) + 1))
-    rows = [_row(status, ranks) for status in in_order]
+    rows = [_row(status, case, ranks) for status in in_order]
     skipped = case.plan.skipped if case.plan else ()
     rows += [("-", s.kind, s.precision, "skipped", *["-"] * 4) for s in skipped]
     print_table("Planned", _COLUMNS, rows)
@@ -230,11 +136,13 @@ def _print(case: _Case) -> None:
         if (why := _why(s, case))
     ]
     lines += [f"{s.kind} {s.precision}: {s.reason}" for s in skipped]
+    if case.decided_by:
+        lines.insert(0, f"the rank is by engines {case.decided_by}")
     for line in (*lines, *_nearest_lines(case, in_order), *_passed_over_lines(case)):
         console.print(line, markup=False, soft_wrap=True)
 
 
-def _nearest_lines(case: _Case, statuses: Sequence[KeyStatus]) -> list[str]:
+def _nearest_lines(case: Case, statuses: Sequence[KeyStatus]) -> list[str]:
     """For each miss, what is published and nearest to it, and in which facts that differs."""
     found = [(status, _nearest(status, case)) for status in statuses]
     return [
@@ -246,11 +154,11 @@ def _nearest_lines(case: _Case, statuses: Sequence[KeyStatus]) -> list[str]:
     ]
 
 
-def _nearest(status: KeyStatus, case: _Case) -> tuple[PublishedEngine, list[KeyDifference]] | None:
+def _nearest(status: KeyStatus, case: Case) -> tuple[PublishedEngine, list[KeyDifference]] | None:
     return None if status.engine else nearest_engine(status.planned.key, case.engines)
 
 
-def _passed_over_lines(case: _Case) -> list[str]:
+def _passed_over_lines(case: Case) -> list[str]:
     """Engines that no plan names any more."""
     planned = {status.planned.digest for status in case.statuses}
     return [
@@ -260,9 +168,8 @@ def _passed_over_lines(case: _Case) -> list[str]:
     ]
 
 
-def _row(status: KeyStatus, ranks: dict[str, int]) -> tuple[str, ...]:
-    key, engine = status.planned.key, status.engine
-    timings = engine.proof.timings if engine else ()
+def _row(status: KeyStatus, case: Case, ranks: dict[str, int]) -> tuple[str, ...]:
+    key, timings = status.planned.key, case.timings(status.engine)
     p50s = [milliseconds(t.p50_s) for t in sorted(timings, key=lambda t: t.p50_s)]
     return (
         str(ranks.get(status.planned.digest, "-")),
@@ -270,36 +177,38 @@ def _row(status: KeyStatus, ranks: dict[str, int]) -> tuple[str, ...]:
         key.precision.value,
         status.standing.value,
         " - ".join(dict.fromkeys((p50s[0], p50s[-1]))) if p50s else "-",
-        times(mean_speedup(engine)) if engine and timings else "-",
-        times(speed_over_fallback(engine.proof)) if engine else "-",
+        times(mean_speedup(timings)) if timings else "-",
+        times(speed_over_fallback(timings)),
         status.planned.digest[:_SHORT],
     )
 
 
-def _why(status: KeyStatus, case: _Case) -> str:
-    model = case.version.name
+def _why(status: KeyStatus, case: Case) -> str:
+    model, words = case.version.name, status.reason
     match status.standing:
         case Standing.PROVEN:
             return _passed_over(status, case)
         case Standing.QUARANTINED:
-            words = f"given up after {status.num_failures} failures: {status.reason}"
-            return f"{words}; let out by: smelt rebuild {model}"
+            words = f"given up after {status.num_failures} failures: {words}; let out by: "
+            words += f"smelt rebuild {model}"
         case Standing.PROOF_FAILED:
-            return f"{status.reason}; proven again by: smelt rebuild {model}"
+            words += f"; proven again by: smelt rebuild {model}"
         case Standing.FAILED if status.next_attempt_at:
             at = status.next_attempt_at.isoformat(timespec="seconds")
-            return f"{status.reason}; tried again at {at}"
-        case _:
-            return status.reason
+            words += f"; a controller tries it again from {at} on, smelt build {model} at once"
+    if status.planned.digest in case.replayable:
+        digest = status.planned.digest[:_SHORT]
+        words += f"; its worst sample again: python -m compiler_worker replay {digest}"
+    return words
 
 
-def _passed_over(status: KeyStatus, case: _Case) -> str:
+def _passed_over(status: KeyStatus, case: Case) -> str:
     """Why a replica does not take it although it is there; "" when it does."""
     rejection = case.rejections.get(status.planned.digest)
     return f"passed over ({rejection.reason}): {rejection.detail}" if rejection else ""
 
 
-def _ranks(case: _Case) -> dict[str, int]:
+def _ranks(case: Case) -> dict[str, int]:
     """Place of each engine that fits, from 1, as a replica tries them."""
     if case.selection is None or case.selection.engine is None:
         return {}
@@ -307,7 +216,7 @@ def _ranks(case: _Case) -> dict[str, int]:
     return {engine.digest: rank for rank, engine in enumerate(fitting, start=1)}
 
 
-def _serves(case: _Case) -> str:
+def _serves(case: Case) -> str:
     """What serves there, or would."""
     if case.replicas:
         words = sorted({_replica_words(report) for report in case.replicas})

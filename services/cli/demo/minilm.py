@@ -6,16 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from compiler_worker.master.pytorch_source import DimLimits, PyTorchModel
 from services.cli.demo.sentences import sample_sentences
+from services.contracts.batching import Batching
 from services.contracts.kinds import EngineKind, Precision
-from services.contracts.recipe import (
-    Batching,
-    Bucket,
-    DimRange,
-    InputRecipe,
-    InputRole,
-    RankingTask,
-    Recipe,
-)
+from services.contracts.recipe import Bucket, DimRange, InputRecipe, InputRole, RankingTask, Recipe
 from services.contracts.tensors import Array
 
 if TYPE_CHECKING:

@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 import yaml
 
-from services.cli.control_client import wait_served
-from services.cli.settings import CliSettings
-from services.cli.supervisor import ManagedProcess, ProcessSpec
 from tests.certificates import Authority
 from tests.integration.fleet.conftest import Served
+from tests.integration.fleet.gateways import gateway_of
 from tests.integration.fleet.local_fleet import SMELT, WAIT_S
 
 
@@ -45,26 +43,13 @@ def guarded(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     files = authority.sign("gateway")
     made = served.fleet.smelt("token", "ada", "--model", "lin*")
     (folder / "access.yaml").write_text(yaml.safe_dump({"tokens": [made["entry"]]}))
-    spec = ProcessSpec(
-        module="services.gateway",
-        env_prefix="SMELT_GATEWAY_",
-        settings={
-            "controller": served.fleet.running["controller"],
-            "grpc_port": 0,
-            "metrics_port": 0,
-            "access_file": folder / "access.yaml",
-            "tls_cert_file": files.cert,
-            "tls_key_file": files.key,
-        },
-    )
-    process = ManagedProcess(spec, folder / "gateway.log", WAIT_S)
-    try:
-        address = f"127.0.0.1:{process.start()['grpc_port']}"
-        settings = CliSettings(home=folder, tls_ca_file=authority.cert)
-        wait_served(settings, address, "linear", WAIT_S)
+    settings = {
+        "access_file": folder / "access.yaml",
+        "tls_cert_file": files.cert,
+        "tls_key_file": files.key,
+    }
+    with gateway_of(served.fleet, folder, authority=authority.cert, **settings) as address:
         yield Guarded(address, authority.cert, made["token"])
-    finally:
-        process.stop()
 
 
 @pytest.fixture

@@ -12,8 +12,9 @@ from services.cli.events import event_line
 from services.cli.main import app
 from services.contracts.build_plan import SkippedKey
 from services.contracts.events import Event, EventKind
+from services.contracts.joint_run import JointRun, JointTiming
 from services.contracts.kinds import EngineKind
-from services.contracts.manifest import ProofOutcome, Timing
+from services.contracts.manifest import BuildOutcome, FailedSample, ProofOutcome, SideTiming, Timing
 from services.contracts.object_store import open_store
 from services.contracts.recipe import Recipe
 from services.contracts.registry import Registry
@@ -27,7 +28,12 @@ from tests.unit.services.controller import build_world as world
 TERMS = proof_terms(Recipe(), world.key().precision, None)
 KEYS = tuple(world.key(kind, proof_terms=TERMS) for kind in EngineKind if kind != "tensorrt")
 INDUCTOR, ORT, OPENVINO = KEYS
+TIMING = Timing(bucket="b", sizes={}, p50_s=0.002, p95_s=1, throughput=1, eager_p50_s=0.004)
 SKIPPED = SkippedKey(kind="tensorrt", precision="fp32", reason="tensorrt needs a GPU")
+
+
+def side(p50_s: float) -> SideTiming:
+    return SideTiming(p50_s=p50_s, p95_s=p50_s, throughput=1.0, peak_memory_bytes=1)
 
 
 class Nodes:
@@ -44,8 +50,7 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
         name="m", master=world.MASTER, recipe=Recipe(), source="s", source_fingerprint="0"
     )
     made.write_plan(world.plan(KEYS, skipped=(SKIPPED,)))
-    timing = Timing(bucket="b", sizes={}, p50_s=0.002, p95_s=1, throughput=1, eager_p50_s=0.004)
-    made.publish_engine(world.manifest(ORT), {}, world.proof(timings=(timing,)))
+    made.publish_engine(world.manifest(ORT), {}, world.proof(timings=(TIMING,)))
     unproven = world.proof(ProofOutcome.NOT_RUN, device=None, reason="needs such a device")
     made.publish_engine(world.manifest(OPENVINO), {}, unproven)
     for _ in range(3):
@@ -103,12 +108,52 @@ class TestWhy:
         assert openvino["standing"] == "failed"
         assert openvino["next_attempt_at"] == "2026-01-01T00:00:32+00:00"
 
+    def test_a_proof_that_failed_at_a_sample_names_the_command_that_runs_it_again(
+        self, registry: Registry
+    ) -> None:
+        worst = FailedSample(bucket="b", sizes={}, variant="full", checks=(), allowed={})
+        failed = world.proof(ProofOutcome.FAILED, reason="it differs", worst=worst)
+        record = world.record(OPENVINO, BuildOutcome.PROOF_FAILED, reason="it differs")
+        registry.record_build(record.model_copy(update={"proof": failed}))
+        text = smelt("why", "m")
+        assert f"python -m compiler_worker replay {OPENVINO.digest()[:12]}" in text
+        assert f"replay {INDUCTOR.digest()[:12]}" not in text
+
     def test_engines_that_are_not_planned_any_more_are_passed_over_aloud(
         self, registry: Registry
     ) -> None:
         old = world.key(proof_terms=TERMS, toolchain={"torch": "1.0"})
         registry.publish_engine(world.manifest(old), {}, world.proof())
         assert "torch 1.0 wanted, 2.13.0 found" in smelt("why", "m")
+
+    def test_the_run_that_decided_is_named(self, registry: Registry) -> None:
+        """By their proofs ORT is faster, timed together it is not, and the gate holds it back."""
+        proof = world.proof(timings=(TIMING.model_copy(update={"p50_s": 0.003}),))
+        registry.add_proof(OPENVINO.digest(), proof)
+        seconds = {ORT.digest(): 0.004, OPENVINO.digest(): 0.001}
+        assert proof.device is not None
+        shape = JointTiming(
+            bucket="b", sizes={}, eager=side(0.01), fallback=side(0.002),
+            engines={digest: side(p50_s) for digest, p50_s in seconds.items()},
+        )  # fmt: skip
+        run = JointRun(
+            master_digest=world.MASTER.digest, device=proof.device, shapes=(shape,),
+            created_at=world.AT,
+        )  # fmt: skip
+        (before,) = smelt_json("why", "m")["generations"]
+        assert (before["decided_by"], "onnxruntime" in before["serves"]) == ("", True)
+        registry.add_joint_run(run)
+        (after,) = smelt_json("why", "m")["generations"]
+        decided = "timed together on 2026-01-01T00:00:00Z, 2 candidates"
+        assert (after["decided_by"], "openvino" in after["serves"]) == (decided, True)
+        by_kind = {planned["kind"]: planned for planned in after["planned"]}
+        assert [by_kind[k]["speed_over_fallback"] for k in ("onnxruntime", "openvino")] == [0.5, 2]
+        assert f"the rank is by engines {decided}" in smelt("why", "m")
+        listed = smelt("engines", "m")
+        assert f"were {decided}" in listed
+        assert f"engine {ORT.digest()[:12]} is never selected" in listed
+        (master,) = smelt_json("engines", "m")["masters"]
+        assert master["joint_runs"] == [run.model_dump(mode="json")]
 
     def test_an_unknown_generation_says_which_are_known(self, registry: Registry) -> None:
         result = CliRunner().invoke(app, ["why", "m", "--generation", "cuda-sm90"])

@@ -6,6 +6,7 @@ import typer
 from services.cli.main import app
 
 EXPECTED = {
+    "buckets": ["--json", "--metrics", "--num", "--store", "--version", "NAME"],
     "build": ["--generation", "--json", "--kind", "--store", "NAME"],
     "down": ["--json"],
     "engines": ["--json", "--store", "MODEL"],
@@ -14,6 +15,7 @@ EXPECTED = {
     "models add": ["--json", "--recipe", "--samples", "--store", "NAME", "SOURCE"],
     "models list": ["--json", "--store"],
     "models remove": ["--json", "--store", "--version", "NAME"],
+    "models weights": ["--clear", "--json", "--store", "NAME", "WEIGHTS"],
     "node-labels": ["--json"],
     "profile": [
         "--bucket", "--json", "--out", "--precision", "--source", "--store", "--version", "NAME",

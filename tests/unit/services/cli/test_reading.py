@@ -68,7 +68,7 @@ def test_the_table_says_it_in_a_column_and_puts_ours_first(
     monkeypatch.setattr(output, "console", console)
     for name, recipe, other in (("mine", MINE, THEIRS), ("theirs", THEIRS, MINE)):
         version = registry.model_version(name)
-        print_engines(version, registry.engines(version.master.digest))
+        print_engines(version, registry.engines(version.master.digest), ())
         rows = [line for line in console.export_text().splitlines() if "openvino" in line]
         assert [("this" in row.split(), "another" in row.split()) for row in rows] == [
             (True, False),

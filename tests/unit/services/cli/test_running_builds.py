@@ -1,4 +1,4 @@
-"""What is being built now, as `smelt engines` shows it."""
+"""What is being built now, as `smelt engines` and `smelt status` show it."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -10,12 +10,15 @@ from rich.console import Console
 from services.cli import output
 from services.cli.engines import engines_document
 from services.cli.running_builds import print_running_builds, running_builds
+from services.cli.settings import CliSettings
+from services.cli.status import builds_document
 from services.contracts.build_lease import MAX_SKEW_S, BuildLease
 from services.contracts.build_plan import BuildPlan, PlannedKey, timestamp, utc_now
 from services.contracts.node_class import NodeClass
 from services.contracts.object_store import open_store
 from services.contracts.recipe import Recipe
 from services.contracts.registry import Registry
+from services.pb import fleet_v1_pb2 as fleet
 from tests.unit.services.controller import build_world as world
 
 KEY = world.key()
@@ -76,7 +79,42 @@ def test_what_nobody_ever_built_is_not_shown(registry: Registry) -> None:
     assert running_builds(registry, ["m"]) == []
 
 
-def test_what_is_published_is_not_shown(registry: Registry) -> None:
-    registry.offer_lease(DIGEST, 1, lease())
+def test_what_is_proven_again_is_shown_too(registry: Registry) -> None:
     registry.publish_engine(world.manifest(KEY), {}, world.proof())
     assert running_builds(registry, ["m"]) == []
+    registry.offer_lease(DIGEST, 1, lease(stage="prove"))
+    (build,) = running_builds(registry, ["m"])
+    assert (build["digest"], build["stage"]) == (DIGEST, "prove")
+
+
+def test_a_worker_whose_clock_is_ahead_has_worked_for_no_time(registry: Registry) -> None:
+    registry.offer_lease(DIGEST, 1, lease(age_s=-60.0, taken_at="2026-01-01T00:00:00+00:00"))
+    (build,) = running_builds(registry, ["m"])
+    assert build["stage_s"] == 0.0
+    assert build["duration_s"] > 60.0
+
+
+class TestStatus:
+    def snapshot(self, tmp_path: Path, *names: str) -> fleet.FleetSnapshot:
+        models = [fleet.ServedModel(name=name, version=1) for name in names]
+        return fleet.FleetSnapshot(store_url=str(tmp_path / "store"), models=models)
+
+    def test_it_shows_what_is_built_for_the_fleet_s_models(
+        self, registry: Registry, tmp_path: Path
+    ) -> None:
+        registry.offer_lease(DIGEST, 1, lease(age_s=5.0))
+        # Its own store is another one.
+        settings = CliSettings(home=tmp_path / "elsewhere")
+        document = builds_document(settings, self.snapshot(tmp_path, "m", "removed"))
+        assert document["builds_unknown"] == ""
+        (build,) = document["builds"]
+        told = ("model", "generation", "kind", "precision", "stage")
+        wanted = ("m", KEY.generation, KEY.kind, KEY.precision, "build")
+        assert tuple(build[name] for name in told) == wanted
+        assert 5.0 <= build["stage_s"] <= build["duration_s"]
+        assert builds_document(settings, self.snapshot(tmp_path))["builds"] == []
+
+    def test_a_store_that_cannot_be_read_from_here_is_no_failure(self, tmp_path: Path) -> None:
+        document = builds_document(CliSettings(home=tmp_path), self.snapshot(tmp_path, "m"))
+        assert document["builds"] == []
+        assert "no store at" in document["builds_unknown"]

@@ -1,0 +1,136 @@
+"""`smelt buckets`: what sizes requests have, what the buckets waste on them, and better ones."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+from services.cli.bucket_advice import SizeCounts, best_edges, edges_of, proposed_buckets, waste
+from services.cli.control_client import fleet_on_store
+from services.cli.observed_sizes import ObservedSizes, observed_sizes
+from services.cli.output import console, print_json, print_table
+from services.cli.registry import open_registry
+from services.cli.settings import CliSettings
+from services.contracts.errors import NotFoundError
+from services.contracts.manifest import ModelVersion
+from services.contracts.recipe import Bucket
+
+_DEFAULT_NUM = 4
+
+
+def run_buckets(
+    settings: CliSettings,
+    name: str,
+    *,
+    version: int | None = None,
+    num: int = 0,
+    metrics: Sequence[str] = (),
+    as_json: bool,
+) -> None:
+    """Print what was seen and what is advised.
+
+    Args:
+        settings: of the command line.
+        name: of the model.
+        version: the newest by default.
+        num: buckets to propose; 0 for as many lengths as the recipe has, at least some.
+        metrics: `host:port` of metrics endpoints; by default those that the controller names.
+        as_json: print one document in place of tables.
+
+    Raises:
+        NotFoundError: no such model or version, no fleet here, or no request was seen.
+        NotReadyError: the controller or no endpoint answers.
+    """
+    model = open_registry(settings).model_version(name, version)
+    seen = observed_sizes(metrics or _endpoints(settings), name, model.version)
+    document = advice_document(model, seen, num)
+    if as_json:
+        print_json(document)
+    else:
+        _print(document)
+
+
+def advice_document(model: ModelVersion, seen: ObservedSizes, num: int) -> dict[str, Any]:
+    """All that the command says, as plain data.
+
+    Raises:
+        NotFoundError: no request of the model was seen.
+    """
+    batch_dim, buckets = model.recipe.batching.batch_dim, model.recipe.buckets
+    dims = {d: each for d, each in sorted(seen.dims.items()) if d != batch_dim and each.counts}
+    if not dims:
+        raise NotFoundError(
+            f"no sizes were seen of {model.name} version {model.version}: its replicas ran no "
+            "request yet, or it has no dynamic dimension beside the batch"
+        )
+    advised = {dim: _advice(dim, each, buckets, num) for dim, each in dims.items()}
+    # One dimension at a time: the one whose padding costs most.
+    worst = max(advised, key=lambda dim: float(advised[dim]["waste_now"]))
+    proposal = proposed_buckets(buckets, worst, advised[worst]["proposed"], seen.dims, batch_dim)
+    ran = seen.real + seen.padded
+    return {
+        "model": model.name,
+        "version": model.version,
+        "num_requests": round(max(each.num_requests for each in dims.values())),
+        "measured_waste": seen.padded / ran if ran else 0.0,
+        "dimensions": advised,
+        "recipe": {"buckets": [bucket.model_dump(mode="json") for bucket in proposal]},
+    }
+
+
+def _advice(dim: str, seen: SizeCounts, buckets: Sequence[Bucket], num: int) -> dict[str, Any]:
+    now = edges_of(buckets, dim)
+    # What is taken today has to be taken tomorrow.
+    largest = now[-1] if now else seen.largest
+    proposed = best_edges(seen, num or max(len(now), _DEFAULT_NUM), largest)
+    return {
+        **seen.quantiles,
+        "largest": min(seen.largest, largest),
+        "mean": seen.total / seen.num_requests,
+        "counts": {str(bound): round(n) for bound, n in sorted(seen.counts.items())},
+        "now": now,
+        "waste_now": waste(seen, now or [largest]),
+        "proposed": proposed,
+        "waste_proposed": waste(seen, proposed),
+    }
+
+
+def _endpoints(settings: CliSettings) -> list[str]:
+    snapshot = fleet_on_store(settings)
+    if snapshot is None:
+        raise NotFoundError(
+            f"no fleet serves from store {settings.store_url}, so nothing tells what requests it "
+            "had: start one (smelt up), set SMELT_CONTROLLER, or give --metrics HOST:PORT"
+        )
+    return list(snapshot.metrics_addresses)
+
+
+def _print(document: dict[str, Any]) -> None:
+    console.print(
+        f"{document['model']} version {document['version']}: {document['num_requests']} requests, "
+        f"{document['measured_waste']:.1%} of what the engines computed was padding"
+    )
+    print_table(
+        "Sizes",
+        ("dimension", "mean", "p50", "p90", "p99", "largest"),
+        [
+            (dim, f"{a['mean']:.1f}", *(str(a[name]) for name in ("p50", "p90", "p99", "largest")))
+            for dim, a in document["dimensions"].items()
+        ],
+    )
+    print_table(
+        "Waste, each request at the largest size of its bucket",
+        ("dimension", "buckets now", "waste", "proposed", "waste"),
+        [
+            (dim, _list(a["now"]), f"{a['waste_now']:.1%}", _list(a["proposed"]),
+             f"{a['waste_proposed']:.1%}")
+            for dim, a in document["dimensions"].items()
+        ],
+    )  # fmt: skip
+    console.print("For the recipe:")
+    text = yaml.safe_dump(document["recipe"], sort_keys=False, default_flow_style=None)
+    console.print(text, markup=False, soft_wrap=True, end="")
+
+
+def _list(edges: Sequence[int]) -> str:
+    return ", ".join(map(str, edges)) or "none"

@@ -1,0 +1,69 @@
+"""The sub-commands of `smelt models`: their options, and nothing of how they work."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from services.cli.main_options import AsJson, Store, settings_for
+
+models_app = typer.Typer(no_args_is_help=True, help="Models and their versions.")
+
+
+@models_app.command("add")
+def models_add(
+    name: Annotated[str, typer.Argument(help="Name under which clients call the model.")],
+    source: Annotated[str, typer.Argument(help="FILE.onnx, or package.module:factory.")],
+    recipe: Annotated[Path | None, typer.Option(help="Recipe, a YAML file.")] = None,
+    samples: Annotated[
+        Path | None, typer.Option(help="Real inputs for the recipe's task, an .npz file.")
+    ] = None,
+    store: Store = "",
+    as_json: AsJson = False,
+) -> None:
+    """Make an ONNX master of a model and publish it as the model's next version."""
+    from services.cli.models import run_models_add
+
+    run_models_add(settings_for(store), name, source, recipe, samples, as_json=as_json)
+
+
+@models_app.command("list")
+def models_list(store: Store = "", as_json: AsJson = False) -> None:
+    """List models with their newest version."""
+    from services.cli.models import run_models_list
+
+    run_models_list(settings_for(store), as_json=as_json)
+
+
+@models_app.command("remove")
+def models_remove(
+    name: Annotated[str, typer.Argument(help="Model to remove.")],
+    version: Annotated[
+        int | None, typer.Option(min=1, help="Only this version; by default all.")
+    ] = None,
+    store: Store = "",
+    as_json: AsJson = False,
+) -> None:
+    """Serve a model, or one of its versions, no more; its engines stay in the store."""
+    from services.cli.models import run_models_remove
+
+    run_models_remove(settings_for(store), name, version, as_json=as_json)
+
+
+@models_app.command("weights")
+def models_weights(
+    name: Annotated[str, typer.Argument(help="Model whose versions share requests.")],
+    weights: Annotated[
+        list[str] | None, typer.Argument(help="VERSION=WEIGHT, as in: 1=95 2=5")
+    ] = None,
+    clear: Annotated[
+        bool, typer.Option("--clear", help="Give every request to the newest again.")
+    ] = False,
+    store: Store = "",
+    as_json: AsJson = False,
+) -> None:
+    """Say how versions share the requests that name none; without weights, show it."""
+    from services.cli.weights import run_models_weights
+
+    settings = settings_for(store)
+    run_models_weights(settings, name, weights or (), is_cleared=clear, as_json=as_json)

@@ -1,0 +1,16 @@
+"""Options that many sub-commands have, and the settings that come of them."""
+
+from typing import Annotated
+
+import typer
+
+from services.cli.settings import CliSettings
+from services.contracts.settings import read_settings
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+Store = Annotated[str, typer.Option("--store", help="Artifact store: a folder or s3:// URL.")]
+
+
+def settings_for(store: str = "") -> CliSettings:
+    """What the environment says, but for the store when one is named."""
+    return read_settings(CliSettings, **({"store_url": store} if store else {}))
