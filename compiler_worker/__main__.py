@@ -7,7 +7,7 @@ sign [DIGEST]       sign a published engine, or all, with the key in SMELT_SIGNI
 export-graph MODEL  write the graph that a replica without an engine compiles itself
 replay KEY          run the worst sample of a failed proof once more
 profile MODEL       say what compiling changes: kernels, traffic, time per op
-import-one, build-one, prove-one, replay-one, profile-one  their throw-away children
+import-one, build-one, prove-one, time-one, replay-one, profile-one  their throw-away children
 """
 
 import logging
@@ -33,7 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         settings = settings_from_environment(**arguments.settings)
         match arguments.command:
-            case "import-one" | "build-one" | "prove-one" | "replay-one" | "profile-one":
+            case (
+                "import-one" | "build-one" | "prove-one" | "time-one" | "replay-one" | "profile-one"
+            ):
                 return _run_as_child(arguments)
             case "build":
                 return _build(arguments, settings)
@@ -57,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run_as_child(arguments: Arguments) -> int:
     from compiler_worker.child import Events, build_one, prepare_to_die, run_request
     from compiler_worker.import_check import import_one
+    from compiler_worker.joint_child import time_one
     from compiler_worker.profiling.child import profile_one
     from compiler_worker.prove_child import prove_one
     from compiler_worker.replay_child import replay_one
@@ -69,6 +72,7 @@ def _run_as_child(arguments: Arguments) -> int:
         "import-one": import_one,
         "build-one": build_one,
         "prove-one": prove_one,
+        "time-one": time_one,
         "replay-one": replay_one,
         "profile-one": profile_one,
     }

@@ -124,7 +124,9 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--store-url", metavar="URL")
         command.add_argument("--cache-dir", metavar="DIR")
         command.add_argument("--json", action="store_true")
-    for name in ("import-one", "build-one", "prove-one", "replay-one", "profile-one"):
+    for name in (
+        "import-one", "build-one", "prove-one", "time-one", "replay-one", "profile-one",
+    ):  # fmt: skip
         child = commands.add_parser(name, help="a throw-away child of this compiler")
         child.add_argument("--request", type=Path, required=True, metavar="FILE")
         child.add_argument("--parent-pid", type=int, required=True, metavar="PID")

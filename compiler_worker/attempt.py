@@ -48,14 +48,18 @@ class Attempt:
             ProofError: the child found that it has no reference to be trusted.
             BuildError: it refused, crashed or passed its limits; has its last log lines.
         """
-        self._stage = outcome.stage
-        self._durations_s |= outcome.durations_s
-        self._log_tail = outcome.log_tail
+        self.follow(outcome)
         if outcome.result is not None:
             return outcome.result
         if outcome.error == ProofError.__name__:
             raise ProofError(outcome.failure)
         raise BuildError(outcome.failure, log_tail=outcome.log_tail)
+
+    def follow(self, outcome: ChildOutcome) -> None:
+        """Take over the child's account: stage, seconds, last log lines."""
+        self._stage = outcome.stage
+        self._durations_s |= outcome.durations_s
+        self._log_tail = outcome.log_tail
 
     def record(
         self, outcome: BuildOutcome, *, reason: str = "", proof: Proof | None = None

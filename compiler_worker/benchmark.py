@@ -133,14 +133,25 @@ def benchmark(
     return tuple(_time_at(sample, contest, recipe, limits) for sample in samples)
 
 
-def _time_at(sample: Sample, contest: Contest, recipe: Recipe, limits: BenchmarkLimits) -> Timing:
-    sides = [_Side(contender, contest.platform) for contender in contest.contenders]
+def race(
+    contenders: Sequence[Contender],
+    platform: Platform,
+    sample: Sample,
+    recipe: Recipe,
+    limits: BenchmarkLimits,
+) -> list[SideTiming]:
+    """Time any number of sides at one sample's shape, in turns."""
+    sides = [_Side(contender, platform) for contender in contenders]
     while not all(side.is_done(limits) for side in sides):
         for side in sides:
             if not side.is_done(limits):
                 side.run_block(sample, limits)
     num_samples = sample.sizes.get(recipe.batching.batch_dim or "", 1)
-    engine, eager, *others = (side.timing(num_samples, limits) for side in sides)
+    return [side.timing(num_samples, limits) for side in sides]
+
+
+def _time_at(sample: Sample, contest: Contest, recipe: Recipe, limits: BenchmarkLimits) -> Timing:
+    engine, eager, *others = race(contest.contenders, contest.platform, sample, recipe, limits)
     return Timing(
         bucket=sample.bucket,
         sizes=sample.sizes,

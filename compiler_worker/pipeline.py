@@ -1,31 +1,33 @@
 """The build, one line per step: read `_run_steps` from top to bottom.
 
 open master → plan keys, keep the plan → for each key, in throw-away processes: build, prove,
-benchmark → sign → publish → record. Announcing is the caller's. A published key is up to date: keys
+benchmark → sign → publish → record; at last time all that is proven together. Announcing is the
+caller's. A published key is up to date: keys
 name everything that changes an engine, so building it again could give no other one. A key that
 another worker builds now is left to it, and its result is taken (`turns`).
 """
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from compiler_worker.attempt import Attempt, count_build, count_proof, is_good
 from compiler_worker.devices import device_that_runs, main_device
-from compiler_worker.lease import HeldLease
+from compiler_worker.joint import time_together
 from compiler_worker.plan import BuildTable, Wanted, plan_builds
 from compiler_worker.planning import chosen, keep_plans
 from compiler_worker.process import run_child
 from compiler_worker.proving import ProofJob, prove_in_child, prove_published
 from compiler_worker.publish import engine_folder, engine_manifest, proof_not_run
 from compiler_worker.refusals import Refusals
-from compiler_worker.requests import BuildRequest, BuildResult, ChildEvent, Stage
+from compiler_worker.requests import BuildRequest, BuildResult, Stage
 from compiler_worker.shared_cache import shared_cache
-from compiler_worker.turns import Turns
+from compiler_worker.turns import Turns, leased
 from compiler_worker.workshop import MASTER_FILE, Workshop
 from services.contracts.build_key import BuildKey
 from services.contracts.errors import AlreadyPublishedError, SmeltError
 from services.contracts.hardware import Generation
+from services.contracts.joint_run import JointRun
 from services.contracts.manifest import (
     BuildOutcome,
     BuildRecord,
@@ -47,11 +49,13 @@ class BuildReport:
         table: planned and skipped combinations.
         records: one for each attempt of this run.
         up_to_date: engines that were published before.
+        joint_runs: in which proven ones were timed beside each other, one for each device.
     """
 
     table: BuildTable
     records: tuple[BuildRecord, ...]
     up_to_date: tuple[PublishedEngine, ...]
+    joint_runs: tuple[JointRun, ...] = ()
 
     @property
     def is_success(self) -> bool:
@@ -66,8 +70,9 @@ def build_model(version: ModelVersion, wanted: Wanted, workshop: Workshop) -> Bu
 
     One failure does not stop the others: it stands in its record.
     """
-    keep_plans(version, wanted, workshop)
+    # One for both: an importer that hangs on the master has its whole limit once.
     refusals = Refusals(version.master, workshop)
+    keep_plans(version, wanted, workshop, refusals)
     every = plan_builds(version, wanted, workshop.devices, refusal=refusals.reason)
     table = chosen(every, wanted, workshop.registry)
     records: list[BuildRecord] = []
@@ -76,7 +81,7 @@ def build_model(version: ModelVersion, wanted: Wanted, workshop: Workshop) -> Bu
     for turn in turns:
         if turn.lease is not None:
             with turn.lease as lease:
-                record = run_build(version, turn.key, _leased(workshop, lease))
+                record = run_build(version, turn.key, leased(workshop, lease))
             if lease.lost_to() and not is_good(record):
                 turns.again(turn.key)
             else:
@@ -84,21 +89,21 @@ def build_model(version: ModelVersion, wanted: Wanted, workshop: Workshop) -> Bu
         elif turn.record is not None:
             records.append(turn.record)
         elif turn.published is not None:
+            attempt = Attempt(turn.key, workshop, stage=Stage.PROVE)
             try:
-                up_to_date.append(_proven(turn.published, version, wanted, workshop))
+                up_to_date.append(_proven(attempt, turn.published, version, wanted, workshop))
             except SmeltError as error:
-                records.append(_unproven(turn.key, error, workshop))
-    return BuildReport(table=table, records=tuple(records), up_to_date=tuple(up_to_date))
-
-
-def _leased(workshop: Workshop, lease: HeldLease) -> Workshop:
-    """The workshop for one build: the lease shows its progress, and its loss ends it."""
-
-    def tell(key: BuildKey, event: ChildEvent) -> None:
-        lease.tell(event)
-        workshop.on_progress(key, event)
-
-    return replace(workshop, on_progress=tell, stop_reason=lease.lost_to)
+                # No verdict, as when a proof was killed: it is no fault of the engine, which is
+                # tried again as after any other failure.
+                record = attempt.record(BuildOutcome.FAILED, reason=str(error))
+                workshop.registry.record_build(record)
+                records.append(record)
+    return BuildReport(
+        table=table,
+        records=tuple(records),
+        up_to_date=tuple(up_to_date),
+        joint_runs=tuple(time_together(version, workshop)),
+    )
 
 
 def run_build(version: ModelVersion, key: BuildKey, workshop: Workshop) -> BuildRecord:
@@ -203,7 +208,11 @@ def _publish(manifest: EngineManifest, engine_dir: Path, proof: Proof, workshop:
 
 
 def _proven(
-    engine: PublishedEngine, version: ModelVersion, wanted: Wanted, workshop: Workshop
+    attempt: Attempt,
+    engine: PublishedEngine,
+    version: ModelVersion,
+    wanted: Wanted,
+    workshop: Workshop,
 ) -> PublishedEngine:
     """Prove an engine that runs on a device of this machine and is not proven for it.
 
@@ -214,7 +223,7 @@ def _proven(
     if device is None:
         return engine
     if wanted.keys:
-        return prove_published(engine.digest, workshop, version)
+        return prove_published(engine.digest, workshop, version, attempt.follow)
     if engine.proof.outcome is ProofOutcome.FAILED:
         return engine
     # Proven on a higher CPU class says nothing about this one; selection would pass it over.
@@ -223,12 +232,4 @@ def _proven(
         proven_on and proven_on.parsed_generation.runs_on(device.parsed_generation)
     ):
         return engine
-    return prove_published(engine.digest, workshop, version)
-
-
-def _unproven(key: BuildKey, error: SmeltError, workshop: Workshop) -> BuildRecord:
-    """The record of a published engine whose proof could not be made here."""
-    attempt = Attempt(key, workshop, stage=Stage.PROVE)
-    record = attempt.record(BuildOutcome.PROOF_FAILED, reason=str(error))
-    workshop.registry.record_build(record)
-    return record
+    return prove_published(engine.digest, workshop, version, attempt.follow)

@@ -30,8 +30,16 @@ logger = logging.getLogger(__name__)
 _FAILURES = (BuildOutcome.FAILED, BuildOutcome.PROOF_FAILED)
 
 
-def keep_plans(version: ModelVersion, wanted: Wanted, workshop: Workshop) -> list[BuildPlan]:
+def keep_plans(
+    version: ModelVersion, wanted: Wanted, workshop: Workshop, refusals: Refusals | None = None
+) -> list[BuildPlan]:
     """Plan each wanted generation, by default this machine's, and keep the plans in the store.
+
+    Args:
+        version: what to plan for.
+        wanted: generations, kinds and precisions.
+        workshop: what all builds of this worker share.
+        refusals: what is known of the master already.
 
     Raises:
         InvalidRecipeError: the recipe does not speak of this model.
@@ -40,7 +48,7 @@ def keep_plans(version: ModelVersion, wanted: Wanted, workshop: Workshop) -> lis
     _check_wanted(version, wanted)
     devices = workshop.devices
     generations = wanted.generations or (main_device(devices).parsed_generation,)
-    refusals = Refusals(version.master, workshop)
+    refusals = refusals or Refusals(version.master, workshop)
     plans = [
         plan_for(
             version,

@@ -1,6 +1,7 @@
 """Proofs in throw-away processes: of an engine just built, or of a published one."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from compiler_worker.attempt import count_proof
 from compiler_worker.devices import device_that_runs, main_device
 from compiler_worker.process import ChildOutcome, OnEvent, run_child
 from compiler_worker.requests import ProofRequest, Stage
+from compiler_worker.turns import awaited_lease, leased
 from compiler_worker.workshop import MASTER_FILE, Workshop
 from services.contracts.build_key import BuildKey
 from services.contracts.errors import EngineIncompatibleError, NotFoundError, ProofError
@@ -42,7 +44,9 @@ def prove_in_child(
         logger.warning("timing was cut short (%s); again without the fallback", outcome.failure)
         place = folder / "proof-alone"
         place.mkdir()
-        request = replace(proof_request(job, workshop, place), is_fallback_timed=False)
+        request = proof_request(job, workshop, place).model_copy(
+            update={"is_fallback_timed": False}
+        )
         limits = workshop.proof_limits
         outcome = run_child("prove-one", request, place, Stage.PROVE, limits, on_event)
     if outcome.result is None or not (place / _WORST).is_file():
@@ -83,14 +87,20 @@ def proof_request(job: ProofJob, workshop: Workshop, place: Path) -> ProofReques
 
 
 def prove_published(
-    digest: str, workshop: Workshop, version: ModelVersion | None = None
+    digest: str,
+    workshop: Workshop,
+    version: ModelVersion | None = None,
+    on_outcome: Callable[[ChildOutcome], None] = lambda _: None,
 ) -> PublishedEngine:
     """Prove a published engine on this machine's device and add the proof as a revision.
+
+    One worker at a time does so: whoever waited for another one takes its proof.
 
     Args:
         digest: of the engine, or a prefix of it that names only one.
         workshop: what all builds of this worker share.
         version: whose recipe says what is equal; by default the newest of the same master.
+        on_outcome: told how the child ended, whatever it found.
 
     Raises:
         NotFoundError: no such engine, or no model version has its master and its terms.
@@ -107,18 +117,44 @@ def prove_published(
             f"engine {engine.digest[:12]} was built for {key.generation}, this machine has "
             f"{main_device(workshop.devices).generation}: prove it on a {key.generation} device"
         )
-    proven_for = version or version_of(key, workshop)
     job = ProofJob(
         manifest=engine.manifest,
         engine_dir=workshop.registry.materialise_engine(engine),
-        version=proven_for,
+        version=version or version_of(key, workshop),
         device=device,
     )
+    while True:
+        with awaited_lease(engine.digest, key, workshop) as lease:
+            newest = workshop.registry.engine(engine.digest)
+            if _is_proven_anew(newest, engine, device):
+                return newest
+            try:
+                return _prove(engine, job, leased(workshop, lease), on_outcome)
+            except ProofError:
+                if not lease.lost_to():
+                    raise
+
+
+def _is_proven_anew(newest: PublishedEngine, seen: PublishedEngine, device: DeviceFacts) -> bool:
+    """Whether another worker proved it for such a device while this one waited."""
+    on = newest.proof.device
+    is_here = on is not None and on.generation == device.generation
+    return newest.proof != seen.proof and is_here
+
+
+def _prove(
+    engine: PublishedEngine,
+    job: ProofJob,
+    workshop: Workshop,
+    on_outcome: Callable[[ChildOutcome], None],
+) -> PublishedEngine:
+    key = engine.manifest.key
     with workshop.work_folder(key) as folder:
         outcome = prove_in_child(job, workshop, folder, lambda e: workshop.on_progress(key, e))
+    on_outcome(outcome)
     proof = _proof_of(outcome)
     count_proof(workshop, key, proof)
-    workshop.sign(engine.manifest, proof, proven_for.master)
+    workshop.sign(engine.manifest, proof, job.version.master)
     return workshop.registry.add_proof(engine.digest, proof)
 
 

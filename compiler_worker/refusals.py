@@ -4,6 +4,8 @@ TensorRT and OpenVINO know the ops of ai.onnx alone. For Inductor the importer i
 once per master, in a throw-away process: what a graph of a stranger does to it stays there.
 """
 
+import os
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
@@ -63,16 +65,18 @@ class Refusals:
     def _import_refusal(self) -> str:
         cache_dir = self._workshop.settings.cache_dir.absolute()
         kept = cache_dir / "imports" / f"{self._master.digest}-{importer_digest()[:16]}.json"
-        if not kept.is_file():
-            verdict = self._asked(cache_dir)
-            if verdict is None:
-                return ""
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            # Renamed when complete: another worker may read it.
-            part = kept.with_name(f".{kept.name}.{id(self)}.part")
-            part.write_bytes(verdict)
-            part.replace(kept)
-        return ImportVerdict.from_json(kept.read_bytes()).refusal
+        # What a full disk or a crash left half written is asked anew.
+        with suppress(OSError, ValueError):
+            return ImportVerdict.from_json(kept.read_bytes()).refusal
+        verdict = self._asked(cache_dir)
+        if verdict is None:
+            return ""
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        # Renamed when complete: another worker may read it.
+        part = kept.with_name(f".{kept.name}.{os.getpid()}.part")
+        part.write_bytes(verdict)
+        part.replace(kept)
+        return ImportVerdict.from_json(verdict).refusal
 
     def _asked(self, cache_dir: Path) -> bytes | None:
         """Ask in a child; None where it crashed, hung or took too much."""

@@ -114,7 +114,9 @@ def _failed(
         if engine.proof.worst:
             return engine.manifest.key, engine.proof.worst, engine
     raise NotFoundError(
-        f"key {digest[:12]}: no proof of it failed at a sample, so there is none to replay"
+        f"key {digest[:12]}: no proof of it failed at a sample, so there is none to replay; a task "
+        f"that failed counts over all samples: see smelt why, and prove again with: python -m "
+        f"compiler_worker prove {digest[:12]}"
     )
 
 

@@ -5,6 +5,7 @@ from typing import Any
 from compiler_worker.pipeline import BuildReport
 from services.contracts.build_key import BuildKey
 from services.contracts.gate import gate_fault
+from services.contracts.joint_run import JointRun
 from services.contracts.manifest import BuildRecord, Proof, PublishedEngine
 from services.contracts.selection import mean_speedup
 
@@ -15,6 +16,7 @@ def report_document(report: BuildReport) -> dict[str, Any]:
         "records": [record.model_dump(mode="json") for record in report.records],
         "up_to_date": [engine_document(engine) for engine in report.up_to_date],
         "skipped": [dict(vars(skipped)) for skipped in report.table.skipped],
+        "joint_runs": [run.model_dump(mode="json") for run in report.joint_runs],
     }
 
 
@@ -27,6 +29,7 @@ def report_lines(report: BuildReport) -> list[str]:
             f"{_what(s.generation, s.kind, s.precision)} skipped: {s.reason}"
             for s in report.table.skipped
         ),
+        *(_joint_line(run, report) for run in report.joint_runs),
     ]
 
 
@@ -37,11 +40,11 @@ def engine_document(engine: PublishedEngine) -> dict[str, Any]:
 
 def engine_line(engine: PublishedEngine) -> str:
     """One line about a published engine."""
-    speedup = mean_speedup(engine)
+    speedup = mean_speedup(engine.proof.timings)
     words = (
         _proof_words(engine.proof),
         f"{speedup:.2f} x eager" if speedup else "",
-        gate_fault(engine.proof),
+        gate_fault(engine.proof.timings),
     )
     told = ", ".join(filter(None, words))
     return f"{_key_words(engine.manifest.key)} {engine.digest[:12]} {told}"
@@ -49,12 +52,24 @@ def engine_line(engine: PublishedEngine) -> str:
 
 def _record_line(record: BuildRecord) -> str:
     seconds = sum(record.stage_durations_s.values())
-    words = record.reason or (gate_fault(record.proof) if record.proof else "")
+    words = record.reason or (gate_fault(record.proof.timings) if record.proof else "")
     digest = record.key.digest()[:12]
     if record.proof and record.proof.worst:
         words += f"; its worst sample again: python -m compiler_worker replay {digest}"
     reason = f": {words}" if words else ""
     return f"{_key_words(record.key)} {digest} {record.outcome} in {seconds:.1f} s{reason}"
+
+
+def _joint_line(run: JointRun, report: BuildReport) -> str:
+    """Who was how fast when all ran in turns, the fastest first."""
+    built = {record.key.digest(): record.key for record in report.records}
+    known = built | {engine.digest: engine.manifest.key for engine in report.up_to_date}
+    names = {digest: f"{key.kind} {key.precision} " for digest, key in known.items()}
+    told = ", ".join(
+        f"{names.get(digest, '')}{digest[:12]} {run.mean_s(digest) * 1e3:.3f} ms"
+        for digest in sorted(run.digests, key=run.mean_s)
+    )
+    return f"{run.device.generation:<24} timed together: {told}"
 
 
 def _proof_words(proof: Proof) -> str:

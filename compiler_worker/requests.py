@@ -10,6 +10,7 @@ from pathlib import Path
 from services.contracts.build_key import BuildKey
 from services.contracts.document import Document
 from services.contracts.hardware import DeviceFacts
+from services.contracts.joint_run import JointTiming
 from services.contracts.manifest import EngineManifest, FailedSample, MasterRecord, OutputCheck
 from services.contracts.recipe import Recipe
 
@@ -91,6 +92,47 @@ class ProofRequest(Document):
     benchmark_s: float
     benchmark_iterations: int
     is_fallback_timed: bool = True
+
+
+class JointEntrant(Document):
+    """An engine that is timed beside others.
+
+    Attributes:
+        proof: all that its proof was asked for with.
+        held_bytes: what it takes once loaded, as its proof found when it was alone.
+    """
+
+    proof: ProofRequest
+    held_bytes: int
+
+    @property
+    def digest(self) -> str:
+        """Of the engine."""
+        return self.proof.manifest.key.digest()
+
+
+class JointRequest(Document):
+    """Time engines of one master together; all with the same recipe, buckets and device.
+
+    Attributes:
+        eager_held_bytes: as `JointEntrant.held_bytes`, of eager.
+    """
+
+    entrants: tuple[JointEntrant, ...]
+    eager_held_bytes: int
+
+
+class JointResult(Document):
+    """What they took.
+
+    Attributes:
+        failed: why engines were not timed that could not be loaded or run, by digest.
+        fallback: how the fallback computes, or why it was not timed.
+    """
+
+    shapes: tuple[JointTiming, ...]
+    failed: dict[str, str]
+    fallback: str
 
 
 class ReplayRequest(Document):

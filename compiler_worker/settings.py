@@ -25,6 +25,8 @@ class CompilerSettings(BaseSettings):
             fallback's come out of the same sum.
         benchmark_fallback: whether the fallback is timed too, which has to be compiled once;
             without its figures no engine is passed over for being slower.
+        benchmark_together: whether engines that are proven are timed once more beside each other;
+            without it they are compared by the figures of their proofs.
         benchmark_iterations: calls of each side that are timed at least.
         build_lease_s: a worker that shows no sign of life for so long no longer holds the key
             that it builds; others then build it.
@@ -48,6 +50,7 @@ class CompilerSettings(BaseSettings):
     benchmark_s: float = Field(default=0.5, ge=0)
     benchmark_iterations: int = Field(default=10, ge=1)
     benchmark_fallback: bool = True
+    benchmark_together: bool = True
     build_lease_s: float = Field(default=30.0, gt=0)
     is_compile_cache_shared: bool = True
     signing_key: Path | None = None

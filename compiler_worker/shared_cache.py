@@ -7,7 +7,7 @@ signed with that key are used, as objects and pickles of compilers are code.
 
 import hashlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import assert_never
@@ -15,7 +15,7 @@ from typing import assert_never
 from compiler_worker.publish import now
 from compiler_worker.workshop import Workshop
 from services.contracts.build_key import BuildKey
-from services.contracts.compile_caches import CacheRevision, CacheScope, bounded
+from services.contracts.compile_caches import MAX_CACHE_BYTES, CacheRevision, CacheScope, bounded
 from services.contracts.errors import SmeltError
 from services.contracts.kinds import EngineKind
 from services.contracts.manifest import BlobRef
@@ -50,16 +50,19 @@ def cache_scope(key: BuildKey) -> CacheScope | None:
 
 
 @contextmanager
-def shared_cache(key: BuildKey, workshop: Workshop) -> Iterator[Path | None]:
+def shared_cache(
+    key: BuildKey, workshop: Workshop, max_bytes: int = MAX_CACHE_BYTES
+) -> Iterator[Path | None]:
     """A folder with what the store has for a key's compiler; what is new goes there afterwards.
 
-    None for kinds without a cache, and where the settings switch it off.
+    None for kinds without a cache, and where the settings switch it off. Beyond `max_bytes` the
+    oldest files are dropped, in the store's newest revision and on this disk.
     """
     scope = cache_scope(key)
     if scope is None or not workshop.settings.is_compile_cache_shared:
         yield None
         return
-    cache = _SharedCache(scope, workshop)
+    cache = _SharedCache(scope, workshop, max_bytes)
     cache.fetch()
     yield cache.folder
     cache.store()
@@ -68,8 +71,8 @@ def shared_cache(key: BuildKey, workshop: Workshop) -> Iterator[Path | None]:
 class _SharedCache:
     """One scope's folder on this disk."""
 
-    def __init__(self, scope: CacheScope, workshop: Workshop) -> None:
-        self._scope, self._workshop = scope, workshop
+    def __init__(self, scope: CacheScope, workshop: Workshop, max_bytes: int) -> None:
+        self._scope, self._workshop, self._max_bytes = scope, workshop, max_bytes
         self._registry = workshop.registry
         # Within torch's folder, so that it is kept in bounds with it. Apart for each key: what
         # came without one, or under another, must not be signed as if it were this worker's.
@@ -93,10 +96,10 @@ class _SharedCache:
         with _harmless("is not stored"):
             for _ in range(_MAX_ATTEMPTS):
                 number, known = self._newest()
-                revision = self._revision(known)
-                if known is not None and revision.files == known.files:
-                    return
-                if not revision.files or self._registry.offer_compile_cache(number + 1, revision):
+                revision, dropped = self._revision(known)
+                is_new = revision.files != (known.files if known else {})
+                if not is_new or self._registry.offer_compile_cache(number + 1, revision):
+                    self._drop(dropped)
                     return
 
     def _newest(self) -> tuple[int, CacheRevision | None]:
@@ -114,16 +117,18 @@ class _SharedCache:
             logger.warning("a compile cache is not used: this worker's key has not signed it")
         return number, revision if is_ours else None
 
-    def _revision(self, known: CacheRevision | None) -> CacheRevision:
+    def _revision(self, known: CacheRevision | None) -> tuple[CacheRevision, list[str]]:
+        """What is to be kept, and the names of what was left out for it."""
         files = dict(known.files) if known else {}
-        # The newest last; whole files only, as parts have hidden names.
-        found = sorted(self.folder.glob("[!.]*"), key=lambda path: path.stat().st_mtime)
-        order = list(known.order) if known else []
-        for path in found:
-            if not _is_same(path, files.get(path.name)):
-                files[path.name] = self._registry.put_cache_file(path)
-                order = [path.name, *(name for name in order if name != path.name)]
-        kept = bounded(order, files)
+        changed = {p.name: p for p in self._found() if not _is_same(p, files.get(p.name))}
+        older = known.order if known else ()
+        order = [*reversed(changed), *(name for name in older if name not in changed)]
+        sizes = {name: ref.num_bytes for name, ref in files.items()}
+        sizes |= {name: path.stat().st_size for name, path in changed.items()}
+        kept = bounded(order, sizes, self._max_bytes)
+        # Only now: what is dropped at once need not be uploaded.
+        put, dropped = self._registry.put_cache_file, sorted(sizes.keys() - set(kept))
+        files |= {name: put(changed[name]) for name in kept if name in changed}
         revision = CacheRevision(
             scope=self._scope,
             files={name: files[name] for name in kept},
@@ -132,9 +137,24 @@ class _SharedCache:
         )
         signer = self._workshop.signer
         if signer is None:
-            return revision
+            return revision, dropped
         (signature,) = signer.sign(revision.payload()).signatures
-        return revision.model_copy(update={"signature": signature})
+        return revision.model_copy(update={"signature": signature}), dropped
+
+    def _found(self) -> list[Path]:
+        """Whole files, the newest last; parts have hidden names."""
+        return sorted(self.folder.glob("[!.]*"), key=lambda path: path.stat().st_mtime)
+
+    def _drop(self, dropped: Sequence[str]) -> None:
+        """Remove what is beyond the bound: else the next build would take it for new."""
+        for name in dropped:
+            (self.folder / name).unlink(missing_ok=True)
+        if dropped:
+            logger.info(
+                "the compile cache of %s is at its bound of %.0f MiB; dropped, as the oldest or "
+                "too large: %s",
+                self._scope.compiler, self._max_bytes / 2**20, ", ".join(dropped),
+            )  # fmt: skip
 
 
 def _is_same(path: Path, known: BlobRef | None) -> bool:

@@ -6,7 +6,8 @@ A worker goes on with other keys before it waits for one that is being built els
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 from compiler_worker.lease import HeldLease, take_lease
 from compiler_worker.requests import ChildEvent, Stage
@@ -37,6 +38,40 @@ class Turn:
     record: BuildRecord | None = None
 
 
+def leased(workshop: Workshop, lease: HeldLease) -> Workshop:
+    """The workshop for work under a lease: it shows the progress, and its loss ends the work."""
+
+    def tell(key: BuildKey, event: ChildEvent) -> None:
+        lease.tell(event)
+        workshop.on_progress(key, event)
+
+    return replace(workshop, on_progress=tell, stop_reason=lease.lost_to)
+
+
+@contextmanager
+def awaited_lease(digest: str, key: BuildKey, workshop: Workshop) -> Iterator[HeldLease]:
+    """Hold the lease of something that is not a build, after whoever holds it now.
+
+    Args:
+        digest: what the lease is of.
+        key: as which this is shown while it waits.
+        workshop: whose store it is.
+    """
+    registry, lease_s = workshop.registry, workshop.settings.build_lease_s
+    watch, told = LeaseWatch(lease_s), ""
+    while True:
+        found = registry.lease(digest)
+        lease = take_lease(registry, digest, found, lease_s) if watch.is_takeable(found) else None
+        if lease is not None:
+            break
+        if not told:
+            told = f"another worker is at it: {_holder_words(found.lease)}"
+            workshop.on_progress(key, ChildEvent(stage=Stage.WAIT, line=told))
+        _pause(lease_s)
+    with lease:
+        yield lease
+
+
 class Turns:
     """Gives the keys one after another, those that others build last."""
 
@@ -56,9 +91,8 @@ class Turns:
             self._queue.append(queued)
             num_waiting += 1
             if num_waiting >= len(self._queue):
-                # Every key that is left is another worker's, and a store tells nobody of its end.
-                lease_s = self._workshop.settings.build_lease_s
-                time.sleep(min(_POLL_S, lease_s / _POLLS_PER_LEASE))
+                # Every key that is left is another worker's.
+                _pause(self._workshop.settings.build_lease_s)
 
     def again(self, key: BuildKey) -> None:
         """Wait for a key whose lease was lost to another worker."""
@@ -114,10 +148,18 @@ class _Queued:
 
     def _wait_for(self, lease: BuildLease | None) -> None:
         self._waited_for = lease or self._waited_for
-        who = lease.holder_words if lease else "a worker of another version of Smelt"
-        told = f"another worker builds it: {who}"
+        told = f"another worker builds it: {_holder_words(lease)}"
         if lease is not None and lease.stage:
             told += f", stage {lease.stage} since {lease.stage_since}"
         if told != self._told:
             self._told = told
             self._workshop.on_progress(self._key, ChildEvent(stage=Stage.WAIT, line=told))
+
+
+def _holder_words(lease: BuildLease | None) -> str:
+    return lease.holder_words if lease else "a worker of another version of Smelt"
+
+
+def _pause(lease_s: float) -> None:
+    """Before the store is asked again, which tells nobody of a lease's end."""
+    time.sleep(min(_POLL_S, lease_s / _POLLS_PER_LEASE))

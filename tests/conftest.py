@@ -19,8 +19,9 @@ os.environ.setdefault(
 )
 
 # Proofs of real builds would each compile a fallback, and tiny models may well be slower than it:
-# what is tested there is another thing. The tests of the gate switch it on.
+# what is tested there is another thing. The tests of the gate switch it on, as those of joint runs.
 os.environ.setdefault("SMELT_BENCHMARK_FALLBACK", "0")
+os.environ.setdefault("SMELT_BENCHMARK_TOGETHER", "0")
 
 # A deadline would be an assertion about time, and a stored example would depend on the machine.
 settings.register_profile("smelt", deadline=None, database=None, derandomize=True)

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from services.engines.disk_bounds import YOUNG_S, remove_oldest
+
 _VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 # Some five headers of one torch, and the code of some hundred engines.
 MAX_CACHE_BYTES = 2 * 2**30
 MAX_AGE_S = 30 * 24 * 3600.0
-# What is younger may be in the making, or wanted by a process that compiles now.
-_YOUNG_S = 3600.0
 
 
 def compile_cache(cache_dir: Path) -> Path:
@@ -57,15 +57,9 @@ def tidy_compile_cache(
 
     Whoever runs such code has it loaded; what is gone is compiled again when it is wanted.
     """
-    now_s, num_bytes = time.time(), 0
     root = compile_cache(cache_dir)
-    for path, found in sorted(_files(root), key=lambda each: each[1].st_mtime, reverse=True):
-        num_bytes += found.st_size
-        age_s = now_s - found.st_mtime
-        if age_s > max_age_s or (num_bytes > max_bytes and age_s > _YOUNG_S):
-            num_bytes -= found.st_size
-            path.unlink(missing_ok=True)
-    _remove_empty(root, now_s)
+    remove_oldest(_files(root), max_bytes=max_bytes, max_age_s=max_age_s)
+    _remove_empty(root, time.time())
 
 
 def _files(root: Path) -> Iterator[tuple[Path, os.stat_result]]:
@@ -81,5 +75,5 @@ def _remove_empty(root: Path, now_s: float) -> None:
         path = Path(folder)
         # One that is filled, or was taken away, stays as it is.
         with suppress(OSError):
-            if path != root and now_s - path.stat().st_mtime > _YOUNG_S:
+            if path != root and now_s - path.stat().st_mtime > YOUNG_S:
                 path.rmdir()

@@ -50,9 +50,3 @@ def capture_cuda_graph(call: Call) -> Call:
         outputs = call()
 
     return _Replay(call=call, graph=graph, outputs=outputs)
-
-
-def run_directly(call: Call) -> Call:
-    """Capture nothing: for devices without graphs."""
-    call()
-    return call

@@ -1,7 +1,14 @@
-"""Where a machine keeps the programs that fallbacks compile: one file for replicas and proofs."""
+"""Where a machine keeps the programs that fallbacks compile: one file for replicas and proofs.
+
+Each holds a model's whole weights. Those that were not used for longest go when there is too
+much, and are exported again when they are wanted.
+"""
 
 import hashlib
-from collections.abc import Callable
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from services.contracts.build_key import BUILD_REVISION
@@ -9,15 +16,29 @@ from services.contracts.document import canonical_json
 from services.contracts.manifest import MasterRecord
 from services.contracts.recipe import Recipe
 from services.contracts.scratch import scratch_folder
+from services.engines.disk_bounds import remove_oldest
 from services.engines.toolchain import installed_version
 
+_logger = logging.getLogger(__name__)
+
 _STAGING = ".staging-"
+# Some eighty models of a hundred megabytes, or a few large ones.
+MAX_PROGRAMS_BYTES = 8 * 2**30
+MAX_AGE_S = 30 * 24 * 3600.0
 
 
 def kept_program(
-    cache_dir: Path, master: MasterRecord, recipe: Recipe, export: Callable[[Path], None]
+    cache_dir: Path,
+    master: MasterRecord,
+    recipe: Recipe,
+    export: Callable[[Path], None],
+    *,
+    max_bytes: int = MAX_PROGRAMS_BYTES,
 ) -> Path:
-    """A master as an exported program; `export` writes it when it is not there yet."""
+    """A master as an exported program; `export` writes it when it is not there yet.
+
+    It stays for an hour at least, also when it and others are more than `max_bytes`.
+    """
     # Buckets bound the program's dimensions; torch may not read another version's file; another
     # importer makes another program.
     buckets = canonical_json([bucket.model_dump(mode="json") for bucket in recipe.buckets])
@@ -26,6 +47,9 @@ def kept_program(
     name = f"{master.digest}-{asked}-{made_by}.pt2"
     target = cache_dir / "programs" / name
     if target.is_file():
+        # When it was last wanted is what its stay depends on; not every disk keeps that itself.
+        with suppress(OSError):
+            os.utime(target)
         return target
     _forget_former(target.parent, made_by)
     with scratch_folder(target.parent, _STAGING, abandoned=f"{_STAGING}*") as staging:
@@ -33,7 +57,17 @@ def kept_program(
         export(draft)
         # Another process of this machine may do the same: one rename, equal content.
         draft.replace(target)
+    removed = remove_oldest(_programs(target.parent), max_bytes=max_bytes, max_age_s=MAX_AGE_S)
+    if removed:
+        words = ", ".join(path.name[:12] for path in removed)
+        _logger.info("programs of fallbacks that were not used for long are removed: %s", words)
     return target
+
+
+def _programs(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    for path in folder.glob("*.pt2"):
+        with suppress(FileNotFoundError):  # another process removes some too
+            yield path, path.stat()
 
 
 def _forget_former(folder: Path, made_by: str) -> None:

@@ -1,13 +1,18 @@
 """The benchmark's gate with real parts: a fallback that is compiled, timed, and compared with."""
 
+from typing import Any
+
 import pytest
 
 from compiler_worker.devices import main_device
 from compiler_worker.pipeline import build_model
 from compiler_worker.plan import Wanted
+from compiler_worker.process import ChildOutcome, run_child
 from compiler_worker.proving import prove_published
 from compiler_worker.report import engine_line
+from compiler_worker.requests import ProofRequest, Stage
 from compiler_worker.workshop import Workshop
+from services.contracts.document import Document
 from services.contracts.gate import speed_over_fallback
 from services.contracts.kinds import EngineKind
 from services.contracts.manifest import ModelVersion, ProofOutcome, SideTiming, Timing
@@ -35,13 +40,33 @@ def test_a_proof_has_the_curves_of_engine_eager_and_fallback(
             assert 0 < side.p50_s <= side.p95_s
             assert side.throughput == pytest.approx(timing.sizes["batch"] / side.p50_s)
             assert side.peak_memory_bytes
-    assert speed_over_fallback(proof) is not None
+    assert speed_over_fallback(proof.timings) is not None
     # One program for all proofs and replicas of this machine.
     (program,) = (workshop.settings.cache_dir / "programs").glob("*.pt2")
-    written = program.stat().st_mtime_ns
+    written = program.stat().st_ino
     again = prove_published(engine.digest, timing_all, version)
     assert again.proof.fallback == "compiled"
-    assert program.stat().st_mtime_ns == written
+    assert program.stat().st_ino == written
+
+
+def test_a_fallback_that_does_not_end_does_not_cost_the_engine_its_proof(
+    workshop: Workshop, version: ModelVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+
+    def cut_short(command: str, request: Document, *rest: Any) -> ChildOutcome:
+        if isinstance(request, ProofRequest):
+            asked.append(request.is_fallback_timed)
+            if request.is_fallback_timed:
+                return ChildOutcome(stage=Stage.BENCHMARK, failure="no result within 1 s")
+        return run_child(command, request, *rest)
+
+    monkeypatch.setattr("compiler_worker.proving.run_child", cut_short)
+    report = build_model(version, ONLY_ORT, with_settings(workshop, benchmark_fallback=True))
+    assert report.is_success
+    assert asked == [True, False]
+    (engine,) = workshop.registry.engines()
+    assert engine.proof.outcome is ProofOutcome.PASSED
 
 
 def test_without_the_fallback_s_figures_no_engine_is_slow(

@@ -15,6 +15,7 @@ import pytest
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.workshop import Workshop
 from services.contracts.manifest import BuildOutcome, ModelVersion, ProofOutcome
+from services.contracts.object_store import open_store
 from tests.s3 import empty_s3_store, s3_server
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -91,37 +92,50 @@ def worker(cache: Path, store_url: str, lease_s: float) -> Iterator[Worker]:
             process.kill()
 
 
+@dataclass(frozen=True)
+class Pair:
+    """A worker whose child is held still while it builds, and one that waits for it."""
+
+    first: Worker
+    child: psutil.Process
+    second: Worker
+
+
+@contextmanager
+def pair(folder: Path, store_url: str, lease_s: float) -> Iterator[Pair]:
+    """Both on one key; the first one's process goes on to renew its lease."""
+    with worker(folder / "a", store_url, lease_s) as first:
+        first.wait_for(": build")
+        child = first.child
+        child.suspend()
+        with worker(folder / "b", store_url, lease_s) as second:
+            second.wait_for(WAITING)
+            yield Pair(first, child, second)
+
+
 def test_two_workers_build_one_key_once(
     workshop: Workshop, version: ModelVersion, store_url: str, tmp_path: Path
 ) -> None:
-    with worker(tmp_path / "a", store_url, 60.0) as first:
-        first.wait_for(": build")
-        # Held still until the other one has met it; its worker goes on to renew the lease.
-        child = first.child
-        child.suspend()
-        with worker(tmp_path / "b", store_url, 60.0) as second:
-            second.wait_for(WAITING)
-            child.resume()
-            assert "passed" in second.report()
-        assert "proven in" in first.report()
+    with pair(tmp_path, store_url, 60.0) as both:
+        both.child.resume()
+        assert "passed" in both.second.report()
+        assert "proven in" in both.first.report()
     (engine,) = workshop.registry.engines()
     (record,) = workshop.registry.build_records(engine.digest)
     assert record.outcome is BuildOutcome.PROVEN
     assert workshop.registry.lease(engine.digest).is_free
+    # What both went through is gone, but for the last word.
+    store = open_store(store_url)
+    assert len(store.list(f"leases/{engine.digest}/")) == 1
 
 
 def test_what_a_killed_worker_began_another_one_finishes(
     workshop: Workshop, version: ModelVersion, store_url: str, tmp_path: Path
 ) -> None:
-    with worker(tmp_path / "a", store_url, 2.0) as first:
-        first.wait_for(": build")
-        child = first.child
-        child.suspend()
-        with worker(tmp_path / "b", store_url, 2.0) as second:
-            second.wait_for(WAITING)
-            first.process.send_signal(signal.SIGKILL)
-            assert "proven in" in second.report()
-    assert not child.is_running(), "it ends with its worker"
+    with pair(tmp_path, store_url, 2.0) as both:
+        both.first.process.send_signal(signal.SIGKILL)
+        assert "proven in" in both.second.report()
+    assert not both.child.is_running(), "it ends with its worker"
     (engine,) = workshop.registry.engines()
     assert engine.proof.outcome is ProofOutcome.PASSED
     assert len(workshop.registry.build_records(engine.digest)) == 1

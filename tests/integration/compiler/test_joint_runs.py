@@ -1,0 +1,103 @@
+"""Proven engines are timed together by real children, and what they took decides."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from compiler_worker.devices import main_device
+from compiler_worker.joint import Field, run_field, time_together
+from compiler_worker.pipeline import BuildReport, build_model
+from compiler_worker.plan import Wanted
+from compiler_worker.report import report_lines
+from compiler_worker.workshop import Workshop
+from services.contracts.errors import ProofError
+from services.contracts.joint_order import joint_order
+from services.contracts.kinds import EngineKind, Precision
+from services.contracts.manifest import ModelVersion
+from services.contracts.selection import select
+from services.contracts.signing import Signer, TrustRoot
+from tests.integration.compiler.conftest import RECIPE, with_settings
+from tests.signing_keys import new_keys
+
+ORT = Wanted(kinds=(EngineKind.ONNXRUNTIME,))
+TWO_KINDS = Wanted(kinds=(EngineKind.ONNXRUNTIME, EngineKind.OPENVINO))
+
+
+@pytest.mark.timeout(300)
+def test_candidates_are_timed_together_and_newcomers_beside_the_best(
+    workshop: Workshop,
+    version: ModelVersion,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    both = (Precision.FP32, Precision.BF16)
+    recipe = RECIPE.model_copy(update={"precisions": both, "must_beat_fallback": False})
+    version = version.model_copy(update={"recipe": recipe})
+    workshop = with_settings(workshop, benchmark_together=True)
+    device, registry = main_device(workshop.devices), workshop.registry
+
+    def build(kinds: Wanted, precision: Precision) -> BuildReport:
+        wanted = Wanted(kinds=kinds.kinds, precisions=(precision,))
+        return build_model(version, wanted, workshop)
+
+    alone = build(ORT, Precision.FP32)
+    assert alone.joint_runs == (), "one engine was timed in its proof"
+
+    second = build(TWO_KINDS, Precision.FP32)
+    (first_run,) = second.joint_runs
+    assert first_run.digests == {engine.digest for engine in registry.engines()}
+    assert (first_run.incumbent, first_run.left_out) == ("", {})
+    assert [shape.sizes["batch"] for shape in first_run.shapes] == [2, 4]
+    for shape in first_run.shapes:
+        for side in (*shape.engines.values(), shape.eager):
+            assert 0 < side.p50_s <= side.p95_s
+            assert side.throughput == pytest.approx(shape.sizes["batch"] / side.p50_s)
+            assert side.peak_memory_bytes > 0
+    assert any("timed together" in line for line in report_lines(second))
+    (kept,) = registry.joint_runs(version.master.digest)
+    assert kept == first_run
+    selection = select(registry.engines(), device, version=version, runs=[kept])
+    assert selection.engine is not None
+    assert selection.engine.digest == min(kept.digests, key=kept.mean_s)
+    assert selection.joint.words == f"timed together on {kept.created_at[:19]}Z, 2 candidates"
+
+    assert build(TWO_KINDS, Precision.FP32).joint_runs == (), "nothing is new"
+
+    # One that fails is no reason for a failed build, and is made up for by the next one.
+    bf16 = Wanted(kinds=(EngineKind.OPENVINO,), precisions=(Precision.BF16,))
+    hurried = with_settings(workshop, benchmark_together=False)
+    assert build_model(version, bf16, hurried).is_success
+    with caplog.at_level(logging.WARNING):
+        assert list(time_together(version, with_settings(workshop, proof_time_limit_s=0.1))) == []
+    assert "are compared by their own proofs" in caplog.text
+
+    (second_run,) = build(Wanted(kinds=(EngineKind.OPENVINO,)), Precision.BF16).joint_runs
+    assert second_run.incumbent == selection.engine.digest
+    assert len(second_run.digests) == 2
+    digests = {engine.digest for engine in registry.engines()}
+    assert len(digests) == 3
+    runs = registry.joint_runs(version.master.digest)
+    assert set(joint_order(digests, device.generation, runs).order) == digests
+
+    # Nothing would link a run to the earlier ones in which the best one so far does not run.
+    best, *others = registry.engines()
+    toolchain = dict.fromkeys(best.manifest.key.toolchain, "0.1")
+    key = best.manifest.key.model_copy(update={"toolchain": toolchain})
+    foreign = best.model_copy(
+        update={
+            "digest": key.digest(),
+            "manifest": best.manifest.model_copy(update={"key": key}),
+        }
+    )
+    field = Field(engines=(foreign, *others), incumbent=foreign.digest, left_out={})
+    with pytest.raises(ProofError, match="does not run beside the others"):
+        run_field(field, version, device, workshop)
+    keys = new_keys(tmp_path)
+    signing = replace(workshop, signer=Signer(keys.private))
+    found = run_field(replace(field, incumbent=""), version, device, signing)
+    assert found.digests == {engine.digest for engine in others}
+    assert set(found.left_out) == {foreign.digest}
+    registry.add_joint_run(found)
+    assert registry.joint_runs(version.master.digest, TrustRoot(keys.public)) == [found]
