@@ -125,6 +125,7 @@ def build_one(request_bytes: bytes, events: Events) -> BuildResult:
         master_path=request.master_path,
         calibration_path=request.calibration_path,
         compile_cache=request.compile_cache,
+        typed_graphs=request.cache_dir / "typed",
     )
     started = time.monotonic()
     with events.stage(Stage.BUILD):

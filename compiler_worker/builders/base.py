@@ -25,6 +25,7 @@ class BuildPlan:
         calibration_path: the model version's calibration set (.npz); None when it has none.
         compile_cache: a folder with what builds like this one left for each other, files of any
             name; None without one. It changes how long a build takes and nothing else.
+        typed_graphs: where calibrated graphs are kept for the next kind; None keeps none.
     """
 
     key: BuildKey
@@ -32,6 +33,7 @@ class BuildPlan:
     master_path: Path
     calibration_path: Path | None = None
     compile_cache: Path | None = None
+    typed_graphs: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

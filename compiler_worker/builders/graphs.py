@@ -2,20 +2,26 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from compiler_worker.builders.quantiser import quantiser_options
+from services.contracts.build_key import BUILD_REVISION
 from services.contracts.errors import BuildError, UnsupportedGraphError
 from services.contracts.kinds import Precision
 from services.contracts.recipe import CALIBRATION_FIX, DimRange
 from services.contracts.tensors import DATATYPE_FROM_NUMPY, NUMPY_FROM_DATATYPE, TensorSpec
 from services.engines.request_check import Sizes
 from services.engines.shapes import zeros_at
+from services.engines.toolchain import installed_version
 
 if TYPE_CHECKING:
     import onnx
     import torch
     from torch.export import ExportedProgram
+
+    from compiler_worker.builders.base import BuildPlan
 
 # Sizes 0 and 1 are special to torch: a dimension traced with them stays that size for ever.
 _SMALLEST_TRACED = 2
@@ -47,6 +53,26 @@ def typed_graph(
             return weight_only_model(model)
         case Precision.INT8 | Precision.FP8:
             return _quantised_graph(model, master_path, precision, calibration_path)
+
+
+def planned_graph(plan: "BuildPlan") -> "onnx.ModelProto":
+    """The typed graph of a plan, calibrated once for all kinds; raises what `typed_graph` does."""
+    key = plan.key
+    make = partial(typed_graph, plan.master_path, key.precision, plan.calibration_path)
+    if plan.typed_graphs is None or not key.precision.is_calibrated:
+        return make()
+    from compiler_worker.precision.kept import kept_graph
+
+    identity = {
+        "revision": BUILD_REVISION,
+        "master": key.master_digest,
+        "calibration": key.calibration_digest,
+        "precision": key.precision.value,
+        # It runs the samples.
+        "onnxruntime": installed_version("onnxruntime"),
+        **quantiser_options(key.precision),
+    }
+    return kept_graph(plan.typed_graphs, identity, make)
 
 
 def _quantised_graph(

@@ -5,6 +5,7 @@ from services.contracts.hardware import Generation, Platform
 from services.engines.device_probe import probe_device
 
 _FIRST_WITH_BF16 = Generation.parse("cpu-x86_64-avx512_bf16")
+_FIRST_WITH_VNNI = Generation.parse("cpu-x86_64-avx512_vnni")
 
 
 def local_generation(platform: Platform) -> Generation | None:
@@ -20,6 +21,13 @@ def bf16_reason(generation: Generation) -> str:
     if _FIRST_WITH_BF16.runs_on(generation):
         return ""
     return f"bf16 needs AVX512_BF16 or AMX; {generation} has neither and would emulate it"
+
+
+def vnni_reason(generation: Generation) -> str:
+    """Why products of eight-bit integers make no sense on a CPU generation, or ""."""
+    if _FIRST_WITH_VNNI.runs_on(generation):
+        return ""
+    return f"int8 needs AVX512_VNNI; without it, as {generation}, sums of two products overflow"
 
 
 def foreign_cuda_reason(generation: Generation) -> str:

@@ -7,8 +7,14 @@ from typing import Any
 from compiler_worker.builders.base import BuildOutput, BuildPlan
 from compiler_worker.builders.failures import build_errors, recorded_warnings, refuse
 from compiler_worker.builders.graphs import check_ranges
-from compiler_worker.builders.hosts import bf16_reason, foreign_cuda_reason, local_generation
+from compiler_worker.builders.hosts import (
+    bf16_reason,
+    foreign_cuda_reason,
+    local_generation,
+    vnni_reason,
+)
 from compiler_worker.builders.inductor_packages import CXX
+from compiler_worker.builders.quantiser import quantiser_options, quantiser_reason
 from compiler_worker.progress import Progress
 from services.contracts.hardware import Generation, Platform
 from services.contracts.kinds import Precision
@@ -16,23 +22,29 @@ from services.engines.shapes import union_of
 from services.engines.toolchain import installed_toolchain, missing_reason
 
 _PORTABLE = Generation.parse("cpu-x86_64-v3")
-_QUANTISED_REASON = (
-    "Inductor computes a quantised graph in fp32, with rounding on top: use kind openvino or "
-    "onnxruntime on a CPU, tensorrt on a GPU"
+_CUDA_REASON = (
+    "on a GPU Inductor computes a quantised graph in floats, with rounding on top: use kind "
+    "tensorrt"
 )
+# Measured in tests/benchmarks/results/inductor_int8_cpu_202611.md.
+_CPU_REASONS = {
+    Precision.FP16: "fp16 on a CPU is slower than fp32: use bf16 where the generation has it",
+    Precision.FP8: "Inductor has no fp8 products on a CPU and would compute in floats: use int8",
+    Precision.INT8_WEIGHT_ONLY: "torch's products with int8 weights take 2.6 times as long as "
+    "plain bf16 ones at 16 rows, and longer at more: use int8, or kind onnxruntime or openvino",
+}
 
 
 class InductorBuilder:
-    """Builder for x86-64 CPUs from AVX2 on (fp32, bf16) and for the local GPU (all precisions)."""
+    """Builder for x86-64 CPUs from AVX2 on (fp32, bf16, int8) and for the local GPU (floats)."""
 
     def unavailable_reason(self, generation: Generation, precision: Precision) -> str:
         """Why this machine cannot build that engine, or ""."""
         if reason := missing_reason("torch"):
             return reason
-        if precision.is_quantised:
-            return _QUANTISED_REASON
         if generation.platform is Platform.CUDA:
-            return missing_reason("triton") or foreign_cuda_reason(generation)
+            reason = _CUDA_REASON if precision.is_quantised else missing_reason("triton")
+            return reason or foreign_cuda_reason(generation)
         return _cpu_precision_reason(generation, precision) or _cpu_host_reason(generation)
 
     def options(self, generation: Generation, precision: Precision) -> dict[str, str]:
@@ -40,7 +52,10 @@ class InductorBuilder:
         from compiler_worker.fx_rewrites.names import rewrites_for
 
         settings = {name: str(value) for name, value in inductor_config(generation).items()}
-        return {**settings, "rewrites": " ".join(rewrites_for(generation.platform))}
+        names = rewrites_for(generation.platform, is_int8=precision is Precision.INT8)
+        if generation.platform is Platform.CPU:
+            settings["packed"] = "convolutions"
+        return {**settings, "rewrites": " ".join(names), **quantiser_options(precision)}
 
     def toolchain(self, generation: Generation) -> dict[str, str]:
         """The exact build of torch; on CUDA also Triton and the CUDA runtime."""
@@ -107,14 +122,12 @@ def _compile(
 
 def _cpu_precision_reason(generation: Generation, precision: Precision) -> str:
     match precision:
-        case Precision.FP32:
-            return ""
         case Precision.BF16:
             return bf16_reason(generation)
-        case Precision.FP16:
-            return "fp16 on a CPU is slower than fp32: use bf16 where the generation has it"
-        case Precision.INT8 | Precision.INT8_WEIGHT_ONLY | Precision.FP8:
-            return _QUANTISED_REASON
+        case Precision.INT8:
+            return vnni_reason(generation) or quantiser_reason(precision)
+        case _:
+            return _CPU_REASONS.get(precision, "")
 
 
 def _cpu_host_reason(generation: Generation) -> str:

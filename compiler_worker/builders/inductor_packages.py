@@ -1,14 +1,16 @@
 """AOTInductor: one package per CPU engine, for the whole box around its buckets."""
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compiler_worker.builders.base import BuildOutput, BuildPlan
 from compiler_worker.builders.cached_cxx import launcher
-from compiler_worker.builders.graphs import export_dynamic, fx_graph
+from compiler_worker.builders.graphs import export_dynamic, planned_graph
 from compiler_worker.fx_rewrites.names import rewrites_for
 from compiler_worker.progress import Progress
+from services.contracts.kinds import Precision
 from services.engines.compile_cache import keep_headers_in_cache
 from services.engines.inductor_package import PACKAGE
 from services.engines.shapes import union_of
@@ -28,22 +30,33 @@ def build_package(
     from torch._inductor import aoti_compile_and_package
 
     from compiler_worker.fx_rewrites.rewrite import rewritten
+    from compiler_worker.onnx_to_fx import graph_module_from_onnx
 
     progress("importing the master")
-    module = fx_graph(plan.master_path, plan.key.precision)
+    module = graph_module_from_onnx(planned_graph(plan))
     progress("exporting with dynamic dimensions")
     program = _exported(plan, module)
     progress("rewriting the graph")
-    program = rewritten(program, rewrites_for("cpu"), lambda graph: _exported(plan, graph)).program
+    names = rewrites_for("cpu", is_int8=plan.key.precision is Precision.INT8)
+    program = rewritten(program, names, lambda graph: _exported(plan, graph)).program
     progress("compiling C++")
     target = workspace / PACKAGE
     keep_headers_in_cache()
-    settings = {**config, **_compiler(plan.compile_cache)}
+    settings = {**package_settings(config), **_compiler(plan.compile_cache)}
     # With gradients, Inductor gives oneDNN no weights to arrange beforehand: products took 1.2 to
     # 2.1 times as long (MiniLM fp32 at 1x16 and 8x128, 2 threads, torch 2.13).
-    with torch.no_grad():
+    with torch.no_grad(), warnings.catch_warnings():
+        # It speaks of torch's own lowering of int8 products, not of the engine.
+        warnings.filterwarnings("ignore", message="To copy construct from a tensor")
         aoti_compile_and_package(program, package_path=str(target), inductor_configs=settings)
     return BuildOutput(files={PACKAGE: target}, needs_master=False)
+
+
+def package_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of Inductor with what it runs of ours while it compiles a package."""
+    from compiler_worker.builders.packed_convolutions import PackConvolutions
+
+    return {**config, "post_grad_custom_pre_pass": PackConvolutions()}
 
 
 def _compiler(compile_cache: Path | None) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from compiler_worker.builders.base import BuildOutput, BuildPlan
 from compiler_worker.builders.failures import build_errors, refuse
-from compiler_worker.builders.graphs import typed_graph
+from compiler_worker.builders.graphs import planned_graph
 from compiler_worker.builders.hosts import foreign_cuda_reason
 from compiler_worker.builders.quantiser import quantiser_options, quantiser_reason
 from compiler_worker.progress import Progress
@@ -69,7 +69,7 @@ def _typed_files(plan: BuildPlan, workspace: Path) -> dict[str, Path]:
 
     path = workspace / TYPED_MODEL
     # One file: a typed graph is half the master or less, and its weights are not the master's.
-    onnx.save(typed_graph(plan.master_path, plan.key.precision, plan.calibration_path), path)
+    onnx.save(planned_graph(plan), path)
     return {TYPED_MODEL: path}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from compiler_worker.builders.base import BuildOutput, BuildPlan
 from compiler_worker.builders.failures import build_errors, refuse
-from compiler_worker.builders.graphs import typed_graph
+from compiler_worker.builders.graphs import planned_graph
 from compiler_worker.builders.hosts import bf16_reason
 from compiler_worker.builders.quantiser import quantiser_options, quantiser_reason
 from compiler_worker.progress import Progress
@@ -73,5 +73,5 @@ def _typed_files(plan: BuildPlan, workspace: Path, progress: Progress) -> dict[s
 
     progress(f"typing the graph {plan.key.precision}")
     path = workspace / TYPED_MODEL
-    onnx.save(typed_graph(plan.master_path, plan.key.precision, plan.calibration_path), path)
+    onnx.save(planned_graph(plan), path)
     return {TYPED_MODEL: path}

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compiler_worker.builders.base import BuildPlan
-from compiler_worker.builders.graphs import typed_graph
+from compiler_worker.builders.graphs import planned_graph
 from compiler_worker.builders.quantiser import quantiser_reason
 from services.contracts.hardware import Generation
 from services.contracts.kinds import Precision
@@ -35,7 +35,7 @@ def precision_reason(generation: Generation, precision: Precision) -> str:
 def graph_file(plan: BuildPlan, workspace: Path) -> Path:
     """The typed graph as a file: in fp32 the master itself, unless it holds an Attention."""
     if plan.key.precision is not Precision.FP32:
-        typed = typed_graph(plan.master_path, plan.key.precision, plan.calibration_path)
+        typed = planned_graph(plan)
         path = _saved(typed, workspace / "typed.onnx")
         # What is not quantised is fp32, an attention among it.
         is_lowered = plan.key.precision.is_quantised and has_any(path, _LOWERED_IN_FP32)

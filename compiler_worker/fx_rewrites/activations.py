@@ -8,7 +8,7 @@ from typing import Any
 from torch import fx
 
 from compiler_worker.fx_rewrites.attention import number
-from compiler_worker.fx_rewrites.editor import Editor, argument, aten, is_call, only_user
+from compiler_worker.fx_rewrites.editor import Editor, argument, aten, is_call, only_user, rank_of
 
 # Masters hold these constants with the digits that their framework wrote.
 _REL_TOL = 1e-3
@@ -49,14 +49,16 @@ def _factors(editor: Editor, node: Any) -> tuple[list[Any], float]:
     open_: list[Any] = [node]
     while open_:
         each = open_.pop()
-        value = number(editor, each)
+        value = number(editor, each, node)
         if value is not None:
             scale *= value
         elif is_call(each, *_MULS) and (each is node or only_user(each) is not None):
             open_ += each.args
         else:
             found.append(each)
-    return found, scale
+    # Numbers with more axes than the tensors have give the product those axes.
+    is_plain = max(map(rank_of, found), default=-1) == rank_of(node)
+    return (found, scale) if is_plain else ([node], 1.0)
 
 
 def _plus_one(editor: Editor, node: Any) -> Any:
@@ -64,14 +66,14 @@ def _plus_one(editor: Editor, node: Any) -> Any:
     if not is_call(node, aten.add.Tensor) or argument(node, 2, "alpha", 1) != 1:
         return None
     for y, one in (node.args, node.args[::-1]):
-        if number(editor, one) == 1.0:
+        if number(editor, one, y) == 1.0:
             return y
     return None
 
 
 def _is_multiple(editor: Editor, node: Any, x: Any, factor: float) -> bool:
     if is_call(node, *_DIVS):
-        value = number(editor, node.args[1])
+        value = number(editor, node.args[1], node.args[0])
         is_close = bool(value) and math.isclose(1 / (value or 1), factor, rel_tol=_REL_TOL)
         return node.args[0] is x and is_close
     factors, scale = _factors(editor, node)

@@ -20,11 +20,14 @@ from compiler_worker.fx_rewrites.editor import (
     aten,
     dtype_of,
     is_call,
+    is_same_shape,
     only_user,
     rank_of,
     shape_of,
 )
 
+# A number added to all scores changes nothing, and the call takes none.
+_MASKS = range(1, 5)
 _TURNS = (aten.permute.default, aten.transpose.int)
 
 
@@ -59,6 +62,8 @@ def _rewrite(editor: Editor, softmax: fx.Node) -> bool:
     if scores is None or product is None or not _is_fusable(scores, product):
         return False
     mask = scores.mask
+    if mask is not None and rank_of(mask) == 1:
+        mask = editor.call(product, aten.unsqueeze.default, mask, 0)
     if mask is not None and dtype_of(mask) != dtype_of(scores.q):
         mask = editor.call(product, aten.to.dtype, mask, dtype_of(scores.q))
     fused = editor.call(
@@ -109,14 +114,8 @@ def _scores(editor: Editor, node: Any) -> Scores | None:
     node = _uncast(node)
     if only_user(node) is None:
         return None
-    scaled: Scaled | None
-    mask: fx.Node | None = None
-    if is_call(node, aten.add.Tensor) and argument(node, 2, "alpha", 1) == 1:
-        sides = [(a, b) for a, b in (node.args, node.args[::-1]) if isinstance(b, fx.Node)]
-        found = [(s, b) for a, b in sides if (s := _product_of(editor, a)) and rank_of(b) <= 4]
-        scaled, mask = found[0] if found else (None, None)
-    else:
-        scaled = _product_of(editor, node)
+    is_sum = is_call(node, aten.add.Tensor) and argument(node, 2, "alpha", 1) == 1
+    scaled, mask = _masked(editor, node) if is_sum else (_product_of(editor, node), None)
     if scaled is None:
         return None
     q, k = (_scaled(editor, each) for each in scaled.node.args[:2])
@@ -124,6 +123,17 @@ def _scores(editor: Editor, node: Any) -> Scores | None:
     if turned is None:
         return None
     return Scores(q.node, turned, scaled.scale * q.scale * k.scale, mask)
+
+
+def _masked(editor: Editor, total: fx.Node) -> tuple[Scaled | None, fx.Node | None]:
+    """The product and the mask that a node adds up."""
+    for one, mask in (total.args, total.args[::-1]):
+        scaled = _product_of(editor, one)
+        # A mask that widens the scores has rows that no query of the call has.
+        is_inside = scaled is not None and is_same_shape(total, scaled.node)
+        if is_inside and isinstance(mask, fx.Node) and rank_of(mask) in _MASKS:
+            return scaled, mask
+    return None, None
 
 
 def _product_of(editor: Editor, node: Any) -> Scaled | None:
@@ -146,7 +156,7 @@ def _scaled(editor: Editor, node: Any) -> Scaled:
     """Take the factors off a tensor."""
     scale = 1.0
     while is_call(node, aten.mul.Tensor, aten.div.Tensor):
-        sides = [(a, number(editor, b)) for a, b in (node.args, node.args[::-1])]
+        sides = [(a, number(editor, b, a)) for a, b in (node.args, node.args[::-1])]
         if is_call(node, aten.div.Tensor):
             sides = sides[:1]
         known = [(a, factor) for a, factor in sides if factor and isinstance(a, fx.Node)]
@@ -159,12 +169,16 @@ def _scaled(editor: Editor, node: Any) -> Scaled:
     return Scaled(node, scale)
 
 
-def number(editor: Editor, value: Any) -> float | None:
-    """A Python number, or that of a weight with one element; None for everything else."""
+def number(editor: Editor, value: Any, beside: Any) -> float | None:
+    """A Python number, or that of a weight with one element; None for everything else.
+
+    A weight with more axes than what it stands beside is no number: it adds axes to that.
+    """
     if isinstance(value, int | float):
         return float(value)
     weight = editor.weight(value)
-    return float(weight) if weight is not None and weight.numel() == 1 else None
+    is_number = weight is not None and weight.numel() == 1 and weight.dim() <= rank_of(beside)
+    return float(weight) if weight is not None and is_number else None
 
 
 def _turned(node: Any) -> Any:

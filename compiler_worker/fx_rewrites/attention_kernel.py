@@ -74,6 +74,12 @@ def _attend(  # type: ignore[no-untyped-def]
     tl.store(o_place, result.to(out_BQHD.dtype.element_ty), mask=is_row[:, None])
 
 
+def _with_rows(operand: torch.Tensor) -> torch.Tensor:
+    """The operand with its last axis contiguous, as the kernel reads it; copied if it was not."""
+    # Heads split off an image's channels leave the positions as the contiguous axis.
+    return operand if operand.stride(3) == 1 else operand.contiguous()
+
+
 @triton_op("smelt::attention", mutates_args={})
 def attention(
     q_BHQD: torch.Tensor,
@@ -84,9 +90,10 @@ def attention(
 ) -> torch.Tensor:
     """`softmax(scale * q @ k.T + mask) @ v`; a row that may attend nothing is zero.
 
-    The last axis of each operand must be contiguous, D a power of two from 16 on, and each
-    axis of the mask of size 1 or that of [B, H, Q, K].
+    D must be a power of two from 16 on, and each axis of the mask of size 1 or that of
+    [B, H, Q, K].
     """
+    q_BHQD, k_BHKD, v_BHKD = (_with_rows(each) for each in (q_BHQD, k_BHKD, v_BHKD))
     batch, heads, queries, size = q_BHQD.shape
     keys = k_BHKD.shape[2]
     out_BQHD = q_BHQD.new_empty((batch, queries, heads, size))

@@ -56,9 +56,14 @@ def _fold(editor: Editor, norm: fx.Node) -> bool:
 
 def _affine(editor: Editor, norm: fx.Node) -> Affine | None:
     """None when it normalises by the statistics of the call, or by computed ones."""
-    scale, bias, mean, variance = (editor.weight(each) for each in norm.args[1:5])
+    weights = [editor.weight(each) for each in norm.args[1:5]]
+    is_computed = any(
+        given is not None and weight is None
+        for given, weight in zip(norm.args[1:5], weights, strict=True)
+    )
+    scale, bias, mean, variance = weights
     is_training, epsilon = norm.args[5], norm.args[7]
-    if is_training or mean is None or variance is None:
+    if is_training or is_computed or mean is None or variance is None:
         return None
     assert isinstance(epsilon, float)
     inverse = (variance.detach().double() + epsilon).rsqrt()

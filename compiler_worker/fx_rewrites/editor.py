@@ -87,7 +87,8 @@ class Editor:
         self.module.delete_all_unused_submodules()
         used = {str(n.target) for n in self.module.graph.nodes if n.op == "get_attr"}
         for name in [*dict(self.module.named_parameters()), *dict(self.module.named_buffers())]:
-            if name not in used:
+            # Graphs that a branch or a loop runs may hold weights of their own.
+            if not any(name == each or name.startswith(f"{each}.") for each in used):
                 self._drop_weight(name)
         self.module.recompile()
 

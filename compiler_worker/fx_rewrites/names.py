@@ -11,10 +11,13 @@ _CUDA_ONLY = frozenset(
         "single_rows",
     }
 )
+# What these make is for a graph in int8.
+_INT8_ONLY = frozenset({"int8_products"})
 # In this order: each sees what the ones before it made.
 NAMES = (
     "repeated",
     "casts",
+    "int8_products",
     "batch_norms",
     "layer_norms",
     "gelu",
@@ -31,6 +34,7 @@ NAMES = (
 )
 
 
-def rewrites_for(device: str) -> tuple[str, ...]:
-    """Names of the rewrites that pay on a device, `cpu` or `cuda`."""
-    return tuple(name for name in NAMES if device != "cpu" or name not in _CUDA_ONLY)
+def rewrites_for(device: str, *, is_int8: bool = False) -> tuple[str, ...]:
+    """Names of the rewrites that pay on a device, `cpu` or `cuda`, for a graph of one precision."""
+    left_out = _CUDA_ONLY if device == "cpu" else frozenset()
+    return tuple(n for n in NAMES if n not in left_out and (is_int8 or n not in _INT8_ONLY))

@@ -128,7 +128,7 @@ def _variance_epsilon(editor: Editor, root: Any, centred: fx.Node) -> float | No
     if not is_call(root, aten.add.Tensor):
         return None
     for variance, epsilon in (root.args, root.args[::-1]):
-        value = number(editor, epsilon)
+        value = number(editor, epsilon, variance)
         if value is not None and _is_last_mean(variance) and _is_square(variance.args[0], centred):
             return value
     return None

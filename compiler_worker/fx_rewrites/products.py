@@ -54,13 +54,13 @@ def _join(editor: Editor, product: fx.Node) -> bool:
     x = product.args[0]
     rows = editor.call(total, aten.reshape.default, x, [-1, weight_KM.shape[0]])
     joined = editor.call(total, aten.addmm.default, bias, rows, product.args[1])
-    sizes = [*_sizes(editor, total, x), weight_KM.shape[1]]
+    sizes = [*leading_sizes(editor, total, x), weight_KM.shape[1]]
     editor.replace(total, editor.call(total, aten.reshape.default, joined, sizes))
     return True
 
 
-def _sizes(editor: Editor, before: fx.Node, x: Any) -> list[Any]:
-    """The leading sizes of a tensor, as numbers or as nodes that know them."""
+def leading_sizes(editor: Editor, before: fx.Node, x: Any) -> list[Any]:
+    """All sizes of a tensor but the last, as numbers or as nodes that know them."""
     return [
         size if isinstance(size, int) else editor.call(before, aten.sym_size.int, x, axis)
         for axis, size in enumerate(shape_of(x)[:-1])

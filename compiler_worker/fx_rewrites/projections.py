@@ -5,6 +5,7 @@ Legend: N = rows of all leading axes, K = size of the input, M = size of one out
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -66,12 +67,18 @@ def _merge(editor: Editor, group: list[Projection]) -> None:
     if biases:
         bias = editor.join_weights(biases, first)
         whole = editor.call(first, aten.add.Tensor, whole, bias)
-    axis = len(shape_of(whole)) - 1
-    ends = list(accumulate(sizes))
     # All before the first is replaced: it marks the place.
-    parts = [
-        editor.call(first, aten.slice.Tensor, whole, axis, end - size, end)
-        for size, end in zip(sizes, ends, strict=True)
-    ]
+    parts = split(editor, first, whole, sizes)
     for each, part in zip(group, parts, strict=True):
         editor.replace(each.result, part)
+
+
+def split(editor: Editor, before: fx.Node, whole: fx.Node, sizes: Sequence[int]) -> list[fx.Node]:
+    """Parts of these sizes along the last axis; the tensor itself when that is one."""
+    if len(sizes) == 1:
+        return [whole]
+    axis = len(shape_of(whole)) - 1
+    return [
+        editor.call(before, aten.slice.Tensor, whole, axis, end - size, end)
+        for size, end in zip(sizes, accumulate(sizes), strict=True)
+    ]

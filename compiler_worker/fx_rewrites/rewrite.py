@@ -16,6 +16,7 @@ from compiler_worker.fx_rewrites.batch_norms import fold_batch_norms
 from compiler_worker.fx_rewrites.casts import fold_casts
 from compiler_worker.fx_rewrites.convolutions import fuse_convolutions, use_channels_last
 from compiler_worker.fx_rewrites.editor import Editor, aten
+from compiler_worker.fx_rewrites.int8_products import lower_int8_products
 from compiler_worker.fx_rewrites.names import NAMES
 from compiler_worker.fx_rewrites.norms import recognise_layer_norms
 from compiler_worker.fx_rewrites.products import join_activations, join_biases
@@ -39,6 +40,7 @@ REWRITES: Mapping[str, Rewrite] = {
     "channels_last": use_channels_last,
     "fused_convolutions": fuse_convolutions,
     "gelu": recognise_gelu,
+    "int8_products": lower_int8_products,
     "layer_norms": recognise_layer_norms,
     "projections": merge_projections,
     "repeated": share_repeated,

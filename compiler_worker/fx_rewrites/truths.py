@@ -12,10 +12,19 @@ from typing import Any
 import torch
 from torch import fx
 
-from compiler_worker.fx_rewrites.editor import Editor, aten, dtype_of, is_call, rank_of, shape_of
+from compiler_worker.fx_rewrites.editor import (
+    Editor,
+    aten,
+    dtype_of,
+    is_call,
+    is_same_shape,
+    rank_of,
+    shape_of,
+)
 
 _CREATORS = (aten.arange.default, aten.arange.start, aten.arange.start_step)
 _MAX_NUM_ELEMENTS = 2**22
+_POSITIONS = (torch.int32, torch.int64)
 _ANDS = (aten.__and__.Tensor, aten.bitwise_and.Tensor, aten.logical_and.default)
 
 
@@ -77,10 +86,18 @@ def _fold_and(editor: Editor, node: fx.Node, known: dict[fx.Node, torch.Tensor])
 
 def _narrowest(editor: Editor, node: fx.Node, other: fx.Node) -> fx.Node:
     """The other side; as wide as the conjunction was where that could be seen."""
+    if is_same_shape(node, other):
+        return other
     is_mask = all(is_call(user, aten.scaled_dot_product_attention.default) for user in node.users)
     if is_mask and rank_of(other) == rank_of(node):
         return other
-    return editor.call(node, aten.expand.default, other, list(shape_of(node)))
+    own = (None,) * (rank_of(node) - rank_of(other)) + shape_of(other)
+    # A symbol is a size of the other side: what is known has none.
+    sizes = [
+        size if isinstance(size, int) and str(size) != str(mine) else -1
+        for size, mine in zip(shape_of(node), own, strict=True)
+    ]
+    return editor.call(node, aten.expand.default, other, sizes)
 
 
 def _fold_grid(editor: Editor, node: fx.Node, known: dict[fx.Node, torch.Tensor]) -> bool:
@@ -89,9 +106,9 @@ def _fold_grid(editor: Editor, node: fx.Node, known: dict[fx.Node, torch.Tensor]
     assert isinstance(indices, list | tuple)
     grids = [known.get(each) if isinstance(each, fx.Node) else None for each in indices]
     sizes = shape_of(table)
-    if len(grids) != len(sizes) or any(grid is None for grid in grids):
+    if len(grids) != len(sizes):
         return False
-    if any(not isinstance(size, int) for size in sizes):
+    if not all(_is_inside(grid, size) for grid, size in zip(grids, sizes, strict=True)):
         return False
     place = torch.zeros((), dtype=torch.int64)
     for grid, size in zip(grids, sizes, strict=True):
@@ -101,6 +118,14 @@ def _fold_grid(editor: Editor, node: fx.Node, known: dict[fx.Node, torch.Tensor]
         return False
     editor.replace(node, editor.call(node, aten.reshape.default, table, list(place.shape)))
     return True
+
+
+def _is_inside(grid: torch.Tensor | None, size: Any) -> bool:
+    """Whether it counts positions from the front; others name another place by the same sum."""
+    # Truths, and bytes that stand for them, select what they are set for.
+    if grid is None or grid.dtype not in _POSITIONS or not isinstance(size, int):
+        return False
+    return bool(((grid >= 0) & (grid < size)).all())
 
 
 def _product(sizes: Any) -> int:

@@ -2,9 +2,10 @@
 
 The rule is that of autocast, known to hold for most networks: matrix products run narrow,
 sums of many terms, norms, exponentials and powers run in float32, and everything between
-follows its inputs. Two additions: what is computed from integers alone (positions, masks)
-stays float32, because a narrow type cannot count to a long sequence's end; and an op runs
-narrow only where ONNX allows that type at the model's opset.
+follows its inputs. Three additions: a square written as a product and a division by what is
+in float32 run in float32, because they are the inner part of a norm; what is computed from
+integers alone (positions, masks) stays float32, because a narrow type cannot count to a long
+sequence's end; and an op runs narrow only where ONNX allows that type at the model's opset.
 """
 
 from collections.abc import Iterable, Iterator
@@ -68,6 +69,8 @@ class Policy:
     def _decide(self, node: ir.Node) -> None:
         floats = [self.standings[v] for v in node.inputs if v in self.standings]
         standing = _standing(node.op_type, floats)
+        if standing is Standing.NARROW and (_is_square(node) or self._is_full_quotient(node)):
+            standing = Standing.FULL
         if standing is not Standing.NARROW:
             self._stand(node.outputs, standing)
             return
@@ -77,6 +80,17 @@ class Policy:
         self._stand(
             (v for v, variable in typed_outputs(node, self._opset) if variable in variables),
             Standing.NARROW,
+        )
+
+    def _is_full_quotient(self, node: ir.Node) -> bool:
+        """Whether it divides by data in float32, or multiplies with its inverse."""
+        # The epsilon under a norm is 0 in a narrow type, and its inverse infinite.
+        is_full = [self.standings.get(value) is Standing.FULL for value in node.inputs if value]
+        if node.op_type == "Div":
+            return is_full[1]
+        return node.op_type == "Mul" and any(
+            is_it and _made_by(value) == "Reciprocal"
+            for value, is_it in zip(node.inputs, is_full, strict=True)
         )
 
     def _narrowable(self, node: ir.Node) -> frozenset[str]:
@@ -136,6 +150,16 @@ def _standing(op_type: str, floats: list[Standing]) -> Standing:
         return Standing.FULL
     is_narrow = op_type in _NARROW_OPS or Standing.NARROW in floats
     return Standing.NARROW if is_narrow else Standing.FULL
+
+
+def _is_square(node: ir.Node) -> bool:
+    """Whether it is a power of two written as a product."""
+    return node.op_type == "Mul" and node.inputs[0] is node.inputs[1]
+
+
+def _made_by(value: ir.Value | None) -> str:
+    producer = value.producer() if value is not None else None
+    return producer.op_type if producer is not None else ""
 
 
 def _schema(node: ir.Node, opset: int) -> defs.OpSchema | None:

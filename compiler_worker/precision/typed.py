@@ -9,6 +9,7 @@ import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
+from compiler_worker.precision.free_names import FreeNames
 from compiler_worker.precision.limits import check_limits
 from compiler_worker.precision.policy import Policy, Standing, typed_inputs, typed_outputs
 from services.contracts.kinds import Precision
@@ -52,6 +53,7 @@ class _Rewriter:
         self.narrow = _NARROW_TYPE[precision]
         self.policy = Policy(model, self.narrow)
         self.casts: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
+        self.names = FreeNames(model.graph)
 
     def run(self) -> None:
         # A copy, because casts are inserted on the way.
@@ -107,7 +109,8 @@ class _Rewriter:
         self, value: ir.Value, node: ir.Node, name: str, dtype: ir.DataType
     ) -> ir.Value:
         output = node.outputs[0]
-        output.name, output.type, output.shape = name, ir.TensorType(dtype), value.shape
+        output.name, node.name = self.names.take(name), self.names.take(node.name or name)
+        output.type, output.shape = ir.TensorType(dtype), value.shape
         producer = value.producer()
         if producer is None:
             self.graph.insert_before(self.graph[0], node)
@@ -128,6 +131,7 @@ class _Rewriter:
 
     def _initializer(self, name: str, data: object, dtype: ir.DataType) -> ir.Value:
         array = np.asarray(data).astype(dtype.numpy())
+        name = self.names.take(name)
         value = ir.Value(
             name=name,
             shape=ir.Shape(array.shape),
@@ -139,7 +143,7 @@ class _Rewriter:
 
     def _border_cast(self, value: ir.Value) -> ir.Value:
         name = value.name
-        value.name = f"{name}_{self.suffix}"
+        value.name = self.names.take(f"{name}_{self.suffix}")
         output = self._cast(value, ir.DataType.FLOAT)
         output.name = name
         return output

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from compiler_worker.precision.free_names import FreeNames
 from compiler_worker.precision.limits import check_limits
 from services.contracts.errors import UnsupportedGraphError
 from services.contracts.kinds import Precision
@@ -38,11 +39,12 @@ def weight_only_model(model: onnx.ModelProto) -> onnx.ModelProto:
             f"{Precision.INT8_WEIGHT_ONLY}; build it in fp32 or int8"
         )
     restored: dict[tuple[ir.Value, int], ir.Value] = {}
+    names = FreeNames(found.graph)
     for node, weight in rounded:
         assert weight is not None
         axis = 0 if node.op_type == "Gemm" and node.attributes.get_int("transB") else -1
         if (weight, axis) not in restored:
-            restored[weight, axis] = _restored(found.graph, node, weight, axis)
+            restored[weight, axis] = _restored(node, weight, axis, names)
         node.replace_input_with(1, restored[weight, axis])
     for weight in {weight for weight, _ in restored}:
         if not weight.uses() and not weight.is_graph_output():
@@ -59,9 +61,11 @@ def _is_worth_it(weight: ir.Value | None) -> bool:
     return is_matrix and array.size >= _MIN_ELEMENTS
 
 
-def _restored(graph: ir.Graph, user: ir.Node, weight: ir.Value, axis: int) -> ir.Value:
+def _restored(user: ir.Node, weight: ir.Value, axis: int, names: FreeNames) -> ir.Value:
     """The weight as its rounded form, brought back to floats."""
+    graph = user.graph
     assert weight.const_value is not None
+    assert isinstance(graph, ir.Graph)
     array = weight.const_value.numpy()
     axis %= array.ndim
     others = tuple(i for i in range(array.ndim) if i != axis)
@@ -69,12 +73,16 @@ def _restored(graph: ir.Graph, user: ir.Node, weight: ir.Value, axis: int) -> ir
     # A column of zeros has no largest value; any scale brings it back.
     scale = np.where(largest > 0, largest, 1).astype(np.float32) / np.float32(_LARGEST)
     rounded = np.clip(np.rint(array / scale), -_LARGEST, _LARGEST).astype(np.int8)
+    parts = {
+        "int8": rounded,
+        "scale": scale.reshape(-1),
+        "zero": np.zeros(array.shape[axis], np.int8),
+    }
     inputs = [
-        _constant(graph, f"{weight.name}_int8_{axis}", rounded),
-        _constant(graph, f"{weight.name}_scale_{axis}", scale.reshape(-1)),
-        _constant(graph, f"{weight.name}_zero_{axis}", np.zeros(array.shape[axis], np.int8)),
+        _constant(graph, names.take(f"{weight.name}_{part}_{axis}"), data)
+        for part, data in parts.items()
     ]
-    name = f"{weight.name}_restored_{axis}"
+    name = names.take(f"{weight.name}_restored_{axis}")
     node = ir.node("DequantizeLinear", inputs, {"axis": axis}, name=name)
     graph.insert_before(user, node)
     output = node.outputs[0]

@@ -11,6 +11,7 @@ import torch
 from torch.export import ExportedProgram
 
 from compiler_worker.builders.graphs import export_dynamic, export_static
+from compiler_worker.builders.inductor_packages import package_settings
 from compiler_worker.fx_rewrites.names import rewrites_for
 from compiler_worker.fx_rewrites.rewrite import rewritten
 from compiler_worker.profiling.inductor_record import FusedKernel, InductorRecord
@@ -107,7 +108,8 @@ def _package(
 
     keep_headers_in_cache()
     with torch.no_grad():
-        aoti_compile_and_package(program, package_path=str(path), inductor_configs=options)
+        settings = package_settings(options)
+        aoti_compile_and_package(program, package_path=str(path), inductor_configs=settings)
     # As an engine is loaded: see services/engines/inductor_package.py.
     loader = torch._C._aoti.AOTIModelPackageLoader(  # noqa: SLF001
         str(path), "model", False, 1, -1

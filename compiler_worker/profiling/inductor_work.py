@@ -138,7 +138,9 @@ def bytes_of(node: Any, graph: Any, known: Mapping[Any, int]) -> int:
     inside = {leaf.get_name() for leaf in node.get_nodes()}
     touched: dict[str, int] = {}
     for leaf in node.get_nodes():
-        limit = _loop_size(leaf, known) if hasattr(leaf, "get_ranges") else _NO_LIMIT
+        # A library's kernel has no loops of Inductor's: it touches all of its operands.
+        has_loops = hasattr(leaf, "get_ranges") and not leaf.is_extern()
+        limit = _loop_size(leaf, known) if has_loops else _NO_LIMIT
         for dep in [*leaf.read_writes.reads, *leaf.read_writes.writes]:
             if not _stays_inside(node.scheduler, dep.name, inside):
                 touched[dep.name] = touched.get(dep.name, 0) + limit

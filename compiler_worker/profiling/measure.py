@@ -64,7 +64,10 @@ def measured(request: ProfileRequest, progress: Progress) -> Measured:
         UnsupportedGraphError: the graph holds something that is not translated.
     """
     generation = request.device.parsed_generation
-    refuse(InductorBuilder().unavailable_reason(generation, request.precision), "such an engine")
+    reason = InductorBuilder().unavailable_reason(generation, request.precision)
+    if request.precision.is_calibrated:
+        reason = reason or f"a profile has no samples to calibrate {request.precision} with"
+    refuse(reason, "such an engine")
     check_ranges(request.master.inputs, union_of(request.buckets))
     use_full_fp32()
     # They speak to whoever builds an engine, and stand in its proof.

@@ -201,7 +201,11 @@ def _ops_words(side: Side) -> str:
 
 
 def _flops(num_flops: int) -> str:
-    return f"{num_flops / _GB:.2f} GFLOP"
+    """In the largest unit that gives a number above one."""
+    for unit, size in (("GFLOP", _GB), ("MFLOP", 1e6), ("kFLOP", 1e3)):
+        if num_flops >= size:
+            return f"{num_flops / size:.2f} {unit}"
+    return f"{num_flops} FLOP"
 
 
 def _ratio(before: float, after: float) -> str:

@@ -1,7 +1,7 @@
 """Arithmetic of two or more operands with multidirectional broadcasting."""
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
@@ -99,15 +99,25 @@ def _to(op: Op, x: Tensor | torch.fx.Node, dtype: torch.dtype | torch.fx.Node) -
     return op.method("to", x, dtype)
 
 
-def _mod_on_host(left: HostInt, right: HostInt) -> HostInt | None:
+def _mod_on_host(op: Op) -> Host | Sequence[Host] | None:
+    return on_host(_c_remainder if op.attr_int("fmod") else _remainder)(op)
+
+
+def _remainder(left: HostInt, right: HostInt) -> HostInt | None:
     return None if not isinstance(right, Sym) and right == 0 else left % right
+
+
+def _c_remainder(left: HostInt, right: HostInt) -> HostInt | None:
+    """The remainder with the dividend's sign, None where signs are not known."""
+    quotient = truncated_div(left, right)
+    return None if quotient is None else left - quotient * right
 
 
 @converter(
     "Mod",
     versions=(10, 13, 28),
     attributes=("fmod",),
-    host=on_host(_mod_on_host),
+    host=_mod_on_host,
     carried=WIDE_UNSIGNED,
 )
 def modulo(op: Op) -> Tensor:

@@ -1,11 +1,14 @@
 """Quantised engines through the real pipeline: built, proven, and bound to their samples."""
 
+import re
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 from onnx import load as load_onnx
 
+from compiler_worker.builders.hosts import vnni_reason
 from compiler_worker.pipeline import build_model
 from compiler_worker.plan import Wanted, plan_builds
 from compiler_worker.workshop import Workshop
@@ -13,9 +16,11 @@ from services.cli.models import Wishes, add_model
 from services.cli.progress import Steps
 from services.contracts.build_key import BuildKey
 from services.contracts.errors import InvalidRecipeError
+from services.contracts.hardware import Platform
 from services.contracts.kinds import EngineKind, Precision
 from services.contracts.manifest import BuildOutcome, ModelVersion
 from services.contracts.recipe import Recipe
+from services.engines.device_probe import probe_device
 from tests.integration.precision.small_nets import conv_inputs
 
 KINDS = (EngineKind.ONNXRUNTIME, EngineKind.OPENVINO)
@@ -30,10 +35,15 @@ INPUTS = {"conv": {}, "attention": {"ids": {"high": 64}, "mask": {"role": "mask"
 OUTPUTS = {"conv": {}, "attention": {"hidden": {"valid_where": "mask"}}}
 
 
-def recipe(name: str, *precisions: Precision, calibration: str = "") -> Recipe:
+def recipe(
+    name: str,
+    *precisions: Precision,
+    calibration: str = "",
+    kinds: tuple[EngineKind, ...] = KINDS,
+) -> Recipe:
     return Recipe.model_validate(
         {
-            "kinds": KINDS,
+            "kinds": kinds,
             "precisions": precisions,
             "buckets": [{"dims": BUCKETS[name]}],
             "inputs": INPUTS[name],
@@ -76,15 +86,34 @@ def test_quantised_engines_are_built_and_proven(
         assert max(check.rel_l2 for check in engine.proof.checks) > 1e-4
 
 
-def test_both_kinds_run_one_graph_and_making_it_again_gives_the_same_bytes(
-    workshop: Workshop, models: Path
-) -> None:
+@pytest.mark.skipif(
+    bool(vnni_reason(probe_device(Platform.CPU).parsed_generation)), reason="for hosts with VNNI"
+)
+def test_inductor_calls_kernels_for_eight_bits(workshop: Workshop, models: Path) -> None:
+    wanted = recipe("attention", Precision.INT8, kinds=(EngineKind.INDUCTOR,))
+    version = add(workshop, models, "attention", wanted)
+    (record,) = build_model(version, Wanted(), workshop).records
+    assert record.outcome is BuildOutcome.PROVEN, record.reason
+    engine = workshop.registry.engine(record.key.digest())
+    assert max(check.rel_l2 for check in engine.proof.checks) > 1e-4
+    package = workshop.registry.materialise_engine(engine) / "engine.pt2"
+    with zipfile.ZipFile(package) as files:
+        (code,) = (
+            files.read(name).decode() for name in files.namelist() if name.endswith("wrapper.cpp")
+        )
+    # Queries, keys and values in one, and the three other products; none is left in floats.
+    assert len(re.findall(r"aoti_torch_cpu__qlinear_pointwise\w*\(", code)) == 4
+    assert not re.search(r"aoti_torch_cpu\w*(mm|linear)_out|cpu_mm|mkldnn__linear", code)
+
+
+def test_both_kinds_run_one_graph_that_is_calibrated_once(workshop: Workshop, models: Path) -> None:
     version = add(workshop, models, "conv", recipe("conv", Precision.INT8))
     report = build_model(version, Wanted(), workshop)
     engines = [workshop.registry.engine(record.key.digest()) for record in report.records]
     graphs = {engine.manifest.files["typed.onnx"].sha256 for engine in engines}
     assert len(engines) == len(KINDS)
     assert len(graphs) == 1
+    assert len(list((workshop.settings.cache_dir / "typed").glob("*.onnx"))) == 1
 
 
 def test_another_calibration_set_is_another_engine_and_the_same_one_is_not(

@@ -18,8 +18,9 @@ from compiler_worker.benchmark import (
 )
 from compiler_worker.memory import memory_growth, peak_resident_bytes
 from compiler_worker.sampling import Sample, SampleVariant
+from services.contracts.batching import Batching
 from services.contracts.hardware import Platform
-from services.contracts.recipe import Batching, Recipe
+from services.contracts.recipe import Recipe
 from services.contracts.tensors import Array
 
 MIB = 2**20

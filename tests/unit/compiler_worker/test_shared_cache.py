@@ -2,6 +2,7 @@
 
 import logging
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -44,9 +45,11 @@ def machines(store: ObstoreArtifactStore, tmp_path: Path) -> Machines:
     return Machines(store, tmp_path)
 
 
-def leave(workshop: Workshop, name: str, data: bytes, key: BuildKey = KEY) -> None:
+def leave(
+    workshop: Workshop, name: str, data: bytes, key: BuildKey = KEY, max_bytes: int = 2**20
+) -> None:
     """Have a build leave a file behind."""
-    with shared_cache(key, workshop) as folder:
+    with shared_cache(key, workshop, max_bytes) as folder:
         assert folder is not None
         (folder / name).write_bytes(data)
 
@@ -163,6 +166,43 @@ def test_a_worker_with_a_key_believes_its_own_signature_alone(
     assert found(machines.new("f", ours)) == {"x.o": b"object"}
 
 
-def test_only_the_newest_files_that_fit_are_kept() -> None:
-    files = {name: BlobRef(sha256="a" * 64, num_bytes=4) for name in "abc"}
-    assert bounded(("c", "b", "a"), files, max_bytes=8) == ("c", "b")
+@pytest.mark.parametrize(
+    ("order", "kept"),
+    [("cba", "cb"), ("Xcba", "cb"), ("cXba", "cb"), ("X", ""), ("", "")],
+)
+def test_only_the_newest_files_that_fit_are_kept(order: str, kept: str) -> None:
+    sizes = {"a": 4, "b": 4, "c": 4, "X": 9}
+    assert bounded(order, sizes, max_bytes=8) == tuple(kept)
+
+
+class CountingStore(ObstoreArtifactStore):
+    """Notes the names of the files that are stored."""
+
+    stored: ClassVar[list[str]] = []
+
+    def put_blob(self, source: Path) -> BlobRef:
+        """Note it, then store it."""
+        self.stored.append(source.name)
+        return super().put_blob(source)
+
+
+def test_beyond_the_bound_the_oldest_goes_and_nothing_is_stored_twice(
+    store: ObstoreArtifactStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(CountingStore, "stored", [])
+    counting = CountingStore(store._backend, store.name)
+    workshop = Machines(counting, tmp_path).new("a")
+    with caplog.at_level(logging.INFO):
+        for name, num_bytes in (("old.o", 4), ("mid.o", 4), ("new.o", 4), ("huge.o", 9)):
+            leave(workshop, name, b"x" * num_bytes, max_bytes=8)
+    dropped = [line.rpartition(": ")[2] for line in caplog.messages if "its bound" in line]
+    assert dropped == ["old.o", "huge.o"]
+    for _ in range(2):
+        with shared_cache(KEY, workshop, 8) as folder:
+            assert folder is not None
+            assert sorted(path.name for path in folder.iterdir()) == ["mid.o", "new.o"]
+    assert counting.stored == ["old.o", "mid.o", "new.o"]
+    assert workshop.registry.compile_cache(scope())[0] == 3, "no revision for what is not kept"

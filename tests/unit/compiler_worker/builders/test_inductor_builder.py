@@ -44,7 +44,8 @@ def test_every_setting_is_one_that_torch_knows_and_is_in_the_key(generation: str
         pass
     options = InductorBuilder().options(parsed, Precision.FP32)
     rewrites = " ".join(rewrites_for(parsed.platform))
-    assert options == {name: str(value) for name, value in settings.items()} | {
+    packed = {"packed": "convolutions"} if parsed.platform is Platform.CPU else {}
+    assert options == {name: str(value) for name, value in settings.items()} | packed | {
         "rewrites": rewrites
     }
 

@@ -145,7 +145,7 @@ def test_what_is_equal_is_shared_and_what_is_drawn_is_not() -> None:
 
 def test_every_name_has_its_rewrite_and_none_is_cudas_on_a_cpu() -> None:
     assert sorted(NAMES) == sorted(REWRITES)
-    assert rewrites_for("cuda") == NAMES
+    assert rewrites_for("cuda", is_int8=True) == NAMES
     on_cpu = rewrites_for("cpu")
     assert "projections" in on_cpu
     assert not {"fused_convolutions", "short_attention", "activations"} & set(on_cpu)

@@ -172,6 +172,19 @@ def test_arithmetic_on_symbols_runs_on_python_ints() -> None:
     assert module(torch.zeros(8))[0].shape == (5,)
 
 
+@pytest.mark.parametrize(("is_c", "wanted"), [(0, [1, -1, 1, 3]), (1, [-1, 1, -2, 3])])
+def test_a_remainder_on_the_host_has_the_sign_that_the_op_says(
+    is_c: int, wanted: list[int]
+) -> None:
+    graph = f"""g (float[N] x) => (int64[4] y, int64[1] z)
+        {{ y = Mod <fmod: int = {is_c}> (a, b)
+           s = Shape(x)  z = Mod <fmod: int = {is_c}> (s, three) }}"""
+    a, b, three = np.array([-7, 7, -8, 8]), np.array([2, -2, 3, 5]), np.array([3])
+    module = graph_module_from_onnx(model(graph, a=a, b=b, three=three))
+    y, z = module(torch.zeros(8))
+    assert (y.tolist(), z.tolist()) == (wanted, [2])
+
+
 def test_inputs_that_share_a_dim_share_a_symbol() -> None:
     graph = """g (float[N] a, float[N] b) => (float[K] y)
         { s = Shape(b)  d = Mul(s, two)  y = Expand(one_f, d) }"""

@@ -1,63 +1,27 @@
 """Typed graphs: which values become narrow, where casts stand, what the border keeps."""
 
 from collections import Counter
-from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from compiler_worker.precision.typed import typed_model
 from services.contracts.errors import UnsupportedGraphError
 from services.contracts.kinds import Precision
-
-FLOAT, FLOAT16 = TensorProto.FLOAT, TensorProto.FLOAT16
-
-
-def make(
-    nodes: list[onnx.NodeProto],
-    weights: dict[str, np.ndarray] | None = None,
-    *,
-    x: tuple[int, list[str | int]] = (FLOAT, ["N", 4]),
-    y: tuple[int, list[str | int]] = (FLOAT, ["N", 4]),
-    opset: int = 20,
-) -> onnx.ModelProto:
-    tensors = [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", *x)],
-        [helper.make_tensor_value_info("y", *y)],
-        tensors,
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
-
-
-def node(op_type: str, inputs: str, output: str, **attributes: Any) -> onnx.NodeProto:
-    return helper.make_node(op_type, inputs.split(), [output], name=f"make_{output}", **attributes)
-
-
-def types_of(model: onnx.ModelProto) -> dict[str, int]:
-    """Element type by name, as strict inference finds it."""
-    onnx.checker.check_model(model, full_check=True)
-    graph = onnx.shape_inference.infer_shapes(model, strict_mode=True).graph
-    values = (*graph.input, *graph.output, *graph.value_info)
-    return {value.name: value.type.tensor_type.elem_type for value in values}
+from tests.unit.compiler_worker.precision.small_graphs import (
+    FLOAT,
+    FLOAT16,
+    make,
+    node,
+    run,
+    types_of,
+)
 
 
 def ops_of(model: onnx.ModelProto) -> Counter[str]:
     return Counter(entry.op_type for entry in model.graph.node)
-
-
-def run(model: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return np.asarray(session.run(None, {"x": x})[0])
 
 
 def mlp() -> onnx.ModelProto:

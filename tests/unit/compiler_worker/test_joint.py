@@ -1,0 +1,152 @@
+"""Who takes part in a joint run: what is proven and new, the best so far, within bounds."""
+
+from pathlib import Path
+
+import pytest
+
+from compiler_worker.joint import MAX_ENTRANTS, Field, field_of
+from compiler_worker.settings import CompilerSettings
+from compiler_worker.workshop import Workshop
+from services.contracts.hardware import DeviceFacts
+from services.contracts.joint_run import JointRun, JointTiming
+from services.contracts.kinds import Precision
+from services.contracts.manifest import (
+    MasterRecord,
+    ModelVersion,
+    Proof,
+    ProofOutcome,
+    SideTiming,
+    Timing,
+)
+from services.contracts.object_store import open_store
+from services.contracts.recipe import Bucket, Recipe
+from services.contracts.registry import Registry
+from services.contracts.terms import proof_terms
+from tests.documents import AT, small_key, small_manifest
+
+DEVICE = DeviceFacts(generation="cpu-x86_64-v3", name="cpu", memory_gib=1)
+MASTER = MasterRecord(digest="d" * 64, files={}, inputs=(), outputs=(), opset=20, num_parameters=1)
+RECIPE = Recipe(buckets=(Bucket(dims={}),))
+VERSION = ModelVersion(
+    name="m", version=1, master=MASTER, recipe=RECIPE, source="m.onnx", source_fingerprint="f",
+    created_at=AT,
+)  # fmt: skip
+GIB = 2**30
+
+
+class Shop:
+    """A workshop on an empty store, with what a test publishes there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.workshop = Workshop(
+            registry=Registry(open_store("memory:"), folder),
+            settings=CompilerSettings(cache_dir=folder, memory_limit_gib=8),
+            devices={},
+        )
+
+    def publish(
+        self,
+        name: str,
+        p50_s: float = 1.0,
+        *,
+        fallback_s: float = 100.0,
+        held_gib: float = 0.0,
+        outcome: ProofOutcome = ProofOutcome.PASSED,
+    ) -> str:
+        """An engine that took so long in its proof; its digest."""
+        key = small_key(
+            buckets=RECIPE.buckets,
+            builder_options={"name": name},
+            proof_terms=proof_terms(RECIPE, Precision.FP32, None),
+        )
+        timing = Timing(
+            bucket="b", sizes={}, eager_p50_s=100.0, fallback=side(fallback_s),
+            p50_s=p50_s, p95_s=p50_s, throughput=1.0,
+        )  # fmt: skip
+        proof = Proof(
+            outcome=outcome, device=DEVICE, timings=(timing,), created_at=AT,
+            peak_memory_bytes=int(held_gib * GIB),
+        )  # fmt: skip
+        self.workshop.registry.publish_engine(small_manifest(key), {}, proof)
+        return key.digest()
+
+    def time(self, engines_s: dict[str, float], incumbent: str = "") -> None:
+        """A joint run that was."""
+        shape = JointTiming(
+            bucket="b", sizes={}, eager=side(9.0),
+            engines={digest: side(p50_s) for digest, p50_s in engines_s.items()},
+        )  # fmt: skip
+        self.workshop.registry.add_joint_run(
+            JointRun(
+                master_digest=MASTER.digest,
+                device=DEVICE,
+                shapes=(shape,),
+                created_at=AT,
+                incumbent=incumbent,
+            )
+        )
+
+    def field(self) -> Field | None:
+        return field_of(VERSION, DEVICE, self.workshop)
+
+    def entrants(self) -> list[str]:
+        found = self.field()
+        assert found is not None
+        return [engine.digest for engine in found.engines]
+
+
+def side(p50_s: float) -> SideTiming:
+    return SideTiming(p50_s=p50_s, p95_s=p50_s, throughput=1 / p50_s, peak_memory_bytes=1)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    return Shop(tmp_path)
+
+
+def test_one_engine_alone_was_timed_in_its_proof(shop: Shop) -> None:
+    shop.publish("a")
+    assert shop.field() is None
+
+
+def test_all_take_part_the_first_time_but_what_could_not_serve(shop: Shop) -> None:
+    slow, fast = shop.publish("a", 2.0), shop.publish("b", 1.0)
+    slower_than_fallback = shop.publish("c", 3.0, fallback_s=1.0)
+    shop.publish("failed", outcome=ProofOutcome.FAILED)
+    field = shop.field()
+    assert field is not None
+    assert (field.incumbent, field.left_out) == ("", {})
+    assert shop.entrants() == [fast, slow, slower_than_fallback]
+
+
+def test_what_was_timed_is_not_timed_again(shop: Shop) -> None:
+    shop.time({shop.publish("a"): 1.0, shop.publish("b"): 2.0})
+    assert shop.field() is None
+
+
+def test_a_newcomer_meets_the_best_so_far_alone(shop: Shop) -> None:
+    first, second = shop.publish("a", 1.0), shop.publish("b", 2.0)
+    shop.time({first: 2.0, second: 1.0})
+    newcomer = shop.publish("c")
+    field = shop.field()
+    assert field is not None
+    assert field.incumbent == second, "by the joint run, not by its proof"
+    assert shop.entrants() == [second, newcomer]
+
+
+def test_the_slowest_are_left_out_when_there_are_too_many(shop: Shop) -> None:
+    digests = [shop.publish(f"n{n}", 1.0 + n) for n in range(MAX_ENTRANTS + 2)]
+    field = shop.field()
+    assert field is not None
+    assert shop.entrants() == digests[:MAX_ENTRANTS]
+    assert set(field.left_out) == set(digests[MAX_ENTRANTS:])
+    assert "not among the 8 fastest" in field.left_out[digests[-1]]
+
+
+def test_memory_bounds_all_but_the_two_fastest(shop: Shop) -> None:
+    sizes_gib = (5.0, 5.0, 0.5)
+    digests = [shop.publish(f"n{n}", 1.0 + n, held_gib=gib) for n, gib in enumerate(sizes_gib)]
+    field = shop.field()
+    assert field is not None
+    assert shop.entrants() == digests[:2]
+    assert "memory" in field.left_out[digests[2]]
