@@ -39,7 +39,7 @@ class Subject:
     def recipe(self) -> Recipe:
         """What is built for it."""
         changes = {
-            "kinds": (EngineKind.ONNXRUNTIME, EngineKind.OPENVINO),
+            "kinds": (EngineKind.INDUCTOR, EngineKind.ONNXRUNTIME, EngineKind.OPENVINO),
             "precisions": PRECISIONS,
             "calibration": Calibration(path=CALIBRATION_FILE),
         }

@@ -3,6 +3,7 @@
 Legend: B = batch, N = values of a row.
     tok: x_BN int64 [1, 256], 2 KB; a text model's request
     big: x_BN float32 [1, 150528], 602 KB; an image model's request (3 * 224 * 224)
+    huge: x_BN float32 [1, 2621440], 10 MB; a volume's request, measured by `memory` alone
     y_B10: the first ten values of each row; nothing is computed, yet a wrong row shows
 """
 
@@ -17,13 +18,15 @@ from services.pb.open_inference_v2_pb2 import ModelInferRequest, ModelInferRespo
 
 NUM_ANSWERED = 10
 PAYLOADS = ("tok", "big")
+HUGE = "huge"
 # Rows that an engine may be given at once, as an owner of such a model would choose.
-MAX_BATCH = {"tok": 32, "big": 8}
-_ELEMENT = {"tok": "int64", "big": "float"}
-_DATATYPE = {"tok": "INT64", "big": "FP32"}
+MAX_BATCH = {"tok": 32, "big": 8, "huge": 1}
+_ELEMENT = {"tok": "int64", "big": "float", "huge": "float"}
+_DATATYPE = {"tok": "INT64", "big": "FP32", "huge": "FP32"}
 _ROWS: dict[str, Array] = {
     "tok": np.arange(256)[None],
     "big": np.linspace(0, 1, 3 * 224 * 224, dtype=np.float32)[None],
+    "huge": np.linspace(0, 1, 10 << 18, dtype=np.float32)[None],
 }
 
 

@@ -6,14 +6,14 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from tests.benchmarks.dataplane.payloads import MAX_BATCH, PAYLOADS, write_model
+from tests.benchmarks.dataplane.payloads import HUGE, MAX_BATCH, PAYLOADS, write_model
 from tests.benchmarks.transport.fleet import MALLOC_ENV
 from tests.benchmarks.transport.report import FLOOR
 from tests.integration.fleet.local_fleet import LocalFleet, fleet_home
@@ -59,10 +59,10 @@ def all_servers() -> Iterator[dict[str, Servers]]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         yield {
-            FLOOR: stack.enter_context(_started("plain", {})),
-            SMELT: stack.enter_context(_smelt(folder)),
-            SERVE_DEFAULT: stack.enter_context(_started("serve", {})),
-            SERVE_FAST: stack.enter_context(_started("serve", FAST_ENV)),
+            FLOOR: stack.enter_context(started("plain", {})),
+            SMELT: stack.enter_context(smelt(folder)),
+            SERVE_DEFAULT: stack.enter_context(started("serve", {})),
+            SERVE_FAST: stack.enter_context(started("serve", FAST_ENV)),
         }
 
 
@@ -80,7 +80,8 @@ def start(
 
 
 @contextmanager
-def _started(role: str, env: Mapping[str, str]) -> Iterator[Servers]:
+def started(role: str, env: Mapping[str, str]) -> Iterator[Servers]:
+    """A server of `processes`, until the block ends."""
     target = f"127.0.0.1:{_free_port()}"
     process = start(role, target, env=env)
     assert process.stdin is not None
@@ -89,23 +90,23 @@ def _started(role: str, env: Mapping[str, str]) -> Iterator[Servers]:
         line = process.stdout.readline()
         if not line:
             raise SystemExit(f"{role} did not start")
-        yield Servers(target=target, pids=dict.fromkeys(PAYLOADS, json.loads(line)))
+        yield Servers(target=target, pids=dict.fromkeys((*PAYLOADS, HUGE), json.loads(line)))
     finally:
         process.stdin.close()
         process.wait(60)
 
 
 @contextmanager
-def _smelt(folder: Path) -> Iterator[Servers]:
+def smelt(folder: Path, payloads: Sequence[str] = PAYLOADS) -> Iterator[Servers]:
     """A whole fleet by `smelt up`, with an ONNX Runtime engine for each payload's model."""
     with fleet_home() as fleet:
-        for payload in PAYLOADS:
+        for payload in payloads:
             model = write_model(folder / f"{payload}.onnx", payload)
             fleet.add(payload, model, write_recipe(folder / "recipe.yaml", 1, MAX_BATCH[payload]))
         fleet.up()
-        for payload in PAYLOADS:
+        for payload in payloads:
             fleet.wait_ready(payload, 1)
-        yield Servers(target=fleet.address, pids={p: _smelt_pids(fleet, p) for p in PAYLOADS})
+        yield Servers(target=fleet.address, pids={p: _smelt_pids(fleet, p) for p in payloads})
 
 
 def _smelt_pids(fleet: LocalFleet, payload: str) -> dict[str, list[int]]:

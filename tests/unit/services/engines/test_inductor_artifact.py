@@ -5,13 +5,12 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
-import pytest
 import torch
 from onnx import numpy_helper
 
 from services.engines.artifact_index import WeightRef
 from services.engines.artifact_weights import MasterWeights, WeightTable
-from services.engines.cuda_graph import _Replay, run_directly
+from services.engines.cuda_graph import _Replay
 from services.engines.inductor_artifact import StaticInput
 from tests.conformance.tiny_model import save_master, tiny_model
 
@@ -51,20 +50,6 @@ def test_a_weight_is_converted_and_shared(tmp_path: Path) -> None:
     tensor = table.tensor(ref)
     assert tensor.dtype is torch.bfloat16
     assert table.tensor(ref.model_copy()) is tensor
-
-
-@pytest.mark.parametrize("num_calls", [1, 3])
-def test_without_graphs_every_call_runs(num_calls: int) -> None:
-    seen: list[int] = []
-
-    def call() -> list[torch.Tensor]:
-        seen.append(len(seen))
-        return [torch.tensor(len(seen))]
-
-    captured = run_directly(call)
-    assert seen == [0]  # the warm-up
-    answers = [int(captured()[0]) for _ in range(num_calls)]
-    assert answers == list(range(2, 2 + num_calls))
 
 
 def test_a_captured_call_keeps_its_weights_alive() -> None:

@@ -1,0 +1,230 @@
+"""Padded batching beside exact-shape batching, on lengths as real text has them.
+
+    python -m tests.benchmarks.padding FOLDER [--kind K] [--precision P] [--rounds N]
+
+The master is published into a store below FOLDER, a second run finds it there; the engines are
+those of both kinds that read the master itself (OpenVINO computes in fp32 or bf16). Each side
+is the real batcher on the same engine and the same requests: log-normal lengths, median 40
+tokens, p99 400, at most 512, a row each, so many outstanding at any time. `exact` joins equal
+lengths alone, as for a model without a mask; `padded` is the recipe's policy; `ceiling` gets
+requests that all have the mean length, so that nothing needs padding: what no policy can
+exceed. Sides take turns within a round; a ratio is the median over rounds of the ratio within
+the round, so that other work on the machine meets all sides.
+"""
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from services.cli.models import Wishes, add_model
+from services.cli.progress import Steps
+from services.contracts.build_key import BuildKey
+from services.contracts.errors import NotFoundError
+from services.contracts.kinds import EngineKind, Precision
+from services.contracts.manifest import EngineManifest, ModelVersion
+from services.contracts.object_store import open_store
+from services.contracts.registry import Registry
+from services.contracts.tensors import Array
+from services.engines.base import LoadSpec
+from services.engines.device_probe import probe_device
+from services.engines.loader import engine_class
+from services.replica.batcher import Batcher, BatchReport
+from services.replica.codec import InferCall
+from services.replica.engine_seat import EngineSeat, EngineThread
+from services.replica.engine_worker import EngineWorker
+from services.replica.joining import JoinRules
+from services.replica.loaded_engine import RunningEngine
+from services.replica.run_shapes import elements_of
+from services.replica.signature import Signature
+from tests.benchmarks.padding.subject import MAX_TOKENS, call_of, calls, recipe
+
+NUM_OUTSTANDING = 64
+WANTED_SPEEDUP, WANTED_WASTE = 3.0, 0.25
+
+
+@dataclass
+class Side:
+    """One way to serve the same requests.
+
+    Attributes:
+        rates: requests per second, by round.
+        real, ran, runs: elements of requests, those computed, and runs, over all rounds.
+    """
+
+    name: str
+    batcher: Batcher
+    rates: list[float]
+    real: int = 0
+    ran: int = 0
+    runs: int = 0
+
+    def count(self, report: BatchReport) -> None:
+        """Add a batch."""
+        self.runs += 1
+        self.real += sum(map(elements_of, report.sizes))
+        self.ran += report.times.num_elements if report.times else 0
+
+
+def main(arguments: list[str]) -> int:
+    """Serve and print; the exit code is 0 when every figure is reached."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--kind", type=EngineKind, default=EngineKind.OPENVINO)
+    parser.add_argument("--precision", type=Precision, default=Precision.FP32)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--calls", type=int, default=192, help="in a round, for each side")
+    parser.add_argument("--rounds", type=int, default=7)
+    given = parser.parse_args(arguments)
+    given.folder.mkdir(parents=True, exist_ok=True)
+    registry = Registry(open_store(str(given.folder / "store")), given.folder / "cache")
+    version = _version(registry, given.folder)
+    engine = _engine(registry, version, given.kind, given.precision, given.threads)
+    print(f"\n{given.kind} {given.precision}, {probe_device().generation}, {given.threads} threads")
+    try:
+        return asyncio.run(_compare(version, engine, given.rounds, given.calls))
+    finally:
+        engine.close()
+
+
+def _version(registry: Registry, folder: Path) -> ModelVersion:
+    try:
+        return registry.model_version("minilm")
+    except NotFoundError:
+        factory = "tests.benchmarks.padding.subject:long_embedder"
+        wishes = Wishes(recipe=recipe(), folder=folder)
+        return add_model(registry, "minilm", factory, wishes, Steps(is_quiet=True))
+
+
+def _engine(
+    registry: Registry,
+    version: ModelVersion,
+    kind: EngineKind,
+    precision: Precision,
+    num_threads: int,
+) -> RunningEngine:
+    device, master = probe_device(), registry.materialise_master(version.master)
+    key = BuildKey(
+        master_digest=version.master.digest,
+        kind=kind,
+        precision=precision,
+        buckets=version.recipe.buckets,
+        proof_terms="",
+        builder_options={},
+        generation=device.generation,
+        toolchain={str(kind): device.toolchain[str(kind)]},
+    )
+    manifest = EngineManifest(
+        key=key,
+        files={},
+        inputs=version.master.inputs,
+        outputs=version.master.outputs,
+        needs_master=True,
+        build_duration_s=0.0,
+        created_at="2026-01-01T00:00:00.000+00:00",
+    )
+    spec = LoadSpec(
+        manifest=manifest,
+        master=version.master,
+        directory=master,
+        master_path=master / "model.onnx",
+        device=device,
+        num_threads=num_threads,
+    )
+    return engine_class(kind).load(spec)
+
+
+async def _compare(
+    version: ModelVersion, engine: RunningEngine, num_rounds: int, num_calls: int
+) -> int:
+    seat = EngineSeat(engine=engine, buckets=version.recipe.buckets, thread=EngineThread())
+    bare = version.recipe.model_copy(update={"inputs": {}})
+    exact = version.model_copy(update={"recipe": bare})
+    sides = [_side("exact", exact, seat), _side("padded", version, seat)]
+    sides.append(_side("ceiling", version, seat))
+    for number in range(-1, num_rounds):  # shapes and costs are met in one that does not count
+        mixed = calls(num_calls, seed=number + 10)
+        mean = round(sum(call.sizes["sequence"] for call in mixed) / len(mixed))
+        level = [call_of(mean, np.random.default_rng(number + 10)) for _ in mixed]
+        answers = [await _round(side, level if side.name == "ceiling" else mixed) for side in sides]
+        print(f"round {number}:", *(f"{side.name} {side.rates[-1]:.1f}/s" for side in sides))
+        for one, other in zip(answers[0], answers[1], strict=True):
+            np.testing.assert_allclose(one, other, atol=2e-2)
+        if number < 0:
+            for side in sides:
+                side.rates.clear()
+                side.real = side.ran = side.runs = 0
+    for side in sides:
+        await side.batcher.close()
+    await _print_shapes(seat)
+    seat.thread.end()
+    return _print(sides, num_calls)
+
+
+def _side(name: str, version: ModelVersion, seat: EngineSeat) -> Side:
+    rules = JoinRules.from_model(version, Signature.from_model(version))
+    batcher = Batcher(
+        EngineWorker(seat), rules, version.recipe.batching, on_batch=lambda r: side.count(r)
+    )
+    side = Side(name, batcher, [])
+    batcher.start()
+    return side
+
+
+async def _round(side: Side, mixed: Sequence[InferCall]) -> list[Array]:
+    """Serve all requests, so many at a time; their answers in order."""
+    answers: list[Array] = [np.empty(0)] * len(mixed)
+    left = iter(enumerate(mixed))
+
+    async def client() -> None:
+        for place, call in left:
+            found = await side.batcher.submit(call, dict)
+            answers[place] = found["sentence_embedding"]
+
+    began_s = time.perf_counter()
+    await asyncio.gather(*(client() for _ in range(NUM_OUTSTANDING)))
+    side.rates.append(len(mixed) / (time.perf_counter() - began_s))
+    return answers
+
+
+async def _print_shapes(seat: EngineSeat) -> None:
+    """What a token costs alone and in company, on this engine."""
+    rng = np.random.default_rng(0)
+    print("\n| rows x tokens | ms | us per token |\n|---|---|---|")
+    for rows, length in ((1, 16), (1, 40), (1, 66), (1, 400), (8, 40), (32, 40), (32, 66)):
+        one = call_of(length, rng).inputs
+        inputs = {name: np.repeat(array, rows, axis=0) for name, array in one.items()}
+        took_s = []
+        for _ in range(6):
+            began_s = time.perf_counter()
+            await seat.call(partial(seat.engine.run, inputs))
+            took_s.append(time.perf_counter() - began_s)
+        best_s = min(took_s)
+        print(f"| {rows} x {length} | {1e3 * best_s:.2f} | {1e6 * best_s / rows / length:.0f} |")
+
+
+def _print(sides: list[Side], num_calls: int) -> int:
+    exact, padded, _ = sides
+    print("\n| side | requests/s | times exact | rows a batch | waste |\n|---|---|---|---|---|")
+    speedups = {}
+    for side in sides:
+        pairs = zip(side.rates, exact.rates, strict=True)
+        speedups[side.name] = median(rate / other for rate, other in pairs)
+        num = num_calls * len(side.rates)
+        print(f"| {side.name} | {median(side.rates):.1f} | {speedups[side.name]:.2f} "
+              f"| {num / side.runs:.1f} | {1 - side.real / side.ran:.1%} |")  # fmt: skip
+    waste = 1 - padded.real / padded.ran
+    print(f"\nwanted {WANTED_SPEEDUP} times exact and waste of {WANTED_WASTE:.0%} at most, "
+          f"lengths up to {MAX_TOKENS}")  # fmt: skip
+    return 0 if speedups["padded"] >= WANTED_SPEEDUP and waste <= WANTED_WASTE else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
