@@ -7,7 +7,7 @@ WORKDIR /src
 COPY pyproject.toml requirements.lock README.md LICENSE ./
 COPY services services
 ENV PIP_CONSTRAINT=/src/requirements.lock
-RUN python -m venv /opt/smelt && /opt/smelt/bin/pip install --no-cache-dir ".[gateway]"
+RUN python -m venv /opt/smelt && /opt/smelt/bin/pip install --no-cache-dir ".[gateway,tracing]"
 
 FROM ${PYTHON_IMAGE}
 ARG VERSION=0.0.0

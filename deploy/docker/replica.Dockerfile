@@ -3,7 +3,7 @@ ARG PYTHON_IMAGE
 
 FROM ${PYTHON_IMAGE} AS build
 # For a cluster without GPUs: replica,compiler,rtx. The compiler's image has the same libraries.
-ARG EXTRAS=replica,compiler,cuda,rtx
+ARG EXTRAS=replica,compiler,tracing,cuda,rtx
 # An index of torch's CPU builds, which are a tenth of the size; "" takes the usual one.
 ARG TORCH_INDEX_URL=""
 WORKDIR /src
