@@ -83,15 +83,18 @@ class Policy:
         )
 
     def _is_full_quotient(self, node: ir.Node) -> bool:
-        """Whether it divides by data in float32, or multiplies with its inverse."""
-        # The epsilon under a norm is 0 in a narrow type, and its inverse infinite.
-        is_full = [self.standings.get(value) is Standing.FULL for value in node.inputs if value]
+        """Whether it divides by data or sums in float32, or multiplies with their inverse."""
+        # What keeps a divisor from zero (1e-12) is zero in a narrow type, its inverse infinite.
         if node.op_type == "Div":
-            return is_full[1]
-        return node.op_type == "Mul" and any(
-            is_it and _made_by(value) == "Reciprocal"
-            for value, is_it in zip(node.inputs, is_full, strict=True)
-        )
+            return self._is_full(node.inputs[1])
+        inverses = (value for value in node.inputs if _made_by(value) == "Reciprocal")
+        return node.op_type == "Mul" and any(self._is_full(value) for value in inverses)
+
+    def _is_full(self, value: ir.Value | None) -> bool:
+        standing = None if value is None else self.standings.get(value)
+        # Counts of valid positions have axes; roots of sizes, which scale attention, have none.
+        is_count = value is not None and value.shape is not None and len(value.shape) > 1
+        return standing is Standing.FULL or (standing is Standing.POSITIONAL and is_count)
 
     def _narrowable(self, node: ir.Node) -> frozenset[str]:
         schema = _schema(node, self._opset)

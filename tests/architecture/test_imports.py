@@ -23,8 +23,12 @@ for module in pkgutil.walk_packages(root.__path__, package + "."):
         print(module.name)
 """
 HEAVY = ("torch", "triton", "ray", "onnx", "onnxruntime", "openvino", "tensorrt", "tensorrt_rtx")
-# Source of GPU kernels: imported where CUDA code is generated, and by no other module.
-KERNELS = ("compiler_worker.fx_rewrites.attention_kernel",)
+# Imported where code is generated, and by no other module: the source of GPU kernels, and a pass
+# of Inductor's, whose tracer looks whether there is a tensorrt.
+KERNELS = (
+    "compiler_worker.builders.packed_convolutions",
+    "compiler_worker.fx_rewrites.attention_kernel",
+)
 BLOCKED = {
     "services.contracts": (*HEAVY, "grpc", "google"),
     "services.telemetry": (*HEAVY, "grpc"),

@@ -107,7 +107,10 @@ async def test_a_known_token_infers_again_and_again(guarded_fleet: "Fleet", inpu
 
 
 @pytest.mark.parametrize(
-    ("token", "code"), [(READER, "INVALID_ARGUMENT"), ("made-up", "UNAUTHENTICATED")]
+    ("token", "code"),
+    [(READER, "INVALID_ARGUMENT"), ("made-up", "UNAUTHENTICATED")],
+    # A token is drawn anew by each process, and names of tests must be the same in all.
+    ids=["known", "unknown"],
 )
 async def test_bytes_that_are_no_question_are_refused_to_whoever_is_known(
     guarded_fleet: "Fleet", token: str, code: str

@@ -21,6 +21,14 @@ NORMS = {
     "layer norm": [*CENTRED, node("Mul", "d d", "square"), *ROOT, node("Div", "d root", "normed")],
     "RMS norm": [node("Mul", "x x", "square"), *ROOT, node("Div", "x root", "normed")],
     "unit vectors": [*LENGTH, node("Div", "x length", "normed")],
+    "mean of what is valid": [
+        node("Greater", "x zero", "is_valid"),
+        node("Cast", "is_valid", "valid", to=FLOAT),
+        node("ReduceSum", "valid last", "n"),
+        node("Clip", "n tiny", "count"),
+        node("Relu", "x", "kept"),
+        node("Div", "kept count", "normed"),
+    ],
     "by inverses": [*LENGTH, node("Reciprocal", "length", "i"), node("Mul", "i x", "normed")],
 }
 SHAPE = (FLOAT, ["N", WIDTH])
@@ -33,6 +41,7 @@ def test_a_norm_of_large_values_and_of_a_zero_row_is_right_in_fp16(name: str) ->
         "last": np.int64([-1]),
         "small": np.float32(1e-6),
         "tiny": np.float32(1e-12),
+        "zero": np.float32(0),
         "w": rng.standard_normal((WIDTH, WIDTH)).astype(np.float32),
     }
     model = make([*NORMS[name], node("MatMul", "normed w", "y")], weights, x=SHAPE, y=SHAPE)
