@@ -21,6 +21,7 @@ from services.contracts.kinds import EngineKind
 from services.contracts.manifest import BlobRef
 from services.contracts.store import check_file_names
 from services.engines.compile_cache import compile_cache
+from services.engines.unfinished import remove_unfinished
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +95,8 @@ class _SharedCache:
     def store(self) -> None:
         """Add what is new to the newest revision, as often as others are first."""
         with _harmless("is not stored"):
+            # A child that was ended in the middle left what no machine can load.
+            remove_unfinished(self.folder)
             for _ in range(_MAX_ATTEMPTS):
                 number, known = self._newest()
                 revision, dropped = self._revision(known)

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from services.engines.unfinished import remove_unfinished
+
 TESTS = Path(__file__).parent
 
 # Read when gRPC is imported. Ray forks to start its processes; gRPC's handlers of forks may end
@@ -26,6 +28,10 @@ os.environ.setdefault("SMELT_BENCHMARK_TOGETHER", "0")
 # A deadline would be an assertion about time, and a stored example would depend on the machine.
 settings.register_profile("smelt", deadline=None, database=None, derandomize=True)
 settings.load_profile("smelt")
+
+
+# What an interrupted run left half compiled there would fail this one.
+remove_unfinished(Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

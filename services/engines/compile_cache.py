@@ -4,6 +4,7 @@ By default torch writes to the temporary folder of the machine and removes nothi
 each precompiled header alone, and new ones with each version of torch or of the compiler.
 """
 
+import logging
 import os
 import time
 from collections.abc import Iterator
@@ -11,6 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from services.engines.disk_bounds import YOUNG_S, remove_oldest
+from services.engines.unfinished import remove_unfinished
+
+logger = logging.getLogger(__name__)
 
 _VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 # Some five headers of one torch, and the code of some hundred engines.
@@ -53,11 +57,13 @@ def keep_headers_in_cache() -> None:
 def tidy_compile_cache(
     cache_dir: Path, *, max_bytes: int = MAX_CACHE_BYTES, max_age_s: float = MAX_AGE_S
 ) -> None:
-    """Remove what was compiled long ago, and the oldest while there is too much.
+    """Remove what was cut short, what was compiled long ago, and the oldest of too much.
 
     Whoever runs such code has it loaded; what is gone is compiled again when it is wanted.
     """
     root = compile_cache(cache_dir)
+    for path in remove_unfinished(root):
+        logger.warning("%s was cut short by the end of its compiler; it is compiled again", path)
     remove_oldest(_files(root), max_bytes=max_bytes, max_age_s=max_age_s)
     _remove_empty(root, time.time())
 

@@ -1,7 +1,14 @@
-"""Measures the whole data plane beside its floor and beside Ray Serve's own gRPC proxy.
+"""Measures the whole data plane beside its floor, Ray Serve's proxies, MLServer and Triton.
 
     python -m tests.benchmarks.dataplane [--rounds 5] [--seconds 2] [--payload tok]
-                                         [--concurrency 32] [--write FILE.md]
+                                         [--concurrency 32] [--peers FOLDER] [--write FILE.md]
+
+MLServer and Triton (its server and Python backend, as nvidia-pytriton brings them) pin versions
+that Smelt's environment does not have. They run in environments of their own, in one folder, and
+one that is not there is left out:
+
+    python -m venv FOLDER/mlserver && FOLDER/mlserver/bin/pip install mlserver==1.7.1
+    python -m venv FOLDER/pytriton && FOLDER/pytriton/bin/pip install nvidia-pytriton==0.7.0
 
 All servers run at once. Every round visits every load (payload, concurrency) once, in a new
 order, and at each load all servers one after another, in a new order too: a busy minute of
@@ -14,28 +21,18 @@ import json
 import platform
 import random
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests.benchmarks.dataplane.launch import start
 from tests.benchmarks.dataplane.payloads import PAYLOADS
-from tests.benchmarks.dataplane.servers import (
-    SERVE_DEFAULT,
-    SERVE_FAST,
-    SMELT,
-    Servers,
-    all_servers,
-    start,
-)
-from tests.benchmarks.transport.report import FLOOR, Cell, Sample, _ratio, _table
+from tests.benchmarks.dataplane.peers import interpreters, peer_versions, started_peers
+from tests.benchmarks.dataplane.servers import Servers, all_servers
+from tests.benchmarks.dataplane.tables import Load, cell_of, summary
+from tests.benchmarks.transport.report import Cell, Sample, _table
 
 CONCURRENCIES = (1, 32, 128)
 _PACKAGES = ("grpcio", "protobuf", "uvloop", "ray", "onnxruntime", "numpy")
-Samples = dict[Cell, list[Sample]]
-Load = tuple[str, int]
-
-
-def _cell(variant: str, payload: str, concurrency: int) -> Cell:
-    return Cell(variant=variant, payload=payload, concurrency=concurrency)
 
 
 def _say(client: "subprocess.Popen[str]", line: str) -> str:
@@ -72,11 +69,14 @@ def _measure(
     )
 
 
-def run(rounds: int, seconds: float, loads: Sequence[Load]) -> Samples:
+def run(
+    rounds: int, seconds: float, loads: Sequence[Load], peers: Mapping[str, Path]
+) -> dict[Cell, list[Sample]]:
     """Starts everything, then visits all cells once a round."""
-    with all_servers() as servers:
-        cells = {load: [_cell(v, *load) for v in servers] for load in loads}
-        samples: Samples = {cell: [] for row in cells.values() for cell in row}
+    with all_servers() as own, started_peers(peers) as others:
+        servers = own | others
+        cells = {load: [cell_of(v, *load) for v in servers] for load in loads}
+        samples: dict[Cell, list[Sample]] = {cell: [] for row in cells.values() for cell in row}
         client = start("client")
         try:
             for number in range(rounds):
@@ -89,26 +89,6 @@ def run(rounds: int, seconds: float, loads: Sequence[Load]) -> Samples:
             client.kill()
             client.wait()
     return samples
-
-
-def summary(samples: Samples, loads: Sequence[Load]) -> str:
-    """Smelt against each of the others: medians of ratios within a round."""
-    others = ("grpc.aio", "Serve proxy", "Serve fast")
-    headings = [f"{figure} / {other}" for figure in ("RPS", "CPU") for other in others]
-    lines = [
-        f"| payload | concurrency | {' | '.join(headings)} |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
-    ]
-    for payload, concurrency in loads:
-        own = samples[_cell(SMELT, payload, concurrency)]
-        ratios = [
-            _ratio(own, samples[_cell(other, payload, concurrency)], figure)
-            for figure in ("rps", "server_us")
-            for other in (FLOOR, SERVE_DEFAULT, SERVE_FAST)
-        ]
-        cells = " | ".join(f"{ratio:.2f}" for ratio in ratios)
-        lines.append(f"| {payload} | {concurrency} | {cells} |")
-    return "\n".join(lines) + "\n"
 
 
 def versions() -> str:
@@ -124,13 +104,16 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="a cell, without its warm-up")
     parser.add_argument("--payload", action="append", choices=PAYLOADS, help="only this one")
     parser.add_argument("--concurrency", action="append", type=int, help="only this one")
+    parser.add_argument("--peers", type=Path, help="where MLServer's and Triton's environments are")
     parser.add_argument("--write", type=Path, help="also write the tables to this file")
     arguments = parser.parse_args()
     concurrencies = arguments.concurrency or CONCURRENCIES
     loads = [(p, c) for p in arguments.payload or PAYLOADS for c in concurrencies]
-    samples = run(arguments.rounds, arguments.seconds, loads)
+    peers = interpreters(arguments.peers)
+    samples = run(arguments.rounds, arguments.seconds, loads, peers)
     text = (
-        f"{versions()}; medians of {arguments.rounds} rounds of {arguments.seconds:g} s.\n\n"
+        f"{versions()}{peer_versions(peers)}; "
+        f"medians of {arguments.rounds} rounds of {arguments.seconds:g} s.\n\n"
         f"## Smelt against the others\n\n{summary(samples, loads)}\n## All figures\n\n"
     )
     text += "\n".join(line for load in loads for line in _table(*load, samples))

@@ -20,8 +20,9 @@ from pathlib import Path
 import psutil
 
 from tests.benchmarks.dataplane.__main__ import _say, versions
+from tests.benchmarks.dataplane.launch import start
 from tests.benchmarks.dataplane.payloads import HUGE, request_of
-from tests.benchmarks.dataplane.servers import Servers, smelt, start, started
+from tests.benchmarks.dataplane.servers import Servers, smelt, started
 
 PLAIN, SMELT = "plain grpc.aio", "Smelt"
 CONCURRENCIES = (1, 4, 8)

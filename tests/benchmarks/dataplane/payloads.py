@@ -46,6 +46,12 @@ def write_model(path: Path, payload: str) -> Path:
     return path
 
 
+def columns_of(payload: str) -> dict[str, str | int]:
+    """What a server that cannot read this module must know of a payload's model."""
+    row = _ROWS[payload]
+    return {"dtype": row.dtype.name, "width": row.shape[1], "max_batch": MAX_BATCH[payload]}
+
+
 def request_of(payload: str) -> bytes:
     """A serialised request."""
     row = _ROWS[payload]

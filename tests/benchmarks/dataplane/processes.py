@@ -1,7 +1,7 @@
 """The processes of a measurement that are not Smelt's own.
 
     python -m tests.benchmarks.dataplane.processes plain ADDRESS   the floor: grpc.aio alone
-    python -m tests.benchmarks.dataplane.processes serve ADDRESS   Ray Serve and its gRPC proxy
+    python -m tests.benchmarks.dataplane.processes serve ADDRESS   Ray Serve, its proxy by flags
     python -m tests.benchmarks.dataplane.processes client
 
 Servers print one JSON object, the ids of the processes that requests pass, and run until
@@ -18,7 +18,8 @@ from typing import Any
 import psutil
 import uvloop
 
-from tests.benchmarks.dataplane.payloads import answer, check_answer, request_of
+from tests.benchmarks.dataplane.launch import free_port, until_answers
+from tests.benchmarks.dataplane.payloads import PAYLOADS, answer, check_answer, request_of
 from tests.benchmarks.transport import grpc_links
 from tests.benchmarks.transport.processes import _load
 
@@ -34,7 +35,7 @@ async def plain(address: str) -> None:
 
 
 def serve(address: str) -> None:
-    """Serves the no-op model as a Ray Serve deployment behind Serve's gRPC proxy."""
+    """Serves the no-op model as a Ray Serve deployment behind the proxy that the flags choose."""
     import ray
     from ray import serve as ray_serve
     from ray.serve.config import gRPCOptions
@@ -46,12 +47,14 @@ def serve(address: str) -> None:
     port = int(address.rpartition(":")[2])
     # Serve opens an HTTP proxy beside it whatever one says; nothing calls that one.
     ray_serve.start(
-        http_options={"port": 0, "location": "HeadOnly"},
+        http_options={"port": free_port(), "location": "HeadOnly"},
         grpc_options=gRPCOptions(port=port, grpc_servicer_functions=[add]),
         logging_config={"log_level": "WARNING", "enable_access_log": False},
     )
     deployment = ray_serve.deployment(max_ongoing_requests=MAX_ONGOING)(Noop)
     ray_serve.run(deployment.bind(), name="noop")
+    # HAProxy is started anew with each change of what stands behind it.
+    asyncio.run(until_answers(address, PAYLOADS))
     _say_ready(_ray_processes())
     sys.stdin.read()
     ray_serve.shutdown()
@@ -62,11 +65,15 @@ def _ray_processes() -> dict[str, list[int]]:
     """Those that a request passes: proxy, replica, and raylet, which holds large arguments."""
     names = {"ProxyActor": "gateway", "ServeReplica": "replica", "raylet/raylet": "replica"}
     found: dict[str, list[int]] = {"gateway": [], "replica": []}
+    haproxies = []
     for child in psutil.Process().children(recursive=True):
         command = " ".join(child.cmdline()[:1])
+        haproxies += [child] if command.endswith("/haproxy") else []
         for part, role in names.items():
             if part in command:
                 found[role].append(child.pid)
+    # Those that were replaced end when they like.
+    found["gateway"] += [p.pid for p in sorted(haproxies, key=psutil.Process.create_time)[-1:]]
     return found
 
 
@@ -96,7 +103,7 @@ def main() -> None:
     if role == "serve":
         serve(*arguments)
     else:
-        uvloop.run({"plain": plain, "client": client}[role](*arguments))
+        uvloop.run(plain(*arguments) if role == "plain" else client())
 
 
 if __name__ == "__main__":

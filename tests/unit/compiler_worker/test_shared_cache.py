@@ -68,13 +68,13 @@ def scope() -> CacheScope:
 
 
 def test_what_one_machine_compiled_another_one_finds(machines: Machines) -> None:
-    leave(machines.new("a"), "x.o", b"object")
-    leave(machines.new("b"), "y.o", b"another")
-    assert found(machines.new("c")) == {"x.o": b"object", "y.o": b"another"}
+    leave(machines.new("a"), "x.bin", b"object")
+    leave(machines.new("b"), "y.bin", b"another")
+    assert found(machines.new("c")) == {"x.bin": b"object", "y.bin": b"another"}
 
 
 def test_nothing_new_is_no_new_revision(machines: Machines) -> None:
-    leave(machines.new("a"), "x.o", b"object")
+    leave(machines.new("a"), "x.bin", b"object")
     other = machines.new("b")
     found(other)
     number, _ = other.registry.compile_cache(scope())
@@ -97,14 +97,14 @@ def test_a_file_that_changed_replaces_its_elder(machines: Machines) -> None:
 def test_another_toolchain_or_generation_finds_nothing(
     machines: Machines, other: dict[str, object]
 ) -> None:
-    leave(machines.new("a"), "x.o", b"object")
+    leave(machines.new("a"), "x.bin", b"object")
     assert found(machines.new("b"), KEY.model_copy(update=other)) == {}
 
 
 def test_another_master_of_the_same_compiler_finds_it(machines: Machines) -> None:
-    leave(machines.new("a"), "x.o", b"object")
+    leave(machines.new("a"), "x.bin", b"object")
     sibling = KEY.model_copy(update={"master_digest": "b" * 64})
-    assert found(machines.new("b"), sibling) == {"x.o": b"object"}
+    assert found(machines.new("b"), sibling) == {"x.bin": b"object"}
 
 
 @pytest.mark.parametrize(
@@ -138,32 +138,32 @@ def test_kinds_that_keep_nothing_and_settings_that_say_so_have_no_folder(
 def test_a_damaged_blob_is_left_out_with_a_warning(
     machines: Machines, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    leave(machines.new("a"), "x.o", b"object")
+    leave(machines.new("a"), "x.bin", b"object")
     (blob,) = (tmp_path / "store" / "blobs" / "sha256").iterdir()
     blob.write_bytes(b"damage")
     with caplog.at_level(logging.WARNING):
         assert found(machines.new("b")) == {}
-    assert "the compile cache lacks x.o" in caplog.text
+    assert "the compile cache lacks x.bin" in caplog.text
 
 
 def test_a_revision_that_cannot_be_read_is_replaced(
     machines: Machines, store: ObstoreArtifactStore
 ) -> None:
     store.create(f"caches/{scope().digest()}/000001.json", b"{no json")
-    leave(machines.new("a"), "x.o", b"object")
-    assert found(machines.new("b")) == {"x.o": b"object"}
+    leave(machines.new("a"), "x.bin", b"object")
+    assert found(machines.new("b")) == {"x.bin": b"object"}
 
 
 def test_a_worker_with_a_key_believes_its_own_signature_alone(
     machines: Machines, tmp_path: Path
 ) -> None:
     ours, theirs = (Signer(new_keys(tmp_path, name).private) for name in ("ours", "theirs"))
-    leave(machines.new("a"), "evil.o", b"unsigned")
+    leave(machines.new("a"), "evil.bin", b"unsigned")
     assert found(machines.new("b", ours)) == {}
-    leave(machines.new("c", theirs), "evil.o", b"signed by another")
+    leave(machines.new("c", theirs), "evil.bin", b"signed by another")
     assert found(machines.new("d", ours)) == {}
-    leave(machines.new("e", ours), "x.o", b"object")
-    assert found(machines.new("f", ours)) == {"x.o": b"object"}
+    leave(machines.new("e", ours), "x.bin", b"object")
+    assert found(machines.new("f", ours)) == {"x.bin": b"object"}
 
 
 @pytest.mark.parametrize(
@@ -196,13 +196,13 @@ def test_beyond_the_bound_the_oldest_goes_and_nothing_is_stored_twice(
     counting = CountingStore(store._backend, store.name)
     workshop = Machines(counting, tmp_path).new("a")
     with caplog.at_level(logging.INFO):
-        for name, num_bytes in (("old.o", 4), ("mid.o", 4), ("new.o", 4), ("huge.o", 9)):
+        for name, num_bytes in (("old.bin", 4), ("mid.bin", 4), ("new.bin", 4), ("huge.bin", 9)):
             leave(workshop, name, b"x" * num_bytes, max_bytes=8)
     dropped = [line.rpartition(": ")[2] for line in caplog.messages if "its bound" in line]
-    assert dropped == ["old.o", "huge.o"]
+    assert dropped == ["old.bin", "huge.bin"]
     for _ in range(2):
         with shared_cache(KEY, workshop, 8) as folder:
             assert folder is not None
-            assert sorted(path.name for path in folder.iterdir()) == ["mid.o", "new.o"]
-    assert counting.stored == ["old.o", "mid.o", "new.o"]
+            assert sorted(path.name for path in folder.iterdir()) == ["mid.bin", "new.bin"]
+    assert counting.stored == ["old.bin", "mid.bin", "new.bin"]
     assert workshop.registry.compile_cache(scope())[0] == 3, "no revision for what is not kept"
