@@ -50,6 +50,30 @@ def models_remove(
     run_models_remove(settings_for(store), name, version, as_json=as_json)
 
 
+@models_app.command("unload")
+def models_unload(
+    name: Annotated[str, typer.Argument(help="Model to withdraw.")],
+    store: Store = "",
+    as_json: AsJson = False,
+) -> None:
+    """Serve a model no more until it is loaded, whatever is published meanwhile."""
+    from services.cli.models import run_models_serve
+
+    run_models_serve(settings_for(store), name, is_served=False, as_json=as_json)
+
+
+@models_app.command("load")
+def models_load(
+    name: Annotated[str, typer.Argument(help="Model that was unloaded.")],
+    store: Store = "",
+    as_json: AsJson = False,
+) -> None:
+    """Serve a model again that was unloaded."""
+    from services.cli.models import run_models_serve
+
+    run_models_serve(settings_for(store), name, is_served=True, as_json=as_json)
+
+
 @models_app.command("weights")
 def models_weights(
     name: Annotated[str, typer.Argument(help="Model whose versions share requests.")],

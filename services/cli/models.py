@@ -55,6 +55,8 @@ def run_models_add(
         print_json(_summary(version))
     else:
         then = "follow it: smelt events" if is_fleet_told else "build its engines: smelt build"
+        if name in registry.unloaded_models():
+            then = "it is unloaded, and serves after: smelt models load"
         console.print(
             f"{name} version {version.version}: master {version.master.digest[:12]}, opset "
             f"{version.master.opset}, {version.master.num_parameters:,} parameters\n"
@@ -87,6 +89,9 @@ def run_models_remove(
     registry = open_registry_to_publish(settings, must_exist=True)
     removed = [each.version for each in registry.remove_model(name, version)]
     left = [each.version for each in registry.versions(name)]
+    if not left:
+        # Who adds it again means it to serve.
+        registry.set_served(name, is_served=True)
     tell_fleet(settings)
     if as_json:
         print_json({"name": name, "removed": removed, "left": left})
@@ -98,6 +103,23 @@ def run_models_remove(
         "which serves with them at once",
         soft_wrap=True,
     )
+
+
+def run_models_serve(settings: CliSettings, name: str, *, is_served: bool, as_json: bool) -> None:
+    """Have a model served again, or no more, and tell a running fleet.
+
+    Raises:
+        NotFoundError: no such model.
+    """
+    registry = open_registry_to_publish(settings, must_exist=True)
+    registry.model_version(name)
+    is_changed = registry.set_served(name, is_served=is_served)
+    tell_fleet(settings)
+    if as_json:
+        print_json({"name": name, "is_served": is_served, "is_changed": is_changed})
+        return
+    state = "is served" if is_served else f"is unloaded; undo it with: smelt models load {name}"
+    console.print(f"{name} {state}{'' if is_changed else ' (it was so before)'}", soft_wrap=True)
 
 
 def _versions(numbers: list[int]) -> str:

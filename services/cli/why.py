@@ -234,6 +234,7 @@ def _serves(case: Case) -> str:
 
 def _replica_words(report: fleet.ReplicaReport) -> str:
     if not report.engine_digest:
-        return f"serves with the fallback: {report.fallback_reason or report.detail}"
+        why = report.fallback_reason or report.detail
+        return f"serves with the fallback: {why}" if why else "is still starting"
     digest = report.engine_digest[:_SHORT]
     return f"serves with {report.engine_kind} {report.engine_precision} {digest}"

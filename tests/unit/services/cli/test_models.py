@@ -151,3 +151,26 @@ def test_remove_says_what_is_left_and_that_engines_stay(
     with pytest.raises(NotFoundError, match="'tiny' not found; there are: none"):
         CliRunner().invoke(app, words, catch_exceptions=False)
     assert add(registry, source(tmp_path / "b", seed=8)).version == 3
+
+
+def test_what_is_unloaded_says_so_until_it_is_loaded_or_removed(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SMELT_HOME", str(tmp_path))
+
+    def said(*words: str) -> str:
+        done = CliRunner().invoke(app, ["models", *words], catch_exceptions=False)
+        return " ".join(done.stdout.split())
+
+    add(registry, source(tmp_path / "a"))
+    assert "undo it with: smelt models load tiny" in said("unload", "tiny")
+    assert registry.unloaded_models() == {"tiny"}
+    assert "(it was so before)" in said("unload", "tiny")
+    assert "serves after: smelt models load tiny" in said("add", "tiny", source(tmp_path / "b", 8))
+    assert said("load", "tiny") == "tiny is served"
+    assert registry.unloaded_models() == set()
+    said("unload", "tiny")
+    said("remove", "tiny")
+    assert registry.unloaded_models() == set()
+    with pytest.raises(NotFoundError, match="'tiny' not found"):
+        said("load", "tiny")

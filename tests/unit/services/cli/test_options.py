@@ -14,7 +14,9 @@ EXPECTED = {
     "infer": ["--address", "--input", "--json", "--version", "NAME"],
     "models add": ["--json", "--recipe", "--samples", "--store", "NAME", "SOURCE"],
     "models list": ["--json", "--store"],
+    "models load": ["--json", "--store", "NAME"],
     "models remove": ["--json", "--store", "--version", "NAME"],
+    "models unload": ["--json", "--store", "NAME"],
     "models weights": ["--clear", "--json", "--store", "NAME", "WEIGHTS"],
     "node-labels": ["--json"],
     "profile": [
