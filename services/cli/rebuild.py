@@ -12,8 +12,10 @@ from services.cli.settings import CliSettings
 from services.contracts.build_plan import RebuildRequest, timestamp, utc_now
 from services.contracts.errors import NotReadyError
 from services.contracts.hardware import Generation
-from services.contracts.manifest import ModelVersion, ProofOutcome
+from services.contracts.manifest import BuildOutcome, ModelVersion, ProofOutcome
 from services.contracts.registry import Registry
+
+_FAILURES = (BuildOutcome.FAILED, BuildOutcome.PROOF_FAILED)
 
 
 def run_rebuild(
@@ -62,12 +64,16 @@ def rebuild_request(
     engines = {e.digest: e for e in registry.engines(version.master.digest)}
     digests = list(_planned(registry, version, generation))
     proofs = {digest: engines[digest].proof for digest in digests if digest in engines}
-    num_records = {d: len(registry.build_records(d)) for d in digests}
+    records = {digest: registry.build_records(digest) for digest in digests}
     return RebuildRequest(
         model=version.name,
         version=version.version,
         generation=generation,
-        disregarded={digest: number for digest, number in num_records.items() if number},
+        disregarded={
+            digest: len(found)
+            for digest, found in records.items()
+            if any(record.outcome in _FAILURES for record in found)
+        },
         reprove={
             digest: proof.created_at
             for digest, proof in proofs.items()

@@ -174,6 +174,10 @@ class TestRebuild:
         assert set(task.key_digests) == {key.digest() for key in KEYS}
         assert "REBUILD_REQUESTED".lower() in smelt("events", "m")
 
+    def test_what_never_failed_is_not_counted_as_failed(self, registry: Registry) -> None:
+        registry.record_build(world.record(ORT, BuildOutcome.PROVEN))
+        assert smelt_json("rebuild", "m")["disregarded"] == {INDUCTOR.digest(): 3}
+
     def test_of_another_generation_it_pins_nothing(self, registry: Registry) -> None:
         document = smelt_json("rebuild", "m", "--generation", "cuda-sm90")
         assert (document["disregarded"], document["reprove"]) == ({}, {})
