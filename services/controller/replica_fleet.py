@@ -5,6 +5,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from services.contracts.errors import InvalidRequestError, NotReadyError
@@ -14,6 +15,9 @@ logger = logging.getLogger(__name__)
 
 _PREFIX, _SEPARATOR = "smelt", ":"
 _KNOCK_S = 10.0
+# How Ray's cloudpickle words it.
+_PICKLER_CLASH = "is not registered for pickle by value"
+_MAX_PICKLER_CLASHES = 20
 
 
 class DeploymentKey(NamedTuple):
@@ -143,7 +147,7 @@ class RayServeFleet:
         with self._submission:
             application = load_function(self._replica_app)(args)
             target = RunTarget(application, name=application_name(key), route_prefix=None)
-            serve.run_many([target], wait_for_applications_running=False)
+            _retried(partial(serve.run_many, [target], wait_for_applications_running=False))
 
     def deployed(self) -> list[DeploymentKey]:
         """Ask Serve for its applications."""
@@ -208,6 +212,23 @@ def own_node_labels(generation_override: str) -> dict[str, str]:
 def application_name(key: DeploymentKey) -> str:
     """The Serve application of a deployment; the separator is in none of the parts."""
     return _SEPARATOR.join((_PREFIX, key.name, str(key.version), key.generation))
+
+
+def _retried(submit: Callable[[], object]) -> None:
+    """Submit, again where another thread met Serve's pickler.
+
+    Asking for a status registers the same module with it and takes it away; a lock over both
+    would have a submission that hangs keep everybody from asking.
+    """
+    for _ in range(_MAX_PICKLER_CLASHES):
+        try:
+            submit()
+        except ValueError as error:
+            if _PICKLER_CLASH not in str(error):
+                raise
+        else:
+            return
+    submit()
 
 
 def key_from_application(name: str) -> DeploymentKey | None:
