@@ -120,6 +120,10 @@ def run_build(version: ModelVersion, key: BuildKey, workshop: Workshop) -> Build
             record = _run_steps(attempt, version, workshop, folder)
     except SmeltError as error:
         record = attempt.record(BuildOutcome.FAILED, reason=str(error))
+    except Exception as error:
+        # A fault of our own is told as what it is, and keeps no other key from being built.
+        logger.exception("build of %s %s met a fault of the worker", key.kind, key.generation)
+        record = attempt.record(BuildOutcome.FAILED, reason=f"fault of the worker: {error!r}")
     logger.info("build of %s %s: %s %s", key.kind, key.generation, record.outcome, record.reason)
     if is_good(record) or not workshop.stop_reason():
         count_build(workshop, record)

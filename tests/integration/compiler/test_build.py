@@ -264,6 +264,21 @@ def test_a_child_that_dies_while_it_builds_leaves_a_record(
     assert workshop.registry.build_records(record.key.digest()) == [record]
 
 
+def test_a_fault_of_the_worker_itself_is_recorded_and_stops_no_other_key(
+    workshop: Workshop, version: ModelVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def faulty(*_: object) -> None:
+        raise TypeError("not as meant")
+
+    monkeypatch.setattr("compiler_worker.pipeline.prove_in_child", faulty)
+    wanted = Wanted(kinds=(EngineKind.ONNXRUNTIME, EngineKind.OPENVINO))
+    records = build_model(version, wanted, workshop).records
+    assert [record.outcome for record in records] == [BuildOutcome.FAILED] * 2
+    assert {record.reason for record in records} == {
+        "fault of the worker: TypeError('not as meant')"
+    }
+
+
 def test_a_build_that_takes_too_long_is_ended(workshop: Workshop, version: ModelVersion) -> None:
     hurried = with_settings(workshop, build_time_limit_s=0.5)
     (record,) = build_model(version, Wanted(kinds=(EngineKind.INDUCTOR,)), hurried).records
