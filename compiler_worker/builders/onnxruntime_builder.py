@@ -39,8 +39,8 @@ class OnnxruntimeBuilder:
     def options(self, generation: Generation, precision: Precision) -> dict[str, str]:
         """Session options that choose kernels."""
         is_cuda = generation.platform is Platform.CUDA
-        provider = "cuda" if is_cuda else "cpu"
-        return {"deterministic": "1", "provider": provider, **quantiser_options(precision)}
+        provider = {"provider": "cuda", "use_tf32": "0"} if is_cuda else {"provider": "cpu"}
+        return {"deterministic": "1", **provider, **quantiser_options(precision)}
 
     def toolchain(self, generation: Generation) -> dict[str, str]:
         """ONNX Runtime optimises at load, so its version is all that counts."""

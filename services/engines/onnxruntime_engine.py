@@ -20,6 +20,9 @@ _ERRORS_ONLY = 3
 # It moves a QuantizeLinear before a Reshape with an `output_dtype` of int8; on x86 the next
 # one changes int8 to uint8, without that attribute, and the session refuses its own graph.
 _DISABLED_OPTIMIZERS = ("QDQPropagationTransformer",)
+_CUDA = "CUDAExecutionProvider"
+# TF32 keeps 10 of 23 bits of a product's operands: not what fp32 promises.
+_PROVIDER_OPTIONS = {_CUDA: {"use_tf32": "0"}}
 
 
 class OnnxruntimeEngine(GuardedEngine):
@@ -60,21 +63,42 @@ def open_session(
     """A deterministic session on the platform's provider; 0 threads leaves it to the library.
 
     Raises:
-        RuntimeError: this build of ONNX Runtime has no provider for the platform.
+        RuntimeError: this build of ONNX Runtime has no provider for the platform, or the
+            provider cannot run here.
     """
     import onnxruntime
 
+    provider = provider_of(platform)
+    if platform is Platform.CUDA:
+        # CUDA's libraries lie in packages of their own, where no loader looks by itself.
+        onnxruntime.preload_dlls()
     options = onnxruntime.SessionOptions()
     options.use_deterministic_compute = True
     options.intra_op_num_threads = num_threads
     options.inter_op_num_threads = 1
     options.log_severity_level = _ERRORS_ONLY
-    return onnxruntime.InferenceSession(
+    session = onnxruntime.InferenceSession(
         path,
         options,
-        providers=[provider_of(platform)],
+        providers=[(provider, _PROVIDER_OPTIONS.get(provider, {}))],
         disabled_optimizers=list(_DISABLED_OPTIMIZERS),
     )
+    require_provider(session, provider)
+    return session
+
+
+def require_provider(session: "onnxruntime.InferenceSession", provider: str) -> None:
+    """Refuse a session that fell back to another provider.
+
+    Raises:
+        RuntimeError: it did. ONNX Runtime only prints so, and computes on the CPU instead.
+    """
+    used = session.get_providers()
+    if provider not in used:
+        raise RuntimeError(
+            f"the session runs on {', '.join(used)}; wanted {provider}, which did not start: "
+            "see the process's standard error, and install the CUDA libraries that it names"
+        )
 
 
 def provider_of(platform: Platform) -> str:
@@ -85,7 +109,7 @@ def provider_of(platform: Platform) -> str:
     """
     import onnxruntime
 
-    name = "CUDAExecutionProvider" if platform is Platform.CUDA else "CPUExecutionProvider"
+    name = _CUDA if platform is Platform.CUDA else "CPUExecutionProvider"
     available = onnxruntime.get_available_providers()
     if name not in available:
         raise RuntimeError(f"{name} wanted, this build has {', '.join(available)}")

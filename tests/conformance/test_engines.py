@@ -182,7 +182,9 @@ def test_another_library_version_is_refused_before_loading(published: Published)
 _MADE_OF = {
     (EngineKind.INDUCTOR, "published"): (True, False),
     (EngineKind.INDUCTOR, "artifact"): (True, True),
+    (EngineKind.INDUCTOR, "captured"): (True, True),
     (EngineKind.ONNXRUNTIME, "published"): (False, True),
+    (EngineKind.ONNXRUNTIME, "typed"): (True, False),
     (EngineKind.OPENVINO, "published"): (False, True),
     (EngineKind.TENSORRT, "published"): (True, False),
 }

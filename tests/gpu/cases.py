@@ -1,5 +1,7 @@
 """The rows of the conformance suite that need a CUDA device, for the generation that is here."""
 
+from compiler_worker.builders.onnxruntime_builder import OnnxruntimeBuilder
+from services.contracts.hardware import Generation, Platform
 from services.contracts.kinds import EngineKind, Precision
 from services.engines.device_probe import probe_device
 from tests.conformance.cases import EngineCase
@@ -17,7 +19,27 @@ def _inductor(precision: Precision) -> EngineCase:
         generation=LOCAL,
         max_abs=MAX_ABS[precision],
         is_bounded=True,
+        form="captured",
     )
+
+
+def _onnxruntime(precision: Precision) -> EngineCase:
+    return EngineCase(
+        name=f"onnxruntime-cuda-{precision}",
+        kind=EngineKind.ONNXRUNTIME,
+        precision=precision,
+        generation=LOCAL,
+        max_abs=MAX_ABS[precision],
+        is_bounded=False,
+        form="published" if precision is Precision.FP32 else "typed",
+    )
+
+
+def _has_cuda_provider() -> bool:
+    """Whether the ONNX Runtime that is installed is the one for CUDA."""
+    generation = Generation.parse(LOCAL)
+    reason = OnnxruntimeBuilder().unavailable_reason(generation, Precision.FP32)
+    return generation.platform is Platform.CUDA and not reason
 
 
 def _fallback(form: str) -> EngineCase:
@@ -34,4 +56,7 @@ def _fallback(form: str) -> EngineCase:
 GRAPHED = _inductor(Precision.FP16)
 COMPILED_FALLBACK = _fallback("compiled")
 PUBLISHED_CASES = (_inductor(Precision.FP32), GRAPHED, _inductor(Precision.BF16))
-CUDA_CASES = (*PUBLISHED_CASES, COMPILED_FALLBACK, _fallback("eager"))
+ONNXRUNTIME_CASES = (
+    (_onnxruntime(Precision.FP32), _onnxruntime(Precision.FP16)) if _has_cuda_provider() else ()
+)
+CUDA_CASES = (*PUBLISHED_CASES, *ONNXRUNTIME_CASES, COMPILED_FALLBACK, _fallback("eager"))

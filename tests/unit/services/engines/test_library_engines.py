@@ -12,7 +12,13 @@ from services.contracts.manifest import BlobRef
 from services.engines.base import LoadSpec
 from services.engines.device_probe import probe_device
 from services.engines.loader import engine_class
-from services.engines.onnxruntime_engine import TYPED_MODEL, OnnxruntimeEngine, provider_of
+from services.engines.onnxruntime_engine import (
+    TYPED_MODEL,
+    OnnxruntimeEngine,
+    open_session,
+    provider_of,
+    require_provider,
+)
 from services.engines.openvino_engine import compile_for_cpu
 from services.engines.toolchain import installed_version
 from tests.conformance.tiny_model import draw_inputs, save_master, tiny_model
@@ -65,3 +71,11 @@ def test_a_provider_that_is_not_installed_is_an_error_not_a_silent_cpu() -> None
     if probe_device().parsed_generation.platform is Platform.CPU:
         with pytest.raises(RuntimeError, match="CUDAExecutionProvider wanted, this build has"):
             provider_of(Platform.CUDA)
+
+
+def test_a_session_that_fell_back_to_the_cpu_is_refused(tmp_path: Path) -> None:
+    spec = real_spec(tmp_path, EngineKind.ONNXRUNTIME)
+    session = open_session(str(spec.master_path), Platform.CPU)
+    require_provider(session, "CPUExecutionProvider")
+    with pytest.raises(RuntimeError, match="runs on CPUExecutionProvider; wanted CUDAExec"):
+        require_provider(session, "CUDAExecutionProvider")
