@@ -92,8 +92,9 @@ def run(
 
 
 def versions() -> str:
-    """Of Python and the libraries that matter here."""
-    found = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES)
+    """Of Python and the libraries that matter here, as far as they are installed."""
+    installed = {each.name for each in importlib.metadata.distributions()} & set(_PACKAGES)
+    found = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in sorted(installed))
     return f"CPython {platform.python_version()}, {found}"
 
 

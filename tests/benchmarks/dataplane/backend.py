@@ -1,15 +1,18 @@
-"""What stands behind a gateway that is measured alone: one replica's data port, and who lists it.
+"""What stands behind a gateway that is measured alone: replicas' data ports, and who lists them.
 
-    python -m tests.benchmarks.dataplane.backend
+    python -m tests.benchmarks.dataplane.backend [REPLICAS]
 
-Prints one line, the address of the controller's service, and runs until its input ends. It
-answers as the no-op model of `payloads.py` does, without an engine or a batcher.
+Prints one line, the address of the controller's service, and runs until its input ends. Each
+replica is a process, and answers as the no-op model of `payloads.py` does, without an engine or
+a batcher.
 """
 
 import asyncio
 import os
+import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import grpc
@@ -27,19 +30,20 @@ from services.replica.data_server import DataServer
 from tests.benchmarks.dataplane.payloads import answer
 from tests.documents import AT
 
-MODEL, HOST_ID = "tok", "backend"
+MODEL, HOST_ID, REPLICA = "tok", "backend", "replica"
 TOKEN = b"t" * 32
 
 
 class Controller(fleet_grpc.FleetControlServicer):
-    """Lists one model and one replica."""
+    """Lists one model and its replicas."""
 
-    def __init__(self, replica: fleet.ReplicaReport) -> None:
+    def __init__(self, addresses: Sequence[str]) -> None:
         self._state = FleetState("", os.getpid())
         self._state.set_model(
             fleet.ServedModel(name=MODEL, version=1, model_version_json=_model().canonical_json())
         )
-        self._state.attach(replica)
+        for number, address in enumerate(addresses):
+            self._state.attach(_report(f"r{number}", address))
 
     async def WatchEndpoints(  # noqa: N802 - the proto's name
         self, request: fleet.WatchEndpointsRequest, context: Any
@@ -72,31 +76,64 @@ async def _statistics() -> bytes:
     return b""
 
 
-async def serve() -> None:
-    """Serve until the input ends."""
-    data = DataServer(_infer, _statistics, token=TOKEN)
-    address = await data.listen("127.0.0.1:0")
-    report = fleet.ReplicaReport(
-        replica_id="r",
+def _report(replica_id: str, address: str) -> fleet.ReplicaReport:
+    facts = DeviceFacts(generation="cpu-any", name="", memory_gib=1)
+    return fleet.ReplicaReport(
+        replica_id=replica_id,
         model_name=MODEL,
         model_version=1,
         state=fleet.REPLICA_STATE_READY,
         addresses=[address],
         data_token=TOKEN,
         host_id=HOST_ID,
-        device_facts_json=DeviceFacts(generation="cpu-any", name="", memory_gib=1).canonical_json(),
+        device_facts_json=facts.canonical_json(),
     )
+
+
+async def serve_replica() -> None:
+    """Serve one data port until the input ends."""
+    data = DataServer(_infer, _statistics, token=TOKEN)
+    print(await data.listen("127.0.0.1:0"), flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    await data.close()
+
+
+async def serve(addresses: Sequence[str]) -> None:
+    """Serve the list of these replicas until the input ends."""
     server = grpc.aio.server()
-    controller = Controller(report)  # type: ignore[abstract] # nobody asks for the rest
+    controller = Controller(addresses)  # type: ignore[abstract] # nobody asks for the rest
     fleet_grpc.add_FleetControlServicer_to_server(controller, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     print(f"127.0.0.1:{port}", flush=True)
     await asyncio.to_thread(sys.stdin.read)
-    await data.close()
     await server.stop(None)
 
 
+def main(arguments: Sequence[str]) -> None:
+    """Run one replica, or the list of so many that are started here."""
+    if arguments == [REPLICA]:
+        keep_freed_memory()
+        uvloop.run(serve_replica())
+        return
+    with ExitStack() as stack:
+        replicas = [stack.enter_context(_started()) for _ in range(int(*arguments or "1"))]
+        uvloop.run(serve([_line(replica) for replica in replicas]))
+
+
+def _started() -> "subprocess.Popen[str]":
+    """A replica; leaving its context ends its input, and waits for it."""
+    command = [sys.executable, "-m", "tests.benchmarks.dataplane.backend", REPLICA]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def _line(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise SystemExit("a replica ended; its error is above")
+    return line.strip()
+
+
 if __name__ == "__main__":
-    keep_freed_memory()
-    uvloop.run(serve())
+    main(sys.argv[1:])

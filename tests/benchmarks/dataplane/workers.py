@@ -1,11 +1,11 @@
 """Measures one gateway with one and with several workers, the load generator pinned apart.
 
     python -m tests.benchmarks.dataplane.workers [--workers 1 2] [--rounds 5] [--seconds 2]
-        [--clients 1] [--load-cores 0] [--write FILE.md]
+        [--clients 1] [--replicas 1] [--load-cores 0] [--write FILE.md]
 
-A gateway runs for each number of workers, in front of the same replica (`backend.py`), asked for
+A gateway runs for each number of workers, in front of the same replicas (`backend.py`), asked for
 the no-op model of 2 KB. Load comes over many connections, because the kernel gives each of them
-to one worker. Clients and replica run on the cores that are named; the workers run on all, so
+to one worker. Clients and replicas run on the cores that are named; the workers run on all, so
 that on two cores a second worker has only what the load generator leaves: read the CPU time for
 each request, too.
 """
@@ -77,9 +77,10 @@ async def client() -> None:
 
 
 @contextmanager
-def _backend(load_cores: Sequence[int]) -> Iterator[str]:
-    """The address of a controller that lists one replica; both are one process."""
-    with _started("tests.benchmarks.dataplane.backend", load_cores) as process:
+def _backend(num_replicas: int, load_cores: Sequence[int]) -> Iterator[str]:
+    """The address of a controller that lists so many replicas."""
+    own = f"tests.benchmarks.dataplane.backend {num_replicas}"
+    with _started(own, load_cores) as process:
         yield _line(process)
 
 
@@ -126,13 +127,12 @@ def _started(module: str, cores: Sequence[int]) -> Iterator["subprocess.Popen[st
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: os.sched_setaffinity(0, cores),  # its children, too
     )
-    os.sched_setaffinity(process.pid, cores)
     try:
         yield process
     finally:
-        process.kill()
-        process.wait()
+        process.communicate()  # the end of its input is its end
 
 
 def _line(process: "subprocess.Popen[str]") -> str:
@@ -169,7 +169,7 @@ def _measure(
 def run(arguments: argparse.Namespace) -> dict[int, list[Sample]]:
     """Starts everything, then visits each number of workers once a round, in a new order."""
     with ExitStack() as stack:
-        controller = stack.enter_context(_backend(arguments.load_cores))
+        controller = stack.enter_context(_backend(arguments.replicas, arguments.load_cores))
         gateways: Mapping[int, Gateway] = {
             num: stack.enter_context(_gateway(controller, num)) for num in arguments.workers
         }
@@ -210,13 +210,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0, help="a cell, without its warm-up")
     parser.add_argument("--clients", type=int, default=1, help="processes of the load generator")
+    parser.add_argument("--replicas", type=int, default=1, help="processes behind the gateway")
     parser.add_argument("--load-cores", type=int, nargs="+", default=[0], help="for load")
     parser.add_argument("--write", type=Path, help="also write the table to this file")
     arguments = parser.parse_args()
     samples = run(arguments)
     text = (
         f"{versions()}; medians of {arguments.rounds} rounds of {arguments.seconds:g} s; "
-        f"{arguments.clients} client(s) of {NUM_CONNECTIONS} connections, load on cores "
+        f"{arguments.clients} client(s) of {NUM_CONNECTIONS} connections, "
+        f"{arguments.replicas} replica(s), load on cores "
         f"{arguments.load_cores} of {os.cpu_count()}.\n\n{table(samples)}"
     )
     print(text)
