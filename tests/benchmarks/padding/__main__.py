@@ -1,9 +1,11 @@
 """Padded batching beside exact-shape batching, on lengths as real text has them.
 
     python -m tests.benchmarks.padding FOLDER [--kind K] [--precision P] [--rounds N]
+    python -m tests.benchmarks.padding FOLDER --fallback [--seeded]
 
 The master is published into a store below FOLDER, a second run finds it there; the engines are
-those of both kinds that read the master itself (OpenVINO computes in fp32 or bf16). Each side
+those of both kinds that read the master itself (OpenVINO computes in fp32 or bf16), or the
+compiled fallback on the device that is here. Weights are the real ones, or seeded. Each side
 is the real batcher on the same engine and the same requests: log-normal lengths, median 40
 tokens, p99 400, at most 512, a row each, so many outstanding at any time. `exact` joins equal
 lengths alone, as for a model without a mask; `padded` is the recipe's policy; `ceiling` gets
@@ -24,6 +26,7 @@ from statistics import median
 
 import numpy as np
 
+from compiler_worker.builders.exported_program import export_master
 from services.cli.models import Wishes, add_model
 from services.cli.progress import Steps
 from services.contracts.build_key import BuildKey
@@ -35,6 +38,7 @@ from services.contracts.registry import Registry
 from services.contracts.tensors import Array
 from services.engines.base import LoadSpec
 from services.engines.device_probe import probe_device
+from services.engines.fallback_engine import FallbackEngine, FallbackSpec
 from services.engines.loader import engine_class
 from services.replica.batcher import Batcher, BatchReport
 from services.replica.codec import InferCall
@@ -79,28 +83,51 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--kind", type=EngineKind, default=EngineKind.OPENVINO)
     parser.add_argument("--precision", type=Precision, default=Precision.FP32)
+    parser.add_argument("--fallback", action="store_true", help="in place of an engine of a kind")
+    parser.add_argument("--seeded", action="store_true", help="no real weights")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--calls", type=int, default=192, help="in a round, for each side")
     parser.add_argument("--rounds", type=int, default=7)
     given = parser.parse_args(arguments)
     given.folder.mkdir(parents=True, exist_ok=True)
     registry = Registry(open_store(str(given.folder / "store")), given.folder / "cache")
-    version = _version(registry, given.folder)
-    engine = _engine(registry, version, given.kind, given.precision, given.threads)
-    print(f"\n{given.kind} {given.precision}, {probe_device().generation}, {given.threads} threads")
+    version = _version(registry, given.folder, is_seeded=given.seeded)
+    engine: RunningEngine
+    if given.fallback:
+        engine = _fallback(registry, version, given.folder)
+        what = f"{engine.mode} fallback"
+    else:
+        engine = _engine(registry, version, given.kind, given.precision, given.threads)
+        what = f"{given.kind} {given.precision}, {given.threads} threads"
+    print(f"\n{what}, {probe_device().name} {probe_device().generation}")
     try:
         return asyncio.run(_compare(version, engine, given.rounds, given.calls))
     finally:
         engine.close()
 
 
-def _version(registry: Registry, folder: Path) -> ModelVersion:
+def _version(registry: Registry, folder: Path, *, is_seeded: bool) -> ModelVersion:
     try:
         return registry.model_version("minilm")
     except NotFoundError:
-        factory = "tests.benchmarks.padding.subject:long_embedder"
+        name = "seeded_embedder" if is_seeded else "long_embedder"
+        factory = f"tests.benchmarks.padding.subject:{name}"
         wishes = Wishes(recipe=recipe(), folder=folder)
         return add_model(registry, "minilm", factory, wishes, Steps(is_quiet=True))
+
+
+def _fallback(registry: Registry, version: ModelVersion, folder: Path) -> FallbackEngine:
+    master_path = registry.materialise_master(version.master) / "model.onnx"
+    program_path = folder / "fallback.pt2"
+    export_master(master_path, version.recipe, program_path)
+    return FallbackEngine.load(
+        FallbackSpec(
+            program_path=program_path,
+            master=version.master,
+            buckets=version.recipe.buckets,
+            device=probe_device(),
+        )
+    )
 
 
 def _engine(

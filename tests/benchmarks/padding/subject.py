@@ -4,13 +4,15 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import torch
 
 from compiler_worker.master.pytorch_source import DimLimits, PyTorchModel
-from services.cli.demo.minilm import FIRST_WORD_ID, VOCABULARY_SIZE, sentence_embedder
+from services.cli.demo.minilm import FIRST_WORD_ID, OUTPUT, VOCABULARY_SIZE, sentence_embedder
 from services.cli.demo.minilm import recipe as demo_recipe
 from services.contracts.kinds import EngineKind, Precision
 from services.contracts.recipe import Bucket, DimRange, Recipe
 from services.replica.codec import InferCall
+from tests.benchmarks.gpu.sources import SOURCES
 
 MAX_BATCH = 32
 MAX_TOKENS = 512
@@ -25,6 +27,25 @@ def long_embedder() -> PyTorchModel:
     model = sentence_embedder()
     limits = {**model.dim_limits, "sequence": DimLimits(min=1, max=MAX_TOKENS)}
     return replace(model, dim_limits=limits, recipe=recipe())
+
+
+def seeded_embedder() -> PyTorchModel:
+    """The same architecture with weights from a seed, for machines without the real ones."""
+    module = SOURCES["minilm"].make()
+    tokens = call_of(16, np.random.default_rng(0)).inputs
+    return PyTorchModel(
+        module=module,
+        example_inputs={
+            name: torch.from_numpy(np.repeat(array, 3, axis=0)) for name, array in tokens.items()
+        },
+        dynamic_dims={name: {0: "batch", 1: "sequence"} for name in tokens},
+        dim_limits={
+            "batch": DimLimits(min=1, max=MAX_BATCH),
+            "sequence": DimLimits(min=1, max=MAX_TOKENS),
+        },
+        output_names=(OUTPUT,),
+        recipe=recipe(),
+    )
 
 
 def recipe() -> Recipe:
@@ -58,5 +79,5 @@ def call_of(length: int, rng: np.random.Generator) -> InferCall:
     return InferCall(
         inputs={"input_ids": ids, "attention_mask": np.ones_like(ids)},
         sizes={"batch": 1, "sequence": length},
-        outputs=("sentence_embedding",),
+        outputs=(OUTPUT,),
     )
