@@ -20,6 +20,7 @@ from services.contracts.interpreter import tune_for_serving
 from services.contracts.lifetime import end_with_parent
 from services.contracts.settings import read_settings
 from services.gateway.allocator import keep_freed_memory
+from services.gateway.keeper_link import KeeperLink
 from services.gateway.server import GatewayServer
 from services.gateway.settings import GatewaySettings
 from services.gateway.worker_metrics import WorkerMetrics
@@ -71,10 +72,14 @@ def _stop_event() -> asyncio.Event:
 
 
 async def _run_workers(settings: GatewaySettings) -> None:
-    stop, workers, registry = _stop_event(), Workers(settings), CollectorRegistry()
+    trace_share = read_settings(TracingSettings).share
+    stop, workers, registry = _stop_event(), Workers(settings, trace_share), CollectorRegistry()
     registry.register(WorkerMetrics(workers.each))
     metrics = _serve_metrics(settings, registry)
-    facts = {"grpc_port": workers.port, "metrics_port": metrics.port, "pid": os.getpid()}
+    facts = {
+        "grpc_port": workers.port, "metrics_port": metrics.port, "pid": os.getpid(),
+        "num_workers": settings.workers,
+    }  # fmt: skip
 
     def say_ready() -> None:
         announce_ready(settings.ready_fd, facts)
@@ -92,12 +97,16 @@ async def _run(settings: GatewaySettings) -> None:
     recorder = PrometheusRecorder(GATEWAY_METRICS, registry)
     metrics = _serve_metrics(settings, registry)
     tracing = tracing_from_settings(read_settings(TracingSettings), "smelt-gateway")
+    keeper = KeeperLink(settings.keeper_fd) if settings.keeper_fd >= 0 else None
     try:
-        server = GatewayServer(settings, recorder, tracing)
+        server = GatewayServer(settings, recorder, tracing, keeper)
         if server.triton_metrics:
             registry.register(server.triton_metrics)
         await server.start()
-        facts = {"grpc_port": server.port, "metrics_port": metrics.port, "pid": os.getpid()}
+        facts = {
+            "grpc_port": server.port, "metrics_port": metrics.port, "pid": os.getpid(),
+            "num_workers": 1,
+        }  # fmt: skip
         tune_for_serving()
         announce_ready(settings.ready_fd, facts)
         logger.info("gateway is ready", extra=facts)

@@ -27,6 +27,8 @@ STANDARD_OUTPUT: Final = "-"
 MAX_PENDING: Final = 65_536
 # Waking the thread for each line would take the interpreter from the event loop as often.
 _WRITE_EVERY_S: Final = 0.25
+# A pipe that nobody reads must not keep the process from its end.
+_CLOSE_TIMEOUT_S: Final = 5.0
 _MAY_BE_EMPTY: Final = (
     "request_id", "trace_id", "model", "version", "peer", "caller", "replica_id",
 )  # fmt: skip
@@ -108,9 +110,11 @@ class AccessLog:
         self._pending.append(record)
 
     def close(self) -> None:
-        """Write what is left, and close."""
+        """Write what is left, and close; what a stuck disk or pipe does not take is lost."""
         self._closing.set()
-        self._thread.join()
+        self._thread.join(_CLOSE_TIMEOUT_S)
+        if self._thread.is_alive():
+            logger.error("access log %s takes no more lines; its last ones are lost", self._target)
 
     def _check_target(self) -> None:
         try:
@@ -127,9 +131,10 @@ class AccessLog:
             is_last = self._closing.wait(_WRITE_EVERY_S)
             try:
                 self._write()
-            except OSError as error:
+            except Exception as error:
+                # Whatever it is: a thread that ended here would leave the log silent for ever.
                 if not self._has_failed:
-                    logger.error("the access log cannot be written now: %s", error)
+                    logger.error("access log %s cannot be written now: %s", self._target, error)
                 self._has_failed = True
 
     def _write(self) -> None:
@@ -140,8 +145,8 @@ class AccessLog:
         if not records:
             return
         try:
-            _append(self._target, "".join([record.line() for record in records]).encode())
-        except OSError:
+            _append(self._target, _encoded("".join([record.line() for record in records])))
+        except Exception:
             self._recorder.count(catalog.ACCESS_LOG_DROPPED, len(records))
             raise
         self._has_failed = False
@@ -155,4 +160,12 @@ def _append(target: str, lines: bytes) -> None:
         return
     # Unbuffered: workers share the file, and the system adds each write as a whole.
     with Path(target).open("ab", buffering=0) as file:
-        file.write(lines)
+        left = memoryview(lines)
+        while left:
+            # A disk that is nearly full takes a part, and says what is wrong the next time.
+            left = left[file.write(left) :]
+
+
+def _encoded(lines: str) -> bytes:
+    """As UTF-8; half a surrogate, as a token's claims may hold, as JSON's escape of it."""
+    return lines.encode(errors="backslashreplace")

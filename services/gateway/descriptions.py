@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from services.contracts.batching import QueuePolicy
+from services.contracts.byte_strings import BYTES
 from services.contracts.manifest import ModelVersion
 from services.contracts.tensors import NUMPY_FROM_DATATYPE, TensorSpec
 from services.gateway.fleet_view import EngineInUse
@@ -12,8 +13,8 @@ from services.pb import open_inference_v2_pb2 as pb
 PLATFORM: Final = "smelt_onnx"
 # The protocol has two spellings of each datatype; only that of byte strings differs.
 _CONFIG_TYPE: Final[Mapping[str, pb.DataType]] = {
-    **{name: getattr(pb, f"TYPE_{name}") for name in NUMPY_FROM_DATATYPE},
-    "BYTES": pb.TYPE_STRING,
+    name: pb.TYPE_STRING if name == BYTES else getattr(pb, f"TYPE_{name}")
+    for name in NUMPY_FROM_DATATYPE
 }
 
 

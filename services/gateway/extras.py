@@ -6,7 +6,9 @@ from typing import Any
 from google.protobuf.message import Message
 
 from services.contracts.fleet_dialer import FleetDialer
+from services.gateway.absent import reasons_for_absence
 from services.gateway.endpoints import EndpointSet
+from services.gateway.keeper_link import KeeperLink
 from services.gateway.log_settings import log_settings
 from services.gateway.model_control import ModelControl
 from services.gateway.servicer import EXTENSIONS
@@ -23,6 +25,7 @@ class Extras:
     Attributes:
         questions: what answers each of them, by the RPC's name.
         extensions: all that works with these settings, in the protocol's words.
+        absences: why others are not offered, see `absent.py`.
         regions: of shared memory; nobody can register one where that is off.
     """
 
@@ -32,19 +35,31 @@ class Extras:
         endpoints: EndpointSet,
         dialer: FleetDialer,
         tracing: Tracing | None = None,
+        keeper: KeeperLink | None = None,
     ) -> None:
-        """Nothing is open yet; without `tracing` there is nothing to set of it."""
+        """Nothing is open yet; without `tracing` there is nothing to set of it.
+
+        With `keeper`, that of several workers, changes are made in all of them.
+        """
         self.regions = SharedMemoryRegions()
         self.questions: dict[str, Callable[[Any], Awaitable[Message]]] = {}
+        self._followers: dict[str, Callable[[Any], Awaitable[None]]] = {}
         self.extensions = set(EXTENSIONS)
+        self.absences = reasons_for_absence(is_admin=settings.admin, is_traced=tracing is not None)
         if settings.shared_memory:
             self._switch_on("system_shared_memory", _shared_memory_questions(self.regions))
         if settings.admin:
             control = ModelControl(settings.controller, endpoints, dialer)
             self._switch_on("logging", {"LogSettings": log_settings})
             self._switch_on("model_repository", _model_control_questions(control))
+            self._followers |= {
+                "RepositoryModelLoad": control.follow_load,
+                "RepositoryModelUnload": control.follow_unload,
+            }
         if settings.admin and tracing:
             self._switch_on("trace", {"TraceSetting": TraceSettings(tracing).answer})
+        if keeper:
+            self.questions = keeper.shared(self.questions, self._followers, self.regions)
 
     def close(self) -> None:
         """Let go of every region."""

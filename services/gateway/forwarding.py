@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
+from services.contracts.durations import milliseconds
 from services.contracts.errors import (
     ConnectionLostError,
     DeadlineExceededError,
@@ -72,7 +73,8 @@ class ForwardedInference:
             SmeltError: what the replica answered, in its class.
         """
         head = request_head_from_bytes(call.body)
-        trace = head.request_id[:_MAX_TRACE_LENGTH]
+        # No client's id may look like one with a trace beside it: see `telemetry.tracing`.
+        trace = head.request_id[:_MAX_TRACE_LENGTH].replace("\0", "")
         REQUEST_ID.set(trace)
         if call.trace is not None:
             trace = call.trace.beside(trace)
@@ -119,7 +121,11 @@ class ForwardedInference:
     async def _send_to(self, endpoint: Endpoint, call: InferenceCall, trace: str) -> bytes:
         replica, remaining_s = endpoint.replica, call.remaining_s()
         if remaining_s == 0.0:
-            raise DeadlineExceededError("the deadline passed before the request was sent")
+            late_s = time.monotonic() - (call.deadline_s or 0.0)
+            raise DeadlineExceededError(
+                f"the deadline passed {milliseconds(late_s)} before the request could be sent to a "
+                "replica"
+            )
         begin_s = time.monotonic()
         call.replica_id = replica.replica_id
         try:

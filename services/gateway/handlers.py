@@ -9,6 +9,7 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from services.contracts.errors import InvalidRequestError, UnsupportedFeatureError
+from services.gateway.absent import reason_for, reasons_for_absence
 from services.gateway.inference import InferenceCall, Station
 from services.gateway.servicer import QuestionServicer
 from services.gateway.sessions import session_number
@@ -26,16 +27,7 @@ SERVICE: Final = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 Question = Callable[[Any], Awaitable[Message]]
 # Questions are names; what a parser makes of bytes can be fifty times their size.
 _MAX_QUESTION_BYTES: Final = 1 << 20
-_ADMIN: Final = "switch it on with SMELT_GATEWAY_ADMIN=true"
-# By how the RPC's name begins; of RPCs without a handler.
-_WHY_ABSENT: Final = {
-    "SystemSharedMemory": "switch it on with SMELT_GATEWAY_SHARED_MEMORY=true",
-    "CudaSharedMemory": "the gateway has no GPU; use system shared memory or raw contents",
-    "Repository": _ADMIN,
-    "LogSettings": _ADMIN,
-    "TraceSetting": f"{_ADMIN}, and traces with OTEL_TRACES_EXPORTER",
-    "": "nothing answers it",
-}
+_NOTHING_IS_ON: Final = reasons_for_absence()
 
 
 def offered_handlers(
@@ -59,10 +51,17 @@ def offered_handlers(
     return handlers
 
 
-def service_handler(handlers: "Mapping[str, Handler]", statuses: StatusTable) -> "GenericHandler":
-    """The whole service; RPCs without a handler answer that they are off, and why."""
+def service_handler(
+    handlers: "Mapping[str, Handler]",
+    statuses: StatusTable,
+    reasons: Mapping[str, str] = _NOTHING_IS_ON,
+) -> "GenericHandler":
+    """The whole service; RPCs without a handler answer that they are off, and why.
+
+    `reasons` are those of `absent.py`.
+    """
     absent = {
-        method.name: _absent_handler(method.name, statuses)
+        method.name: _absent_handler(method.name, statuses, reason_for(method.name, reasons))
         for method in SERVICE.methods
         if method.name not in handlers
     }
@@ -158,8 +157,7 @@ def _question_parser(
     return parse
 
 
-def _absent_handler(name: str, statuses: StatusTable) -> "Handler":
-    why = next(why for prefix, why in _WHY_ABSENT.items() if name.startswith(prefix))
+def _absent_handler(name: str, statuses: StatusTable, why: str) -> "Handler":
     error = UnsupportedFeatureError(f"{name} is not offered by this server: {why}")
 
     async def refuse(_: bytes | AsyncIterator[bytes], context: "Context") -> bytes:

@@ -14,6 +14,7 @@ from services.contracts.errors import (
     UnsupportedFeatureError,
 )
 from services.contracts.fleet_dialer import FleetDialer
+from services.gateway.access.caller import CALLER_NAME
 from services.gateway.controller_watch import CHANNEL_OPTIONS
 from services.gateway.endpoints import EndpointSet
 from services.gateway.repository import check_repository
@@ -57,8 +58,13 @@ class ModelControl:
         reply = await self._set_served(name, is_served=True)
         if not reply.is_ready:
             raise NotReadyError(f"model '{name}' cannot be served now: {reply.reason}")
-        await self._until(name, lambda table: table.is_ready(name, ""))
+        await self.follow_load(request)
         return pb.RepositoryModelLoadResponse()
+
+    async def follow_load(self, request: pb.RepositoryModelLoadRequest) -> None:
+        """Return once this process can ask a model that was loaded; raises NotReadyError."""
+        name = request.model_name
+        await self._until(name, lambda table: table.is_ready(name, ""))
 
     async def unload(
         self, request: pb.RepositoryModelUnloadRequest
@@ -73,11 +79,18 @@ class ModelControl:
         check_repository(request.repository_name)
         _check_unload_parameters(name, request.parameters)
         await self._set_served(name, is_served=False)
-        await self._until(name, lambda table: not table.is_ready(name, ""))
+        await self.follow_unload(request)
         return pb.RepositoryModelUnloadResponse()
 
+    async def follow_unload(self, request: pb.RepositoryModelUnloadRequest) -> None:
+        """Return once this process sends a model that was unloaded no more; raises likewise."""
+        name = request.model_name
+        await self._until(name, lambda table: not table.is_ready(name, ""))
+
     async def _set_served(self, name: str, *, is_served: bool) -> fleet.SetServedReply:
-        request = fleet.SetServedRequest(model_name=name, is_served=is_served)
+        request = fleet.SetServedRequest(
+            model_name=name, is_served=is_served, who=CALLER_NAME.get()
+        )
         async with self._dialer.aio_channel(self._controller, CHANNEL_OPTIONS) as channel:
             try:
                 said = self._dialer.metadata()

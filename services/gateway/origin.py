@@ -26,24 +26,23 @@ class Origin:
 
     Attributes:
         metadata: as the client sent it.
-        num_requests: requests that reached inference.
-        refused: the status with which the call was refused before any did.
+        refused: the status with which the call, or a request of its stream, was refused before
+            it reached inference; the last one.
     """
 
     rpc: str
     peer: str
     metadata: Metadata
-    num_requests: int = 0
     refused: grpc.StatusCode | None = None
 
 
 ORIGIN: ContextVar[Origin | None] = ContextVar("smelt_origin", default=None)
-# A call that was refused before any request reached inference, its status and its seconds.
+# A call of which something was refused at the gate, the status and the call's seconds.
 OnRefused = Callable[[Origin, grpc.StatusCode, float], None]
 
 
 def note_refusal(code: grpc.StatusCode) -> None:
-    """The call being served is refused as a whole; gRPC does not say so afterwards."""
+    """The call being served is refused, or a part of it; gRPC does not say so afterwards."""
     if origin := ORIGIN.get():
         origin.refused = code
 
@@ -91,5 +90,5 @@ def _begin(name: str, context: "Context") -> Origin:
 
 
 def _end(origin: Origin, began_s: float, on_refused: OnRefused) -> None:
-    if origin.refused is not None and not origin.num_requests:
+    if origin.refused is not None:
         on_refused(origin, origin.refused, time.monotonic() - began_s)

@@ -27,6 +27,8 @@ _MAX_SLOW_LOOKS: Final = 3
 # Requests that take less than this longer than others are not worth a replica.
 _LEAST_LAG_S: Final = 0.005
 _LONGEST_S: Final = 300.0
+# More doublings change nothing, and in time give no float.
+_MAX_DOUBLINGS: Final = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,4 +132,5 @@ class OutlierWatch:
 
     def _last_s(self, endpoint: Endpoint) -> float:
         """How long its newest ejection lasts."""
-        return float(min(self._rules.first_s * 2 ** (endpoint.num_ejections - 1), _LONGEST_S))
+        doublings = min(endpoint.num_ejections - 1, _MAX_DOUBLINGS)
+        return float(min(self._rules.first_s * 2**doublings, _LONGEST_S))

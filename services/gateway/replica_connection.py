@@ -10,6 +10,7 @@ import itertools
 import ssl
 from typing import Any
 
+from services.contracts.durations import milliseconds
 from services.contracts.errors import (
     ConnectionLostError,
     DeadlineExceededError,
@@ -90,7 +91,10 @@ class ReplicaConnection(FrameProtocol):
             SmeltError: what the replica answered, in its class.
         """
         if timeout_s is not None and timeout_s <= 0:
-            raise DeadlineExceededError("the deadline passed before the request was sent")
+            raise DeadlineExceededError(
+                "the deadline passed before the request was sent: "
+                f"{milliseconds(timeout_s)} were left of it"
+            )
         frame = InferFrame(
             model=model,
             version=version,
@@ -103,7 +107,10 @@ class ReplicaConnection(FrameProtocol):
             return bytes(await self._ask(Kind.INFER, encode_infer(frame), request, timeout_s))
         except TimeoutError as error:
             # No address: clients see this text.
-            raise DeadlineExceededError(f"no answer within {timeout_s:.3f} s") from error
+            left = milliseconds(timeout_s or 0.0)
+            raise DeadlineExceededError(
+                f"no answer of a replica within the {left} that were left of the deadline"
+            ) from error
 
     async def statistics(self) -> pb.ModelStatistics:
         """What the replica has counted; raises as `infer`."""

@@ -49,10 +49,8 @@ class RequestWatch:
 
     def begin(self, call: InferenceCall) -> None:
         """A request has arrived."""
-        origin = ORIGIN.get() or _NOWHERE
-        origin.num_requests += 1
         if self._tracer is not None:
-            self._tracer.begin(call, origin)
+            self._tracer.begin(call, ORIGIN.get() or _NOWHERE)
 
     def end(
         self, call: InferenceCall, code: grpc.StatusCode, duration_s: float, num_bytes: int
@@ -61,7 +59,8 @@ class RequestWatch:
         if self._tracer is not None:
             self._tracer.end(call, code)
         if self._triton is not None:
-            self._triton.record((call.model, call.version), code, duration_s, call.replica_id)
+            version = call.model, call.version
+            self._triton.record(version, code, duration_s, call.replica_id, call.body)
         if self._log is None or not self._log.wants(code):
             return
         origin = ORIGIN.get() or _NOWHERE
@@ -89,7 +88,7 @@ class RequestWatch:
             self._log.close()
 
     def refused(self, origin: Origin, code: grpc.StatusCode, duration_s: float) -> None:
-        """A call was refused before a request of it was looked at."""
+        """A call was refused at the gate, or requests of its stream were: one line for all."""
         if self._log is not None:
             self._log.add(
                 AccessRecord(

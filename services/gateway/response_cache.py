@@ -12,7 +12,9 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from services.contracts.errors import InvalidRequestError
 from services.contracts.manifest import ModelVersion
+from services.contracts.request_limits import check_request_head
 from services.gateway.endpoints import EndpointSet
 from services.gateway.inference import InferenceCall, Station
 from services.gateway.request_head import request_head_from_bytes
@@ -27,6 +29,8 @@ _LARGEST_SHARE: Final = 4
 ENTRY_OVERHEAD_BYTES: Final = 300
 # A field with nothing in it, which protobuf leaves out when it writes.
 _EMPTY_ID: Final = b"\x1a\x00"
+# What a parser makes of bytes can be many times their size, which matters for large ones alone.
+_MAX_UNCHECKED_BYTES: Final = 1 << 16
 
 
 class AnswerStore:
@@ -141,9 +145,12 @@ def _add(duration: pb.StatisticDuration, took_ns: int) -> None:
 
 
 def _parsed(body: bytes) -> pb.ModelInferRequest | None:
+    """The request; None for one that replicas refuse."""
     try:
+        if len(body) > _MAX_UNCHECKED_BYTES:
+            check_request_head(body)
         return pb.ModelInferRequest.FromString(body)
-    except DecodeError:
+    except (DecodeError, InvalidRequestError):
         return None
 
 

@@ -24,6 +24,7 @@ from services.gateway.forwarding import ForwardedInference
 from services.gateway.handlers import SERVICE, offered_handlers, service_handler
 from services.gateway.health import HealthServicer
 from services.gateway.inference import MeasuredInference, Station
+from services.gateway.keeper_link import KeeperLink
 from services.gateway.observer import FleetObserver
 from services.gateway.origin import with_origin
 from services.gateway.outliers import OutlierWatch
@@ -55,9 +56,15 @@ class GatewayServer:
     """
 
     def __init__(
-        self, settings: GatewaySettings, recorder: Recorder, tracing: Tracing | None = None
+        self,
+        settings: GatewaySettings,
+        recorder: Recorder,
+        tracing: Tracing | None = None,
+        keeper: KeeperLink | None = None,
     ) -> None:
         """Nothing runs yet; call inside the event loop that will run it.
+
+        `keeper` leads to the process above, where this is one of several workers.
 
         Raises:
             InvalidRequestError: the access file, a TLS file or the access log cannot be used.
@@ -92,7 +99,8 @@ class GatewayServer:
         self._grace: asyncio.TimerHandle | None = None
         self._tasks: tuple[asyncio.Task[None], ...] = ()
         self._tls = RotatingTls(settings.tls) if settings.tls else None
-        self._extras = Extras(settings, self.endpoints, dialer, tracing)
+        self._extras = Extras(settings, self.endpoints, dialer, tracing, keeper)
+        self._keeper = keeper
         self.triton_metrics = (
             TritonMetrics(self._forwarded.num_in_flight) if settings.triton_metrics else None
         )
@@ -131,7 +139,9 @@ class GatewayServer:
         if self._requests:
             # Outermost: whoever is refused at the gate stands in the access log too.
             handlers = with_origin(handlers, self._requests.refused)
-        self._server.add_generic_rpc_handlers((service_handler(handlers, statuses),))
+        self._server.add_generic_rpc_handlers(
+            (service_handler(handlers, statuses, self._extras.absences),)
+        )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         _enable_reflection(self._server)
 
@@ -140,7 +150,11 @@ class GatewayServer:
 
         Raises:
             InvalidRequestError: the port cannot be had.
+            NotReadyError: this is a worker, and the process above it has gone.
         """
+        if self._keeper:
+            # No client shall find a worker that lacks what was changed before.
+            await self._keeper.restore()
         if self._settings.is_port_shared:
             # Others may serve there already: no client shall find one that knows no replica.
             self._begin()
@@ -197,6 +211,8 @@ class GatewayServer:
             self._grace.cancel()
         self.endpoints.close()
         self._extras.close()
+        if self._keeper:
+            self._keeper.close()
         if self._requests:
             await asyncio.to_thread(self._requests.close)
 

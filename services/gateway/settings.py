@@ -11,6 +11,7 @@ from pydantic_settings import NoDecode, SettingsConfigDict
 from services.contracts.fleet_security import FleetSecuritySettings
 from services.gateway.access.tls import TlsFiles
 from services.gateway.outliers import OutlierRules
+from services.gateway.worker_limits import MAX_WORKERS
 
 PREFIX: Final = "SMELT_GATEWAY_"
 # What tritonclient allows both ways: the largest length that gRPC can carry.
@@ -49,7 +50,7 @@ class GatewaySettings(FleetSecuritySettings):
             register a region reads and writes any shared memory object of this process's user.
         admin: take RepositoryModelLoad, RepositoryModelUnload, LogSettings and TraceSetting from
             clients. With an access file their tokens need the verb `load` for the first two and
-            `admin` for settings, which are those of the worker that answers.
+            `admin` for settings, which are those of all workers.
         overload_as_unavailable: answer overload as Triton does, with UNAVAILABLE.
         access_file: who may ask what, by bearer token (YAML, `access/document.py`); it is read
             again when it changes. None lets everybody ask.
@@ -62,6 +63,7 @@ class GatewaySettings(FleetSecuritySettings):
         triton_metrics: export Triton's nv_inference_* too, for boards that were made for it.
         is_port_shared: let several gateways of a host listen on one port.
         workers: processes that serve on the port; each has the bounds and the cache of a gateway.
+        keeper_fd: inherited socket to the process above the workers, for them alone; -1 for none.
         reattach_grace_s: seconds that replicas have to attach to a restarted controller,
             before the gateway forgets those that its predecessor listed.
         drain_notice_s: seconds between NOT_SERVING and the first refusal, for load balancers.
@@ -104,7 +106,8 @@ class GatewaySettings(FleetSecuritySettings):
     access_log_share: float = Field(default=1.0, ge=0, le=1)
     triton_metrics: bool = False
     is_port_shared: bool = False
-    workers: int = Field(default=1, ge=1, le=256)
+    workers: int = Field(default=1, ge=1, le=MAX_WORKERS)
+    keeper_fd: int = -1
     reattach_grace_s: float = Field(default=30.0, ge=0)
     drain_notice_s: float = Field(default=0.0, ge=0)
     drain_grace_s: float = Field(default=10.0, ge=0)
@@ -120,11 +123,11 @@ class GatewaySettings(FleetSecuritySettings):
 
     @model_validator(mode="after")
     def _has_one_list_of_regions(self) -> Self:
-        if self.shared_memory and (self.is_port_shared or self.workers > 1):
+        if self.shared_memory and self.is_port_shared and self.keeper_fd < 0:
             raise ValueError(
-                "shared_memory cannot go with is_port_shared or several workers: a region is "
-                "known to the process that it was registered with, and the next request may "
-                "reach another one"
+                "shared_memory cannot go with is_port_shared: a region is known to the gateway "
+                "that it was registered with, and the next request may reach another one; for "
+                "several processes on one port set workers, which share their regions"
             )
         return self
 

@@ -31,6 +31,17 @@ class Region:
         self.name, self.key, self.offset, self.byte_size = name, key, offset, byte_size
         self._fd, self._num_users = fd, 1
 
+    @property
+    def fd(self) -> int:
+        """The open file, which stays this region's."""
+        return self._fd
+
+    def request(self) -> pb.SystemSharedMemoryRegisterRequest:
+        """What registers it."""
+        return pb.SystemSharedMemoryRegisterRequest(
+            name=self.name, key=self.key, offset=self.offset, byte_size=self.byte_size
+        )
+
     @contextmanager
     def held(self) -> Iterator["Region"]:
         """Keep the file open inside a block, also when the region is unregistered meanwhile."""
@@ -97,6 +108,22 @@ class SharedMemoryRegions:
             raise NotFoundError(f"Unable to find shared memory region: '{name}'; register it first")
         return self._regions[name]
 
+    def all(self) -> tuple[Region, ...]:
+        """Every region, in the order of their registration."""
+        return tuple(self._regions.values())
+
+    def adopt(self, request: pb.SystemSharedMemoryRegisterRequest, fd: int) -> None:
+        """Register a region whose file was opened and checked elsewhere; the file is ours now."""
+        self.unregister_one(request.name)
+        self._regions[request.name] = Region(
+            request.name, request.key, request.offset, request.byte_size, fd
+        )
+
+    def unregister_one(self, name: str) -> None:
+        """Forget one region; one that is not known is forgotten already."""
+        if region := self._regions.pop(name, None):
+            region.release()
+
     async def status(self, request: pb.SystemSharedMemoryStatusRequest) -> _Status:
         """One region, or for name "" all of them; raises NotFoundError."""
         wanted = [self.region(request.name)] if request.name else self._regions.values()
@@ -138,17 +165,17 @@ class SharedMemoryRegions:
         except InvalidRequestError:
             os.close(fd)
             raise
-        self._regions[name] = Region(name, request.key, request.offset, request.byte_size, fd)
+        self.adopt(request, fd)
         return pb.SystemSharedMemoryRegisterResponse()
 
     async def unregister(
         self, request: pb.SystemSharedMemoryUnregisterRequest
     ) -> pb.SystemSharedMemoryUnregisterResponse:
         """Forget one region, or for name "" all; one that is not known is forgotten already."""
-        if not request.name:
+        if request.name:
+            self.unregister_one(request.name)
+        else:
             self.close()
-        elif region := self._regions.pop(request.name, None):
-            region.release()
         return pb.SystemSharedMemoryUnregisterResponse()
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """A station for requests whose tensors lie in shared memory: replicas see raw contents alone."""
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from contextlib import ExitStack
 from typing import Final, NamedTuple
 
@@ -9,6 +9,8 @@ from google.protobuf.message import DecodeError
 from services.contracts.errors import InvalidRequestError
 from services.contracts.protobuf_wire import LENGTH_DELIMITED, varint_bytes
 from services.contracts.request_limits import check_request_head
+from services.contracts.tensors import bytes_from_array
+from services.contracts.typed_contents import array_from_contents
 from services.gateway.inference import InferenceCall, Station
 from services.gateway.shared_memory import Region, SharedMemoryRegions
 from services.pb import open_inference_v2_pb2 as pb
@@ -68,21 +70,23 @@ class SharedMemoryInference:
         ]
         if not any(places):
             return request.SerializeToString()
-        num_bytes = sum(place.byte_size for place in places if place)
-        if num_bytes + request.ByteSize() > self._max_message_bytes:
-            raise InvalidRequestError(
-                f"request of {num_bytes} bytes in shared memory: at most "
-                f"{self._max_message_bytes} bytes are taken; send less at once"
-            )
-        _check_contents(request, places)
-        # In the clients' numbering, tensors in shared memory have no entry.
-        raw = iter(tuple(request.raw_input_contents))
-        del request.raw_input_contents[:]
+        beside = _contents_beside(request, places)
         pieces = [request.SerializeToString()]
+        self._check_size(places, sum(map(len, (pieces[0], *beside))))
+        raw = iter(beside)
         for place in places:
             data = place.region.read(place.offset, place.byte_size) if place else next(raw)
             pieces += (_RAW_INPUT_TAG, varint_bytes(len(data)), data)
         return b"".join(pieces)
+
+    def _check_size(self, places: Sequence[_Place | None], num_beside: int) -> None:
+        """Refuse what is too much before it is read; `num_beside` bytes are in the message."""
+        num_bytes = sum(place.byte_size for place in places if place)
+        if num_bytes + num_beside > self._max_message_bytes:
+            raise InvalidRequestError(
+                f"request of {num_bytes} bytes in shared memory: at most "
+                f"{self._max_message_bytes} bytes are taken; send less at once"
+            )
 
     def _targets(self, request: pb.ModelInferRequest, held: ExitStack) -> dict[str, _Place]:
         targets = {}
@@ -112,19 +116,47 @@ class SharedMemoryInference:
         return _Place(region, int(offset), int(byte_size))
 
 
-def _check_contents(request: pb.ModelInferRequest, places: list[_Place | None]) -> None:
-    for tensor in request.inputs:
-        if tensor.HasField("contents"):
+def _contents_beside(
+    request: pb.ModelInferRequest, places: Sequence[_Place | None]
+) -> Sequence[bytes]:
+    """Take what the message itself brings out of it, as bytes, for each input without a place.
+
+    As in Triton: raw contents have no entry for inputs in shared memory, and no request has
+    raw contents and typed ones.
+    """
+    model = request.model_name
+    for tensor, place in zip(request.inputs, places, strict=True):
+        if place and tensor.HasField("contents"):
             raise InvalidRequestError(
-                f"input '{tensor.name}' for model '{request.model_name}': contents cannot be "
-                "given beside shared memory; use raw_input_contents"
+                f"unexpected contents of input '{tensor.name}' for model '{model}': it lies in "
+                "shared memory; send one of both"
             )
-    num_wanted, num_found = places.count(None), len(request.raw_input_contents)
-    if num_wanted != num_found:
+    beside = [tensor for tensor, place in zip(request.inputs, places, strict=True) if not place]
+    raw = tuple(request.raw_input_contents)
+    if not raw and any(tensor.HasField("contents") for tensor in beside):
+        raw = tuple([_raw_from_contents(tensor, model) for tensor in beside])
+    elif mixed := [tensor.name for tensor in beside if tensor.HasField("contents")]:
         raise InvalidRequestError(
-            f"expected {num_wanted} raw_input_contents, one for each input that is not in shared "
-            f"memory, for model '{request.model_name}', got {num_found}"
+            "contents field must not be specified when using raw_input_contents for "
+            f"'{mixed[0]}' for model '{model}'"
         )
+    elif len(beside) != len(raw):
+        raise InvalidRequestError(
+            f"expected {len(beside)} raw_input_contents, one for each input that is not in shared "
+            f"memory, for model '{model}', got {len(raw)}"
+        )
+    del request.raw_input_contents[:]
+    return raw
+
+
+def _raw_from_contents(tensor: pb.ModelInferRequest.InferInputTensor, model: str) -> bytes:
+    if not tensor.HasField("contents"):
+        raise InvalidRequestError(
+            f"unable to find data for input tensor '{tensor.name}' for model '{model}' in request"
+        )
+    data = bytes_from_array(array_from_contents(tensor, model))
+    tensor.ClearField("contents")
+    return data
 
 
 def _value(

@@ -1,11 +1,10 @@
 """TraceSetting: reads and sets how many requests this gateway process traces, in Triton's words."""
 
 import logging
-from typing import Final
+from typing import Final, Protocol
 
 from services.contracts.errors import InvalidRequestError, UnsupportedFeatureError
 from services.pb import open_inference_v2_pb2 as pb
-from services.telemetry.tracing import Tracing
 
 logger = logging.getLogger(__name__)
 
@@ -16,10 +15,20 @@ _DEFAULT_RATE: Final = 1000
 _MAX_RATE: Final = 2**31 - 1
 
 
+class Shared(Protocol):
+    """What makes traces of a share of the requests; `telemetry.tracing.Tracing` is one."""
+
+    share: float
+
+    def set_share(self, share: float) -> None:
+        """Trace another share from now on."""
+        ...
+
+
 class TraceSettings:
     """The share of requests that begin a trace, as a level and a rate."""
 
-    def __init__(self, tracing: Tracing) -> None:
+    def __init__(self, tracing: Shared) -> None:
         """What `tracing` was started with is what cleared settings go back to."""
         self._tracing = tracing
         share = tracing.share

@@ -1,15 +1,18 @@
 """Triton's own metrics, `nv_inference_*`, so that boards made for Triton show a fleet of ours.
 
-Each gateway tells of the requests that it answered, so that sums over gateways are right: how
-they ended and how long they took, it knows itself. What happened in a replica, the replica
-counts for all gateways together; of that a gateway takes the share that its own answers are
-of all the replica's answers. Replicas cannot export these names themselves, as Ray puts its
-own before each. Nothing is said of GPUs (`nv_gpu_*`): a gateway has none.
+Each gateway tells of the requests that it answered, so that sums over gateways are right. How
+they ended, how long they took and how many samples they had, it counts itself as it answers.
+How often engines ran and what queues and engines took, a replica counts for all gateways
+together; of that a gateway takes the share that its own answers are of all the replica's
+answers, in whole numbers. Replicas are asked for it with each scrape, and now and then, for
+those that go. They cannot export these names themselves, as Ray puts its own before each.
+Nothing is said of GPUs (`nv_gpu_*`): a gateway has none.
 """
 
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -17,12 +20,16 @@ import grpc
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from services.contracts.errors import InvalidRequestError
 from services.gateway.endpoint import Endpoint
 from services.gateway.endpoints import EndpointSet
+from services.gateway.request_rows import num_rows
 from services.gateway.statistics import ask_statistics
 from services.pb import open_inference_v2_pb2 as pb
 
 ASK_EVERY_S: Final = 5.0
+# For all that a scrape shows of replicas; what is not known by then is shown as it was.
+SCRAPE_ASKS_S: Final = 1.0
 _US_PER_S: Final = 1_000_000
 _NS_PER_US: Final = 1000
 # Triton's words for why a request failed.
@@ -34,7 +41,6 @@ _REASONS: Final = {
     grpc.StatusCode.INTERNAL: "BACKEND",
 }
 _OF_REPLICAS: Final = {
-    "nv_inference_count": "Number of inferences performed, a batch of n counts n",
     "nv_inference_exec_count": "Number of runs of engines",
     "nv_inference_queue_duration_us": "Cumulative time of requests in queues",
     "nv_inference_compute_input_duration_us": "Cumulative time of joining inputs",
@@ -86,41 +92,69 @@ class TritonMetrics(Collector):
         """`num_in_flight` is by model and version, and kept up to date by its owner."""
         self._num_in_flight = num_in_flight
         self._success: defaultdict[_Version, int] = defaultdict(int)
-        self._success_s: defaultdict[_Version, float] = defaultdict(float)
+        self._success_us: defaultdict[_Version, int] = defaultdict(int)
+        self._num_rows: defaultdict[_Version, int] = defaultdict(int)
         self._failures: defaultdict[tuple[str, str, str], int] = defaultdict(int)
         self._num_own: defaultdict[str, int] = defaultdict(int)
         self._shares: dict[str, _ReplicaShare] = {}
         # Of replicas that are gone.
         self._past: dict[_Version, _Totals] = {}
+        # One look at a time: an answer that came late would undo a newer one's share.
+        self._turn = asyncio.Lock()
+        self._endpoints: EndpointSet | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def record(
-        self, version: _Version, code: grpc.StatusCode, duration_s: float, replica_id: str
-    ) -> None:
-        """Add a request that ended, of a model and version that the fleet knows."""
+        self, version: _Version, code: grpc.StatusCode, duration_s: float, replica_id: str,
+        body: bytes,
+    ) -> None:  # fmt: skip
+        """Add a request that ended, of a model and version that the fleet knows.
+
+        `body` is the request; `replica_id` is "" for one that no replica has had.
+        """
         if not version[0]:
             return
         if code is not grpc.StatusCode.OK:
             self._failures[*version, _REASONS.get(code, "OTHER")] += 1
             return
         self._success[version] += 1
-        self._success_s[version] += duration_s
+        self._success_us[version] += round(duration_s * _US_PER_S)
+        # What the response cache answered was no inference.
+        self._num_rows[version] += self._rows_of(version, body) if replica_id else 0
         if replica_id:
             self._num_own[replica_id] += 1
+
+    def _rows_of(self, version: _Version, body: bytes) -> int:
+        """Samples of a request that was answered; 1 when its model was removed meanwhile."""
+        models = self._endpoints.table.view.models if self._endpoints else {}
+        served = models.get(version[0], {}).get(int(version[1]))
+        if served is not None:
+            # The answer is there: whatever is wrong with the count shall not hinder it.
+            with suppress(InvalidRequestError):
+                return num_rows(body, served.document)
+        return 1
 
     async def follow(self, endpoints: EndpointSet) -> None:
         """Ask the replicas at intervals, until cancelled; new ones at once.
 
         What a replica counted before it was asked for the first time is not told apart.
         """
+        self._endpoints, self._loop = endpoints, asyncio.get_running_loop()
         while True:
             changed = endpoints.changed
-            await self.look([endpoint for peers in endpoints.peers() for endpoint in peers])
+            await self._look_at_all(endpoints)
             with suppress(TimeoutError):
                 async with asyncio.timeout(ASK_EVERY_S):
                     await changed.wait()
 
+    async def _look_at_all(self, endpoints: EndpointSet) -> None:
+        async with self._turn:
+            await self.look([endpoint for peers in endpoints.peers() for endpoint in peers])
+
     async def look(self, endpoints: list[Endpoint]) -> None:
         """Ask them once; those that were known and are not among them have gone."""
+        # Before the wait: whoever answers its first request meanwhile is not known here yet.
+        had_answered = set(self._num_own)
         answers = await asyncio.gather(*map(ask_statistics, endpoints))
         for endpoint, answer in zip(endpoints, answers, strict=True):
             if answer is not None:
@@ -128,8 +162,10 @@ class TritonMetrics(Collector):
         here = {endpoint.replica.replica_id for endpoint in endpoints}
         for replica_id in self._shares.keys() - here:
             gone = self._shares.pop(replica_id)
-            self._num_own.pop(replica_id, None)
             self._past[gone.version] = _added(self._past.get(gone.version), gone.totals)
+        # Also of those that went before they ever told anything.
+        for replica_id in had_answered - here:
+            del self._num_own[replica_id]
 
     def _take(self, endpoint: Endpoint, answer: pb.ModelStatistics) -> None:
         replica = endpoint.replica
@@ -146,6 +182,7 @@ class TritonMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All families; of type unknown, as libraries would end a counter's name in `_total`."""
+        self._ask_now()
         yield _family(
             "nv_inference_request_success",
             "Number of successful inference requests",
@@ -155,7 +192,12 @@ class TritonMetrics(Collector):
         yield _family(
             "nv_inference_request_duration_us",
             "Cumulative time of successful inference requests",
-            {version: s * _US_PER_S for version, s in self._success_s.copy().items()},
+            dict(self._success_us),
+        )
+        yield _family(
+            "nv_inference_count",
+            "Number of inferences performed, a batch of n counts n",
+            dict(self._num_rows),
         )
         yield _family(
             "nv_inference_pending_request_count",
@@ -164,7 +206,19 @@ class TritonMetrics(Collector):
         )
         totals = self._totals()
         for at, (name, text) in enumerate(_OF_REPLICAS.items()):
-            yield _family(name, text, {version: found[at] for version, found in totals.items()})
+            values = {version: round(found[at]) for version, found in totals.items()}
+            yield _family(name, text, values)
+
+    def _ask_now(self) -> None:
+        """Ask the replicas, from the thread of a scrape, and wait for their answers a little."""
+        endpoints, loop = self._endpoints, self._loop
+        if endpoints is None or loop is None or not loop.is_running() or _is_in_a_loop():
+            return
+        look = asyncio.run_coroutine_threadsafe(self._look_at_all(endpoints), loop)
+        try:
+            look.result(SCRAPE_ASKS_S)
+        except (TimeoutError, CancelledError):
+            look.cancel()
 
     def _failure_family(self) -> Metric:
         family = Metric(
@@ -186,8 +240,16 @@ def _look(answer: pb.ModelStatistics, num_own: int) -> _Look:
     stats = answer.inference_stats
     parts = (stats.queue, stats.compute_input, stats.compute_infer, stats.compute_output)
     times_us = (part.ns / _NS_PER_US for part in parts)
-    totals = (answer.inference_count, answer.execution_count, *times_us)
+    totals = (answer.execution_count, *times_us)
     return _Look(tuple(map(float, totals)), stats.success.count, num_own)
+
+
+def _is_in_a_loop() -> bool:
+    """Whether waiting here would stop an event loop."""
+    with suppress(RuntimeError):
+        asyncio.get_running_loop()
+        return True
+    return False
 
 
 def _added(known: _Totals | None, more: _Totals) -> _Totals:

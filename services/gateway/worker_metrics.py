@@ -11,12 +11,13 @@ from collections.abc import Iterable, Iterator
 from http.client import HTTPConnection, HTTPException
 from typing import Final
 
-from prometheus_client.core import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from services.gateway.workers import Worker
+from services.telemetry.catalog import WORKER_RESTARTS, WORKERS_SERVING
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +35,11 @@ class WorkerMetrics(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """All families, each with the samples of all workers."""
+        """How the workers fare, then all their families, each with the samples of all of them."""
+        num_serving = sum(worker.metrics_port > 0 for worker in self._workers)
+        yield GaugeMetricFamily(WORKERS_SERVING.name, WORKERS_SERVING.help, value=num_serving)
+        num_restarts = sum(worker.num_restarts for worker in self._workers)
+        yield CounterMetricFamily(WORKER_RESTARTS.name, WORKER_RESTARTS.help, value=num_restarts)
         families: dict[str, Metric] = {}
         for worker in self._workers:
             for family in _families_of(worker):

@@ -1,8 +1,9 @@
 """Several gateway processes that share one port, under a process that keeps them running.
 
-Each worker is a whole gateway with its own connections to all replicas; they share nothing but
-the port, where the kernel gives each new connection to one of them. Python runs on one core at
-a time, so this is how a gateway uses several.
+Each worker is a whole gateway with its own connections to all replicas; they share the port,
+where the kernel gives each new connection to one of them, and what clients change, which this
+process keeps (`state_keeper.py`). Python runs on one core at a time, so this is how a gateway
+uses several.
 """
 
 import asyncio
@@ -14,11 +15,14 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 from services.contracts.errors import InvalidRequestError, NotReadyError
 from services.gateway.backoff import Backoff
+from services.gateway.common_state import CommonState
 from services.gateway.settings import PREFIX, GatewaySettings
+from services.gateway.state_keeper import StateKeeper
 from services.telemetry.ready import wait_ready
 
 logger = logging.getLogger(__name__)
@@ -40,10 +44,13 @@ class Worker:
         num_restarts: how often it was started again.
     """
 
-    def __init__(self, number: int, settings: dict[str, Any], stop_timeout_s: float) -> None:
+    def __init__(
+        self, number: int, settings: dict[str, Any], stop_timeout_s: float, keeper: StateKeeper
+    ) -> None:
         """`settings` are by name, without the prefix of gateway settings."""
         self.number, self.metrics_port, self.num_restarts = number, 0, 0
         self._settings, self._stop_timeout_s = settings, stop_timeout_s
+        self._keeper = keeper
         self._process: asyncio.subprocess.Process | None = None
         self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
 
@@ -56,18 +63,28 @@ class Worker:
         """Start it, and return once it serves.
 
         Raises:
-            NotReadyError: it ended or took too long; it has said why on its standard error.
+            NotReadyError: it ended or took too long; it has said why on its standard error. Or
+                the system starts no process now.
         """
         read_fd, write_fd = os.pipe()
+        what = f"gateway worker {self.number}"
+        link, theirs = self._keeper.link(what)
         try:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "services.gateway",
-                env=self._environment(write_fd), pass_fds=(write_fd,),
+                env=self._environment(ready_fd=write_fd, keeper_fd=theirs.fileno()),
+                pass_fds=(write_fd, theirs.fileno()),
                 stdin=asyncio.subprocess.DEVNULL,
             )  # fmt: skip
+        except OSError as error:
+            os.close(read_fd)
+            link.close()
+            logger.error("%s cannot be started now: %s", what, error)
+            raise NotReadyError(f"{what} cannot be started: {error}") from error
         finally:
             os.close(write_fd)
-        what = f"gateway worker {self.number}"
+            theirs.close()
+        link.on_refusal(partial(_kill, self._process))
         said = await asyncio.to_thread(wait_ready, read_fd, START_TIMEOUT_S, what)
         self.metrics_port = int(said["metrics_port"])
 
@@ -107,12 +124,11 @@ class Worker:
     async def _kill(self) -> None:
         process, self._process = self._process, None
         if process and process.returncode is None:
-            with suppress(ProcessLookupError):
-                process.kill()
+            _kill(process)
             await process.wait()
 
-    def _environment(self, ready_fd: int) -> dict[str, str]:
-        given = self._settings | {"ready_fd": ready_fd, "parent_pid": os.getpid()}
+    def _environment(self, **fds: int) -> dict[str, str]:
+        given = self._settings | fds | {"parent_pid": os.getpid()}
         return dict(os.environ) | {f"{PREFIX}{k.upper()}": str(v) for k, v in given.items()}
 
 
@@ -124,8 +140,10 @@ class Workers:
         each: the workers.
     """
 
-    def __init__(self, settings: GatewaySettings) -> None:
+    def __init__(self, settings: GatewaySettings, trace_share: float) -> None:
         """Take the port; nothing runs yet.
+
+        `trace_share` is the share of requests that workers trace until a client changes it.
 
         Raises:
             InvalidRequestError: the port cannot be had.
@@ -133,9 +151,10 @@ class Workers:
         # Held, without listening, so that it stays ours while workers come and go.
         self._held = reserved_port(settings.grpc_host, settings.grpc_port)
         self.port = int(self._held.getsockname()[1])
+        self._keeper = StateKeeper(CommonState(trace_share))
         stop_timeout_s = settings.drain_notice_s + settings.drain_grace_s + _STOP_MARGIN_S
         self.each = tuple(
-            Worker(number, self._settings_of(settings, number), stop_timeout_s)
+            Worker(number, self._settings_of(settings, number), stop_timeout_s, self._keeper)
             for number in range(settings.workers)
         )
 
@@ -166,6 +185,7 @@ class Workers:
         finally:
             logger.info("gateway workers drain")
             await asyncio.gather(*(worker.stop() for worker in self.each))
+            self._keeper.close()
             self._held.close()
 
     async def _keep_until(self, stop: asyncio.Event) -> None:
@@ -180,6 +200,11 @@ class Workers:
         for result in results:
             if isinstance(result, Exception):
                 raise result
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):
+        process.kill()
 
 
 def reserved_port(host: str, port: int) -> socket.socket:

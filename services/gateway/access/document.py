@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError, field_validator
 from services.contracts.document import Document
 from services.contracts.errors import InvalidRequestError
 from services.contracts.recipe_faults import first_fault
+from services.contracts.yaml_text import value_from_yaml
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -103,7 +104,7 @@ class AccessDocument(Document):
                 expected.
         """
         try:
-            return cls.model_validate(yaml.safe_load(text) or {})
+            return cls.model_validate(value_from_yaml(text) or {})
         except yaml.YAMLError as error:
             raise InvalidRequestError(f"access file {source}: not YAML: {error}") from error
         except ValidationError as error:

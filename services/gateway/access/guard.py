@@ -1,6 +1,7 @@
 """Puts the gate before RPC handlers: who asks, and whether that one may."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -26,6 +27,7 @@ Stream = Callable[[AsyncIterator[Any], "Context"], AsyncIterator[bytes]]
 
 # Load balancers and clients ask these before they have a token, and learn no secret.
 OPEN_METHODS: Final = frozenset({"ServerLive", "ServerReady", "ServerMetadata"})
+_INFERENCE: Final = frozenset({"ModelInfer", "ModelStreamInfer"})
 # About one model, for whoever may do anything with it.
 _QUESTIONS: Final = frozenset({"ModelReady", "ModelMetadata", "ModelConfig", "ModelStatistics"})
 
@@ -36,7 +38,8 @@ def guarded(
     """The same handlers, each behind the gate; what is not known here is for admins."""
 
     def refused(name: str, code: grpc.StatusCode) -> None:
-        if name == "ModelInfer":
+        note_refusal(code)
+        if name in _INFERENCE:
             # Without a model's name: whoever may not ask shall not choose our labels.
             recorder.count(catalog.REQUESTS, model="", version="", code=code.name)
 
@@ -56,7 +59,7 @@ def _guarded(
     # The types say what handlers of a blocking server are.
     behaviour: Behaviour | None = handler.unary_unary  # type: ignore[assignment]
     if behaviour is None:
-        return _guarded_stream(handler, gate, statuses)
+        return _guarded_stream(handler, gate, statuses, partial(on_refused, name))
     verb, model_of = _need(name)
 
     async def checked(request: Any, context: "Context") -> Any:
@@ -68,7 +71,6 @@ def _guarded(
             caller.require(verb, model_of(request))
         except Exception as error:
             refusal = statuses.refusal_of(error)
-            note_refusal(refusal.code)
             on_refused(name, refusal.code)
             await context.abort(refusal.code, refusal.details, refusal.trailing)
         return await behaviour(request, context)
@@ -80,7 +82,12 @@ def _guarded(
     )
 
 
-def _guarded_stream(handler: "Handler", gate: Gate, statuses: StatusTable) -> "Handler":
+def _guarded_stream(
+    handler: "Handler",
+    gate: Gate,
+    statuses: StatusTable,
+    on_refused: Callable[[grpc.StatusCode], None],
+) -> "Handler":
     """ModelStreamInfer: who asks, and what, is looked at with each request of the stream."""
     behaviour: Stream = handler.stream_stream  # type: ignore[assignment]
 
@@ -90,16 +97,23 @@ def _guarded_stream(handler: "Handler", gate: Gate, statuses: StatusTable) -> "H
             CALLER_NAME.set((await gate.caller_of(metadata)).name)
         except Exception as error:
             refusal = statuses.refusal_of(error)
-            note_refusal(refusal.code)
+            on_refused(refusal.code)
             await context.abort(refusal.code, refusal.details, refusal.trailing)
-        async for answer in behaviour(_permitted(requests, gate, metadata), context):
+
+        def on_error(error: SmeltError) -> None:
+            on_refused(statuses.code_of(error))
+
+        async for answer in behaviour(_permitted(requests, gate, metadata, on_error), context):
             yield answer
 
     return grpc.stream_stream_rpc_method_handler(checked)
 
 
 async def _permitted(
-    requests: AsyncIterator[bytes], gate: Gate, metadata: Metadata
+    requests: AsyncIterator[bytes],
+    gate: Gate,
+    metadata: Metadata,
+    on_error: Callable[[SmeltError], None],
 ) -> AsyncIterator[Incoming]:
     """Each request, or why it may not be asked: tokens expire while a stream is open."""
     async for body in requests:
@@ -107,6 +121,7 @@ async def _permitted(
             caller = await gate.caller_of(metadata)
             caller.require(Verb.INFER, request_head_from_bytes(body).model_name)
         except SmeltError as error:
+            on_error(error)
             yield error
         else:
             yield body

@@ -25,7 +25,8 @@ from services.pb import fleet_v1_pb2 as fleet
 from services.pb import fleet_v1_pb2_grpc as fleet_grpc
 from services.pb import open_inference_v2_pb2 as pb
 from services.replica.data_server import DataServer
-from services.telemetry.catalog import GATEWAY_METRICS, Metric
+from services.telemetry.catalog import GATEWAY_METRICS
+from services.telemetry.metric import Metric
 from services.telemetry.prometheus_recorder import PrometheusRecorder
 from services.telemetry.tracing import Tracing
 
@@ -60,6 +61,7 @@ class Controller(fleet_grpc.FleetControlServicer):
         self.port = 0
         self.snapshot = fleet.FleetSnapshot(process_id=1)
         self.asked_to_serve: list[tuple[str, bool]] = []
+        self.who_asked: list[str] = []
         self.why_not_ready = ""
         self._server: grpc.aio.Server | None = None
         self._changed = asyncio.Event()
@@ -87,6 +89,7 @@ class Controller(fleet_grpc.FleetControlServicer):
     ) -> fleet.SetServedReply:
         """Mark the model's versions, as the controller does once the store has it."""
         self.asked_to_serve.append((request.model_name, request.is_served))
+        self.who_asked.append(request.who)
         found = [model for model in self.snapshot.models if model.name == request.model_name]
         if not found:
             details = f"model '{request.model_name}' not found"

@@ -113,7 +113,9 @@ def root_level() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("root_level")
-async def test_log_settings_set_the_level_of_the_process(client: InferenceServerClient) -> None:
+async def test_log_settings_set_the_level_of_the_process(
+    client: InferenceServerClient, caplog: pytest.LogCaptureFixture
+) -> None:
     settings = {"log_verbose_level": 0, "log_info": False, "log_warning": True, "log_error": True}
     answer = await client.update_log_settings(settings, as_json=True)
     assert logging.getLogger().level == logging.WARNING
@@ -122,14 +124,20 @@ async def test_log_settings_set_the_level_of_the_process(client: InferenceServer
     assert logging.getLogger().level == logging.DEBUG
     found = await client.get_log_settings(as_json=True)
     assert found["settings"]["log_verbose_level"] == {"uint32_param": 1}
+    silent = dict.fromkeys(("log_info", "log_warning", "log_error"), False)
+    await client.update_log_settings(silent | {"log_verbose_level": 0})
+    assert "a client set the log level to CRITICAL" in caplog.messages
 
 
 async def test_trace_settings_are_there_where_traces_are(
     echo_fleet: "Fleet", client: InferenceServerClient
 ) -> None:
-    with pytest.raises(InferenceServerException, match="OTEL_TRACES_EXPORTER"):
+    with pytest.raises(InferenceServerException, match="on with OTEL_TRACES_EXPORTER=otlp"):
         await client.get_trace_settings()
     tracing = Tracing(InMemorySpanExporter(), ALWAYS_ON, "tested")
+    await echo_fleet.start_gateway(tracing)
+    with pytest.raises(InferenceServerException, match="on with SMELT_GATEWAY_ADMIN=true$"):
+        await (await echo_fleet.client()).get_trace_settings()
     await echo_fleet.start_gateway(tracing, admin=True)
     client = await echo_fleet.client()
     assert "trace" in (await client.get_server_metadata()).extensions
@@ -164,5 +172,7 @@ async def test_tokens_need_the_verb(echo_fleet: "Fleet", tmp_path: Path) -> None
         await client.load_model("echo", headers=headers)
 
     assert [await may(load, verb) for verb in ("infer", "load", "admin")] == [False, True, False]
+    # The controller's event trail names the token that asked.
+    assert echo_fleet.controller.who_asked == ["load"]
     for ask in (client.get_log_settings, client.unregister_system_shared_memory):
         assert [await may(ask, verb) for verb in ("infer", "load", "admin")] == [False, False, True]

@@ -16,7 +16,7 @@ from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
 from services.gateway.access.static_tokens import new_token, token_hash
-from services.telemetry.tracing import Tracing, carried_trace
+from services.telemetry.tracing import CarriedTrace, Tracing, carried_trace
 
 if TYPE_CHECKING:
     from tests.integration.gateway.conftest import Fleet
@@ -34,6 +34,16 @@ async def logged(fleet: "Fleet", path: Path) -> list[dict[str, Any]]:
     await fleet.gateway.stop()
     text = await asyncio.to_thread(path.read_text)
     return [json.loads(line) for line in text.splitlines()]
+
+
+async def guarded_gateway(fleet: "Fleet", path: Path, access_file: Path) -> dict[str, str]:
+    """Start one that logs, and lets one token ask one model; returns that token's header."""
+    grants = [{"verbs": ["infer"], "models": ["echo"]}]
+    entry = {"name": "reader", "sha256": token_hash(TOKEN), "grants": grants}
+    await asyncio.to_thread(access_file.write_text, yaml.safe_dump({"tokens": [entry]}))
+    await fleet.start_gateway(access_log=str(path), access_file=access_file)
+    await fleet.until_ready("r1", "r2")
+    return {"authorization": f"Bearer {TOKEN}"}
 
 
 async def test_one_line_for_each_request(
@@ -69,14 +79,9 @@ async def test_one_line_for_each_request(
 async def test_who_asked_and_who_was_refused(
     echo_fleet: "Fleet", inputs: Inputs, tmp_path: Path
 ) -> None:
-    path, access_file = tmp_path / "access.log", tmp_path / "access.yaml"
-    grants = [{"verbs": ["infer"], "models": ["echo"]}]
-    entry = {"name": "reader", "sha256": token_hash(TOKEN), "grants": grants}
-    access_file.write_text(yaml.safe_dump({"tokens": [entry]}))
-    await echo_fleet.start_gateway(access_log=str(path), access_file=access_file)
-    await echo_fleet.until_ready("r1", "r2")
+    path = tmp_path / "access.log"
+    bearer = await guarded_gateway(echo_fleet, path, tmp_path / "access.yaml")
     client = await echo_fleet.client()
-    bearer = {"authorization": f"Bearer {TOKEN}"}
     await client.infer("echo", inputs(), headers=bearer)
     for model, headers in (("other", bearer), ("echo", {})):
         with pytest.raises(InferenceServerException):
@@ -101,6 +106,29 @@ async def test_each_request_of_a_stream_has_its_line(
     lines = await logged(echo_fleet, path)
     assert {(line["rpc"], line["code"]) for line in lines} == {("ModelStreamInfer", "OK")}
     assert sorted(line["request_id"] for line in lines) == ["a", "b"]
+
+
+async def test_what_a_stream_may_not_ask_is_told_and_counted(
+    echo_fleet: "Fleet", inputs: Inputs, tmp_path: Path
+) -> None:
+    path = tmp_path / "access.log"
+    bearer = await guarded_gateway(echo_fleet, path, tmp_path / "access.yaml")
+    client = await echo_fleet.client()
+
+    async def requests() -> AsyncIterator[dict[str, Any]]:
+        for model in ("echo", "other", "other"):
+            yield {"model_name": model, "inputs": inputs()}
+
+    found = [error async for _, error in client.stream_infer(requests(), headers=bearer)]
+    assert [error is None for error in found] == [True, False, False]
+    name = "smelt_requests_total"
+    labels = {"model": "", "version": "", "code": "PERMISSION_DENIED"}
+    assert echo_fleet.registry.get_sample_value(name, labels) == 2
+    lines = await logged(echo_fleet, path)
+    assert sorted((line["rpc"], line["code"], line["caller"]) for line in lines) == [
+        ("ModelStreamInfer", "OK", "reader"),
+        ("ModelStreamInfer", "PERMISSION_DENIED", "reader"),
+    ]
 
 
 async def streamed(client: InferenceServerClient, inputs: Inputs, *ids: str) -> list[str]:
@@ -159,6 +187,17 @@ async def test_what_the_client_does_not_trace_is_not_traced(
     assert frame.trace == ""
 
 
+async def test_an_id_that_looks_like_a_trace_is_none(echo_fleet: "Fleet", inputs: Inputs) -> None:
+    await echo_fleet.until_ready("r1", "r2")
+    request_id = CarriedTrace(**SAMPLED).beside("mine")
+    client = await echo_fleet.client()
+    result = await client.infer("echo", inputs(), request_id=request_id)
+    assert result.get_response().id == request_id
+    (frame,) = (f for replica in echo_fleet.replicas.values() for f in replica.frames)
+    assert frame.trace.startswith("mine00-")
+    assert carried_trace(frame.trace) is None
+
+
 @pytest.mark.parametrize("headers", [{}, {"traceparent": "00-nonsense-01"}])
 async def test_a_request_without_a_trace_begins_one(
     echo_fleet: "Fleet", inputs: Inputs, headers: dict[str, str]
@@ -205,4 +244,4 @@ async def test_tritons_metrics_of_a_request(echo_fleet: "Fleet", inputs: Inputs)
     assert echo_fleet.metric("nv_inference_request_success", **echo) == 1
     assert (echo_fleet.metric("nv_inference_request_duration_us", **echo) or 0) > 0
     assert echo_fleet.metric("nv_inference_pending_request_count", **echo) == 0
-    assert echo_fleet.metric("nv_inference_count", **echo) is not None
+    assert echo_fleet.metric("nv_inference_count", **echo) == 1

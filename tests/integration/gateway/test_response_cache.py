@@ -68,6 +68,16 @@ async def test_a_model_that_did_not_ask_for_it_is_asked_every_time(
     assert cached_fleet.replicas["p1"].num_requests == 3
 
 
+async def test_what_would_fill_memory_when_parsed_is_left_to_the_replica(
+    cached_fleet: "Fleet", inputs: Inputs
+) -> None:
+    client = await cached_fleet.client()
+    parameters = {f"p{number}": "x" * 300 for number in range(300)}
+    for _ in range(2):
+        await client.infer("echo", inputs(), parameters=parameters)
+    assert cached_fleet.replicas["r1"].num_requests == 2
+
+
 async def test_an_error_is_not_kept(cached_fleet: "Fleet", inputs: Inputs) -> None:
     client = await cached_fleet.client()
     replica = cached_fleet.replicas["r1"]

@@ -1,10 +1,7 @@
 """Several gateway processes on one port: shared, counted together, replaced, drained."""
 
 import asyncio
-import os
 import signal
-import sys
-import urllib.request
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +11,13 @@ from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
 from services.gateway.workers import reserved_port
-from services.telemetry.ready import wait_ready
+from tests.integration.gateway.worker_gateway import (
+    COUNTED,
+    RESTARTS,
+    SERVING,
+    RunningGateway,
+    running_gateway,
+)
 
 if TYPE_CHECKING:
     from tests.integration.gateway.conftest import Fleet
@@ -22,63 +25,11 @@ if TYPE_CHECKING:
 Inputs = Callable[..., list[Any]]
 
 
-class RunningGateway:
-    """A gateway with two workers, as a process."""
-
-    def __init__(self, process: asyncio.subprocess.Process, facts: dict[str, int]) -> None:
-        self.process, self.url = process, f"127.0.0.1:{facts['grpc_port']}"
-        self._metrics_port = facts["metrics_port"]
-
-    def workers(self) -> list[psutil.Process]:
-        """Its workers that live."""
-        return psutil.Process(self.process.pid).children()
-
-    async def scrape(self) -> str:
-        """What Prometheus would read."""
-        return await asyncio.to_thread(self._scrape)
-
-    def _scrape(self) -> str:
-        url = f"http://127.0.0.1:{self._metrics_port}/metrics"
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            return str(answer.read().decode())
-
-    async def until_scraped(self, *wanted: str) -> None:
-        """Scrape until each text occurs; workers learn of the fleet by and by."""
-        async with asyncio.timeout(60):
-            while await self._misses(wanted):  # noqa: ASYNC110 - the process tells no event
-                await asyncio.sleep(0.05)
-
-    async def _misses(self, wanted: tuple[str, ...]) -> bool:
-        found = await self.scrape()
-        return not all(text in found for text in wanted)
-
-
 @pytest.fixture
 async def gateway(echo_fleet: "Fleet") -> AsyncIterator[RunningGateway]:
     """Two workers that follow the fleet's controller."""
-    read_fd, write_fd = os.pipe()
-    settings = {
-        "grpc_port": 0, "metrics_port": 0, "host_id": "here", "ready_fd": write_fd,
-        "controller": f"127.0.0.1:{echo_fleet.controller.port}", "drain_grace_s": 60,
-    }  # fmt: skip
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "services.gateway", "--workers", "2",
-        env=dict(os.environ) | {f"SMELT_GATEWAY_{k.upper()}": str(v) for k, v in settings.items()},
-        pass_fds=(write_fd,),
-    )  # fmt: skip
-    os.close(write_fd)
-    facts = await asyncio.to_thread(wait_ready, read_fd, 60, "gateway")
-    running = RunningGateway(process, facts)
-    ready = (
-        'smelt_replicas_ready{generation="cpu-x86_64-v3",model="echo",version="1",worker="%d"} 2'
-    )
-    try:
-        await running.until_scraped(ready % 0, ready % 1)
+    async with running_gateway(echo_fleet) as running:
         yield running
-    finally:
-        if process.returncode is None:
-            process.kill()  # its workers end with it
-            await process.wait()
 
 
 async def _ask(url: str, inputs: Inputs, stop: asyncio.Event) -> tuple[int, int]:
@@ -104,18 +55,16 @@ async def test_a_killed_worker_is_replaced_while_the_other_serves(
 ) -> None:
     stop = asyncio.Event()
     clients = [asyncio.create_task(_ask(gateway.url, inputs, stop)) for _ in range(8)]
-    counted = 'smelt_requests_total{code="OK",model="echo",version="1",worker="%d"}'
-    await gateway.until_scraped(counted % 0, counted % 1)
+    await gateway.until_scraped(COUNTED % 0, COUNTED % 1)
+    await gateway.until_scraped(SERVING % 2, RESTARTS % 0)
     victim, survivor = gateway.workers()
     victim.send_signal(signal.SIGKILL)
-    await asyncio.to_thread(victim.wait, 30)
-    async with asyncio.timeout(60):
-        while len(pids := {each.pid for each in gateway.workers()}) < 2:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+    await gateway.until_replaced(victim)
+    pids = {each.pid for each in gateway.workers()}
     assert survivor.pid in pids
     assert victim.pid not in pids
     # The new one counts from nothing, which is how its series shows that it serves.
-    await gateway.until_scraped(counted % 0, counted % 1)
+    await gateway.until_scraped(COUNTED % 0, COUNTED % 1)
     stop.set()
     answers, lost = zip(*await asyncio.gather(*clients), strict=True)
     assert sum(answers) > 0

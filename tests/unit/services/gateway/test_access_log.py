@@ -1,6 +1,8 @@
 """The access log: what a line holds, what is left out, and what happens to a file that goes."""
 
+import io
 import json
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -103,6 +105,58 @@ def test_a_disk_that_fails_is_told_once_and_counted(
     log.close()
     assert registry.get_sample_value(ACCESS_LOG_DROPPED.name) == 1
     assert [entry.message for entry in caplog.records if "cannot be written now" in entry.message]
+
+
+def test_a_name_that_is_no_text_is_written_all_the_same(tmp_path: Path) -> None:
+    log = AccessLog(str(tmp_path / "log"), NullRecorder())
+    log.add(RECORD._replace(caller="half \ud800"))
+    log.close()
+    assert lines_of(tmp_path / "log")[0]["caller"] == "half \ud800"
+
+
+def test_whatever_fails_ends_no_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def closed(*_: object) -> None:
+        raise ValueError("I/O operation on closed file")
+
+    registry = CollectorRegistry()
+    log = AccessLog(str(tmp_path / "log"), PrometheusRecorder(GATEWAY_METRICS, registry))
+    with monkeypatch.context() as broken:
+        broken.setattr(access_log, "_append", closed)
+        log.add(RECORD)
+        log.close()
+    assert registry.get_sample_value(ACCESS_LOG_DROPPED.name) == 1
+    assert f"access log {tmp_path / 'log'} cannot be written now" in caplog.text
+
+
+def test_a_pipe_that_nobody_reads_holds_up_no_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(access_log, "_CLOSE_TIMEOUT_S", 0.1)
+    read_fd, write_fd = os.pipe()
+    log = AccessLog(f"/dev/fd/{write_fd}", NullRecorder())
+    log.add(RECORD._replace(caller="x" * 1_000_000))
+    log.close()
+    assert "takes no more lines; its last ones are lost" in caplog.text
+    os.close(read_fd)  # and the writer learns that nobody will
+    log._thread.join(30)
+    os.close(write_fd)
+
+
+def test_a_disk_that_takes_a_part_is_given_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow(io.FileIO):
+        def write(self, data: Any) -> int:
+            return super().write(data[:7])
+
+    monkeypatch.setattr(Path, "open", lambda path, mode, **_: Slow(path, mode))
+    log = AccessLog(str(tmp_path / "log"), NullRecorder())
+    log.add(RECORD)
+    log.close()
+    monkeypatch.undo()
+    assert len(lines_of(tmp_path / "log")) == 1
 
 
 def test_a_target_that_cannot_be_written_stops_the_start(tmp_path: Path) -> None:

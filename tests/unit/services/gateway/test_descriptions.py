@@ -88,7 +88,7 @@ def test_the_largest_batch_of_all_buckets_counts(new_model: NewModel) -> None:
     assert max_batch_size_of(new_model(buckets=(big, other))) == 64
 
 
-@pytest.mark.parametrize("datatype", [*NUMPY_FROM_DATATYPE, "BYTES"])
+@pytest.mark.parametrize("datatype", NUMPY_FROM_DATATYPE)
 def test_every_datatype_has_a_config_type(new_model: NewModel, datatype: str) -> None:
     spec = TensorSpec(name="x", datatype=datatype, shape=(2,))
     config = config_from_model(new_model(inputs=(spec,)), ())

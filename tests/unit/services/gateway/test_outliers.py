@@ -70,6 +70,15 @@ def test_failures_in_a_row_eject_for_twice_as_long_each_time(three: Watched) -> 
     assert three.fail(bad) == 5.0  # it did well for as long as it had been away
 
 
+def test_one_that_fails_for_days_is_still_ejected_and_looked_at(three: Watched) -> None:
+    bad = three.endpoints[0]
+    bad.num_ejections = 5000
+    assert three.fail(bad) == 300.0
+    three.now_s = bad.ejected_until_s
+    three.look(0.001, 0.001, 0.001)
+    assert three.fail(bad) == 300.0
+
+
 def test_half_of_them_stay(three: Watched) -> None:
     first, second, third = three.endpoints
     assert three.fail(first) == 5.0

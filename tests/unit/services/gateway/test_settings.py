@@ -22,6 +22,16 @@ def test_bounds_of_single_models_are_a_document(monkeypatch: pytest.MonkeyPatch)
         read_settings(GatewaySettings)
 
 
+@pytest.mark.parametrize("more", [{"workers": 4}, {"is_port_shared": True, "keeper_fd": 7}])
+def test_workers_share_their_regions(more: dict[str, int]) -> None:
+    assert read_settings(GatewaySettings, shared_memory=True, **more).shared_memory
+
+
+def test_gateways_that_know_nothing_of_each_other_share_no_regions() -> None:
+    with pytest.raises(InvalidRequestError, match=r"cannot go with is_port_shared.*set workers"):
+        read_settings(GatewaySettings, shared_memory=True, is_port_shared=True)
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -31,6 +41,7 @@ def test_bounds_of_single_models_are_a_document(monkeypatch: pytest.MonkeyPatch)
         ("GRPC_PORT", "x"),
         ("MODEL_MAX_IN_FLIGHT", "minilm=8"),
         ("WORKERS", "0"),
+        ("WORKERS", "257"),
     ],
 )
 def test_a_wrong_value_names_key_and_value(

@@ -25,16 +25,17 @@ class CountingReplica:
         )
         self.connection = self
         self.num_answers = 0
+        self.num_ran: int | None = None
 
     async def statistics(self) -> pb.ModelStatistics:
-        """Rows of two, each batch of one request."""
+        """Each batch of one request, unless it is said how often the engine ran."""
         count = self.num_answers
         took = pb.StatisticDuration(count=count, ns=count * 7_000_000)
         stats = pb.InferStatistics(
             success=took, queue=took, compute_input=took, compute_infer=took, compute_output=took
         )
         return pb.ModelStatistics(
-            inference_count=2 * count, execution_count=count, inference_stats=stats
+            execution_count=count if self.num_ran is None else self.num_ran, inference_stats=stats
         )
 
 
@@ -51,7 +52,7 @@ class Gateway:
         """So many requests of this gateway were answered by a replica."""
         replica.num_answers += count
         for _ in range(count):
-            self.metrics.record(VERSION, grpc.StatusCode.OK, 0.5, replica.replica.replica_id)
+            self.metrics.record(VERSION, grpc.StatusCode.OK, 0.5, replica.replica.replica_id, b"")
 
     def look(self, *replicas: Any) -> None:
         """Ask these."""
@@ -69,7 +70,8 @@ def test_one_gateway_has_all_that_its_replicas_count() -> None:
             gateway.answered(replica, 5)
         gateway.look(*replicas)
     assert gateway.value("request_success") == gateway.value("exec_count") == 30
-    assert gateway.value("count") == 60
+    # Of a model that is not known any more each request counts as one.
+    assert gateway.value("count") == 30
     assert gateway.value("request_duration_us") == 15e6
     for name in ("queue", "compute_input", "compute_infer", "compute_output"):
         assert gateway.value(f"{name}_duration_us") == 30 * 7000
@@ -85,6 +87,28 @@ def test_two_gateways_share_what_a_replica_counts() -> None:
         one.look(replica)
         other.look(replica)
     assert (one.value("exec_count"), other.value("exec_count")) == (12, 4)
+
+
+def test_shares_are_whole_numbers() -> None:
+    gateways, replica = [Gateway() for _ in range(3)], CountingReplica("a")
+    for gateway in gateways:
+        gateway.look(replica)
+    for num, gateway in enumerate(gateways, 1):
+        gateway.answered(replica, num)
+    replica.num_ran = 2  # they shared runs
+    for gateway in gateways:
+        gateway.look(replica)
+    shares = [gateway.value("exec_count") for gateway in gateways]
+    assert shares == [0, 1, 1]
+    took = [gateway.value("queue_duration_us") for gateway in gateways]
+    assert took == [7000, 14000, 21000]
+
+
+def test_what_the_cache_answered_is_no_inference() -> None:
+    gateway = Gateway()
+    gateway.metrics.record(VERSION, grpc.StatusCode.OK, 0.25, "", b"")
+    assert (gateway.value("request_success"), gateway.value("count")) == (1, 0)
+    assert gateway.value("request_duration_us") == 250_000
 
 
 def test_what_was_before_a_gateway_is_not_its_own() -> None:
@@ -107,6 +131,30 @@ def test_what_a_lost_replica_counted_stays() -> None:
     assert gateway.value("exec_count") == 10
 
 
+def test_one_that_was_never_asked_leaves_nothing_behind() -> None:
+    gateway = Gateway()
+    for number in range(3):
+        gateway.answered(CountingReplica(f"short-lived {number}"), 1)
+        gateway.look()
+    assert not gateway.metrics._num_own
+
+
+def test_one_that_comes_during_a_look_is_not_forgotten() -> None:
+    gateway, known, new = Gateway(), CountingReplica("a"), CountingReplica("b")
+    gateway.answered(known, 1)
+    asked = known.statistics
+
+    async def statistics() -> pb.ModelStatistics:
+        gateway.answered(new, 4)
+        return await asked()
+
+    known.statistics = statistics  # type: ignore[method-assign]
+    gateway.look(known)
+    known.statistics = asked  # type: ignore[method-assign]
+    gateway.look(known, new)
+    assert gateway.value("exec_count") == 5
+
+
 def test_failures_by_tritons_reasons() -> None:
     gateway = Gateway()
     codes = grpc.StatusCode
@@ -114,8 +162,8 @@ def test_failures_by_tritons_reasons() -> None:
         codes.UNAVAILABLE, codes.RESOURCE_EXHAUSTED, codes.CANCELLED, codes.INTERNAL,
         codes.INVALID_ARGUMENT,
     ):  # fmt: skip
-        gateway.metrics.record(VERSION, code, 1.0, "a")
-    gateway.metrics.record(("", ""), codes.NOT_FOUND, 1.0, "")
+        gateway.metrics.record(VERSION, code, 1.0, "a", b"")
+    gateway.metrics.record(("", ""), codes.NOT_FOUND, 1.0, "", b"")
     found = {
         reason: gateway.value("request_failure", reason=reason)
         for reason in ("REJECTED", "CANCELED", "BACKEND", "OTHER")

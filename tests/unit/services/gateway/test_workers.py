@@ -1,11 +1,16 @@
 """The port that workers share, and when it is not theirs to share."""
 
+import asyncio
+import errno
 import socket
+from pathlib import Path
 
 import pytest
 
 from services.contracts.errors import InvalidRequestError
-from services.gateway.workers import reserved_port
+from services.gateway.common_state import CommonState
+from services.gateway.state_keeper import StateKeeper
+from services.gateway.workers import Worker, reserved_port
 
 
 def test_a_reserved_port_takes_listeners_that_share_it_and_no_others() -> None:
@@ -33,3 +38,34 @@ def test_a_port_that_somebody_listens_on_is_refused(is_sharing: bool) -> None:
 def test_an_address_of_another_host_is_refused() -> None:
     with pytest.raises(InvalidRequestError, match=r"cannot share 192\.0\.2\.1:0"):
         reserved_port("192.0.2.1", 0)
+
+
+def num_open_files() -> int:
+    """Of this process."""
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+async def test_a_worker_that_the_system_cannot_start_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    num_tries, is_tried_again = 0, asyncio.Event()
+
+    async def no_process(*_: object, **__: object) -> None:
+        nonlocal num_tries
+        num_tries += 1
+        if num_tries == 2:
+            is_tried_again.set()
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", no_process)
+    monkeypatch.setattr("services.gateway.workers.FIRST_PAUSE_S", 0.01)
+    keeper = StateKeeper(CommonState(0.0))
+    num_open = num_open_files()
+    keeping = asyncio.create_task(Worker(3, {}, 1.0, keeper).keep())
+    async with asyncio.timeout(30):
+        await is_tried_again.wait()
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
+    assert num_open_files() == num_open
+    assert "gateway worker 3 cannot be started now: [Errno 11]" in caplog.text
+    keeper.close()

@@ -1,0 +1,6 @@
+"""How many workers a gateway may have; apart, so that the command line asks nothing heavy."""
+
+from typing import Final
+
+# More than any host has use for: each is a process with connections to every replica.
+MAX_WORKERS: Final = 256
