@@ -16,6 +16,8 @@ from services.contracts.manifest import ModelVersion
 from services.contracts.recipe import Bucket
 
 _DEFAULT_NUM = 4
+# With fewer, a tenth of the requests is what a handful of clients happened to send.
+_FEW_REQUESTS = 100
 
 
 def run_buckets(
@@ -57,24 +59,52 @@ def advice_document(model: ModelVersion, seen: ObservedSizes, num: int) -> dict[
         NotFoundError: no request of the model was seen.
     """
     batch_dim, buckets = model.recipe.batching.batch_dim, model.recipe.buckets
-    dims = {d: each for d, each in sorted(seen.dims.items()) if d != batch_dim and each.counts}
+    dims = {dim: each for dim, each in sorted(seen.dims.items()) if each.counts}
     if not dims:
         raise NotFoundError(
             f"no sizes were seen of {model.name} version {model.version}: its replicas ran no "
-            "request yet, or it has no dynamic dimension beside the batch"
+            "request yet, or it has no dynamic dimension"
         )
+    num_requests = round(max(each.num_requests for each in dims.values()))
+    rows = dims.pop(batch_dim or "", None)
     advised = {dim: _advice(dim, each, buckets, num) for dim, each in dims.items()}
-    # One dimension at a time: the one whose padding costs most.
-    worst = max(advised, key=lambda dim: float(advised[dim]["waste_now"]))
-    proposal = proposed_buckets(buckets, worst, advised[worst]["proposed"], seen.dims, batch_dim)
+    proposal: list[Bucket] = []
+    if advised:
+        # One dimension at a time: the one whose padding costs most.
+        worst = max(advised, key=lambda dim: float(advised[dim]["waste_now"]))
+        edges = advised[worst]["proposed"]
+        proposal = proposed_buckets(buckets, worst, edges, seen.dims, batch_dim)
     ran = seen.real + seen.padded
     return {
         "model": model.name,
         "version": model.version,
-        "num_requests": round(max(each.num_requests for each in dims.values())),
+        "num_requests": num_requests,
+        "caution": _caution(num_requests),
         "measured_waste": seen.padded / ran if ran else 0.0,
+        # Replicas join requests, so their rows say what clients send and not what runs.
+        "rows": _distribution(rows) | {"dimension": batch_dim} if rows else None,
         "dimensions": advised,
-        "recipe": {"buckets": [bucket.model_dump(mode="json") for bucket in proposal]},
+        "recipe": {"buckets": [b.model_dump(mode="json") for b in proposal]} if proposal else None,
+    }
+
+
+def _caution(num_requests: int) -> str:
+    """What is to be said of a proposal that rests on little; "" of one that does not."""
+    if num_requests >= _FEW_REQUESTS:
+        return ""
+    were = "request was" if num_requests == 1 else "requests were"
+    return (
+        f"only {num_requests} {were} seen since the replicas started: wait for {_FEW_REQUESTS} or "
+        "more of the usual traffic before you change the recipe"
+    )
+
+
+def _distribution(seen: SizeCounts) -> dict[str, Any]:
+    return {
+        **seen.quantiles,
+        "largest": seen.largest,
+        "mean": seen.total / seen.num_requests,
+        "counts": {str(bound): round(n) for bound, n in sorted(seen.counts.items())},
     }
 
 
@@ -84,10 +114,8 @@ def _advice(dim: str, seen: SizeCounts, buckets: Sequence[Bucket], num: int) -> 
     largest = now[-1] if now else seen.largest
     proposed = best_edges(seen, num or max(len(now), _DEFAULT_NUM), largest)
     return {
-        **seen.quantiles,
+        **_distribution(seen),
         "largest": min(seen.largest, largest),
-        "mean": seen.total / seen.num_requests,
-        "counts": {str(bound): round(n) for bound, n in sorted(seen.counts.items())},
         "now": now,
         "waste_now": waste(seen, now or [largest]),
         "proposed": proposed,
@@ -110,14 +138,39 @@ def _print(document: dict[str, Any]) -> None:
         f"{document['model']} version {document['version']}: {document['num_requests']} requests, "
         f"{document['measured_waste']:.1%} of what the engines computed was padding"
     )
+    if document["caution"]:
+        console.print(f"Caution: {document['caution']}", soft_wrap=True)
+    _print_sizes(document)
+    if document["recipe"]:
+        _print_proposal(document)
+    else:
+        console.print("Only the batch is dynamic: there are no other lengths to make buckets for")
+
+
+def _print_sizes(document: dict[str, Any]) -> None:
+    sizes = dict(document["dimensions"])
+    if rows := document["rows"]:
+        sizes[f"{rows['dimension']} (rows of a request)"] = rows
     print_table(
         "Sizes",
         ("dimension", "mean", "p50", "p90", "p99", "largest"),
         [
             (dim, f"{a['mean']:.1f}", *(str(a[name]) for name in ("p50", "p90", "p99", "largest")))
-            for dim, a in document["dimensions"].items()
+            for dim, a in sizes.items()
         ],
     )
+    print_table(
+        "Requests by size",
+        ("dimension", "up to", "requests", "share"),
+        [
+            (dim, bound, str(count), f"{count / sum(a['counts'].values()):.1%}")
+            for dim, a in sizes.items()
+            for bound, count in a["counts"].items()
+        ],
+    )
+
+
+def _print_proposal(document: dict[str, Any]) -> None:
     print_table(
         "Waste, each request at the largest size of its bucket",
         ("dimension", "buckets now", "waste", "proposed", "waste"),

@@ -11,6 +11,7 @@ from services.cli.settings import CliSettings
 from services.cli.stop_signals import stop_signals
 from services.contracts.events import Event, EventPosition
 from services.contracts.registry import Registry
+from services.contracts.words import readable_time
 
 # An object store tells nobody of what is new, and the trail is there whether or not a controller
 # runs or can be reached from here: so the store is asked.
@@ -57,7 +58,7 @@ def event_line(event: Event) -> str:
     seconds = event.seconds_since_change
     after = "" if seconds is None else f" ({seconds:.1f} s after the change)"
     by = "" if event.actor == "controller" else f" by {event.actor}"
-    return f"{event.at[:19]}Z {event.kind:<20} {subject}{by}: {event.why or '-'}{after}"
+    return f"{readable_time(event.at)} {event.kind:<20} {subject}{by}: {event.why or '-'}{after}"
 
 
 def _follow(

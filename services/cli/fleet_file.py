@@ -28,6 +28,7 @@ class RunningFleet(Document):
         metrics_address: `host:port` of the gateway's /metrics.
         controller_metrics_address: `host:port` of the controller's /metrics.
         prometheus_url, grafana_url: where to look, "" without `--observe`.
+        num_gateway_workers: processes that share the gateway's port.
         boards_hint: what to do for boards where Grafana is not installed.
     """
 
@@ -37,6 +38,7 @@ class RunningFleet(Document):
     metrics_address: str
     store_url: str
     controller_metrics_address: str = ""
+    num_gateway_workers: int = 1
     prometheus_url: str = ""
     grafana_url: str = ""
     boards_hint: str = ""

@@ -1,6 +1,7 @@
-"""`smelt infer`: one KServe v2 request from .npy files."""
+"""`smelt infer`: one KServe v2 request from .npy files, or from strings as JSON."""
 
 import io
+import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ from services.cli.fleet_file import RunningFleet, require_fleet
 from services.cli.gateway_client import bearer_metadata, gateway_channel
 from services.cli.output import console, print_json, print_table
 from services.cli.settings import CliSettings
+from services.contracts.byte_strings import STRING_DTYPE, strings_from_array
 from services.contracts.errors import (
     DeadlineExceededError,
     InvalidRequestError,
@@ -127,16 +129,45 @@ def _read_inputs(texts: list[str]) -> dict[str, Array]:
 
 
 def _read_input(text: str) -> tuple[str, Array]:
-    name, is_given, file = text.partition("=@")
-    if not is_given:
-        raise InvalidRequestError(f"--input '{text}': expected NAME=@FILE.npy")
-    try:
-        array: Array = np.lib.format.read_array(
-            io.BytesIO(Path(file).read_bytes()), allow_pickle=False
+    name, is_given, value = text.partition("=")
+    if not is_given or not value.startswith(("@", "[")):
+        raise InvalidRequestError(
+            f"--input '{text}': expected NAME=@FILE.npy, or strings as NAME=@FILE.json or "
+            'NAME=\'["one", "two"]\''
         )
+    try:
+        array = _array(Path(value[1:])) if value.startswith("@") else _strings(value)
+        return name, strings_from_array(array)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"--input {name}: {error}") from error
+
+
+def _array(path: Path) -> Array:
+    is_json = path.suffix == ".json"
+    try:
+        data = path.read_bytes()
+        if is_json:
+            return _strings(data.decode())
+        array: Array = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
     except (OSError, ValueError) as error:
-        raise InvalidRequestError(f"--input {name}: {file} is no .npy file: {error}") from error
-    return name, array
+        kind = "JSON" if is_json else ".npy"
+        raise InvalidRequestError(f"{path} is no {kind} file: {error}") from error
+    return array
+
+
+def _strings(text: str) -> Array:
+    """Strings from a JSON list, or lists of lists of one length; numbers have no datatype there."""
+    try:
+        # As objects: numpy's text would end at the last character that is not 0.
+        array: Array = np.array(json.loads(text), dtype=STRING_DTYPE)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequestError(f"expected a JSON list of strings: {error}") from error
+    if not array.ndim or not all(isinstance(each, str) for each in array.ravel().tolist()):
+        raise InvalidRequestError(
+            "expected a JSON list of strings, or of lists of equal length of them; numbers "
+            "come from .npy files, which say their datatype"
+        )
+    return array
 
 
 def _error_from_rpc(error: grpc.RpcError, target: str, hint: str = "") -> SmeltError:
@@ -169,5 +200,5 @@ def _document(response: pb.ModelInferResponse, outputs: dict[str, Array]) -> dic
 
 
 def _plain(array: Array) -> Array:
-    """Integers as they are, as float64 cannot hold all of them; all else as float64."""
-    return array if array.dtype.kind in "biu" else array.astype(float)
+    """Strings and integers as they are, as float64 cannot hold all; all else as float64."""
+    return array if array.dtype.kind in "biuO" else array.astype(float)

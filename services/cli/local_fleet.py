@@ -36,6 +36,8 @@ class UpOptions(Document):
             of other hosts.
         is_observed: start Prometheus beside it, and Grafana where that is installed.
         observe_port: of Prometheus; 0 takes a free one.
+        num_gateway_workers: gateway processes on the port; None leaves it to the gateway's own
+            settings.
     """
 
     grpc_port: int = 8001
@@ -45,6 +47,7 @@ class UpOptions(Document):
     host: str = "127.0.0.1"
     is_observed: bool = False
     observe_port: int = 9090
+    num_gateway_workers: int | None = None
 
     @property
     def is_loopback(self) -> bool:
@@ -114,6 +117,7 @@ class LocalFleet:
             metrics_address=f"{self._options.host}:{gateway['metrics_port']}",
             controller_metrics_address=f"{self._options.host}:{controller['metrics_port']}",
             store_url=self._settings.store_url,
+            num_gateway_workers=gateway["num_workers"],
         )
         if self._options.is_observed:
             self._running = self._observed(self._running)
@@ -246,6 +250,7 @@ class LocalFleet:
         )
 
     def _gateway_spec(self, controller: str) -> ProcessSpec:
+        workers = self._options.num_gateway_workers
         return ProcessSpec(
             module="services.gateway",
             env_prefix="SMELT_GATEWAY_",
@@ -255,6 +260,7 @@ class LocalFleet:
                 "grpc_port": self._options.grpc_port,
                 "metrics_host": self._options.host,
                 "metrics_port": self._options.metrics_port,
+                **({} if workers is None else {"workers": workers}),
                 **self._settings.fleet_security,
             },
         )

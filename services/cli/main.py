@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from services.cli.main_models import models_app
-from services.cli.main_options import AsJson, Store, settings_for
+from services.cli.main_options import AsJson, GatewayWorkers, Store, settings_for
 from services.cli.output import print_error, print_json_error
 from services.contracts.errors import SmeltError
 from services.contracts.hardware import Generation
@@ -57,6 +57,7 @@ def up(
     observe_port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port of that Prometheus; 0: any.")
     ] = 9090,
+    gateway_workers: GatewayWorkers = None,
     detach: Annotated[bool, typer.Option("--detach", help="Return once the fleet serves.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -74,6 +75,7 @@ def up(
         host=host,
         is_observed=observe,
         observe_port=observe_port,
+        num_gateway_workers=gateway_workers,
     )
     raise typer.Exit(
         run_up(

@@ -28,11 +28,17 @@ def models_add(
 
 
 @models_app.command("list")
-def models_list(store: Store = "", as_json: AsJson = False) -> None:
-    """List models with their newest version."""
-    from services.cli.models import run_models_list
+def models_list(
+    all_versions: Annotated[
+        bool, typer.Option("--all-versions", help="A line for each version, with its state.")
+    ] = False,
+    store: Store = "",
+    as_json: AsJson = False,
+) -> None:
+    """List models with their newest version, how many there are, and which serve."""
+    from services.cli.models_list import run_models_list
 
-    run_models_list(settings_for(store), as_json=as_json)
+    run_models_list(settings_for(store), is_each_version=all_versions, as_json=as_json)
 
 
 @models_app.command("remove")

@@ -6,8 +6,18 @@ import typer
 
 from services.cli.settings import CliSettings
 from services.contracts.settings import read_settings
+from services.gateway.worker_limits import MAX_WORKERS
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+GatewayWorkers = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=MAX_WORKERS,
+        show_default="SMELT_GATEWAY_WORKERS, or 1",
+        help="Gateway processes that share the port; each has bounds and a cache of its own.",
+    ),
+]
 Store = Annotated[str, typer.Option("--store", help="Artifact store: a folder or s3:// URL.")]
 
 

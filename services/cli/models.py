@@ -1,24 +1,25 @@
-"""`smelt models add`, `smelt models list` and `smelt models remove`."""
+"""`smelt models add`, `remove`, `load` and `unload`."""
 
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from compiler_worker.master.fingerprint import fingerprint
 from compiler_worker.master.opened import OpenedMaster, open_master
-from compiler_worker.master.samples import check_samples, read_samples
+from compiler_worker.master.samples import check_samples, read_samples, recipe_with_words
 from compiler_worker.master.source import MasterSource, source_from_text
 from compiler_worker.plan import buckets_of
 from compiler_worker.precision.calibration import read_calibration, write_calibration
 from compiler_worker.ranking import require_samples
 from compiler_worker.recipe_check import check_recipe
 from services.cli.control_client import tell_fleet
-from services.cli.output import console, print_json, print_table, readable_size
+from services.cli.models_list import version_document
+from services.cli.output import console, print_json
 from services.cli.progress import StepLine, Steps
-from services.cli.registry import open_registry, open_registry_to_publish
+from services.cli.registry import open_registry_to_publish
 from services.cli.settings import CliSettings
+from services.cli.who import who_asks
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.manifest import MasterRecord, ModelVersion
 from services.contracts.recipe import Recipe
@@ -52,7 +53,7 @@ def run_models_add(
     version = add_model(registry, name, source, wishes, Steps(is_quiet=as_json))
     is_fleet_told = tell_fleet(settings)
     if as_json:
-        print_json(_summary(version))
+        print_json(version_document(version))
     else:
         then = "follow it: smelt events" if is_fleet_told else "build its engines: smelt build"
         if name in registry.unloaded_models():
@@ -62,20 +63,6 @@ def run_models_add(
             f"{version.master.opset}, {version.master.num_parameters:,} parameters\n"
             f"{then} {name}"
         )
-
-
-def run_models_list(settings: CliSettings, *, as_json: bool) -> None:
-    """Print the newest version of each model."""
-    registry = open_registry(settings)
-    newest = [registry.model_version(name) for name in registry.model_names()]
-    if as_json:
-        print_json({"models": [_summary(version) for version in newest]})
-        return
-    print_table("Models", ("model", "version", "master", "opset", "size", "source"), [
-        (v.name, str(v.version), v.master.digest[:12], str(v.master.opset),
-         readable_size(sum(ref.num_bytes for ref in v.master.files.values())), v.source)
-        for v in newest
-    ])  # fmt: skip
 
 
 def run_models_remove(
@@ -91,7 +78,7 @@ def run_models_remove(
     left = [each.version for each in registry.versions(name)]
     if not left:
         # Who adds it again means it to serve.
-        registry.set_served(name, is_served=True)
+        registry.set_served(name, is_served=True, who=who_asks())
     tell_fleet(settings)
     if as_json:
         print_json({"name": name, "removed": removed, "left": left})
@@ -113,7 +100,7 @@ def run_models_serve(settings: CliSettings, name: str, *, is_served: bool, as_js
     """
     registry = open_registry_to_publish(settings, must_exist=True)
     registry.model_version(name)
-    is_changed = registry.set_served(name, is_served=is_served)
+    is_changed = registry.set_served(name, is_served=is_served, who=who_asks())
     tell_fleet(settings)
     if as_json:
         print_json({"name": name, "is_served": is_served, "is_changed": is_changed})
@@ -188,7 +175,7 @@ def _publish(
         samples = wishes.samples or opened.samples
         # What does not fit is refused before gigabytes of weights are in the store.
         record = _record(opened)
-        _check(record, chosen, samples)
+        chosen = _checked(record, chosen, samples)
         calibration = _calibration(record, chosen, wishes.folder, Path(folder) / "calibration")
         line.update("publishing the master")
         return registry.add_model_version(
@@ -225,13 +212,15 @@ def _calibration(
     return write_calibration(arrays, target_dir)
 
 
-def _check(master: MasterRecord, recipe: Recipe, samples_path: Path | None) -> None:
+def _checked(master: MasterRecord, recipe: Recipe, samples_path: Path | None) -> Recipe:
+    """The recipe as it is kept, once it and the samples were found to fit the master."""
     check_recipe(master, recipe)
     buckets = buckets_of(master, recipe)
     samples = read_samples(samples_path) if samples_path else None
     if samples is not None:
         check_samples(samples, master.inputs)
     require_samples(samples, master, recipe, buckets)
+    return recipe_with_words(recipe, samples, master.inputs)
 
 
 def _read_recipe(path: Path | None) -> Recipe | None:
@@ -245,17 +234,3 @@ def _read_recipe(path: Path | None) -> Recipe | None:
         raise InvalidRecipeError(f"recipe {path}: expected a YAML text file: {error}") from error
     except InvalidRecipeError as error:
         raise InvalidRecipeError(f"{path}: {error}") from error
-
-
-def _summary(version: ModelVersion) -> dict[str, Any]:
-    return {
-        "name": version.name,
-        "version": version.version,
-        "master_digest": version.master.digest,
-        "opset": version.master.opset,
-        "num_parameters": version.master.num_parameters,
-        "inputs": [spec.model_dump() for spec in version.master.inputs],
-        "outputs": [spec.model_dump() for spec in version.master.outputs],
-        "source": version.source,
-        "created_at": version.created_at,
-    }

@@ -15,7 +15,7 @@ from urllib.request import urlopen
 from services.cli.bucket_advice import SizeCounts
 from services.contracts.errors import NotReadyError
 from services.telemetry import catalog
-from services.telemetry.catalog import Metric
+from services.telemetry.metric import Metric
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ def observed_sizes(addresses: Sequence[str], model: str, version: int) -> Observ
     """Ask every endpoint and add up.
 
     Raises:
-        NotReadyError: none of them answers.
+        NotReadyError: none of them answers, or one with something else than metrics.
     """
     pages = [page for page in map(_page, addresses) if page is not None]
     if not pages:
@@ -49,11 +49,17 @@ def observed_sizes(addresses: Sequence[str], model: str, version: int) -> Observ
             f"no metrics endpoint answers of {', '.join(addresses) or 'none that is known'}; give "
             "one that can be reached from here by --metrics HOST:PORT"
         )
-    return sizes_from_pages(pages, model, version)
+    try:
+        return sizes_from_pages(pages, model, version)
+    except ValueError as error:
+        raise NotReadyError(
+            f"{', '.join(addresses)}: one of them shows no metrics in Prometheus' text format: "
+            f"{error}; give the fleet's metrics endpoints by --metrics HOST:PORT"
+        ) from error
 
 
 def sizes_from_pages(pages: Iterable[str], model: str, version: int) -> ObservedSizes:
-    """What pages in Prometheus' text format say of a model version."""
+    """What pages say of a model version; ValueError for one not in Prometheus' text format."""
     from prometheus_client.parser import text_string_to_metric_families
 
     found, wanted = ObservedSizes(), {"model": model, "version": str(version)}
@@ -104,7 +110,8 @@ def _by_bound(cumulative: dict[float, float]) -> dict[int, float]:
 def _page(address: str) -> str | None:
     try:
         with urlopen(f"http://{address}/metrics", timeout=_TIMEOUT_S) as page:
-            text: str = page.read().decode()
+            # Labels that are no UTF-8 are not ours.
+            text: str = page.read().decode(errors="replace")
             return text
     except (OSError, HTTPException) as error:
         logger.warning("metrics endpoint %s does not answer: %s", address, error)

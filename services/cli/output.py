@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from services.contracts.words import readable_ratio
+
 # A pipe has no width; wide tables keep one row per line there.
 _PIPE_WIDTH = 160
 
@@ -60,7 +62,7 @@ def print_json_error(kind: str, message: str) -> None:
 
 def times(ratio: float | None) -> str:
     """A ratio as people read it: `1.25x`; `-` for none."""
-    return "-" if ratio is None else f"{ratio:.2f}x"
+    return "-" if ratio is None else f"{readable_ratio(ratio)}x"
 
 
 def milliseconds(seconds: float) -> str:

@@ -1,14 +1,12 @@
 """`smelt rebuild`: try again what failed, prove again what is published."""
 
-import getpass
-import os
-import socket
 from collections.abc import Iterator
 
 from services.cli.control_client import tell_fleet
 from services.cli.output import console, print_json
 from services.cli.registry import open_registry_to_publish
 from services.cli.settings import CliSettings
+from services.cli.who import who_asks
 from services.contracts.build_plan import RebuildRequest, timestamp, utc_now
 from services.contracts.errors import NotReadyError
 from services.contracts.hardware import Generation
@@ -79,7 +77,7 @@ def rebuild_request(
             for digest, proof in proofs.items()
             if proof.outcome is not ProofOutcome.NOT_RUN
         },
-        who=_who(),
+        who=who_asks(),
         why=why,
         created_at=timestamp(utc_now()),
     )
@@ -102,14 +100,6 @@ def _planned(registry: Registry, version: ModelVersion, generation: str) -> Iter
                 if planned.digest not in seen:
                     seen.add(planned.digest)
                     yield planned.digest
-
-
-def _who() -> str:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user need not have a name
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"
 
 
 def _count(number: int, what: str) -> str:

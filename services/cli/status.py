@@ -5,6 +5,7 @@ from typing import Any
 
 from services.cli.control_client import get_fleet
 from services.cli.fleet_file import RunningFleet, require_fleet
+from services.cli.gateway_workers import gateway_workers, workers_words
 from services.cli.output import console, print_json, print_table
 from services.cli.registry import open_registry
 from services.cli.running_builds import print_running_builds, running_builds
@@ -27,11 +28,12 @@ def run_status(settings: CliSettings, *, as_json: bool) -> None:
     where = running.model_dump() if running else {"controller": address}
     document = status_document(where | {"store_url": snapshot.store_url}, snapshot)
     document |= builds_document(settings, snapshot)
+    workers = document["gateway_workers"] = gateway_workers(running) if running else None
     if as_json:
         print_json(document)
         return
     elsewhere = [f"controller {address}   store {snapshot.store_url}"]
-    for line in where_lines(running) if running else elsewhere:
+    for line in where_lines(running, workers) if running else elsewhere:
         console.print(line, markup=False, soft_wrap=True)
     print_table("Models", ("model", "version", "state", "replicas", "reason"), [
         (m["name"], str(m["version"]), m["state"], f"{m['num_ready']}/{m['num_wanted']}",
@@ -48,9 +50,11 @@ def run_status(settings: CliSettings, *, as_json: bool) -> None:
         console.print(line, markup=False, soft_wrap=True)
 
 
-def where_lines(running: RunningFleet) -> list[str]:
-    """Where the fleet listens, and where it can be looked at."""
-    addresses = f"gRPC {running.grpc_address}   metrics {running.metrics_address}"
+def where_lines(running: RunningFleet, workers: dict[str, int] | None = None) -> list[str]:
+    """Where the fleet listens, and where it can be looked at; `workers` as `gateway_workers`."""
+    words = workers_words(running, workers)
+    grpc = f"gRPC {running.grpc_address}" + (f" ({words})" if words else "")
+    addresses = f"{grpc}   metrics {running.metrics_address}"
     lines = [f"{addresses}   store {running.store_url}"]
     if running.prometheus_url:
         boards = f"   Grafana {running.grafana_url}" if running.grafana_url else ""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from services.contracts.errors import NotReadyError
+from services.telemetry.child_log import ChildLog
 from services.telemetry.ready import wait_ready
 
 logger = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class ManagedProcess:
             NotReadyError: it ended or took too long; the message holds its log's tail.
         """
         read_fd, write_fd = os.pipe()
+        child_log = ChildLog.from_here(self.log_path)
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", self._spec.module],
@@ -79,7 +81,7 @@ class ManagedProcess:
         self._started_at = time.monotonic()
         self._is_ready = False
         try:
-            said = wait_ready(read_fd, self._start_timeout_s, self._spec.module)
+            said = wait_ready(read_fd, self._start_timeout_s, self._spec.module, child_log)
             self._is_ready = True
             return said
         except NotReadyError as error:

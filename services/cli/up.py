@@ -1,11 +1,9 @@
 """`smelt up`: a fleet on this host, with or without the demo."""
 
-import json
 import os
 import subprocess
 import sys
 from contextlib import suppress
-from typing import Any
 
 from services.cli.demo.run import MODEL, SOURCE, Answer, ask
 from services.cli.engines import print_engines
@@ -16,6 +14,7 @@ from services.cli.progress import Steps
 from services.cli.registry import open_registry, open_registry_to_publish
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError, NotReadyError
+from services.telemetry.child_log import ChildLog
 from services.telemetry.ready import announce_ready, wait_ready
 
 # A first start may have to compile the fallback: minutes on two cores.
@@ -134,20 +133,12 @@ def _say_observed(running: RunningFleet) -> None:
         console.print(f"{running.boards_hint}.")
 
 
-def _said(log: str) -> str:
-    """What a fleet said before it ended; with --json its last line is the error's document."""
-    before, _, last = log.rpartition("\n")
-    with suppress(ValueError, KeyError, TypeError):
-        return f"{before}\nerror: {json.loads(last)['error']['message']}".strip()
-    return log
-
-
 def _detach(settings: CliSettings, *, as_json: bool) -> int:
     """Run the same command in a session of its own; return once it serves.
 
     Raises:
         InvalidRequestError: a fleet runs here already.
-        NotReadyError: it did not start; the message holds what it said.
+        NotReadyError: it did not start; the message holds why, and where its log is.
     """
     existing = find_fleet(settings.run_dir)
     if existing is not None:
@@ -168,11 +159,7 @@ def _detach(settings: CliSettings, *, as_json: bool) -> int:
             start_new_session=True,
         )
     os.close(write_fd)
-    try:
-        said: dict[str, Any] = wait_ready(read_fd, DETACH_TIMEOUT_S, "smelt up")
-    except NotReadyError as error:
-        text = log_path.read_text(errors="replace").strip()
-        raise NotReadyError(f"{error}\n{_said(text)}") from error
+    said = wait_ready(read_fd, DETACH_TIMEOUT_S, "smelt up", ChildLog(path=log_path))
     running = RunningFleet(**said)
     if as_json:
         print_json(said)

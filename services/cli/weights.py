@@ -7,6 +7,7 @@ from services.cli.control_client import tell_fleet
 from services.cli.output import console, print_json, print_table
 from services.cli.registry import open_registry, open_registry_to_publish
 from services.cli.settings import CliSettings
+from services.cli.version_states import VersionState, fleet_or_why_not, version_states
 from services.contracts.errors import InvalidRequestError
 from services.contracts.registry import Registry
 
@@ -30,7 +31,7 @@ def run_models_weights(
         tell_fleet(settings)
     else:
         registry = open_registry(settings)
-    _show(registry, name, as_json=as_json)
+    _show(settings, registry, name, as_json=as_json)
 
 
 def weights_from_texts(texts: Sequence[str]) -> dict[int, float]:
@@ -46,21 +47,38 @@ def weights_from_texts(texts: Sequence[str]) -> dict[int, float]:
     return weights
 
 
-def _show(registry: Registry, name: str, *, as_json: bool) -> None:
+def _show(settings: CliSettings, registry: Registry, name: str, *, as_json: bool) -> None:
     versions = [each.version for each in registry.versions(name)]
     newest = registry.model_version(name).version
     weights = registry.version_weights(name)
+    snapshot, why_not = fleet_or_why_not(settings)
+    states = version_states(snapshot, name, versions) if snapshot else {}
     if as_json:
-        print_json({"name": name, "versions": versions, "weights": weights})
+        document = {"name": name, "versions": versions, "weights": weights}
+        print_json(document | {"states": _states_document(states) if snapshot else None})
         return
     shares = _shares(weights, versions) or {newest: 1.0}
-    print_table("Weights", ("model", "version", "weight", "share"), [
+    columns = ("model", "version", "weight", "share", "state", "served now")
+    print_table("Weights", columns, [
         (name, str(version), f"{weights[version]:g}" if version in weights else "",
-         f"{shares.get(version, 0.0):.1%}")
+         f"{shares.get(version, 0.0):.1%}", *_state_words(states.get(version)))
         for version in versions
     ])  # fmt: skip
     if not weights:
         console.print("no weights are set: the newest version that is ready gets every request")
+    if why_not:
+        console.print(why_not, markup=False, soft_wrap=True)
+
+
+def _states_document(states: Mapping[int, VersionState]) -> dict[int, dict[str, object]]:
+    return {
+        version: {"state": state.words, "served_share": state.share}
+        for version, state in states.items()
+    }
+
+
+def _state_words(state: VersionState | None) -> tuple[str, str]:
+    return (state.words, f"{state.share:.1%}") if state else ("?", "?")
 
 
 def _shares(weights: Mapping[int, float], versions: Sequence[int]) -> dict[int, float]:

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
+from services.cli.control_client import fleet_on_store
 from services.cli.output import console, milliseconds, print_json, print_table, times
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
-from services.cli.told import last_trouble, replicas_of, where
+from services.cli.told import last_trouble, replicas_of, turns_of, where
 from services.cli.why_case import Case, case_of
 from services.cli.why_keys import difference_words
 from services.contracts.errors import InvalidRequestError, NotFoundError
@@ -16,6 +17,7 @@ from services.contracts.key_difference import KeyDifference, nearest_engine
 from services.contracts.manifest import PublishedEngine
 from services.contracts.selection import mean_speedup
 from services.contracts.signing import TrustRoot
+from services.contracts.words import readable_time
 from services.controller.key_status import KeyStatus, Standing
 from services.pb import fleet_v1_pb2 as fleet
 
@@ -49,9 +51,11 @@ def run_why(
     wanted = str(Generation.parse(generation)) if generation else ""
     registry = open_registry(settings)
     explained = registry.model_version(name, version)
-    replicas = replicas_of(settings, explained)
+    snapshot = fleet_on_store(settings)
+    replicas, turns = replicas_of(snapshot, explained), turns_of(snapshot, explained)
     plans = registry.build_plans(name, explained.version)
-    known = sorted({p.node_class.generation for p in plans} | {where(r) for r in replicas or ()})
+    planned = {plan.node_class.generation for plan in plans}
+    known = sorted(planned | {where(replica) for replica in replicas or ()} | turns.keys())
     if wanted and wanted not in known:
         raise NotFoundError(
             f"nothing is planned for {name} version {explained.version} on {wanted}; there are "
@@ -64,7 +68,9 @@ def run_why(
         )
     trust = TrustRoot(settings.trust_root) if settings.trust_root else None
     cases = [
-        case_of(registry, explained, g, plans, replicas, trust) for g in known if wanted in ("", g)
+        case_of(registry, explained, g, plans, replicas, turns.get(g), trust)
+        for g in known
+        if wanted in ("", g)
     ]
     if as_json:
         print_json({"model": name, "version": explained.version, "generations": [
@@ -91,6 +97,7 @@ def _document(case: Case) -> dict[str, Any]:
              "fallback_reason": r.fallback_reason}
             for r in case.replicas or ()
         ],
+        "build": case.turn and case.turn.document(),
         "planned": [_key_document(status, case, ranks) for status in case.statuses],
         "skipped": [s.model_dump() for s in case.plan.skipped] if case.plan else [],
         "passed_over": [
@@ -128,7 +135,8 @@ def _print(case: Case) -> None:
     rows = [_row(status, case, ranks) for status in in_order]
     skipped = case.plan.skipped if case.plan else ()
     rows += [("-", s.kind, s.precision, "skipped", *["-"] * 4) for s in skipped]
-    print_table("Planned", _COLUMNS, rows)
+    if rows or case.turn is None:
+        print_table("Planned", _COLUMNS, rows)
     # Below the table: sentences in a column of it are past reading on a narrow screen.
     lines = [
         f"{s.planned.key.kind} {s.planned.key.precision}: {why}"
@@ -138,6 +146,8 @@ def _print(case: Case) -> None:
     lines += [f"{s.kind} {s.precision}: {s.reason}" for s in skipped]
     if case.decided_by:
         lines.insert(0, f"the rank is by engines {case.decided_by}")
+    if case.turn:
+        lines.insert(0, f"{name} {case.turn.words}")
     for line in (*lines, *_nearest_lines(case, in_order), *_passed_over_lines(case)):
         console.print(line, markup=False, soft_wrap=True)
 
@@ -146,16 +156,26 @@ def _nearest_lines(case: Case, statuses: Sequence[KeyStatus]) -> list[str]:
     """For each miss, what is published and nearest to it, and in which facts that differs."""
     found = [(status, _nearest(status, case)) for status in statuses]
     return [
-        f"nearest to {status.planned.digest[:_SHORT]} ({status.planned.key.kind} "
-        f"{status.planned.key.precision}) is {nearest[0].digest[:_SHORT]}: "
-        f"{difference_words(nearest[1])}"
+        f"{status.planned.words} {status.planned.digest[:_SHORT]}: "
+        f"{_nearest_words(status, nearest)}"
         for status, nearest in found
-        if nearest
+        if not status.engine
     ]
 
 
+def _nearest_words(
+    status: KeyStatus, nearest: tuple[PublishedEngine, list[KeyDifference]] | None
+) -> str:
+    if nearest is None:
+        return f"no {status.planned.key.kind} engine of this master was ever published"
+    return f"nearest is {nearest[0].digest[:_SHORT]}: {difference_words(nearest[1])}"
+
+
 def _nearest(status: KeyStatus, case: Case) -> tuple[PublishedEngine, list[KeyDifference]] | None:
-    return None if status.engine else nearest_engine(status.planned.key, case.engines)
+    """Of its own kind alone: what another kind differs in says nothing of a miss."""
+    kind = status.planned.key.kind
+    same_kind = (engine for engine in case.engines if engine.manifest.key.kind is kind)
+    return None if status.engine else nearest_engine(status.planned.key, same_kind)
 
 
 def _passed_over_lines(case: Case) -> list[str]:
@@ -194,7 +214,7 @@ def _why(status: KeyStatus, case: Case) -> str:
         case Standing.PROOF_FAILED:
             words += f"; proven again by: smelt rebuild {model}"
         case Standing.FAILED if status.next_attempt_at:
-            at = status.next_attempt_at.isoformat(timespec="seconds")
+            at = readable_time(status.next_attempt_at.isoformat())
             words += f"; a controller tries it again from {at} on, smelt build {model} at once"
     if status.planned.digest in case.replayable:
         digest = status.planned.digest[:_SHORT]
@@ -223,6 +243,8 @@ def _serves(case: Case) -> str:
         num = len(case.replicas)
         return f"{'; '.join(words)} ({num} replica{'' if num == 1 else 's'})"
     asked = "no replica is attached" if case.replicas is not None else "no fleet runs here"
+    if case.plan is None and case.selection is None:
+        return f"{asked}; nothing is planned there yet"
     if case.selection is None:
         return f"{asked}; no such node was seen yet"
     if case.selection.engine is not None:

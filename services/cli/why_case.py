@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from services.cli.told import where
+from services.cli.told import Turn, where
 from services.contracts.build_plan import BuildPlan
 from services.contracts.hardware import DeviceFacts
 from services.contracts.joint_order import joint_timings
@@ -33,6 +33,7 @@ class Case:
         engines: all of the version's master, whatever they are for.
         runs: in which those were timed together, those that are believed.
         selection: what a replica there would choose; None when no device is known.
+        turn: its build in the fleet's queue; None when nothing is due, or no fleet was asked.
     """
 
     version: ModelVersion
@@ -45,6 +46,7 @@ class Case:
     runs: Sequence[JointRun]
     selection: Selection | None
     replicas: Sequence[fleet.ReplicaReport] | None
+    turn: Turn | None
 
     @property
     def decided_by(self) -> str:
@@ -71,6 +73,7 @@ def case_of(
     generation: str,
     plans: Sequence[BuildPlan],
     replicas: Sequence[fleet.ReplicaReport] | None,
+    turn: Turn | None,
     trust: TrustRoot | None,
 ) -> Case:
     """What is known of a generation.
@@ -81,6 +84,7 @@ def case_of(
         generation: where it would serve.
         plans: of the version, oldest first.
         replicas: attached ones of the version; None when no fleet was asked.
+        turn: of its build there.
         trust: whose signatures count.
     """
     here = None if replicas is None else [r for r in replicas if where(r) == generation]
@@ -110,6 +114,7 @@ def case_of(
         if facts
         else None,
         replicas=here,
+        turn=turn,
     )
 
 

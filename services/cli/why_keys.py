@@ -48,9 +48,9 @@ def known_keys(registry: Registry) -> dict[str, BuildKey]:
 
 
 def difference_words(differences: Sequence[KeyDifference]) -> str:
-    """The facts in one line: what is wanted, and what is there."""
+    """The facts in one line: what is there, and what is wanted."""
     return "; ".join(
-        f"{d.field}: {_short(d.one)} wanted, {_short(d.other)} there" for d in differences
+        f"{d.field}: {_short(d.other)} found / {_short(d.one)} wanted" for d in differences
     )
 
 

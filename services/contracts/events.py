@@ -20,6 +20,8 @@ class EventKind(StrEnum):
     TOOLCHAIN_CHANGED = "toolchain_changed"
     MODEL_PUBLISHED = "model_published"
     RECIPE_CHANGED = "recipe_changed"
+    MODEL_LOADED = "model_loaded"
+    MODEL_UNLOADED = "model_unloaded"
     BUILD_STARTED = "build_started"
     BUILD_WAITING = "build_waiting"
     BUILD_FINISHED = "build_finished"
@@ -27,8 +29,10 @@ class EventKind(StrEnum):
     QUARANTINED = "quarantined"
     PROOF_PASSED = "proof_passed"
     PROOF_FAILED = "proof_failed"
+    ENGINES_COMPARED = "engines_compared"
     FALLBACK_SERVING = "fallback_serving"
     ENGINE_SERVING = "engine_serving"
+    SERVING_ENDED = "serving_ended"
     REBUILD_REQUESTED = "rebuild_requested"
 
 
@@ -79,10 +83,13 @@ class TrailFold(Document):
         versions: newest version of each model.
         masters: digest of that version's master, by model.
         changed_at: time of the last change, by generation, by model, and by
-            `rebuild <model>`.
+            `rebuild <model>` and `load <model>`.
         engines: engines told of, each with the time of the newest proof told of, "" for none.
         num_records: build records told of, by key digest.
         num_rebuilds: rebuild requests told of, by model.
+        num_serving_changes: loads and unloads told of, by model.
+        unloaded: the models that were unloaded last.
+        joint_runs: by `model/version/generation`, when the newest joint run told of was.
         tasks: marks of the build tasks told of last: that they began, that they wait.
         quarantined: by mark, the model and generation that it is for.
         serving: by `model/version/generation`, the digest of an engine or `fallback`.
@@ -96,6 +103,9 @@ class TrailFold(Document):
     engines: dict[str, str] = {}
     num_records: dict[str, int] = {}
     num_rebuilds: dict[str, int] = {}
+    num_serving_changes: dict[str, int] = {}
+    unloaded: tuple[str, ...] = ()
+    joint_runs: dict[str, str] = {}
     tasks: tuple[str, ...] = ()
     quarantined: dict[str, tuple[str, str]] = {}
     serving: dict[str, str] = {}

@@ -13,6 +13,8 @@ _SHARED_BYTES = 4 * _LARGE_BYTES
 # Memory beyond this is taken as bytes come: a header alone may announce gigabytes. Not less than
 # the shared buffer, of which a first piece is moved.
 _FIRST_BYTES = 16 << 20
+# What vector units like best; a multiple of every element's size.
+_ALIGNMENT = 64
 _NOTHING = memoryview(b"")
 
 
@@ -102,5 +104,11 @@ class FrameDecoder:
 
 
 def _unset(size: int) -> memoryview:
-    """Memory that nobody filled: a bytearray's zeros took a third of a large frame's time."""
-    return np.empty(size, np.uint8).data
+    """Memory that nobody filled: a bytearray's zeros took a third of a large frame's time.
+
+    Its end is aligned, not its beginning: the bytes of a request's only tensor are the last of
+    its message, and an engine that finds them aligned needs no copy of its own.
+    """
+    memory = np.empty(size + _ALIGNMENT - 1, np.uint8)
+    begin = -(memory.ctypes.data + size) % _ALIGNMENT
+    return memory[begin : begin + size].data

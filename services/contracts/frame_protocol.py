@@ -35,6 +35,10 @@ _WRITE_HIGH_BYTES = 4 * 1024 * 1024
 _JOIN_BYTES = 65_536
 # As much of small frames is written at once, without waiting for the end of the loop's turn.
 _TURN_BYTES = 262_144
+# What the kernel keeps for a peer on this host. Its own 208 KiB make an image-sized frame three
+# writes and three reads, each of which waits for the other end: a fifth of such a request's
+# processor time. No more than net.core.wmem_max is given.
+_UNIX_SEND_BYTES = 2 * 1024 * 1024
 # Linux takes 108 bytes, the last of which ends the string.
 _MAX_UNIX_PATH_BYTES = 107
 # How long a peer may take to read why it was refused.
@@ -71,6 +75,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._unsent: list[Payload] = []
         self._num_unsent_bytes = 0
         self._loop = asyncio.get_running_loop()
+        # asyncio's own writelines copies, and in CPython 3.12.0 to 3.12.8 never pauses a writer.
+        self._gathers = not isinstance(self._loop, asyncio.BaseEventLoop)
 
     def say_hello(self) -> None:
         """Writes this end's HELLO: at once by the end that dials, in answer by the other."""
@@ -94,22 +100,27 @@ class FrameProtocol(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if not self._unsent:
-            # A system call for each frame, and one at the peer to read it, would cost more
-            # than the frame itself: a batch's answers are all sent within one turn.
-            self._loop.call_soon(self._end_turn)
-        self._unsent.append(header(kind, request_id, len(meta), len(payload)) + meta)
-        if len(payload) < _JOIN_BYTES:
-            self._unsent.append(payload)
-            self._num_unsent_bytes += len(payload)
-            if self._num_unsent_bytes < _TURN_BYTES:
-                return
-            payload = b""
-        self._write_unsent(transport)
-        if payload:
-            # Not writelines: CPython 3.12.0 to 3.12.8 never pauses a writer that uses it.
-            transport.write(payload)
+        head = header(kind, request_id, len(meta), len(payload)) + meta
+        if self._unsent or self.expects_more():
+            if not self._unsent:
+                # A system call for each frame, and one at the peer to read it, would cost more
+                # than the frame itself: a batch's answers are all sent within one turn.
+                self._loop.call_soon(self._end_turn)
+            self._unsent.append(head)
+            if len(payload) < _JOIN_BYTES:
+                self._unsent.append(payload)
+                self._num_unsent_bytes += len(payload)
+                if self._num_unsent_bytes < _TURN_BYTES and self.expects_more():
+                    return
+                payload = b""
+            self._write_unsent(transport, payload)
+        else:
+            self._write(transport, head, payload)
         self._wake_next_writer()
+
+    def expects_more(self) -> bool:
+        """Whether further frames may be sent in this turn of the loop: small ones wait for them."""
+        return False
 
     def _end_turn(self) -> None:
         transport = self._transport
@@ -117,10 +128,20 @@ class FrameProtocol(asyncio.BufferedProtocol):
             self._write_unsent(transport)
             self._wake_next_writer()
 
-    def _write_unsent(self, transport: asyncio.Transport) -> None:
+    def _write_unsent(self, transport: asyncio.Transport, large: Payload = b"") -> None:
         parts, self._unsent = self._unsent, []
         self._num_unsent_bytes = 0
-        transport.write(b"".join(parts))
+        self._write(transport, b"".join(parts), large)
+
+    def _write(self, transport: asyncio.Transport, head: bytes, payload: Payload) -> None:
+        if len(payload) < _JOIN_BYTES:
+            transport.write(head + payload if payload else head)
+        elif self._gathers:
+            # One system call, and one of the peer's to read it.
+            transport.writelines((head, payload))
+        else:
+            transport.write(head)
+            transport.write(payload)
 
     def _wake_next_writer(self) -> None:
         if self._writers and not self._is_paused:
@@ -174,7 +195,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         """Keeps the transport."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
-        _notice_dead_hosts(transport.get_extra_info("socket"))
+        _tune(transport.get_extra_info("socket"))
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the decoder knows better
         """Where the transport reads into."""
@@ -218,9 +239,14 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self.closed(exc)
 
 
-def _notice_dead_hosts(connection: socket.socket) -> None:
-    """Lets the kernel give up on a host that vanished without a word, within about ten seconds."""
-    if connection.family in (socket.AF_INET, socket.AF_INET6):
+def _tune(connection: socket.socket) -> None:
+    """Lets the kernel give up on a host that vanished without a word, within about ten seconds.
+
+    A unix socket has no such host, but a buffer whose size the kernel never adapts.
+    """
+    if connection.family == socket.AF_UNIX:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNIX_SEND_BYTES)
+    elif connection.family in (socket.AF_INET, socket.AF_INET6):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in _KEEPALIVE:
             connection.setsockopt(socket.IPPROTO_TCP, option, value)

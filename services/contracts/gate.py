@@ -9,6 +9,7 @@ from statistics import geometric_mean
 
 from services.contracts.manifest import Timing
 from services.contracts.recipe import Recipe
+from services.contracts.words import readable_ratio
 
 # Two runs of one and the same code differ by so much. Of equals the engine is the better one:
 # a replica loads it in moments, and compiles the fallback for seconds.
@@ -32,6 +33,6 @@ def gate_fault(timings: Sequence[Timing], recipe: Recipe | None = None) -> str:
     if speed is None or speed >= 1 - NOISE or (recipe and not recipe.must_beat_fallback):
         return ""
     return (
-        f"slower than the fallback: {speed:.2f} x its speed, so it is not selected; to serve with "
-        "it all the same, the recipe says must_beat_fallback: false"
+        f"slower than the fallback: {readable_ratio(speed)} x its speed, so it is not selected; "
+        "to serve with it all the same, the recipe says must_beat_fallback: false"
     )

@@ -30,10 +30,7 @@ class JointOrder:
     @property
     def words(self) -> str:
         """Which run decided, for people; "" when none did."""
-        if not self.order or self.decided_by is None:
-            return ""
-        run = self.decided_by
-        return f"timed together on {run.created_at[:19]}Z, {len(run.digests)} candidates"
+        return self.decided_by.words if self.order and self.decided_by else ""
 
 
 def joint_order(digests: Iterable[str], generation: str, runs: Sequence[JointRun]) -> JointOrder:

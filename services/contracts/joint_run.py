@@ -7,11 +7,15 @@ machine. Here all meet the same one, so that their figures can be compared.
 """
 
 from statistics import geometric_mean
+from typing import Self
+
+from pydantic import model_validator
 
 from services.contracts.document import Document
 from services.contracts.hardware import DeviceFacts
 from services.contracts.manifest import SideTiming, Timing
 from services.contracts.provenance import DsseSignature
+from services.contracts.words import readable_time
 
 
 class JointTiming(Document):
@@ -51,10 +55,22 @@ class JointRun(Document):
     created_at: str
     signature: DsseSignature | None = None
 
+    @model_validator(mode="after")
+    def _has_whole_curves(self) -> Self:
+        # Whoever chooses an engine relies on it, and must not trip over a document.
+        if any(shape.engines.keys() != self.digests for shape in self.shapes):
+            raise ValueError("expected the same engines at each of its shapes")
+        return self
+
     @property
     def digests(self) -> frozenset[str]:
         """The engines that were timed."""
         return frozenset().union(*(shape.engines for shape in self.shapes))
+
+    @property
+    def words(self) -> str:
+        """When it was, and of how many, for people."""
+        return f"timed together on {readable_time(self.created_at)}, {len(self.digests)} candidates"
 
     @property
     def has_fallback(self) -> bool:

@@ -17,11 +17,14 @@ from services.contracts.errors import InvalidRecipeError
 from services.contracts.kinds import EngineKind, Precision
 from services.contracts.recipe_faults import first_fault
 from services.contracts.task_recipe import Task
+from services.contracts.yaml_text import value_from_yaml
 
 CALIBRATION_FIX = (
     "its scales come from real inputs; add to the recipe: calibration: {path: FILE}, where FILE "
     "is an .npz or .parquet file with one array or column for each input, a row being a sample"
 )
+# Nothing, one and more words, and text of more bytes than letters.
+_DEFAULT_STRINGS = ("", "a", "word", "two words", "Grüße", "東京", "something longer than these")
 
 
 class DimRange(Document):
@@ -68,6 +71,9 @@ class InputRole(StrEnum):
 class InputRecipe(Document):
     """How to draw, pad and check one input.
 
+    An input of strings (BYTES) is drawn from `values` and takes none of the others: strings are
+    not padded, so requests of different lengths never share a batch.
+
     Attributes:
         role: `mask` marks valid positions with 1 (ragged in proofs), `values` is drawn.
         low, high: bounds of drawn values, high exclusive for integers; by default one above
@@ -76,6 +82,7 @@ class InputRecipe(Document):
         min, max: the values that a request may hold, both allowed, for integers: the rows of
             the table that the model looks them up in. Engines differ in what they do with
             others: most fail, OpenVINO answers as if the row were zeros. By default any.
+        values: the strings that proofs draw, of BYTES alone: put in those that the model knows.
     """
 
     role: InputRole = InputRole.VALUES
@@ -84,6 +91,15 @@ class InputRecipe(Document):
     pad: float = 0.0
     min: int | None = None
     max: int | None = None
+    # Left out when it is not given: proof terms of older recipes are digests without it.
+    values: tuple[str, ...] | None = Field(
+        default=None, min_length=1, exclude_if=lambda v: v is None
+    )
+
+    @property
+    def strings(self) -> tuple[str, ...]:
+        """What an input of strings is drawn from."""
+        return self.values or _DEFAULT_STRINGS
 
     @model_validator(mode="after")
     def _is_within_limits(self) -> Self:
@@ -220,7 +236,7 @@ class Recipe(Document):
         A text without a word in it is refused: more likely it was lost than meant.
         """
         try:
-            found = yaml.safe_load(text)
+            found = value_from_yaml(text)
             if found is None:
                 raise InvalidRecipeError(
                     "recipe: it is empty; leave it out to have everything as by default, or give "

@@ -108,7 +108,8 @@ class BuildRegistry(RecordKeeper):
         prefix = _leases_prefix(key_digest)
         try:
             self._records.create(numbered_key(prefix, number), lease)
-        except AlreadyPublishedError:
+        except (AlreadyPublishedError, NotFoundError):
+            # Not there any more: whoever has it went on to the next one while we looked at it.
             return False
         numbers = self._records.numbers(prefix)
         # A number that was removed is free again, but only below what is never removed.

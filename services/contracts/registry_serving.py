@@ -4,10 +4,14 @@ Each change is a numbered document, and the last one counts. A version that is p
 changes nothing: a model that was unloaded stays so until it is loaded.
 """
 
+import logging
 from datetime import UTC, datetime
 
 from services.contracts.document import Document
+from services.contracts.errors import StoreError
 from services.contracts.records import RecordKeeper, numbered_key, revision_numbers
+
+_logger = logging.getLogger(__name__)
 
 _PREFIX = "serving/"
 
@@ -17,10 +21,12 @@ class ServingChange(Document):
 
     Attributes:
         is_served: whether replicas of it are wanted.
+        who: asked for it; "" when nobody said.
     """
 
     name: str
     is_served: bool
+    who: str = ""
     created_at: str
 
 
@@ -33,13 +39,19 @@ class ServingRegistry(RecordKeeper):
         names = {key.split("/")[1] for key in keys}
         return {name for name in names if not self._is_served(name, keys)}
 
-    def set_served(self, name: str, *, is_served: bool) -> bool:
-        """Note that a model is to be served, or not; False when it was noted before."""
+    def serving_changes(self, name: str) -> list[ServingChange]:
+        """All loads and unloads of a model, oldest first."""
+        numbers = self._records.numbers(_prefix(name))
+        return [self._records.read(numbered_key(_prefix(name), n), ServingChange) for n in numbers]
+
+    def set_served(self, name: str, *, is_served: bool, who: str = "") -> bool:
+        """Note that a model is to be served, or not, and who asked; False when it was before."""
         if self._is_served(name, self._records.keys(_prefix(name))) is is_served:
             return False
         change = ServingChange(
             name=name,
             is_served=is_served,
+            who=who,
             created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         )
         self._records.append(_prefix(name), change)
@@ -47,10 +59,13 @@ class ServingRegistry(RecordKeeper):
 
     def _is_served(self, name: str, keys: list[str]) -> bool:
         prefix = _prefix(name)
-        numbers = revision_numbers(keys, prefix)
-        if not numbers:
-            return True
-        return self._records.read(numbered_key(prefix, max(numbers)), ServingChange).is_served
+        for number in reversed(revision_numbers(keys, prefix)):
+            try:
+                return self._records.read(numbered_key(prefix, number), ServingChange).is_served
+            except StoreError as error:
+                # Of a newer release, which must not keep the other models from serving.
+                _logger.warning("model '%s' stays as the change before says: %s", name, error)
+        return True
 
 
 def _prefix(name: str) -> str:

@@ -1,19 +1,27 @@
 """Tensors of the KServe v2 protocol: its datatypes, numpy's, and bytes between them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from services.contracts.byte_strings import (
+    BYTES,
+    STRING_DTYPE,
+    bytes_from_strings,
+    check_strings,
+    strings_from_bytes,
+)
 from services.contracts.document import Document
 from services.contracts.errors import InvalidRequestError
 
 Array = NDArray[Any]
 
-# The one table; its inverse is derived. BYTES has a variable length and is kept apart.
+# The one table; its inverse is derived. Elements of BYTES have lengths of their own: they are
+# objects, of type `str` (see `byte_strings`), and no view of anybody's bytes.
 NUMPY_FROM_DATATYPE: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
     "UINT8": np.dtype(np.uint8),
@@ -28,6 +36,7 @@ NUMPY_FROM_DATATYPE: dict[str, np.dtype[Any]] = {
     "FP32": np.dtype(np.float32),
     "FP64": np.dtype(np.float64),
     "BF16": np.dtype(ml_dtypes.bfloat16),
+    BYTES: STRING_DTYPE,
 }
 DATATYPE_FROM_NUMPY = {dtype: name for name, dtype in NUMPY_FROM_DATATYPE.items()}
 
@@ -58,6 +67,8 @@ class TensorSpec(Document):
                 f"input '{self.name}': expected datatype {self.datatype}, got {found}"
             )
         self.check_shape(array.shape)
+        if found == BYTES:
+            check_strings(self.name, array)
 
     def check_shape(self, shape: Sequence[int]) -> None:
         """Raise InvalidRequestError when a concrete shape does not fit this spec."""
@@ -73,11 +84,20 @@ class TensorSpec(Document):
         )
 
 
+def strings_among(inputs: Iterable[TensorSpec], outputs: Iterable[TensorSpec]) -> str:
+    """The first tensor of strings that a model takes or gives, as `input 'x'`, or ""."""
+    named = [("input", spec) for spec in inputs] + [("output", spec) for spec in outputs]
+    return next((f"{role} '{spec.name}'" for role, spec in named if spec.datatype == BYTES), "")
+
+
 def array_from_bytes(data: bytes | memoryview, datatype: str, shape: Sequence[int]) -> Array:
     """View raw little-endian bytes as an array, without a copy; the array is read-only.
 
+    Strings are copied, as numpy has no view of them.
+
     Raises:
-        InvalidRequestError: unknown datatype, negative dimension, or a wrong byte count.
+        InvalidRequestError: unknown datatype, negative dimension, a wrong byte count, or strings
+            that are not as `byte_strings` has them.
     """
     dtype = NUMPY_FROM_DATATYPE.get(datatype)
     if dtype is None:
@@ -85,6 +105,8 @@ def array_from_bytes(data: bytes | memoryview, datatype: str, shape: Sequence[in
         raise InvalidRequestError(f"datatype '{datatype}' is unknown; expected one of {known}")
     if any(dim < 0 for dim in shape):
         raise InvalidRequestError(f"shape {list(shape)} has a negative dimension")
+    if datatype == BYTES:
+        return strings_from_bytes(data, shape)
     expected = math.prod(shape) * dtype.itemsize
     view = memoryview(data)
     if view.nbytes != expected:
@@ -96,5 +118,7 @@ def array_from_bytes(data: bytes | memoryview, datatype: str, shape: Sequence[in
 
 
 def bytes_from_array(array: Array) -> bytes:
-    """The raw little-endian bytes of an array, row-major."""
+    """The raw little-endian bytes of an array, row-major; of strings, each after its length."""
+    if array.dtype == STRING_DTYPE:
+        return bytes_from_strings(array)
     return np.ascontiguousarray(array).tobytes()

@@ -20,6 +20,7 @@ from services.controller.event_news import (
     quarantine_news,
     serving_news,
 )
+from services.controller.joint_news import joint_news
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +49,8 @@ class EventTrail:
             self._tell(lambda fold: hardware_news(fold, view))
             self._tell(lambda fold: model_news(fold, view))
             self._tell(lambda fold: build_news(fold, view))
+            # After the proofs that it compares.
+            self._tell(lambda fold: joint_news(fold, view))
 
     def observe_quarantine(self, quarantined: Iterable[Quarantined]) -> None:
         """Tell what was given up; raises StoreError."""

@@ -25,6 +25,7 @@ from services.controller.build_events import EventTrail
 from services.controller.build_gauges import BuildGauges
 from services.controller.build_policy import Decision, decide, task_start
 from services.controller.build_reader import ViewReader, attached_versions
+from services.controller.build_turns import builds_shown
 from services.controller.build_view import FleetView
 from services.controller.event_news import serving_of
 from services.controller.fleet_state import FleetState
@@ -88,7 +89,7 @@ class BuildLoop:
             nodes: what there is; a source that is away for a while says what it said last
                 (CombinedNodes), as nothing is built and nothing given up without it.
             launcher: runs the builds.
-            state: only read, for the event trail.
+            state: read for the event trail, and told what is built and what waits.
             on_store_changed: called in the event loop when engines or proofs are new; must not
                 block.
             recorder: records BUILD_LOOP_METRICS.
@@ -139,7 +140,8 @@ class BuildLoop:
         async with self._pass_lock:
             snapshot = self._state.snapshot()
             decision, view = await asyncio.to_thread(self._pass, snapshot)
-        marks = frozenset((e.digest, e.proof.created_at) for e in view.engines.values())
+        self._state.set_builds(builds_shown(view.running, decision.queued))
+        marks = _engine_marks(view)
         if self._engine_marks not in (None, marks):
             self._on_store_changed()
         self._engine_marks = marks
@@ -225,6 +227,12 @@ class BuildLoop:
 
     def _tell_serving(self, snapshot: fleet.FleetSnapshot) -> None:
         self._tell(lambda: self._trail.observe_serving(serving_of(snapshot)))
+
+
+def _engine_marks(view: FleetView) -> frozenset[tuple[str, str]]:
+    """What changes with each engine, proof and joint run: replicas select by all three."""
+    runs = ((master, run.created_at) for master, known in view.runs.items() for run in known)
+    return frozenset([*((e.digest, e.proof.created_at) for e in view.engines.values()), *runs])
 
 
 def _not_ended(statuses: dict[str, TaskStatus]) -> list[str]:

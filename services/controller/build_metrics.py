@@ -25,7 +25,7 @@ from services.contracts.manifest import (
 )
 from services.controller.planned_keys import PlannedKeys
 from services.telemetry import catalog
-from services.telemetry.catalog import Metric
+from services.telemetry.metric import Metric
 from services.telemetry.recorder import Recorder
 from services.telemetry.shown_gauge import ShownGauge
 

@@ -12,13 +12,14 @@ so that serving there keeps its processor time and no engine is built twice.
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from services.contracts.build_plan import PlannedKey, TaskEnd, TaskStart
 from services.contracts.document import canonical_json
 from services.contracts.manifest import BuildRecord, ModelVersion, PublishedEngine
+from services.contracts.node_class import NodeClass
 from services.controller.build_view import FleetView, distinct_pools
 from services.controller.key_status import KeyStatus, RetryPolicy, Standing
 from services.controller.seams import BuildTask, NodePool
@@ -52,12 +53,14 @@ class Decision:
 
     Attributes:
         tasks: to be launched now.
+        queued: due too, and behind others, in the order in which they get their turns.
         next_due_at: when something becomes due by time alone; None when nothing will.
         without_engine: model and generation where nodes are and no planned engine is proven.
         with_engine: the same where one is.
     """
 
     tasks: tuple[BuildTask, ...] = ()
+    queued: tuple[BuildTask, ...] = ()
     next_due_at: datetime | None = None
     quarantined: tuple[Quarantined, ...] = ()
     without_engine: frozenset[tuple[str, str]] = frozenset()
@@ -117,8 +120,10 @@ def decide(view: FleetView, now: datetime, policy: RetryPolicy | None = None) ->
     ]
     with_nodes = [p for p in prospects if p.pool.num_nodes]
     lacking = frozenset(_where(p) for p in with_nodes if p.is_urgent)
+    tasks, queued = _turns(prospects, view.running)
     return Decision(
-        tasks=tuple(_chosen(prospects, view.running)),
+        tasks=tasks,
+        queued=queued,
         next_due_at=min((at for p in prospects for at in p.later), default=None),
         quarantined=tuple(q for p in prospects for q in p.quarantined),
         without_engine=lacking,
@@ -178,15 +183,31 @@ def _where(prospect: _Prospect) -> tuple[str, str]:
     return prospect.version.name, prospect.pool.node_class.generation
 
 
-def _chosen(prospects: Sequence[_Prospect], running: Iterable[TaskStart]) -> Iterator[BuildTask]:
-    """The tasks that need not wait for another one; where nothing is proven comes first."""
+def _turns(
+    prospects: Sequence[_Prospect], running: Sequence[TaskStart]
+) -> tuple[tuple[BuildTask, ...], tuple[BuildTask, ...]]:
+    """The tasks that need not wait, and the others; where nothing is proven comes first."""
     claims = _Claims()
     for start in running:
         claims.add(start)
+    under_way = {_place(start) for start in running}
+    chosen: list[BuildTask] = []
+    queued: list[BuildTask] = []
     for prospect in sorted(prospects, key=lambda p: (not p.pool.num_nodes, not p.is_urgent)):
-        if prospect.task is not None and not claims.holds(prospect.task):
-            claims.add(prospect.task)
-            yield prospect.task
+        task = prospect.task
+        if task is None:
+            continue
+        if not claims.holds(task):
+            claims.add(task)
+            chosen.append(task)
+        elif _place(task) not in under_way:
+            queued.append(task)
+    return tuple(chosen), tuple(queued)
+
+
+def _place(task: BuildTask | TaskStart) -> tuple[str, int, NodeClass]:
+    """What a task is for: of each one at a time is under way, and does all that is due."""
+    return task.model, task.version, task.node_class
 
 
 def _prospect(

@@ -8,8 +8,10 @@ from typing import TypeVar
 from services.contracts.build_plan import BuildPlan, RebuildRequest, TaskEnd, TaskStart
 from services.contracts.errors import SmeltError, StoreError
 from services.contracts.hardware import Generation
+from services.contracts.joint_run import JointRun
 from services.contracts.manifest import BuildRecord, ModelVersion, PublishedEngine
 from services.contracts.registry import Registry
+from services.contracts.registry_serving import ServingChange
 from services.controller.build_policy import planning_names
 from services.controller.build_view import FleetView, distinct_pools
 from services.controller.key_status import (
@@ -35,6 +37,8 @@ class _ModelRead:
     versions: list[ModelVersion] = field(default_factory=list)
     plans: dict[tuple[str, int], list[BuildPlan]] = field(default_factory=dict)
     requests: list[RebuildRequest] = field(default_factory=list)
+    serving_changes: list[ServingChange] = field(default_factory=list)
+    runs: dict[str, list[JointRun]] = field(default_factory=dict)
     records: dict[str, list[BuildRecord]] = field(default_factory=dict)
 
 
@@ -74,7 +78,9 @@ class ViewReader:
             plans={where: plans for m in models for where, plans in m.plans.items()},
             engines=engines,
             records={digest: known for m in models for digest, known in m.records.items()},
+            runs={master: runs for m in models for master, runs in m.runs.items()},
             requests={m.versions[0].name: m.requests for m in models},
+            serving_changes={m.versions[0].name: m.serving_changes for m in models},
             running=list(self.tasks(task_names).values()),
             compiler=self._compiler,
         )
@@ -101,7 +107,10 @@ class ViewReader:
     def _model(
         self, name: str, engines: Mapping[str, PublishedEngine], attached: set[int]
     ) -> _ModelRead:
-        model = _ModelRead(requests=self._registry.rebuild_requests(name))
+        model = _ModelRead(
+            requests=self._registry.rebuild_requests(name),
+            serving_changes=self._registry.serving_changes(name),
+        )
         newest = self._registry.model_version(name)
         self._add(newest, model, engines)
         for number in sorted(attached - {newest.version}, reverse=True):
@@ -120,6 +129,9 @@ class ViewReader:
         plans = self._registry.build_plans(version.name, version.version)
         for plan in plans:
             model.records |= self._records_of(plan, engines, model.requests)
+        master = version.master.digest
+        if master not in model.runs:
+            model.runs[master] = self._registry.joint_runs(master)
         model.plans[version.name, version.version] = plans
         model.versions.append(version)
 

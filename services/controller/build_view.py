@@ -5,8 +5,10 @@ from dataclasses import dataclass, field, replace
 
 from services.contracts.build_plan import BuildPlan, RebuildRequest, TaskEnd, TaskStart
 from services.contracts.hardware import Generation
+from services.contracts.joint_run import JointRun
 from services.contracts.manifest import BuildRecord, ModelVersion, PublishedEngine
 from services.contracts.node_class import NodeClass
+from services.contracts.registry_serving import ServingChange
 from services.controller.key_status import KeyStatus, RetryPolicy, key_status
 from services.controller.seams import NodePool
 
@@ -20,7 +22,9 @@ class FleetView:
         plans: by model and version, oldest first.
         engines: by digest.
         records: attempts by key digest, oldest first; keys that are proven may lack.
+        runs: by master, those in which its engines were timed together, oldest first.
         requests: by model, oldest first.
+        serving_changes: loads and unloads by model, oldest first.
         ends: of tasks that ended before there was a plan, by name.
         running: tasks that were launched and have not ended.
         waiting: why those of them wait that have done so for long, by name.
@@ -32,7 +36,9 @@ class FleetView:
     plans: Mapping[tuple[str, int], Sequence[BuildPlan]] = field(default_factory=dict)
     engines: Mapping[str, PublishedEngine] = field(default_factory=dict)
     records: Mapping[str, Sequence[BuildRecord]] = field(default_factory=dict)
+    runs: Mapping[str, Sequence[JointRun]] = field(default_factory=dict)
     requests: Mapping[str, Sequence[RebuildRequest]] = field(default_factory=dict)
+    serving_changes: Mapping[str, Sequence[ServingChange]] = field(default_factory=dict)
     ends: Mapping[str, TaskEnd] = field(default_factory=dict)
     running: Sequence[TaskStart] = ()
     waiting: Mapping[str, str] = field(default_factory=dict)

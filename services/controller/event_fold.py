@@ -12,10 +12,11 @@ from services.contracts.events import Event, EventKind, EventPosition, TrailFold
 FALLBACK = "fallback"
 _MAX_TASKS = 100
 _RECORD_MARK = "record "
-_SERVING = (EventKind.FALLBACK_SERVING, EventKind.ENGINE_SERVING)
+_SERVING = (EventKind.FALLBACK_SERVING, EventKind.ENGINE_SERVING, EventKind.SERVING_ENDED)
 _CHANGES = (
     EventKind.GENERATION_APPEARED, EventKind.GENERATION_GONE, EventKind.TOOLCHAIN_CHANGED,
     EventKind.MODEL_PUBLISHED, EventKind.RECIPE_CHANGED, EventKind.REBUILD_REQUESTED,
+    EventKind.MODEL_LOADED, EventKind.MODEL_UNLOADED,
 )  # fmt: skip
 
 
@@ -44,9 +45,9 @@ def changed_at(fold: TrailFold, event: Event) -> str:
     if event.kind in _CHANGES:
         return ""
     subjects = [event.generation, event.model]
-    if event.kind not in _SERVING:
-        # What serves follows from hardware and models; a rebuild has it proven again at most.
-        subjects.append(_rebuild_of(event.model))
+    # What serves follows from hardware, models and loads; a rebuild has it proven again at most.
+    is_serving = event.kind in _SERVING
+    subjects.append(_load_of(event.model) if is_serving else _rebuild_of(event.model))
     return max((fold.changed_at.get(subject, "") for subject in subjects), default="")
 
 
@@ -64,7 +65,8 @@ def _changes(fold: TrailFold, event: Event) -> dict[str, Any]:
                 "versions": fold.versions | {event.model: event.version},
                 "masters": fold.masters | {event.model: event.key},
                 "changed_at": fold.changed_at | {event.model: event.at},
-                "serving": _without(fold.serving, _old_places(fold, event)),
+                "serving": _without(fold.serving, _old_places(fold.serving, event)),
+                "joint_runs": _without(fold.joint_runs, _old_places(fold.joint_runs, event)),
             }
         case EventKind.REBUILD_REQUESTED:
             return {
@@ -72,9 +74,17 @@ def _changes(fold: TrailFold, event: Event) -> dict[str, Any]:
                 "changed_at": fold.changed_at | {_rebuild_of(event.model): event.at},
                 "quarantined": _without(fold.quarantined, _let_out(fold, event)),
             }
+        case EventKind.MODEL_LOADED | EventKind.MODEL_UNLOADED:
+            return _load_changes(fold, event)
         case EventKind.FALLBACK_SERVING | EventKind.ENGINE_SERVING:
             where = place(event.model, event.version, event.generation)
             return {"serving": fold.serving | {where: event.key or FALLBACK}}
+        case EventKind.SERVING_ENDED:
+            where = place(event.model, event.version, event.generation)
+            return {"serving": _without(fold.serving, (where,))}
+        case EventKind.ENGINES_COMPARED:
+            where = place(event.model, event.version, event.generation)
+            return {"joint_runs": fold.joint_runs | {where: event.mark}}
         case _:
             return _build_changes(fold, event)
 
@@ -98,9 +108,24 @@ def _build_changes(fold: TrailFold, event: Event) -> dict[str, Any]:
             return {"engines": fold.engines | {event.key: event.mark}}
 
 
+def _load_changes(fold: TrailFold, event: Event) -> dict[str, Any]:
+    others = tuple(model for model in fold.unloaded if model != event.model)
+    is_unloaded = event.kind is EventKind.MODEL_UNLOADED
+    return {
+        "num_serving_changes": fold.num_serving_changes | {event.model: int(event.mark)},
+        "changed_at": fold.changed_at | {_load_of(event.model): event.at},
+        "unloaded": (*others, event.model) if is_unloaded else others,
+    }
+
+
 def _rebuild_of(model: str) -> str:
     """The subject of a rebuild in `TrailFold.changed_at`; nothing else can be named so."""
     return f"rebuild {model}"
+
+
+def _load_of(model: str) -> str:
+    """The subject of a load or unload there."""
+    return f"load {model}"
 
 
 def _without_generation(fold: TrailFold, generation: str) -> dict[str, Any]:
@@ -112,9 +137,9 @@ def _without_generation(fold: TrailFold, generation: str) -> dict[str, Any]:
     }
 
 
-def _old_places(fold: TrailFold, event: Event) -> Iterator[str]:
-    """Where versions before the last one served: nobody asks any more."""
-    for where in fold.serving:
+def _old_places(places: Iterable[str], event: Event) -> Iterator[str]:
+    """Those of versions before the last one: nobody asks any more."""
+    for where in places:
         model, version, _ = where.rsplit("/", 2)
         if model == event.model and int(version) < event.version - 1:
             yield where

@@ -20,10 +20,10 @@ from services.contracts.manifest import (
     PublishedEngine,
 )
 from services.contracts.node_class import NodeClass
-from services.contracts.selection import mean_speedup
 from services.controller.build_policy import Quarantined
 from services.controller.build_view import FleetView
 from services.controller.event_fold import FALLBACK, place, record_mark, waiting_mark
+from services.controller.joint_news import eager_words, speed_words
 from services.pb import fleet_v1_pb2 as fleet
 
 _SHORT = 12
@@ -79,7 +79,7 @@ def hardware_news(fold: TrailFold, view: FleetView) -> Iterator[Event]:
 
 
 def model_news(fold: TrailFold, view: FleetView) -> Iterator[Event]:
-    """Versions that were published, and rebuilds that were asked for."""
+    """Versions that were published; loads, unloads and rebuilds that were asked for."""
     for version in filter(view.is_newest, view.versions):
         if fold.versions.get(version.name, 0) < version.version:
             is_same_master = fold.masters.get(version.name) == version.master.digest
@@ -91,6 +91,7 @@ def model_news(fold: TrailFold, view: FleetView) -> Iterator[Event]:
                 key=version.master.digest,
                 why=f"from {version.source}",
             )
+        yield from _load_news(fold, view, version)
         requests = view.requests.get(version.name, ())
         told = fold.num_rebuilds.get(version.name, 0)
         for number, request in enumerate(requests[told:], start=told + 1):
@@ -105,6 +106,23 @@ def model_news(fold: TrailFold, view: FleetView) -> Iterator[Event]:
                 why=request.why
                 or f"{len(request.disregarded)} failed, {len(request.reprove)} published engines",
             )
+
+
+def _load_news(fold: TrailFold, view: FleetView, newest: ModelVersion) -> Iterator[Event]:
+    changes = view.serving_changes.get(newest.name, ())
+    told = fold.num_serving_changes.get(newest.name, 0)
+    for number, change in enumerate(changes[told:], start=told + 1):
+        yield Event(
+            at="",
+            actor=change.who or "somebody",
+            kind=EventKind.MODEL_LOADED if change.is_served else EventKind.MODEL_UNLOADED,
+            model=newest.name,
+            version=newest.version,
+            mark=str(number),
+            why="to be served again"
+            if change.is_served
+            else f"no version is to be served; undo it with: smelt models load {newest.name}",
+        )
 
 
 def build_news(fold: TrailFold, view: FleetView) -> Iterator[Event]:
@@ -146,8 +164,13 @@ def quarantine_news(fold: TrailFold, quarantined: Iterable[Quarantined]) -> Iter
 
 
 def serving_news(fold: TrailFold, served: Iterable[Serving]) -> Iterator[Event]:
-    """Where replicas came to serve with something else; of generations that are known."""
-    for now in served:
+    """Where replicas came to serve with something else, and where a model that was unloaded ended.
+
+    Of generations that are known.
+    """
+    seen = list(served)
+    yield from _endings(fold, seen)
+    for now in seen:
         told = fold.serving.get(place(now.model, now.version, now.generation))
         if now.generation in fold.node_classes and told != (now.digest or FALLBACK):
             yield Event(
@@ -158,6 +181,21 @@ def serving_news(fold: TrailFold, served: Iterable[Serving]) -> Iterator[Event]:
                 generation=now.generation,
                 key=now.digest,
                 why=now.why,
+            )
+
+
+def _endings(fold: TrailFold, served: Iterable[Serving]) -> Iterator[Event]:
+    now = {place(each.model, each.version, each.generation) for each in served}
+    for where in sorted(fold.serving.keys() - now):
+        model, version, generation = where.rsplit("/", 2)
+        if model in fold.unloaded:
+            yield Event(
+                at="",
+                kind=EventKind.SERVING_ENDED,
+                model=model,
+                version=int(version),
+                generation=generation,
+                why="unloaded: no replica of it takes requests there any more",
             )
 
 
@@ -245,11 +283,10 @@ def _engine_news(
 
 
 def _speed_words(engine: PublishedEngine, version: ModelVersion) -> str:
-    words = (
-        f"{mean_speedup(engine.proof.timings):.2f} x eager",
-        gate_fault(engine.proof.timings, version.recipe),
-    )
-    return "; ".join(filter(None, words))
+    timings = engine.proof.timings
+    if fault := gate_fault(timings, version.recipe):
+        return f"{eager_words(timings)}; {fault}"
+    return speed_words(timings) or "not timed"
 
 
 def _record_news(

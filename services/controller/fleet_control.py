@@ -119,7 +119,9 @@ class FleetControl(fleet_grpc.FleetControlServicer):
     ) -> fleet.SetServedReply:
         """Load a model, and wait for it, or unload one."""
         try:
-            return await self._serving.set_served(request.model_name, is_served=request.is_served)
+            return await self._serving.set_served(
+                request.model_name, is_served=request.is_served, who=request.who
+            )
         except SmeltError as error:
             kinds = (kind for kind in type(error).__mro__ if kind in _CODE_BY_ERROR)
             code = _CODE_BY_ERROR.get(next(kinds, SmeltError), grpc.StatusCode.UNAVAILABLE)

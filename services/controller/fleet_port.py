@@ -45,13 +45,14 @@ class _TokenGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] # for c
 
     async def intercept_service(
         self,
-        continuation: "Callable[[grpc.HandlerCallDetails], Awaitable[Handler]]",
+        continuation: "Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]]",
         handler_call_details: grpc.HandlerCallDetails,
     ) -> "Handler":
         """The RPC's own handler, or one that refuses."""
         handler = await continuation(handler_call_details)
-        if not handler_call_details.method.startswith(_SERVICE):
-            return handler
+        # gRPC has none for what it does not know, and says so itself.
+        if handler is None or not handler_call_details.method.startswith(_SERVICE):
+            return handler  # type: ignore[return-value] # its types hide that
         if self._is_believed(dict(handler_call_details.invocation_metadata or ())):
             return handler
         logger.warning("%s refused: the call does not say the fleet's token",

@@ -41,6 +41,7 @@ class FleetState:
         self._models: dict[tuple[str, int], fleet.ServedModel] = {}
         self._replicas: dict[str, AttachedReplica] = {}
         self._metrics_addresses: list[str] = []
+        self._builds: list[fleet.FleetBuild] = []
         self._changed = asyncio.Event()
 
     @property
@@ -57,6 +58,7 @@ class FleetState:
             store_url=self._store_url,
             process_id=self._process_id,
             metrics_addresses=self._metrics_addresses,
+            builds=self._builds,
         )
 
     async def watch(self) -> AsyncGenerator[fleet.FleetSnapshot]:
@@ -82,6 +84,12 @@ class FleetState:
         """Say where the nodes' metrics agents are; the same again is no change."""
         if self._metrics_addresses != addresses:
             self._metrics_addresses = addresses
+            self._mark_changed()
+
+    def set_builds(self, builds: list[fleet.FleetBuild]) -> None:
+        """Say what is built and what waits for its turn; the same again is no change."""
+        if self._builds != builds:
+            self._builds = builds
             self._mark_changed()
 
     def models(self) -> list[fleet.ServedModel]:

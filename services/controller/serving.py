@@ -13,6 +13,7 @@ from services.pb import fleet_v1_pb2 as fleet
 
 logger = logging.getLogger(__name__)
 
+_UNNAMED = "a client of a gateway"
 _ON_THE_WAY = (DeploymentState.LOADING, DeploymentState.UNLOADING)
 
 
@@ -23,8 +24,8 @@ class ServedModels(Protocol):
         """One version, the newest by default; raises NotFoundError."""
         ...
 
-    def set_served(self, name: str, *, is_served: bool) -> bool:
-        """Note that a model is to be served, or not; False when it was noted before."""
+    def set_served(self, name: str, *, is_served: bool, who: str = "") -> bool:
+        """Note that a model is to be served, or not, and who asked; False when it was before."""
         ...
 
 
@@ -46,10 +47,13 @@ class Serving:
         self._models, self._state, self._loop = models, state, loop
         self._is_placing = is_placing
 
-    async def set_served(self, name: str, *, is_served: bool) -> fleet.SetServedReply:
-        """Load or unload a model; a second call changes nothing.
+    async def set_served(
+        self, name: str, *, is_served: bool, who: str = ""
+    ) -> fleet.SetServedReply:
+        """Load or unload a model for somebody, "" for a client without a name.
 
-        Returns when a model to load is ready somewhere, or cannot be: then with the reason.
+        A second call changes nothing. Returns when a model to load is ready somewhere, or cannot
+        be: then with the reason.
 
         Raises:
             NotFoundError: the store has no such model.
@@ -60,9 +64,13 @@ class Serving:
                 f"model '{name}' is loaded and unloaded by the RayService: change its serveConfigV2"
             )
         newest = await asyncio.to_thread(self._models.model_version, name)
-        is_new = await asyncio.to_thread(self._models.set_served, name, is_served=is_served)
+        who = who or _UNNAMED
+        is_new = await asyncio.to_thread(
+            self._models.set_served, name, is_served=is_served, who=who
+        )
         if is_new:
-            logger.info("model %s is %s", name, "to be served" if is_served else "unloaded")
+            state = "to be served" if is_served else "unloaded"
+            logger.info("model %s is %s, as %s asked", name, state, who)
         await self._loop.reconcile_now()
         if not is_served:
             return fleet.SetServedReply()

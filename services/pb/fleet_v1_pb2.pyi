@@ -113,20 +113,40 @@ class ServedModel(_message.Message):
     def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., model_version_json: _Optional[bytes] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., num_replicas_wanted: _Optional[int] = ..., weight: _Optional[float] = ..., is_unloaded: _Optional[bool] = ...) -> None: ...
 
 class FleetSnapshot(_message.Message):
-    __slots__ = ("revision", "models", "replicas", "store_url", "process_id", "metrics_addresses")
+    __slots__ = ("revision", "models", "replicas", "store_url", "process_id", "metrics_addresses", "builds")
     REVISION_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     STORE_URL_FIELD_NUMBER: _ClassVar[int]
     PROCESS_ID_FIELD_NUMBER: _ClassVar[int]
     METRICS_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    BUILDS_FIELD_NUMBER: _ClassVar[int]
     revision: int
     models: _containers.RepeatedCompositeFieldContainer[ServedModel]
     replicas: _containers.RepeatedCompositeFieldContainer[ReplicaReport]
     store_url: str
     process_id: int
     metrics_addresses: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, revision: _Optional[int] = ..., models: _Optional[_Iterable[_Union[ServedModel, _Mapping]]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., store_url: _Optional[str] = ..., process_id: _Optional[int] = ..., metrics_addresses: _Optional[_Iterable[str]] = ...) -> None: ...
+    builds: _containers.RepeatedCompositeFieldContainer[FleetBuild]
+    def __init__(self, revision: _Optional[int] = ..., models: _Optional[_Iterable[_Union[ServedModel, _Mapping]]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., store_url: _Optional[str] = ..., process_id: _Optional[int] = ..., metrics_addresses: _Optional[_Iterable[str]] = ..., builds: _Optional[_Iterable[_Union[FleetBuild, _Mapping]]] = ...) -> None: ...
+
+class FleetBuild(_message.Message):
+    __slots__ = ("model_name", "model_version", "generation", "node_class", "is_anywhere", "reason", "started_at")
+    MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
+    MODEL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    NODE_CLASS_FIELD_NUMBER: _ClassVar[int]
+    IS_ANYWHERE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_FIELD_NUMBER: _ClassVar[int]
+    model_name: str
+    model_version: int
+    generation: str
+    node_class: str
+    is_anywhere: bool
+    reason: str
+    started_at: str
+    def __init__(self, model_name: _Optional[str] = ..., model_version: _Optional[int] = ..., generation: _Optional[str] = ..., node_class: _Optional[str] = ..., is_anywhere: _Optional[bool] = ..., reason: _Optional[str] = ..., started_at: _Optional[str] = ...) -> None: ...
 
 class ReconcileRequest(_message.Message):
     __slots__ = ()
@@ -139,12 +159,14 @@ class ReconcileReply(_message.Message):
     def __init__(self, revision: _Optional[int] = ...) -> None: ...
 
 class SetServedRequest(_message.Message):
-    __slots__ = ("model_name", "is_served")
+    __slots__ = ("model_name", "is_served", "who")
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
     IS_SERVED_FIELD_NUMBER: _ClassVar[int]
+    WHO_FIELD_NUMBER: _ClassVar[int]
     model_name: str
     is_served: bool
-    def __init__(self, model_name: _Optional[str] = ..., is_served: _Optional[bool] = ...) -> None: ...
+    who: str
+    def __init__(self, model_name: _Optional[str] = ..., is_served: _Optional[bool] = ..., who: _Optional[str] = ...) -> None: ...
 
 class SetServedReply(_message.Message):
     __slots__ = ("is_ready", "reason")

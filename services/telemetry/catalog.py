@@ -1,22 +1,14 @@
 """Every metric of Smelt, as data; nothing else names one.
 
 Names are `smelt_<noun>_<unit>[_total]`. Ray exports what a replica records as
-`ray_<name>`; `Metric.ray_name` owns that spelling. Times are seconds, sizes bytes.
+`ray_<name>`; `Metric.ray_name` (`metric.py`) owns that spelling. Times are seconds, sizes bytes.
 Inference buckets start at 0.5 ms because an engine under a CUDA graph answers in less
 than one; build buckets reach 30 minutes because TensorRT builds do.
 """
 
-from dataclasses import dataclass
-from enum import StrEnum
-
-
-class MetricKind(StrEnum):
-    """Prometheus metric types that both bindings can express."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    HISTOGRAM = "histogram"
-
+from services.telemetry.metric import counter as _counter
+from services.telemetry.metric import gauge as _gauge
+from services.telemetry.metric import histogram as _histogram
 
 INFERENCE_BUCKETS_S = (
     0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.0, 2.0, 5.0,
@@ -32,51 +24,6 @@ SIZE_BUCKETS = tuple(
     map(float, (1, 2, 4, *range(8, 128, 8), *range(128, 256, 16), *range(256, 512, 32),
                 *range(512, 1024, 64), 1024, 2048, 4096, 8192))
 )  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class Metric:
-    """One metric.
-
-    Attributes:
-        unit: base unit, "" for counts.
-        labels: label names; every one has few values.
-        buckets: upper bounds of a histogram, () otherwise.
-    """
-
-    name: str
-    kind: MetricKind
-    help: str
-    unit: str = ""
-    labels: tuple[str, ...] = ()
-    buckets: tuple[float, ...] = ()
-
-    @property
-    def ray_name(self) -> str:
-        """The name under which Ray's metrics agent exports it."""
-        return f"ray_{self.name}"
-
-
-def _counter(name: str, text: str, labels: tuple[str, ...] = (), *, unit: str = "") -> Metric:
-    return Metric(name=name, kind=MetricKind.COUNTER, help=text, unit=unit, labels=labels)
-
-
-def _gauge(name: str, text: str, labels: tuple[str, ...] = ()) -> Metric:
-    return Metric(name=name, kind=MetricKind.GAUGE, help=text, labels=labels)
-
-
-def _histogram(
-    name: str,
-    text: str,
-    labels: tuple[str, ...],
-    buckets: tuple[float, ...],
-    *,
-    unit: str = "seconds",
-) -> Metric:
-    return Metric(
-        name=name, kind=MetricKind.HISTOGRAM, help=text, unit=unit, labels=labels, buckets=buckets
-    )
-
 
 REQUESTS = _counter(
     "smelt_requests_total",
@@ -153,6 +100,14 @@ CONTROLLER_CONNECTED = _gauge(
 ACCESS_LOG_DROPPED = _counter(
     "smelt_access_log_dropped_total",
     "Lines of the access log that were left out, as the disk did not keep up.",
+)
+WORKERS_SERVING = _gauge(
+    "smelt_gateway_workers_serving",
+    "Processes that serve on the port of a gateway with several workers.",
+)
+WORKER_RESTARTS = _counter(
+    "smelt_gateway_worker_restarts_total",
+    "Workers of a gateway that died and were started again.",
 )
 BATCH_SIZE = _histogram(
     "smelt_batch_size",
@@ -329,6 +284,8 @@ GATEWAY_METRICS = (
     REPLICA_EJECTIONS, REQUESTS_REJECTED, REQUESTS_EXPIRED, REQUESTS_CANCELLED,
     ACCESS_LOG_DROPPED,
 )  # fmt: skip
+# Of the process above several workers; a gateway of one process has none.
+GATEWAY_WORKERS_METRICS = (WORKERS_SERVING, WORKER_RESTARTS)
 REPLICA_METRICS = (
     REQUEST_SIZE, REAL_ELEMENTS, PADDED_ELEMENTS, QUEUE_DROPPED,
     BATCH_SIZE, ROWS, QUEUE_DURATION, FORMING_DURATION, PAD_DURATION, COMPUTE_DURATION,
@@ -344,5 +301,8 @@ CONTROLLER_METRICS = (
     REPLICAS_ATTACHED, STORE_REQUESTS,
 )  # fmt: skip
 ALL_METRICS = tuple(
-    dict.fromkeys(GATEWAY_METRICS + REPLICA_METRICS + COMPILER_METRICS + CONTROLLER_METRICS)
-)
+    dict.fromkeys((
+        *GATEWAY_METRICS, *GATEWAY_WORKERS_METRICS, *REPLICA_METRICS, *COMPILER_METRICS,
+        *CONTROLLER_METRICS,
+    ))
+)  # fmt: skip

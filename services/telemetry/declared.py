@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from services.contracts.errors import SmeltError
-from services.telemetry.catalog import Metric, MetricKind
+from services.telemetry.metric import Metric, MetricKind
 
 
 class DeclaredMetrics:

@@ -9,7 +9,7 @@ from prometheus_client.utils import floatToGoString
 
 from services.telemetry import bucket_counts
 from services.telemetry.bucket_counts import BucketCounts, BucketSnapshot
-from services.telemetry.catalog import Metric
+from services.telemetry.metric import Metric
 
 _Bucket = tuple[str, float] | tuple[str, float, Exemplar]
 

@@ -14,8 +14,8 @@ from prometheus_client import (
     start_http_server,
 )
 
-from services.telemetry.catalog import Metric, MetricKind
 from services.telemetry.declared import DeclaredMetrics
+from services.telemetry.metric import Metric, MetricKind
 from services.telemetry.prometheus_histograms import HistogramCollector
 from services.telemetry.recorder import Observer
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, assert_never
 
 from services.telemetry.bucket_counts import BucketCounts
-from services.telemetry.catalog import Metric, MetricKind
 from services.telemetry.declared import DeclaredMetrics
+from services.telemetry.metric import Metric, MetricKind
 from services.telemetry.recorder import Observer
 
 

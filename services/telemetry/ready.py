@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from services.contracts.errors import NotReadyError
+from services.telemetry.child_log import ChildLog
 
 
 def announce_ready(ready_fd: int, document: dict[str, Any]) -> None:
@@ -24,18 +25,34 @@ def announce_ready(ready_fd: int, document: dict[str, Any]) -> None:
         pipe.write(json.dumps(document) + "\n")
 
 
-def wait_ready(read_fd: int, timeout_s: float, what: str) -> dict[str, Any]:
+def wait_ready(
+    read_fd: int, timeout_s: float, what: str, log: ChildLog | None = None
+) -> dict[str, Any]:
     """Wait for a child's line and close the pipe.
 
+    Args:
+        read_fd: the pipe's other end.
+        timeout_s: how long.
+        what: the child, for people.
+        log: where it writes; None for our own standard error.
+
     Raises:
-        NotReadyError: the child ended first, or the time ran out.
+        NotReadyError: the child ended first, or the time ran out; says why, and where its log is.
     """
     with os.fdopen(read_fd) as pipe:
         readable, _, _ = select.select([pipe], [], [], timeout_s)
         if not readable:
-            raise NotReadyError(f"{what}: not ready within {timeout_s:g} s")
+            where = f"; its log: {log.path}" if log else ""
+            raise NotReadyError(f"{what}: not ready within {timeout_s:g} s{where}")
         line = pipe.readline()
     if not line:
-        raise NotReadyError(f"{what}: ended before it was ready; its log says why")
+        raise NotReadyError(f"{what}: ended before it was ready{_why(log)}")
     document: dict[str, Any] = json.loads(line)
     return document
+
+
+def _why(log: ChildLog | None) -> str:
+    if log is None:
+        return "; it said why on its standard error"
+    words = log.last_words()
+    return f": {words or 'it said nothing'}; its log: {log.path}"

@@ -7,7 +7,7 @@ catalogue's own objects: a renamed metric fails the type check, an undeclared on
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from services.telemetry.catalog import Metric
+from services.telemetry.metric import Metric
 
 
 class Observer(Protocol):

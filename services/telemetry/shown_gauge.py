@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from services.telemetry.catalog import Metric
+from services.telemetry.metric import Metric
 from services.telemetry.recorder import Recorder
 
 

@@ -72,6 +72,11 @@ class TracingSettings(BaseSettings):
     otel_service_name: str = ""
     otel_sdk_disabled: bool = False
 
+    @property
+    def share(self) -> float:
+        """The share of requests that begin a trace, whichever way it is said."""
+        return _SHARES.get(self.otel_traces_sampler, self.otel_traces_sampler_arg)
+
 
 @dataclass(frozen=True, slots=True)
 class CarriedTrace:
@@ -109,8 +114,8 @@ def tracing_from_settings(settings: TracingSettings, service_name: str) -> "Trac
             f"OTEL_TRACES_EXPORTER={wanted}: {error}; pip install opentelemetry-sdk "
             f"{_USUAL_EXPORTER}, or unset it"
         ) from error
-    share = _SHARES.get(settings.otel_traces_sampler, settings.otel_traces_sampler_arg)
-    return Tracing(exporter, sampler, settings.otel_service_name or service_name, share=share)
+    name = settings.otel_service_name or service_name
+    return Tracing(exporter, sampler, name, share=settings.share)
 
 
 class Tracing:

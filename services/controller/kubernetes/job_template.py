@@ -14,6 +14,7 @@ import yaml
 
 from services.contracts.errors import InvalidRequestError
 from services.contracts.hardware import Generation
+from services.contracts.yaml_text import value_from_yaml
 
 COMPILER_CONTAINER = "builder"
 _COMMAND = ["python", "-m", "compiler_worker"]
@@ -42,10 +43,10 @@ def read_template(path: Path) -> JobTemplate:
             build over by itself: counting attempts is the build loop's.
     """
     try:
-        job = checked_job(yaml.safe_load(path.read_text()))
+        job = checked_job(value_from_yaml(path.read_text()))
         others = (file for file in path.parent.glob("*.yaml") if _is_generation(file.stem))
         placements = {other.stem: _placement(other) for other in others}
-    except (OSError, yaml.YAMLError, InvalidRequestError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, InvalidRequestError) as error:
         raise InvalidRequestError(f"build job template {path}: {error}") from error
     return JobTemplate(job, placements)
 
@@ -106,7 +107,7 @@ def _is_generation(text: str) -> bool:
 
 
 def _placement(path: Path) -> dict[str, Any]:
-    document = yaml.safe_load(path.read_text())
+    document = value_from_yaml(path.read_text())
     if not isinstance(document, dict) or not document.keys() <= _PLACEMENT_FIELDS:
         raise InvalidRequestError(
             f"{path.name}: expected a mapping of {', '.join(sorted(_PLACEMENT_FIELDS))}"

@@ -6,6 +6,8 @@ from typing import Any
 
 import yaml
 
+from services.contracts.yaml_text import value_from_yaml
+
 logger = logging.getLogger(__name__)
 
 # By model and version.
@@ -23,7 +25,7 @@ def replicas_asked_for(service: Mapping[str, Any]) -> Wanted:
         args = application.get("args") or {}
         try:
             key = str(args["model"]), int(args["version"])
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             continue
         wanted[key] = wanted.get(key, 0) + _num_replicas(application)
     return wanted
@@ -32,7 +34,7 @@ def replicas_asked_for(service: Mapping[str, Any]) -> Wanted:
 def _applications(service: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     name = service["metadata"]["name"]
     try:
-        document = yaml.safe_load((service.get("spec") or {}).get("serveConfigV2") or "")
+        document = value_from_yaml((service.get("spec") or {}).get("serveConfigV2") or "")
     except yaml.YAMLError as error:
         logger.error("serveConfigV2 of RayService '%s' cannot be read: %s", name, error)
         return []
@@ -44,9 +46,13 @@ def _applications(service: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def _num_replicas(application: Mapping[str, Any]) -> int:
     """Of its one deployment; with autoscaling the least that are always there."""
-    for deployment in application.get("deployments") or ():
-        scaling = deployment.get("autoscaling_config") or {}
-        asked = scaling.get("min_replicas", deployment.get("num_replicas"))
+    deployments = application.get("deployments")
+    for deployment in deployments if isinstance(deployments, list) else ():
+        if not isinstance(deployment, dict):
+            continue
+        scaling = deployment.get("autoscaling_config")
+        least = scaling.get("min_replicas") if isinstance(scaling, dict) else None
+        asked = deployment.get("num_replicas") if least is None else least
         if isinstance(asked, int):
             return asked
     return 1

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from services.contracts.errors import InvalidRequestError, NotReadyError
 from services.contracts.hardware import Generation
 from services.contracts.node_class import NodeClass
+from services.contracts.yaml_text import value_from_yaml
 from services.controller.seams import NodePool
 
 
@@ -58,7 +59,7 @@ class FleetFile:
         """
         try:
             described = _FleetFile.model_validate(
-                yaml.safe_load(self._path.read_text("utf-8")) or {}
+                value_from_yaml(self._path.read_text("utf-8")) or {}
             )
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise NotReadyError(f"fleet file {self._path} cannot be read: {error}") from error

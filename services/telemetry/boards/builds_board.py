@@ -15,6 +15,7 @@ from services.telemetry.boards.board import (
 )
 from services.telemetry.boards.promql import any_of, is_
 from services.telemetry.boards.recording_rules import STORE_ERROR_RATIO
+from services.telemetry.metric import Metric
 
 _KEY = ("generation", "kind", "precision")
 _KIND = "{{kind}} {{precision}} on {{generation}}"
@@ -22,7 +23,7 @@ _ATTEMPT = ("model", "version", *_KEY, "outcome")
 _FAILED = any_of(("failed", "proof_failed"))
 
 
-def _attempts(what: str, ended: catalog.Metric, duration: Panel, *, note: str) -> tuple[Panel, ...]:
+def _attempts(what: str, ended: Metric, duration: Panel, *, note: str) -> tuple[Panel, ...]:
     """How many there were, how many there are in an hour, and how long one takes."""
     so_far = line(
         f"{what} so far",

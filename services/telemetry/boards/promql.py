@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from services.contracts.errors import SmeltError
 from services.contracts.selection import FallbackReason
 from services.telemetry import catalog
-from services.telemetry.catalog import Metric, MetricKind
+from services.telemetry.metric import Metric, MetricKind
 
 # Whoever scrapes puts it on: Kubernetes' own for a pod, a fixed one for a fleet on one host.
 NAMESPACE = "namespace"

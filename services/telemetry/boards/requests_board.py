@@ -10,6 +10,7 @@ from services.telemetry.boards.recording_rules import (
     QUEUE_SATURATION,
     REFUSED_RATIO,
 )
+from services.telemetry.metric import Metric
 
 _VERSION = "{{model}} v{{version}}"
 _WHERE = "{{model}} v{{version}} on {{generation}}"
@@ -18,7 +19,7 @@ _WHERE = "{{model}} v{{version}} on {{generation}}"
 _EXEMPLARS_AT = 0.99
 
 
-def _quantiles(metric: catalog.Metric) -> tuple[Query, ...]:
+def _quantiles(metric: Metric) -> tuple[Query, ...]:
     return tuple(
         Query(
             expr=BOARD.quantile(q, metric, "model", "version"),
@@ -30,7 +31,7 @@ def _quantiles(metric: catalog.Metric) -> tuple[Query, ...]:
     )
 
 
-def _rates(metrics: dict[str, catalog.Metric]) -> tuple[Query, ...]:
+def _rates(metrics: dict[str, Metric]) -> tuple[Query, ...]:
     """Rates of what may never have happened, by legend."""
     return tuple(
         Query(expr=f"{BOARD.rate(metric)} or vector(0)", legend=legend)
@@ -302,6 +303,20 @@ _QUEUES = Row(
             "The disk did not keep up with them; requests are not held up.",
             f"{BOARD.rate(catalog.ACCESS_LOG_DROPPED)} or vector(0)",
             "lost",
+            unit=Unit.OPERATIONS_PER_S,
+        ),
+        line(
+            "Gateway workers",
+            "Serving now, of gateways that have several processes on a port.",
+            BOARD.total(catalog.WORKERS_SERVING),
+            "serving",
+            unit=Unit.COUNT,
+        ),
+        line(
+            "Gateway workers started again",
+            "They died; each takes the requests that it had with it.",
+            f"{BOARD.rate(catalog.WORKER_RESTARTS)} or vector(0)",
+            "started again",
             unit=Unit.OPERATIONS_PER_S,
         ),
     ),

@@ -25,6 +25,19 @@ ORT = Wanted(kinds=(EngineKind.ONNXRUNTIME,))
 TWO_KINDS = Wanted(kinds=(EngineKind.ONNXRUNTIME, EngineKind.OPENVINO))
 
 
+def assert_faults_are_told_alone(
+    version: ModelVersion, workshop: Workshop, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A run that is cut short, and one that meets a fault of the worker itself."""
+    with caplog.at_level(logging.WARNING):
+        assert list(time_together(version, with_settings(workshop, proof_time_limit_s=0.1))) == []
+    assert "are compared by their own proofs" in caplog.text
+    with pytest.MonkeyPatch.context() as faulty:
+        faulty.setattr("compiler_worker.joint.run_child", lambda *_: 1 / 0)
+        assert list(time_together(version, workshop)) == []
+    assert "are not timed together" in caplog.text
+
+
 @pytest.mark.timeout(300)
 def test_candidates_are_timed_together_and_newcomers_beside_the_best(
     workshop: Workshop,
@@ -61,7 +74,8 @@ def test_candidates_are_timed_together_and_newcomers_beside_the_best(
     selection = select(registry.engines(), device, version=version, runs=[kept])
     assert selection.engine is not None
     assert selection.engine.digest == min(kept.digests, key=kept.mean_s)
-    assert selection.joint.words == f"timed together on {kept.created_at[:19]}Z, 2 candidates"
+    at = kept.created_at[:19].replace("T", " ")
+    assert selection.joint.words == f"timed together on {at}Z, 2 candidates"
 
     assert build(TWO_KINDS, Precision.FP32).joint_runs == (), "nothing is new"
 
@@ -69,9 +83,7 @@ def test_candidates_are_timed_together_and_newcomers_beside_the_best(
     bf16 = Wanted(kinds=(EngineKind.OPENVINO,), precisions=(Precision.BF16,))
     hurried = with_settings(workshop, benchmark_together=False)
     assert build_model(version, bf16, hurried).is_success
-    with caplog.at_level(logging.WARNING):
-        assert list(time_together(version, with_settings(workshop, proof_time_limit_s=0.1))) == []
-    assert "are compared by their own proofs" in caplog.text
+    assert_faults_are_told_alone(version, workshop, caplog)
 
     (second_run,) = build(Wanted(kinds=(EngineKind.OPENVINO,)), Precision.BF16).joint_runs
     assert second_run.incumbent == selection.engine.digest

@@ -43,6 +43,7 @@ def test_models_list(fleet: LocalFleet) -> None:
         {"name": "x", "datatype": "FP32", "shape": ["batch", FEATURES]}
     ]
     assert models["noop"]["num_parameters"] == 0
+    assert models["linear"]["serving"] == models["linear"]["versions"][-1:]
 
 
 def test_engines_lists_a_proven_one_with_its_key(fleet: LocalFleet) -> None:

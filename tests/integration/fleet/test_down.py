@@ -7,13 +7,16 @@ from tests.integration.fleet.onnx_files import write_noop, write_recipe
 
 
 def test_down_leaves_no_process_behind(tmp_path: Path) -> None:
-    """Supervisor, controller, gateway, all of Ray, and the replicas: gone when it returns."""
+    """Supervisor, controller, gateway workers, all of Ray, replicas: gone when it returns."""
     with fleet_home() as fleet:
         recipe = write_recipe(tmp_path / "noop.yaml", 1, tokens=8)
         fleet.add("noop", write_noop(tmp_path / "noop.onnx"), recipe)
-        fleet.up()
+        fleet.up("--gateway-workers", "2")
         fleet.wait_ready("noop", 1)
         (replica,) = fleet.replicas("noop")
+        assert fleet.running["num_gateway_workers"] == 2
+        assert "(2 gateway workers)" in fleet.smelt_process("status").stdout
+        assert len(fleet.child("services.gateway").children()) == 2
         processes = fleet.processes()
         assert replica["process_id"] in {process.pid for process in processes}
         fleet.down()

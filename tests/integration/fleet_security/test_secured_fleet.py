@@ -96,7 +96,7 @@ async def _code_of(channel: grpc.aio.Channel, method: str, token: str) -> grpc.S
     else:
         call = channel.unary_unary(CONTROL + method)(b"", metadata=said)
     try:
-        await (call if method in ("GetFleet", "Reconcile") else anext(aiter(call)))
+        await (anext(aiter(call)) if method in ("Attach", "WatchEndpoints") else call)
     except grpc.aio.AioRpcError as error:
         return error.code()
     call.cancel()
@@ -111,6 +111,8 @@ async def test_each_call_is_believed_by_its_token(secured: World, security: dict
         for method in ("Attach", "WatchEndpoints", "GetFleet", "Reconcile"):
             found = {token: await _code_of(channel, method, token) for token in wanted}
             assert found == wanted, method
+        unknown = {await _code_of(channel, "Unknown", token) for token in ("", "the-fleet")}
+        assert unknown == {grpc.StatusCode.UNIMPLEMENTED}
 
 
 async def test_the_controllers_name_is_looked_at(

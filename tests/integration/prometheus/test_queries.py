@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from services.telemetry import catalog
 from services.telemetry.boards.promql import exported_name
+from services.telemetry.metric import Metric
 from tests.integration.prometheus.conftest import OLD_GENERATION
 from tests.integration.prometheus.server import check_metrics, page_of, wait_until
 from tests.integration.prometheus.traffic import BATCH, NUM_ASKED
@@ -109,7 +110,7 @@ def test_builds_and_proofs_by_outcome(watched: "Watched") -> None:
     assert proofs == {(*here, "fp32", "passed"): 2, (*there, "fp16", "not_run"): 1}
 
 
-def counts(watched: "Watched", metric: catalog.Metric) -> dict[tuple[str, ...], float]:
+def counts(watched: "Watched", metric: Metric) -> dict[tuple[str, ...], float]:
     """What was counted, by the metric's labels in their order; without what is 0."""
     by = ", ".join(metric.labels)
     found = watched.prometheus.wait_for(f"sum by ({by}) ({metric.name}) > 0")

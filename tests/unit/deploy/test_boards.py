@@ -10,7 +10,8 @@ import yaml
 
 from services.telemetry.boards.files import generated_files
 from services.telemetry.boards.recording_rules import RECORDING_RULES
-from services.telemetry.catalog import ALL_METRICS, MetricKind
+from services.telemetry.catalog import ALL_METRICS
+from services.telemetry.metric import MetricKind
 
 ROOT = Path(__file__).parents[3]
 BOARDS = {path.stem: json.loads(path.read_text())

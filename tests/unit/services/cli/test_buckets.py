@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import combinations
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import yaml
@@ -12,7 +14,7 @@ from typer.testing import CliRunner
 
 from services.cli.bucket_advice import SizeCounts, best_edges, waste
 from services.cli.main import app
-from services.cli.observed_sizes import sizes_from_pages
+from services.cli.observed_sizes import observed_sizes, sizes_from_pages
 from services.contracts.errors import NotFoundError, NotReadyError
 from services.contracts.object_store import open_store
 from services.contracts.recipe import Bucket, DimRange, Recipe
@@ -24,6 +26,8 @@ from tests.unit.services.controller import build_world as world
 LABELS = {"model": "m", "version": "1"}
 # Most are short, few are long, and the one bucket holds them all.
 SEEN = [5] * 60 + [30] * 30 + [120] * 9 + [500]
+# Of one request after the other.
+ROWS = [1, 1, 1, 4]
 BUCKET = Bucket(
     dims={"batch": DimRange(min=1, opt=8, max=32), "sequence": DimRange(min=1, opt=64, max=512)}
 )
@@ -34,11 +38,12 @@ def _registry() -> CollectorRegistry:
     made = CollectorRegistry()
     recorder = PrometheusRecorder(catalog.REPLICA_METRICS, made)
     for model, sizes in (("m", SEEN), ("other", [7, 9])):
-        for size in sizes:
-            for dim, each in (("sequence", size), ("batch", 1)):
+        for number, size in enumerate(sizes):
+            for dim, each in (("sequence", size), ("batch", ROWS[number % len(ROWS)])):
                 recorder.observe(
                     catalog.REQUEST_SIZE, each, model=model, version="1", dimension=dim
                 )
+    recorder.observe(catalog.REQUEST_SIZE, 2, model="batch-only", version="1", dimension="batch")
     recorder.count(catalog.REAL_ELEMENTS, sum(SEEN), **LABELS)
     recorder.count(catalog.PADDED_ELEMENTS, sum(SEEN) / 4, **LABELS)
     return made
@@ -52,6 +57,28 @@ def endpoint() -> Iterator[str]:
     server.shutdown()
     server.server_close()
     thread.join()
+
+
+def test_a_page_of_something_else_is_told() -> None:
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<!doctype html>\xff")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Page)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        with pytest.raises(NotReadyError, match="Prometheus' text format.*doctype.*--metrics"):
+            observed_sizes([f"127.0.0.1:{server.server_port}"], "m", 1)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 @pytest.fixture
@@ -78,13 +105,17 @@ def test_pages_of_all_replicas_are_added_up(prefix: str) -> None:
     found = sizes_from_pages([page, page], "m", 1)
     assert found.dims["sequence"].counts == {8: 120, 32: 60, 120: 18, 512: 2}
     assert found.dims["sequence"].total == 2 * sum(SEEN)
-    assert found.dims["batch"].counts == {1: 200}
+    assert found.dims["batch"].counts == {1: 150, 4: 50}
     assert (found.real, found.padded) == (2 * sum(SEEN), sum(SEEN) / 2)
 
 
 def test_advice_as_json(store: str, endpoint: str) -> None:
     said = json.loads(_run("m", "--store", store, "--metrics", endpoint, "--num", "3", "--json"))
     assert (said["num_requests"], said["measured_waste"]) == (100, pytest.approx(0.2))
+    assert said["caution"] == ""
+    rows = said["rows"]
+    assert (rows["dimension"], rows["counts"]) == ("batch", {"1": 75, "4": 25})
+    assert (rows["p50"], rows["p90"], rows["mean"], rows["largest"]) == (1, 4, 1.75, 4)
     advice = said["dimensions"]["sequence"]
     assert (advice["p50"], advice["p90"], advice["p99"], advice["largest"]) == (8, 32, 120, 512)
     assert (advice["now"], advice["proposed"]) == ([512], [32, 120, 512])
@@ -101,6 +132,39 @@ def test_the_snippet_is_a_recipe(store: str, endpoint: str) -> None:
     recipe = Recipe.from_yaml(text.split("For the recipe:\n")[1])
     assert [b.dims["sequence"].max for b in recipe.buckets] == [8, 32, 120, 512]
     assert yaml.safe_load(text.split("For the recipe:\n")[1]).keys() == {"buckets"}
+
+
+def test_rows_are_shown_beside_lengths(store: str, endpoint: str) -> None:
+    lines = _run("m", "--store", store, "--metrics", endpoint).replace("│", " ").splitlines()
+    shown = [line.split() for line in lines]
+    assert ["batch", "(rows", "of", "a", "request)", "1.8", "1", "4", "4", "4"] in shown
+    assert ["batch", "(rows", "of", "a", "request)", "1", "75", "75.0%"] in shown
+    assert ["sequence", "32", "30", "30.0%"] in shown
+
+
+def test_few_requests_are_said_to_be_few(store: str, endpoint: str, tmp_path: Path) -> None:
+    assert "Caution" not in _run("m", "--store", store, "--metrics", endpoint)
+    Registry(open_store(store), tmp_path / "cache").add_model_version(
+        name="other", master=world.MASTER, recipe=Recipe(buckets=(BUCKET,)), source="s",
+        source_fingerprint="0",
+    )  # fmt: skip
+    text = _run("other", "--store", store, "--metrics", endpoint)
+    assert "Caution: only 2 requests were seen" in text
+    said = json.loads(_run("other", "--store", store, "--metrics", endpoint, "--json"))
+    assert said["caution"].startswith("only 2 requests")
+
+
+def test_a_batch_alone_is_shown_without_a_proposal(
+    store: str, endpoint: str, tmp_path: Path
+) -> None:
+    Registry(open_store(store), tmp_path / "cache").add_model_version(
+        name="batch-only", master=world.MASTER, recipe=Recipe(), source="s",
+        source_fingerprint="0",
+    )  # fmt: skip
+    text = _run("batch-only", "--store", store, "--metrics", endpoint)
+    assert "batch (rows of a request)" in text
+    assert "Only the batch is dynamic" in text
+    assert "only 1 request was seen" in text
 
 
 def test_no_requests_no_endpoint_no_fleet(store: str, endpoint: str, tmp_path: Path) -> None:

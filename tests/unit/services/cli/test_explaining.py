@@ -144,7 +144,7 @@ class TestWhy:
         assert (before["decided_by"], "onnxruntime" in before["serves"]) == ("", True)
         registry.add_joint_run(run)
         (after,) = smelt_json("why", "m")["generations"]
-        decided = "timed together on 2026-01-01T00:00:00Z, 2 candidates"
+        decided = "timed together on 2026-01-01 00:00:00Z, 2 candidates"
         assert (after["decided_by"], "openvino" in after["serves"]) == (decided, True)
         by_kind = {planned["kind"]: planned for planned in after["planned"]}
         assert [by_kind[k]["speed_over_fallback"] for k in ("onnxruntime", "openvino")] == [0.5, 2]
@@ -215,7 +215,7 @@ class TestEvents:
             seconds_since_change=12.34,
         )
         assert event_line(event) == (
-            "2026-11-21T05:31:02Z engine_serving       m v2 cuda-sm90 eeeeeeeeeeee by ann@host: "
+            "2026-11-21 05:31:02Z engine_serving       m v2 cuda-sm90 eeeeeeeeeeee by ann@host: "
             "tensorrt fp16 (12.3 s after the change)"
         )
 
@@ -233,7 +233,7 @@ def test_why_tells_what_became_of_a_plan_that_could_not_be_made(registry: Regist
     tell(EventKind.QUARANTINED, "cuda-sm90", "planning failed three times: no memory")
     tell(EventKind.QUARANTINED, "cuda-sm80", "another matter")
     after = CliRunner().invoke(app, missing)
-    assert "(quarantined, 2026-01-01T00:00:00Z): planning failed three" in str(after.exception)
+    assert "(quarantined, 2026-01-01 00:00:00Z): planning failed three" in str(after.exception)
 
 
 def test_an_older_version_is_explained_too(registry: Registry) -> None:

@@ -11,7 +11,11 @@ from services.pb import open_inference_v2_pb2 as pb
 
 
 def test_arrays_travel_raw_and_come_back_equal() -> None:
-    arrays = {"a": np.arange(6, dtype=np.int64).reshape(2, 3), "b": np.float32([[1.5]])}
+    arrays = {
+        "a": np.arange(6, dtype=np.int64).reshape(2, 3),
+        "b": np.float32([[1.5]]),
+        "c": np.array([["", "Grüße"]], dtype=object),
+    }
     request = infer.request_from_arrays("m", "3", arrays)
     assert (request.model_name, request.model_version) == ("m", "3")
     response = pb.ModelInferResponse()
@@ -49,6 +53,46 @@ def test_an_input_file_is_read_or_the_fault_is_named(tmp_path: Path) -> None:
         infer._read_inputs([f"x=@{path}", f"x=@{path}"])
 
 
+@pytest.mark.parametrize("array", [np.array([["a", "Ж"]]), np.array([[b"a", "Ж".encode()]])])
+def test_text_of_a_file_becomes_strings(tmp_path: Path, array: np.ndarray) -> None:
+    np.save(tmp_path / "x.npy", array)
+    name, strings = infer._read_input(f"x=@{tmp_path / 'x.npy'}")
+    assert (name, strings.dtype, strings.tolist()) == ("x", object, [["a", "Ж"]])
+
+
+def test_strings_may_be_given_as_json(tmp_path: Path) -> None:
+    text = '[["a=@b", ""], ["Ж\\u0000", "[x]"]]'
+    (tmp_path / "x.json").write_text(text)
+    for given in (f"x=@{tmp_path / 'x.json'}", f"x={text}"):
+        name, strings = infer._read_input(given)
+        assert name == "x"
+        assert strings.tolist() == [["a=@b", ""], ["Ж\0", "[x]"]]
+        assert infer.request_from_arrays("m", "", {name: strings}).inputs[0].datatype == "BYTES"
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("[1, 2]", "list of strings, or of lists .* numbers come from .npy files"),
+        ('["a", ["b"]]', "expected a JSON list of strings"),
+        ('["a"', "expected a JSON list of strings: Expecting"),
+        ("[" * 100_000, "expected a JSON list of strings"),
+        ("@text.json", "text.json is no JSON file: No such file|No such file"),
+        ("@object.json", "expected a JSON list of strings, or"),
+        ("@latin.npy", "element 0: expected UTF-8"),
+        ("a", "expected NAME=@FILE.npy, or strings as"),
+    ],
+)
+def test_what_is_no_list_of_strings_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "object.json").write_text('{"a": 1}')
+    np.save(tmp_path / "latin.npy", np.array([b"\xe9"]))
+    with pytest.raises(InvalidRequestError, match=words):
+        infer._read_input(f"x={value}")
+
+
 def test_json_keeps_every_integer() -> None:
     large = 2**53 + 1
     response = pb.ModelInferResponse(model_name="m", model_version="1")
@@ -56,6 +100,7 @@ def test_json_keeps_every_integer() -> None:
         "ids": np.array([large, -large]),
         "bits": np.array([2**64 - 1], np.uint64),
         "half": np.array([0.5], np.float16),
+        "words": np.array(["東京", "[bold]"], object),
     }
     data = [o["data"] for o in infer._document(response, outputs)["outputs"]]
-    assert data == [[large, -large], [2**64 - 1], [0.5]]
+    assert data == [[large, -large], [2**64 - 1], [0.5], ["東京", "[bold]"]]

@@ -1,7 +1,9 @@
 """The option list is a promise to users: this test is where a change to it shows."""
 
 import click
+import pytest
 import typer
+from typer.testing import CliRunner
 
 from services.cli.main import app
 
@@ -13,7 +15,7 @@ EXPECTED = {
     "events": ["--follow", "--json", "--limit", "--store", "MODEL"],
     "infer": ["--address", "--input", "--json", "--version", "NAME"],
     "models add": ["--json", "--recipe", "--samples", "--store", "NAME", "SOURCE"],
-    "models list": ["--json", "--store"],
+    "models list": ["--all-versions", "--json", "--store"],
     "models load": ["--json", "--store", "NAME"],
     "models remove": ["--json", "--store", "--version", "NAME"],
     "models unload": ["--json", "--store", "NAME"],
@@ -26,8 +28,9 @@ EXPECTED = {
     "status": ["--json"],
     "token": ["--json", "--model", "--verb", "NAME"],
     "up": [
-        "--demo", "--detach", "--exit-after-demo", "--generation", "--grpc-port", "--host",
-        "--json", "--metrics-port", "--observe", "--observe-port", "--ray-address", "--store",
+        "--demo", "--detach", "--exit-after-demo", "--gateway-workers", "--generation",
+        "--grpc-port", "--host", "--json", "--metrics-port", "--observe", "--observe-port",
+        "--ray-address", "--store",
     ],
     "why": ["--generation", "--json", "--keys", "--store", "--version", "NAME"],
 }  # fmt: skip
@@ -53,6 +56,18 @@ def _commands(group: click.Group, prefix: str = "") -> dict[str, list[str]]:
 
 def test_every_command_has_exactly_these_options() -> None:
     assert _commands(typer.main.get_command(app)) == EXPECTED  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("num", "wanted"), [("0", "equal to 1"), ("257", "equal to 256"), ("two", "valid integer")]
+)
+def test_a_wrong_number_of_gateway_workers_is_refused(num: str, wanted: str) -> None:
+    result = CliRunner().invoke(app, ["up", "--gateway-workers", num])
+    assert result.exit_code == 2
+    # Without the frame around it, whose width may break the line anywhere.
+    said = " ".join(result.output.replace("│", " ").split())
+    assert "Invalid value for '--gateway-workers'" in said
+    assert wanted in said
 
 
 def test_every_command_can_print_json_and_is_explained() -> None:

@@ -1,6 +1,7 @@
 """Child processes of `smelt up`: ready, dead on arrival, stopped."""
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -44,7 +45,8 @@ def test_settings_reach_the_child_and_it_stops(start) -> None:
 
 def test_a_child_that_dies_leaves_its_words(start) -> None:
     process = start("raise SystemExit('no such store')")
-    with pytest.raises(NotReadyError, match=r"(?s)ended before it was ready.*no such store"):
+    words = f"ended before it was ready: no such store; its log: {process.log_path}"
+    with pytest.raises(NotReadyError, match=re.escape(words)):
         process.start()
 
 

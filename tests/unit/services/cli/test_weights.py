@@ -44,7 +44,12 @@ def test_set_show_and_clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     assert "the newest version that is ready gets every request" in run()
     told = json.loads(run("1=95", "2=5", "--json"))
-    assert told == {"name": "mini", "versions": [1, 2], "weights": {"1": 95.0, "2": 5.0}}
+    assert told == {
+        "name": "mini",
+        "versions": [1, 2],
+        "weights": {"1": 95.0, "2": 5.0},
+        "states": None,
+    }
     assert "95.0%" in run()
     assert registry.version_weights("mini") == {1: 95.0, 2: 5.0}
     assert json.loads(run("--clear", "--json"))["weights"] == {}

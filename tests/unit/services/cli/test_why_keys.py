@@ -118,8 +118,20 @@ def test_a_miss_names_what_is_nearest_and_how_it_differs(registry: Registry) -> 
     assert "toolchain.openvino" in fields
     assert all(field.startswith("toolchain.") for field in fields)
     text = smelt("why", "m")
-    assert f"nearest to {OPENVINO.digest()[:12]} (openvino fp32) is" in text
-    assert "2020.1 there" in text
+    line = f"openvino fp32 {OPENVINO.digest()[:12]}: nearest is {OLD_OPENVINO.digest()[:12]}: "
+    [told] = [each for each in text.splitlines() if each.startswith(line)]
+    assert "toolchain.openvino: 2020.1 found / - wanted" in told
+    assert "kind" not in told
+
+
+def test_of_a_kind_that_was_never_published_nothing_is_nearest(registry: Registry) -> None:
+    inductor = world.key(EngineKind.INDUCTOR)
+    registry.write_plan(world.plan((ORT, OPENVINO, inductor)))
+    (case,) = smelt_json("why", "m")["generations"]
+    (miss,) = [planned for planned in case["planned"] if planned["kind"] == "inductor"]
+    assert miss["nearest"] is None
+    words = "no inductor engine of this master was ever published"
+    assert f"inductor fp32 {inductor.digest()[:12]}: {words}" in smelt("why", "m").splitlines()
 
 
 def test_a_proven_engine_that_is_passed_over_says_why(registry: Registry) -> None:

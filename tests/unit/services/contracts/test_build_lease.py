@@ -8,7 +8,7 @@ import pytest
 
 from services.contracts.build_lease import MAX_SKEW_S, BuildLease, LeaseRevision, LeaseWatch
 from services.contracts.build_plan import timestamp, utc_now
-from services.contracts.errors import StoreError
+from services.contracts.errors import AlreadyPublishedError, StoreError
 from services.contracts.object_store import ObstoreArtifactStore, open_store
 from services.contracts.registry import Registry
 
@@ -181,3 +181,26 @@ def test_a_lease_that_moves_on_while_it_is_read_is_read_again(tmp_path: Path) ->
     store.num_moves = 100
     with pytest.raises(StoreError, match="changes faster"):
         registry.lease("k")
+
+
+class OvertakenStore(ObstoreArtifactStore):
+    """Between a create that is too late and the look at what is there, its holder goes on."""
+
+    holder: Registry
+
+    def create(self, key: str, data: bytes) -> None:
+        try:
+            super().create(key, data)
+        except AlreadyPublishedError:
+            assert self.holder.offer_lease("k", 2, lease(holder="b", age_s=-1.0))
+            raise
+
+
+def test_a_lease_whose_holder_goes_on_meanwhile_is_the_holders(tmp_path: Path) -> None:
+    url = str(tmp_path / "store")
+    late = OvertakenStore(open_store(url)._backend, url)
+    late.holder = Registry(open_store(url), tmp_path)
+    registry = Registry(late, tmp_path)
+    assert late.holder.offer_lease("k", 1, lease(holder="b"))
+    assert not registry.offer_lease("k", 1, lease(holder="a"))
+    assert registry.lease("k").number == 2

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterable
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -83,6 +84,16 @@ def test_memory_is_taken_as_bytes_come(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _feed(decoder, [wire[100 : 5 * LARGE]]) == []
     assert len(decoder.get_buffer()) < 4 * LARGE
     assert _feed(decoder, [wire[5 * LARGE :]]) == frames
+
+
+@pytest.mark.parametrize("size", [LARGE + 4, 5 * LARGE - 1, 15 * LARGE + 8])
+def test_a_large_payload_ends_at_an_aligned_place(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that engines need no copy of a tensor, which is the last of its message."""
+    monkeypatch.setattr("services.contracts.frame_decoder._FIRST_BYTES", 4 * LARGE)
+    ((*_, payload),) = _feed(FrameDecoder(LIMIT), [_wire(_frame(1, size))])
+    assert (np.frombuffer(payload, np.uint8).ctypes.data + size) % 64 == 0
 
 
 def test_frames_own_their_bytes() -> None:

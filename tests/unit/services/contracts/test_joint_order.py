@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from services.contracts.gate import speed_over_fallback
 from services.contracts.hardware import DeviceFacts
@@ -124,9 +125,17 @@ def test_engines_are_ordered_by_the_runs(name: str) -> None:
     assert bool(found.words) is bool(order)
 
 
+def test_a_run_without_an_engine_at_one_of_its_shapes_is_none() -> None:
+    whole = run(a=1.0, b=2.0)
+    fewer = whole.shapes[1].model_copy(update={"engines": {"a": side(1.0)}})
+    cut = whole.model_copy(update={"shapes": (whole.shapes[0], fewer)})
+    with pytest.raises(ValidationError, match="the same engines at each"):
+        JointRun.from_json(cut.canonical_json())
+
+
 def test_the_words_name_the_day_and_the_number() -> None:
     found = joint_order("ab", HERE, [run(a=2.0, b=1.0, c=4.0)])
-    assert found.words == "timed together on 2026-01-01T00:00:00Z, 3 candidates"
+    assert found.words == "timed together on 2026-01-01 00:00:00Z, 3 candidates"
     assert joint_order("abx", HERE, [run(a=2.0, b=1.0)]).uncovered == {"x"}
 
 

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from services.contracts.document import canonical_json
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.kinds import EngineKind, Precision
-from services.contracts.recipe import Bucket, DimRange, InputRole, Recipe
+from services.contracts.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
 from services.contracts.terms import proof_terms
 
 FULL = """
@@ -170,3 +170,17 @@ def test_which_sizes_a_bucket_holds(sizes: dict[str, int], fits: bool) -> None:
 def test_a_bucket_is_labelled_by_its_largest_sizes() -> None:
     assert BUCKET.label == "batch8-sequence128"
     assert Bucket(dims={}).label == "static"
+
+
+def test_strings_to_draw_are_part_of_what_a_proof_means() -> None:
+    plain = Recipe(inputs={"words": InputRecipe()})
+    named = Recipe.from_yaml("inputs: {words: {values: ['', Grüße]}}")
+    assert named.inputs["words"].strings == ("", "Grüße")
+    assert plain.inputs["words"].strings[0] == ""
+    terms = [proof_terms(each, Precision.FP32, None) for each in (plain, named)]
+    assert terms[0] != terms[1]
+    # Of older recipes they are digests without it.
+    assert "values" not in plain.model_dump(mode="json")["inputs"]["words"]
+    for text in ("inputs: {words: {values: []}}", "inputs: {words: {values: [1]}}"):
+        with pytest.raises(InvalidRecipeError, match=r"inputs\.words\.values"):
+            Recipe.from_yaml(text)

@@ -28,6 +28,7 @@ from services.controller.build_view import FleetView
 from services.controller.planned_keys import PlannedKeys
 from services.controller.seams import NodePool
 from services.telemetry import catalog
+from services.telemetry.metric import Metric
 from services.telemetry.prometheus_recorder import PrometheusRecorder
 
 MASTER = "d" * 64
@@ -44,7 +45,7 @@ class Counted:
     collectors: CollectorRegistry = field(repr=False)
     planned: PlannedKeys
 
-    def value(self, metric: catalog.Metric, suffix: str = "", **labels: str) -> float | None:
+    def value(self, metric: Metric, suffix: str = "", **labels: str) -> float | None:
         return self.collectors.get_sample_value(metric.name + suffix, labels)
 
 

@@ -32,7 +32,7 @@ async def test_a_model_is_unloaded_and_loaded_again_also_by_another_controller(
     add(world.registry, "a")
     reply = await world.serving.set_served("m", is_served=True)
     assert (reply.is_ready, reply.reason) == (True, "")
-    await world.serving.set_served("m", is_served=False)
+    await world.serving.set_served("m", is_served=False, who="search-team")
     (model,) = world.state.models()
     assert (model.state, model.reason, model.num_replicas_wanted) == ("UNLOADING", "unloaded", 0)
     await world.loop._deployments.withdrawn()
@@ -47,6 +47,8 @@ async def test_a_model_is_unloaded_and_loaded_again_also_by_another_controller(
     assert [key for key, _ in after.fake.asked] == [("m", 2, OLD)]
     assert (await after.serving.set_served("m", is_served=True)).is_ready
     assert len(after.fake.asked) == 1
+    who = [change.who for change in after.registry.serving_changes("m")]
+    assert who == ["search-team", "a client of a gateway"]
 
 
 async def test_a_model_that_is_loaded_while_it_goes_is_deployed_anew(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ import subprocess
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from services.telemetry.catalog import ALL_METRICS, Metric, MetricKind
+from services.telemetry.catalog import ALL_METRICS
+from services.telemetry.metric import Metric, MetricKind
 from services.telemetry.prometheus_recorder import PrometheusRecorder
 
 # Labels multiply: each of these has few values in a fleet (models, versions, generations,

@@ -12,6 +12,7 @@ from services.telemetry.boards.promql import (
     is_,
     is_not,
 )
+from services.telemetry.metric import Metric
 
 FLEET = Scope(keeps=("namespace",), window="5m")
 BOARD = Scope(variables=("namespace", "model", "generation"))
@@ -26,7 +27,7 @@ BOARD = Scope(variables=("namespace", "model", "generation"))
         (catalog.STORE_REQUESTS, "(ray_)?smelt_store_requests_total"),
     ],
 )
-def test_a_name_is_spelled_as_its_recorder_exports_it(metric: catalog.Metric, name: str) -> None:
+def test_a_name_is_spelled_as_its_recorder_exports_it(metric: Metric, name: str) -> None:
     assert exported_name(metric) == name
 
 

@@ -1,10 +1,13 @@
 """Readiness over a pipe: the line, the death, and the time-out."""
 
 import os
+import re
+from pathlib import Path
 
 import pytest
 
 from services.contracts.errors import NotReadyError
+from services.telemetry.child_log import ChildLog
 from services.telemetry.ready import announce_ready, wait_ready
 
 
@@ -17,8 +20,18 @@ def test_the_parent_gets_the_line() -> None:
 def test_a_child_that_ends_first_is_an_error_at_once() -> None:
     read_fd, write_fd = os.pipe()
     os.close(write_fd)
-    with pytest.raises(NotReadyError, match="child: ended before it was ready"):
+    with pytest.raises(NotReadyError, match="child: ended before it was ready; it said why on its"):
         wait_ready(read_fd, 60, "child")
+
+
+def test_an_end_names_the_log_and_what_it_says_last(tmp_path: Path) -> None:
+    read_fd, write_fd = os.pipe()
+    os.close(write_fd)
+    log = ChildLog(path=tmp_path / "child.log")
+    log.path.write_text("ValueError: no such thing\n")
+    words = f"child: ended before it was ready: ValueError: no such thing; its log: {log.path}"
+    with pytest.raises(NotReadyError, match=re.escape(words)):
+        wait_ready(read_fd, 60, "child", log)
 
 
 def test_a_silent_child_is_given_up() -> None:

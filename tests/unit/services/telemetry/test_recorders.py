@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from services.contracts.errors import SmeltError
 from services.telemetry import catalog
 from services.telemetry.bucket_counts import BucketCounts
-from services.telemetry.catalog import Metric
+from services.telemetry.metric import Metric
 from services.telemetry.prometheus_recorder import PrometheusRecorder, serve_metrics
 from services.telemetry.recorder import Recorder
 

@@ -37,7 +37,11 @@ def test_the_production_overlays_text_is_added_up_over_generations(
         ),
         ("{name: other, import_path: a.b:c}", None),
         ("{args: {model: m, version: newest}}", None),
+        ("{args: {model: m, version: .inf}}", None),
         ("words", None),
+        ("{args: {model: m, version: 1}, deployments: [words]}", 1),
+        ("{args: {model: m, version: 1}, deployments: 7}", 1),
+        ("{args: {model: m, version: 1}, deployments: [{autoscaling_config: x}]}", 1),
     ],
 )
 def test_an_application_counts_by_its_least_replicas(application: str, number: int | None) -> None:
@@ -45,6 +49,8 @@ def test_an_application_counts_by_its_least_replicas(application: str, number: i
     assert found == ({} if number is None else {("m", 1): number})
 
 
-@pytest.mark.parametrize("text", [None, "", "applications:", "- a", "a: [", "applications: 7"])
+@pytest.mark.parametrize(
+    "text", [None, "", "applications:", "- a", "a: [", "applications: 7", "a: 2001-99-99"]
+)
 def test_a_text_without_applications_asks_for_none(text: str | None) -> None:
     assert replicas_asked_for(service(text)) == {}

@@ -1,0 +1,14 @@
+"""Who runs this command, for the event trail."""
+
+import getpass
+import os
+import socket
+
+
+def who_asks() -> str:
+    """`user@host`."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user need not have a name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"

@@ -1,0 +1,21 @@
+"""How times and ratios are said to people. Documents keep them as they are."""
+
+from datetime import UTC, datetime
+
+# Below it, two decimals would leave one digit or none.
+_LEAST_TWO_DECIMALS = 0.1
+
+
+def readable_time(at: str) -> str:
+    """A document's time in UTC: `2026-11-21 13:59:23Z`; what is no time stays as it is."""
+    try:
+        moment = datetime.fromisoformat(at)
+    except ValueError:
+        return at
+    known = moment.astimezone(UTC) if moment.tzinfo else moment
+    return f"{known:%Y-%m-%d %H:%M:%S}Z"
+
+
+def readable_ratio(ratio: float) -> str:
+    """Two decimals, `1.25`; of a small one two digits, `0.0031`, and never `0.00`."""
+    return f"{ratio:.2f}" if ratio >= _LEAST_TWO_DECIMALS else f"{ratio:.2g}"

@@ -1,0 +1,30 @@
+"""What a fleet tells of its builds: those that run, and those that wait for their turn."""
+
+from collections.abc import Sequence
+
+from services.contracts.build_plan import TaskStart
+from services.controller.seams import BuildTask
+from services.pb import fleet_v1_pb2 as fleet
+
+
+def builds_shown(
+    running: Sequence[TaskStart], queued: Sequence[BuildTask]
+) -> list[fleet.FleetBuild]:
+    """Running ones first, oldest first; then the others in the order of their turns."""
+    oldest_first = sorted(running, key=lambda start: (start.created_at, start.name))
+    return [
+        *(_shown(start, start.created_at) for start in oldest_first),
+        *(_shown(task, "") for task in queued),
+    ]
+
+
+def _shown(task: TaskStart | BuildTask, started_at: str) -> fleet.FleetBuild:
+    return fleet.FleetBuild(
+        model_name=task.model,
+        model_version=task.version,
+        generation=task.node_class.generation,
+        node_class=task.node_class.digest(),
+        is_anywhere=task.is_anywhere,
+        reason=task.reason,
+        started_at=started_at,
+    )

@@ -1,0 +1,111 @@
+"""What a joint run changed: which engine is best now, by how much, and in whose place. Pure.
+
+A proof tells of one engine alone, in its own state of the machine; events of proofs stay as they
+were told. Only this one says how engines stand to each other.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from services.contracts.events import Event, EventKind, TrailFold
+from services.contracts.gate import speed_over_fallback
+from services.contracts.joint_run import JointRun
+from services.contracts.manifest import ModelVersion, PublishedEngine, Timing
+from services.contracts.selection import FallbackReason, Selection, mean_speedup, select
+from services.contracts.words import readable_ratio
+from services.controller.build_view import FleetView
+from services.controller.event_fold import place
+
+_SHORT = 12
+
+
+def joint_news(fold: TrailFold, view: FleetView) -> Iterator[Event]:
+    """The newest joint run of each version and generation, where it is not told yet."""
+    for version in view.versions:
+        by_generation: dict[str, list[JointRun]] = {}
+        for run in view.runs.get(version.master.digest, ()):
+            by_generation.setdefault(run.device.generation, []).append(run)
+        for generation, runs in sorted(by_generation.items()):
+            where = place(version.name, version.version, generation)
+            if fold.joint_runs.get(where) != runs[-1].created_at:
+                yield from _news(version, _engines(view, version), runs)
+
+
+def eager_words(timings: Sequence[Timing]) -> str:
+    """`1.25 x eager`; "" for an engine that was not timed."""
+    return f"{readable_ratio(mean_speedup(timings))} x eager" if timings else ""
+
+
+def speed_words(timings: Sequence[Timing]) -> str:
+    """`1.25 x eager, 2.10 x the fallback`, as far as they were measured."""
+    over_fallback = speed_over_fallback(timings)
+    beside = "" if over_fallback is None else f"{readable_ratio(over_fallback)} x the fallback"
+    return ", ".join(filter(None, (eager_words(timings), beside)))
+
+
+def _engines(view: FleetView, version: ModelVersion) -> list[PublishedEngine]:
+    master = version.master.digest
+    return [each for each in view.engines.values() if each.manifest.key.master_digest == master]
+
+
+def _news(
+    version: ModelVersion, engines: Sequence[PublishedEngine], runs: Sequence[JointRun]
+) -> Iterator[Event]:
+    """What the last of the runs of one generation says, oldest first."""
+    run = runs[-1]
+    now = select(engines, run.device, version=version, runs=runs)
+    is_decided = bool(now.joint.order) and now.joint.decided_by == run
+    if now.engine is not None and not is_decided:
+        return  # an engine is new since, and the next run has it; or none of this one fits
+    if now.engine is None and now.fallback_reason is not FallbackReason.SLOWER_THAN_FALLBACK:
+        return
+    before = select(engines, run.device, version=version, runs=runs[:-1])
+    words = (
+        f"{_best_words(now, run)}{_place_words(now, before)}",
+        _others_words(now, engines, run),
+        run.words,
+    )
+    yield Event(
+        at="",
+        kind=EventKind.ENGINES_COMPARED,
+        model=version.name,
+        version=version.version,
+        generation=run.device.generation,
+        key=now.engine.digest if now.engine else "",
+        mark=run.created_at,
+        why="; ".join(filter(None, words)),
+    )
+
+
+def _best_words(now: Selection, run: JointRun) -> str:
+    if now.engine is None:
+        fastest = min(sorted(run.digests), key=run.mean_s)
+        speed = speed_words(run.timings(fastest))
+        return f"the fallback is best: the fastest engine, {fastest[:_SHORT]}, is {speed}"
+    timed = now.engine.digest in run.digests
+    speed = speed_words(run.timings(now.engine.digest)) if timed else ""
+    return f"{_words(now.engine)} is best{speed and ': '}{speed}"
+
+
+def _place_words(now: Selection, before: Selection) -> str:
+    """Whom it follows; "" when the same was best before, or nothing was."""
+    if now.engine and before.engine and now.engine.digest != before.engine.digest:
+        return f", in place of {_words(before.engine)} {before.engine.digest[:_SHORT]}"
+    return ""
+
+
+def _others_words(now: Selection, engines: Sequence[PublishedEngine], run: JointRun) -> str:
+    """What the run says of the others: it may correct what their proofs said."""
+    if now.engine is None:
+        return ""
+    slower = {r.digest for r in now.rejections if r.reason is FallbackReason.SLOWER_THAN_FALLBACK}
+    timed = [e for e in engines if e.digest in run.digests and e.digest != now.engine.digest]
+    return ", ".join(
+        f"{_words(engine)} {eager_words(run.timings(engine.digest))}"
+        f"{' (slower than the fallback)' if engine.digest in slower else ''}"
+        for engine in sorted(timed, key=lambda engine: run.mean_s(engine.digest))
+    )
+
+
+def _words(engine: PublishedEngine) -> str:
+    key = engine.manifest.key
+    return f"{key.kind} {key.precision}"

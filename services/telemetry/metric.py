@@ -1,0 +1,59 @@
+"""What a metric is, as data; those that there are stand in `catalog.py`."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class MetricKind(StrEnum):
+    """Prometheus metric types that both bindings can express."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """One metric.
+
+    Attributes:
+        unit: base unit, "" for counts.
+        labels: label names; every one has few values.
+        buckets: upper bounds of a histogram, () otherwise.
+    """
+
+    name: str
+    kind: MetricKind
+    help: str
+    unit: str = ""
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+    @property
+    def ray_name(self) -> str:
+        """The name under which Ray's metrics agent exports it."""
+        return f"ray_{self.name}"
+
+
+def counter(name: str, text: str, labels: tuple[str, ...] = (), *, unit: str = "") -> Metric:
+    """A metric that only grows."""
+    return Metric(name=name, kind=MetricKind.COUNTER, help=text, unit=unit, labels=labels)
+
+
+def gauge(name: str, text: str, labels: tuple[str, ...] = ()) -> Metric:
+    """A metric that rises and falls."""
+    return Metric(name=name, kind=MetricKind.GAUGE, help=text, labels=labels)
+
+
+def histogram(
+    name: str,
+    text: str,
+    labels: tuple[str, ...],
+    buckets: tuple[float, ...],
+    *,
+    unit: str = "seconds",
+) -> Metric:
+    """A metric that sorts what it observes by size; `buckets` are upper bounds."""
+    return Metric(
+        name=name, kind=MetricKind.HISTOGRAM, help=text, unit=unit, labels=labels, buckets=buckets
+    )

@@ -1,0 +1,88 @@
+"""`smelt why` names the builds that a model waits behind."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from services.cli.main import app
+from services.contracts.object_store import open_store
+from services.contracts.recipe import Recipe
+from services.contracts.registry import Registry
+from services.pb import fleet_v1_pb2 as fleet
+from tests.unit.services.cli.fleet_stub import build, fleet_saying, replica
+from tests.unit.services.controller import build_world as world
+
+SINCE = "2026-11-21T13:59:23.123+00:00"
+BEHIND = (
+    "m waits to be built (nothing is planned for these nodes yet) behind the build of big version "
+    f"3 on {world.GENERATION} (since 2026-11-21 13:59:23Z)"
+)
+ELSEWHERE = build("other", node_class="f" * 64, generation="cuda-sm90")
+
+
+@pytest.fixture
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
+    monkeypatch.setenv("SMELT_HOME", str(tmp_path))
+    made = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
+    made.add_model_version(
+        name="m", master=world.MASTER, recipe=Recipe(), source="s", source_fingerprint="0"
+    )
+    return made
+
+
+def why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *builds: fleet.FleetBuild) -> Any:
+    """What it says for people, and for programs."""
+    snapshot = fleet.FleetSnapshot(
+        store_url=str(tmp_path / "store"), replicas=[replica(1)], builds=builds
+    )
+    with fleet_saying(snapshot) as address:
+        monkeypatch.setenv("SMELT_CONTROLLER", address)
+        text, document = (
+            CliRunner().invoke(app, ["why", "m", *more], catch_exceptions=False).output
+            for more in ([], ["--json"])
+        )
+    return text, json.loads(document)["generations"]
+
+
+@pytest.mark.parametrize(
+    ("before", "num_before", "words"),
+    [
+        ((), 0, BEHIND),
+        ((build("a"),), 1, f"{BEHIND}; 1 other waits before it"),
+        ((build("a"), ELSEWHERE, build("b")), 2, f"{BEHIND}; 2 others wait before it"),
+    ],
+)
+def test_what_runs_and_what_comes_before_is_said(
+    registry: Registry,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    before: tuple[fleet.FleetBuild, ...],
+    num_before: int,
+    words: str,
+) -> None:
+    running = build("big", 3, SINCE)
+    text, [case] = why(tmp_path, monkeypatch, running, *before, build("m"), build("late"))
+    assert words in text.splitlines()
+    assert "Planned: none" not in text
+    [blocker] = case["build"]["waits_for"]
+    assert (blocker["model"], blocker["version"], blocker["started_at"]) == ("big", 3, SINCE)
+    assert (case["build"]["num_before"], case["build"]["started_at"]) == (num_before, None)
+
+
+def test_its_own_build_is_no_wait(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, [case] = why(tmp_path, monkeypatch, build("m", 1, SINCE), build("late"))
+    assert "m is being built since 2026-11-21 13:59:23Z: 1 to build" in text
+    assert (case["build"]["waits_for"], case["build"]["num_before"]) == ([], 0)
+
+
+def test_where_nothing_is_due_nothing_is_said(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, [case] = why(tmp_path, monkeypatch, build("big", 3, SINCE), build("m", 2))
+    assert "Planned: none" in text
+    assert case["build"] is None

@@ -1,0 +1,96 @@
+"""Loads and unloads in the event trail: who asked, and what followed."""
+
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from services.contracts.hardware import DeviceFacts
+from services.contracts.object_store import open_store
+from services.contracts.recipe import Recipe
+from services.contracts.registry import Registry
+from services.controller.build_events import EventTrail
+from services.controller.build_reader import ViewReader
+from services.controller.event_news import serving_of
+from services.controller.key_status import RetryPolicy
+from services.pb import fleet_v1_pb2 as fleet
+from tests.unit.services.controller import build_world as world
+
+FACTS = DeviceFacts(generation=world.GENERATION, name="x", memory_gib=1)
+READY = fleet.FleetSnapshot(
+    replicas=[
+        fleet.ReplicaReport(
+            replica_id="r", model_name="m", model_version=1, state=fleet.REPLICA_STATE_READY,
+            device_facts_json=FACTS.canonical_json(), fallback_reason="no_engine",
+        )
+    ]
+)  # fmt: skip
+GONE = fleet.FleetSnapshot()
+
+
+def test_who_asked_and_what_followed_is_told_once(tmp_path: Path) -> None:
+    registry = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
+    registry.add_model_version(
+        name="m", master=world.MASTER, recipe=Recipe(), source="s", source_fingerprint="0"
+    )
+
+    def look(snapshot: fleet.FleetSnapshot) -> None:
+        """One pass of a controller and one of its successor."""
+        for _ in range(2):
+            view = ViewReader(registry, RetryPolicy(), "").read([world.pool()], [])
+            trail = EventTrail(registry)
+            trail.observe(view)
+            trail.observe_serving(serving_of(snapshot))
+
+    look(GONE)
+    look(READY)
+    registry.set_served("m", is_served=False, who="ann@host")
+    look(READY)  # it drains
+    look(GONE)
+    registry.set_served("m", is_served=True, who="search-team")
+    registry.set_served("m", is_served=True, who="nobody: it was so before")
+    look(GONE)
+    look(READY)
+    registry.set_served("m", is_served=False)
+    look(GONE)
+    events = [event for _, event in registry.last_events(100)][2:]
+    assert [(event.kind.value, event.actor) for event in events] == [
+        ("fallback_serving", "controller"),
+        ("model_unloaded", "ann@host"),
+        ("serving_ended", "controller"),
+        ("model_loaded", "search-team"),
+        ("fallback_serving", "controller"),
+        ("model_unloaded", "somebody"),
+        ("serving_ended", "controller"),
+    ]
+    assert {(event.model, event.version) for event in events} == {("m", 1)}
+    assert [event.seconds_since_change is None for event in events[1:5]] == [
+        True, False, True, False,
+    ]  # fmt: skip
+    # A build did not follow from it.
+    registry.record_build(world.record(world.KEYS[0]))
+    registry.write_plan(world.plan())
+    look(GONE)
+    [failed] = [event for _, event in registry.last_events(1)]
+    published = registry.last_events(100)[1][1]
+    assert (failed.kind.value, published.kind.value) == ("build_failed", "model_published")
+    assert failed.seconds_since_change == _seconds(published.at, failed.at)
+    assert events[1].why == "no version is to be served; undo it with: smelt models load m"
+
+
+def _seconds(start: str, end: str) -> object:
+    passed = datetime.fromisoformat(end) - datetime.fromisoformat(start)
+    return pytest.approx(passed.total_seconds(), abs=0.0011)
+
+
+def test_a_model_that_lost_its_replicas_was_not_unloaded(tmp_path: Path) -> None:
+    registry = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
+    registry.add_model_version(
+        name="m", master=world.MASTER, recipe=Recipe(), source="s", source_fingerprint="0"
+    )
+    trail = EventTrail(registry)
+    trail.observe(ViewReader(registry, RetryPolicy(), "").read([world.pool()], []))
+    for snapshot in (READY, GONE, READY):
+        trail.observe_serving(serving_of(snapshot))
+    kinds = [event.kind.value for _, event in registry.last_events(100)]
+    assert kinds[2:] == ["fallback_serving"]
