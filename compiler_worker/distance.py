@@ -21,6 +21,8 @@ Float64 = NDArray[np.float64]
 # A vector this much shorter than the largest one has no meaningful direction or relative
 # error: it is measured against the largest.
 _VANISHING = 1e-6
+# Characters of a string that differs.
+_SHOWN = 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,8 +110,9 @@ def compare(
 
 
 def _is_floating(array: Array) -> bool:
-    # Extension types (bfloat16) report kind "V": whatever is no integer or bool is floating.
-    return array.dtype.kind not in "biu"
+    # Extension types (bfloat16) report kind "V": whatever else is no integer, bool or string ("O")
+    # is floating.
+    return array.dtype.kind not in "biuO"
 
 
 def _keep(valid: Array | None, like: Array) -> NDArray[np.bool_]:
@@ -125,6 +128,10 @@ def _compare_exact(found: Array, wanted: Array, keep: NDArray[np.bool_]) -> Comp
     if not num_wrong:
         return Comparison(distance=Distance(), fault="")
     fault = f"{num_wrong} of {int(keep.sum())} elements differ, 0 allowed"
+    if wanted.dtype.kind == "O":
+        # Of strings a number says little: a space or a point may be all.
+        at = tuple(np.argwhere(np.asarray(found != wanted) & keep)[0])
+        fault += f"; the first: {found[at]!r:.{_SHOWN}} found, {wanted[at]!r:.{_SHOWN}} wanted"
     return Comparison(distance=INFINITELY_FAR, fault=fault)
 
 

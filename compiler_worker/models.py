@@ -1,11 +1,12 @@
 """Runnable forms of a master that engines are compared with: fx, ONNX Runtime, ONNX's own."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from services.contracts.byte_strings import strings_from_array
 from services.contracts.errors import ProofError
 from services.contracts.manifest import MasterRecord
 from services.contracts.tensors import Array
@@ -124,7 +125,7 @@ class OrtModel:
             outputs = self._session.run(names, dict(inputs))
         except Exception as error:  # its exceptions share no base below Exception
             raise ProofError(f"ONNX Runtime run of the master failed: {error}") from error
-        return dict(zip(names, outputs, strict=True))
+        return _plain(names, outputs)
 
 
 class EvaluatorModel:
@@ -143,8 +144,10 @@ class EvaluatorModel:
         """
         from onnx.reference import ReferenceEvaluator
 
+        from compiler_worker.reference_ops import OPS
+
         try:
-            evaluator = ReferenceEvaluator(str(master_path))
+            evaluator = ReferenceEvaluator(str(master_path), new_ops=list(OPS))
         except Exception as error:  # its exceptions share no base below Exception
             raise ProofError(f"onnx.reference refuses the master: {error}") from error
         return cls(evaluator, master)
@@ -162,4 +165,9 @@ class EvaluatorModel:
                 outputs = self._evaluator.run(names, dict(inputs))
         except Exception as error:  # its exceptions share no base below Exception
             raise ProofError(f"onnx.reference run of the master failed: {error}") from error
-        return dict(zip(names, map(np.asarray, outputs), strict=True))
+        return _plain(names, map(np.asarray, outputs))
+
+
+def _plain(names: Sequence[str], outputs: Iterable[Array]) -> dict[str, Array]:
+    """Outputs by name, texts in the one form that engines give them in."""
+    return dict(zip(names, map(strings_from_array, outputs), strict=True))

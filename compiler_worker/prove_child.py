@@ -19,6 +19,7 @@ from compiler_worker.publish import now
 from compiler_worker.reference import Reference, open_eager, open_reference
 from compiler_worker.requests import ProofRequest, Stage
 from compiler_worker.sampling import Sample, timed_samples
+from services.contracts.byte_strings import strings_from_array
 from services.contracts.errors import EngineError, EngineIncompatibleError, InvalidRequestError
 from services.contracts.hardware import Platform
 from services.contracts.manifest import FailedSample, Proof, ProofOutcome
@@ -49,7 +50,8 @@ class _Proving:
         self._events = events
         self._platform = request.device.parsed_generation.platform
         self._torch_device = "cuda" if self._platform is Platform.CUDA else "cpu"
-        self._findings: list[str] = []
+        # What its builder warned of first, then what its loader does.
+        self._findings = list(request.manifest.findings)
 
     def run(self) -> Proof:
         """Load, judge, and time what passed."""
@@ -190,7 +192,7 @@ def _read_samples(path: Path | None) -> dict[str, Array] | None:
     if path is None:
         return None
     with np.load(path) as archive:
-        return {name: archive[name] for name in archive.files}
+        return {name: strings_from_array(archive[name]) for name in archive.files}
 
 
 class _Collector(logging.Handler):

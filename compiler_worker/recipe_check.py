@@ -6,7 +6,9 @@ drawn as plain numbers, an output whose mask is lost is compared where nothing i
 
 from collections.abc import Iterable
 
+from services.contracts.byte_strings import BYTES
 from services.contracts.errors import InvalidRecipeError
+from services.contracts.kinds import Precision
 from services.contracts.manifest import MasterRecord
 from services.contracts.nearest import nearest
 from services.contracts.recipe import CALIBRATION_FIX, InputRecipe, InputRole, Recipe
@@ -21,15 +23,16 @@ def check_recipe(master: MasterRecord, recipe: Recipe) -> None:
         InvalidRecipeError: it names an input or output that the master lacks, limits the values
             of an input that holds no integers, names a `valid_where` that is no mask of the
             output's leading dimensions, a ranking output that is no embedding, or a task's that
-            cannot be what the task compares; or it asks
-            for a calibrated precision and names no calibration set.
+            cannot be what the task compares; says of strings what is for numbers, or the other
+            way round; or it asks for a calibrated precision and names no calibration set.
     """
-    _check_calibration(recipe)
+    _check_calibration(master, recipe)
     inputs, outputs = _by_name(master.inputs), _by_name(master.outputs)
     _check_names("inputs", recipe.inputs, inputs)
     _check_names("outputs", recipe.outputs, outputs)
     for name, input_recipe in recipe.inputs.items():
         _check_limits(inputs[name], input_recipe)
+        _check_strings(inputs[name], input_recipe)
     for name, output in recipe.outputs.items():
         if output.valid_where is not None:
             _check_mask(outputs[name], output.valid_where, recipe, inputs)
@@ -37,6 +40,7 @@ def check_recipe(master: MasterRecord, recipe: Recipe) -> None:
         _check_task(task, outputs)
     if recipe.ranking is not None:
         _check_names("ranking.output", [recipe.ranking.output], outputs)
+        _check_is_numbers("ranking.output", outputs[recipe.ranking.output])
         shape = outputs[recipe.ranking.output].shape
         if len(shape) != 2:
             raise InvalidRecipeError(
@@ -50,6 +54,7 @@ def _check_task(task: Task, outputs: dict[str, TensorSpec]) -> None:
     if isinstance(task, FunctionTask):
         return
     _check_names(f"tasks.{task.metric}.output", [task.output], outputs)
+    _check_is_numbers(f"tasks.{task.metric}.output", outputs[task.output])
     shape = outputs[task.output].shape
     is_wrong = isinstance(task, BoxTask) and shape[-1:] != (4,)
     if len(shape) < 1 or is_wrong:
@@ -60,9 +65,23 @@ def _check_task(task: Task, outputs: dict[str, TensorSpec]) -> None:
         )
 
 
-def _check_calibration(recipe: Recipe) -> None:
+def _check_is_numbers(key: str, spec: TensorSpec) -> None:
+    if spec.datatype == BYTES:
+        raise InvalidRecipeError(
+            f"recipe: {key} '{spec.name}': expected numbers, the model gives strings (BYTES), "
+            "which every proof compares exactly"
+        )
+
+
+def _check_calibration(master: MasterRecord, recipe: Recipe) -> None:
     """Never calibrated on drawn numbers: their scales would fit no real request."""
     wanting = [precision for precision in recipe.precisions if precision.is_calibrated]
+    strings = [spec.name for spec in master.inputs if spec.datatype == BYTES]
+    if wanting and strings:
+        raise InvalidRecipeError(
+            f"recipe: precision {wanting[0]}: input '{strings[0]}' is strings (BYTES), and models "
+            f"of strings are built in {Precision.FP32} alone; take {wanting[0]} out"
+        )
     if wanting and recipe.calibration is None:
         raise InvalidRecipeError(f"recipe: precision {wanting[0]}: {CALIBRATION_FIX}")
 
@@ -82,11 +101,35 @@ def _check_names(key: str, names: Iterable[str], known: dict[str, TensorSpec]) -
 
 def _check_limits(spec: TensorSpec, recipe: InputRecipe) -> None:
     is_limited = (recipe.min, recipe.max) != (None, None)
-    if is_limited and NUMPY_FROM_DATATYPE[spec.datatype].kind not in "iu":
+    if (
+        is_limited
+        and spec.datatype != BYTES
+        and NUMPY_FROM_DATATYPE[spec.datatype].kind not in "iu"
+    ):
         raise InvalidRecipeError(
             f"recipe: inputs.{spec.name}: min and max are for integers, the model takes "
             f"{spec.datatype}; take them out"
         )
+
+
+def _check_strings(spec: TensorSpec, recipe: InputRecipe) -> None:
+    """What is said of numbers is not for strings, and the other way round."""
+    key = f"recipe: inputs.{spec.name}"
+    if spec.datatype != BYTES:
+        if recipe.values is not None:
+            raise InvalidRecipeError(
+                f"{key}: values are for strings, the model takes {spec.datatype}; low and high "
+                "bound the numbers that are drawn"
+            )
+        return
+    default = InputRecipe()
+    for name in ("role", "low", "high", "pad", "min", "max"):
+        if getattr(recipe, name) != getattr(default, name):
+            raise InvalidRecipeError(
+                f"{key}: {name} is for numbers, the model takes strings (BYTES), which are drawn "
+                "from values and never padded: requests of different lengths are not joined; "
+                "take it out"
+            )
 
 
 def _check_mask(

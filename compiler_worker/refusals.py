@@ -1,7 +1,8 @@
 """Which kinds of engines cannot take a master, found before anything is built.
 
-TensorRT and OpenVINO know the ops of ai.onnx alone. For Inductor the importer is asked itself,
-once per master, in a throw-away process: what a graph of a stranger does to it stays there.
+Strings are for ONNX Runtime alone, and TensorRT and OpenVINO know the ops of ai.onnx alone. For
+Inductor the importer is asked itself, once per master, in a throw-away process: what a graph of a
+stranger does to it stays there.
 """
 
 import os
@@ -18,6 +19,7 @@ from compiler_worker.workshop import MASTER_FILE, Workshop
 from services.contracts.errors import SmeltError
 from services.contracts.kinds import EngineKind
 from services.contracts.manifest import MasterRecord
+from services.contracts.tensors import strings_among
 
 _AI_ONNX_ONLY = (EngineKind.TENSORRT, EngineKind.OPENVINO)
 
@@ -33,6 +35,8 @@ class Refusals:
         """Say why a kind cannot take the master; "" leaves it to the build."""
         if kind is EngineKind.ONNXRUNTIME:
             return ""
+        if strings := strings_among(self._master.inputs, self._master.outputs):
+            return f"{strings} is strings (BYTES): kind {kind} computes with numbers alone"
         try:
             return self._foreign_op(kind) if kind in _AI_ONNX_ONLY else self._import_refusal
         except (SmeltError, OSError):

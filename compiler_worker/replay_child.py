@@ -64,7 +64,12 @@ def _wanted(request: ReplayRequest, inputs: _Arrays) -> _Arrays:
     proof = request.proof
     eager = open_eager(proof.master_path, proof.master, "cpu")
     reference = open_reference(
-        proof.master_path, proof.master, eager, proof.cache_dir, num_threads=proof.num_threads
+        proof.master_path,
+        proof.master,
+        eager,
+        proof.cache_dir,
+        kind=proof.manifest.key.kind,
+        num_threads=proof.num_threads,
     )
     return reference.model.run(inputs)
 

@@ -8,6 +8,7 @@ from services.contracts.gate import gate_fault
 from services.contracts.joint_run import JointRun
 from services.contracts.manifest import BuildRecord, Proof, PublishedEngine
 from services.contracts.selection import mean_speedup
+from services.contracts.words import readable_ratio
 
 
 def report_document(report: BuildReport) -> dict[str, Any]:
@@ -43,7 +44,7 @@ def engine_line(engine: PublishedEngine) -> str:
     speedup = mean_speedup(engine.proof.timings)
     words = (
         _proof_words(engine.proof),
-        f"{speedup:.2f} x eager" if speedup else "",
+        f"{readable_ratio(speedup)} x eager" if speedup else "",
         gate_fault(engine.proof.timings),
     )
     told = ", ".join(filter(None, words))

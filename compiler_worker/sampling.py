@@ -13,6 +13,7 @@ from itertools import product
 
 import numpy as np
 
+from services.contracts.byte_strings import BYTES, STRING_DTYPE
 from services.contracts.document import canonical_json
 from services.contracts.manifest import MasterRecord
 from services.contracts.recipe import Bucket, InputRecipe, InputRole, Recipe
@@ -167,6 +168,8 @@ def _draw(
     is_ragged: bool,
 ) -> Array:
     shape = shape_at(spec, dict(sizes))
+    if spec.datatype == BYTES:
+        return _strings(shape, recipe.strings, generator)
     dtype = NUMPY_FROM_DATATYPE[spec.datatype]
     if recipe.role is InputRole.MASK:
         return _mask(shape, generator, is_ragged=is_ragged).astype(dtype)
@@ -178,6 +181,13 @@ def _draw(
         return generator.integers(low, max(low + 1, high), size=shape).astype(dtype)
     high_value = recipe.low + 1.0 if recipe.high is None else recipe.high
     return generator.uniform(recipe.low, high_value, size=shape).astype(dtype)
+
+
+def _strings(shape: tuple[int, ...], words: Sequence[str], generator: np.random.Generator) -> Array:
+    """Each word about as often as any other, so that a few elements meet the most of them."""
+    places = np.resize(generator.permutation(len(words)), math.prod(shape))
+    strings: Array = np.array(words, dtype=STRING_DTYPE)[generator.permutation(places)]
+    return strings.reshape(shape)
 
 
 def _mask(shape: tuple[int, ...], generator: np.random.Generator, *, is_ragged: bool) -> Array:

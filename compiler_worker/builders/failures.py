@@ -1,12 +1,14 @@
 """Keeps a compiler's own words: errors become BuildError, warnings become findings."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from textwrap import shorten
 
 from services.contracts.errors import BuildError, BuildUnavailableError, SmeltError
 
 MAX_LOG_LINES = 40
+_MAX_REASON_CHARS = 400
 
 
 @contextmanager
@@ -19,8 +21,16 @@ def build_errors(what: str) -> Iterator[None]:
     except Exception as error:
         lines = str(error).splitlines() or [type(error).__name__]
         raise BuildError(
-            f"{what}: {type(error).__name__}: {lines[0]}", log_tail=tuple(lines[-MAX_LOG_LINES:])
+            f"{what}: {type(error).__name__}: {_reason(lines)}",
+            log_tail=tuple(lines[-MAX_LOG_LINES:]),
         ) from error
+
+
+def _reason(lines: Sequence[str]) -> str:
+    """The first line; one that ends with a colon only announces the others."""
+    if not lines[0].rstrip().endswith(":"):
+        return lines[0]
+    return shorten(" ".join(lines), _MAX_REASON_CHARS, placeholder=" ...")
 
 
 def refuse(reason: str, what: str) -> None:

@@ -6,10 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
+from services.contracts.byte_strings import BYTES, STRING_DTYPE, strings_from_array
 from services.contracts.errors import InvalidModelError, InvalidRequestError
+from services.contracts.recipe import InputRecipe, Recipe
 from services.contracts.tensors import Array, TensorSpec
 
 SAMPLES_FILE = "samples.npz"
+# Of an input, for proofs: they lie in the recipe, which is read often.
+MAX_WORDS, MAX_WORD_CHARACTERS = 256, 1000
 
 
 def read_samples(path: Path) -> dict[str, Array]:
@@ -27,12 +31,40 @@ def read_arrays(path: Path) -> dict[str, Array]:
         if not zipfile.is_zipfile(path):
             raise ValueError(f"{_found(path)} found")
         with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+            return {name: strings_from_array(archive[name]) for name in archive.files}
+    except (
+        InvalidRequestError,
+        OSError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        zipfile.BadZipFile,
+    ) as error:
         raise ValueError(
             f"{error}; expected a file of arrays by input name, written by "
             "numpy.savez(FILE, input_name=array, ...)"
         ) from error
+
+
+def recipe_with_words(
+    recipe: Recipe, samples: Mapping[str, Array] | None, inputs: Sequence[TensorSpec]
+) -> Recipe:
+    """The recipe; where it names no strings for an input, proofs draw those of the samples."""
+    if samples is None:
+        return recipe
+    drawn = dict(recipe.inputs)
+    for spec in inputs:
+        known = drawn.get(spec.name, InputRecipe())
+        if spec.datatype == BYTES and known.values is None:
+            words = _words(samples[spec.name])
+            drawn[spec.name] = known.model_copy(update={"values": words or None})
+    return recipe.model_copy(update={"inputs": drawn})
+
+
+def _words(strings: Array) -> tuple[str, ...]:
+    """The first different ones that are not too long."""
+    different = dict.fromkeys(strings.ravel().tolist())
+    return tuple(word for word in different if len(word) <= MAX_WORD_CHARACTERS)[:MAX_WORDS]
 
 
 def _found(path: Path) -> str:
@@ -45,7 +77,12 @@ def _found(path: Path) -> str:
 def write_samples(samples: Mapping[str, Array], folder: Path) -> Path:
     """Write a samples file; equal samples give equal bytes."""
     path = folder / SAMPLES_FILE
-    np.savez_compressed(path, allow_pickle=False, **samples)
+    # As text: numpy would write objects as code that whoever reads them runs.
+    plain = {
+        name: array.astype(np.str_) if array.dtype == STRING_DTYPE else array
+        for name, array in samples.items()
+    }
+    np.savez_compressed(path, allow_pickle=False, **plain)
     return path
 
 

@@ -1,9 +1,8 @@
-"""Writes COVERAGE.md: `python -m compiler_worker.onnx_coverage [FOLDER]`.
+"""Runs ONNX's own test suite through the importer and writes COVERAGE.md."""
 
-The folder is the repository's root by default.
-"""
-
+import argparse
 import sys
+from collections import Counter
 from pathlib import Path
 
 from compiler_worker.onnx_coverage.cases import all_cases
@@ -13,12 +12,22 @@ from compiler_worker.onnx_coverage.report import COVERAGE_FILE, coverage_text
 
 def main(argv: list[str]) -> int:
     """Run the suite and write the file below a folder; the process's exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m compiler_worker.onnx_coverage", description=__doc__
+    )
+    parser.add_argument(
+        "folder", nargs="?", type=Path, default=Path(), help="the repository's root, by default ."
+    )
+    folder: Path = parser.parse_args(argv).folder
     cases = all_cases()
     fixed = {case.name: outcome(case) for case in cases}
     dynamic = {case.name: outcome(case, is_dynamic=True) for case in cases}
-    path = (Path(argv[0]) if argv else Path()) / COVERAGE_FILE
+    path = folder / COVERAGE_FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(coverage_text(cases, fixed, dynamic))
+    counts = Counter(found.verdict for found in fixed.values())
+    told = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+    sys.stdout.write(f"{path}: {told}\n")
     return 0
 
 

@@ -73,6 +73,9 @@ def eager_ops(run: EagerRun) -> list[EagerOp]:
 def graph_ops(found: CompiledRun) -> list[GraphOp]:
     """Every op of the graph that was compiled, with what became of it."""
     run, fates = found.given, _Fates(found.given.graph, found.kernels)
+    for node, dispatched in run.by_node():
+        if any(op.num_flops for op in dispatched):
+            fates.take_along(node)
     ops = []
     for node, dispatched in run.by_node():
         fate, shared_with = fates.of(node, is_free=all(op.is_free for op in dispatched))
@@ -163,6 +166,21 @@ class _Fates:
                 self._kernels[name].append(index)
         self._depends = _depend_on_input(graph)
         self._equals = _earlier_equals(graph)
+        self._extern = {index for index, kernel in enumerate(kernels) if kernel.is_extern}
+
+    def take_along(self, product: Node) -> None:
+        """Give a product that no kernel names to the library's call that computes what follows.
+
+        A library computes a product with an activation or a sum in one call, of which Inductor
+        names the last op alone; and a product is never simplified away.
+        """
+        path = [product]
+        while len(path[-1].users) == 1 and not self.kernels_of(path[-1]):
+            path.append(next(iter(path[-1].users)))
+        *unnamed, last = path
+        kernels = self.kernels_of(last)
+        if len(kernels) == 1 and kernels[0] in self._extern:
+            self._kernels.update((node.name, kernels) for node in unnamed)
 
     def kernels_of(self, node: Node) -> list[int]:
         """Indices of the kernels that compute a node."""

@@ -2,12 +2,13 @@
 
 import importlib
 import importlib.util
+import logging
+import re
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -15,6 +16,11 @@ from compiler_worker.master.pytorch_source import PyTorchModel
 from compiler_worker.profiling.report import GraphBreak, SourceReport
 from services.contracts.errors import InvalidModelError
 
+_BREAK = re.compile(
+    r"Graph break in user code at (?P<file>.+):(?P<line>\d+)\n"
+    r"Graph Break Reason: (?P<reason>.*?)(\n\nUser code traceback|\Z)",
+    re.DOTALL,
+)
 _WANTED = "expected package.module:function, or FILE.py:function"
 _WANTED_RESULT = (
     "expected a PyTorchModel, or a module and its example inputs: (module, (tensor, ...))"
@@ -28,38 +34,51 @@ def explained(source: str) -> SourceReport:
         InvalidModelError: the source cannot be imported, fails, or gives something else.
     """
     module, args, kwargs = _module_and_inputs(source)
-    counted = torch._dynamo.utils.counters["graph_break"]  # noqa: SLF001
-    counted.clear()
+    told = _Told()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), told:
             found = torch._dynamo.explain(module)(*args, **kwargs)  # noqa: SLF001
     except (Exception, SystemExit) as error:  # the owner's code: it may raise anything
         raise InvalidModelError(f"source {source} failed on its inputs: {error!r}") from error
-    breaks = [_break(each) for each in found.break_reasons]
     return SourceReport(
         source=source,
         num_graphs=found.graph_count,
         num_ops=found.op_count,
-        breaks=(*breaks, *_unplaced(counted, breaks)),
+        # A function that is traced again breaks again, at the same place.
+        breaks=tuple(dict.fromkeys(told.breaks)),
     )
 
 
-def _break(found: Any) -> GraphBreak:
-    # The innermost frame is where it happens; the others only lead there.
-    frame = found.user_stack[-1] if found.user_stack else None
-    return GraphBreak(
-        file=frame.filename if frame else "",
-        line=(frame.lineno or 0) if frame else 0,
-        reason=_first_line(found.reason),
-    )
+class _Told(logging.Handler):
+    """Listens, while it is entered, to torch's structured trace, which tells of every break.
 
+    What `explain` gives back leaves out those before the first op, and functions that it skips.
+    """
 
-def _unplaced(counted: Mapping[str, int], placed: Sequence[GraphBreak]) -> Iterator[GraphBreak]:
-    """Breaks that torch counted and gave no place: no op stood before them."""
-    seen = Counter(each.reason for each in placed)
-    for reason, count in counted.items():
-        for _ in range(count - seen[_first_line(reason)]):
-            yield GraphBreak(file="", line=0, reason=_first_line(reason))
+    def __init__(self) -> None:
+        super().__init__()
+        self.breaks: list[GraphBreak] = []
+        self._trace = logging.getLogger("torch.__trace")
+
+    def __enter__(self) -> Self:
+        self._trace.addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._trace.removeHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take what a record says of a break, and nothing of the others."""
+        artifact = getattr(record, "metadata", {}).get("artifact", {})
+        if artifact.get("name") != "dynamo_graph_break_reason":
+            return
+        if found := _BREAK.match(getattr(record, "payload", None) or ""):
+            # Where there is a second paragraph, the first only says what was being traced.
+            first, _, second = found["reason"].partition("\n\n")
+            reason = _first_line(second or first)
+            self.breaks.append(
+                GraphBreak(file=found["file"], line=int(found["line"]), reason=reason)
+            )
 
 
 def _first_line(text: str) -> str:

@@ -83,13 +83,14 @@ class _Subject:
         self._device = request.device.parsed_generation.platform.value
         self._dtype = _DTYPES.get(request.precision, torch.float32)
         sizes = {name: dim.max for name, dim in request.bucket.dims.items()}
+        # First: what it refuses has no tensors either, strings for one.
+        progress("importing the master")
+        module = fx_graph(request.master_path, request.precision)
         sample = draw_sample(request.master, request.recipe, request.bucket, sizes)
         specs = request.master.inputs
         self._inputs = tuple(
             tensor_from_array(sample.inputs[spec.name]).to(self._device) for spec in specs
         )
-        progress("importing the master")
-        module = fx_graph(request.master_path, request.precision)
         progress("exporting and rewriting")
         with build_errors("torch.export failed"):
             self._programs = exported(module, specs, union_of(request.buckets), sizes, self._device)

@@ -142,7 +142,7 @@ class GraphBreak(Document):
     """A place in a PyTorch source where tracing had to stop.
 
     Attributes:
-        file, line: of the source; "" and 0 when torch told no place.
+        file, line: of the source.
         reason: in torch's words.
     """
 

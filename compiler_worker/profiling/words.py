@@ -165,7 +165,7 @@ def source_line(source: SourceReport) -> str:
 
 def break_rows(source: SourceReport) -> list[tuple[str, ...]]:
     """Each break with its place."""
-    return [(f"{b.file}:{b.line}" if b.file else "-", b.reason) for b in source.breaks]
+    return [(f"{b.file}:{b.line}", b.reason) for b in source.breaks]
 
 
 def file_lines(report: ProfileReport) -> list[str]:

@@ -251,7 +251,11 @@ def rebuild(
 def infer(
     name: Annotated[str, typer.Argument(help="Model to ask.")],
     inputs: Annotated[
-        list[str], typer.Option("--input", help="NAME=@FILE.npy; repeat for each input.")
+        list[str],
+        typer.Option(
+            "--input",
+            help="NAME=@FILE.npy, strings as NAME=@FILE.json or NAME='[\"a\"]'; repeat for each.",
+        ),
     ],
     version: Annotated[str, typer.Option(help="Model version; empty is the newest.")] = "",
     address: Annotated[

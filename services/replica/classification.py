@@ -5,12 +5,13 @@ from typing import Final
 
 import numpy as np
 
+from services.contracts.byte_strings import BYTES, STRING_DTYPE, bytes_from_strings
 from services.contracts.errors import InvalidRequestError
 from services.contracts.tensors import Array, TensorSpec
 from services.pb import open_inference_v2_pb2 as pb
 
 PARAMETER: Final = "classification"
-DATATYPE: Final = "BYTES"
+DATATYPE: Final = BYTES
 # Of one output: a tenth of a second.
 MAX_SORTED: Final = 1_000_000
 MAX_TEXTS: Final = 50_000
@@ -58,10 +59,9 @@ def classified(values: Array, num_classes: int, *, has_rows: bool) -> tuple[tupl
     order = _largest(rows, count)
     found = np.take_along_axis(rows, order, axis=1)
     texts = [
-        f"{value}:{at}".encode()
-        for value, at in zip(_written(found), order.ravel().tolist(), strict=True)
+        f"{value}:{at}" for value, at in zip(_written(found), order.ravel().tolist(), strict=True)
     ]
-    raw = b"".join(len(text).to_bytes(4, "little") + text for text in texts)
+    raw = bytes_from_strings(np.array(texts, dtype=STRING_DTYPE))
     return ((num_rows, count) if has_rows else (count,)), raw
 
 

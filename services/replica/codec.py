@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from services.contracts.byte_strings import BYTES, check_num_strings
 from services.contracts.errors import EngineError, InvalidRequestError, NotFoundError
 from services.contracts.request_limits import check_request_head
 from services.contracts.tensors import (
@@ -23,7 +24,9 @@ from services.contracts.tensors import (
     Array,
     TensorSpec,
     array_from_bytes,
+    bytes_from_array,
 )
+from services.contracts.typed_contents import array_from_contents
 from services.pb import open_inference_v2_pb2 as pb
 from services.replica import classification
 from services.replica.classification import classified
@@ -34,7 +37,6 @@ from services.replica.parameters import (
 )
 from services.replica.requested_outputs import wanted_classes, wanted_outputs
 from services.replica.signature import Signature
-from services.replica.typed_contents import array_from_contents
 from services.replica.wire import join_response, split_request
 
 # Different heads that are remembered, and how large one may be: some 4 MiB in all.
@@ -125,7 +127,8 @@ def response_from_outputs(
     """Encode a call's outputs as a serialised ModelInferResponse.
 
     Raises:
-        EngineError: an output is missing or has another datatype than the model's.
+        EngineError: an output is missing, has another datatype than the model's, or strings
+            that are none.
     """
     arrays = [_checked_output(name, outputs, signature) for name in call.outputs]
     if call.classes:
@@ -150,8 +153,12 @@ def _response_with_classes(call: InferCall, arrays: Sequence[Array], signature: 
 
 
 def _raw(array: Array) -> bytes | memoryview:
-    if array.nbytes < _COPIED_BYTES:
-        return array.tobytes()
+    # What numpy holds of strings is where they are.
+    if array.nbytes < _COPIED_BYTES or array.dtype.hasobject:
+        try:
+            return bytes_from_array(array)
+        except InvalidRequestError as error:  # no fault of the request's
+            raise EngineError(f"an output of the engine: {error}") from error
     # bfloat16 exports no buffer of its own, hence the view as bytes.
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
@@ -299,6 +306,8 @@ def _check_declared(tensor: _InputTensor, spec: TensorSpec, model: str) -> None:
             f"unexpected shape for input '{tensor.name}' for model '{model}'. Expected "
             f"{list(wanted)}, got {list(found)}{why}"
         )
+    if spec.datatype == BYTES:
+        check_num_strings(f"input '{tensor.name}' for model '{model}'", found)
 
 
 def _sizes(shapes: Mapping[str, tuple[int, ...]], signature: Signature) -> dict[str, int]:

@@ -180,6 +180,10 @@ class GatewayConnection(FrameProtocol):
                 "fleet, or means a replica that was here before"
             )
 
+    def expects_more(self) -> bool:
+        """While others are unanswered: answers of a batch are ready within one turn."""
+        return bool(self.answers)
+
     def frame_received(self, frame: Frame) -> None:
         """Starts, cancels or answers a request."""
         match frame.kind:

@@ -12,6 +12,7 @@ from pathlib import Path
 from services.contracts.errors import EngineError
 from services.contracts.hardware import DeviceFacts
 from services.contracts.manifest import ModelVersion
+from services.contracts.tensors import strings_among
 from services.engines.fallback_engine import FallbackEngine, FallbackSpec
 from services.engines.fallback_program import kept_program
 
@@ -45,6 +46,12 @@ class CompiledFallback:
         """
         if reason := FallbackEngine.unavailable_reason():
             raise EngineError(f"no fallback for model '{model.name}': {reason}")
+        # A child would need seconds to say the same.
+        if strings := strings_among(model.master.inputs, model.master.outputs):
+            raise EngineError(
+                f"no fallback for model '{model.name}': {strings} is strings (BYTES), which torch "
+                "does not have; it serves once its engine of kind onnxruntime is proven"
+            )
         return FallbackEngine.load(
             FallbackSpec(
                 program_path=kept_program(

@@ -15,6 +15,7 @@ from typing import Self
 
 import numpy as np
 
+from services.contracts.byte_strings import BYTES
 from services.contracts.errors import EngineError
 from services.contracts.manifest import ModelVersion
 from services.contracts.recipe import InputRole
@@ -101,7 +102,7 @@ class JoinRules:
             # Views of a request's bytes may start anywhere; engines want aligned elements.
             inputs = calls[0].inputs
             return {
-                name: array if array.flags.aligned else np.require(array, requirements="A")
+                name: array if array.flags.aligned else array.copy()
                 for name, array in inputs.items()
             }
         wanted = own if sizes is None else sizes
@@ -191,6 +192,8 @@ def _is_joinable(signature: Signature) -> bool:
 def _paddable_dims(model: ModelVersion, signature: Signature) -> frozenset[str]:
     recipes = model.recipe.inputs
     dims = {d for spec in signature.inputs.values() for d in spec.shape if isinstance(d, str)}
+    # Nothing that is put after a string is known to change nothing.
+    wordy = {d for s in signature.inputs.values() if s.datatype == BYTES for d in s.shape}
     paddable = set()
     for dim in dims - {signature.batch_dim}:
         names = [name for name, spec in signature.inputs.items() if dim in spec.shape]
@@ -198,7 +201,7 @@ def _paddable_dims(model: ModelVersion, signature: Signature) -> frozenset[str]:
             name in recipes and recipes[name].role is InputRole.MASK and recipes[name].pad == 0
             for name in names
         )
-        if has_mask and all(name in recipes for name in names):
+        if dim not in wordy and has_mask and all(name in recipes for name in names):
             paddable.add(dim)
     return frozenset(paddable)
 

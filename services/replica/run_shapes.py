@@ -10,7 +10,9 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from services.contracts.recipe import Bucket
+import numpy as np
+
+from services.contracts.recipe import Bucket, DimRange
 from services.replica.joining import JoinRules
 from services.replica.signature import fits
 
@@ -18,6 +20,7 @@ from services.replica.signature import fits
 DEFAULT_MAX_ROWS = 32
 _MAX_KNOWN = 1024
 _MAX_ROWS_KNOWN = 256
+_NO_BUCKET = np.iinfo(np.int64).max
 Sizes = Mapping[str, int]
 
 
@@ -38,6 +41,7 @@ class RunShapes:
         self._has_least = any(span.min > 1 for b in buckets for span in b.dims.values())
         # The same few shapes are asked for again and again, for each batch hundreds of times.
         self._known_costs = lru_cache(maxsize=_MAX_KNOWN)(self._costs_by_rows)
+        self._known_rows = lru_cache(maxsize=_MAX_KNOWN)(self._most_rows)
         self.is_exact = not self._pads_to_largest and not self._has_least
 
     def joined(self, sizes: Sizes) -> Sizes:
@@ -54,12 +58,8 @@ class RunShapes:
         """Elements that the engine computes for a batch of these sizes, all padding included."""
         if not self._pads_to_largest:
             return elements_of(self.joined(sizes))
-        covering = [
-            math.prod(b.dims[dim].max if dim in b.dims else size for dim, size in sizes.items())
-            for b in self._buckets
-            if fits(b, sizes)
-        ]
-        return min(covering, default=elements_of(sizes))
+        covering = [self._sizes_in(bucket, sizes) for bucket in self._buckets]
+        return min((elements_of(each) for each in covering if each), default=elements_of(sizes))
 
     def costs_by_rows(self, lengths: Sizes) -> Sequence[int]:
         """`num_elements` of batches of these lengths, by the number of their rows, from 0 on."""
@@ -68,13 +68,36 @@ class RunShapes:
     def _costs_by_rows(self, items: tuple[tuple[str, int], ...]) -> Sequence[int]:
         lengths = dict(items)
         most = int(min(self.rows_at(lengths), _MAX_ROWS_KNOWN))
-        return [0, *(self.num_elements({**lengths, self._dim: r + 1}) for r in range(most))]
+        # All at once: row by row, lengths that are new took milliseconds of the event loop.
+        rows = np.arange(1, most + 1)
+        least = np.full(most, _NO_BUCKET)
+        for bucket in self._buckets:
+            taken = self._sizes_in(bucket, lengths)
+            if taken is None:
+                continue
+            span = bucket.dims.get(self._dim, DimRange(min=1, opt=1, max=max(most, 1)))
+            is_full = self._pads_to_largest and self._dim in bucket.dims
+            costs = elements_of(taken) * np.maximum(rows, span.max if is_full else span.min)
+            least = np.where(rows <= span.max, np.minimum(least, costs), least)
+        return [0, *np.where(least == _NO_BUCKET, elements_of(lengths) * rows, least).tolist()]
+
+    def _sizes_in(self, bucket: Bucket, sizes: Sizes) -> Sizes | None:
+        """What a bucket makes of sizes; None when it does not take them."""
+        if not fits(bucket, sizes):
+            return None
+        if not self._pads_to_largest:
+            return self._raised(sizes, bucket)
+        dims = bucket.dims
+        return {dim: dims[dim].max if dim in dims else size for dim, size in sizes.items()}
 
     def rows_at(self, sizes: Sizes) -> float:
         """The most rows that a bucket takes at these lengths; 0 when none takes them."""
         if not self._buckets:
             return DEFAULT_MAX_ROWS
-        return max(self._rows_of_each(sizes), default=0)
+        return self._known_rows(tuple(sizes.items()))
+
+    def _most_rows(self, items: tuple[tuple[str, int], ...]) -> float:
+        return max(self._rows_of_each(dict(items)), default=0)
 
     def preferred_rows(self, sizes: Sizes) -> float:
         """The fewest rows, of more than one, that fill a bucket at these lengths.

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from services.contracts.byte_strings import BYTES, STRING_DTYPE
 from services.contracts.recipe import Bucket, InputRecipe, InputRole
 from services.contracts.tensors import NUMPY_FROM_DATATYPE, Array, TensorSpec
 
@@ -15,7 +16,7 @@ _UNKNOWN_SIZES = (1, 2)
 def sample_inputs(
     specs: Iterable[TensorSpec], recipes: Mapping[str, InputRecipe], sizes: Mapping[str, int]
 ) -> dict[str, Array]:
-    """Valid inputs of these sizes: masks mark everything valid, values are their lower bound."""
+    """Valid inputs of these sizes: masks mark everything valid, values are the least or first."""
     return {spec.name: _sample(spec, recipes.get(spec.name), sizes) for spec in specs}
 
 
@@ -33,6 +34,8 @@ def edge_sizes(specs: Iterable[TensorSpec], buckets: Iterable[Bucket]) -> list[d
 
 def _sample(spec: TensorSpec, recipe: InputRecipe | None, sizes: Mapping[str, int]) -> Array:
     shape = [sizes[dim] if isinstance(dim, str) else dim for dim in spec.shape]
+    if spec.datatype == BYTES:
+        return np.full(shape, (recipe or InputRecipe()).strings[0], dtype=STRING_DTYPE)
     is_mask = recipe is not None and recipe.role is InputRole.MASK
     value = 1 if is_mask else recipe.low if recipe else 0
     return np.full(shape, value, dtype=NUMPY_FROM_DATATYPE[spec.datatype])

@@ -3,7 +3,7 @@
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from services.pb import open_inference_v2_pb2 as pb
 from services.replica.batcher import BatchReport
@@ -31,14 +31,24 @@ class _Total:
 class _Compute:
     """The three steps of a batch; their counts are always equal, as perf_analyzer demands."""
 
-    input: _Total = field(default_factory=_Total)
-    infer: _Total = field(default_factory=_Total)
-    output: _Total = field(default_factory=_Total)
+    count: int = 0
+    input_s: float = 0.0
+    infer_s: float = 0.0
+    output_s: float = 0.0
 
     def add(self, times: BatchTimes, count: int = 1) -> None:
-        self.input.add(times.compute_input_s, count)
-        self.infer.add(times.compute_infer_s, count)
-        self.output.add(times.compute_output_s, count)
+        self.count += count
+        self.input_s += times.compute_input_s * count
+        self.infer_s += times.compute_infer_s * count
+        self.output_s += times.compute_output_s * count
+
+    def messages(self) -> dict[str, pb.StatisticDuration]:
+        seconds = {
+            "compute_input": self.input_s,
+            "compute_infer": self.infer_s,
+            "compute_output": self.output_s,
+        }
+        return {step: _Total(self.count, total_s).message() for step, total_s in seconds.items()}
 
 
 class Statistics:
@@ -90,17 +100,10 @@ class Statistics:
                 success=self._success.message(),
                 fail=self._fail.message(),
                 queue=self._queue.message(),
-                compute_input=self._compute.input.message(),
-                compute_infer=self._compute.infer.message(),
-                compute_output=self._compute.output.message(),
+                **self._compute.messages(),
             ),
             batch_stats=[
-                pb.InferBatchStatistics(
-                    batch_size=rows,
-                    compute_input=compute.input.message(),
-                    compute_infer=compute.infer.message(),
-                    compute_output=compute.output.message(),
-                )
+                pb.InferBatchStatistics(batch_size=rows, **compute.messages())
                 for rows, compute in sorted(self._by_rows.items())
             ],
         )

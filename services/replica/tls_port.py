@@ -70,7 +70,12 @@ class TlsPort:
             task.add_done_callback(self._shaking.discard)
 
     async def _shake_hands(self, taken: socket.socket, peer: Any) -> None:
-        spare = taken.dup()
+        try:
+            spare = taken.dup()
+        except OSError as error:
+            logger.warning("data connection from %s lost before it began: %s", peer, error)
+            taken.close()
+            return
         connection = self._accepted()
         try:
             await asyncio.get_running_loop().connect_accepted_socket(

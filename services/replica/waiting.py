@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from services.contracts.batching import Batching
+from services.contracts.durations import milliseconds
 from services.contracts.errors import DeadlineExceededError, OverloadedError
 from services.contracts.tensors import Array
 from services.replica.codec import InferCall
@@ -91,7 +92,8 @@ class WaitingLine:
         found = self._num if level is None else len(self._lines[level])
         if level is not None:
             most = self._batching.policy(level).max_queue or most
-            setting = f"max_queue of priority level {level} in the recipe"
+            whose = f"priority level {level}" if level else "default_queue_policy"
+            setting = f"max_queue of {whose} in the recipe"
         if found < most:
             return
         # Calls nobody waits for any more must not push out one that somebody does.
@@ -115,8 +117,10 @@ class WaitingLine:
         Raises:
             OverloadedError: no more may wait at its level.
         """
-        self.check_room(waiting.level)
-        allowed_s = self._batching.policy(waiting.level).timeout_s(timeout_s)
+        policy = self._batching.policy(waiting.level)
+        if policy.max_queue is not None:  # the bound of all levels was met when it was admitted
+            self.check_room(waiting.level)
+        allowed_s = policy.timeout_s(timeout_s)
         if allowed_s is not None:
             ends_s = waiting.arrived_s + allowed_s
             own_s = waiting.deadline_s
@@ -155,8 +159,13 @@ class WaitingLine:
             return False
         if waiting.deadline_s is not None and waiting.deadline_s <= self._clock():
             waited_s = self._clock() - waiting.arrived_s
-            error = f"request timeout expired after {waited_s:.3f} s in the queue; it never ran"
-            waiting.fail(DeadlineExceededError(error))
+            allowed_s = max(waiting.deadline_s - waiting.arrived_s, 0.0)
+            waiting.fail(
+                DeadlineExceededError(
+                    f"request timeout expired: it waited {milliseconds(waited_s)} in the queue of "
+                    f"a replica, {milliseconds(allowed_s)} were left to it there; it never ran"
+                )
+            )
             self._on_dropped(Dropped.EXPIRED)
             return False
         return True

@@ -18,6 +18,7 @@ from services.contracts.protobuf_wire import (
 
 _ID_TAG = 3 << 3 | LENGTH_DELIMITED
 _RAW_INPUT_TAG = 7 << 3 | LENGTH_DELIMITED
+_PLAIN_TAGS = frozenset(number << 3 | LENGTH_DELIMITED for number in range(1, 8))
 _RESPONSE_ID_TAG = bytes([3 << 3 | LENGTH_DELIMITED])
 _RAW_OUTPUT_TAG = bytes([6 << 3 | LENGTH_DELIMITED])
 
@@ -41,8 +42,18 @@ def split_request(
         if num_fields > MAX_FIELDS:
             raise malformed(f"more than {MAX_FIELDS} fields")
         start = position
-        tag, position = varint(view, position)
-        begin, position = field_span(view, tag, position)
+        tag = view[start]
+        if tag in _PLAIN_TAGS and start + 1 < end:
+            # All fields that clients send; what the calls below check for them is known here.
+            size, begin = view[start + 1], start + 2
+            if size >= 0x80:
+                size, begin = varint(view, start + 1)
+            position = begin + size
+            if position > end:
+                raise malformed(f"a field of {size} bytes at byte {begin} of {end}")
+        else:
+            tag, position = varint(view, start)
+            begin, position = field_span(view, tag, position)
         if tag == _RAW_INPUT_TAG:
             raw_contents.append(view[begin:position])
         elif tag == _ID_TAG:

@@ -1,7 +1,9 @@
 """The data port over TLS: who is let in, what the others are told, and certificates that change."""
 
 import asyncio
+import errno
 import logging
+import socket
 import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -120,6 +122,22 @@ async def test_a_peer_that_says_nothing_is_let_go(
     async with asyncio.timeout(30):
         assert await peer.reader.read() == b""
     assert port.server._connections == set()
+
+
+async def test_a_connection_for_which_no_descriptor_is_left_is_let_go(
+    port: "Port", fleet: Fleet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def none_left(_: socket.socket) -> socket.socket:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    address = await port.serve(tls=fleet.replica)
+    with monkeypatch.context() as full:
+        full.setattr(socket.socket, "dup", none_left)
+        peer = await port.dial_raw(address)
+        async with asyncio.timeout(30):
+            assert await peer.reader.read() == b""
+    assert "lost before it began: [Errno 24]" in caplog.text
+    assert await (await port.connect(address, tls=fleet.gateway)).infer(b"next") == b"next"
 
 
 async def test_a_port_that_closes_lets_go_of_handshakes(port: "Port", fleet: Fleet) -> None:

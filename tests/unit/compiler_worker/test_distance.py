@@ -140,3 +140,13 @@ def test_distances_do_not_depend_on_the_unit(scale: float, error: float) -> None
     one, other = (compare(found * s, WANTED * s, LOOSE).distance for s in (1.0, scale))
     assert one.rel_l2 == pytest.approx(other.rel_l2, rel=1e-9)
     assert one.max_abs == pytest.approx(other.max_abs, rel=1e-9)
+
+
+def test_strings_are_compared_exactly() -> None:
+    wanted = np.array([["a", "", "Ж"]], dtype=object)
+    assert compare(wanted.copy(), wanted, TIGHT).fault == ""
+    found = np.array([["a", " ", "ж"]], dtype=object)
+    fault = compare(found, wanted, LOOSE).fault
+    assert fault == "2 of 3 elements differ, 0 allowed; the first: ' ' found, '' wanted"
+    mask = np.array([[1, 0, 0]])
+    assert compare(found, wanted, TIGHT, valid=mask).fault == ""

@@ -6,7 +6,8 @@ import pytest
 
 from compiler_worker.recipe_check import check_recipe
 from services.contracts.errors import InvalidRecipeError
-from services.contracts.recipe import Recipe
+from services.contracts.manifest import MasterRecord
+from services.contracts.recipe import InputRecipe, Recipe
 from services.contracts.tensors import TensorSpec
 from tests.conformance.tiny_model import master_record
 
@@ -56,6 +57,48 @@ def test_what_fits_is_taken(recipe: dict[str, Any]) -> None:
 def test_what_does_not_fit_is_told_with_the_way_out(recipe: dict[str, Any], told: str) -> None:
     with pytest.raises(InvalidRecipeError, match=told):
         check_recipe(master_record(), Recipe.model_validate(recipe))
+
+
+STRINGS = MasterRecord(
+    digest="d" * 64,
+    files={},
+    inputs=(TensorSpec(name="words", datatype="BYTES", shape=("batch",)),),
+    outputs=(TensorSpec(name="label", datatype="BYTES", shape=("batch", 1)),),
+    opset=20,
+    num_parameters=0,
+)
+
+
+def test_strings_are_drawn_from_values() -> None:
+    for recipe in ({}, {"inputs": {"words": {"values": ["a", ""]}}}):
+        check_recipe(STRINGS, Recipe.model_validate(recipe))
+    with pytest.raises(InvalidRecipeError, match="ids: values are for strings, .* takes INT64"):
+        check_recipe(master_record(), Recipe(inputs={"ids": InputRecipe(values=("a",))}))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "told"),
+    [
+        *(
+            ({"inputs": {"words": {name: 1}}}, f"inputs.words: {name} is for numbers, .*never pad")
+            for name in ("low", "high", "pad")
+        ),
+        ({"inputs": {"words": {"role": "mask"}}}, "inputs.words: role is for numbers"),
+        ({"inputs": {"words": {"min": 0}}}, "inputs.words: min is for numbers"),
+        ({"ranking": {"output": "label"}}, "ranking.output 'label': expected numbers"),
+        (
+            {"tasks": [{"metric": "top_k", "output": "label"}]},
+            r"tasks.top_k.output 'label': expected numbers, .* strings \(BYTES\)",
+        ),
+        (
+            {"precisions": ["int8"], "calibration": {"path": "rows.npz"}},
+            r"precision int8: input 'words' is strings \(BYTES\), .* take int8 out",
+        ),
+    ],
+)
+def test_what_is_for_numbers_is_not_for_strings(recipe: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidRecipeError, match=told):
+        check_recipe(STRINGS, Recipe.model_validate(recipe))
 
 
 def test_limits_are_for_integers() -> None:

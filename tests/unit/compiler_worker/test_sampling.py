@@ -3,6 +3,7 @@
 import hashlib
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -162,3 +163,29 @@ def test_another_process_draws_the_same_bytes() -> None:
 def test_the_draw_is_the_one_that_was_always_drawn() -> None:
     """A change would compute all kept references anew and make old proofs unrepeatable."""
     assert fingerprint() == "68cd011cfb8aafa874f17f3cae229e7d9f075b1754871c9c7e71e8bb02f52afd"
+
+
+WORDS = TensorSpec(name="words", datatype="BYTES", shape=("batch", 2))
+
+
+def words_drawn(recipe: Recipe, rows: int, seed: int = 1) -> np.ndarray:
+    master = MASTER.model_copy(update={"inputs": (WORDS,)})
+    bucket = Bucket(dims={"batch": DimRange(min=1, opt=1, max=rows)})
+    return draw_sample(master, recipe, bucket, {"batch": rows}, seed=seed).inputs["words"]
+
+
+def test_strings_are_drawn_from_the_recipes_each_as_often() -> None:
+    recipe = Recipe(inputs={"words": InputRecipe(values=("a", "", "Ж\0"))})
+    words = words_drawn(recipe, 6)
+    WORDS.check(words)
+    assert Counter(words.ravel().tolist()) == {"a": 4, "": 4, "Ж\0": 4}
+    assert words.tolist() == words_drawn(recipe, 6).tolist()
+    assert words.tolist() != words_drawn(recipe, 6, seed=2).tolist()
+    assert set(words_drawn(recipe, 1, seed=3).ravel()) < {"a", "", "Ж\0"}
+
+
+def test_strings_by_default_are_of_many_lengths() -> None:
+    words = set(words_drawn(Recipe(), 8).ravel().tolist())
+    assert "" in words
+    assert len({len(word) for word in words}) > 4
+    assert any(len(word) != len(word.encode()) for word in words)

@@ -16,6 +16,18 @@ def test_foreign_errors_become_build_errors_with_their_text() -> None:
     assert isinstance(caught.value.__cause__, RuntimeError)
 
 
+def test_a_line_that_announces_others_is_told_with_them() -> None:
+    words = ["Exception from core.cpp:84:", "Summary:", "-- No rule for Optional-20", ""]
+    with pytest.raises(BuildError) as caught, build_errors("refused"):
+        raise RuntimeError("\n".join(words))
+    told = "Exception from core.cpp:84: Summary: -- No rule for Optional-20"
+    assert str(caught.value) == f"refused: RuntimeError: {told}"
+    with pytest.raises(BuildError) as caught, build_errors("refused"):
+        raise RuntimeError("\n".join(["All of it:", *["one more"] * 100]))
+    assert str(caught.value).endswith(" ...")
+    assert len(str(caught.value)) < 450
+
+
 def test_an_error_without_text_is_named_by_its_class() -> None:
     with (
         pytest.raises(BuildError, match="failed: KeyboardError: KeyboardError"),

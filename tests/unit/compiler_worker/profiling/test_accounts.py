@@ -43,8 +43,10 @@ class _Tracer(Tracer):
     proxy_buffer_attributes = True
 
 
-def compiled_run(kernels: Mapping[str, set[str]]) -> CompiledRun:
-    model = _Model()
+def compiled_run(
+    kernels: Mapping[str, set[str]], model: torch.nn.Module | None = None
+) -> CompiledRun:
+    model = model or _Model()
     module = GraphModule(model, _Tracer().trace(model))
     inputs = torch.ones(ROWS, COLUMNS), torch.ones(ROWS, COLUMNS)
     dispatched = dispatched_ops(module, inputs)
@@ -114,3 +116,22 @@ def test_eager_ops_say_what_they_became() -> None:
     assert ops["add"].dispatched == ("aten.add.Tensor",)
     assert (ops["add"].num_bytes, ops["add"].time_s) == (3 * TENSOR_BYTES, 1.0)
     assert ops["mul"].time_s is None
+
+
+class _Products(torch.nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        active = aten.relu(aten.add(aten.mm(x, aten.t(y)), 1.0))
+        result: torch.Tensor = aten.tanh(aten.mm(active, x))
+        return result
+
+
+def test_a_product_is_the_library_s_call_that_is_named_after_what_follows() -> None:
+    run = compiled_run({"aoti_0": {"relu"}, "cpp_1": {"tanh"}}, _Products())
+    ops = graph_ops(run)
+    # Nothing says who computes the second: its follower's kernel is no library's.
+    assert {op.name: op.kernels for op in ops if op.fate is not Fate.FREE} == {
+        "mm": (0,), "add": (0,), "relu": (0,), "mm_1": (), "tanh": (1,),
+    }  # fmt: skip
+    library, _ = kernel_calls(run, ops)
+    assert library.chain == ("mm", "add", "relu")
+    assert library.num_flops == 2 * ROWS * COLUMNS * ROWS

@@ -20,8 +20,16 @@ class Broken(torch.nn.Module):
 
 class Early(torch.nn.Module):
     def forward(self, x):
-        torch._dynamo.graph_break()
+        torch._dynamo.graph_break()  # early
         return x + 1
+
+
+class Skipped(torch.nn.Module):
+    def forward(self, x):
+        for _ in range(3):
+            torch._dynamo.graph_break()  # skipped
+            x = x + 1
+        return x
 
 
 class Whole(torch.nn.Module):
@@ -35,6 +43,10 @@ def broken():
 
 def early():
     return Early(), (torch.ones(2),)
+
+
+def skipped():
+    return Skipped(), (torch.ones(2),)
 
 
 def whole():
@@ -68,18 +80,18 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_break_is_told_with_file_line_and_reason(source: Path) -> None:
-    found = explained(f"{source}:broken")
+@pytest.mark.parametrize(
+    ("name", "mark", "num_graphs"),
+    [("broken", "# here", 2), ("early", "# early", 1), ("skipped", "# skipped", 0)],
+)
+def test_a_break_is_told_with_file_line_and_reason(
+    source: Path, name: str, mark: str, num_graphs: int
+) -> None:
+    found = explained(f"{source}:{name}")
     (one,) = found.breaks
-    assert (found.num_graphs, Path(one.file).name) == (2, source.name)
-    assert _SOURCE.splitlines()[one.line - 1].endswith("# here")
-    assert "graph_break" in one.reason
-
-
-def test_a_break_before_the_first_op_is_told_without_a_place(source: Path) -> None:
-    (one,) = explained(f"{source}:early").breaks
-    assert (one.file, one.line) == ("", 0)
-    assert "graph_break" in one.reason
+    assert (found.num_graphs, Path(one.file).name) == (num_graphs, source.name)
+    assert _SOURCE.splitlines()[one.line - 1].endswith(mark)
+    assert one.reason.startswith("Call to `torch._dynamo.graph_break()`")
 
 
 @pytest.mark.parametrize("name", ["whole", "one_tensor"])

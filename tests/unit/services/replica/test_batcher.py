@@ -168,7 +168,7 @@ async def test_an_expired_call_never_runs() -> None:
         b.clock.now_s = 106.0
         b.engine.may_run.set()
         await asyncio.gather(held, timely)
-        with pytest.raises(DeadlineExceededError, match=r"expired after 6\.000 s in the queue"):
+        with pytest.raises(DeadlineExceededError, match="waited 6000 ms .* 5000 ms were"):
             await late
         assert b.engine.ran == [(1, 2), (3, 2)]
 

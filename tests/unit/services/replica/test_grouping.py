@@ -114,6 +114,22 @@ def test_a_batch_is_raised_to_the_cheapest_static_bucket(
     assert shapes.num_elements({"batch": found[0], "sequence": found[1]}) == elements_of(raised)
 
 
+def test_costs_by_rows_are_those_of_each_number_of_rows() -> None:
+    draw = random.Random(7)
+    sizes = (1, 2, 8, 32, 128)
+    for _ in range(200):
+        spans = [{d: sorted(draw.choices(sizes, k=2)) for d in ("batch", "sequence")} for _ in "ab"]
+        buckets = [_bucket(**{d: (a, b) for d, (a, b) in each.items()}) for each in spans]
+        buckets.append(_bucket(sequence=(1, 2)))  # of any batch
+        shapes = RunShapes(RULES, buckets, pads_to_largest=draw.random() < 0.5)
+        length = draw.choice((1, 2, 5, 31, 128, 200))
+        costs = shapes.costs_by_rows({"sequence": length})
+        assert list(costs) == [0] + [
+            shapes.num_elements({"batch": rows, "sequence": length})
+            for rows in range(1, len(costs))
+        ]
+
+
 def test_what_cannot_be_padded_is_not_raised() -> None:
     bare = MODEL.model_copy(update={"recipe": MODEL.recipe.model_copy(update={"inputs": {}})})
     rules = JoinRules.from_model(bare, Signature.from_model(bare))

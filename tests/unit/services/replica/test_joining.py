@@ -65,6 +65,34 @@ def test_merged_sizes() -> None:
     assert rules.merged(left, left) == {"batch": 4, "sequence": 3}
 
 
+def test_strings_are_joined_by_rows_and_never_padded() -> None:
+    recipe = Recipe(
+        inputs={"words": InputRecipe(), "mask": InputRecipe(role=InputRole.MASK)},
+    )
+    rules = rules_of(
+        (spec("words", "batch", "n", datatype="BYTES"), spec("mask", "batch", "n")),
+        (spec("labels", "batch", "n", datatype="BYTES"),),
+        recipe,
+    )
+    assert rules.paddable == frozenset()
+    assert rules.merged({"batch": 1, "n": 2}, {"batch": 1, "n": 3}) is None
+    words = [np.array(rows, dtype=object) for rows in ([["a", ""]], [["Ж", "b"], ["c", "d"]])]
+    calls = [
+        InferCall(
+            inputs={"words": each, "mask": np.ones(each.shape, np.int64)},
+            sizes={"batch": len(each), "n": 2},
+            outputs=("labels",),
+        )
+        for each in words
+    ]
+    for sizes in (None, {"batch": 5, "n": 2}):
+        joined = rules.join(calls, sizes)["words"]
+        assert joined[:3].tolist() == [["a", ""], ["Ж", "b"], ["c", "d"]]
+        assert joined[3:].tolist() == [["c", "d"]] * (len(joined) - 3)
+        parts = rules.split({"labels": joined}, calls, sizes)
+        assert [part["labels"].tolist() for part in parts] == [each.tolist() for each in words]
+
+
 def test_it_is_told_once_what_keeps_requests_apart(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     model = text_model()

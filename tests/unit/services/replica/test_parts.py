@@ -157,14 +157,18 @@ def test_samples_are_valid_inputs() -> None:
         TensorSpec(name="ids", datatype="INT64", shape=("batch", 2)),
         TensorSpec(name="mask", datatype="INT64", shape=("batch", 2)),
         TensorSpec(name="x", datatype="BF16", shape=(3,)),
+        TensorSpec(name="word", datatype="BYTES", shape=("batch",)),
+        TensorSpec(name="other", datatype="BYTES", shape=(2,)),
     )
     recipes = {
         "ids": InputRecipe(role=InputRole.VALUES, low=5, high=9),
         "mask": InputRecipe(role=InputRole.MASK),
+        "word": InputRecipe(values=("1.5", "2")),
     }
     inputs = sample_inputs(specs, recipes, {"batch": 4})
     assert inputs["ids"].tolist() == [[5, 5]] * 4
     assert inputs["mask"].tolist() == [[1, 1]] * 4
+    assert inputs["word"].tolist() == ["1.5"] * 4
     for spec in specs:
         spec.check(inputs[spec.name])
 
