@@ -2,6 +2,7 @@
 
 import importlib
 import logging
+import re
 import socket
 import threading
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from services.contracts.node_class import SIMULATED_LABEL, NodeClass
 logger = logging.getLogger(__name__)
 
 _PREFIX, _SEPARATOR = "smelt", ":"
+_RAISED = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception): (.+)$", re.MULTILINE)
 _KNOCK_S = 10.0
 # How Ray's cloudpickle words it.
 _PICKLER_CLASH = "is not registered for pickle by value"
@@ -166,7 +168,8 @@ class RayServeFleet:
         if found is None:
             raise NotReadyError(f"{what}: its application was deleted")
         if found.status is ApplicationStatus.DEPLOY_FAILED:
-            raise NotReadyError(f"{what}: {found.message}")
+            said = [raised_words(each.message) for each in found.deployments.values()]
+            raise NotReadyError(f"{what}: {'; '.join(filter(None, said)) or found.message}")
         return bool(found.status is ApplicationStatus.RUNNING)
 
     def num_wanted(self, model: str, version: int) -> int | None:  # noqa: ARG002
@@ -207,6 +210,15 @@ def own_node_labels(generation_override: str) -> dict[str, str]:
     facts = probe_device(override=generation_override or None)
     simulated = {SIMULATED_LABEL: generation_override} if generation_override else {}
     return NodeClass.from_facts(facts).labels() | simulated
+
+
+def raised_words(message: str) -> str:
+    """What the last exception in Serve's message about a deployment says; "" without one.
+
+    Serve puts a replica's whole traceback there, while its message about the application only
+    says that there was a fault.
+    """
+    return next(iter(_RAISED.findall(message)[::-1]), "")
 
 
 def application_name(key: DeploymentKey) -> str:
