@@ -35,6 +35,9 @@ class Bound:
                 f"{self._limit}; retry later or raise {self._setting}",
                 retry_after_s=self._retry_after_s(),
             )
+        if not self.num_in_flight:
+            # Pace is that of busy times: an hour without requests says nothing of it.
+            self._mark_s, self._mark_ended = self._clock(), self._num_ended
         self.num_in_flight += 1
 
     def leave(self) -> None:

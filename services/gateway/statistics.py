@@ -5,6 +5,8 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from google.protobuf.message import DecodeError
+
 from services.contracts.errors import SmeltError
 from services.gateway.endpoint import Endpoint
 from services.gateway.routing import RoutingTable
@@ -80,7 +82,7 @@ async def ask_statistics(endpoint: Endpoint) -> pb.ModelStatistics | None:
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
             return await endpoint.connection.statistics()
-    except (SmeltError, TimeoutError) as error:
+    except (SmeltError, TimeoutError, DecodeError) as error:
         logger.warning("replica %s gave no statistics: %r", endpoint.replica.replica_id, error)
         return None
 

@@ -90,7 +90,7 @@ class StatusTable:
         code = self.code_of(error)
         if code is grpc.StatusCode.INTERNAL:
             return _internal_refusal(error)
-        return Refusal(code=code, details=_shortened(str(error)), trailing=_hints(error))
+        return Refusal(code=code, details=_sendable(str(error)), trailing=_hints(error))
 
 
 def _internal_refusal(error: Exception) -> Refusal:
@@ -107,7 +107,9 @@ def _hints(error: Exception) -> tuple[tuple[str, str], ...]:
     return ()
 
 
-def _shortened(text: str) -> str:
+def _sendable(text: str) -> str:
+    # Half a surrogate, as a token's name may hold: gRPC would send no status, and clients wait.
+    text = text.encode(errors="backslashreplace").decode()
     if len(text) <= MAX_DETAILS_LENGTH:
         return text
     return f"{text[: MAX_DETAILS_LENGTH - 3]}..."

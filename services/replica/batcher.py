@@ -33,6 +33,9 @@ from services.replica.waiting import Dropped, Waiting, WaitingLine
 
 logger = logging.getLogger(__name__)
 
+# After so many batches of one call in a row, an idle replica no longer expects company.
+_ALONE_FOR_LONG = 16
+
 Outputs = dict[str, Array]
 Clock = Callable[[], float]
 _Answer = TypeVar("_Answer")
@@ -85,6 +88,8 @@ class Batcher:
         # Held while a batch runs; whoever swaps the engine takes it between two batches.
         self.between_batches = asyncio.Lock()
         self._num_running = 0
+        # Batches in a row of one call each.
+        self._num_alone = 0
         self._free_s = clock()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -200,11 +205,14 @@ class Batcher:
             self._free_s = self._clock()
             if was_idle:
                 await self._linger()
-            if self._worker.seat.is_brief:
+            is_alone = was_idle and self._num_alone >= _ALONE_FOR_LONG
+            if self._worker.seat.is_brief and not is_alone:
                 # Such a batch runs in this turn of the loop: let what has come join it first.
+                # Where nothing joins, the turn is a tenth of a request's time.
                 await asyncio.sleep(0)
             async with self.between_batches:
                 batch = self._former.take()
+                self._num_alone = self._num_alone + 1 if len(batch) == 1 else 0
                 if batch:
                     await self._run(batch)
             self._note_if_idle()

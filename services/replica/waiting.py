@@ -6,6 +6,7 @@ when a line is full, and are passed over when a batch is formed.
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,6 +17,8 @@ from services.contracts.durations import milliseconds
 from services.contracts.errors import DeadlineExceededError, OverloadedError
 from services.contracts.tensors import Array
 from services.replica.codec import InferCall
+
+_LOOK_EVERY_S = 0.005
 
 
 class Dropped(StrEnum):
@@ -72,6 +75,7 @@ class WaitingLine:
             level: {} for level in range(first, batching.priority_levels + 1)
         }
         self._num = 0
+        self._look_again_s = -math.inf
 
     def __len__(self) -> int:
         """Calls that wait, those that nobody wants any more included."""
@@ -96,8 +100,12 @@ class WaitingLine:
             setting = f"max_queue of {whose} in the recipe"
         if found < most:
             return
-        # Calls nobody waits for any more must not push out one that somebody does.
-        self.drop_unwanted()
+        # Calls nobody waits for any more must not push out one that somebody does. Most leave by
+        # themselves; looking through a long line for each that is refused would hold up all.
+        now_s = self._clock()
+        if now_s >= self._look_again_s:
+            self._look_again_s = now_s + _LOOK_EVERY_S
+            self.drop_unwanted()
         found = self._num if level is None else len(self._lines[level])
         if found >= most:
             self._on_dropped(Dropped.REFUSED)

@@ -87,5 +87,8 @@ def _caller(issuer: TrustedIssuer, claims: Mapping[str, Any]) -> Caller:
             f"the token is not valid: its claim '{issuer.roles_claim}' is neither list nor text"
         )
     grants = tuple(grant for role in held for grant in issuer.roles.get(str(role), ()))
-    name = str(claims.get(issuer.name_claim) or "unnamed")
-    return Caller(name=name, grants=grants, expires_at_s=float(claims["exp"]) + issuer.leeway_s)
+    # JSON can hold half a surrogate, which no log, message or status can.
+    name = str(claims.get(issuer.name_claim) or "unnamed").encode(errors="backslashreplace")
+    return Caller(
+        name=name.decode(), grants=grants, expires_at_s=float(claims["exp"]) + issuer.leeway_s
+    )

@@ -38,6 +38,32 @@ def assert_faults_are_told_alone(
     assert "are not timed together" in caplog.text
 
 
+def assert_what_does_not_run_is_left_out(
+    version: ModelVersion, workshop: Workshop, tmp_path: Path
+) -> None:
+    """But for the best one so far: without it nothing would link a run to the earlier ones."""
+    device, registry = main_device(workshop.devices), workshop.registry
+    best, *others = registry.engines()
+    toolchain = dict.fromkeys(best.manifest.key.toolchain, "0.1")
+    key = best.manifest.key.model_copy(update={"toolchain": toolchain})
+    foreign = best.model_copy(
+        update={
+            "digest": key.digest(),
+            "manifest": best.manifest.model_copy(update={"key": key}),
+        }
+    )
+    field = Field(engines=(foreign, *others), incumbent=foreign.digest, left_out={})
+    with pytest.raises(ProofError, match="does not run beside the others"):
+        run_field(field, version, device, workshop)
+    keys = new_keys(tmp_path)
+    signing = replace(workshop, signer=Signer(keys.private))
+    found = run_field(replace(field, incumbent=""), version, device, signing)
+    assert found.digests == {engine.digest for engine in others}
+    assert set(found.left_out) == {foreign.digest}
+    registry.add_joint_run(found)
+    assert registry.joint_runs(version.master.digest, TrustRoot(keys.public)) == [found]
+
+
 @pytest.mark.timeout(300)
 def test_candidates_are_timed_together_and_newcomers_beside_the_best(
     workshop: Workshop,
@@ -92,24 +118,4 @@ def test_candidates_are_timed_together_and_newcomers_beside_the_best(
     assert len(digests) == 3
     runs = registry.joint_runs(version.master.digest)
     assert set(joint_order(digests, device.generation, runs).order) == digests
-
-    # Nothing would link a run to the earlier ones in which the best one so far does not run.
-    best, *others = registry.engines()
-    toolchain = dict.fromkeys(best.manifest.key.toolchain, "0.1")
-    key = best.manifest.key.model_copy(update={"toolchain": toolchain})
-    foreign = best.model_copy(
-        update={
-            "digest": key.digest(),
-            "manifest": best.manifest.model_copy(update={"key": key}),
-        }
-    )
-    field = Field(engines=(foreign, *others), incumbent=foreign.digest, left_out={})
-    with pytest.raises(ProofError, match="does not run beside the others"):
-        run_field(field, version, device, workshop)
-    keys = new_keys(tmp_path)
-    signing = replace(workshop, signer=Signer(keys.private))
-    found = run_field(replace(field, incumbent=""), version, device, signing)
-    assert found.digests == {engine.digest for engine in others}
-    assert set(found.left_out) == {foreign.digest}
-    registry.add_joint_run(found)
-    assert registry.joint_runs(version.master.digest, TrustRoot(keys.public)) == [found]
+    assert_what_does_not_run_is_left_out(version, workshop, tmp_path)

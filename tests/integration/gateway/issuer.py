@@ -6,7 +6,7 @@ import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any, Self
 
-from joserfc import jwt
+from joserfc import jws
 from joserfc.jwk import ECKey
 
 
@@ -37,7 +37,9 @@ class Issuer:
             "roles": ["reader"],
         }
         kept = {name: value for name, value in (good | claims).items() if value is not None}
-        return jwt.encode({"alg": "ES256", "kid": self._key.kid}, kept, self._key)
+        # Not jwt.encode: it writes no half surrogates, which JSON's escapes may name.
+        header = {"alg": "ES256", "typ": "JWT", "kid": self._key.kid}
+        return jws.serialize_compact(header, json.dumps(kept).encode(), self._key)
 
     def __enter__(self) -> Self:
         issuer = self

@@ -166,6 +166,7 @@ async def test_a_token_of_the_issuer_is_believed_and_its_keys_are_read_once(
         ({"nbf": 99999999999}, "UNAUTHENTICATED the token is not valid"),
         ({"roles": []}, "PERMISSION_DENIED 'ada' may not do this"),
         ({"roles": None, "sub": None}, "PERMISSION_DENIED 'unnamed' may not do this"),
+        ({"roles": [], "sub": "half \ud800"}, r"PERMISSION_DENIED 'half \ud800' may not do this"),
         ({"roles": 7}, "UNAUTHENTICATED the token is not valid"),
     ],
 )

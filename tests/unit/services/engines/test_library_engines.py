@@ -3,12 +3,15 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 
 from services.contracts.errors import EngineError
 from services.contracts.hardware import Platform
 from services.contracts.kinds import EngineKind
 from services.contracts.manifest import BlobRef
+from services.contracts.tensors import NUMPY_FROM_DATATYPE, TensorSpec
 from services.engines.base import LoadSpec
 from services.engines.device_probe import probe_device
 from services.engines.loader import engine_class
@@ -50,12 +53,32 @@ def test_a_master_that_cannot_be_read_is_an_engine_error(tmp_path: Path, kind: E
         engine_class(kind).load(spec)
 
 
+@pytest.mark.parametrize("kind", [EngineKind.ONNXRUNTIME, EngineKind.OPENVINO])
+def test_bfloat16_goes_in_and_comes_out(tmp_path: Path, kind: EngineKind) -> None:
+    spec = real_spec(tmp_path, kind)
+    graph = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 20]>
+        doubled (bfloat16[n, 2] x, float[n, 2] z) => (bfloat16[n, 2] y, float[n, 2] w) {
+            f = Cast<to=1>(x)  sum = Add(f, z)  y = Cast<to=16>(sum)  w = Add(sum, sum)
+        }"""
+    )
+    onnx.save(graph, spec.master_path)
+    types = {"x": "BF16", "z": "FP32", "y": "BF16", "w": "FP32"}
+    known = {n: TensorSpec(name=n, datatype=t, shape=("n", 2)) for n, t in types.items()}
+    manifest = spec.manifest.model_copy(
+        update={"inputs": (known["x"], known["z"]), "outputs": (known["y"], known["w"])}
+    )
+    x = np.array([[1.5, -2.0], [0.25, 3.0]], NUMPY_FROM_DATATYPE["BF16"])[::-1]
+    z = np.ones((2, 2), np.float32)
+    found = engine_class(kind).load(replace(spec, manifest=manifest)).run({"x": x, "z": z})
+    assert found["y"].astype(np.float32).tolist() == [[1.25, 4.0], [2.5, -1.0]]
+    assert found["w"].tolist() == [[2.5, 8.0], [5.0, -2.0]]
+
+
 def test_a_published_typed_model_is_run_in_place_of_the_master(tmp_path: Path) -> None:
     spec = real_spec(tmp_path, EngineKind.ONNXRUNTIME)
     other = tmp_path / "other"
     other.mkdir()
-    import onnx
-
     onnx.save(tiny_model(seed=8), other / TYPED_MODEL)
     manifest = spec.manifest.model_copy(
         update={"files": {TYPED_MODEL: BlobRef(sha256="c" * 64, num_bytes=1)}}

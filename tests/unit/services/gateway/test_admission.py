@@ -51,6 +51,18 @@ def test_the_hint_is_the_time_that_those_under_way_will_take() -> None:
     assert _refusal(bound).retry_after_s == 5.0  # nothing ended for a minute
 
 
+def test_a_time_without_requests_is_no_part_of_the_pace() -> None:
+    clock = Clock()
+    bound = Bound(1, "it", "S", clock)
+    bound.enter()
+    bound.leave()
+    clock.now_s += 3600.0
+    bound.enter()
+    assert _refusal(bound).retry_after_s == 0.01
+    clock.now_s += 0.5
+    assert _refusal(bound).retry_after_s == pytest.approx(0.5)  # none ended since it is busy
+
+
 def test_models_have_bounds_of_their_own() -> None:
     bounds = ModelBounds(None, {"a": 1})
     assert bounds.of("b") is None

@@ -75,6 +75,11 @@ def test_the_clients_own_id_is_used() -> None:
     assert details == "internal error; request id client-7"
 
 
+def test_details_can_be_sent_whatever_is_in_them() -> None:
+    refusal = StatusTable().refusal_of(errors.NotAllowedError("'half \ud800' may not do this"))
+    assert refusal.details.encode() == b"'half \\ud800' may not do this"
+
+
 def test_long_details_are_cut() -> None:
     details = StatusTable().refusal_of(errors.NotFoundError("é" * 5000)).details
     assert len(details) == MAX_DETAILS_LENGTH

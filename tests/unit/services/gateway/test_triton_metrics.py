@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import grpc
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics import exposition
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -137,6 +138,19 @@ def test_one_that_was_never_asked_leaves_nothing_behind() -> None:
         gateway.answered(CountingReplica(f"short-lived {number}"), 1)
         gateway.look()
     assert not gateway.metrics._num_own
+
+
+def test_statistics_that_are_none_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    gateway, good, bad = Gateway(), CountingReplica("a"), CountingReplica("b")
+
+    async def nonsense() -> pb.ModelStatistics:
+        return pb.ModelStatistics.FromString(b"\xff\xff")
+
+    bad.statistics = nonsense  # type: ignore[method-assign]
+    gateway.answered(good, 3)
+    gateway.look(bad, good)
+    assert gateway.value("exec_count") == 3
+    assert "replica b gave no statistics" in caplog.text
 
 
 def test_one_that_comes_during_a_look_is_not_forgotten() -> None:

@@ -1,6 +1,7 @@
 """Batches form as they should, and everybody gets exactly their own rows."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from services.contracts.recipe import Bucket, DimRange
 from services.replica.grouping import MAX_CANDIDATES
 
 from .batching import (
+    Bench,
     assert_own,
     bench,
     hold_engine,
@@ -194,3 +196,23 @@ async def test_cancelling_a_running_call_harms_no_companion() -> None:
         b.engine.may_run.set()
         assert_own(text_call(), await other)
         assert held.cancelled()
+
+
+async def _ran_together(b: Bench) -> bool:
+    """Whether two calls, the second a turn of the loop after the first, share a run."""
+    num_before = len(b.engine.ran)
+    first = b.batcher.submit(text_call(), dict)
+    await asyncio.sleep(0)
+    await asyncio.gather(first, b.batcher.submit(text_call(), dict))
+    return len(b.engine.ran) == num_before + 1
+
+
+async def test_a_brief_engine_waits_a_turn_for_company_until_none_has_come_for_long() -> None:
+    async with bench(text_model()) as b:
+        b.worker.replace(replace(b.worker.seat, is_brief=True))
+        assert await _ran_together(b)
+        for _ in range(20):
+            await submit(b.batcher, text_call())
+        assert not await _ran_together(b)
+        await asyncio.gather(*(submit(b.batcher, text_call()) for _ in range(2)))
+        assert await _ran_together(b)

@@ -8,7 +8,7 @@ import pytest
 from services.contracts.batching import Batching, QueuePolicy
 from services.contracts.errors import DeadlineExceededError, OverloadedError
 from services.contracts.manifest import ModelVersion
-from services.replica.waiting import Dropped
+from services.replica.waiting import Dropped, Waiting, WaitingLine
 
 from .batching import Bench, assert_own, bench, hold_engine, queue, submit, text_call
 from .models import text_model
@@ -159,3 +159,19 @@ async def test_one_that_is_cancelled_as_a_batch_is_taken_is_counted_once() -> No
         b.engine.may_run.set()
         await asyncio.gather(held, other)
         assert _dropped(b) == {Dropped.CANCELLED: 1}
+
+
+async def test_a_full_line_is_not_looked_through_for_each_that_it_refuses() -> None:
+    now_s = [0.0]
+    line = WaitingLine(Batching(max_queue=2), lambda: now_s[0])
+    answers = [asyncio.get_running_loop().create_future() for _ in range(2)]
+    for answer in answers:
+        line.add(Waiting(text_call(), dict, lambda: None, answer, arrived_s=0.0), None)
+    with pytest.raises(OverloadedError):
+        line.check_room()
+    answers[0].cancel()
+    with pytest.raises(OverloadedError):
+        line.check_room()
+    now_s[0] += 0.01
+    line.check_room()
+    assert len(line) == 1
