@@ -17,56 +17,22 @@ the machine hits all alike. Tables show medians.
 
 import argparse
 import importlib.metadata
-import json
 import platform
 import random
-import subprocess
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from tests.benchmarks.dataplane.launch import start
 from tests.benchmarks.dataplane.payloads import PAYLOADS
 from tests.benchmarks.dataplane.peers import interpreters, peer_versions, started_peers
-from tests.benchmarks.dataplane.servers import Servers, all_servers
+from tests.benchmarks.dataplane.servers import all_servers
 from tests.benchmarks.dataplane.tables import Load, cell_of, summary
+from tests.benchmarks.transport.measuring import measured
 from tests.benchmarks.transport.report import Cell, Sample, _table
 
 CONCURRENCIES = (1, 32, 128)
 _PACKAGES = ("grpcio", "protobuf", "uvloop", "ray", "onnxruntime", "numpy")
-
-
-def _say(client: "subprocess.Popen[str]", line: str) -> str:
-    assert client.stdin is not None
-    assert client.stdout is not None
-    print(line, file=client.stdin, flush=True)
-    reply = client.stdout.readline()
-    if not reply:
-        raise SystemExit("the client ended; its error is above")
-    return reply
-
-
-def _measure(
-    client: "subprocess.Popen[str]", servers: Servers, cell: Cell, seconds: float
-) -> Sample:
-    """Warms the cell up, then measures it."""
-    order = {
-        "target": servers.target,
-        "payload": cell.payload,
-        "concurrency": cell.concurrency,
-        "seconds": seconds,
-    }
-    _say(client, json.dumps(order))
-    before = servers.cpu_s(cell.payload)
-    result = json.loads(_say(client, "measure"))
-    after = servers.cpu_s(cell.payload)
-    cpu_us = {role: (after[role] - before[role]) * 1e6 / result["count"] for role in after}
-    return Sample(
-        rps=result["rps"],
-        p50_ms=result["p50_ms"],
-        p99_ms=result["p99_ms"],
-        gateway_us=cpu_us.get("gateway", 0.0),
-        replica_us=cpu_us["replica"],
-    )
 
 
 def run(
@@ -82,8 +48,9 @@ def run(
             for number in range(rounds):
                 for load in random.sample(loads, len(loads)):
                     for cell in random.sample(cells[load], len(servers)):
-                        sample = _measure(client, servers[cell.variant], cell, seconds)
-                        samples[cell].append(sample)
+                        at = servers[cell.variant]
+                        cpu_s = partial(at.cpu_s, cell.payload)
+                        samples[cell].append(measured(client, at.target, cell, seconds, cpu_s))
                 print(f"round {number + 1} of {rounds} done", flush=True)
         finally:
             client.kill()

@@ -1,6 +1,7 @@
 """The processes of a measurement that are not Smelt's own.
 
     python -m tests.benchmarks.dataplane.processes plain ADDRESS   the floor: grpc.aio alone
+    python -m tests.benchmarks.dataplane.processes bare ADDRESS    grpc.aio, and nothing behind it
     python -m tests.benchmarks.dataplane.processes serve ADDRESS   Ray Serve, its proxy by flags
     python -m tests.benchmarks.dataplane.processes client
 
@@ -21,17 +22,28 @@ import uvloop
 from tests.benchmarks.dataplane.launch import free_port, until_answers
 from tests.benchmarks.dataplane.payloads import PAYLOADS, answer, check_answer, request_of
 from tests.benchmarks.transport import grpc_links
+from tests.benchmarks.transport.payloads import Handler
 from tests.benchmarks.transport.processes import _load
 
 # More than any concurrency that is measured: nothing waits in front of the replica.
 MAX_ONGOING = 512
 
 
-async def plain(address: str) -> None:
+async def plain(address: str, handler: Handler = answer) -> None:
     """Serves the no-op model with grpc.aio on uvloop."""
-    await grpc_links.serve_unary(answer, address)
+    await grpc_links.serve_unary(handler, address)
     _say_ready({"replica": [os.getpid()]})
     await asyncio.to_thread(sys.stdin.read)
+
+
+async def bare(address: str) -> None:
+    """Serves the right answers, made beforehand: what is left is what gRPC itself costs."""
+    answers = {len(request): await answer(request) for request in map(request_of, PAYLOADS)}
+
+    async def look_up(data: bytes | bytearray) -> bytes:
+        return answers[len(data)]
+
+    await plain(address, look_up)
 
 
 def serve(address: str) -> None:
@@ -103,7 +115,7 @@ def main() -> None:
     if role == "serve":
         serve(*arguments)
     else:
-        uvloop.run(plain(*arguments) if role == "plain" else client())
+        uvloop.run({"plain": plain, "bare": bare, "client": client}[role](*arguments))
 
 
 if __name__ == "__main__":

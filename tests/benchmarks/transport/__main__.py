@@ -7,45 +7,13 @@ busy minute of the machine hits all variants alike; the table shows medians over
 """
 
 import argparse
-import json
 import random
-import subprocess
 import tempfile
 from pathlib import Path
 
 from . import fleet
+from .measuring import measured
 from .report import FLOOR, Cell, Sample, markdown
-
-
-def _say(client: "subprocess.Popen[str]", line: str) -> str:
-    assert client.stdin is not None
-    assert client.stdout is not None
-    print(line, file=client.stdin, flush=True)
-    return client.stdout.readline()
-
-
-def _measure(
-    client: "subprocess.Popen[str]", servers: fleet.Servers, cell: Cell, seconds: float
-) -> Sample:
-    """Warms the cell up, then measures it."""
-    order = {
-        "target": servers.target,
-        "payload": cell.payload,
-        "concurrency": cell.concurrency,
-        "seconds": seconds,
-    }
-    _say(client, json.dumps(order))
-    before = servers.cpu_s()
-    result = json.loads(_say(client, "measure"))
-    after = servers.cpu_s()
-    cpu_us = {name: (after[name] - before[name]) * 1e6 / result["count"] for name in after}
-    return Sample(
-        rps=result["rps"],
-        p50_ms=result["p50_ms"],
-        p99_ms=result["p99_ms"],
-        gateway_us=cpu_us.get("gateway", 0.0),
-        replica_us=cpu_us["replica"],
-    )
 
 
 def run(variants: list[fleet.Variant], rounds: int, seconds: float) -> dict[Cell, list[Sample]]:
@@ -63,7 +31,8 @@ def run(variants: list[fleet.Variant], rounds: int, seconds: float) -> dict[Cell
         try:
             for number in range(rounds):
                 for cell in random.sample(cells, len(cells)):
-                    samples[cell].append(_measure(client, servers[cell.variant], cell, seconds))
+                    at = servers[cell.variant]
+                    samples[cell].append(measured(client, at.target, cell, seconds, at.cpu_s))
                 print(f"round {number + 1} of {rounds} done", flush=True)
         finally:
             client.kill()
