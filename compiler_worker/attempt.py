@@ -23,6 +23,7 @@ class Attempt:
         self.key = key
         self._workshop = workshop
         self._started_at = now()
+        self._started_s = time.monotonic()
         self._stage = stage
         self._durations_s: dict[str, float] = {}
         self._log_tail: tuple[str, ...] = ()
@@ -73,9 +74,19 @@ class Attempt:
             reason=reason,
             log_tail=() if is_good else self._log_tail,
             proof=proof,
-            stage_durations_s=self._durations_s,
+            stage_durations_s=self._seconds(outcome),
             started_at=self._started_at,
         )
+
+    def _seconds(self, outcome: BuildOutcome) -> dict[str, float]:
+        """Seconds by stage; one that failed told none, and has what the others leave.
+
+        When an attempt ended, and so when the next one is due, follows from their sum.
+        """
+        if outcome is not BuildOutcome.FAILED or self._stage in self._durations_s:
+            return self._durations_s
+        left_s = time.monotonic() - self._started_s - sum(self._durations_s.values())
+        return {**self._durations_s, self._stage: left_s}
 
 
 def is_good(record: BuildRecord) -> bool:

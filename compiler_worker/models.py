@@ -10,6 +10,7 @@ from services.contracts.byte_strings import strings_from_array
 from services.contracts.errors import ProofError
 from services.contracts.manifest import MasterRecord
 from services.contracts.tensors import Array
+from services.engines.onnxruntime_engine import has_bfloat16, run_as_values
 from services.engines.toolchain import missing_reason
 
 if TYPE_CHECKING:
@@ -121,8 +122,13 @@ class OrtModel:
             ProofError: ONNX Runtime failed; its words are in the message.
         """
         names = [spec.name for spec in self._master.outputs]
+        is_special = has_bfloat16(self._master.inputs, self._master.outputs)
         try:
-            outputs = self._session.run(names, dict(inputs))
+            outputs = (
+                run_as_values(self._session, names, inputs)
+                if is_special
+                else self._session.run(names, dict(inputs))
+            )
         except Exception as error:  # its exceptions share no base below Exception
             raise ProofError(f"ONNX Runtime run of the master failed: {error}") from error
         return _plain(names, outputs)

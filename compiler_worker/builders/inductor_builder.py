@@ -21,6 +21,8 @@ from services.contracts.kinds import Precision
 from services.engines.shapes import union_of
 from services.engines.toolchain import installed_toolchain, missing_reason
 
+# torch's name of the setting, and the build key's.
+_MAX_AUTOTUNE = "max_autotune"
 _PORTABLE = Generation.parse("cpu-x86_64-v3")
 _CUDA_REASON = (
     "on a GPU Inductor computes a quantised graph in floats, with rounding on top: use kind "
@@ -86,8 +88,8 @@ class InductorBuilder:
         )
 
 
-def inductor_config(generation: Generation) -> dict[str, Any]:
-    """Settings of `torch._inductor.config` for a generation.
+def inductor_config(generation: Generation, *, is_tuned: bool = False) -> dict[str, Any]:
+    """Settings of `torch._inductor.config` for a generation; `is_tuned` searches for longer.
 
     On CPUs the instruction set is pinned: by default code is generated for whatever
     processor builds. Freezing lets oneDNN prepack weights, which is worth 2x on small
@@ -95,7 +97,7 @@ def inductor_config(generation: Generation) -> dict[str, Any]:
     number of threads is read when the engine runs, not taken from the machine that builds.
     """
     if generation.platform is Platform.CUDA:
-        return {"triton.cudagraphs": False, "max_autotune": False}
+        return {"triton.cudagraphs": False, _MAX_AUTOTUNE: is_tuned}
     is_avx2 = generation.isa == _PORTABLE.isa
     return {
         "cpp.simdlen": 256 if is_avx2 else 512,
@@ -104,19 +106,21 @@ def inductor_config(generation: Generation) -> dict[str, Any]:
         # The flags of this machine were compared; test programs would only repeat it, slowly.
         "cpp.vec_isa_ok": True,
         "freezing": True,
+        **({_MAX_AUTOTUNE: True} if is_tuned else {}),
     }
 
 
 def _compile(
     plan: BuildPlan, generation: Generation, workspace: Path, progress: Progress
 ) -> BuildOutput:
+    is_tuned = plan.key.builder_options.get(_MAX_AUTOTUNE) == str(True)
+    config = inductor_config(generation, is_tuned=is_tuned)
     if generation.platform is Platform.CPU:
         from compiler_worker.builders.inductor_packages import build_package
 
-        return build_package(plan, inductor_config(generation), workspace, progress)
+        return build_package(plan, config, workspace, progress)
     from compiler_worker.builders.inductor_artifacts import build_artifacts
 
-    config = inductor_config(generation)
     return build_artifacts(plan, config, workspace, progress, device="cuda")
 
 

@@ -178,9 +178,9 @@ class _Fates:
         while len(path[-1].users) == 1 and not self.kernels_of(path[-1]):
             path.append(next(iter(path[-1].users)))
         *unnamed, last = path
-        kernels = self.kernels_of(last)
-        if len(kernels) == 1 and kernels[0] in self._extern:
-            self._kernels.update((node.name, kernels) for node in unnamed)
+        library_s = self._extern.intersection(self.kernels_of(last)[:1])
+        if library_s:
+            self._kernels.update((node.name, list(library_s)) for node in unnamed)
 
     def kernels_of(self, node: Node) -> list[int]:
         """Indices of the kernels that compute a node."""

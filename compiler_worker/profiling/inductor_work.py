@@ -47,7 +47,7 @@ class Piece:
             extern: nodes that libraries' kernels compute.
         """
         if self.is_extern:
-            return self.origins
+            return frozenset(map(_without_order, self.origins))
         walk = _Walk(self.node, extern)
         candidates = [node for node in self.origins - extern if not _is_view(node)]
         return frozenset(node for node in candidates if walk.is_computed(node))
@@ -115,6 +115,12 @@ def _own(found: Any) -> frozenset[Node]:
         return frozenset([own])
     origins = found.origins
     return frozenset(node for node in origins if not any(user in origins for user in node.users))
+
+
+def _without_order(node: Node) -> Node:
+    """What a node computes whose result Inductor wants in a certain order of strides."""
+    is_order = str(node.target) == "prims.inductor_force_stride_order.default"
+    return node.all_input_nodes[0] if is_order else node
 
 
 def _is_view(node: Node) -> bool:

@@ -193,6 +193,17 @@ class TensorrtOptions(Document):
     workspace_gib: float | None = Field(default=None, gt=0)
 
 
+class InductorOptions(Document):
+    """What Inductor may take to find faster kernels.
+
+    Attributes:
+        max_autotune: write a product in several ways, time them on the building machine and take
+            the fastest; builds then take some times as long.
+    """
+
+    max_autotune: bool = False
+
+
 class Recipe(Document):
     """Everything the owner of a model may choose.
 
@@ -202,7 +213,7 @@ class Recipe(Document):
         tolerances: overrides of the defaults in `compiler_worker/tolerances.py`.
         tasks: further metrics that every engine has to pass; see `task_recipe`.
         calibration: needed for precisions int8 and fp8, unused by the others.
-        tensorrt: options of kind tensorrt.
+        tensorrt, inductor: options of these kinds.
         num_replicas: replicas that serve this model.
         must_beat_fallback: an engine that was timed as slower than the fallback is published
             but not selected; False selects the fastest engine all the same.
@@ -220,12 +231,15 @@ class Recipe(Document):
     calibration: Calibration | None = None
     batching: Batching = Batching()
     tensorrt: TensorrtOptions = TensorrtOptions()
+    inductor: InductorOptions = InductorOptions()
     num_replicas: int = Field(default=1, ge=1)
     must_beat_fallback: bool = True
     response_cache: bool = False
 
     def builder_options(self, kind: EngineKind) -> dict[str, str]:
         """Options of a kind that differ from its defaults, for the build key."""
+        if kind is EngineKind.INDUCTOR:
+            return {"max_autotune": "True"} if self.inductor.max_autotune else {}
         asked = self.tensorrt.model_dump() if kind is EngineKind.TENSORRT else {}
         return {name: f"{value:g}" for name, value in asked.items() if value is not None}
 

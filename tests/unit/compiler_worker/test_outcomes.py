@@ -65,6 +65,15 @@ class TestAttempt:
         record = attempt.record(BuildOutcome.FAILED, reason="x")
         assert (record.stage, record.log_tail) == ("prove", ("a", "b"))
 
+    def test_a_stage_that_failed_has_the_seconds_that_it_took(self, workshop: Workshop) -> None:
+        attempt = Attempt(KEY, workshop)
+        attempt._started_s -= 1830.0
+        attempt.follow(
+            ChildOutcome(stage=Stage.PROVE, failure="no result", durations_s={"build": 30.0})
+        )
+        record = attempt.record(BuildOutcome.FAILED, reason="no result within 1800 s")
+        assert record.stage_durations_s == {"build": 30.0, "prove": pytest.approx(1800, abs=60)}
+
     def test_a_reference_without_trust_is_no_fault_of_the_builder(self, workshop: Workshop) -> None:
         ended = ChildOutcome(stage=Stage.PROVE, failure="the reference", error="ProofError")
         with pytest.raises(ProofError, match="the reference"):

@@ -1,17 +1,19 @@
 """Which settings a generation gets, and when a machine may build it."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from compiler_worker.builders import inductor_builder
+from compiler_worker.builders import inductor_builder, inductor_packages
+from compiler_worker.builders.base import BuildPlan
 from compiler_worker.builders.inductor_builder import InductorBuilder, inductor_config
 from compiler_worker.fx_rewrites.names import rewrites_for
 from services.contracts.errors import BuildError, BuildUnavailableError, UnsupportedGraphError
 from services.contracts.hardware import Generation, Platform
 from services.contracts.kinds import EngineKind, Precision
-from services.contracts.recipe import Bucket, DimRange
+from services.contracts.recipe import Bucket, DimRange, InductorOptions, Recipe
 from services.engines.device_probe import probe_device
 from tests.unit.compiler_worker.builders.conftest import PlanMaker
 
@@ -48,6 +50,40 @@ def test_every_setting_is_one_that_torch_knows_and_is_in_the_key(generation: str
     assert options == {name: str(value) for name, value in settings.items()} | packed | {
         "rewrites": rewrites
     }
+
+
+@pytest.mark.parametrize("generation", ["cpu-x86_64-v3", "cuda-sm90"])
+def test_a_recipe_may_ask_for_the_long_search(generation: str) -> None:
+    parsed = Generation.parse(generation)
+    plain, tuned = inductor_config(parsed), inductor_config(parsed, is_tuned=True)
+    assert tuned == plain | {"max_autotune": True}
+    asked = Recipe(inductor=InductorOptions(max_autotune=True))
+    # The words of the recipe replace those of the builder in the key.
+    assert asked.builder_options(EngineKind.INDUCTOR) == {"max_autotune": "True"}
+    assert Recipe().builder_options(EngineKind.INDUCTOR) == {}
+    assert asked.builder_options(EngineKind.TENSORRT) == {}
+
+
+@pytest.mark.parametrize("is_tuned", [False, True])
+def test_what_a_key_asks_for_reaches_the_compiler(
+    monkeypatch: pytest.MonkeyPatch, make_plan: PlanMaker, workspace: Path, is_tuned: bool
+) -> None:
+    given: list[dict[str, object]] = []
+
+    def stopped(plan: BuildPlan, config: dict[str, object], *_: object) -> None:
+        given.append(config)
+        raise BuildError("far enough")
+
+    monkeypatch.setattr(inductor_packages, "build_package", stopped)
+    plan = make_plan(EngineKind.INDUCTOR, str(V3))
+    options = InductorBuilder().options(V3, Precision.FP32)
+    options |= Recipe(inductor=InductorOptions(max_autotune=is_tuned)).builder_options(
+        EngineKind.INDUCTOR
+    )
+    key = plan.key.model_copy(update={"builder_options": options})
+    with pytest.raises(BuildError, match="far enough"):
+        InductorBuilder().build(replace(plan, key=key), workspace, print)
+    assert given[0].get("max_autotune", False) is is_tuned
 
 
 def on_host(monkeypatch: pytest.MonkeyPatch, generation: str) -> None:

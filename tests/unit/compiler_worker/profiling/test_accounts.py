@@ -126,12 +126,12 @@ class _Products(torch.nn.Module):
 
 
 def test_a_product_is_the_library_s_call_that_is_named_after_what_follows() -> None:
-    run = compiled_run({"aoti_0": {"relu"}, "cpp_1": {"tanh"}}, _Products())
+    run = compiled_run({"cpp_0": {"relu"}, "aoti_1": {"relu"}, "cpp_2": {"tanh"}}, _Products())
     ops = graph_ops(run)
     # Nothing says who computes the second: its follower's kernel is no library's.
     assert {op.name: op.kernels for op in ops if op.fate is not Fate.FREE} == {
-        "mm": (0,), "add": (0,), "relu": (0,), "mm_1": (), "tanh": (1,),
+        "mm": (1,), "add": (1,), "relu": (1, 0), "mm_1": (), "tanh": (2,),
     }  # fmt: skip
-    library, _ = kernel_calls(run, ops)
+    _, library, _ = kernel_calls(run, ops)
     assert library.chain == ("mm", "add", "relu")
     assert library.num_flops == 2 * ROWS * COLUMNS * ROWS
