@@ -86,8 +86,14 @@ def build_engines(
             registry, compiler, lambda key, event: _show_event(line, key, event)
         )
         report = build_model(version, wanted, workshop)
-        line.summary = f"{len(report.records)} built, {len(report.up_to_date)} up to date"
+        line.summary = _counts(report)
     return report
+
+
+def _counts(report: BuildReport) -> str:
+    failures = sum(record.outcome in _FAILURES for record in report.records)
+    words = f"{len(report.records) - failures} built, {len(report.up_to_date)} up to date"
+    return f"{words}, {failures} failed" if failures else words
 
 
 def wanted_from(generations: Sequence[str], kinds: Sequence[str]) -> Wanted:

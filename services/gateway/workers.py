@@ -176,17 +176,29 @@ class Workers:
             InvalidRequestError: one of them did not start.
         """
         try:
-            try:
-                await asyncio.gather(*(worker.start() for worker in self.each))
-            except NotReadyError as error:
-                raise InvalidRequestError(f"{error}; it says so above") from error
-            on_ready()
-            await self._keep_until(stop)
+            if await self._all_start_before(stop):
+                on_ready()
+                await self._keep_until(stop)
         finally:
             logger.info("gateway workers drain")
             await asyncio.gather(*(worker.stop() for worker in self.each))
             self._keeper.close()
             self._held.close()
+
+    async def _all_start_before(self, stop: asyncio.Event) -> bool:
+        starting = asyncio.gather(*(worker.start() for worker in self.each))
+        stopped = asyncio.create_task(stop.wait())
+        await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if not starting.done():
+            starting.cancel()
+            await asyncio.gather(starting, stopped, return_exceptions=True)
+            return False
+        try:
+            starting.result()
+        except NotReadyError as error:
+            raise InvalidRequestError(f"{error}; it says so above") from error
+        return True
 
     async def _keep_until(self, stop: asyncio.Event) -> None:
         keeping = [asyncio.create_task(worker.keep()) for worker in self.each]

@@ -5,12 +5,14 @@ import errno
 import socket
 from pathlib import Path
 
+import psutil
 import pytest
 
 from services.contracts.errors import InvalidRequestError
 from services.gateway.common_state import CommonState
+from services.gateway.settings import GatewaySettings
 from services.gateway.state_keeper import StateKeeper
-from services.gateway.workers import Worker, reserved_port
+from services.gateway.workers import Worker, Workers, reserved_port
 
 
 def test_a_reserved_port_takes_listeners_that_share_it_and_no_others() -> None:
@@ -69,3 +71,18 @@ async def test_a_worker_that_the_system_cannot_start_is_tried_again(
     assert num_open_files() == num_open
     assert "gateway worker 3 cannot be started now: [Errno 11]" in caplog.text
     keeper.close()
+
+
+async def test_a_gateway_that_is_told_to_stop_ends_without_waiting_for_its_workers() -> None:
+    settings = GatewaySettings(
+        workers=2, controller="127.0.0.1:9", grpc_port=0, metrics_port=0, drain_notice_s=0
+    )
+    workers, stop, served = Workers(settings, trace_share=0.0), asyncio.Event(), asyncio.Event()
+    running = asyncio.create_task(workers.run(stop, served.set))
+    while not all(worker.pid for worker in workers.each):
+        await asyncio.sleep(0)
+    pids = [worker.pid for worker in workers.each]
+    stop.set()
+    await asyncio.wait_for(running, 30)
+    assert not served.is_set()
+    assert not any(psutil.pid_exists(pid) for pid in pids)
