@@ -4,6 +4,7 @@ import asyncio
 import errno
 import socket
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -73,15 +74,26 @@ async def test_a_worker_that_the_system_cannot_start_is_tried_again(
     keeper.close()
 
 
-async def test_a_gateway_that_is_told_to_stop_ends_without_waiting_for_its_workers() -> None:
+async def test_a_gateway_that_is_told_to_stop_ends_without_waiting_for_its_workers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started, stop, served = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    pids: list[int] = []
+    start = asyncio.create_subprocess_exec
+
+    async def noted(*command: Any, **options: Any) -> asyncio.subprocess.Process:
+        process = await start(*command, **options)
+        pids.append(process.pid)
+        if len(pids) == 2:
+            started.set()
+        return process
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", noted)
     settings = GatewaySettings(
         workers=2, controller="127.0.0.1:9", grpc_port=0, metrics_port=0, drain_notice_s=0
     )
-    workers, stop, served = Workers(settings, trace_share=0.0), asyncio.Event(), asyncio.Event()
-    running = asyncio.create_task(workers.run(stop, served.set))
-    while not all(worker.pid for worker in workers.each):
-        await asyncio.sleep(0)
-    pids = [worker.pid for worker in workers.each]
+    running = asyncio.create_task(Workers(settings, trace_share=0.0).run(stop, served.set))
+    await started.wait()
     stop.set()
     await asyncio.wait_for(running, 30)
     assert not served.is_set()
