@@ -1,11 +1,15 @@
 """Run half of kind `onnxruntime`: the master itself, or a typed copy of it, in ONNX Runtime."""
 
-from collections.abc import Sequence
+import ctypes
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Self
+
+import numpy as np
 
 from services.contracts.hardware import Platform
 from services.contracts.kinds import EngineKind
-from services.contracts.tensors import Array
+from services.contracts.tensors import NUMPY_FROM_DATATYPE, Array, TensorSpec
 from services.engines.base import LoadSpec
 from services.engines.compatibility import refuse_incompatible
 from services.engines.guarded import GuardedEngine, library_errors
@@ -23,6 +27,8 @@ _DISABLED_OPTIMIZERS = ("QDQPropagationTransformer",)
 _CUDA = "CUDAExecutionProvider"
 # TF32 keeps 10 of 23 bits of a product's operands: not what fp32 promises.
 _PROVIDER_OPTIONS = {_CUDA: {"use_tf32": "0"}}
+_BFLOAT16 = NUMPY_FROM_DATATYPE["BF16"]
+_ONNX_BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16
 
 
 class OnnxruntimeEngine(GuardedEngine):
@@ -31,6 +37,7 @@ class OnnxruntimeEngine(GuardedEngine):
     def __init__(self, spec: LoadSpec, session: "onnxruntime.InferenceSession") -> None:
         super().__init__(spec.manifest.inputs, spec.manifest.outputs)
         self._session: onnxruntime.InferenceSession | None = session
+        self._has_bfloat16 = has_bfloat16(self._inputs, self._outputs)
 
     @classmethod
     def unavailable_reason(cls) -> str:
@@ -49,12 +56,46 @@ class OnnxruntimeEngine(GuardedEngine):
 
     def _compute(self, arrays: list[Array], sizes: Sizes) -> Sequence[Array]:
         assert self._session is not None
+        wanted = [spec.name for spec in self._outputs]
         feeds = {spec.name: array for spec, array in zip(self._inputs, arrays, strict=True)}
-        results: list[Array] = self._session.run([spec.name for spec in self._outputs], feeds)
+        if self._has_bfloat16:
+            return run_as_values(self._session, wanted, feeds)
+        results: list[Array] = self._session.run(wanted, feeds)
         return results
 
     def _release(self) -> None:
         self._session = None
+
+
+def has_bfloat16(*tensors: Sequence[TensorSpec]) -> bool:
+    """Whether a model's tensors need `run_as_values`."""
+    return any(spec.datatype == "BF16" for spec in chain(*tensors))
+
+
+def run_as_values(
+    session: "onnxruntime.InferenceSession", wanted: Sequence[str], feeds: Mapping[str, Array]
+) -> list[Array]:
+    """Run with bfloat16 among inputs or outputs: it has no numpy type that `run` would take."""
+    from onnxruntime import OrtValue
+
+    # The session reads the arrays where they are: they have to live until it is done.
+    arrays = {name: np.ascontiguousarray(array) for name, array in feeds.items()}
+    values = {
+        name: OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), _ONNX_BFLOAT16)
+        if array.dtype == _BFLOAT16
+        else OrtValue.ortvalue_from_numpy(array)
+        for name, array in arrays.items()
+    }
+    return [_array_of(value) for value in session.run_with_ort_values(wanted, values)]
+
+
+def _array_of(value: "onnxruntime.OrtValue") -> Array:
+    if value.data_type() != "tensor(bfloat16)":
+        array: Array = value.numpy()
+        return array
+    shape = value.shape()
+    words = (ctypes.c_uint16 * int(np.prod(shape))).from_address(value.data_ptr())
+    return np.array(words, np.uint16).view(_BFLOAT16).reshape(shape)
 
 
 def open_session(

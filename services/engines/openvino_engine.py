@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 from services.contracts.build_key import BuildKey
 from services.contracts.kinds import EngineKind, Precision
-from services.contracts.tensors import Array
+from services.contracts.tensors import NUMPY_FROM_DATATYPE, Array
 from services.engines.base import LoadSpec
 from services.engines.compatibility import refuse_incompatible
 from services.engines.guarded import GuardedEngine, library_errors
@@ -54,7 +54,13 @@ class OpenvinoEngine(GuardedEngine):
         assert self._request is not None
         # Inputs are shared: they are contiguous and outlive this call.
         self._request.infer(dict(enumerate(arrays)), share_inputs=True)
-        return [self._request.get_output_tensor(i).data.copy() for i in range(len(self._outputs))]
+        tensors = map(self._request.get_output_tensor, range(len(self._outputs)))
+        results: list[Array] = [tensor.data.copy() for tensor in tensors]
+        # Without a numpy type for bfloat16, its bits come as float16.
+        return [
+            result.view(NUMPY_FROM_DATATYPE["BF16"]) if spec.datatype == "BF16" else result
+            for spec, result in zip(self._outputs, results, strict=True)
+        ]
 
     def _release(self) -> None:
         self._request = None

@@ -7,7 +7,14 @@ from services.replica.waiting import Dropped
 from services.telemetry import catalog
 from services.telemetry.recorder import NullRecorder, Observer, Recorder
 
-_NOTHING = NullRecorder().observer(catalog.COMPUTE_DURATION)
+_NOTHING: Observer = NullRecorder().observer(catalog.COMPUTE_DURATION)
+# All but the engine's own, in the order of a request's way.
+_STAGES = (
+    catalog.QUEUE_DURATION,
+    catalog.FORMING_DURATION,
+    catalog.PAD_DURATION,
+    catalog.REPLY_DURATION,
+)
 
 
 class ReplicaMetrics:
@@ -25,11 +32,9 @@ class ReplicaMetrics:
         self._in_use: LoadedEngine | None = None
         self._rows, self._busy_s = 0, 0.0
         self._observe_rows = recorder.observer(catalog.BATCH_SIZE, **self._labels)
-        self._observe_queued_s = recorder.observer(catalog.QUEUE_DURATION, **self._place)
-        self._observe_forming_s = recorder.observer(catalog.FORMING_DURATION, **self._place)
-        self._observe_pad_s = recorder.observer(catalog.PAD_DURATION, **self._place)
-        self._observe_reply_s = recorder.observer(catalog.REPLY_DURATION, **self._place)
-        self._observe_compute_s: Observer = _NOTHING
+        # Of each stage, by the engine in use: nothing runs before there is one.
+        self._observe_queued_s = self._observe_forming_s = self._observe_pad_s = _NOTHING
+        self._observe_compute_s = self._observe_reply_s = _NOTHING
         self._observe_size: dict[str, Observer] = {}
         self._real, self._padded = 0, 0
 
@@ -43,6 +48,11 @@ class ReplicaMetrics:
         self._observe_compute_s = self._recorder.observer(
             catalog.COMPUTE_DURATION, **self._labels, **_of_engine(loaded)
         )
+        here = self._place | {"kind": loaded.kind}
+        (
+            self._observe_queued_s, self._observe_forming_s,
+            self._observe_pad_s, self._observe_reply_s,
+        ) = (self._recorder.observer(stage, **here) for stage in _STAGES)  # fmt: skip
         self._recorder.observe(
             catalog.ENGINE_LOAD_DURATION,
             loaded.load_duration_s,

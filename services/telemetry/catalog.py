@@ -146,25 +146,25 @@ QUEUE_DROPPED = _counter(
 QUEUE_DURATION = _histogram(
     "smelt_queue_duration_seconds",
     "Time a request waited in its replica before its batch ran.",
-    ("model", "version", "generation"),
+    ("model", "version", "generation", "kind"),
     INFERENCE_BUCKETS_S,
 )
 FORMING_DURATION = _histogram(
     "smelt_batch_forming_duration_seconds",
     "Time from when the engine is free and a request waits to the start of the batch.",
-    ("model", "version", "generation"),
+    ("model", "version", "generation", "kind"),
     STAGE_BUCKETS_S,
 )
 PAD_DURATION = _histogram(
     "smelt_pad_duration_seconds",
     "Time to join the inputs of a batch, padding included.",
-    ("model", "version", "generation"),
+    ("model", "version", "generation", "kind"),
     STAGE_BUCKETS_S,
 )
 REPLY_DURATION = _histogram(
     "smelt_reply_duration_seconds",
     "Time to split the outputs of a batch and to write its answers.",
-    ("model", "version", "generation"),
+    ("model", "version", "generation", "kind"),
     STAGE_BUCKETS_S,
 )
 QUEUE_REQUESTS = _gauge(
