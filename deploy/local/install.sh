@@ -30,14 +30,22 @@ export PIP_DISABLE_PIP_VERSION_CHECK=1
 .venv/bin/python -m pip install --quiet --upgrade pip==26.3
 
 total=$(grep -c == requirements.lock)
+if [ -t 1 ]; then is_terminal=yes; else is_terminal=; fi
+show() { if [ "$is_terminal" ]; then printf '\r\033[K%s' "$1"; else echo "$1"; fi; }
 show_progress() { # one line that moves on a terminal, every 25th package in a log
-  awk -v total="$total" -v tty="$([ -t 1 ] && echo 1 || echo 0)" '
-    function show(text) { if (tty) printf "\r\033[K%s", text; else print text; fflush() }
-    /^Collecting/ { n++; if (tty || n % 25 == 0) show("  " n " of about " total ": " $2) }
-    /^Downloading/ && tty { show("  " n " of about " total ": downloading " $2 " " $3 $4) }
-    /^Installing collected/ { show("  unpacking " total " packages") }
-    /^ERROR/ { show($0); print "" }
-    END { if (tty) printf "\r\033[K" }'
+  n=0
+  # Not awk: mawk keeps what it reads from a pipe until it has a block of it.
+  while read -r word next rest; do
+    case $word in
+      Collecting)
+        n=$((n + 1))
+        if [ "$is_terminal" ] || [ $((n % 25)) = 0 ]; then show "  $n of about $total: $next"; fi ;;
+      Downloading) [ ! "$is_terminal" ] || show "  $n of about $total: downloading $next $rest" ;;
+      Installing) show "  unpacking $total packages" ;;
+      ERROR*) show "$word $next $rest"; echo ;;
+    esac
+  done
+  [ ! "$is_terminal" ] || printf '\r\033[K'
 }
 echo "Installing $total exact versions into .venv (a few minutes the first time)"
 .venv/bin/python -m pip install --progress-bar off \

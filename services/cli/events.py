@@ -25,14 +25,14 @@ def run_events(
     """Print the newest events, and with `is_followed` those that come, until Ctrl-C or SIGTERM.
 
     Raises:
-        NotFoundError: no such model.
+        NotFoundError: there is no such model and never was.
     """
     registry = open_registry(settings)
-    if model:
-        registry.model_version(model)
     # Before the list, so that nothing falls between the two.
     end = registry.event_end()
     shown = registry.last_events(limit, model)
+    if model and not any(event.model == model for _, event in shown):
+        _check_known(registry, model)
     if not is_followed:
         _print_all((event for _, event in shown), as_json=as_json)
         return
@@ -42,6 +42,12 @@ def run_events(
             _print_one(event, as_json=as_json)
         position = shown[-1][0] if shown else end
         _follow(registry, position, model, is_stopped, as_json=as_json)
+
+
+def _check_known(registry: Registry, model: str) -> None:
+    """Raise NotFoundError unless a model is there; one that was removed has a trail all the same."""
+    if model not in registry.removed_versions():
+        registry.model_version(model)
 
 
 def event_line(event: Event) -> str:

@@ -149,7 +149,9 @@ def _array(path: Path) -> Array:
         if is_json:
             return _strings(data.decode())
         array: Array = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise InvalidRequestError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
         kind = "JSON" if is_json else ".npy"
         raise InvalidRequestError(f"{path} is no {kind} file: {error}") from error
     return array

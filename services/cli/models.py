@@ -74,7 +74,7 @@ def run_models_remove(
         NotFoundError: no such model or version.
     """
     registry = open_registry_to_publish(settings, must_exist=True)
-    removed = [each.version for each in registry.remove_model(name, version)]
+    removed = [each.version for each in registry.remove_model(name, version, who=who_asks())]
     left = [each.version for each in registry.versions(name)]
     if not left:
         # Who adds it again means it to serve.
@@ -83,10 +83,10 @@ def run_models_remove(
     if as_json:
         print_json({"name": name, "removed": removed, "left": left})
         return
+    then = f"{_versions(left[-1:])} is to serve from now on" if left else "nothing is left to serve"
     console.print(
-        f"{name}: {_versions(removed)} removed; "
-        + (f"{_versions(left[-1:])} serves from now on" if left else "nothing is left to serve")
-        + "\nIts engines stay in the store: adding the same model again makes a next version, "
+        f"{name}: {_versions(removed)} removed; {then}"
+        "\nIts engines stay in the store: adding the same model again makes a next version, "
         "which serves with them at once",
         soft_wrap=True,
     )
@@ -105,8 +105,12 @@ def run_models_serve(settings: CliSettings, name: str, *, is_served: bool, as_js
     if as_json:
         print_json({"name": name, "is_served": is_served, "is_changed": is_changed})
         return
-    state = "is served" if is_served else f"is unloaded; undo it with: smelt models load {name}"
-    console.print(f"{name} {state}{'' if is_changed else ' (it was so before)'}", soft_wrap=True)
+    before = "" if is_changed else " (it was so before)"
+    if is_served:
+        words = f"is to be served{before}; smelt status says when it is"
+    else:
+        words = f"is unloaded{before}; undo it with: smelt models load {name}"
+    console.print(f"{name} {words}", soft_wrap=True)
 
 
 def _versions(numbers: list[int]) -> str:

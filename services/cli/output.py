@@ -16,7 +16,8 @@ _PIPE_WIDTH = 160
 
 
 def _console(*, is_error: bool) -> Console:
-    console = Console(stderr=is_error, highlight=False)
+    # A factory may be called `module:factory`, which Rich would print as a picture of one.
+    console = Console(stderr=is_error, highlight=False, emoji=False)
     if not console.is_terminal:
         console.width = _PIPE_WIDTH
     return console

@@ -1,6 +1,8 @@
 """The registry that a command works on."""
 
+from services.cli.fleet_file import find_fleet
 from services.cli.settings import CliSettings
+from services.contracts.errors import NotFoundError
 from services.contracts.object_store import open_store, open_tested_store
 from services.contracts.registry import Registry
 from services.engines.compile_cache import use_compile_cache
@@ -21,7 +23,8 @@ def open_registry_to_publish(settings: CliSettings, *, must_exist: bool = False)
 
     Args:
         settings: say which store.
-        must_exist: for commands that work on a model which the store already holds.
+        must_exist: for commands that work on a model which the store already holds. Where this
+            host's fleet uses a store, it must: a new one in its place would be another store.
 
     Raises:
         InvalidRequestError: the store's URL is wrong.
@@ -31,6 +34,15 @@ def open_registry_to_publish(settings: CliSettings, *, must_exist: bool = False)
     """
     # Before an export: torch may name a folder of its own then, and the builds inherit it.
     use_compile_cache(settings.cache_dir)
-    return Registry(
-        open_tested_store(settings.store_url, must_exist=must_exist), settings.cache_dir
-    )
+    running = find_fleet(settings.run_dir)
+    is_in_use = running is not None and running.store_url == settings.store_url
+    try:
+        store = open_tested_store(settings.store_url, must_exist=must_exist or is_in_use)
+    except NotFoundError as error:
+        if not is_in_use:
+            raise
+        raise NotFoundError(
+            f"no store at {settings.store_url}, from which this host's fleet serves: put it back "
+            "(is its volume mounted?), or end the fleet first: smelt down"
+        ) from error
+    return Registry(store, settings.cache_dir)

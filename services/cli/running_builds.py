@@ -13,6 +13,8 @@ _COLUMNS = (
     "model", "generation", "kind", "precision", "stage", "stage for", "in all", "by", "says",
     "engine",
 )  # fmt: skip
+# Of a lease: it is renewed after a third of it, and clocks differ a little.
+_SILENT_SHARE = 0.67
 
 
 def running_builds(registry: Registry, names: Sequence[str]) -> list[dict[str, Any]]:
@@ -59,6 +61,8 @@ def _progress(lease: BuildLease, now: datetime) -> dict[str, Any]:
         **{field: getattr(lease, field) for field in fields},
         "stage_s": _seconds_since(lease.stage_since, now),
         "duration_s": _seconds_since(lease.taken_at, now),
+        "silent_s": _seconds_since(lease.renewed_at, now),
+        "lease_s": lease.lease_s,
     }
 
 
@@ -77,6 +81,16 @@ def _row(build: dict[str, Any]) -> tuple[str, ...]:
         f"{build['stage_s']:.0f} s",
         f"{build['duration_s']:.0f} s",
         f"{build['host']} ({build['process_id']})",
-        build["line"],
+        _said(build),
         build["digest"][:12],
+    )
+
+
+def _said(build: dict[str, Any]) -> str:
+    """The worker's last line, or that it may be dead: a living one renews thrice a lease."""
+    if build["silent_s"] <= build["lease_s"] * _SILENT_SHARE:
+        return str(build["line"])
+    return (
+        f"no sign of life for {build['silent_s']:.0f} s: if it is dead, another one takes over "
+        f"after {build['lease_s']:.0f} s"
     )

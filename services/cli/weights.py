@@ -8,6 +8,7 @@ from services.cli.output import console, print_json, print_table
 from services.cli.registry import open_registry, open_registry_to_publish
 from services.cli.settings import CliSettings
 from services.cli.version_states import VersionState, fleet_or_why_not, version_states
+from services.cli.who import who_asks
 from services.contracts.errors import InvalidRequestError
 from services.contracts.registry import Registry
 
@@ -27,7 +28,7 @@ def run_models_weights(
         raise InvalidRequestError("give weights or --clear, not both")
     if texts or is_cleared:
         registry = open_registry_to_publish(settings, must_exist=True)
-        registry.set_version_weights(name, weights_from_texts(texts))
+        registry.set_version_weights(name, weights_from_texts(texts), who=who_asks())
         tell_fleet(settings)
     else:
         registry = open_registry(settings)

@@ -22,6 +22,8 @@ class EventKind(StrEnum):
     RECIPE_CHANGED = "recipe_changed"
     MODEL_LOADED = "model_loaded"
     MODEL_UNLOADED = "model_unloaded"
+    MODEL_REMOVED = "model_removed"
+    WEIGHTS_CHANGED = "weights_changed"
     BUILD_STARTED = "build_started"
     BUILD_WAITING = "build_waiting"
     BUILD_FINISHED = "build_finished"
@@ -83,12 +85,15 @@ class TrailFold(Document):
         versions: newest version of each model.
         masters: digest of that version's master, by model.
         changed_at: time of the last change, by generation, by model, and by
-            `rebuild <model>` and `load <model>`.
+            `rebuild <model>` and `load <model>`: the latter also of weights and removals.
         engines: engines told of, each with the time of the newest proof told of, "" for none.
         num_records: build records told of, by key digest.
         num_rebuilds: rebuild requests told of, by model.
         num_serving_changes: loads and unloads told of, by model.
         unloaded: the models that were unloaded last.
+        num_weight_changes: changes of weights told of, by model.
+        weights: versions that share requests by weights, by model.
+        removed: versions told of as removed, by model.
         joint_runs: by `model/version/generation`, when the newest joint run told of was.
         tasks: marks of the build tasks told of last: that they began, that they wait.
         quarantined: by mark, the model and generation that it is for.
@@ -105,6 +110,9 @@ class TrailFold(Document):
     num_rebuilds: dict[str, int] = {}
     num_serving_changes: dict[str, int] = {}
     unloaded: tuple[str, ...] = ()
+    num_weight_changes: dict[str, int] = {}
+    weights: dict[str, tuple[int, ...]] = {}
+    removed: dict[str, tuple[int, ...]] = {}
     joint_runs: dict[str, str] = {}
     tasks: tuple[str, ...] = ()
     quarantined: dict[str, tuple[str, str]] = {}

@@ -84,10 +84,15 @@ class ModelVersion(Document):
 
 
 class ModelRemoval(Document):
-    """That a version is served no more; the version's own document stays as it was."""
+    """That a version is served no more; the version's own document stays as it was.
+
+    Attributes:
+        who: asked for it; "" when nobody said.
+    """
 
     name: str
     version: int
+    who: str = ""
     created_at: str
 
 

@@ -38,7 +38,7 @@ from services.contracts.store import ArtifactStore
 
 _CHUNK_BYTES = 8 * 2**20  # S3 allows 10,000 parts: blobs up to 80 GB
 _MAX_PARTS_IN_FLIGHT = 4  # bounds the memory of one upload to 32 MiB
-_SELF_TEST_KEY = "selftest/conditional-create"
+SELF_TEST_KEY = "selftest/conditional-create"
 _SELF_TEST_WRITERS = 8
 _CLOUD_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
 # A drive or scheme without its slashes; taken as a folder it would be made, and serve nobody.
@@ -235,12 +235,13 @@ def verify_conditional_create(store: ArtifactStore) -> None:
         UnsafeStoreError: the store let a second create succeed or changed what was there.
     """
     before = _read_or_none(store)
-    offers = [f"writer {number}".encode() for number in range(_SELF_TEST_WRITERS)]
+    # No two stores hold the same: it is also what a store is known by (`store_identity`).
+    offers = [f"writer {n}, {uuid.uuid4().hex}".encode() for n in range(_SELF_TEST_WRITERS)]
     with ThreadPoolExecutor(_SELF_TEST_WRITERS) as pool:
         won = list(pool.map(lambda offer: _try_create(store, offer), offers))
     winners = [offer for offer, has_won in zip(offers, won, strict=True) if has_won]
     is_repeat_refused = not _try_create(store, b"late writer")
-    after = store.read(_SELF_TEST_KEY)
+    after = store.read(SELF_TEST_KEY)
     # No winner and nothing before: another process raced us and won.
     allowed = [before] if before is not None else winners[:1] or [after]
     max_winners = 0 if before is not None else 1
@@ -327,14 +328,14 @@ def _verified_parts(file: BinaryIO, ref: BlobRef, source: str) -> Iterator[bytes
 
 def _read_or_none(store: ArtifactStore) -> bytes | None:
     try:
-        return store.read(_SELF_TEST_KEY)
+        return store.read(SELF_TEST_KEY)
     except NotFoundError:
         return None
 
 
 def _try_create(store: ArtifactStore, data: bytes) -> bool:
     try:
-        store.create(_SELF_TEST_KEY, data)
+        store.create(SELF_TEST_KEY, data)
     except AlreadyPublishedError:
         return False
     return True

@@ -17,6 +17,7 @@ from services.contracts.registry_serving import ServingRegistry
 from services.contracts.registry_trust import TrustRegistry
 from services.contracts.registry_weights import WeightRegistry
 from services.contracts.store import ArtifactStore
+from services.contracts.store_identity import SameStore
 
 
 class Registry(
@@ -34,6 +35,11 @@ class Registry(
     def __init__(self, store: ArtifactStore, cache_dir: Path) -> None:
         super().__init__(store)
         self._cache = FileCache(store, cache_dir)
+        self._same = SameStore(store)
+
+    def require_same_store(self) -> None:
+        """Raise StoreError if another store, or none, is where this one was at the first call."""
+        self._same.check()
 
     def materialise_master(self, record: MasterRecord) -> Path:
         """A folder with the master's files, verified; raises as `FileCache.folder` does."""

@@ -155,7 +155,19 @@ class ModelRegistry(RecordKeeper):
             raise NotFoundError(f"model '{name}' has no version {wanted}; there are: {known}")
         return by_number[wanted]
 
-    def remove_model(self, name: str, version: int | None = None) -> list[ModelVersion]:
+    def removed_versions(self) -> dict[str, list[int]]:
+        """Numbers of the removed versions, ascending, of each model that has any."""
+        keys = self._records.keys("models/")
+        names = sorted({key.split("/")[1] for key in keys if key.split("/")[2] == "removed"})
+        return {name: revision_numbers(keys, _removals_prefix(name)) for name in names}
+
+    def removal(self, name: str, version: int) -> ModelRemoval:
+        """That a version was removed; raises NotFoundError when it was not."""
+        return self._records.read(_removal_key(name, version), ModelRemoval)
+
+    def remove_model(
+        self, name: str, version: int | None = None, *, who: str = ""
+    ) -> list[ModelVersion]:
         """Have versions served no more, all of them when none is given; returns which.
 
         Masters and engines stay: their names say what they are, and another version may use
@@ -170,6 +182,7 @@ class ModelRegistry(RecordKeeper):
             removal = ModelRemoval(
                 name=name,
                 version=each.version,
+                who=who,
                 created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
             )
             # Another may have removed it meanwhile: it is gone, as was asked.
@@ -198,7 +211,7 @@ class ModelRegistry(RecordKeeper):
         """The versions that were not removed, ascending; and the highest that ever was."""
         keys = self._records.keys(f"models/{name}/")
         found = revision_numbers(keys, _versions_prefix(name))
-        removed = set(revision_numbers(keys, f"models/{name}/removed/"))
+        removed = set(revision_numbers(keys, _removals_prefix(name)))
         return [number for number in found if number not in removed], max(found, default=0)
 
     def _version(self, name: str, number: int) -> ModelVersion:
@@ -237,5 +250,9 @@ def _version_key(name: str, version: int) -> str:
     return numbered_key(_versions_prefix(name), version)
 
 
+def _removals_prefix(name: str) -> str:
+    return f"models/{name}/removed/"
+
+
 def _removal_key(name: str, version: int) -> str:
-    return numbered_key(f"models/{name}/removed/", version)
+    return numbered_key(_removals_prefix(name), version)

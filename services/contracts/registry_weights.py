@@ -19,10 +19,12 @@ class VersionWeights(Document):
 
     Attributes:
         weights: by version, relative to each other; versions that are not named get none.
+        who: asked for it; "" when nobody said.
     """
 
     name: str
     weights: dict[int, float]
+    who: str = ""
     created_at: str
 
 
@@ -37,7 +39,14 @@ class WeightRegistry(ModelRegistry):
         weights = self._records.read(numbered_key(_prefix(name), max(numbers)), VersionWeights)
         return {version: weight for version, weight in weights.weights.items() if weight > 0}
 
-    def set_version_weights(self, name: str, weights: Mapping[int, float]) -> None:
+    def weight_changes(self, name: str) -> list[VersionWeights]:
+        """All weights that a model's versions ever had, oldest first."""
+        numbers = self._records.numbers(_prefix(name))
+        return [self._records.read(numbered_key(_prefix(name), n), VersionWeights) for n in numbers]
+
+    def set_version_weights(
+        self, name: str, weights: Mapping[int, float], *, who: str = ""
+    ) -> None:
         """Note weights, in place of all former ones; none gives all to the newest again.
 
         Raises:
@@ -58,6 +67,7 @@ class WeightRegistry(ModelRegistry):
         change = VersionWeights(
             name=name,
             weights=dict(weights),
+            who=who,
             created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         )
         self._records.append(_prefix(name), change)

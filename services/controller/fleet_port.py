@@ -70,8 +70,8 @@ def _refusing(handler: "Handler") -> "Handler":
     async def refuse(_: Any, context: "Context") -> None:
         await context.abort(
             grpc.StatusCode.UNAUTHENTICATED,
-            f"the controller wants the fleet's token: '{HEADER}: Bearer TOKEN'; give this process "
-            "fleet_token_file",
+            f"the controller wants the fleet's token: '{HEADER}: Bearer TOKEN'; name the "
+            "file with it: SMELT_FLEET_TOKEN_FILE (fleet_token_file in a process's own settings)",
         )
 
     if handler.request_streaming:

@@ -15,6 +15,10 @@ logger = logging.getLogger(__name__)
 class ModelSource(Protocol):
     """What the loop reads; `services.contracts.registry.Registry` has it."""
 
+    def require_same_store(self) -> None:
+        """Raise StoreError if another store is where this one was at the first call."""
+        ...
+
     def model_names(self) -> list[str]:
         """Names of all models."""
         ...
@@ -79,7 +83,13 @@ class StoreView:
         self._documents: dict[tuple[str, int], ModelVersion] = {}
 
     def look(self, deployed: Iterable[DeploymentKey]) -> Observed:
-        """The store now, and of what is deployed that which it has no more; blocks."""
+        """The store now, and of what is deployed that which it has no more; blocks.
+
+        Raises:
+            StoreError: it cannot be read, or another one is in its place: a volume that is not
+                mounted must not look as if all models had been removed.
+        """
+        self._source.require_same_store()
         observed = Observed(
             names=set(self._source.model_names()), unloaded=self._source.unloaded_models()
         )

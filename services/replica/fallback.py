@@ -50,7 +50,8 @@ class CompiledFallback:
         if strings := strings_among(model.master.inputs, model.master.outputs):
             raise EngineError(
                 f"no fallback for model '{model.name}': {strings} is strings (BYTES), which torch "
-                "does not have; it serves once its engine of kind onnxruntime is proven"
+                "does not have; it serves once it can load a proven engine of kind onnxruntime "
+                f"(smelt why {model.name})"
             )
         return FallbackEngine.load(
             FallbackSpec(

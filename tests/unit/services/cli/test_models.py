@@ -1,15 +1,19 @@
 """Adding models: what is refused before a version exists, and what makes a new version."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from services.cli.fleet_file import RunningFleet, fleet_lock, write_fleet
 from services.cli.main import app
 from services.cli.models import Wishes, add_model
 from services.cli.progress import Steps
+from services.cli.registry import open_registry_to_publish
+from services.cli.settings import CliSettings
 from services.contracts.errors import (
     InvalidModelError,
     InvalidRecipeError,
@@ -167,10 +171,24 @@ def test_what_is_unloaded_says_so_until_it_is_loaded_or_removed(
     assert registry.unloaded_models() == {"tiny"}
     assert "(it was so before)" in said("unload", "tiny")
     assert "serves after: smelt models load tiny" in said("add", "tiny", source(tmp_path / "b", 8))
-    assert said("load", "tiny") == "tiny is served"
+    assert said("load", "tiny") == "tiny is to be served; smelt status says when it is"
     assert registry.unloaded_models() == set()
     said("unload", "tiny")
     said("remove", "tiny")
     assert registry.unloaded_models() == set()
     with pytest.raises(NotFoundError, match="'tiny' not found"):
         said("load", "tiny")
+
+
+def test_no_store_is_made_where_this_host_s_fleet_has_lost_its_own(tmp_path: Path) -> None:
+    settings = CliSettings(home=tmp_path)
+    with fleet_lock(settings.run_dir):
+        write_fleet(settings.run_dir, RunningFleet(
+            supervisor_pid=os.getpid(), controller="c", grpc_address="g", metrics_address="m",
+            store_url=settings.store_url,
+        ))  # fmt: skip
+        with pytest.raises(NotFoundError, match="from which this host's fleet serves: put it back"):
+            open_registry_to_publish(settings)
+    assert not Path(settings.store_url).exists()
+    open_registry_to_publish(settings)
+    assert Path(settings.store_url).exists()

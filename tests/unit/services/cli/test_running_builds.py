@@ -67,6 +67,19 @@ def test_a_held_lease_is_a_running_build(
     assert "compiling C++" in text
 
 
+def test_a_worker_that_may_be_dead_is_said_to_be_silent(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.offer_lease(DIGEST, 1, lease(age_s=25.0))
+    console = Console(record=True, width=300, force_terminal=False)
+    monkeypatch.setattr(output, "console", console)
+    print_running_builds(running_builds(registry, ["m"]))
+    text = console.export_text()
+    assert "no sign of life for 25 s" in text
+    assert "after 30 s" in text
+    assert "compiling C++" not in text
+
+
 @pytest.mark.parametrize(
     "over", [lease(is_released=True), lease(age_s=31.0 + MAX_SKEW_S)], ids=["released", "expired"]
 )

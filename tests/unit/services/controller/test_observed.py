@@ -1,12 +1,14 @@
 """What the reconcile loop takes for news of a model's engines."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from services.contracts.errors import StoreError
 from services.contracts.joint_run import JointRun
 from services.contracts.manifest import ProofOutcome
-from services.contracts.object_store import open_store
+from services.contracts.object_store import open_store, open_tested_store
 from services.contracts.registry import Registry
 from services.controller.observed import StoreView
 from services.engines.device_probe import probe_device
@@ -40,3 +42,20 @@ def test_an_engine_a_proof_and_a_joint_run_are_news_each(registry: Registry) -> 
     seen.append(marks())
     assert len(set(seen)) == len(seen)
     assert marks() == seen[-1]
+
+
+def test_another_store_in_its_place_is_not_taken_for_removed_models(tmp_path: Path) -> None:
+    folder, away = tmp_path / "store", tmp_path / "away"
+    registry = Registry(open_tested_store(str(folder)), tmp_path / "cache")
+    add(registry, "a")
+    view = StoreView(registry)
+    assert view.look([]).names == {"m"}
+    folder.rename(away)
+    with pytest.raises(StoreError, match="is empty now"):
+        view.look([])
+    add(Registry(open_tested_store(str(folder)), tmp_path / "other"), "b")
+    with pytest.raises(StoreError, match="is another store now"):
+        view.look([])
+    shutil.rmtree(folder)
+    away.rename(folder)
+    assert view.look([]).names == {"m"}
