@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from compiler_worker.process import run_child
 from compiler_worker.proving import ProofJob, proof_request
 from compiler_worker.publish import now
-from compiler_worker.requests import JointEntrant, JointRequest, JointResult, Stage
+from compiler_worker.requests import ChildEvent, JointEntrant, JointRequest, JointResult, Stage
 from compiler_worker.turns import awaited_lease, leased
 from compiler_worker.workshop import Workshop
 from services.contracts.errors import ProofError, SmeltError
@@ -175,7 +175,7 @@ def _result(
         )
         outcome = run_child(
             "time-one", request, folder, Stage.BENCHMARK, workshop.proof_limits,
-            lambda event: workshop.on_progress(key, event),
+            lambda event: workshop.on_progress(key, _told(event, len(field.engines))),
         )  # fmt: skip
     if outcome.result is None:
         raise ProofError(outcome.failure)
@@ -184,6 +184,14 @@ def _result(
         # Without it nothing links this run to the earlier ones.
         raise ProofError(f"the best engine so far, {field.incumbent[:12]}: {fault}")
     return result
+
+
+def _told(event: ChildEvent, num_engines: int) -> ChildEvent:
+    """Says whose stage this is: events go under the key of one engine."""
+    if event.stage is None:
+        return event
+    words = f"{num_engines} engines in turns, eager and the fallback beside them"
+    return event.model_copy(update={"line": words})
 
 
 def _job(

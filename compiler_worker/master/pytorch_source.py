@@ -88,7 +88,11 @@ class PyTorchModel:
     def _check_size(self, dim: str, size: int) -> None:
         limits = self.dim_limits.get(dim)
         if limits is None:
-            raise InvalidModelError(f"dimension '{dim}' has no entry in dim_limits; add one")
+            found = ", ".join(self.dim_limits) or "none"
+            raise InvalidModelError(
+                f"dimension '{dim}' has no entry in dim_limits; add one, or correct the name of "
+                f"one that is there: {found}"
+            )
         if size < 2 or not limits.min <= size <= limits.max:
             raise InvalidModelError(
                 f"dimension '{dim}' is {size} in example_inputs, a size above 1 within "

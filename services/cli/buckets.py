@@ -63,7 +63,8 @@ def advice_document(model: ModelVersion, seen: ObservedSizes, num: int) -> dict[
     if not dims:
         raise NotFoundError(
             f"no sizes were seen of {model.name} version {model.version}: its replicas ran no "
-            "request yet, or it has no dynamic dimension"
+            "request yet, it has no dynamic dimension, or --metrics names a page that is not of "
+            "Ray's agents, where replicas count (smelt status --json names those)"
         )
     num_requests = round(max(each.num_requests for each in dims.values()))
     rows = dims.pop(batch_dim or "", None)
