@@ -45,7 +45,7 @@ def run_events(
 
 
 def _check_known(registry: Registry, model: str) -> None:
-    """Raise NotFoundError unless a model is there; one that was removed has a trail all the same."""
+    """Raise NotFoundError for a model that is not there and never was."""
     if model not in registry.removed_versions():
         registry.model_version(model)
 

@@ -9,9 +9,10 @@ from services.contracts.build_plan import BuildPlan, RebuildRequest, TaskEnd, Ta
 from services.contracts.errors import SmeltError, StoreError
 from services.contracts.hardware import Generation
 from services.contracts.joint_run import JointRun
-from services.contracts.manifest import BuildRecord, ModelVersion, PublishedEngine
+from services.contracts.manifest import BuildRecord, ModelRemoval, ModelVersion, PublishedEngine
 from services.contracts.registry import Registry
 from services.contracts.registry_serving import ServingChange
+from services.contracts.registry_weights import VersionWeights
 from services.controller.build_policy import planning_names
 from services.controller.build_view import FleetView, distinct_pools
 from services.controller.key_status import (
@@ -25,7 +26,7 @@ from services.pb import fleet_v1_pb2 as fleet
 
 logger = logging.getLogger(__name__)
 
-_DocumentT = TypeVar("_DocumentT", TaskStart, TaskEnd)
+_DocumentT = TypeVar("_DocumentT", TaskStart, TaskEnd, ModelRemoval)
 # Of an end that cannot be read: an attempt that is over, so that attempts come to an end.
 _LONG_AGO = "1970-01-01T00:00:00.000+00:00"
 
@@ -38,6 +39,7 @@ class _ModelRead:
     plans: dict[tuple[str, int], list[BuildPlan]] = field(default_factory=dict)
     requests: list[RebuildRequest] = field(default_factory=list)
     serving_changes: list[ServingChange] = field(default_factory=list)
+    weight_changes: list[VersionWeights] = field(default_factory=list)
     runs: dict[str, list[JointRun]] = field(default_factory=dict)
     records: dict[str, list[BuildRecord]] = field(default_factory=dict)
 
@@ -81,6 +83,8 @@ class ViewReader:
             runs={master: runs for m in models for master, runs in m.runs.items()},
             requests={m.versions[0].name: m.requests for m in models},
             serving_changes={m.versions[0].name: m.serving_changes for m in models},
+            weight_changes={m.versions[0].name: m.weight_changes for m in models},
+            removals=self._removals({m.versions[0].name for m in models}),
             running=list(self.tasks(task_names).values()),
             compiler=self._compiler,
         )
@@ -110,6 +114,7 @@ class ViewReader:
         model = _ModelRead(
             requests=self._registry.rebuild_requests(name),
             serving_changes=self._registry.serving_changes(name),
+            weight_changes=self._registry.weight_changes(name),
         )
         newest = self._registry.model_version(name)
         self._add(newest, model, engines)
@@ -122,6 +127,20 @@ class ViewReader:
             else:
                 self._told.pop(subject, None)
         return model
+
+    def _removals(self, read: set[str]) -> dict[str, list[ModelRemoval]]:
+        """Removals of these models, and of those that have nothing left; others wait for them."""
+        unread = set(self._registry.model_names()) - read
+        removed = self._registry.removed_versions()
+        return {
+            name: [each for number in numbers if (each := self._removal(name, number))]
+            for name, numbers in removed.items()
+            if name not in unread
+        }
+
+    def _removal(self, name: str, number: int) -> ModelRemoval | None:
+        subject = f"removal of model {name} version {number}"
+        return self._readable(subject, lambda: self._registry.removal(name, number))
 
     def _add(
         self, version: ModelVersion, model: _ModelRead, engines: Mapping[str, PublishedEngine]

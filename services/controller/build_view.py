@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, replace
 from services.contracts.build_plan import BuildPlan, RebuildRequest, TaskEnd, TaskStart
 from services.contracts.hardware import Generation
 from services.contracts.joint_run import JointRun
-from services.contracts.manifest import BuildRecord, ModelVersion, PublishedEngine
+from services.contracts.manifest import BuildRecord, ModelRemoval, ModelVersion, PublishedEngine
 from services.contracts.node_class import NodeClass
 from services.contracts.registry_serving import ServingChange
+from services.contracts.registry_weights import VersionWeights
 from services.controller.key_status import KeyStatus, RetryPolicy, key_status
 from services.controller.seams import NodePool
 
@@ -25,6 +26,8 @@ class FleetView:
         runs: by master, those in which its engines were timed together, oldest first.
         requests: by model, oldest first.
         serving_changes: loads and unloads by model, oldest first.
+        weight_changes: weights of versions by model, oldest first.
+        removals: of versions by model, also of models that have none left.
         ends: of tasks that ended before there was a plan, by name.
         running: tasks that were launched and have not ended.
         waiting: why those of them wait that have done so for long, by name.
@@ -39,6 +42,8 @@ class FleetView:
     runs: Mapping[str, Sequence[JointRun]] = field(default_factory=dict)
     requests: Mapping[str, Sequence[RebuildRequest]] = field(default_factory=dict)
     serving_changes: Mapping[str, Sequence[ServingChange]] = field(default_factory=dict)
+    weight_changes: Mapping[str, Sequence[VersionWeights]] = field(default_factory=dict)
+    removals: Mapping[str, Sequence[ModelRemoval]] = field(default_factory=dict)
     ends: Mapping[str, TaskEnd] = field(default_factory=dict)
     running: Sequence[TaskStart] = ()
     waiting: Mapping[str, str] = field(default_factory=dict)

@@ -16,7 +16,8 @@ _SERVING = (EventKind.FALLBACK_SERVING, EventKind.ENGINE_SERVING, EventKind.SERV
 _CHANGES = (
     EventKind.GENERATION_APPEARED, EventKind.GENERATION_GONE, EventKind.TOOLCHAIN_CHANGED,
     EventKind.MODEL_PUBLISHED, EventKind.RECIPE_CHANGED, EventKind.REBUILD_REQUESTED,
-    EventKind.MODEL_LOADED, EventKind.MODEL_UNLOADED,
+    EventKind.MODEL_LOADED, EventKind.MODEL_UNLOADED, EventKind.MODEL_REMOVED,
+    EventKind.WEIGHTS_CHANGED,
 )  # fmt: skip
 
 
@@ -45,9 +46,13 @@ def changed_at(fold: TrailFold, event: Event) -> str:
     if event.kind in _CHANGES:
         return ""
     subjects = [event.generation, event.model]
-    # What serves follows from hardware, models and loads; a rebuild has it proven again at most.
-    is_serving = event.kind in _SERVING
-    subjects.append(_load_of(event.model) if is_serving else _rebuild_of(event.model))
+    if event.kind in _SERVING:
+        subjects.append(_load_of(event.model))
+    # What serves follows from a rebuild only if that had it proven.
+    rebuild = _rebuild_of(event.model)
+    is_proven_since = fold.engines.get(event.key, "") > fold.changed_at.get(rebuild, "")
+    if event.kind not in _SERVING or is_proven_since:
+        subjects.append(rebuild)
     return max((fold.changed_at.get(subject, "") for subject in subjects), default="")
 
 
@@ -65,8 +70,8 @@ def _changes(fold: TrailFold, event: Event) -> dict[str, Any]:
                 "versions": fold.versions | {event.model: event.version},
                 "masters": fold.masters | {event.model: event.key},
                 "changed_at": fold.changed_at | {event.model: event.at},
-                "serving": _without(fold.serving, _old_places(fold.serving, event)),
-                "joint_runs": _without(fold.joint_runs, _old_places(fold.joint_runs, event)),
+                "serving": _without(fold.serving, _old_places(fold, fold.serving, event)),
+                "joint_runs": _without(fold.joint_runs, _old_places(fold, fold.joint_runs, event)),
             }
         case EventKind.REBUILD_REQUESTED:
             return {
@@ -74,8 +79,6 @@ def _changes(fold: TrailFold, event: Event) -> dict[str, Any]:
                 "changed_at": fold.changed_at | {_rebuild_of(event.model): event.at},
                 "quarantined": _without(fold.quarantined, _let_out(fold, event)),
             }
-        case EventKind.MODEL_LOADED | EventKind.MODEL_UNLOADED:
-            return _load_changes(fold, event)
         case EventKind.FALLBACK_SERVING | EventKind.ENGINE_SERVING:
             where = place(event.model, event.version, event.generation)
             return {"serving": fold.serving | {where: event.key or FALLBACK}}
@@ -85,6 +88,18 @@ def _changes(fold: TrailFold, event: Event) -> dict[str, Any]:
         case EventKind.ENGINES_COMPARED:
             where = place(event.model, event.version, event.generation)
             return {"joint_runs": fold.joint_runs | {where: event.mark}}
+        case _:
+            return _asked_changes(fold, event)
+
+
+def _asked_changes(fold: TrailFold, event: Event) -> dict[str, Any]:
+    match event.kind:
+        case EventKind.MODEL_LOADED | EventKind.MODEL_UNLOADED:
+            return _load_changes(fold, event)
+        case EventKind.WEIGHTS_CHANGED:
+            return _weight_changes(fold, event)
+        case EventKind.MODEL_REMOVED:
+            return _removal_changes(fold, event)
         case _:
             return _build_changes(fold, event)
 
@@ -115,6 +130,34 @@ def _load_changes(fold: TrailFold, event: Event) -> dict[str, Any]:
         "num_serving_changes": fold.num_serving_changes | {event.model: int(event.mark)},
         "changed_at": fold.changed_at | {_load_of(event.model): event.at},
         "unloaded": (*others, event.model) if is_unloaded else others,
+        "serving": _without(fold.serving, _superseded(fold, event.model)),
+    }
+
+
+def _weight_changes(fold: TrailFold, event: Event) -> dict[str, Any]:
+    number, *versions = map(int, event.mark.split())
+    return {
+        "num_weight_changes": fold.num_weight_changes | {event.model: number},
+        "weights": fold.weights | {event.model: tuple(versions)},
+        "changed_at": fold.changed_at | {_load_of(event.model): event.at},
+        "serving": _without(fold.serving, _superseded(fold, event.model)),
+    }
+
+
+def _removal_changes(fold: TrailFold, event: Event) -> dict[str, Any]:
+    removed = (*fold.removed.get(event.model, ()), event.version)
+    newer = range(event.version + 1, fold.versions.get(event.model, 0) + 1)
+    # What serves follows from the removal of the newest alone.
+    changed = {_load_of(event.model): event.at} if set(newer) <= set(removed) else {}
+    gone = f"{event.model}/{event.version}/"
+    ended = [where for where in fold.serving if where.startswith(gone)]
+    is_last = event.version == fold.versions.get(event.model)
+    return {
+        "removed": fold.removed | {event.model: removed},
+        "changed_at": fold.changed_at | changed,
+        "serving": _without(fold.serving, (*ended, *_superseded(fold, event.model))),
+        # The same master that is added once more is no change of a recipe.
+        "masters": _without(fold.masters, (event.model,) if is_last else ()),
     }
 
 
@@ -124,7 +167,7 @@ def _rebuild_of(model: str) -> str:
 
 
 def _load_of(model: str) -> str:
-    """The subject of a load or unload there."""
+    """The subject of a load, an unload, weights or a removal there."""
     return f"load {model}"
 
 
@@ -137,12 +180,28 @@ def _without_generation(fold: TrailFold, generation: str) -> dict[str, Any]:
     }
 
 
-def _old_places(places: Iterable[str], event: Event) -> Iterator[str]:
-    """Those of versions before the last one: nobody asks any more."""
+def _old_places(fold: TrailFold, places: Iterable[str], event: Event) -> Iterator[str]:
+    """Those of versions before the last one, but for weights: nobody asks any more."""
     for where in places:
         model, version, _ = where.rsplit("/", 2)
-        if model == event.model and int(version) < event.version - 1:
+        is_old = int(version) < event.version - 1
+        if model == event.model and is_old and int(version) not in fold.weights.get(model, ()):
             yield where
+
+
+def _superseded(fold: TrailFold, model: str) -> list[str]:
+    """Places where a newer version took over all requests: of that end no event tells."""
+    sharing = fold.weights.get(model, ())
+    parts = [(where, *where.rsplit("/", 2)) for where in fold.serving]
+    ours = [(where, int(number), there) for where, name, number, there in parts if name == model]
+    newest: dict[str, int] = {}
+    for _, version, generation in ours:
+        newest[generation] = max(version, newest.get(generation, 0))
+    return [
+        where
+        for where, version, generation in ours
+        if version < newest[generation] and version not in sharing
+    ]
 
 
 def _let_out(fold: TrailFold, request: Event) -> Iterator[str]:

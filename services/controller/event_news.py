@@ -24,6 +24,7 @@ from services.controller.build_policy import Quarantined
 from services.controller.build_view import FleetView
 from services.controller.event_fold import FALLBACK, place, record_mark, waiting_mark
 from services.controller.joint_news import eager_words, speed_words
+from services.controller.load_news import load_news, removal_news, weight_news
 from services.pb import fleet_v1_pb2 as fleet
 
 _SHORT = 12
@@ -79,7 +80,8 @@ def hardware_news(fold: TrailFold, view: FleetView) -> Iterator[Event]:
 
 
 def model_news(fold: TrailFold, view: FleetView) -> Iterator[Event]:
-    """Versions that were published; loads, unloads and rebuilds that were asked for."""
+    """Versions that were published or removed; loads, weights and rebuilds that were asked for."""
+    yield from removal_news(fold, view)
     for version in filter(view.is_newest, view.versions):
         if fold.versions.get(version.name, 0) < version.version:
             is_same_master = fold.masters.get(version.name) == version.master.digest
@@ -91,7 +93,8 @@ def model_news(fold: TrailFold, view: FleetView) -> Iterator[Event]:
                 key=version.master.digest,
                 why=f"from {version.source}",
             )
-        yield from _load_news(fold, view, version)
+        yield from load_news(fold, view, version)
+        yield from weight_news(fold, view, version)
         requests = view.requests.get(version.name, ())
         told = fold.num_rebuilds.get(version.name, 0)
         for number, request in enumerate(requests[told:], start=told + 1):
@@ -106,23 +109,6 @@ def model_news(fold: TrailFold, view: FleetView) -> Iterator[Event]:
                 why=request.why
                 or f"{len(request.disregarded)} failed, {len(request.reprove)} published engines",
             )
-
-
-def _load_news(fold: TrailFold, view: FleetView, newest: ModelVersion) -> Iterator[Event]:
-    changes = view.serving_changes.get(newest.name, ())
-    told = fold.num_serving_changes.get(newest.name, 0)
-    for number, change in enumerate(changes[told:], start=told + 1):
-        yield Event(
-            at="",
-            actor=change.who or "somebody",
-            kind=EventKind.MODEL_LOADED if change.is_served else EventKind.MODEL_UNLOADED,
-            model=newest.name,
-            version=newest.version,
-            mark=str(number),
-            why="to be served again"
-            if change.is_served
-            else f"no version is to be served; undo it with: smelt models load {newest.name}",
-        )
 
 
 def build_news(fold: TrailFold, view: FleetView) -> Iterator[Event]:
@@ -166,9 +152,9 @@ def quarantine_news(fold: TrailFold, quarantined: Iterable[Quarantined]) -> Iter
 def serving_news(fold: TrailFold, served: Iterable[Serving]) -> Iterator[Event]:
     """Where replicas came to serve with something else, and where a model that was unloaded ended.
 
-    Of generations that are known.
+    Of generations that are known, and of versions that were not removed: those only drain.
     """
-    seen = list(served)
+    seen = [each for each in served if each.version not in fold.removed.get(each.model, ())]
     yield from _endings(fold, seen)
     for now in seen:
         told = fold.serving.get(place(now.model, now.version, now.generation))

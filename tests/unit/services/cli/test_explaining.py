@@ -202,6 +202,20 @@ class TestEvents:
         assert "given" not in lines[0]
         assert "no compiler" in lines[1]
 
+    def test_a_removed_model_keeps_its_trail(self, registry: Registry) -> None:
+        one_pass(registry)
+        registry.remove_model("m", who="ann@host")
+        one_pass(registry)
+        assert "model_removed        m v1 by ann@host: no version is left to serve" in smelt(
+            "events", "m"
+        )
+        # Nothing of it among the newest is no fault either.
+        gone = Event(at=world.AT, kind=EventKind.GENERATION_GONE, generation="cuda-sm90")
+        registry.append_event(gone, registry.event_end())
+        assert "generation_gone" in smelt("events", "m", "--limit", "1")
+        result = CliRunner().invoke(app, ["events", "n"])
+        assert "model 'n' not found; there are: none" in str(result.exception)
+
     def test_a_line_has_who_what_why_and_how_long_after(self) -> None:
         event = Event(
             at="2026-11-21T05:31:02.123+00:00",

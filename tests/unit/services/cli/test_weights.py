@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from services.cli.main import app
 from services.cli.weights import weights_from_texts
+from services.cli.who import who_asks
 from services.contracts.errors import InvalidRequestError
 from services.contracts.manifest import MasterRecord
 from services.contracts.object_store import open_store
@@ -53,5 +54,10 @@ def test_set_show_and_clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "95.0%" in run()
     assert registry.version_weights("mini") == {1: 95.0, 2: 5.0}
     assert json.loads(run("--clear", "--json"))["weights"] == {}
+    changes = registry.weight_changes("mini")
+    assert [(change.weights, change.who) for change in changes] == [
+        ({1: 95.0, 2: 5.0}, who_asks()),
+        ({}, who_asks()),
+    ]
     with pytest.raises(InvalidRequestError, match="not both"):
         run("1=1", "--clear")

@@ -61,6 +61,16 @@ def test_a_version_in_the_middle_goes_alone(registry: Registry) -> None:
     assert add(registry, "3").version == 3  # the newest is still repeated
 
 
+def test_removals_say_what_was_removed_and_by_whom(registry: Registry) -> None:
+    assert registry.removed_versions() == {}
+    registry.remove_model("mini", 2, who="ann@host")
+    registry.remove_model("mini", 1)
+    assert registry.removed_versions() == {"mini": [1, 2]}
+    assert [registry.removal("mini", each).who for each in (1, 2)] == ["", "ann@host"]
+    with pytest.raises(NotFoundError):
+        registry.removal("mini", 3)
+
+
 def test_nothing_in_the_store_is_deleted_or_changed(
     registry: Registry, store: ObstoreArtifactStore
 ) -> None:

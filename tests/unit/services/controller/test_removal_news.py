@@ -1,0 +1,180 @@
+"""Removed versions and changed weights in the event trail: told once, and what followed."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from services.contracts.build_plan import RebuildRequest
+from services.contracts.events import Event
+from services.contracts.object_store import open_store
+from services.contracts.recipe import Recipe
+from services.contracts.registry import Registry
+from services.controller import build_events
+from services.controller.build_events import EventTrail
+from services.controller.build_reader import ViewReader
+from services.controller.build_view import FleetView
+from services.controller.event_news import Serving
+from services.controller.key_status import RetryPolicy
+from tests.unit.services.controller import build_world as world
+
+NOTHING_LEFT = "no version is left to serve"
+ENGINE = "e" * 64
+
+
+class Seen:
+    """A store, and controllers that look at it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.registry = Registry(open_store(str(folder / "store")), folder / "cache")
+        self._told = 0
+
+    def add(self, source: str) -> None:
+        master = world.MASTER.model_copy(update={"digest": source * 64})
+        self.registry.add_model_version(
+            name="m", master=master, recipe=Recipe(), source=source, source_fingerprint=source
+        )
+
+    def look(self, *serving: int) -> list[Event]:
+        """What is new after one pass of a controller and one of its successor."""
+        for _ in range(2):
+            trail = EventTrail(self.registry)
+            trail.observe(ViewReader(self.registry, RetryPolicy(), "").read([world.pool()], []))
+            trail.observe_serving(_with_engines(serving))
+        events = [event for _, event in self.registry.last_events(100)]
+        new = events[self._told :]
+        self._told = len(events)
+        return new
+
+
+@pytest.fixture(autouse=True)
+def _minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock by which each event is a minute after the one before."""
+    minutes = (datetime(2026, 1, 2, tzinfo=UTC) + n * timedelta(minutes=1) for n in count())
+    monkeypatch.setattr(build_events, "utc_now", lambda: next(minutes))
+
+
+@pytest.fixture
+def seen(tmp_path: Path) -> Seen:
+    """Version 1 served, and version 2 does."""
+    made = Seen(tmp_path)
+    made.add("1")
+    made.look(1)
+    made.add("2")
+    assert _short(made.look(1)) == [("model_published", 2)]
+    assert _short(made.look(1, 2)) == [("engine_serving", 2)]
+    return made
+
+
+def _with_engines(versions: Sequence[int]) -> list[Serving]:
+    return [
+        Serving(model="m", version=each, generation=world.GENERATION, digest=ENGINE, why="w")
+        for each in versions
+    ]
+
+
+def _short(events: Sequence[Event]) -> list[tuple[str, int]]:
+    return [(event.kind.value, event.version) for event in events]
+
+
+def test_a_removal_tells_who_asked_and_what_serves_instead(seen: Seen) -> None:
+    seen.registry.remove_model("m", 2, who="ann@host")
+    # The removed one drains meanwhile, which is no news.
+    removed, back = seen.look(1, 2)
+    assert _short([removed, back]) == [("model_removed", 2), ("engine_serving", 1)]
+    assert (removed.actor, removed.why) == ("ann@host", "version 1 is to be served")
+    assert removed.seconds_since_change is None
+    # Not from when version 2 was published.
+    assert back.seconds_since_change == _seconds(removed, back)
+    assert seen.look(1) == []
+
+
+def test_a_removed_version_is_not_told_to_end_later(seen: Seen) -> None:
+    seen.registry.remove_model("m", 2)
+    assert _short(seen.look(1)) == [("model_removed", 2), ("engine_serving", 1)]
+    seen.registry.set_served("m", is_served=False)
+    assert _short(seen.look()) == [("model_unloaded", 1), ("serving_ended", 1)]
+
+
+def test_nor_is_one_that_a_newer_one_took_over_from(seen: Seen) -> None:
+    seen.registry.set_served("m", is_served=False)
+    assert _short(seen.look()) == [("model_unloaded", 2), ("serving_ended", 2)]
+
+
+def test_a_model_without_versions_left_is_told_of_and_may_come_back(seen: Seen) -> None:
+    seen.registry.remove_model("m")
+    events = seen.look()
+    assert _short(events) == [("model_removed", 1), ("model_removed", 2)]
+    assert {(event.actor, event.why) for event in events} == {("somebody", NOTHING_LEFT)}
+    seen.add("2")
+    assert _short(seen.look(3)) == [("model_published", 3), ("engine_serving", 3)]
+
+
+def test_an_old_version_that_is_removed_explains_nothing(seen: Seen) -> None:
+    published = seen.registry.last_events(2)[0][1]
+    assert _short([published]) == [("model_published", 2)]
+    seen.registry.set_served("m", is_served=False)
+    seen.look()
+    seen.registry.set_served("m", is_served=True)
+    [loaded] = seen.look()
+    seen.registry.remove_model("m", 1)
+    removed, back = seen.look(2)
+    assert _short([removed, back]) == [("model_removed", 1), ("engine_serving", 2)]
+    assert removed.why == "version 2 is to be served"
+    assert back.seconds_since_change == _seconds(loaded, back)
+
+
+def test_weights_are_told_once_with_who_asked(seen: Seen) -> None:
+    seen.registry.set_version_weights("m", {1: 95, 2: 5}, who="ann@host")
+    changed, back = seen.look(1, 2)
+    assert _short([changed, back]) == [("weights_changed", 2), ("engine_serving", 1)]
+    assert (changed.actor, changed.why) == (
+        "ann@host", "requests that name no version are shared: v1=95 v2=5",
+    )  # fmt: skip
+    assert back.seconds_since_change == _seconds(changed, back)
+    seen.add("3")
+    seen.add("4")
+    assert _short(seen.look(1, 2)) == [("model_published", 4)]
+    seen.registry.remove_model("m", 4)
+    assert [event.why for event in seen.look(1, 2)] == [changed.why]
+    seen.registry.set_served("m", is_served=False)
+    # Both served: both end.
+    assert _short(seen.look())[1:] == [("serving_ended", 1), ("serving_ended", 2)]
+
+
+def test_cleared_weights_say_what_that_means(seen: Seen) -> None:
+    seen.registry.set_version_weights("m", {1: 95, 2: 0})
+    assert seen.look(1, 2)[0].why == "requests that name no version are shared: v1=95"
+    seen.registry.set_version_weights("m", {})
+    [cleared] = seen.look(1, 2)
+    assert cleared.why.startswith("cleared: the newest version that is ready gets all requests")
+    seen.registry.set_served("m", is_served=False)
+    assert _short(seen.look()) == [("model_unloaded", 2), ("serving_ended", 2)]
+    seen.registry.remove_model("m", 2)
+    assert seen.look()[0].why == "version 1 is the newest left; the model is unloaded"
+
+
+def test_an_engine_that_a_rebuild_had_proven_counts_from_the_rebuild(tmp_path: Path) -> None:
+    registry = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
+    trail = EventTrail(registry)
+    request = RebuildRequest(model="m", version=1, who="ann", created_at=world.AT)
+    engine = world.engine(world.KEYS[0], world.proof(created_at="2999-01-01T00:00:00.000+00:00"))
+    view = FleetView(pools=(world.pool(),), versions=(world.version(),))
+    trail.observe(view)
+    engines = {engine.digest: engine}
+    trail.observe(replace(view, requests={"m": [request]}, engines=engines))
+    [served] = _with_engines([1])
+    for digest in (ENGINE, engine.digest):
+        trail.observe_serving([replace(served, digest=digest)])
+    events = [event for _, event in registry.last_events(100)]
+    by_kind = {event.kind.value: event for event in events}
+    other, proven = events[-2:]
+    assert other.seconds_since_change == _seconds(by_kind["model_published"], other)
+    assert proven.seconds_since_change == _seconds(by_kind["rebuild_requested"], proven)
+
+
+def _seconds(change: Event, event: Event) -> float:
+    return (datetime.fromisoformat(event.at) - datetime.fromisoformat(change.at)).total_seconds()
