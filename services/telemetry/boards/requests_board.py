@@ -306,9 +306,10 @@ _QUEUES = Row(
             unit=Unit.OPERATIONS_PER_S,
         ),
         line(
-            "Gateway workers",
-            "Serving now, of gateways that have several processes on a port.",
-            BOARD.total(catalog.WORKERS_SERVING),
+            "Gateway processes",
+            "Workers that serve now, of gateways that have several on a port; else the gateways.",
+            f"{BOARD.total(catalog.WORKERS_SERVING)} "
+            f"or count({BOARD.series(catalog.CONTROLLER_CONNECTED)})",
             "serving",
             unit=Unit.COUNT,
         ),
