@@ -2,7 +2,9 @@
 
 NNCF decides and calibrates. On a sentence encoder and real sentences its graph was 1e-2 from
 float64 (1 - cosine), that of onnxruntime.quantization (static) 1.2e-1 and up to three times
-slower: it neither moves outliers from activations into weights nor corrects biases. What
+slower: it neither moves outliers from activations into weights nor corrects biases.
+nvidia-modelopt 0.47 is not among the candidates: its ONNX half pins onnx 1.21, ONNX Runtime 1.24
+for GPUs and CuPy, which neither run on a worker without a GPU nor beside what is used here. What
 NNCF writes is changed in two ways that make it one graph for every kind of engine: TensorRT
 takes no zero point but zero, in INT8, so unsigned scales become signed ones; and
 `output_dtype` is taken out, which repeats the zero point's type and which ONNX Runtime

@@ -1,6 +1,7 @@
 """Rewrites a float32 graph into one whose nodes carry the types they run in.
 
-ONNX Runtime's own converter was tried first: it knows no bfloat16, and keeping a shared
+ONNX Runtime's own converter was tried first, and onnxconverter-common 1.16 has the same: it knows
+no bfloat16, and keeping a shared
 value in float32 makes it emit two nodes of one name, which its runtime then refuses.
 """
 

@@ -92,10 +92,10 @@ class RequestMetrics:
         observe(waited_s)
 
     def _new(self, model: str, version: str, code: grpc.StatusCode) -> _Ended:
-        recorder, labels = self._recorder, {"model": model, "version": version}
-        coded = labels | {"code": code.name}
+        recorder = self._recorder
+        labels = {"model": model, "version": version, "code": code.name}
         return _Ended(
-            recorder.adder(catalog.REQUESTS, **coded),
-            recorder.observer(catalog.REQUEST_DURATION, **coded),
+            recorder.adder(catalog.REQUESTS, **labels),
+            recorder.observer(catalog.REQUEST_DURATION, **labels),
             recorder.observer(catalog.GATEWAY_DURATION, **labels),
         )

@@ -39,7 +39,7 @@ REQUEST_DURATION = _histogram(
 GATEWAY_DURATION = _histogram(
     "smelt_gateway_duration_seconds",
     "Time of a request in the gateway itself: all but the waiting for replicas.",
-    ("model", "version"),
+    ("model", "version", "code"),
     STAGE_BUCKETS_S,
 )
 REPLICA_DURATION = _histogram(
