@@ -75,7 +75,7 @@ async def test_every_answer_and_refusal_is_counted(echo_fleet: "Fleet", inputs: 
     name = "smelt_request_duration_seconds_count"
     await echo_fleet.until_metric(1.0, name, model="echo", version="1", code="OK")
     engine = {"generation": "cpu-x86_64-v3", "kind": "openvino"}
-    for name, labels in (("gateway", {}), ("replica", engine)):
+    for name, labels in (("gateway", {"code": "OK"}), ("replica", engine)):
         name = f"smelt_{name}_duration_seconds_count"
         assert echo_fleet.metric(name, model="echo", version="1", **labels) == 1.0
     models = {
