@@ -68,7 +68,9 @@ async def test_the_model_is_built_and_proven_on_the_kind_that_has_strings(built:
 
 async def test_without_its_engine_it_waits_for_it_as_torch_has_no_strings(built: Built) -> None:
     load = CompiledFallback(built.store_url, built.folder / "cache", probe_device())
-    with pytest.raises(EngineError, match="'colours': input 'words' is strings .* kind onnxruntime"):
+    with pytest.raises(
+        EngineError, match="'colours': input 'words' is strings .* kind onnxruntime"
+    ):
         load(built.version)
 
 
