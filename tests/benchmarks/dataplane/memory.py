@@ -19,10 +19,11 @@ from pathlib import Path
 
 import psutil
 
-from tests.benchmarks.dataplane.__main__ import _say, versions
+from tests.benchmarks.dataplane.__main__ import versions
 from tests.benchmarks.dataplane.launch import start
 from tests.benchmarks.dataplane.payloads import HUGE, request_of
 from tests.benchmarks.dataplane.servers import Servers, smelt, started
+from tests.benchmarks.transport.measuring import say
 
 PLAIN, SMELT = "plain grpc.aio", "Smelt"
 CONCURRENCIES = (1, 4, 8)
@@ -70,8 +71,8 @@ def load(
     order = {"payload": HUGE, "target": servers.target, "concurrency": concurrency}
     peak = Peak([pid for pids in servers.pids[HUGE].values() for pid in pids])
     with peak.watched():
-        _say(client, json.dumps(order | {"seconds": seconds}))
-        result = json.loads(_say(client, "measure"))
+        say(client, json.dumps(order | {"seconds": seconds}))
+        result = json.loads(say(client, "measure"))
     return float(result["p50_ms"]), peak.num_bytes
 
 

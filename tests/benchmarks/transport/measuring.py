@@ -29,9 +29,9 @@ def measured(
         "concurrency": cell.concurrency,
         "seconds": seconds,
     }
-    _say(client, json.dumps(order))
+    say(client, json.dumps(order))
     before = cpu_s()
-    result = json.loads(_say(client, "measure"))
+    result = json.loads(say(client, "measure"))
     after = cpu_s()
     cpu_us = {role: (after[role] - before[role]) * 1e6 / result["count"] for role in after}
     return Sample(
@@ -43,7 +43,7 @@ def measured(
     )
 
 
-def _say(client: "subprocess.Popen[str]", line: str) -> str:
+def say(client: "subprocess.Popen[str]", line: str) -> str:
     assert client.stdin is not None
     assert client.stdout is not None
     print(line, file=client.stdin, flush=True)
