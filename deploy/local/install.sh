@@ -36,12 +36,12 @@ show_progress() { # one line that moves on a terminal, every 25th package in a l
   n=0
   # Not awk: mawk keeps what it reads from a pipe until it has a block of it.
   while read -r word next rest; do
-    case $word in
-      Collecting)
+    case "$word $next" in
+      "Collecting "*)
         n=$((n + 1))
         if [ "$is_terminal" ] || [ $((n % 25)) = 0 ]; then show "  $n of about $total: $next"; fi ;;
-      Downloading) [ ! "$is_terminal" ] || show "  $n of about $total: downloading $next $rest" ;;
-      Installing) show "  unpacking $total packages" ;;
+      "Downloading "*) [ ! "$is_terminal" ] || show "  $n of about $total: downloading $next $rest" ;;
+      "Installing collected"*) show "  unpacking $total packages" ;;
       ERROR*) show "$word $next $rest"; echo ;;
     esac
   done
