@@ -21,14 +21,12 @@ from compiler_worker.master.opened import OpenedMaster, open_master
 from compiler_worker.master.source import OnnxFile
 from compiler_worker.pipeline import BuildReport, build_model
 from compiler_worker.plan import Wanted
-from compiler_worker.settings import CompilerSettings
 from compiler_worker.workshop import Workshop
 from services.contracts.errors import InvalidModelError, SmeltError, UnsupportedGraphError
 from services.contracts.kinds import EngineKind
-from services.contracts.object_store import open_store
 from services.contracts.recipe import Recipe
-from services.contracts.registry import Registry
 from tests.faults.mutations import mutated
+from tests.quick_workshop import quick_workshop
 
 KINDS = Wanted(kinds=(EngineKind.ONNXRUNTIME, EngineKind.OPENVINO))
 
@@ -66,19 +64,6 @@ def fate_of(seed: int, folder: Path, workshop: Workshop | None = None) -> Fate:
         return Fate(seed, damaged, "not planned", f"{type(error).__name__}: {error}")
 
 
-def new_workshop(folder: Path) -> Workshop:
-    """A compiler with an empty store that wastes no time on figures."""
-    settings = CompilerSettings(
-        store_url=str(folder / "store"),
-        cache_dir=folder / "cache",
-        num_threads=1,
-        benchmark_s=0.01,
-        benchmark_iterations=3,
-    )
-    registry = Registry(open_store(settings.store_url), settings.cache_dir)
-    return Workshop(registry=registry, settings=settings)
-
-
 def _built(seed: int, master: OpenedMaster, workshop: Workshop) -> BuildReport:
     version = workshop.registry.add_model_version(
         name=f"seed{seed}",
@@ -99,7 +84,7 @@ def _verdict(report: BuildReport) -> tuple[str, str]:
 
 
 def _fates(arguments: argparse.Namespace, folder: Path) -> Iterator[Fate]:
-    workshop = new_workshop(folder) if arguments.build else None
+    workshop = quick_workshop(folder) if arguments.build else None
     for seed in range(arguments.first, arguments.first + arguments.count):
         sys.stderr.write(f"seed {seed}\n")
         yield fate_of(seed, folder, workshop)

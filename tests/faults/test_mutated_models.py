@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from services.contracts.manifest import BuildOutcome
-from tests.faults.mutated_models import fate_of, new_workshop
+from tests.faults.mutated_models import fate_of
+from tests.quick_workshop import quick_workshop
 
 NUM_MODELS = 200
 ROOT = Path(__file__).parents[2]
@@ -57,7 +58,7 @@ def test_each_refusal_says_what_was_found(fates: list[dict[str, Any]]) -> None:
 def test_what_was_opened_is_proven_or_its_record_says_why_not(
     seed: int, verdict: str, tmp_path: Path
 ) -> None:
-    workshop = new_workshop(tmp_path)
+    workshop = quick_workshop(tmp_path)
     fate = fate_of(seed, tmp_path, workshop)
     assert fate.verdict == verdict, fate.reason
     engines = list(workshop.registry.engines())

@@ -11,28 +11,25 @@ LOCAL = probe_device().generation
 MAX_ABS = {Precision.FP32: 2e-5, Precision.FP16: 1e-2, Precision.BF16: 5e-2}
 
 
-def _inductor(precision: Precision) -> EngineCase:
+def _case(kind: EngineKind, precision: Precision, form: str, *, is_bounded: bool) -> EngineCase:
     return EngineCase(
-        name=f"inductor-cuda-{precision}",
-        kind=EngineKind.INDUCTOR,
+        name=f"{kind}-cuda-{precision}",
+        kind=kind,
         precision=precision,
         generation=LOCAL,
         max_abs=MAX_ABS[precision],
-        is_bounded=True,
-        form="captured",
+        is_bounded=is_bounded,
+        form=form,
     )
+
+
+def _inductor(precision: Precision) -> EngineCase:
+    return _case(EngineKind.INDUCTOR, precision, "captured", is_bounded=True)
 
 
 def _onnxruntime(precision: Precision) -> EngineCase:
-    return EngineCase(
-        name=f"onnxruntime-cuda-{precision}",
-        kind=EngineKind.ONNXRUNTIME,
-        precision=precision,
-        generation=LOCAL,
-        max_abs=MAX_ABS[precision],
-        is_bounded=False,
-        form="published" if precision is Precision.FP32 else "typed",
-    )
+    form = "published" if precision is Precision.FP32 else "typed"
+    return _case(EngineKind.ONNXRUNTIME, precision, form, is_bounded=False)
 
 
 def _has_cuda_provider() -> bool:

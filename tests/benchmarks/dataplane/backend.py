@@ -27,6 +27,7 @@ from services.gateway.allocator import keep_freed_memory
 from services.pb import fleet_v1_pb2 as fleet
 from services.pb import fleet_v1_pb2_grpc as fleet_grpc
 from services.replica.data_server import DataServer
+from tests.benchmarks.dataplane.launch import line_of
 from tests.benchmarks.dataplane.payloads import answer
 from tests.documents import AT
 
@@ -118,21 +119,13 @@ def main(arguments: Sequence[str]) -> None:
         return
     with ExitStack() as stack:
         replicas = [stack.enter_context(_started()) for _ in range(int(*arguments or "1"))]
-        uvloop.run(serve([_line(replica) for replica in replicas]))
+        uvloop.run(serve([line_of(replica) for replica in replicas]))
 
 
 def _started() -> "subprocess.Popen[str]":
     """A replica; leaving its context ends its input, and waits for it."""
     command = [sys.executable, "-m", "tests.benchmarks.dataplane.backend", REPLICA]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-def _line(process: "subprocess.Popen[str]") -> str:
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line:
-        raise SystemExit("a replica ended; its error is above")
-    return line.strip()
 
 
 if __name__ == "__main__":

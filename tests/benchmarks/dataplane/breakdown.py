@@ -101,6 +101,7 @@ def _preferred(pids: Sequence[int], seconds: float) -> Iterator[None]:
         yield
     finally:
         _schedule(pids, os.SCHED_OTHER, 0)
+        # Nothing is waited for: whoever was shut out gets back the time that it lost.
         time.sleep(seconds)
 
 

@@ -49,6 +49,15 @@ def start_module(
     )
 
 
+def line_of(process: "subprocess.Popen[str]") -> str:
+    """The next line of a process's output; raises SystemExit when it ended instead."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise SystemExit("a process ended; its error is above")
+    return line.strip()
+
+
 @contextmanager
 def ended(process: "subprocess.Popen[str]") -> Iterator[None]:
     """Ends a process by closing its input when the block ends, and what it leaves behind."""

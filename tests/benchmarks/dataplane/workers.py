@@ -31,6 +31,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from services.telemetry.ready import wait_ready
 from tests.benchmarks.dataplane.__main__ import versions
 from tests.benchmarks.dataplane.backend import HOST_ID
+from tests.benchmarks.dataplane.launch import line_of
 from tests.benchmarks.dataplane.payloads import request_of
 from tests.benchmarks.transport import grpc_links
 from tests.benchmarks.transport.fleet import MALLOC_ENV
@@ -81,7 +82,7 @@ def _backend(num_replicas: int, load_cores: Sequence[int]) -> Iterator[str]:
     """The address of a controller that lists so many replicas."""
     own = f"tests.benchmarks.dataplane.backend {num_replicas}"
     with _started(own, load_cores) as process:
-        yield _line(process)
+        yield line_of(process)
 
 
 @contextmanager
@@ -135,16 +136,8 @@ def _started(module: str, cores: Sequence[int]) -> Iterator["subprocess.Popen[st
         process.communicate()  # the end of its input is its end
 
 
-def _line(process: "subprocess.Popen[str]") -> str:
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line:
-        raise SystemExit("a process ended; its error is above")
-    return line.strip()
-
-
 def _answer(process: "subprocess.Popen[str]") -> dict[str, float]:
-    found: dict[str, float] = json.loads(_line(process))
+    found: dict[str, float] = json.loads(line_of(process))
     return found
 
 

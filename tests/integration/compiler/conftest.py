@@ -23,6 +23,7 @@ from services.contracts.recipe import (
 )
 from services.contracts.registry import Registry
 from tests.conformance.tiny_model import VOCABULARY, draw_inputs, save_master, tiny_model
+from tests.quick_workshop import quick_settings
 
 RECIPE = Recipe(
     inputs={
@@ -44,13 +45,7 @@ RECIPE = Recipe(
 
 @pytest.fixture
 def settings(tmp_path: Path) -> CompilerSettings:
-    return CompilerSettings(
-        store_url=str(tmp_path / "store"),
-        cache_dir=tmp_path / "cache",
-        num_threads=1,
-        benchmark_s=0.01,
-        benchmark_iterations=3,
-    )
+    return quick_settings(tmp_path)
 
 
 @pytest.fixture

@@ -5,10 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compiler_worker.settings import CompilerSettings
 from compiler_worker.workshop import Workshop
-from services.contracts.object_store import open_store
-from services.contracts.registry import Registry
 from tests.integration.precision.small_nets import (
     attention_inputs,
     attention_net,
@@ -16,19 +13,12 @@ from tests.integration.precision.small_nets import (
     conv_net,
     save,
 )
+from tests.quick_workshop import quick_workshop
 
 
 @pytest.fixture
 def workshop(tmp_path: Path) -> Workshop:
-    settings = CompilerSettings(
-        store_url=str(tmp_path / "store"),
-        cache_dir=tmp_path / "cache",
-        num_threads=1,
-        benchmark_s=0.01,
-        benchmark_iterations=3,
-    )
-    registry = Registry(open_store(settings.store_url), settings.cache_dir)
-    return Workshop(registry=registry, settings=settings)
+    return quick_workshop(tmp_path)
 
 
 @pytest.fixture

@@ -12,13 +12,10 @@ import pytest_asyncio
 
 from compiler_worker.pipeline import BuildReport, build_model
 from compiler_worker.plan import Wanted
-from compiler_worker.settings import CompilerSettings
-from compiler_worker.workshop import Workshop
 from services.cli.models import Wishes, add_model
 from services.cli.progress import Steps
 from services.contracts.kinds import EngineKind
 from services.contracts.manifest import ModelVersion
-from services.contracts.object_store import open_store
 from services.contracts.recipe import Bucket, DimRange, Recipe
 from services.contracts.registry import Registry
 from services.pb import fleet_v1_pb2 as fleet_pb
@@ -27,6 +24,7 @@ from services.replica.settings import ReplicaSettings
 from services.telemetry.recorder import NullRecorder
 from tests.conformance.strings import WORDS, colours
 from tests.integration.gateway.conftest import Fleet
+from tests.quick_workshop import quick_workshop
 
 RECIPE = Recipe(
     kinds=(EngineKind.ONNXRUNTIME, EngineKind.OPENVINO, EngineKind.INDUCTOR),
@@ -49,28 +47,21 @@ class Built:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     """The model, planned, built, proven, timed and published."""
     folder = tmp_path_factory.mktemp("strings")
-    settings = CompilerSettings(
-        store_url=str(folder / "store"),
-        cache_dir=folder / "cache",
-        num_threads=1,
-        benchmark_s=0.01,
-        benchmark_iterations=3,
-    )
-    registry = Registry(open_store(settings.store_url), settings.cache_dir)
+    workshop = quick_workshop(folder)
     onnx.save(colours(), folder / "colours.onnx")
     np.savez(
         folder / "samples.npz", words=np.array([WORDS, ("other", "red", "", "x")]).reshape(4, 2)
     )
     wishes = Wishes(recipe=RECIPE, samples=folder / "samples.npz")
     source = str(folder / "colours.onnx")
-    version = add_model(registry, "colours", source, wishes, Steps(is_quiet=True))
-    report = build_model(version, Wanted(), Workshop(registry=registry, settings=settings))
+    version = add_model(workshop.registry, "colours", source, wishes, Steps(is_quiet=True))
+    report = build_model(version, Wanted(), workshop)
     return Built(
         folder=folder,
-        store_url=settings.store_url,
+        store_url=workshop.settings.store_url,
         version=version,
         report=report,
-        registry=registry,
+        registry=workshop.registry,
     )
 
 

@@ -15,7 +15,6 @@ from services.contracts.events import Event, EventKind
 from services.contracts.joint_run import JointRun, JointTiming
 from services.contracts.kinds import EngineKind
 from services.contracts.manifest import BuildOutcome, FailedSample, ProofOutcome, SideTiming, Timing
-from services.contracts.object_store import open_store
 from services.contracts.recipe import Recipe
 from services.contracts.registry import Registry
 from services.contracts.terms import proof_terms
@@ -45,10 +44,7 @@ class Nodes:
 def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
     """A store in which ORT is proven, INDUCTOR given up and OPENVINO built elsewhere."""
     monkeypatch.setenv("SMELT_HOME", str(tmp_path))
-    made = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
-    made.add_model_version(
-        name="m", master=world.MASTER, recipe=Recipe(), source="s", source_fingerprint="0"
-    )
+    made = world.registry_with_model(tmp_path)
     made.write_plan(world.plan(KEYS, skipped=(SKIPPED,)))
     made.publish_engine(world.manifest(ORT), {}, world.proof(timings=(TIMING,)))
     unproven = world.proof(ProofOutcome.NOT_RUN, device=None, reason="needs such a device")

@@ -8,8 +8,6 @@ import pytest
 from typer.testing import CliRunner
 
 from services.cli.main import app
-from services.contracts.object_store import open_store
-from services.contracts.recipe import Recipe
 from services.contracts.registry import Registry
 from services.pb import fleet_v1_pb2 as fleet
 from tests.unit.services.cli.fleet_stub import build, fleet_saying, replica
@@ -26,11 +24,7 @@ ELSEWHERE = build("other", node_class="f" * 64, generation="cuda-sm90")
 @pytest.fixture
 def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
     monkeypatch.setenv("SMELT_HOME", str(tmp_path))
-    made = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
-    made.add_model_version(
-        name="m", master=world.MASTER, recipe=Recipe(), source="s", source_fingerprint="0"
-    )
-    return made
+    return world.registry_with_model(tmp_path)
 
 
 def why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *builds: fleet.FleetBuild) -> Any:

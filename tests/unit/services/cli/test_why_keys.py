@@ -12,7 +12,6 @@ from services.contracts.build_key import BuildKey
 from services.contracts.errors import InvalidRequestError, NotFoundError
 from services.contracts.kinds import EngineKind
 from services.contracts.manifest import SideTiming, Timing
-from services.contracts.object_store import open_store
 from services.contracts.recipe import Recipe
 from services.contracts.registry import Registry
 from services.contracts.terms import proof_terms
@@ -37,10 +36,7 @@ def timing(fallback_s: float) -> Timing:
 def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
     """ORT and OPENVINO are planned; ORT is published, and an OpenVINO engine of before."""
     monkeypatch.setenv("SMELT_HOME", str(tmp_path))
-    made = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
-    made.add_model_version(
-        name="m", master=world.MASTER, recipe=Recipe(), source="s", source_fingerprint="0"
-    )
+    made = world.registry_with_model(tmp_path)
     made.write_plan(world.plan((ORT, OPENVINO)))
     slow = world.proof(timings=(timing(fallback_s=0.001),))
     made.publish_engine(world.manifest(ORT), {}, slow)

@@ -1,6 +1,7 @@
 """A small world for tests of the build policy: documents, and a worker that needs no compiler."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from services.contracts.build_key import BuildKey
@@ -19,6 +20,7 @@ from services.contracts.manifest import (
     PublishedEngine,
 )
 from services.contracts.node_class import NodeClass
+from services.contracts.object_store import open_store
 from services.contracts.recipe import Recipe
 from services.contracts.registry import Registry
 from services.controller.seams import BuildTask, NodePool, TaskState, TaskStatus
@@ -205,3 +207,12 @@ class InstantWorker:
         else:
             self.registry.publish_engine(manifest(of), {}, passed)
             self.registry.record_build(record(of, BuildOutcome.PROVEN))
+
+
+def registry_with_model(folder: Path) -> Registry:
+    """Store and cache below a folder, with version 1 of model `m`."""
+    made = Registry(open_store(str(folder / "store")), folder / "cache")
+    made.add_model_version(
+        name="m", master=MASTER, recipe=Recipe(), source="s", source_fingerprint="0"
+    )
+    return made
