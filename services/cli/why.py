@@ -15,7 +15,7 @@ from services.contracts.gate import speed_over_fallback
 from services.contracts.hardware import Generation
 from services.contracts.key_difference import KeyDifference, nearest_engine
 from services.contracts.manifest import PublishedEngine
-from services.contracts.selection import mean_speedup
+from services.contracts.selection import FallbackReason, mean_speedup
 from services.contracts.signing import TrustRoot
 from services.contracts.words import readable_time
 from services.controller.key_status import KeyStatus, Standing
@@ -23,6 +23,7 @@ from services.pb import fleet_v1_pb2 as fleet
 
 _COLUMNS = ("rank", "kind", "precision", "state", "p50", "x eager", "x fallback", "engine")
 _SHORT = 12
+_ELSEWHERE = FallbackReason.NO_ENGINE_FOR_GENERATION
 
 
 def run_why(
@@ -179,13 +180,20 @@ def _nearest(status: KeyStatus, case: Case) -> tuple[PublishedEngine, list[KeyDi
 
 
 def _passed_over_lines(case: Case) -> list[str]:
-    """Engines that no plan names any more."""
+    """Engines that no plan names any more; those of other generations were never meant here."""
     planned = {status.planned.digest for status in case.statuses}
-    return [
+    over = {digest: each for digest, each in case.rejections.items() if digest not in planned}
+    elsewhere = [d for d, each in over.items() if each.reason is _ELSEWHERE]
+    lines = [
         f"engine {digest[:_SHORT]} is passed over: {rejection.detail}"
-        for digest, rejection in case.rejections.items()
-        if digest not in planned
+        for digest, rejection in over.items()
+        if digest not in elsewhere
     ]
+    if elsewhere:
+        lines.append(
+            f"engines for other generations: {len(elsewhere)} (smelt engines {case.version.name})"
+        )
+    return lines
 
 
 def _row(status: KeyStatus, case: Case, ranks: dict[str, int]) -> tuple[str, ...]:

@@ -97,6 +97,16 @@ class TestWhy:
         assert text.index("onnxruntime") < text.index("inductor")
         assert "tensorrt needs a GPU" in text
 
+    def test_engines_of_other_generations_are_counted_and_not_listed(
+        self, registry: Registry
+    ) -> None:
+        foreign = [world.key(generation=f"cuda-sm{number}") for number in (80, 89)]
+        for each in foreign:
+            registry.publish_engine(world.manifest(each), {}, world.proof())
+        text = " ".join(smelt("why", "m", "--generation", world.GENERATION).split())
+        assert "engines for other generations: 2 (smelt engines m)" in text
+        assert not any(each.digest()[:12] in text for each in foreign)
+
     def test_a_failed_key_names_its_next_attempt(self, registry: Registry) -> None:
         registry.record_build(world.record(OPENVINO, reason="no memory"))
         (case,) = smelt_json("why", "m")["generations"]
