@@ -16,12 +16,15 @@ A frame, big endian:
 | STATISTICS | gateway | -                                      | request             |
 | PING       | gateway | -                                      | -                   |
 | PONG       | replica | -                                      | -                   |
+| LEND       | gateway | -                                      | id of a link        |
+| INFER_LENT | gateway | as INFER                               | place of a request  |
 
 The gateway opens with HELLO, and the replica answers with its own once it accepts the
 gateway's token, so a connection that is open may be used. A request id is the gateway's;
-INFER, STATISTICS and PING are answered once under the same id, in any order, or never when
+INFER, STATISTICS, PING and LEND are answered once under the same id, in any order, or never when
 CANCEL came first. Id 0 is the connection's own: HELLO, and the ERROR that says why a
-connection is closed. No flag has a meaning in protocol version 1, so all must be 0.
+connection is closed. No flag has a meaning in protocol version 1, so all must be 0. LEND and
+INFER_LENT go to replicas alone that took memory of the gateway, see `lent_memory`.
 """
 
 import enum
@@ -62,6 +65,8 @@ class Kind(enum.IntEnum):
     STATISTICS = 6
     PING = 7
     PONG = 8
+    LEND = 9
+    INFER_LENT = 10
 
 
 class Frame(NamedTuple):

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from services.contracts.errors import InvalidRequestError
+from services.contracts.frames import Payload
 
 VARINT, LENGTH_DELIMITED = 0, 2
 # Walking is work on the event loop, where all requests wait for it.
@@ -22,7 +23,7 @@ class Field(NamedTuple):
     end: int
 
 
-def varint(view: memoryview | bytes, position: int) -> tuple[int, int]:
+def varint(view: Payload, position: int) -> tuple[int, int]:
     """The number at a position, and the position after it.
 
     Raises:
@@ -39,7 +40,7 @@ def varint(view: memoryview | bytes, position: int) -> tuple[int, int]:
     raise malformed(f"no end of the number at byte {position}")
 
 
-def field_span(view: memoryview | bytes, tag: int, position: int) -> tuple[int, int]:
+def field_span(view: Payload, tag: int, position: int) -> tuple[int, int]:
     """Begin and end of a field's value, which starts at `position`.
 
     Raises:
@@ -59,7 +60,7 @@ def field_span(view: memoryview | bytes, tag: int, position: int) -> tuple[int, 
     return position, position + num_bytes
 
 
-def fields_of(view: memoryview | bytes, begin: int = 0, end: int | None = None) -> Iterator[Field]:
+def fields_of(view: Payload, begin: int = 0, end: int | None = None) -> Iterator[Field]:
     """The fields of the message between two positions, in order.
 
     Raises:

@@ -28,6 +28,10 @@ class WatchedFile:
         self._seen = self._stamp()
         return self.path.read_bytes()
 
+    def forget(self) -> None:
+        """Take what was read for nothing: the file counts as changed until it is read again."""
+        self._seen = None
+
     def has_changed(self) -> bool:
         """Whether it is another one now; False while it cannot be seen."""
         if not self._may_look():

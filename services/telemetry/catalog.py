@@ -53,6 +53,16 @@ REQUESTS_IN_FLIGHT = _gauge(
     "Requests that the gateway has accepted and not yet answered.",
     ("model", "version"),
 )
+REQUEST_MEMORY = _gauge(
+    "smelt_request_memory_bytes",
+    "Memory of the gateway that large requests lie in while replicas of its host read them.",
+    unit="bytes",
+)
+REQUEST_MEMORY_LIMIT = _gauge(
+    "smelt_request_memory_limit_bytes",
+    "How much of that there is; large requests beyond it are copied to replicas.",
+    unit="bytes",
+)
 REQUEST_RETRIES = _counter(
     "smelt_request_retries_total",
     "Requests sent to a second replica because the first was lost.",
@@ -282,7 +292,7 @@ GATEWAY_METRICS = (
     REQUESTS, REQUEST_DURATION, GATEWAY_DURATION, REPLICA_DURATION, REQUESTS_IN_FLIGHT,
     REQUEST_RETRIES, REPLICAS_READY, CONTROLLER_CONNECTED, CACHE_HITS, CACHE_MISSES,
     REPLICA_EJECTIONS, REQUESTS_REJECTED, REQUESTS_EXPIRED, REQUESTS_CANCELLED,
-    ACCESS_LOG_DROPPED,
+    ACCESS_LOG_DROPPED, REQUEST_MEMORY, REQUEST_MEMORY_LIMIT,
 )  # fmt: skip
 # Of the process above several workers; a gateway of one process has none.
 GATEWAY_WORKERS_METRICS = (WORKERS_SERVING, WORKER_RESTARTS)

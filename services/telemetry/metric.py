@@ -40,9 +40,9 @@ def counter(name: str, text: str, labels: tuple[str, ...] = (), *, unit: str = "
     return Metric(name=name, kind=MetricKind.COUNTER, help=text, unit=unit, labels=labels)
 
 
-def gauge(name: str, text: str, labels: tuple[str, ...] = ()) -> Metric:
+def gauge(name: str, text: str, labels: tuple[str, ...] = (), *, unit: str = "") -> Metric:
     """A metric that rises and falls."""
-    return Metric(name=name, kind=MetricKind.GAUGE, help=text, labels=labels)
+    return Metric(name=name, kind=MetricKind.GAUGE, help=text, unit=unit, labels=labels)
 
 
 def histogram(

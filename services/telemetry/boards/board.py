@@ -18,6 +18,7 @@ class Unit(StrEnum):
     OPERATIONS_PER_S = "ops"
     SECONDS = "s"
     SHARE = "percentunit"
+    BYTES = "bytes"
 
 
 class Look(StrEnum):

@@ -284,6 +284,16 @@ _QUEUES = Row(
             _VERSION,
             unit=Unit.COUNT,
         ),
+        Panel(
+            title="Memory of large requests",
+            description="What they occupy that a gateway's replicas read where it lies, and how "
+            "much there is; beyond it they are copied.",
+            unit=Unit.BYTES,
+            queries=(
+                Query(expr=BOARD.total(catalog.REQUEST_MEMORY), legend="in use"),
+                Query(expr=BOARD.total(catalog.REQUEST_MEMORY_LIMIT), legend="all there is"),
+            ),
+        ),
         line(
             "Replicas ready",
             "As the gateway that knows the most of them sees it.",

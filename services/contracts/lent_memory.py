@@ -1,0 +1,95 @@
+"""Memory that a gateway lends to the replicas of its host: large requests need no copy there.
+
+A gateway reads a large request off the network into a slot of its arena, and tells a replica
+where that is. The arena and a ledger, one for each replica, are anonymous files that go over a
+unix socket beside the replica's data socket:
+
+    gateway  magic 4s | version uint16 | token 32s | link id 16s, with both descriptors
+    replica  a zero to welcome it, or a one and why not
+
+That socket then stays open as long as the replica may look at the arena, and not a moment less:
+its end tells the gateway that every slot is its own again. Slots come back one by one by the
+ledger, which has a byte for each UNIT_BYTES of the arena: the gateway sets that of a slot's first
+unit before it tells the replica of the slot, and the replica clears it when nothing there refers
+to the request any more. A byte costs neither end a system call.
+
+Replicas can read the arena and nothing else, and nobody can change the size of either file while
+the other has it in its memory.
+"""
+
+import fcntl
+import mmap
+import os
+import struct
+from typing import Final
+
+from services.contracts.errors import InvalidRequestError
+
+VERSION: Final = 1
+MAGIC: Final = b"SLOT"
+GREETING: Final = struct.Struct("!4sH32s16s")
+LINK_ID_BYTES: Final = 16
+WELCOME: Final = b"\0"
+REFUSAL: Final = b"\1"
+# Where a request lies in the arena, and how long it is: payload of INFER_LENT.
+PLACE: Final = struct.Struct("!QQ")
+# Slots are a power of two of these. Tensors often are a power of two of bytes, and a request has a
+# head beside them: units of 64 KiB would give it a slot of twice its size.
+UNIT_BYTES: Final = 65_536 + 4_096
+# A larger request is copied: it would take the place of many.
+MAX_SLOT_BYTES: Final = 256 * UNIT_BYTES
+
+_SUFFIX: Final = ".sock"
+# Linux 5.1 and later; Python 3.11 has no name for it.
+_SEAL_FUTURE_WRITE: Final = 0x10
+_SIZE_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+
+
+def memory_path(data_path: str) -> str:
+    """Where a replica takes memory, by the path of its data socket, `NAME.sock`."""
+    stem = data_path.removesuffix(_SUFFIX)
+    return f"{stem}.mem"
+
+
+def sealed_memory(name: str, num_bytes: int, *, is_ours_to_write: bool) -> tuple[int, mmap.mmap]:
+    """Anonymous memory that a peer may map: its descriptor, and our own mapping.
+
+    Args:
+        name: for `/proc/PID/maps`.
+        num_bytes: of it; pages that nobody touched take none.
+        is_ours_to_write: later mappings, which are the peer's, can only be read.
+
+    Raises:
+        OSError: the kernel has none to give, or is older than Linux 5.1.
+    """
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(descriptor, num_bytes)
+        memory = mmap.mmap(descriptor, num_bytes)
+        seals = _SIZE_SEALS | (_SEAL_FUTURE_WRITE if is_ours_to_write else 0)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals | fcntl.F_SEAL_SEAL)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor, memory
+
+
+def peers_memory(descriptor: int, *, is_writable: bool) -> mmap.mmap:
+    """A mapping of memory that a peer made.
+
+    Raises:
+        InvalidRequestError: it could shrink while we look at it, which would end this process;
+            or it is empty, or none that can be mapped so.
+    """
+    try:
+        seals, num_bytes = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS), os.fstat(descriptor).st_size
+        wanted = _SIZE_SEALS | (0 if is_writable else _SEAL_FUTURE_WRITE)
+        if seals & wanted != wanted or not num_bytes:
+            raise InvalidRequestError(
+                f"lent memory of {num_bytes} bytes has seals {seals:#x}; wanted some bytes, and "
+                f"seals {wanted:#x}"
+            )
+        access = mmap.PROT_READ | (mmap.PROT_WRITE if is_writable else 0)
+        return mmap.mmap(descriptor, num_bytes, mmap.MAP_SHARED, access)
+    except (OSError, ValueError) as error:
+        raise InvalidRequestError(f"lent memory cannot be mapped: {error}") from error
