@@ -215,6 +215,8 @@ class Batcher:
                 self._num_alone = self._num_alone + 1 if len(batch) == 1 else 0
                 if batch:
                     await self._run(batch)
+                # What waits for the next one shall not hold what these were read from.
+                del batch
             self._note_if_idle()
 
     async def _linger(self) -> None:
@@ -248,8 +250,7 @@ class Batcher:
             raise
         except Exception as error:
             # Whatever an engine raises is the answer of this batch and of no other.
-            for waiting in batch:
-                waiting.fail(error)
+            _fail_all(batch, error)
         else:
             ran_s = self._clock()
             for waiting, part in zip(batch, parts, strict=True):
@@ -258,6 +259,8 @@ class Batcher:
         finally:
             self._num_running = 0
         self._report(batch, began_s, times, reply_s)
+        # The error's traceback holds this frame: a cycle would keep what requests lie in.
+        batch.clear()
 
     def _finish(self, waiting: Waiting, outputs: Outputs) -> None:
         if waiting.answer.done():
@@ -267,6 +270,8 @@ class Batcher:
             waiting.answer.set_result(waiting.finish(outputs))
         except Exception as error:
             waiting.fail(error)
+            # As below.
+            del waiting
 
     def _report(
         self, batch: Sequence[Waiting], began_s: float, times: BatchTimes | None, reply_s: float
@@ -290,3 +295,8 @@ class Batcher:
     def _note_if_idle(self) -> None:
         if not self._line and not self._num_running:
             self._idle.set()
+
+
+def _fail_all(batch: Sequence[Waiting], error: Exception) -> None:
+    for waiting in batch:
+        waiting.fail(error)

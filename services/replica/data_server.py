@@ -31,7 +31,10 @@ from services.contracts.frames import (
     decode_infer,
     encode_error,
 )
+from services.contracts.lent_memory import PLACE
 from services.replica.closing import close_all, stop_accepting
+from services.replica.lent_slots import LentSlots
+from services.replica.memory_port import MemoryPort
 from services.replica.tls_port import TlsPort
 
 logger = logging.getLogger(__name__)
@@ -79,6 +82,7 @@ class DataServer:
         self._tls = tls
         self._servers: list[asyncio.Server] = []
         self._tls_ports: list[TlsPort] = []
+        self._memory_ports: list[MemoryPort] = []
         self._connections: set[GatewayConnection] = set()
 
     async def listen(self, address: str) -> str:
@@ -105,6 +109,17 @@ class DataServer:
         self._servers.append(await loop.create_unix_server(self._accepted, path))
         # Whoever may write to the socket may use the replica.
         await asyncio.to_thread(Path(path).chmod, 0o600)
+        try:
+            self._memory_ports.append(MemoryPort(path, self.token))
+        except OSError as error:
+            logger.info("large requests will be copied: no memory port beside %s: %s", path, error)
+
+    def lent(self, link_id: bytes) -> LentSlots:
+        """The memory that a gateway lent under that id; raises InvalidRequestError for none."""
+        for port in self._memory_ports:
+            if (slots := port.claim(link_id)) is not None:
+                return slots
+        raise InvalidRequestError("data port: nothing was lent under that id, or long ago")
 
     async def _listen_tcp(self, host: str, port: int) -> int:
         if self._tls:
@@ -122,6 +137,7 @@ class DataServer:
         await close_all(
             *(partial(stop_accepting, server) for server in self._servers),
             *(port.close for port in self._tls_ports),
+            *(port.close for port in self._memory_ports),
             partial(self._close_connections, grace_s),
             *(partial(asyncio.to_thread, path.unlink, missing_ok=True) for path in paths),
         )
@@ -158,6 +174,7 @@ class GatewayConnection(FrameProtocol):
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._server, self._register = server, register
         self._hello_timer: asyncio.TimerHandle | None = None
+        self._lent: LentSlots | None = None
         register.add(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -189,13 +206,40 @@ class GatewayConnection(FrameProtocol):
         match frame.kind:
             case Kind.INFER | Kind.STATISTICS:
                 self._start(frame)
+            case Kind.INFER_LENT:
+                # First of all: a request that is refused gives its slot back too.
+                self._start(frame._replace(kind=Kind.INFER, payload=self._lent_request(frame)))
             case Kind.CANCEL:
                 if answer := self.answers.get(frame.request_id):
                     answer.cancel()
             case Kind.PING:
                 self.send(Kind.PONG, frame.request_id)
+            case Kind.LEND:
+                self._borrow(frame)
             case _:
                 super().frame_received(frame)
+
+    def _borrow(self, frame: Frame) -> None:
+        try:
+            self._lent = self._server.lent(bytes(frame.payload))
+        except InvalidRequestError as error:
+            # The gateway can do without.
+            self._send_failure(frame.request_id, error)
+        else:
+            self.send(Kind.OK, frame.request_id)
+
+    def _lent_request(self, frame: Frame) -> memoryview:
+        if self._lent is None or len(frame.payload) != PLACE.size:
+            raise InvalidRequestError(
+                f"data port: request {frame.request_id} lies in memory that was not lent here"
+            )
+        begin, size = PLACE.unpack(frame.payload)
+        if size > self._max_payload_bytes:
+            raise InvalidRequestError(
+                f"data port: request {frame.request_id} has {size} bytes, at most "
+                f"{self._max_payload_bytes} are taken here"
+            )
+        return self._lent.view(begin, size)
 
     def _start(self, frame: Frame) -> None:
         request_id = frame.request_id
@@ -258,6 +302,8 @@ class GatewayConnection(FrameProtocol):
             logger.info("gateway connection lost: %s", error)
         self._register.discard(self)
         self._cancel_timer()
+        # What still runs keeps its own hold of what it reads.
+        self._lent = None
         for answer in list(self.answers.values()):
             answer.cancel()
         if not self.gone.done():

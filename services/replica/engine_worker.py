@@ -203,7 +203,7 @@ class EngineWorker:
                 raise
             raise _HangError(f"engine has not returned for {seat.stall_s:.0f} s") from None
         finally:
-            self._current = None
+            self._current = run.answer = None
 
     async def _rescued(self, rules: JoinRules, calls: Sequence[InferCall]) -> _Batch | None:
         """The standby's answer to a batch that the engine failed on; None without one."""

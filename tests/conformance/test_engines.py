@@ -1,5 +1,6 @@
 """What every engine promises, whatever is inside: black-box tests over all cases."""
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -14,6 +15,7 @@ from services.contracts.errors import (
 from services.contracts.kinds import EngineKind
 from services.contracts.tensors import Array
 from services.engines.device_probe import probe_device
+from tests.conformance.lent_inputs import LentInputs
 from tests.conformance.tiny_model import WIDTH, draw_inputs, reference
 from tests.conformance.workshop import AnyEngine, Built, Published
 
@@ -79,6 +81,46 @@ def test_a_run_does_not_change_its_inputs(engine: AnyEngine) -> None:
     engine.run(inputs)
     for name, array in inputs.items():
         np.testing.assert_array_equal(array, before[name])
+
+
+@pytest.fixture
+def lent() -> Iterator[LentInputs]:
+    """Memory of a gateway."""
+    lent = LentInputs()
+    yield lent
+    lent.close()
+
+
+@pytest.mark.parametrize(("batch", "sequence", "offset"), [(1, 1, 8), (3, 7, 1), (8, 32, 0)])
+def test_inputs_that_can_only_be_read_are_as_good_as_others(
+    built: Built,
+    engine: AnyEngine,
+    model: onnx.ModelProto,
+    lent: LentInputs,
+    batch: int,
+    sequence: int,
+    offset: int,
+) -> None:
+    """An engine that writes there ends this process."""
+    inputs = draw_inputs(batch, sequence, seed=offset)
+    given = lent.lend(inputs, offset)
+    before = bytes(lent.arena)
+    assert_equals_reference(built, model, inputs, engine.run(given))
+    assert bytes(lent.arena) == before
+
+
+def test_no_engine_keeps_its_inputs_and_no_answer_is_a_part_of_them(
+    built: Built, engine: AnyEngine, model: onnx.ModelProto, lent: LentInputs
+) -> None:
+    inputs = draw_inputs(4, 16)
+    given = lent.lend(inputs, 0)
+    outputs = engine.run(given)
+    assert lent.num_looked_at == len(given)
+    given.clear()
+    engine.run(inputs)
+    assert lent.num_looked_at == 0
+    lent.arena[:] = b"\xff" * len(lent.arena)
+    assert_equals_reference(built, model, inputs, outputs)
 
 
 def _wrong_inputs() -> dict[str, tuple[dict[str, Array], str]]:
