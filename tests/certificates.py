@@ -28,9 +28,14 @@ class Authority:
         self._name = _name(name)
         self._key = ec.generate_private_key(ec.SECP256R1())
         self.cert = folder / f"{name}.crt"
+        self.vouch_for(self)
+
+    def vouch_for(self, other: "Authority") -> None:
+        """Write another authority's certificate anew, signed by this one."""
         basics = x509.BasicConstraints(ca=True, path_length=None)
-        own = self._builder(self._name, self._key.public_key()).add_extension(basics, critical=True)
-        self.cert.write_bytes(own.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM))
+        built = self._builder(other._name, other._key.public_key())
+        signed = built.add_extension(basics, critical=True).sign(self._key, hashes.SHA256())
+        other.cert.write_bytes(signed.public_bytes(Encoding.PEM))
 
     def sign(self, name: str, files: CertificateFiles | None = None) -> CertificateFiles:
         """A new key and its certificate; written over `files` when those are given."""

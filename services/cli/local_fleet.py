@@ -92,10 +92,16 @@ class LocalFleet:
         except InvalidRequestError:
             self._held.close()  # a failed __enter__ has no __exit__
             raise
-        # Replicas that were killed could not remove theirs.
-        for path in run_dir.glob("*.sock"):
-            path.unlink(missing_ok=True)
+        # Before the start too: whoever ran here last may have been killed.
+        self._remove_sockets()
+        self._held.callback(self._remove_sockets)
         return self
+
+    def _remove_sockets(self) -> None:
+        """Those of replicas that were killed, and could not do it themselves."""
+        run_dir = self._settings.run_dir
+        for path in (*run_dir.glob("*.sock"), *run_dir.glob("*.mem")):
+            path.unlink(missing_ok=True)
 
     def __exit__(self, *exc_info: object) -> None:
         """Stop what runs: the processes in the reverse order of their start."""

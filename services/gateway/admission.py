@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from services.contracts.errors import OverloadedError
+from services.contracts.frames import Payload
 from services.gateway.inference import InferenceCall, Station
 
 # Pace is measured over at least this long; a hint lies between these bounds.
@@ -66,7 +67,7 @@ class AdmittedInference:
         self._inner = inner
         self._bound = Bound(max_in_flight, "this gateway", "SMELT_GATEWAY_MAX_IN_FLIGHT")
 
-    async def answer(self, call: InferenceCall) -> bytes:
+    async def answer(self, call: InferenceCall) -> Payload:
         """Answer; raises OverloadedError when too many requests are under way."""
         self._bound.enter()
         try:

@@ -3,6 +3,7 @@
 import time
 from dataclasses import dataclass, field
 
+from services.contracts.frames import Payload
 from services.gateway.fleet_view import Replica
 from services.gateway.replica_connection import ReplicaConnection
 
@@ -39,7 +40,7 @@ class Endpoint:
     ejected_until_s: float = 0.0
     num_ejections: int = 0
 
-    async def infer(self, body: bytes, timeout_s: float | None, *, trace: str) -> bytes:
+    async def infer(self, body: Payload, timeout_s: float | None, *, trace: str) -> Payload:
         """Send one request and count it while it is out; raises what the connection raises.
 
         `trace` is the client's id of the request, cut short, for the replica's log.

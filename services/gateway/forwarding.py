@@ -15,6 +15,7 @@ from services.contracts.errors import (
     SmeltError,
     UnsupportedFeatureError,
 )
+from services.contracts.frames import Payload
 from services.gateway.admission import ModelBounds
 from services.gateway.choosing import choice_of, choose, others_than
 from services.gateway.endpoint import Endpoint
@@ -64,7 +65,7 @@ class ForwardedInference:
         self._metrics = RequestMetrics(recorder)
         self.num_in_flight: defaultdict[tuple[str, str], int] = defaultdict(int)
 
-    async def answer(self, call: InferenceCall) -> bytes:
+    async def answer(self, call: InferenceCall) -> Payload:
         """The answer of one replica, or of another one when the first was lost or drains.
 
         Raises:
@@ -99,7 +100,9 @@ class ForwardedInference:
             pool = table.pool(head.model_name, head.model_version)
         return pool if pool.split is None else pool.drawn(call.session)
 
-    async def _send(self, call: InferenceCall, head: RequestHead, pool: Pool, trace: str) -> bytes:
+    async def _send(
+        self, call: InferenceCall, head: RequestHead, pool: Pool, trace: str
+    ) -> Payload:
         tried: list[Endpoint] = []
         session = call.session
         while True:
@@ -118,7 +121,7 @@ class ForwardedInference:
             call.version = pool.version
             self._recorder.count(catalog.REQUEST_RETRIES, model=pool.model, version=pool.version)
 
-    async def _send_to(self, endpoint: Endpoint, call: InferenceCall, trace: str) -> bytes:
+    async def _send_to(self, endpoint: Endpoint, call: InferenceCall, trace: str) -> Payload:
         replica, remaining_s = endpoint.replica, call.remaining_s()
         if remaining_s == 0.0:
             late_s = time.monotonic() - (call.deadline_s or 0.0)
@@ -154,20 +157,24 @@ class ForwardedInference:
             NotReadyError: nobody is left, or enough were asked: what loses every replica that
                 has it may be the request.
         """
-        is_lost = isinstance(cause, ConnectionLostError)
+        none_left: NotReadyError = cause
         try:
-            if len(tried) > _MAX_RETRIES:
-                raise cause
-            return self._pool_without(tried, head, cause)
-        except NotReadyError as none_left:
+            if len(tried) <= _MAX_RETRIES:
+                return self._pool_without(tried, head, cause)
+        except NotReadyError as error:
+            none_left = error
+        try:
             if len(tried) == 1:
-                raise
-            if not is_lost:
-                raise cause from None
+                raise none_left
+            if not isinstance(cause, ConnectionLostError):
+                raise cause
             raise NotReadyError(
                 f"model '{pool.model}' version {pool.version}: {_NUMBERS[len(tried)]} replicas in "
                 f"a row were lost while they had this request; retry later"
             ) from none_left
+        finally:
+            # Their tracebacks hold this frame: a cycle would keep the request's memory.
+            del cause, none_left
 
     def _pool_without(self, tried: list[Endpoint], head: RequestHead, cause: NotReadyError) -> Pool:
         """The endpoints that are left, of a newer table; raises NotReadyError when none is."""

@@ -9,7 +9,9 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from services.contracts.errors import InvalidRequestError, UnsupportedFeatureError
+from services.contracts.frames import Payload
 from services.gateway.absent import reason_for, reasons_for_absence
+from services.gateway.http2.context import Context
 from services.gateway.inference import InferenceCall, Station
 from services.gateway.servicer import QuestionServicer
 from services.gateway.sessions import session_number
@@ -19,7 +21,6 @@ from services.pb import open_inference_v2_pb2 as pb
 
 if TYPE_CHECKING:
     # gRPC's classes are generic for type checkers alone.
-    Context = grpc.aio.ServicerContext[Any, Any]
     Handler = grpc.RpcMethodHandler[Any, Any]
     GenericHandler = grpc.GenericRpcHandler[Any, Any]
 
@@ -84,7 +85,7 @@ def _questions(servicer: QuestionServicer) -> Mapping[str, Question]:
 def _forwarding_handler(inference: Station, statuses: StatusTable, session_key: str) -> "Handler":
     """ModelInfer, with neither side's message parsed: bytes in, bytes out."""
 
-    async def model_infer(body: bytes, context: "Context") -> bytes:
+    async def model_infer(body: Payload, context: Context) -> Payload:
         call = InferenceCall(
             body=body,
             deadline_s=_deadline_s(context.time_remaining()),
@@ -103,11 +104,11 @@ def _streaming_handler(inference: Station, statuses: StatusTable, session_key: s
 
     # gRPC takes only a generator function for one that streams.
     async def model_stream_infer(
-        requests: AsyncIterator[Incoming], context: "Context"
+        requests: AsyncIterator[Incoming], context: Context
     ) -> AsyncIterator[bytes]:
         session, deadline_s = _session(context, session_key), _deadline_s(context.time_remaining())
 
-        def answer(body: bytes, deadline_s: float | None) -> Awaitable[bytes]:
+        def answer(body: Payload, deadline_s: float | None) -> Awaitable[Payload]:
             call = InferenceCall(body=body, deadline_s=deadline_s, session=session)
             return inference.answer(call)
 
@@ -119,7 +120,7 @@ def _streaming_handler(inference: Station, statuses: StatusTable, session_key: s
 
 
 def _question_handler(name: str, question: Question, statuses: StatusTable) -> "Handler":
-    async def ask(request: Message | InvalidRequestError, context: "Context") -> Message:
+    async def ask(request: Message | InvalidRequestError, context: Context) -> Message:
         try:
             if isinstance(request, InvalidRequestError):
                 raise request
@@ -160,7 +161,7 @@ def _question_parser(
 def _absent_handler(name: str, statuses: StatusTable, why: str) -> "Handler":
     error = UnsupportedFeatureError(f"{name} is not offered by this server: {why}")
 
-    async def refuse(_: bytes | AsyncIterator[bytes], context: "Context") -> bytes:
+    async def refuse(_: bytes | AsyncIterator[bytes], context: Context) -> bytes:
         await _refuse(context, statuses, error)
 
     if SERVICE.methods_by_name[name].client_streaming:
@@ -168,7 +169,7 @@ def _absent_handler(name: str, statuses: StatusTable, why: str) -> "Handler":
     return grpc.unary_unary_rpc_method_handler(refuse)
 
 
-def _session(context: "Context", key: str) -> int:
+def _session(context: Context, key: str) -> int:
     """The client's session, 0 without one."""
     if key:
         for name, value in context.invocation_metadata() or ():
@@ -181,7 +182,7 @@ def _deadline_s(remaining_s: float | None) -> float | None:
     return None if remaining_s is None else time.monotonic() + remaining_s
 
 
-async def _refuse(context: "Context", statuses: StatusTable, error: Exception) -> NoReturn:
+async def _refuse(context: Context, statuses: StatusTable, error: Exception) -> NoReturn:
     refusal = statuses.refusal_of(error)
     await context.abort(refusal.code, refusal.details, refusal.trailing)
 

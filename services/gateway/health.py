@@ -6,16 +6,14 @@ and its streams would hold up every shutdown until the grace is over.
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.gateway.handlers import SERVICE
+from services.gateway.http2.context import Context
 from services.gateway.routing import RoutingTable
-
-if TYPE_CHECKING:
-    Context = grpc.aio.ServicerContext[Any, Any]
 
 _Answer = health_pb2.HealthCheckResponse
 OVERALL: Final = ("", SERVICE.full_name)
@@ -40,7 +38,7 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # h
         self._wake()
 
     async def Check(  # noqa: N802 - the service names it
-        self, request: health_pb2.HealthCheckRequest, context: "Context"
+        self, request: health_pb2.HealthCheckRequest, context: Context
     ) -> health_pb2.HealthCheckResponse:
         """The status now; NOT_FOUND for a name that is no model."""
         status = self._status(request.service)
@@ -52,7 +50,7 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # h
         return _Answer(status=status)
 
     async def Watch(  # noqa: N802 - the service names it
-        self, request: health_pb2.HealthCheckRequest, _: "Context"
+        self, request: health_pb2.HealthCheckRequest, _: Context
     ) -> AsyncIterator[health_pb2.HealthCheckResponse]:
         """The status now and after each change of it."""
         said = None

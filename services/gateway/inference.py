@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import grpc
 
+from services.contracts.frames import Payload
 from services.gateway.request_metrics import RequestMetrics
 from services.gateway.routing import Pool
 from services.gateway.status_codes import StatusTable
@@ -36,7 +37,7 @@ class InferenceCall:
         span: the gateway's part of it.
     """
 
-    body: bytes
+    body: Payload
     deadline_s: float | None = None
     session: int = 0
     pool: Pool | None = None
@@ -58,7 +59,7 @@ class InferenceCall:
 class Station(Protocol):
     """Answers a call with a serialised ModelInferResponse, or raises."""
 
-    async def answer(self, call: InferenceCall) -> bytes:
+    async def answer(self, call: InferenceCall) -> Payload:
         """The answer's bytes."""
         ...
 
@@ -90,10 +91,11 @@ class MeasuredInference:
         self._inner, self._statuses, self._watch = inner, statuses, watch
         self._metrics = RequestMetrics(recorder)
 
-    async def answer(self, call: InferenceCall) -> bytes:
+    async def answer(self, call: InferenceCall) -> Payload:
         """Answer, and record how that went."""
         begin_s = time.monotonic()
-        code, answer = grpc.StatusCode.OK, b""
+        answer: Payload = b""
+        code = grpc.StatusCode.OK
         watch = self._watch
         if watch is not None:
             watch.begin(call)

@@ -7,6 +7,7 @@ from typing import Final
 
 from services.gateway.endpoints import EndpointSet
 from services.gateway.health import HealthServicer
+from services.gateway.request_memory.arena import RequestArena
 from services.gateway.routing import RoutingTable
 from services.telemetry import catalog
 from services.telemetry.recorder import Recorder
@@ -23,8 +24,10 @@ class FleetObserver:
         health: HealthServicer,
         recorder: Recorder,
         num_in_flight: Mapping[tuple[str, str], int],
+        arena: RequestArena | None = None,
     ) -> None:
         """`num_in_flight` is by model and version, and kept up to date by its owner."""
+        self._arena = arena
         self._health, self._recorder, self._num_in_flight = health, recorder, num_in_flight
         self._gauges: set[tuple[str, str, str]] = set()
 
@@ -36,10 +39,13 @@ class FleetObserver:
             await changed.wait()
 
     async def sample(self) -> None:
-        """Set the gauge of requests in flight at intervals, until cancelled."""
+        """Set the gauges of requests in flight and their memory at intervals, until cancelled."""
         while True:
             for (model, version), num in self._num_in_flight.items():
                 self._recorder.set(catalog.REQUESTS_IN_FLIGHT, num, model=model, version=version)
+            if self._arena:
+                self._recorder.set(catalog.REQUEST_MEMORY, self._arena.num_taken_bytes)
+                self._recorder.set(catalog.REQUEST_MEMORY_LIMIT, self._arena.num_bytes)
             await asyncio.sleep(SAMPLE_EVERY_S)
 
     def note_controller(self, is_heard: bool) -> None:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from services.gateway.access.gate import Metadata
+from services.gateway.http2.context import Context
 
 if TYPE_CHECKING:
     # gRPC's classes are generic for type checkers alone.
-    Context = grpc.aio.ServicerContext[Any, Any]
     Handler = grpc.RpcMethodHandler[Any, Any]
 
-_Behaviour = Callable[[Any, "Context"], Awaitable[bytes]]
-_Stream = Callable[[AsyncIterator[bytes], "Context"], AsyncIterator[bytes]]
+_Behaviour = Callable[[Any, Context], Awaitable[bytes]]
+_Stream = Callable[[AsyncIterator[bytes], Context], AsyncIterator[bytes]]
 _INFERENCE: Final = ("ModelInfer", "ModelStreamInfer")
 
 
@@ -59,7 +59,7 @@ def _wrapped(name: str, handler: "Handler", on_refused: OnRefused) -> "Handler":
     if behaviour is None:
         return _wrapped_stream(name, handler, on_refused)
 
-    async def ask(body: bytes, context: "Context") -> bytes:
+    async def ask(body: bytes, context: Context) -> bytes:
         origin, began_s = _begin(name, context), time.monotonic()
         try:
             return await behaviour(body, context)
@@ -72,7 +72,7 @@ def _wrapped(name: str, handler: "Handler", on_refused: OnRefused) -> "Handler":
 def _wrapped_stream(name: str, handler: "Handler", on_refused: OnRefused) -> "Handler":
     behaviour: _Stream = handler.stream_stream  # type: ignore[assignment]
 
-    async def ask(requests: AsyncIterator[bytes], context: "Context") -> AsyncIterator[bytes]:
+    async def ask(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
         origin, began_s = _begin(name, context), time.monotonic()
         try:
             async for answer in behaviour(requests, context):
@@ -83,7 +83,7 @@ def _wrapped_stream(name: str, handler: "Handler", on_refused: OnRefused) -> "Ha
     return grpc.stream_stream_rpc_method_handler(ask)
 
 
-def _begin(name: str, context: "Context") -> Origin:
+def _begin(name: str, context: Context) -> Origin:
     origin = Origin(name, context.peer(), context.invocation_metadata() or ())
     ORIGIN.set(origin)
     return origin

@@ -30,8 +30,13 @@ from services.contracts.frames import (
     decode_error,
     encode_infer,
 )
+from services.contracts.lent_memory import PLACE
+from services.gateway.request_memory.arena import RequestArena, slot_of
+from services.gateway.request_memory.link import ArenaLink, lend_arena
 from services.pb import open_inference_v2_pb2 as pb
 
+# What is worth waiting for before the first request: with it that is not copied.
+_LEND_PATIENCE_S = 1.0
 # A peer may say goodbye late or never.
 _TLS_SHUTDOWN_TIMEOUT_S = 1.0
 
@@ -58,6 +63,8 @@ class ReplicaConnection(FrameProtocol):
         self._ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
         self._lost: asyncio.Future[None] = loop.create_future()
         self._reason: SmeltError | None = None
+        self._link: ArenaLink | None = None
+        self._lending: asyncio.Task[None] | None = None
 
     @property
     def num_in_flight(self) -> int:
@@ -66,15 +73,15 @@ class ReplicaConnection(FrameProtocol):
 
     async def infer(
         self,
-        request: bytes,
+        request: Payload,
         timeout_s: float | None = None,
         *,
         model: str = "",
         version: str = "",
         priority: int = 0,
         trace: str = "",
-    ) -> bytes:
-        """Sends a serialized ModelInferRequest and returns the serialized answer.
+    ) -> Payload:
+        """Sends a serialized ModelInferRequest; returns the answer's bytes, many of them as a view.
 
         Args:
             request: opaque here.
@@ -104,7 +111,7 @@ class ReplicaConnection(FrameProtocol):
             trace=trace,
         )
         try:
-            return bytes(await self._ask(Kind.INFER, encode_infer(frame), request, timeout_s))
+            return await self._ask(Kind.INFER, encode_infer(frame), request, timeout_s)
         except TimeoutError as error:
             # No address: clients see this text.
             left = milliseconds(timeout_s or 0.0)
@@ -121,6 +128,21 @@ class ReplicaConnection(FrameProtocol):
         """Returns when the replica's event loop has answered; raises ConnectionLostError."""
         await self._ask(Kind.PING)
 
+    async def lend(self, arena: RequestArena, path: str) -> None:
+        """Have the replica, whose data socket that is, read large requests where they lie.
+
+        Returns once it does or refuses to; of one that takes its time, as one does that swaps its
+        engine, the first requests are copied.
+        """
+        self._lending = self._loop.create_task(
+            lend_arena(arena, path, self._token, self._announce), name="lend memory"
+        )
+        await asyncio.wait((self._lending,), timeout=_LEND_PATIENCE_S)
+
+    async def _announce(self, link: ArenaLink) -> None:
+        await self._ask(Kind.LEND, payload=link.link_id)
+        self._link = link
+
     async def wait_lost(self) -> None:
         """Returns when the connection is gone, whoever closed it."""
         await asyncio.shield(self._lost)
@@ -130,7 +152,7 @@ class ReplicaConnection(FrameProtocol):
         await asyncio.shield(self._ready)
 
     async def _ask(
-        self, kind: Kind, meta: bytes = b"", payload: bytes = b"", timeout_s: float | None = None
+        self, kind: Kind, meta: bytes = b"", payload: Payload = b"", timeout_s: float | None = None
     ) -> Payload:
         self._check_size(payload)
         loop = asyncio.get_running_loop()
@@ -143,6 +165,8 @@ class ReplicaConnection(FrameProtocol):
         request_id = next(self._ids)
         future: asyncio.Future[Payload] = loop.create_future()
         self._waiting[request_id] = future
+        if self._link is not None and kind is Kind.INFER:
+            kind, payload = self._lent(self._link, payload)
         self.send(kind, request_id, meta, payload)
         # A bare timer, as asyncio.timeout costs as much as all else here.
         timer = expires_s and loop.call_at(expires_s, self._expire, request_id)
@@ -154,6 +178,15 @@ class ReplicaConnection(FrameProtocol):
         finally:
             if timer:
                 timer.cancel()
+            # Its error's traceback holds this frame: a cycle would keep the request's memory.
+            del future
+
+    def _lent(self, link: ArenaLink, payload: Payload) -> tuple[Kind, Payload]:
+        """What goes over the wire of a request: where it lies, if the replica can look there."""
+        slot = slot_of(payload)
+        if slot is None or not link.lend(slot):
+            return Kind.INFER, payload
+        return Kind.INFER_LENT, PLACE.pack(slot.begin, slot.nbytes)
 
     def _expire(self, request_id: int) -> None:
         future = self._give_up(request_id)
@@ -167,7 +200,7 @@ class ReplicaConnection(FrameProtocol):
             self.send(Kind.CANCEL, request_id)
         return future
 
-    def _check_size(self, payload: bytes) -> None:
+    def _check_size(self, payload: Payload) -> None:
         # The replica would have to close the connection, and with it fail everyone else.
         if len(payload) > self._max_payload_bytes:
             raise InvalidRequestError(
@@ -214,6 +247,8 @@ class ReplicaConnection(FrameProtocol):
 
     def closed(self, error: Exception | None) -> None:
         """Fails everything that waits."""
+        if self._lending:
+            self._lending.cancel()
         if self._reason is None and error is not None:
             self._reason = SmeltError(str(error))
         waiting, self._waiting = self._waiting, {}
@@ -233,10 +268,12 @@ async def connect(
     max_payload_bytes: int = MAX_PAYLOAD_BYTES,
     timeout_s: float = 5.0,
     tls: FleetTls | None = None,
+    arena: RequestArena | None = None,
 ) -> ReplicaConnection:
     """Opens a connection to `host:port` or `unix:/path`, HELLO included.
 
-    With `tls` a TCP connection speaks it; a unix socket never does.
+    With `tls` a TCP connection speaks it; a unix socket never does. Over a unix socket the replica
+    is lent the `arena`, if it takes it.
 
     Raises:
         ConnectionLostError: nobody listens there, nobody answers within `timeout_s`, or the
@@ -253,6 +290,9 @@ async def connect(
             else:
                 await loop.create_connection(lambda: connection, *parts, **_tls_options(tls))
             await connection.wait_ready()
+        # With a time of its own: a connection that works shall not fail for want of it.
+        if arena is not None and isinstance(parts, str):
+            await connection.lend(arena, parts)
     except (OSError, SmeltError) as error:
         connection.abort()
         why = _why_not(error, timeout_s, is_tls=tls is not None and not isinstance(parts, str))

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from google.protobuf.message import DecodeError
 
 from services.contracts.errors import InvalidRequestError
+from services.contracts.frames import Payload
 from services.contracts.protobuf_wire import MAX_FIELDS, field_span, varint
 from services.contracts.request_limits import MAX_NAME_BYTES, check_text
 from services.pb import open_inference_v2_pb2 as pb
@@ -20,6 +21,7 @@ _NAME_TAG, _VERSION_TAG, _ID_TAG = 0x0A, 0x12, 0x1A
 _LAST_NUMBER: Final = 7
 _KNOWN_TAGS: Final = frozenset(number << 3 | 2 for number in range(1, _LAST_NUMBER + 1))
 _MAX_PARSED_BYTES: Final = 1 << 16
+_UTF8: Final = "utf-8"
 
 
 class RequestHead(NamedTuple):
@@ -30,7 +32,7 @@ class RequestHead(NamedTuple):
     request_id: str
 
 
-def request_head_from_bytes(body: bytes) -> RequestHead:
+def request_head_from_bytes(body: Payload) -> RequestHead:
     """Read model name, version and id.
 
     Raises:
@@ -44,14 +46,16 @@ def request_head_from_bytes(body: bytes) -> RequestHead:
         check_text("the model's name", len(name))
         check_text("the model's version", len(version))
     try:
-        return RequestHead(name.decode(), version.decode(), request_id.decode())
+        return RequestHead(str(name, _UTF8), str(version, _UTF8), str(request_id, _UTF8))
     except UnicodeDecodeError as error:
         raise _not_a_request(str(error)) from error
 
 
-def _walk(body: bytes) -> tuple[bytes, bytes, bytes] | None:
+def _walk(body: Payload) -> tuple[Payload, Payload, Payload] | None:
     """Name, version and id; None when only the real parser can tell."""
-    name = version = request_id = b""
+    name: Payload = b""
+    version: Payload = b""
+    request_id: Payload = b""
     at, end, num_fields = 0, len(body), 0
     while at < end:
         num_fields += 1
@@ -76,7 +80,7 @@ def _walk(body: bytes) -> tuple[bytes, bytes, bytes] | None:
     return name, version, request_id
 
 
-def _after_unknown(body: bytes, at: int) -> int:
+def _after_unknown(body: Payload, at: int) -> int:
     """Where a field ends that this release does not know; -1 when only the parser can tell."""
     try:
         tag, start = varint(body, at)
@@ -85,7 +89,7 @@ def _after_unknown(body: bytes, at: int) -> int:
         return -1
 
 
-def _length(body: bytes, at: int) -> tuple[int, int]:
+def _length(body: Payload, at: int) -> tuple[int, int]:
     """A varint and the position after it; a size beyond the body when it is cut off."""
     if at < len(body) and body[at] < 0x80:  # nearly all are of one byte
         return body[at], at + 1
@@ -99,11 +103,11 @@ def _length(body: bytes, at: int) -> tuple[int, int]:
     return len(body) + 1, at
 
 
-def _parse_wholly(body: bytes) -> RequestHead:
+def _parse_wholly(body: Payload) -> RequestHead:
     if len(body) > _MAX_PARSED_BYTES:
         raise _not_a_request("expected fields of its types, got others or a cut-off one")
     try:
-        request = pb.ModelInferRequest.FromString(body)
+        request = pb.ModelInferRequest.FromString(bytes(body))
     except DecodeError as error:
         raise _not_a_request(str(error)) from error
     return RequestHead(request.model_name, request.model_version, request.id)

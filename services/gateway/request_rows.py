@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from services.contracts.frames import Payload
 from services.contracts.manifest import ModelVersion
 from services.contracts.protobuf_wire import VARINT, Field, fields_of, varint
 
@@ -10,7 +11,7 @@ _INPUTS: Final = 5
 _NAME, _SHAPE = 1, 3
 
 
-def num_rows(body: bytes, model: ModelVersion) -> int:
+def num_rows(body: Payload, model: ModelVersion) -> int:
     """Samples of a request that a replica of this model answered; 1 where there is no batch."""
     batch_dim = model.recipe.batching.batch_dim
     for spec in model.master.inputs:
@@ -21,7 +22,7 @@ def num_rows(body: bytes, model: ModelVersion) -> int:
     return 1
 
 
-def _shape_of(body: bytes, name: bytes) -> list[int]:
+def _shape_of(body: Payload, name: bytes) -> list[int]:
     """The shape that a request gives an input; none when it does not name it."""
     for tensor in fields_of(body):
         if tensor.number == _INPUTS:
@@ -31,7 +32,7 @@ def _shape_of(body: bytes, name: bytes) -> list[int]:
     return []
 
 
-def _dims(body: bytes, field: Field) -> list[int]:
+def _dims(body: Payload, field: Field) -> list[int]:
     """Of a shape that is packed, as all libraries write it, or not, as they may."""
     if field.wire_type == VARINT:
         return [varint(body, field.begin)[0]]

@@ -13,6 +13,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from services.contracts.errors import InvalidRequestError
+from services.contracts.frames import Payload
 from services.contracts.manifest import ModelVersion
 from services.contracts.request_limits import check_request_head
 from services.gateway.endpoints import EndpointSet
@@ -38,16 +39,16 @@ class AnswerStore:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes, self.num_bytes = max_bytes, 0
-        self._answers: OrderedDict[bytes, bytes] = OrderedDict()
+        self._answers: OrderedDict[bytes, Payload] = OrderedDict()
 
-    def get(self, key: bytes) -> bytes | None:
+    def get(self, key: bytes) -> Payload | None:
         """The answer, which becomes the most recently used one."""
         answer = self._answers.get(key)
         if answer is not None:
             self._answers.move_to_end(key)
         return answer
 
-    def put(self, key: bytes, answer: bytes) -> None:
+    def put(self, key: bytes, answer: Payload) -> None:
         """Keep an answer, unless it alone would take a good part of the room."""
         if len(answer) + ENTRY_OVERHEAD_BYTES > self._max_bytes // _LARGEST_SHARE:
             return
@@ -73,7 +74,7 @@ class CachedInference:
         self._table: RoutingTable | None = None
         self._cached: frozenset[str] = frozenset()
 
-    async def answer(self, call: InferenceCall) -> bytes:
+    async def answer(self, call: InferenceCall) -> Payload:
         """The answer that was given before, or the one that is given now; raises as within."""
         if self._endpoints.table is not self._table:
             self._take_over(self._endpoints.table)
@@ -84,10 +85,10 @@ class CachedInference:
             return await self._inner.answer(call)
         return await self._answer_cached(call, head.model_name, head.model_version)
 
-    async def _answer_cached(self, call: InferenceCall, model: str, version: str) -> bytes:
+    async def _answer_cached(self, call: InferenceCall, model: str, version: str) -> Payload:
         begin_ns = time.monotonic_ns()
         table = self._endpoints.table
-        pool, request = table.pools.get((model, version)), _parsed(call.body)
+        pool, request = table.pools.get((model, version)), _parsed(bytes(call.body))
         if pool is not None and pool.split is not None:
             # Answered here or not, it is the same draw that counts.
             pool = call.pool = pool.drawn(call.session)
@@ -133,10 +134,10 @@ class CachedInference:
         )
 
 
-def with_id(answer: bytes, request_id: str) -> bytes:
+def with_id(answer: Payload, request_id: str) -> bytes:
     """A serialised answer with another request's id: of a field that repeats, the last counts."""
     field = pb.ModelInferResponse(id=request_id).SerializeToString()
-    return answer + (field or _EMPTY_ID)
+    return b"".join((answer, field or _EMPTY_ID))
 
 
 def _add(duration: pb.StatisticDuration, took_ns: int) -> None:

@@ -5,9 +5,9 @@ from functools import partial
 from importlib import metadata
 from typing import Final
 
-import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection, reflection_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
+from grpc_reflection.v1alpha._async import ReflectionServicer
 
 from services.contracts.errors import InvalidRequestError
 from services.contracts.fleet_dialer import FleetDialer
@@ -23,12 +23,15 @@ from services.gateway.fleet_view import fleet_view_from_snapshot
 from services.gateway.forwarding import ForwardedInference
 from services.gateway.handlers import SERVICE, offered_handlers, service_handler
 from services.gateway.health import HealthServicer
+from services.gateway.http2.limits import Limits
+from services.gateway.http2.server import GrpcServer
 from services.gateway.inference import MeasuredInference, Station
 from services.gateway.keeper_link import KeeperLink
 from services.gateway.observer import FleetObserver
 from services.gateway.origin import with_origin
 from services.gateway.outliers import OutlierWatch
 from services.gateway.replica_connection import connect
+from services.gateway.request_memory.arena import request_arena
 from services.gateway.request_watch import request_watch
 from services.gateway.response_cache import CachedInference
 from services.gateway.servicer import QuestionServicer
@@ -72,9 +75,10 @@ class GatewayServer:
         self.port = 0
         self._settings = settings
         dialer = FleetDialer.of(settings)
+        self._arena = request_arena(settings.request_memory_bytes)
         self.endpoints = EndpointSet(
             host_id=settings.host_id,
-            connect=partial(connect, tls=dialer.tls),
+            connect=partial(connect, tls=dialer.tls, arena=self._arena),
             slow_start_s=settings.slow_start_s,
         )
         self._health = HealthServicer()
@@ -87,7 +91,9 @@ class GatewayServer:
             self._outliers,
             ModelBounds(settings.max_in_flight_per_model, settings.model_max_in_flight),
         )
-        self._observer = FleetObserver(self._health, recorder, self._forwarded.num_in_flight)
+        self._observer = FleetObserver(
+            self._health, recorder, self._forwarded.num_in_flight, self._arena
+        )
         self._watch = ControllerWatch(
             settings.controller,
             settings.gateway_id,
@@ -105,7 +111,10 @@ class GatewayServer:
             TritonMetrics(self._forwarded.num_in_flight) if settings.triton_metrics else None
         )
         self._requests = request_watch(settings, recorder, tracing, self.triton_metrics)
-        self._server = grpc.aio.server(options=_server_options(settings))
+        self._server = GrpcServer(
+            Limits(max_message_bytes=settings.max_message_bytes),
+            take=self._arena.take if self._arena else None,
+        )
         self._add_services(recorder)
 
     def _add_services(self, recorder: Recorder) -> None:
@@ -159,16 +168,11 @@ class GatewayServer:
             # Others may serve there already: no client shall find one that knows no replica.
             self._begin()
             await self.endpoints.settle(SETTLE_TIMEOUT_S)
-        address = f"{self._settings.grpc_host}:{self._settings.grpc_port}"
         try:
-            self.port = self._listen(address)
-        except RuntimeError as error:
+            self.port = await self._listen()
+        except InvalidRequestError:
             self._end()
-            raise InvalidRequestError(
-                f"gateway cannot listen on {address}: {error}; choose another port with "
-                "`smelt up --grpc-port` or SMELT_GATEWAY_GRPC_PORT, 0 takes a free one"
-            ) from error
-        await self._server.start()
+            raise
         if not self._tasks:
             self._begin()
 
@@ -187,10 +191,19 @@ class GatewayServer:
         for task in self._tasks:
             task.cancel()
 
-    def _listen(self, address: str) -> int:
-        if self._tls:
-            return self._server.add_secure_port(address, self._tls.credentials)
-        return self._server.add_insecure_port(address)
+    async def _listen(self) -> int:
+        host, port = self._settings.grpc_host, self._settings.grpc_port
+        tls, is_shared = self._tls, self._settings.is_port_shared
+        try:
+            # Shared only when asked for: two gateways on one port by mistake would share clients.
+            return await self._server.start(
+                host, port, tls=tls.context if tls else None, is_shared=is_shared
+            )
+        except OSError as error:
+            raise InvalidRequestError(
+                f"gateway cannot listen on {host}:{port}: {error}; choose another port with "
+                "`smelt up --grpc-port` or SMELT_GATEWAY_GRPC_PORT, 0 takes a free one"
+            ) from error
 
     async def serve_until(self, stop: asyncio.Event) -> None:
         """Serve; raises what ended a background task, as without one nothing would be true."""
@@ -211,6 +224,8 @@ class GatewayServer:
             self._grace.cancel()
         self.endpoints.close()
         self._extras.close()
+        if self._arena:
+            self._arena.close()
         if self._keeper:
             self._keeper.close()
         if self._requests:
@@ -229,22 +244,12 @@ class GatewayServer:
             self._grace = asyncio.get_running_loop().call_later(left_s, self._apply)
 
 
-def _server_options(settings: GatewaySettings) -> list[tuple[str, int]]:
-    return [
-        ("grpc.max_receive_message_length", settings.max_message_bytes),
-        ("grpc.max_send_message_length", settings.max_message_bytes),
-        # Off unless asked for: two gateways on one port by mistake would share its clients.
-        ("grpc.so_reuseport", int(settings.is_port_shared)),
-        # Triton's client may ping this often without data; the default calls that abuse.
-        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
-        ("grpc.keepalive_permit_without_calls", 1),
-    ]
-
-
-def _enable_reflection(server: grpc.aio.Server) -> None:
+def _enable_reflection(server: GrpcServer) -> None:
     """Describe all services from the private pool that holds the inference protocol."""
     pool = pb.DESCRIPTOR.pool
     for module in (health_pb2, reflection_pb2):
         pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
     names = (SERVICE.full_name, HEALTH_SERVICE, reflection.SERVICE_NAME)
-    reflection.enable_server_reflection(names, server, pool=pool)
+    # Its own function to do this knows gRPC's servers alone.
+    servicer = ReflectionServicer(service_names=names, pool=pool)
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)

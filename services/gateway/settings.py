@@ -34,6 +34,9 @@ class GatewaySettings(FleetSecuritySettings):
         gateway_id: how the controller's log names this process.
         host_id: equal to a replica's when both see the same unix sockets.
         max_message_bytes: largest request and answer.
+        request_memory_bytes: memory in which large requests lie while replicas of this host read
+            them, in place of a copy for each. Each worker has its own; pages are taken as they are
+            used, and kept. At least 17 MiB, of which it is a multiple; 0 for none.
         max_in_flight: requests at once, over all models; more are answered overloaded.
         max_in_flight_per_model: requests at once for each model; None bounds only the sum.
         model_max_in_flight: the same for single models: {"NAME": 8}.
@@ -83,6 +86,7 @@ class GatewaySettings(FleetSecuritySettings):
     gateway_id: str = Field(default_factory=socket.gethostname)
     host_id: str = Field(default_factory=socket.gethostname)
     max_message_bytes: int = Field(default=MAX_MESSAGE_BYTES, ge=1, le=MAX_MESSAGE_BYTES)
+    request_memory_bytes: int = Field(default=256 << 20, ge=0, le=1 << 40)
     max_in_flight: int = Field(default=1024, ge=1)
     max_in_flight_per_model: int | None = Field(default=None, ge=1)
     # Decoded here: what is no JSON is then refused like any other wrong value.

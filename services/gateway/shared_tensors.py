@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from google.protobuf.message import DecodeError
 
 from services.contracts.errors import InvalidRequestError
+from services.contracts.frames import Payload
 from services.contracts.protobuf_wire import LENGTH_DELIMITED, varint_bytes
 from services.contracts.request_limits import check_request_head
 from services.contracts.tensors import bytes_from_array
@@ -43,25 +44,26 @@ class SharedMemoryInference:
         self._inner, self._regions = inner, regions
         self._max_message_bytes = max_message_bytes
 
-    async def answer(self, call: InferenceCall) -> bytes:
+    async def answer(self, call: InferenceCall) -> Payload:
         """The answer, without the outputs that were put into shared memory; raises as within.
 
         Raises:
             InvalidRequestError: a region, a span or a combination is wrong.
             NotFoundError: no such region.
         """
-        if _MARK not in call.body:
+        body = bytes(call.body)
+        if _MARK not in body:
             return await self._inner.answer(call)
-        check_request_head(call.body)
+        check_request_head(body)
         try:
-            request = pb.ModelInferRequest.FromString(call.body)
+            request = pb.ModelInferRequest.FromString(body)
         except DecodeError:
             return await self._inner.answer(call)  # which says so in due words
         with ExitStack() as held:
             targets = self._targets(request, held)
             call.body = self._filled(request, held)
             answer = await self._inner.answer(call)
-            return _placed(answer, targets) if targets else answer
+            return _placed(bytes(answer), targets) if targets else answer
 
     def _filled(self, request: pb.ModelInferRequest, held: ExitStack) -> bytes:
         """The request with raw contents for inputs that lie in shared memory too."""

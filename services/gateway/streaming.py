@@ -8,24 +8,21 @@ what clients of models with several answers wait for.
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from services.contracts.errors import InvalidRequestError
+from services.contracts.frames import Payload
 from services.contracts.protobuf_wire import varint_bytes
+from services.gateway.http2.context import Context
 from services.gateway.request_head import request_head_from_bytes
 from services.gateway.status_codes import StatusTable
 from services.pb import open_inference_v2_pb2 as pb
 
-if TYPE_CHECKING:
-    import grpc
-
-    Context = grpc.aio.ServicerContext[Any, Any]
-
 # Metadata with which a client wants the stream to end with the first error's status.
 GRPC_ERROR_KEY: Final = "triton_grpc_error"
 # A request, or why it may not be asked.
-Incoming = bytes | Exception
-Answer = Callable[[bytes, float | None], Awaitable[bytes]]
+Incoming = Payload | Exception
+Answer = Callable[[Payload, float | None], Awaitable[Payload]]
 # Enough to fill a batch; a client that sends more waits in its own flow control.
 MAX_AHEAD: Final = 128
 _ANSWER_TAG: Final = b"\x12"
@@ -43,7 +40,7 @@ class InferenceStreams:
         self._answer, self._statuses = answer, statuses
 
     async def serve(
-        self, requests: AsyncIterable[Incoming], deadline_s: float | None, context: "Context"
+        self, requests: AsyncIterable[Incoming], deadline_s: float | None, context: Context
     ) -> AsyncIterator[bytes]:
         """Serialised ModelStreamInferResponses, one for each request, in the order of these."""
         is_strict = (GRPC_ERROR_KEY, "true") in tuple(context.invocation_metadata() or ())
@@ -58,6 +55,8 @@ class InferenceStreams:
                     if is_strict:
                         await context.abort(refusal.code, refusal.details, refusal.trailing)
                     message = failed(body, refusal.details)
+                # A stream that idles holds nothing of what was asked before.
+                del body, answer
                 yield message
             await reading
         finally:
@@ -75,6 +74,7 @@ class InferenceStreams:
                 else:
                     answer = asyncio.ensure_future(self._answer(incoming, deadline_s))
                     queue.add(incoming, answer)
+                del incoming
         finally:
             queue.end()
 
@@ -84,14 +84,14 @@ class _Ahead:
 
     def __init__(self) -> None:
         self._room = asyncio.Semaphore(MAX_AHEAD)
-        self._queue: asyncio.Queue[tuple[bytes, asyncio.Future[bytes]] | None] = asyncio.Queue()
-        self._answers: set[asyncio.Future[bytes]] = set()
+        self._queue: asyncio.Queue[tuple[Payload, asyncio.Future[Payload]] | None] = asyncio.Queue()
+        self._answers: set[asyncio.Future[Payload]] = set()
 
     async def has_room(self) -> None:
         """Return once one more may be under way."""
         await self._room.acquire()
 
-    def add(self, body: bytes, answer: "asyncio.Future[bytes]") -> None:
+    def add(self, body: Payload, answer: "asyncio.Future[Payload]") -> None:
         """One more; its turn comes after all before it."""
         self._answers.add(answer)
         self._queue.put_nowait((body, answer))
@@ -105,21 +105,22 @@ class _Ahead:
         for answer in self._answers:
             answer.cancel()
 
-    async def __aiter__(self) -> AsyncIterator[tuple[bytes, "asyncio.Future[bytes]"]]:
+    async def __aiter__(self) -> AsyncIterator[tuple[Payload, "asyncio.Future[Payload]"]]:
         """Each request with its answer to come."""
         while (each := await self._queue.get()) is not None:
             yield each
             self._answers.discard(each[1])
             self._room.release()
+            del each
 
 
-def framed(answer: bytes) -> bytes:
+def framed(answer: Payload) -> bytes:
     """A ModelStreamInferResponse around a serialised ModelInferResponse, which is not parsed."""
     size = len(answer) + len(_IS_FINAL)
     return b"".join((_ANSWER_TAG, varint_bytes(size), answer, _IS_FINAL))
 
 
-def failed(body: bytes, details: str) -> bytes:
+def failed(body: Payload, details: str) -> bytes:
     """The message of a request that failed; with its id, by which clients know it."""
     request_id = ""
     with suppress(InvalidRequestError):
@@ -129,5 +130,5 @@ def failed(body: bytes, details: str) -> bytes:
     ).SerializeToString()
 
 
-async def _raise(error: Exception) -> bytes:
+async def _raise(error: Exception) -> Payload:
     raise error

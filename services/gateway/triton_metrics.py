@@ -21,6 +21,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from services.contracts.errors import InvalidRequestError
+from services.contracts.frames import Payload
 from services.gateway.endpoint import Endpoint
 from services.gateway.endpoints import EndpointSet
 from services.gateway.request_rows import num_rows
@@ -106,7 +107,7 @@ class TritonMetrics(Collector):
 
     def record(
         self, version: _Version, code: grpc.StatusCode, duration_s: float, replica_id: str,
-        body: bytes,
+        body: Payload,
     ) -> None:  # fmt: skip
         """Add a request that ended, of a model and version that the fleet knows.
 
@@ -124,7 +125,7 @@ class TritonMetrics(Collector):
         if replica_id:
             self._num_own[replica_id] += 1
 
-    def _rows_of(self, version: _Version, body: bytes) -> int:
+    def _rows_of(self, version: _Version, body: Payload) -> int:
         """Samples of a request that was answered; 1 when its model was removed meanwhile."""
         models = self._endpoints.table.view.models if self._endpoints else {}
         served = models.get(version[0], {}).get(int(version[1]))

@@ -8,6 +8,7 @@ offers) would make every count slower, and a sum that loses a dead worker's part
 
 import logging
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection, HTTPException
 from typing import Final
 
@@ -41,8 +42,11 @@ class WorkerMetrics(Collector):
         num_restarts = sum(worker.num_restarts for worker in self._workers)
         yield CounterMetricFamily(WORKER_RESTARTS.name, WORKER_RESTARTS.help, value=num_restarts)
         families: dict[str, Metric] = {}
-        for worker in self._workers:
-            for family in _families_of(worker):
+        # All at once: each may take its time just when many do, and a scrape has one time for all.
+        with ThreadPoolExecutor(max_workers=max(len(self._workers), 1)) as threads:
+            shown = list(threads.map(_families_of, self._workers))
+        for worker, of_worker in zip(self._workers, shown, strict=True):
+            for family in of_worker:
                 known = families.setdefault(family.name, family)
                 samples = [
                     sample._replace(labels={**sample.labels, "worker": str(worker.number)})

@@ -10,6 +10,7 @@ from services.contracts.errors import SmeltError
 from services.gateway.access.caller import CALLER_NAME
 from services.gateway.access.document import Verb
 from services.gateway.access.gate import Gate, Metadata
+from services.gateway.http2.context import Context
 from services.gateway.origin import note_refusal
 from services.gateway.request_head import request_head_from_bytes
 from services.gateway.status_codes import StatusTable
@@ -19,11 +20,10 @@ from services.telemetry.recorder import Recorder
 
 if TYPE_CHECKING:
     # gRPC's classes are generic for type checkers alone.
-    Context = grpc.aio.ServicerContext[Any, Any]
     Handler = grpc.RpcMethodHandler[Any, Any]
 
-Behaviour = Callable[[Any, "Context"], Awaitable[Any]]
-Stream = Callable[[AsyncIterator[Any], "Context"], AsyncIterator[bytes]]
+Behaviour = Callable[[Any, Context], Awaitable[Any]]
+Stream = Callable[[AsyncIterator[Any], Context], AsyncIterator[bytes]]
 
 # Load balancers and clients ask these before they have a token, and learn no secret.
 OPEN_METHODS: Final = frozenset({"ServerLive", "ServerReady", "ServerMetadata"})
@@ -62,7 +62,7 @@ def _guarded(
         return _guarded_stream(handler, gate, statuses, partial(on_refused, name))
     verb, model_of = _need(name)
 
-    async def checked(request: Any, context: "Context") -> Any:
+    async def checked(request: Any, context: Context) -> Any:
         try:
             caller = await gate.caller_of(context.invocation_metadata() or ())
             CALLER_NAME.set(caller.name)
@@ -91,7 +91,7 @@ def _guarded_stream(
     """ModelStreamInfer: who asks, and what, is looked at with each request of the stream."""
     behaviour: Stream = handler.stream_stream  # type: ignore[assignment]
 
-    async def checked(requests: AsyncIterator[bytes], context: "Context") -> AsyncIterator[bytes]:
+    async def checked(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
         metadata = tuple(context.invocation_metadata() or ())
         try:
             CALLER_NAME.set((await gate.caller_of(metadata)).name)

@@ -1,17 +1,23 @@
 """TLS of the public port, with certificates that are rotated while it serves."""
 
 import logging
+import os
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import grpc
+from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
+    NoEncryption,
+    PrivateFormat,
     PublicFormat,
     load_pem_private_key,
 )
-from cryptography.x509 import load_pem_x509_certificates
 
 from services.contracts.errors import InvalidRequestError
 from services.contracts.watched_file import WatchedFile
@@ -19,6 +25,9 @@ from services.contracts.watched_file import WatchedFile
 logger = logging.getLogger(__name__)
 
 _SPKI = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+_HTTP2 = "h2"
+# What HTTP/2 allows of TLS 1.2 (RFC 9113, appendix A); TLS 1.3 has no others.
+_TLS12_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +47,14 @@ class TlsFiles:
 
 
 class RotatingTls:
-    """Server credentials that follow the files: each new connection gets the newest ones."""
+    """A server's TLS that follows the files: each new connection gets the newest ones.
+
+    Attributes:
+        context: for an event loop's `create_server`.
+    """
 
     def __init__(self, files: TlsFiles, period_s: float = 1.0) -> None:
-        """Read the files.
+        """Read the files, and again at most once in `period_s`.
 
         Raises:
             InvalidRequestError: one cannot be read, is no PEM, or the key is another
@@ -49,34 +62,120 @@ class RotatingTls:
         """
         paths = [path for path in (files.cert, files.key, files.client_ca) if path]
         self._files = [WatchedFile(path, period_s) for path in paths]
-        self._configuration = self._read()
-        self.credentials = grpc.dynamic_ssl_server_credentials(
-            self._configuration,
-            self._newest,  # type: ignore[arg-type] # gRPC documents None: nothing is new
-            require_client_authentication=files.client_ca is not None,
-        )
+        self._complaint = ""
+        self._served = self._read()
+        self.context = _RotatingContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.newest = self._newest
 
-    def _newest(self) -> grpc.ServerCertificateConfiguration | None:
-        """Called by gRPC, from a thread of its own, at each new connection."""
-        if not any(file.has_changed() for file in self._files):
-            return None
+    def _newest(self) -> ssl.SSLContext:
+        if any(file.has_changed() for file in self._files):
+            self._refresh()
+        return self._served
+
+    def _refresh(self) -> None:
         try:
-            configuration = self._read()
+            self._served = self._read()
         except InvalidRequestError as error:
-            # Half of a rotation: the other file comes, and is a change again.
-            logger.warning("the TLS certificate stays as it was: %s", error)
-            return None
-        logger.info("the TLS certificate was read again")
-        return configuration
+            self._keep(str(error))
+        else:
+            self._complaint = ""
+            logger.info("the TLS certificate was read again")
 
-    def _read(self) -> grpc.ServerCertificateConfiguration:
+    def _keep(self, complaint: str) -> None:
+        # Half of a rotation, or no descriptor was left: all are tried again after a period, as
+        # the other half need not show as a change. What is wrong is said once.
+        for file in self._files:
+            file.forget()
+        if complaint != self._complaint:
+            logger.warning("the TLS certificate stays as it was: %s", complaint)
+        self._complaint = complaint
+
+    def _read(self) -> ssl.SSLContext:
         cert, key, *client_ca = (_bytes(file) for file in self._files)
-        _check_pair(cert, key, self._files[0].path, self._files[1].path)
-        for pem, file in zip(client_ca, self._files[2:], strict=True):
-            _check_certificates(pem, file.path)
-        return grpc.ssl_server_certificate_configuration(
-            [(key, cert)], root_certificates=client_ca[0] if client_ca else None
-        )
+        chain = _certificates(cert, self._files[0].path)
+        private = _key_of(chain[0], key, self._files[0].path, self._files[1].path)
+        authorities = [
+            authority
+            for pem, file in zip(client_ca, self._files[2:], strict=True)
+            for authority in _certificates(pem, file.path)
+        ]
+        try:
+            return _context_of(chain, private, authorities)
+        except OSError as error:
+            raise InvalidRequestError(
+                f"TLS certificate {self._files[0].path} cannot be used: {error}"
+            ) from error
+
+
+class _RotatingContext(ssl.SSLContext):
+    """Gives each connection the newest context; what is set on itself is not used.
+
+    Exchanging the context at a client's greeting (`sni_callback`) would not do: sessions would
+    still be the first context's, and one made before a rotation skips what has changed.
+    """
+
+    newest: Callable[[], ssl.SSLContext]
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        """One connection's TLS; event loops call it as each one begins."""
+        return self.newest().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+
+
+class _Http2Object(ssl.SSLObject):
+    """One connection's TLS, which is given up when the client does not offer HTTP/2."""
+
+    def do_handshake(self) -> None:
+        """As any, and then look at what was agreed on: OpenSSL goes on without."""
+        super().do_handshake()
+        if self.selected_alpn_protocol() != _HTTP2:
+            raise ssl.SSLError(f"the client does not offer HTTP/2 (ALPN {_HTTP2})")
+
+
+def _context_of(
+    chain: list[x509.Certificate], key: PrivateKeyTypes, authorities: list[x509.Certificate]
+) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers(_TLS12_CIPHERS)
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.set_alpn_protocols([_HTTP2])
+    context.sslobject_class = _Http2Object
+    # Once more as PEM: what was looked at is what is used, whatever the files are by now.
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    with _private_file(pem + b"".join(c.public_bytes(Encoding.PEM) for c in chain)) as path:
+        context.load_cert_chain(path)
+    if authorities:
+        _verify_clients(context, authorities)
+    return context
+
+
+def _verify_clients(context: ssl.SSLContext, authorities: list[x509.Certificate]) -> None:
+    context.verify_mode = ssl.CERT_REQUIRED
+    # An authority that another one signed is believed too; its root need not be in the file.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.load_verify_locations(
+        cadata=b"".join(c.public_bytes(Encoding.DER) for c in authorities)
+    )
+    # A ticket would be taken, and renewed, after the client's certificate has run out.
+    context.num_tickets = 0
+    context.options |= ssl.OP_NO_TICKET
+
+
+@contextmanager
+def _private_file(content: bytes) -> Iterator[str]:
+    """The path of a file in memory, this process's alone: `ssl` takes certificates by path."""
+    with os.fdopen(os.memfd_create("tls"), "wb") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(content)
+        file.flush()
+        yield f"/proc/self/fd/{file.fileno()}"
 
 
 def _bytes(file: WatchedFile) -> bytes:
@@ -86,26 +185,27 @@ def _bytes(file: WatchedFile) -> bytes:
         raise InvalidRequestError(f"TLS file {file.path} cannot be read: {error}") from error
 
 
-def _check_pair(cert: bytes, key: bytes, cert_path: Path, key_path: Path) -> None:
-    """Look at them first: gRPC takes any bytes, and then fails each connection in silence."""
-    leaf = _check_certificates(cert, cert_path)
+def _key_of(leaf: x509.Certificate, key: bytes, cert_path: Path, key_path: Path) -> PrivateKeyTypes:
     try:
-        private = load_pem_private_key(key, password=None)
+        # Its primes are not proved again: that takes up to a fifth of a second, and all wait.
+        private = load_pem_private_key(key, password=None, unsafe_skip_rsa_key_validation=True)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise InvalidRequestError(
             f"TLS key {key_path}: not a PEM private key without a pass phrase: {error}"
         ) from error
-    if private.public_key().public_bytes(*_SPKI) != leaf:
+    if private.public_key().public_bytes(*_SPKI) != leaf.public_key().public_bytes(*_SPKI):
         raise InvalidRequestError(
             f"TLS key {key_path} is not the key of the certificate in {cert_path}"
         )
+    return private
 
 
-def _check_certificates(pem: bytes, path: Path) -> bytes:
-    """The public key of the first certificate."""
+def _certificates(pem: bytes, path: Path) -> list[x509.Certificate]:
     try:
-        return load_pem_x509_certificates(pem)[0].public_key().public_bytes(*_SPKI)
+        certificates = x509.load_pem_x509_certificates(pem)
+        certificates[0].public_key()  # of a kind that is known
     except (ValueError, UnsupportedAlgorithm) as error:
         raise InvalidRequestError(
             f"TLS certificate {path}: no PEM certificates: {error}"
         ) from error
+    return certificates

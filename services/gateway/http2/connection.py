@@ -1,0 +1,230 @@
+"""One connection as asyncio sees it: bytes in, its beginning and its end."""
+
+import asyncio
+import logging
+import socket
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+import grpc
+
+from services.contracts.large_buffer import Take
+from services.gateway.http2.frames import (
+    PREFACE,
+    ConnectionFault,
+    ErrorCode,
+    Setting,
+    goaway,
+    settings_frame,
+    window_update,
+)
+from services.gateway.http2.limits import (
+    CONNECTION_WINDOW,
+    DEFAULT_WINDOW,
+    FRAME_BYTES,
+    STREAM_WINDOW,
+    Limits,
+)
+from services.gateway.http2.reader import FrameReader
+from services.gateway.http2.sender import Sender
+from services.gateway.http2.streams import Streams
+
+if TYPE_CHECKING:
+    Handler = grpc.RpcMethodHandler[Any, Any]
+
+logger = logging.getLogger(__name__)
+
+# Data that waits in the transport while a client does not read; the rest waits for its turn.
+_WRITE_HIGH_BYTES: Final = 1 << 20
+# How long a peer may take to read why its connection ends.
+_LINGER_S: Final = 1.0
+# A host that vanished without a word is given up within a minute or two.
+_KEEPALIVE: Final = (
+    (socket.TCP_KEEPIDLE, 30),
+    (socket.TCP_KEEPINTVL, 10),
+    (socket.TCP_KEEPCNT, 3),
+    (socket.TCP_USER_TIMEOUT, 60_000),
+)
+_METHOD: Final = PREFACE[:4]
+_NOT_HTTP2: Final = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n"
+    b"this port speaks gRPC, which is HTTP/2\n"
+)
+
+
+class Host(Protocol):
+    """The server of a connection."""
+
+    limits: Limits
+    take: Take | None
+
+    def handler(self, path: str) -> "Handler | None":
+        """Of a method, None for an unknown one."""
+        ...
+
+    def came(self, connection: "Connection") -> None:
+        """It is open."""
+        ...
+
+    def went(self, connection: "Connection") -> None:
+        """It is gone."""
+        ...
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Made by the event loop for each client that connects."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._greeting = memoryview(bytearray(len(PREFACE)))
+        self._num_greeted = 0
+        self._is_over = self._is_patient = self._has_said_settings = False
+        self._transport: asyncio.Transport | None = None
+        self._greeting_timer: asyncio.TimerHandle | None = None
+
+    def drain(self) -> None:
+        """Answer what was asked, take nothing new, then close."""
+        # Clients take nothing else first, and one whose greeting is on its way is still served.
+        self._say_settings()
+        self._streams.drain()
+
+    def end(self, code: grpc.StatusCode, details: str) -> None:
+        """End every call with a status, and close."""
+        self._streams.end_all(code, details)
+        self.close()
+
+    def close(self, *, is_patient: bool = False) -> None:
+        """Close once what is written has gone out, which only a patient one lets take long."""
+        self._is_patient = is_patient
+        transport = self._transport
+        if transport is None or self._is_over:
+            return
+        self._is_over = True
+        self._sender.close()
+        if transport.can_write_eof():
+            # The kernel drops what is not sent yet, the reason for this included, when a socket
+            # is closed that has bytes to be read: read on until the peer is done too.
+            transport.write_eof()
+        else:
+            transport.close()
+        self._linger(transport)
+
+    def _linger(self, transport: asyncio.Transport) -> None:
+        asyncio.get_running_loop().call_later(_LINGER_S, self._lingered, transport)
+
+    def _lingered(self, transport: asyncio.Transport) -> None:
+        if self._is_patient and transport.get_write_buffer_size():
+            self._linger(transport)
+        else:
+            transport.abort()
+
+    # ---- asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for the client's greeting, which comes without ours."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
+        _tune(transport.get_extra_info("socket"))
+        host, peer = self._host, peer_name(transport.get_extra_info("peername"))
+        self._sender = Sender(self._transport)
+        # Whoever has been answered gets the answer, however slowly: the grace of a stop is for it.
+        finish = partial(self.close, is_patient=True)
+        self._streams = Streams(host.handler, host.limits, self._sender, peer, finish, host.take)
+        self._reader = FrameReader(self._streams)
+        loop = asyncio.get_running_loop()
+        self._greeting_timer = loop.call_later(host.limits.greeting_timeout_s, self.close)
+        host.came(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the reader knows better
+        """Where the transport reads into."""
+        if self._is_over:
+            return self._reader.waste_buffer()
+        if self._greeting_timer is not None:
+            return self._greeting[self._num_greeted :]
+        return self._reader.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take what came."""
+        if self._is_over:
+            return
+        if self._greeting_timer is not None:
+            self._greet(nbytes)
+            return
+        try:
+            self._reader.advance(nbytes)
+        except ConnectionFault as fault:
+            self._fail(fault.code, str(fault))
+        except Exception:
+            # Not the peer's fault; its other connections, and everybody else's, go on.
+            logger.exception("a connection of %s failed", self._streams.peer)
+            self._fail(ErrorCode.INTERNAL_ERROR, "internal error")
+
+    def pause_writing(self) -> None:
+        """The client does not keep up."""
+        self._sender.pause()
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        self._sender.resume()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - all end the same
+        """Nobody waits for its calls."""
+        self._is_over, self._is_patient = True, False
+        if self._greeting_timer is not None:
+            self._greeting_timer.cancel()
+        self._sender.lose()
+        self._streams.lose_all()
+        self._reader.release()
+        self._host.went(self)
+
+    def _greet(self, num_bytes: int) -> None:
+        self._num_greeted += num_bytes
+        said = bytes(self._greeting[: self._num_greeted])
+        if not PREFACE.startswith(said):
+            if said[:1].isalpha() and not said.startswith(_METHOD):
+                # Whoever wrote it can read: a browser, curl, a health check of HTTP/1.
+                self._sender.control(_NOT_HTTP2)
+            self.close()
+        elif len(said) == len(PREFACE):
+            assert self._greeting_timer is not None
+            self._greeting_timer.cancel()
+            self._greeting_timer = None
+            self._say_settings()
+
+    def _say_settings(self) -> None:
+        if not self._has_said_settings:
+            self._has_said_settings = True
+            self._sender.control(_greeting_of(self._host.limits))
+
+    def _fail(self, code: ErrorCode, reason: str) -> None:
+        logger.debug("connection of %s: %s: %s", self._streams.peer, code.name, reason)
+        self._streams.lose_all()
+        self._sender.control(goaway(self._streams.goodbye_id, code, reason))
+        self.close()
+
+
+def _greeting_of(limits: Limits) -> bytes:
+    settings = {
+        Setting.MAX_CONCURRENT_STREAMS: limits.max_streams,
+        Setting.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
+        Setting.MAX_FRAME_SIZE: FRAME_BYTES,
+        Setting.MAX_HEADER_LIST_SIZE: limits.max_metadata_bytes,
+    }
+    return settings_frame(settings) + window_update(0, CONNECTION_WINDOW - DEFAULT_WINDOW)
+
+
+def peer_name(address: Any) -> str:
+    """A client's address as gRPC names it: `ipv4:127.0.0.1:50000`, `ipv6:[::1]:50000`."""
+    if not isinstance(address, tuple):
+        return "unix:"
+    host, port = address[:2]
+    # On a socket for both, IPv4 comes in IPv6's clothes.
+    host = host.removeprefix("::ffff:") if "." in host else host
+    return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
+
+
+def _tune(connection: socket.socket) -> None:
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEPALIVE:
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -1,0 +1,113 @@
+"""HTTP/2 frames (RFC 9113, section 6): kinds, flags, error codes, and how ours are written.
+
+A frame: length uint24 | kind uint8 | flags uint8 | stream uint32, of which the first bit is
+reserved | payload. Pure: no I/O here.
+"""
+
+import enum
+import struct
+from collections.abc import Mapping
+from typing import Final
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA: Final = 0
+HEADERS: Final = 1
+PRIORITY: Final = 2
+RST_STREAM: Final = 3
+SETTINGS: Final = 4
+PUSH_PROMISE: Final = 5
+PING: Final = 6
+GOAWAY: Final = 7
+WINDOW_UPDATE: Final = 8
+CONTINUATION: Final = 9
+
+ACK: Final = 0x1
+END_STREAM: Final = 0x1
+END_HEADERS: Final = 0x4
+PADDED: Final = 0x8
+HAS_PRIORITY: Final = 0x20
+
+HEAD_BYTES: Final = 9
+# The length in two parts, as there is no uint24.
+HEAD: Final = struct.Struct("!BHBBI")
+STREAM_MASK: Final = 0x7FFF_FFFF
+UINT32: Final = struct.Struct("!I")
+SETTING: Final = struct.Struct("!HI")
+GOAWAY_HEAD: Final = struct.Struct("!II")
+
+
+class ErrorCode(enum.IntEnum):
+    """Why a stream is reset or a connection ends (section 7)."""
+
+    NO_ERROR = 0x0
+    PROTOCOL_ERROR = 0x1
+    INTERNAL_ERROR = 0x2
+    FLOW_CONTROL_ERROR = 0x3
+    SETTINGS_TIMEOUT = 0x4
+    STREAM_CLOSED = 0x5
+    FRAME_SIZE_ERROR = 0x6
+    REFUSED_STREAM = 0x7
+    CANCEL = 0x8
+    COMPRESSION_ERROR = 0x9
+    ENHANCE_YOUR_CALM = 0xB
+
+
+class Setting(enum.IntEnum):
+    """The settings that mean something to this server (section 6.5.2)."""
+
+    ENABLE_PUSH = 0x2
+    MAX_CONCURRENT_STREAMS = 0x3
+    INITIAL_WINDOW_SIZE = 0x4
+    MAX_FRAME_SIZE = 0x5
+    MAX_HEADER_LIST_SIZE = 0x6
+
+
+class ConnectionFault(Exception):  # noqa: N818 - the peer's, and it ends the connection
+    """The peer broke a rule that ends the connection."""
+
+    def __init__(self, code: ErrorCode, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+def frame_head(kind: int, flags: int, stream_id: int, size: int) -> bytes:
+    """The first nine bytes of a frame."""
+    return HEAD.pack(size >> 16, size & 0xFFFF, kind, flags, stream_id)
+
+
+def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
+    """A whole frame."""
+    return frame_head(kind, flags, stream_id, len(payload)) + payload
+
+
+def settings_frame(values: Mapping[Setting, int]) -> bytes:
+    """Our settings."""
+    return frame(SETTINGS, 0, 0, b"".join(SETTING.pack(*each) for each in values.items()))
+
+
+def window_update(stream_id: int, num_bytes: int) -> bytes:
+    """So many bytes more may be sent on a stream; 0 is the connection."""
+    return frame(WINDOW_UPDATE, 0, stream_id, UINT32.pack(num_bytes))
+
+
+def rst_stream(stream_id: int, code: ErrorCode) -> bytes:
+    """The end of a stream, at once."""
+    return frame(RST_STREAM, 0, stream_id, UINT32.pack(code))
+
+
+def goaway(last_stream_id: int, code: ErrorCode, reason: str = "") -> bytes:
+    """The end of a connection; streams above the last one were not looked at."""
+    return frame(GOAWAY, 0, 0, GOAWAY_HEAD.pack(last_stream_id, code) + reason.encode()[:256])
+
+
+def broken(reason: str) -> ConnectionFault:
+    """The fault of a peer that does not keep to the protocol."""
+    return ConnectionFault(ErrorCode.PROTOCOL_ERROR, reason)
+
+
+def check_length(payload: bytes, size: int, name: str) -> None:
+    """Raise ConnectionFault for a frame of another size than its kind has."""
+    if len(payload) != size:
+        raise ConnectionFault(
+            ErrorCode.FRAME_SIZE_ERROR, f"{name} of {len(payload)} bytes: expected {size}"
+        )

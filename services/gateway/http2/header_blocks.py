@@ -1,0 +1,96 @@
+"""Header blocks of answers, by HPACK (RFC 7541) without its state.
+
+Nothing is put into the client's table: blocks are the same whatever was sent before, so the
+usual ones are made once.
+"""
+
+import base64
+import re
+from collections.abc import Iterable
+from typing import Final
+
+import grpc
+
+Metadata = Iterable[tuple[str, str | bytes]]
+
+# An indexed field and a name of the static table: `:status 200`, and `:status` of another value.
+_STATUS_200: Final = b"\x88"
+_STATUS_NAME: Final = b"\x08"
+_LITERAL: Final = b"\x00"
+_SEVEN_BITS: Final = 0x7F
+# Clients take some 8 KiB of metadata and lose all of it beyond; what matters stands in front.
+_MAX_MESSAGE_BYTES: Final = 6_000
+_PLAIN: Final = re.compile(rf"[!-$&-~]([ -$&-~]{{0,{_MAX_MESSAGE_BYTES - 2}}}[!-$&-~])?")
+_ESCAPES: Final = {byte: f"%{byte:02X}".encode() for byte in range(256)} | {
+    byte: bytes((byte,)) for byte in range(0x20, 0x7F) if byte != ord("%")
+}
+
+
+def answer_block() -> bytes:
+    """What stands before the messages of an answer."""
+    return _STATUS_200 + _CONTENT_TYPE
+
+
+def trailers_block(code: grpc.StatusCode, details: str = "", trailing: Metadata = ()) -> bytes:
+    """What stands behind them: the status, its words in full, and metadata."""
+    number: int = code.value[0]
+    block = _field(b"grpc-status", str(number).encode())
+    if details:
+        block += _field(b"grpc-message", _escaped(details))
+    return block + b"".join(_field(key.encode(), _wire(value)) for key, value in trailing)
+
+
+def refusal_block(code: grpc.StatusCode, details: str, trailing: Metadata = ()) -> bytes:
+    """An answer that is a status alone."""
+    return answer_block() + trailers_block(code, details, trailing)
+
+
+def http_block(status: int) -> bytes:
+    """An answer to what is no gRPC call."""
+    return _STATUS_NAME + _string(str(status).encode())
+
+
+def _wire(value: str | bytes) -> bytes:
+    """Bytes, which are values of keys that end with `-bin`, travel in base64."""
+    return value.encode() if isinstance(value, str) else base64.b64encode(value).rstrip(b"=")
+
+
+def _escaped(details: str) -> bytes:
+    """Percent-encoded, as gRPC's HTTP/2 mapping wants it; cut off between two characters."""
+    if _PLAIN.fullmatch(details):
+        return details.encode()
+    parts, num_bytes = [], 0
+    for character in details:
+        part = b"".join(map(_ESCAPES.__getitem__, character.encode(errors="replace")))
+        num_bytes += len(part)
+        if num_bytes > _MAX_MESSAGE_BYTES:
+            break
+        parts.append(part)
+    # A value may not begin or end with a space (RFC 9113, section 8.2.1), and peers check it.
+    for place in (0, -1):
+        if parts and parts[place] == b" ":
+            parts[place] = b"%20"
+    return b"".join(parts)
+
+
+def _field(name: bytes, value: bytes) -> bytes:
+    return _LITERAL + _string(name) + _string(value)
+
+
+def _string(text: bytes) -> bytes:
+    return _length(len(text)) + text
+
+
+def _length(number: int) -> bytes:
+    """An integer with a prefix of seven bits (section 5.1)."""
+    if number < _SEVEN_BITS:
+        return bytes((number,))
+    encoded, number = bytearray((_SEVEN_BITS,)), number - _SEVEN_BITS
+    while number >= 0x80:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+_CONTENT_TYPE: Final = _field(b"content-type", b"application/grpc")

@@ -1,0 +1,37 @@
+"""What a client may make the server hold, and what it grants ahead."""
+
+from dataclasses import dataclass
+from typing import Final
+
+# What a client may send before it hears of us: RFC 9113 sets both.
+DEFAULT_WINDOW: Final = 65_535
+DEFAULT_FRAME_BYTES: Final = 16_384
+MAX_WINDOW: Final = 2**31 - 1
+# Granted to each stream. A request of an image's size needs no grant more; a stream whose handler
+# does not read holds no more than this.
+STREAM_WINDOW: Final = 4 << 20
+# Granted to the sum of a connection's streams, and given back as bytes come: one stream that is
+# not read shall not stop the others.
+CONNECTION_WINDOW: Final = 64 << 20
+# The largest frame that is taken: fewer heads for large requests, and as fair to small ones.
+FRAME_BYTES: Final = 1 << 20
+# A header block, before it is decoded; and the decoded list, beyond which a peer is hostile.
+HEADER_BLOCK_BYTES: Final = 65_536
+MAX_CONTINUATIONS: Final = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Bounds that a server is made with.
+
+    Attributes:
+        max_message_bytes: of a request, as it comes and decompressed, and of an answer.
+        max_streams: calls at once on one connection.
+        max_metadata_bytes: of a call, names and values.
+        greeting_timeout_s: how long a new connection may take to say that it speaks HTTP/2.
+    """
+
+    max_message_bytes: int = 2**31 - 1
+    max_streams: int = 8192
+    max_metadata_bytes: int = 16_384
+    greeting_timeout_s: float = 20.0

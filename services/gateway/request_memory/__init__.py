@@ -1,0 +1,1 @@
+"""Where large requests lie while replicas of this host look at them."""
