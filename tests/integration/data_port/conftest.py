@@ -1,7 +1,7 @@
 """A data server on real sockets, on both event loops, and a raw peer to misbehave with."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,8 +10,10 @@ import uvloop
 from services.contracts.frame_decoder import FrameDecoder
 from services.contracts.frames import MAX_PAYLOAD_BYTES, Frame, InferFrame
 from services.gateway.replica_connection import ReplicaConnection, connect
+from services.gateway.request_memory.arena import RequestArena
 from services.pb import open_inference_v2_pb2 as pb
 from services.replica.data_server import DataServer
+from tests.integration.data_port.lending import ARENA_BYTES
 
 Handler = Callable[[InferFrame], Awaitable[bytes]]
 
@@ -41,7 +43,9 @@ class RawPeer:
 
     @classmethod
     async def dial(cls, address: str) -> "RawPeer":
-        """Connects by TCP."""
+        """Connects by TCP, or to a unix socket."""
+        if address.startswith("unix:"):
+            return cls(*await asyncio.open_unix_connection(address.removeprefix("unix:")))
         host, port = address.rsplit(":", 1)
         return cls(*await asyncio.open_connection(host, int(port)))
 
@@ -119,3 +123,11 @@ async def port(tmp_path: Path) -> AsyncIterator[Port]:
     port = Port(tmp_path)
     yield port
     await port.close()
+
+
+@pytest.fixture
+def arena() -> Iterator[RequestArena]:
+    """Memory of a gateway; small, so that much of it is taken again and again."""
+    arena = RequestArena(ARENA_BYTES)
+    yield arena
+    arena.close()

@@ -26,7 +26,6 @@ async def test_requests_of_any_size_are_answered(port, family: str) -> None:
     for size in SIZES:
         request = bytes(range(256)) * (size // 256 + 1)
         answer = await connection.infer(request[:size])
-        assert type(answer) is bytes
         assert answer == request[:size]
 
 

@@ -1,5 +1,7 @@
 """The end of a fleet."""
 
+import os
+import signal
 from pathlib import Path
 
 from tests.integration.fleet.local_fleet import fleet_home, still_running
@@ -19,6 +21,8 @@ def test_down_leaves_no_process_behind(tmp_path: Path) -> None:
         assert len(fleet.child("services.gateway").children()) == 2
         processes = fleet.processes()
         assert replica["process_id"] in {process.pid for process in processes}
+        # It cannot remove its sockets itself.
+        os.kill(replica["process_id"], signal.SIGKILL)
         fleet.down()
         assert still_running(processes) == []
         # What a socket file or a fleet file left behind would mislead the next start.

@@ -84,12 +84,25 @@ async def test_a_command_that_lacks_something_is_told(
         await asked(CliSettings(home=tmp_path, **kept), secured.controller)
 
 
-async def _code_of(channel: grpc.aio.Channel, method: str, token: str) -> grpc.StatusCode:
+async def _reports(*, is_welcome: bool) -> AsyncIterator[bytes]:
+    """One report of a replica, by whoever is let in.
+
+    A client of grpc.aio whose write meets a call that has just been refused says INTERNAL, and
+    loses why it was refused: whoever is not let in is silent until told so.
+    """
+    if not is_welcome:
+        await asyncio.Event().wait()
+    yield fleet.ReplicaReport(replica_id="r").SerializeToString()
+
+
+async def _code_of(
+    channel: grpc.aio.Channel, method: str, token: str, *, is_welcome: bool
+) -> grpc.StatusCode:
     """What a call with that token is answered; OK at the first message of a stream."""
     said = (("authorization", f"Bearer {token}"),) if token else ()
     call: Any
     if method == "Attach":
-        reports = iter([fleet.ReplicaReport(replica_id="r").SerializeToString()])
+        reports = _reports(is_welcome=is_welcome)
         call = channel.stream_stream(CONTROL + method)(reports, metadata=said)
     elif method == "WatchEndpoints":
         call = channel.unary_stream(CONTROL + method)(b"", metadata=said)
@@ -109,9 +122,15 @@ async def test_each_call_is_believed_by_its_token(secured: World, security: dict
     wanted |= dict.fromkeys(("the-fleet", "the-fleet-before"), grpc.StatusCode.OK)
     async with dialer.aio_channel(secured.controller) as channel, asyncio.timeout(60):
         for method in ("Attach", "WatchEndpoints", "GetFleet", "Reconcile"):
-            found = {token: await _code_of(channel, method, token) for token in wanted}
+            found = {
+                token: await _code_of(channel, method, token, is_welcome=code is grpc.StatusCode.OK)
+                for token, code in wanted.items()
+            }
             assert found == wanted, method
-        unknown = {await _code_of(channel, "Unknown", token) for token in ("", "the-fleet")}
+        unknown = {
+            await _code_of(channel, "Unknown", token, is_welcome=False)
+            for token in ("", "the-fleet")
+        }
         assert unknown == {grpc.StatusCode.UNIMPLEMENTED}
 
 

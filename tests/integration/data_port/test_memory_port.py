@@ -1,0 +1,165 @@
+"""Peers that give a replica memory which they should not, or do not say what they give."""
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from services.contracts.errors import InvalidRequestError
+from services.contracts.frames import (
+    NO_TOKEN,
+)
+from services.contracts.lent_memory import (
+    GREETING,
+    MAGIC,
+    REFUSAL,
+    UNIT_BYTES,
+    VERSION,
+    WELCOME,
+    memory_path,
+    sealed_memory,
+)
+from tests.integration.data_port.lending import (
+    PATIENCE_S,
+    open_link,
+    requested,
+    until,
+)
+
+TOKEN = bytes(range(32))
+LINK_ID = bytes(16)
+NUM_UNITS = 4
+GOOD = GREETING.pack(MAGIC, VERSION, TOKEN, LINK_ID)
+
+
+@pytest.fixture(autouse=True)
+def no_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Errors that pytest keeps refer to all that they are about."""
+    caplog.set_level(logging.ERROR)
+
+
+@pytest.fixture
+def memory() -> Iterator[dict[str, int]]:
+    """Descriptors of memory, good and bad."""
+    made = {
+        "arena": sealed_memory("a", NUM_UNITS * UNIT_BYTES, is_ours_to_write=True)[0],
+        "ledger": sealed_memory("l", NUM_UNITS, is_ours_to_write=False)[0],
+        "long ledger": sealed_memory("l", NUM_UNITS + 1, is_ours_to_write=False)[0],
+        "unsealed": os.memfd_create("u", os.MFD_ALLOW_SEALING),
+        "file": os.open("/dev/null", os.O_RDWR),
+    }
+    os.ftruncate(made["unsealed"], NUM_UNITS * UNIT_BYTES)
+    yield made
+    for descriptor in made.values():
+        os.close(descriptor)
+
+
+async def _answer_to(address: str, said: bytes, descriptors: list[int]) -> bytes:
+    """What the memory port says to a greeting, until it hangs up or has welcomed us."""
+    loop = asyncio.get_running_loop()
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.setblocking(False)
+        await loop.sock_connect(peer, memory_path(address.removeprefix("unix:")))
+        if said or descriptors:
+            socket.send_fds(peer, [said], descriptors)
+        heard = b""
+        async with asyncio.timeout(PATIENCE_S):
+            while heard != WELCOME and (more := await loop.sock_recv(peer, 4096)):
+                heard += more
+        return heard
+
+
+PAIR = ("arena", "ledger")
+_GREETINGS: dict[str, tuple[bytes, tuple[str, ...], str]] = {
+    "wrong token": (GREETING.pack(MAGIC, VERSION, NO_TOKEN, LINK_ID), PAIR, "does not say the tok"),
+    "garbage": (b"x" * GREETING.size, PAIR, "a greeting of b'xxxx'"),
+    "HTTP": (b"GET / HTTP/1.1\r\n\r\n", (), "a greeting of 18 bytes and 0 descriptors"),
+    "short": (GOOD[:-1], PAIR, "of 53 bytes and 2 descriptors; wanted 54 and 2"),
+    "version": (GREETING.pack(MAGIC, 2, TOKEN, LINK_ID), PAIR, "run gateway and replica of one"),
+    "none": (GOOD, (), "54 bytes and 0 descriptors"),
+    "one": (GOOD, ("arena",), "54 bytes and 1 descriptors"),
+    "unsealed arena": (GOOD, ("unsealed", "ledger"), "has seals 0x0"),
+    "unsealed ledger": (GOOD, ("arena", "unsealed"), "has seals 0x0"),
+    "another size": (GOOD, ("arena", "long ledger"), "with a ledger of 5"),
+    "two arenas": (GOOD, ("arena", "arena"), "cannot be mapped"),
+    "exchanged": (GOOD, ("ledger", "arena"), "has seals 0x7"),
+    "no memory": (GOOD, ("file", "ledger"), "cannot be mapped"),
+}
+
+
+@pytest.mark.parametrize("fault", _GREETINGS)
+async def test_who_lends_what_it_should_not_is_told_and_closed(
+    port, arena, memory, fault: str
+) -> None:
+    """And whoever comes next is served."""
+    said, names, reason = _GREETINGS[fault]
+    address = await port.serve(family="unix", token=TOKEN)
+    num_files = _num_files()
+    heard = await _answer_to(address, said, [memory[name] for name in names])
+    assert heard.startswith(REFUSAL)
+    assert reason in heard.decode()
+    assert _num_files() == num_files
+    connection = await port.connect(address, token=TOKEN, arena=arena)
+    assert await connection.infer(requested(arena)) == requested(arena)
+    assert len(arena.borrowers) == 1
+
+
+def _num_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def test_more_descriptors_than_two_are_not_kept(port, memory) -> None:
+    address = await port.serve(family="unix", token=TOKEN)
+    num_files = _num_files()
+    descriptors = [memory["arena"], memory["ledger"], *([memory["file"]] * 20)]
+    assert await _answer_to(address, GOOD, descriptors) == WELCOME
+    # The socket of the link, which nobody claimed, and a mapping's descriptor for each memory.
+    assert _num_files() <= num_files + 3
+
+
+async def test_a_replica_without_a_token_takes_any(port, memory) -> None:
+    address = await port.serve(family="unix")
+    assert await _answer_to(address, GOOD, [memory[name] for name in PAIR]) == WELCOME
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A port that waits for nobody."""
+    monkeypatch.setattr("services.replica.memory_port._GREETING_TIMEOUT_S", 0.05)
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_peer_that_says_nothing_is_given_up(port) -> None:
+    address = await port.serve(family="unix")
+    assert await _answer_to(address, b"", []) == b""
+    assert port.server._memory_ports[0]._greeting == {}
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_what_nobody_claims_is_let_go_of(port, arena) -> None:
+    address = await port.serve(family="unix", token=TOKEN)
+    link = await open_link(arena, address, TOKEN)
+    assert arena.borrowers == {link}
+    await until(lambda: not arena.borrowers)
+    assert link is not None
+    connection = await port.connect(address, token=TOKEN)
+    with pytest.raises(InvalidRequestError, match="nothing was lent under that id"):
+        await connection._announce(link)
+    await connection.ping()
+
+
+async def test_a_port_that_closes_lets_go_of_everyone(port, arena, tmp_path) -> None:
+    address = await port.serve(family="unix", token=TOKEN)
+    await open_link(arena, address, TOKEN)
+    silent = asyncio.create_task(_answer_to(address, b"", []))
+    await until(lambda: bool(port.server._memory_ports[0]._greeting))
+    await port.server.close()
+    assert await silent == b""
+    await until(lambda: not arena.borrowers)
+    assert list(tmp_path.iterdir()) == []
+    assert await open_link(arena, address, TOKEN) is None
+    await port.server.close()
