@@ -6,14 +6,13 @@
 Three servers run at once, and are asked as `python -m tests.benchmarks.dataplane` asks them:
 
 - the floor, which parses a request with protobuf and answers it;
-- bare gRPC: the same server, whose handler returns a constant. That is what gRPC itself costs
-  whoever takes requests by it, the gateway included;
+- bare gRPC: the same server, whose handler returns a constant. That is what grpc.aio itself costs
+  whoever takes requests by it, and what the gateway's own server is to be compared with;
 - a fleet by `smelt up`.
 
 The ideal is what processor time alone allows, whatever else the machine does: the rate at which all
 processes together keep every core busy, or the dearest of them keeps one busy, by the same of the
-floor. One request at a time is never at two places, so there the sum counts. The last column is the
-ideal of a gateway that costs no more than bare gRPC, before the replica as it is.
+floor. One small request is never at two places, so there the sum counts.
 
 With `--real-time` the measured processes go before all others of the machine while a cell runs
 (SCHED_RR; it takes root), and as long after it everybody else has the cores.
@@ -55,7 +54,6 @@ _COLUMNS = (
     "server CPU / floor",
     "RPS / floor",
     "ideal",
-    "ideal, gateway as bare gRPC",
 )
 
 
@@ -162,7 +160,6 @@ def table(costs: Mapping[tuple[Load, str], Sequence[Cost]], loads: Sequence[Load
             _ratio(samples, floors, "server_us"),
             _ratio(samples, floors, "rps"),
             _ideal_rps(load, client_us, gateway_us, replica_us) / ideal_floor,
-            _ideal_rps(load, client_us, bare_us, replica_us) / ideal_floor,
         )
         cells = [load[0], str(load[1]), *(f"{each:.0f}" for each in figures)]
         lines.append(f"| {' | '.join([*cells, *(f'{each:.2f}' for each in ratios)])} |")

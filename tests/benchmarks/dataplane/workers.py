@@ -1,13 +1,14 @@
 """Measures one gateway with one and with several workers, the load generator pinned apart.
 
     python -m tests.benchmarks.dataplane.workers [--workers 1 2] [--rounds 5] [--seconds 2]
-        [--clients 1] [--replicas 1] [--load-cores 0] [--write FILE.md]
+        [--clients 1] [--per-worker] [--replicas 1] [--load-cores 0] [--write FILE.md]
 
 A gateway runs for each number of workers, in front of the same replicas (`backend.py`), asked for
 the no-op model of 2 KB. Load comes over many connections, because the kernel gives each of them
 to one worker. Clients and replicas run on the cores that are named; the workers run on all, so
 that on two cores a second worker has only what the load generator leaves: read the CPU time for
-each request, too.
+each request, too. A worker that has more in flight reads and writes more at once, and takes less
+for each: `--per-worker` keeps what each of them has in flight, whatever their number.
 """
 
 import argparse
@@ -169,13 +170,20 @@ def run(arguments: argparse.Namespace) -> dict[int, list[Sample]]:
         own = "tests.benchmarks.dataplane.workers client"
         clients = [
             stack.enter_context(_started(own, arguments.load_cores))
-            for _ in range(arguments.clients)
+            for _ in range(_num_clients(arguments, max(gateways)))
         ]
         samples: dict[int, list[Sample]] = {num: [] for num in gateways}
         for _ in range(arguments.rounds):
             for num in random.sample(list(gateways), len(gateways)):
-                samples[num].append(_measure(clients, gateways[num], arguments.seconds))
+                asking = clients[: _num_clients(arguments, num)]
+                samples[num].append(_measure(asking, gateways[num], arguments.seconds))
     return samples
+
+
+def _num_clients(arguments: argparse.Namespace, num_workers: int) -> int:
+    """So many load a gateway: always the same, or as many for each worker."""
+    num: int = arguments.clients * (num_workers if arguments.per_worker else 1)
+    return num
 
 
 def table(samples: Mapping[int, Sequence[Sample]]) -> str:
@@ -203,6 +211,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0, help="a cell, without its warm-up")
     parser.add_argument("--clients", type=int, default=1, help="processes of the load generator")
+    parser.add_argument(
+        "--per-worker", action="store_true", help="so many clients for each worker, not in all"
+    )
     parser.add_argument("--replicas", type=int, default=1, help="processes behind the gateway")
     parser.add_argument("--load-cores", type=int, nargs="+", default=[0], help="for load")
     parser.add_argument("--write", type=Path, help="also write the table to this file")
@@ -210,7 +221,8 @@ def main() -> None:
     samples = run(arguments)
     text = (
         f"{versions()}; medians of {arguments.rounds} rounds of {arguments.seconds:g} s; "
-        f"{arguments.clients} client(s) of {NUM_CONNECTIONS} connections, "
+        f"{arguments.clients} client(s) {'for each worker' if arguments.per_worker else 'in all'} "
+        f"of {NUM_CONNECTIONS} connections, "
         f"{arguments.replicas} replica(s), load on cores "
         f"{arguments.load_cores} of {os.cpu_count()}.\n\n{table(samples)}"
     )
