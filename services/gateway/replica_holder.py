@@ -43,7 +43,9 @@ class ReplicaHolder:
         self._addresses = preferred_addresses(replica, host_id)
         self._connect, self._on_change = connect, on_change
         self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
-        self._task = asyncio.create_task(self._hold(), name=f"hold {replica.replica_id}")
+        self._task: asyncio.Task[None] | None = asyncio.create_task(
+            self._hold(), name=f"hold {replica.replica_id}"
+        )
 
     def fits(self, replica: Replica) -> bool:
         """Whether this connection is also one to the replica as it is now described."""
@@ -64,7 +66,11 @@ class ReplicaHolder:
 
     def release(self) -> None:
         """Stop; requests that are out still get their answers, or learn that none will come."""
-        self._task.cancel()
+        if self._task:
+            self._task.cancel()
+        # What cancelled it holds its frame, and that holds us and the connection with its buffers:
+        # a cycle would keep them until garbage is collected, which is late.
+        self._task = None
         if self.endpoint:
             self.endpoint.retire()
             self.endpoint = None

@@ -1,6 +1,8 @@
 """What is lost, and what clients notice of it."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -226,3 +228,30 @@ async def test_a_replica_that_moves_is_connected_anew(echo_fleet: "Fleet", input
     await echo_fleet.until_ready("r1")
     await (await echo_fleet.client()).infer("echo", inputs())
     assert moved.num_requests == 1
+
+
+@pytest.mark.parametrize("dies_first", [True, False])
+async def test_nothing_is_kept_of_a_connection_to_a_replica_that_is_gone(
+    echo_fleet: "Fleet", inputs: Inputs, *, dies_first: bool
+) -> None:
+    """Its buffers are a quarter of a megabyte, and a gateway collects garbage late."""
+    client = await echo_fleet.client()
+    for _ in range(8):
+        await client.infer("echo", inputs())
+    gone = asyncio.Event()
+    gc.disable()
+    try:
+        endpoint = echo_fleet.gateway.endpoints._holders["r1"].endpoint
+        assert endpoint is not None
+        weakref.finalize(endpoint.connection, gone.set)
+        del endpoint
+        if dies_first:
+            echo_fleet.replicas["r1"].die()
+            await echo_fleet.until(lambda: echo_fleet.routed() == {"r2"})
+        echo_fleet.controller.snapshot.replicas.remove(echo_fleet.report_of("r1"))
+        await echo_fleet.until_ready("r2")
+        await client.infer("echo", inputs())  # the last table is known until the next request
+        async with asyncio.timeout(10):
+            await gone.wait()
+    finally:
+        gc.enable()
