@@ -87,5 +87,7 @@ def _loaded(request: ProofRequest) -> FallbackEngine:
 
 def _smallest(bucket: Bucket) -> Bucket:
     """One shape to warm up at: the benchmark warms up each of its own."""
-    ranges = {n: DimRange(min=r.min, opt=r.min, max=r.min) for n, r in bucket.dims.items()}
+    ranges = {
+        n: DimRange(min=r.min, opt=max(r.min, 1), max=max(r.min, 1)) for n, r in bucket.dims.items()
+    }
     return Bucket(dims=ranges)

@@ -143,7 +143,7 @@ def _variants(
     if not shapes:
         return (SampleVariant.FULL,)
     is_single_row = any(math.prod(shape[:-1]) == 1 for shape in shapes)
-    is_whole = all(shape[-1:] in ((), (1,)) for shape in shapes)
+    is_whole = all(shape[-1:] in ((), (0,), (1,)) for shape in shapes)
     if is_whole:  # nothing to mask out: one valid position is all there is
         return (SampleVariant.FULL,)
     return tuple(SampleVariant) if is_single_row else (SampleVariant.RAGGED,)

@@ -28,9 +28,12 @@ _DEFAULT_STRINGS = ("", "a", "word", "two words", "Grüße", "東京", "somethin
 
 
 class DimRange(Document):
-    """The range of one dynamic dimension within a bucket: min <= opt <= max."""
+    """The range of one dynamic dimension within a bucket: min <= opt <= max.
 
-    min: int = Field(ge=1)
+    A min of 0 lets tensors be empty along it; every engine is then proven with such ones too.
+    """
+
+    min: int = Field(ge=0)
     opt: int = Field(ge=1)
     max: int = Field(ge=1)
 
@@ -235,6 +238,17 @@ class Recipe(Document):
     num_replicas: int = Field(default=1, ge=1)
     must_beat_fallback: bool = True
     response_cache: bool = False
+
+    @model_validator(mode="after")
+    def _has_rows(self) -> Self:
+        dim = self.batching.batch_dim
+        for bucket in self.buckets:
+            if dim in bucket.dims and bucket.dims[dim].min == 0:
+                raise ValueError(
+                    f"bucket {bucket.label}: '{dim}' counts the rows of a request, and one of no "
+                    "rows is refused: expected min of at least 1, got 0"
+                )
+        return self
 
     def builder_options(self, kind: EngineKind) -> dict[str, str]:
         """Options of a kind that differ from its defaults, for the build key."""

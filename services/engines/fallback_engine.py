@@ -71,9 +71,9 @@ class FallbackEngine(GuardedEngine):
     """
 
     def __init__(
-        self, master: MasterRecord, graph: Graph, ranges: Mapping[str, DimRange], reason: str
+        self, spec: FallbackSpec, graph: Graph, ranges: Mapping[str, DimRange], reason: str
     ) -> None:
-        super().__init__(master.inputs, master.outputs)
+        super().__init__(spec.master.inputs, spec.master.outputs, spec.buckets)
         self._graph: Graph | None = graph
         self._ranges = ranges
         self.mode = FallbackMode.EAGER if reason else FallbackMode.COMPILED
@@ -105,7 +105,7 @@ class FallbackEngine(GuardedEngine):
             program = program_on(spec.program_path, device)
             ranges = ranges_of(program, spec.master.inputs)
             graph, reason = _compiled_or_eager(program, spec, device)
-        engine = cls(spec.master, _on_device(graph, device), ranges, reason)
+        engine = cls(spec, _on_device(graph, device), ranges, reason)
         for sizes in corners_of(spec.buckets) or _smallest_sizes(spec.master):
             engine.run({each.name: zeros_at(each, sizes) for each in spec.master.inputs})
         return engine

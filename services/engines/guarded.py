@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from services.contracts.errors import EngineError, SmeltError
+from services.contracts.recipe import Bucket
 from services.contracts.tensors import NUMPY_FROM_DATATYPE, Array, TensorSpec
 from services.engines.request_check import Sizes, checked_arrays
+from services.engines.shapes import dims_that_may_be_empty
 
 
 class GuardedEngine(ABC):
@@ -17,9 +19,16 @@ class GuardedEngine(ABC):
     were closed; here all engines answer alike. Calls from several threads wait in line.
     """
 
-    def __init__(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+    def __init__(
+        self,
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec],
+        buckets: Sequence[Bucket],
+    ) -> None:
+        """Take what the model says of its tensors, and the shapes that the engine is proven for."""
         self._inputs = tuple(inputs)
         self._outputs = tuple(outputs)
+        self._may_be_empty = dims_that_may_be_empty(buckets)
         self._lock = threading.Lock()
         self._is_closed = False
 
@@ -30,7 +39,7 @@ class GuardedEngine(ABC):
             InvalidRequestError: the inputs do not fit the model or the engine's buckets.
             EngineError: the engine is closed, or its library failed.
         """
-        arrays, sizes = checked_arrays(self._inputs, inputs)
+        arrays, sizes = checked_arrays(self._inputs, inputs, self._may_be_empty)
         with self._lock:
             if self._is_closed:
                 raise EngineError(f"{type(self).__name__} is closed: load it again to run it")

@@ -29,7 +29,7 @@ class InductorEngine(GuardedEngine):
     """An engine of kernels that Inductor generated for one generation."""
 
     def __init__(self, spec: LoadSpec, program: Program) -> None:
-        super().__init__(spec.manifest.inputs, spec.manifest.outputs)
+        super().__init__(spec.manifest.inputs, spec.manifest.outputs, spec.manifest.buckets)
         self._program: Program | None = program
 
     @classmethod

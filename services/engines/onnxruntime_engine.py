@@ -35,7 +35,7 @@ class OnnxruntimeEngine(GuardedEngine):
     """One session; shapes are dynamic, so buckets do not bound it."""
 
     def __init__(self, spec: LoadSpec, session: "onnxruntime.InferenceSession") -> None:
-        super().__init__(spec.manifest.inputs, spec.manifest.outputs)
+        super().__init__(spec.manifest.inputs, spec.manifest.outputs, spec.manifest.buckets)
         self._session: onnxruntime.InferenceSession | None = session
         self._has_bfloat16 = has_bfloat16(self._inputs, self._outputs)
 

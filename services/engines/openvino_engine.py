@@ -31,7 +31,7 @@ class OpenvinoEngine(GuardedEngine):
     """One compiled model with one infer request; shapes are dynamic."""
 
     def __init__(self, spec: LoadSpec, model: "openvino.CompiledModel") -> None:
-        super().__init__(spec.manifest.inputs, spec.manifest.outputs)
+        super().__init__(spec.manifest.inputs, spec.manifest.outputs, spec.manifest.buckets)
         self._model: openvino.CompiledModel | None = model
         self._request: openvino.InferRequest | None = model.create_infer_request()
 

@@ -74,6 +74,6 @@ def _range(program: ExportedProgram, size: int | torch.SymInt) -> DimRange:
         return DimRange(min=size, opt=size, max=size)
     node: SymNode = size.node
     found = program.range_constraints[node.expr]
-    low = 1 if found.lower <= _SMALLEST_FOUND else int(found.lower)
+    low = 1 if 0 < found.lower <= _SMALLEST_FOUND else int(found.lower)
     high = int(found.upper) if found.upper < _LARGEST_SIZE else _LARGEST_SIZE
-    return DimRange(min=low, opt=low, max=high)
+    return DimRange(min=low, opt=max(low, 1), max=high)

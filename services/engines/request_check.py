@@ -1,6 +1,6 @@
 """Checks a call's arrays against the model's inputs, before any library sees them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -11,9 +11,14 @@ Sizes = dict[str, int]
 
 
 def checked_arrays(
-    specs: Sequence[TensorSpec], inputs: Mapping[str, Array]
+    specs: Sequence[TensorSpec], inputs: Mapping[str, Array], may_be_empty: Collection[str] = ()
 ) -> tuple[list[Array], Sizes]:
     """The arrays in the order of the specs, contiguous, and the size of each dynamic dimension.
+
+    Args:
+        specs: what the model takes.
+        inputs: by name.
+        may_be_empty: dimensions of which a size of 0 is taken.
 
     Raises:
         InvalidRequestError: a name is missing or unknown, a datatype or shape does not fit,
@@ -23,7 +28,7 @@ def checked_arrays(
     sizes: Sizes = {}
     for spec in specs:
         spec.check(inputs[spec.name])
-        _note_sizes(spec, inputs[spec.name], sizes)
+        _note_sizes(spec, inputs[spec.name], sizes, may_be_empty)
     return [_contiguous(inputs[spec.name]) for spec in specs], sizes
 
 
@@ -42,11 +47,13 @@ def _check_names(specs: Sequence[TensorSpec], inputs: Mapping[str, Array]) -> No
             )
 
 
-def _note_sizes(spec: TensorSpec, array: Array, sizes: Sizes) -> None:
+def _note_sizes(
+    spec: TensorSpec, array: Array, sizes: Sizes, may_be_empty: Collection[str]
+) -> None:
     for axis, dim in enumerate(spec.shape):
         size = array.shape[axis]
-        if size == 0:
-            # No bucket begins at 0, and libraries disagree about empty tensors.
+        if size == 0 and dim not in may_be_empty:
+            # Libraries disagree about empty tensors: only what a proof has run is taken.
             raise InvalidRequestError(
                 f"input '{spec.name}': dimension {axis} ('{dim}') is 0, expected at least 1"
             )

@@ -23,6 +23,11 @@ def union_of(buckets: Sequence[Bucket]) -> dict[str, DimRange]:
     return ranges
 
 
+def dims_that_may_be_empty(buckets: Sequence[Bucket]) -> frozenset[str]:
+    """The dimensions that some bucket lets begin at 0."""
+    return frozenset(n for bucket in buckets for n, dim in bucket.dims.items() if dim.min == 0)
+
+
 def volume(bucket: Bucket) -> int:
     """Product of the largest sizes: what running padded to this bucket costs."""
     return math.prod(dim.max for dim in bucket.dims.values())
@@ -81,7 +86,9 @@ def zeros_at(spec: TensorSpec, sizes: Sizes) -> Array:
 
 
 def _from_one(bucket: Bucket) -> Bucket:
-    dims = {n: DimRange(min=1, opt=dim.opt, max=dim.max) for n, dim in bucket.dims.items()}
+    dims = {
+        n: DimRange(min=min(dim.min, 1), opt=dim.opt, max=dim.max) for n, dim in bucket.dims.items()
+    }
     return Bucket(dims=dims)
 
 

@@ -3,6 +3,7 @@
 Buffers are torch tensors, so this process has one CUDA allocator and one stream order.
 """
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -34,7 +35,7 @@ class TensorrtEngine(GuardedEngine):
     """A deserialised plan with one execution context per optimization profile."""
 
     def __init__(self, spec: LoadSpec, plan: Any) -> None:
-        super().__init__(spec.manifest.inputs, spec.manifest.outputs)
+        super().__init__(spec.manifest.inputs, spec.manifest.outputs, spec.manifest.buckets)
         self._buckets = spec.manifest.buckets
         self._plan = plan
         self._contexts = [_context_of(plan, index) for index in range(len(self._buckets))]
@@ -86,9 +87,13 @@ class TensorrtEngine(GuardedEngine):
             shape = tuple(context.get_tensor_shape(spec.name))
             if any(size < 0 for size in shape):
                 raise EngineError(f"the shape of output '{spec.name}' depends on data: {shape}")
-            buffer = torch.empty(shape, dtype=torch_dtype(spec.datatype), device="cuda")
-            context.set_tensor_address(spec.name, buffer.data_ptr())
-            buffers.append(buffer)
+            # TensorRT takes no null pointer for an output, not even for an empty one.
+            num_elements = math.prod(shape)
+            memory = torch.empty(
+                max(num_elements, 1), dtype=torch_dtype(spec.datatype), device="cuda"
+            )
+            context.set_tensor_address(spec.name, memory.data_ptr())
+            buffers.append(memory[:num_elements].view(shape))
         return buffers
 
     def _check_datatypes(self) -> None:

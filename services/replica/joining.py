@@ -82,9 +82,10 @@ class JoinRules:
         for dim, size in right.items():
             if dim == self.batch_dim:
                 sizes[dim] += size
-            elif dim in self.paddable:
+            elif dim in self.paddable and size and sizes[dim]:
                 sizes[dim] = max(sizes[dim], size)
             elif sizes[dim] != size:
+                # Of what is empty nothing is known that padding would not change.
                 return None
         return sizes
 

@@ -48,7 +48,7 @@ class RunCost:
     def _draw(self) -> None:
         mean_x, mean_y = self._x / self._weight, self._y / self._weight
         variance = self._xx / self._weight - mean_x * mean_x
-        if variance < (_MIN_SPREAD * mean_x) ** 2:
+        if variance <= (_MIN_SPREAD * mean_x) ** 2:
             return
         slope_s = (self._xy / self._weight - mean_x * mean_y) / variance
         if slope_s <= 0:

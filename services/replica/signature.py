@@ -8,6 +8,7 @@ from services.contracts.errors import InvalidRequestError
 from services.contracts.manifest import ModelVersion
 from services.contracts.recipe import Bucket, InputRecipe
 from services.contracts.tensors import Array, TensorSpec
+from services.engines.shapes import dims_that_may_be_empty
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -66,8 +67,9 @@ class Signature:
         Raises:
             InvalidRequestError: says the sizes found and the largest ones allowed.
         """
+        may_be_empty = dims_that_may_be_empty(self.buckets)
         for dim, size in sizes.items():
-            if size < 1:
+            if size < 1 and dim not in may_be_empty:
                 raise InvalidRequestError(
                     f"dimension '{dim}' for model '{self.name}': expected at least 1, got {size}"
                 )
@@ -110,5 +112,12 @@ class Signature:
 
 
 def fits(bucket: Bucket, sizes: Mapping[str, int]) -> bool:
-    """Whether no size exceeds a bucket; smaller ones fit, because engines pad up to it."""
-    return all(sizes[dim] <= span.max for dim, span in bucket.dims.items() if dim in sizes)
+    """Whether no size exceeds a bucket; smaller ones fit, because engines pad up to it.
+
+    What is empty is not padded: then the bucket has to begin there.
+    """
+    return all(
+        min(span.min, 1) <= sizes[dim] <= span.max
+        for dim, span in bucket.dims.items()
+        if dim in sizes
+    )

@@ -23,6 +23,7 @@ class EngineCase:
         is_bounded: whether it refuses shapes outside its buckets.
         max_abs: largest distance to the reference; outputs of the tiny model are about 1.
         form: how it is built, where a kind has several forms (see `workshop.py`).
+        has_buckets: whether it is told of any; without, no dimension begins at 0.
     """
 
     name: str
@@ -32,6 +33,7 @@ class EngineCase:
     precision: Precision = Precision.FP32
     generation: str = PORTABLE_CPU
     form: str = "published"
+    has_buckets: bool = True
 
 
 _FP32 = 2e-5
@@ -80,7 +82,14 @@ ENGINE_CASES = (
         is_bounded=True,
     ),
     EngineCase(
-        name="fallback-compiled", kind=None, max_abs=_FP32, is_bounded=False, form="compiled"
+        name="fallback-compiled", kind=None, max_abs=_FP32, is_bounded=True, form="compiled"
     ),
-    EngineCase(name="fallback-eager", kind=None, max_abs=_FP32, is_bounded=True, form="eager"),
+    EngineCase(
+        name="fallback-eager",
+        kind=None,
+        max_abs=_FP32,
+        is_bounded=False,
+        form="eager",
+        has_buckets=False,
+    ),
 )

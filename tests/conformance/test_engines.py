@@ -45,6 +45,27 @@ def test_equals_the_reference_at_every_shape(
     assert_equals_reference(built, model, inputs, engine.run(inputs))
 
 
+@pytest.mark.parametrize("batch", [1, 4])
+def test_empty_tensors_are_computed_where_a_bucket_begins_at_0(
+    built: Built, engine: AnyEngine, model: onnx.ModelProto, batch: int
+) -> None:
+    """Of no tokens there is no mean: `pooled` is 0 / 0 in the reference too."""
+    inputs = draw_inputs(batch, 0)
+    if not built.case.has_buckets:
+        with pytest.raises(InvalidRequestError, match="is 0, expected at least 1"):
+            engine.run(inputs)
+        return
+    with np.errstate(invalid="ignore"):
+        wanted = reference(model, inputs)
+    outputs = engine.run(inputs)
+    assert outputs["hidden"].shape == (batch, 0, WIDTH)
+    np.testing.assert_array_equal(outputs["pooled"], wanted["pooled"])
+    assert np.isnan(wanted["pooled"]).all()
+    # The next request finds nothing of it.
+    inputs = draw_inputs(batch, 7)
+    assert_equals_reference(built, model, inputs, engine.run(inputs))
+
+
 def test_two_runs_agree(engine: AnyEngine) -> None:
     inputs = draw_inputs(3, 9)
     first, second = engine.run(inputs), engine.run(inputs)

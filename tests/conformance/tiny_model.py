@@ -104,9 +104,9 @@ def master_record(digest: str = "a" * 64) -> MasterRecord:
 
 
 def draw_inputs(batch: int, sequence: int, seed: int = 0) -> dict[str, Array]:
-    """Random ids and a ragged mask with at least one valid position per row."""
+    """Random ids and a ragged mask with at least one valid position per row; none of 0."""
     rng = np.random.default_rng(seed)
-    lengths = rng.integers(1, sequence + 1, batch)
+    lengths = rng.integers(1, max(sequence, 1) + 1, batch)
     mask = np.arange(sequence)[None, :] < lengths[:, None]
     return {
         "ids": rng.integers(0, VOCABULARY, (batch, sequence)),

@@ -28,7 +28,7 @@ BUCKETS = (
     Bucket(
         dims={
             "batch": DimRange(min=1, opt=2, max=4),
-            "sequence": DimRange(min=1, opt=8, max=16),
+            "sequence": DimRange(min=0, opt=8, max=16),
         }
     ),
     Bucket(
@@ -146,8 +146,7 @@ def _fallback(case: EngineCase, master_path: Path, workspace: Path) -> Built:
     from compiler_worker.builders.exported_program import export_master
 
     program_path = workspace / "program.pt2"
-    # Compiled without buckets, as a replica's child process does; eager with them.
-    buckets = () if case.form == "compiled" else BUCKETS
+    buckets = BUCKETS if case.has_buckets else ()
     export_master(master_path, Recipe(buckets=buckets), program_path)
 
     def load(device: DeviceFacts) -> AnyEngine:
@@ -155,7 +154,7 @@ def _fallback(case: EngineCase, master_path: Path, workspace: Path) -> Built:
             FallbackSpec(
                 program_path=program_path,
                 master=master_record(),
-                buckets=BUCKETS,
+                buckets=buckets,
                 device=device,
                 num_threads=NUM_THREADS,
                 is_compiled=case.form == "compiled",

@@ -45,7 +45,8 @@ def _fallback(form: str) -> EngineCase:
         kind=None,
         generation=LOCAL,
         max_abs=MAX_ABS[Precision.FP32],
-        is_bounded=form == "eager",
+        is_bounded=form == "compiled",
+        has_buckets=form == "compiled",
         form=form,
     )
 

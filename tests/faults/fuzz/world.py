@@ -12,7 +12,7 @@ import grpc
 from prometheus_client import CollectorRegistry
 
 from services.contracts.fleet_security import FleetSecuritySettings, FleetTls, FleetTokens
-from services.contracts.recipe import InputRecipe, InputRole
+from services.contracts.recipe import InputRecipe, InputRole, Recipe
 from services.contracts.registry import Registry
 from services.controller.fleet_control import FleetControl
 from services.controller.fleet_port import listen, token_guards
@@ -71,12 +71,14 @@ class World:
 
 
 @asynccontextmanager
-async def world(folder: Path, **security: Any) -> AsyncIterator[World]:
+async def world(
+    folder: Path, recipe: Recipe = FUZZED_RECIPE, **security: Any
+) -> AsyncIterator[World]:
     """Everything started, and the model ready to be asked.
 
     With `security`, settings of FleetSecuritySettings, gateway and replica are on two hosts.
     """
-    shelf = Shelf(folder, FUZZED_RECIPE)
+    shelf = Shelf(folder, recipe)
     model = shelf.publish_model(max_queue=4096)
     shelf.publish_engine()
     async with AsyncExitStack() as stack:

@@ -107,6 +107,13 @@ def test_a_mask_of_one_position_is_drawn_once() -> None:
     assert all(sample.inputs["mask"].all() for sample in samples)
 
 
+def test_what_may_be_empty_is_drawn_empty_too() -> None:
+    dims = {**BUCKET.dims, "sequence": DimRange(min=0, opt=1, max=1)}
+    samples = list(proof_samples(MASTER, RECIPE, [Bucket(dims=dims)]))
+    assert [sample.sizes["sequence"] for sample in samples] == 3 * [0, 1]
+    assert [sample.inputs["ids"].shape for sample in samples[:2]] == [(1, 0), (1, 1)]
+
+
 def test_without_a_mask_each_edge_is_drawn_once() -> None:
     assert len(list(proof_samples(MASTER, Recipe(), [BUCKET]))) == 9
 

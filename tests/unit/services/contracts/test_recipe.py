@@ -95,6 +95,14 @@ def test_a_full_recipe_is_read() -> None:
             "buckets: [{dims: {batch: {min: 4, opt: 2, max: 8}}}]",
             r"buckets\.0\.dims\.batch: .*expected min <= opt <= max, got 4, 2, 8",
         ),
+        (
+            "buckets: [{dims: {batch: {min: 0, opt: 2, max: 8}}}]",
+            "bucket batch8: 'batch' counts the rows of a request.*at least 1, got 0",
+        ),
+        (
+            "{buckets: [{dims: {n: {min: 0, opt: 2, max: 8}}}], batching: {batch_dim: n}}",
+            "bucket n8: 'n' counts the rows",
+        ),
         ("tolerances: {fp16: {rel_l2: 0, max_abs: 1, cosine_distance: 1}}", r"rel_l2: got 0"),
         ("just text", r"recipe: document: got 'just text'"),
         ("[1, 2]", r"recipe: document: got \[1, 2\]"),
@@ -132,13 +140,13 @@ def test_limits_of_values_say_nothing_of_proofs() -> None:
     assert proof_terms(Recipe.from_yaml("inputs: {x: {}}"), Precision.FP32, None) == before
 
 
-@pytest.mark.parametrize("sizes", [(1, 1, 1), (1, 4, 8), (8, 8, 8)])
+@pytest.mark.parametrize("sizes", [(0, 1, 1), (1, 1, 1), (1, 4, 8), (8, 8, 8)])
 def test_a_range_is_ordered(sizes: tuple[int, int, int]) -> None:
     smallest, usual, largest = sizes
     assert DimRange(min=smallest, opt=usual, max=largest).opt == usual
 
 
-@pytest.mark.parametrize("sizes", [(0, 1, 1), (2, 1, 4), (1, 5, 4), (4, 2, 1)])
+@pytest.mark.parametrize("sizes", [(-1, 1, 1), (0, 0, 1), (2, 1, 4), (1, 5, 4), (4, 2, 1)])
 def test_a_range_out_of_order_is_refused(sizes: tuple[int, int, int]) -> None:
     smallest, usual, largest = sizes
     with pytest.raises(ValidationError):

@@ -19,7 +19,7 @@ class Doubler(GuardedEngine):
     """Doubles its input, notes overlapping calls, and fails on demand."""
 
     def __init__(self) -> None:
-        super().__init__(SPECS, (TensorSpec(name="y", datatype="FP32", shape=("n",)),))
+        super().__init__(SPECS, (TensorSpec(name="y", datatype="FP32", shape=("n",)),), ())
         self.num_inside = 0
         self.most_inside = 0
         self.num_released = 0

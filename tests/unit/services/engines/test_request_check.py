@@ -37,6 +37,15 @@ def test_contiguous_arrays_are_not_copied_and_strided_ones_are() -> None:
     np.testing.assert_array_equal(arrays[0], inputs["ids"])
 
 
+def test_only_what_may_be_empty_is_taken_empty() -> None:
+    inputs = good() | {"ids": np.zeros((2, 0), np.int64)}
+    arrays, sizes = checked_arrays(SPECS, inputs, {"sequence"})
+    assert arrays[0].shape == (2, 0)
+    assert sizes == {"batch": 2, "sequence": 0}
+    with pytest.raises(InvalidRequestError, match=r"dimension 1 \('sequence'\) is 0"):
+        checked_arrays(SPECS, inputs, {"batch"})
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -147,8 +147,9 @@ def test_the_cost_of_a_run_is_learned_and_followed() -> None:
         assert cost.fixed_elements == pytest.approx(fixed_s / each_s, rel=0.5, abs=20)
 
 
-def test_runs_of_one_size_say_nothing_of_a_run_s_cost() -> None:
+@pytest.mark.parametrize("elements", [0, 64])
+def test_runs_of_one_size_say_nothing_of_a_run_s_cost(elements: int) -> None:
     cost = RunCost()
     for _ in range(50):
-        cost.add(64, 1e-3)
+        cost.add(elements, 1e-3)
     assert cost.fixed_elements == math.inf

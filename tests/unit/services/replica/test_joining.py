@@ -59,6 +59,9 @@ def test_merged_sizes() -> None:
     rules = JoinRules.from_model(model, Signature.from_model(model))
     left, right = {"batch": 2, "sequence": 3}, {"batch": 1, "sequence": 9}
     assert rules.merged(left, right) == {"batch": 3, "sequence": 9}
+    empty = {"batch": 1, "sequence": 0}
+    assert rules.merged(left, empty) is rules.merged(empty, left) is None
+    assert rules.merged(empty, empty) == {"batch": 2, "sequence": 0}
     bare = model.model_copy(update={"recipe": Recipe()})
     rules = JoinRules.from_model(bare, Signature.from_model(bare))
     assert rules.merged(left, right) is None
