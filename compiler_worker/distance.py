@@ -101,7 +101,10 @@ def compare(
     usable = keep & np.isfinite(wanted_64)
     if wanted.size and not usable.any():
         # The engine agrees on NaN or Inf everywhere: that proves no number of it.
-        fault = "the reference itself is NaN or Inf everywhere; look at the master's weights"
+        fault = (
+            "the reference itself is NaN or Inf everywhere; look at the master's weights, or at the "
+            "bucket where a size is 0: a mean of nothing is no number, so begin it at 1"
+        )
         return Comparison(distance=INFINITELY_FAR, fault=fault)
     distance = _distance(
         np.where(usable, found_64, 0.0), np.where(usable, wanted_64, 0.0), has_batch_axis

@@ -24,19 +24,20 @@ from tests.conformance.tiny_model import master_record, save_master, tiny_model
 if TYPE_CHECKING:
     from services.engines.cuda_graph import Call
 
+_SMALL = {"batch": DimRange(min=1, opt=2, max=4), "sequence": DimRange(min=0, opt=8, max=16)}
 BUCKETS = (
-    Bucket(
-        dims={
-            "batch": DimRange(min=1, opt=2, max=4),
-            "sequence": DimRange(min=0, opt=8, max=16),
-        }
-    ),
+    Bucket(dims=_SMALL),
     Bucket(
         dims={
             "batch": DimRange(min=1, opt=4, max=8),
             "sequence": DimRange(min=1, opt=16, max=32),
         }
     ),
+)
+# For proofs: the model's mean of no tokens is no number.
+NUMBERED_BUCKETS = (
+    Bucket(dims=_SMALL | {"sequence": DimRange(min=1, opt=8, max=16)}),
+    *BUCKETS[1:],
 )
 NUM_THREADS = 2
 

@@ -20,7 +20,7 @@ from services.contracts.registry import Registry
 from services.engines.base import LoadSpec
 from services.engines.device_probe import probe_device
 from tests.conformance.tiny_model import VOCABULARY, draw_inputs, save_master, tiny_model
-from tests.conformance.workshop import BUCKETS
+from tests.conformance.workshop import NUMBERED_BUCKETS
 from tests.gpu.requests import MODEL
 
 RECIPE = Recipe(
@@ -32,7 +32,7 @@ RECIPE = Recipe(
         "mask": InputRecipe(role=InputRole.MASK),
     },
     outputs={"hidden": OutputRecipe(valid_where="mask")},
-    buckets=BUCKETS,
+    buckets=NUMBERED_BUCKETS,
     ranking=RankingTask(output="pooled", num_queries=8, top_k=5),
 )
 
