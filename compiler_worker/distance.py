@@ -102,8 +102,8 @@ def compare(
     if wanted.size and not usable.any():
         # The engine agrees on NaN or Inf everywhere: that proves no number of it.
         fault = (
-            "the reference itself is NaN or Inf everywhere; look at the master's weights, or at the "
-            "bucket where a size is 0: a mean of nothing is no number, so begin it at 1"
+            "the reference itself is NaN or Inf everywhere; look at the master's weights, or, "
+            "where a size is 0, begin the bucket at 1: a mean of nothing is no number"
         )
         return Comparison(distance=INFINITELY_FAR, fault=fault)
     distance = _distance(
