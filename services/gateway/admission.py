@@ -1,12 +1,18 @@
 """Bounds on requests under way: one for the gateway, and one for each model that has one."""
 
+import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
 
 from services.contracts.errors import OverloadedError
 from services.contracts.frames import Payload
+from services.contracts.nearest import nearest
 from services.gateway.inference import InferenceCall, Station
 
+logger = logging.getLogger(__name__)
+
+_SETTING: Final = "SMELT_GATEWAY_MODEL_MAX_IN_FLIGHT"
 # Pace is measured over at least this long; a hint lies between these bounds.
 _MIN_MEASURED_S = 0.25
 _LEAST_HINT_S, _LARGEST_HINT_S = 0.01, 5.0
@@ -83,6 +89,7 @@ class ModelBounds:
         """`default` is for models that are not named; None leaves those without a bound."""
         self._default, self._by_model = default, dict(by_model)
         self._bounds: dict[str, Bound | None] = {}
+        self._told: set[str] = set()
 
     def of(self, model: str) -> Bound | None:
         """A model's bound, None when it has none; `model` is one that the fleet knows."""
@@ -92,9 +99,17 @@ class ModelBounds:
             bound = self._bounds[model] = self._new(model)
             return bound
 
+    def tell_unknown(self, served: Collection[str]) -> None:
+        """Say of a model that is named but not served, once: it may be misspelt, or come later."""
+        for name in self._by_model.keys() - self._told - set(served):
+            self._told.add(name)
+            logger.warning(
+                "%s bounds model '%s', which the fleet does not serve now%s",
+                _SETTING, name, nearest(name, served),
+            )  # fmt: skip
+
     def _new(self, model: str) -> Bound | None:
         limit = self._by_model.get(model, self._default)
         if limit is None:
             return None
-        setting = "SMELT_GATEWAY_MODEL_MAX_IN_FLIGHT"
-        return Bound(limit, f"model '{model}' on this gateway", setting)
+        return Bound(limit, f"model '{model}' on this gateway", _SETTING)

@@ -85,12 +85,8 @@ class GatewayServer:
         self._outliers = OutlierWatch(
             settings.outlier_rules, recorder, self.endpoints.peers_of, self.endpoints.renew
         )
-        self._forwarded = ForwardedInference(
-            self.endpoints,
-            recorder,
-            self._outliers,
-            ModelBounds(settings.max_in_flight_per_model, settings.model_max_in_flight),
-        )
+        self._bounds = ModelBounds(settings.max_in_flight_per_model, settings.model_max_in_flight)
+        self._forwarded = ForwardedInference(self.endpoints, recorder, self._outliers, self._bounds)
         self._observer = FleetObserver(
             self._health, recorder, self._forwarded.num_in_flight, self._arena
         )
@@ -234,6 +230,7 @@ class GatewayServer:
     def _take_over(self, snapshot: fleet.FleetSnapshot) -> None:
         self._lives.hear(fleet_view_from_snapshot(snapshot))
         self._apply()
+        self._bounds.tell_unknown(self.endpoints.table.view.models.keys())
 
     def _apply(self) -> None:
         self.endpoints.apply(self._lives.completed())

@@ -122,3 +122,12 @@ async def test_the_body_reaches_the_replica_unchanged(echo_fleet: "Fleet") -> No
     assert answer.raw_output_contents == [bytes(16)]
     (frame,) = (f for replica in echo_fleet.replicas.values() for f in replica.frames)
     assert frame.request == body
+
+
+async def test_a_bound_of_a_model_that_nobody_serves_is_told(
+    fleet_of: "Fleet", caplog: pytest.LogCaptureFixture
+) -> None:
+    await fleet_of.start_gateway(model_max_in_flight={"ecco": 1})
+    fleet_of.controller.publish()
+    await fleet_of.until(lambda: fleet_of.gateway.endpoints.table.view.is_known)
+    assert "SMELT_GATEWAY_MODEL_MAX_IN_FLIGHT bounds model 'ecco'" in caplog.text
