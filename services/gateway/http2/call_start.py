@@ -6,7 +6,7 @@ Fields and their meaning are those of gRPC's mapping to HTTP/2.
 import base64
 import binascii
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 import grpc
@@ -110,10 +110,10 @@ def _start(pseudo: dict[bytes, bytes], others: list[tuple[bytes, bytes]]) -> Cal
         return _refused(grpc.StatusCode.UNIMPLEMENTED, why, accepted)
     try:
         timeout_s = _timeout_s(of_transport.get(b"grpc-timeout"))
-        metadata = tuple(_metadatum(*each) for each in others if each[0] not in _OF_TRANSPORT)
+        metadata = tuple(_metadata(each for each in others if each[0] not in _OF_TRANSPORT))
     except ValueError as error:
         return _refused(grpc.StatusCode.INTERNAL, str(error))
-    return CallStart(pseudo[b":path"].decode("latin-1"), timeout_s, encoding, metadata)
+    return CallStart(_text(pseudo[b":path"]), timeout_s, encoding, metadata)
 
 
 def _refused(
@@ -136,14 +136,26 @@ def _timeout_s(value: bytes | None) -> float | None:
     return int(match[1]) * _UNIT_S[match[2]]
 
 
-def _metadatum(name: bytes, value: bytes) -> Metadatum:
-    key = name.decode("ascii")
-    if not name.endswith(b"-bin"):
-        try:
-            return key, value.decode()
-        except UnicodeDecodeError:
-            return key, value.decode("latin-1")
+def _metadata(fields: Fields) -> Iterator[Metadatum]:
+    for name, value in fields:
+        key = name.decode("ascii")
+        if not name.endswith(b"-bin"):
+            yield key, _text(value)
+            continue
+        # Clients may join several values of a key into one field.
+        for part in value.split(b","):
+            yield key, _bytes(key, part.strip(b" "))
+
+
+def _bytes(key: str, encoded: bytes) -> bytes:
     try:
-        return key, base64.b64decode(value + b"=" * (-len(value) % 4), validate=True)
+        return base64.b64decode(encoded + b"=" * (-len(encoded) % 4), validate=True)
     except binascii.Error as error:
         raise ValueError(f"metadata '{key}': not base64") from error
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")

@@ -101,13 +101,18 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._is_over = True
         self._sender.close()
-        if transport.can_write_eof():
-            # The kernel drops what is not sent yet, the reason for this included, when a socket
-            # is closed that has bytes to be read: read on until the peer is done too.
-            transport.write_eof()
+        try:
+            if transport.can_write_eof():
+                # The kernel drops what is not sent yet, the reason for this included, when a
+                # socket is closed that has bytes to be read: read on until the peer is done too.
+                transport.write_eof()
+            else:
+                transport.close()
+        except OSError:
+            # The peer is gone, which asyncio's own loop has not noticed yet.
+            transport.abort()
         else:
-            transport.close()
-        self._linger(transport)
+            self._linger(transport)
 
     def _linger(self, transport: asyncio.Transport) -> None:
         asyncio.get_running_loop().call_later(_LINGER_S, self._lingered, transport)

@@ -20,6 +20,7 @@ from services.gateway.http2.frames import (
     check_length,
     frame,
 )
+from services.gateway.http2.header_blocks import DEFAULT_TABLE_BYTES
 from services.gateway.http2.limits import DEFAULT_FRAME_BYTES, FRAME_BYTES, MAX_WINDOW
 from services.gateway.http2.sender import Outlet, Sender
 
@@ -84,6 +85,9 @@ class ControlFrames:
         # No larger than ours: one stream's frame holds up all others for as long as it takes.
         taken = settings.get(Setting.MAX_FRAME_SIZE, self._sender.max_frame_bytes)
         self._sender.max_frame_bytes = min(taken, FRAME_BYTES)
+        table_bytes = settings.get(Setting.HEADER_TABLE_SIZE, DEFAULT_TABLE_BYTES)
+        if table_bytes < DEFAULT_TABLE_BYTES:
+            self._sender.do_without_table()
         window = settings.get(Setting.INITIAL_WINDOW_SIZE)
         if window is not None:
             outlets = list(self._outlets())

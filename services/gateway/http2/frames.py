@@ -55,6 +55,7 @@ class ErrorCode(enum.IntEnum):
 class Setting(enum.IntEnum):
     """The settings that mean something to this server (section 6.5.2)."""
 
+    HEADER_TABLE_SIZE = 0x1
     ENABLE_PUSH = 0x2
     MAX_CONCURRENT_STREAMS = 0x3
     INITIAL_WINDOW_SIZE = 0x4

@@ -1,7 +1,7 @@
 """Header blocks of answers, by HPACK (RFC 7541) without its state.
 
 Nothing is put into the client's table: blocks are the same whatever was sent before, so the
-usual ones are made once.
+usual ones are made once. A client that makes that table smaller has to be told so all the same.
 """
 
 import base64
@@ -17,6 +17,10 @@ Metadata = Iterable[tuple[str, str | bytes]]
 _STATUS_200: Final = b"\x88"
 _STATUS_NAME: Final = b"\x08"
 _LITERAL: Final = b"\x00"
+# The table that a client keeps for us unless it says another size; and that ours is of none
+# (section 4.2 wants it said in front of a block, and takes it in front of each).
+DEFAULT_TABLE_BYTES: Final = 4096
+NO_TABLE: Final = b"\x20"
 _SEVEN_BITS: Final = 0x7F
 # Clients take some 8 KiB of metadata and lose all of it beyond; what matters stands in front.
 _MAX_MESSAGE_BYTES: Final = 6_000

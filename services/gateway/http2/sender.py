@@ -19,7 +19,7 @@ from services.gateway.http2.frames import (
     frame,
     frame_head,
 )
-from services.gateway.http2.header_blocks import answer_block, trailers_block
+from services.gateway.http2.header_blocks import NO_TABLE, answer_block, trailers_block
 from services.gateway.http2.limits import DEFAULT_FRAME_BYTES, DEFAULT_WINDOW, MAX_WINDOW
 from services.gateway.http2.messages import PREFIX, Message
 
@@ -57,7 +57,7 @@ class Outlet:
         self.stream_id, self.window = stream_id, window
         self.num_pending = 0
         self.is_queued = False
-        # What follows is the sender's: parts that wait, the frame that ends the stream, and
+        # What follows is the sender's: parts that wait, the block that ends the stream, and
         # whoever waits until less is pending.
         self.parts: deque[memoryview] | None = None
         self.last = b""
@@ -82,6 +82,8 @@ class Sender:
         self._window = DEFAULT_WINDOW
         self._ready: deque[Outlet] = deque()
         self._is_paused = self._is_closed = False
+        # In front of each block of header fields.
+        self._of_table = b""
         # Frames of this turn of the event loop, which leave together at its end: a system call
         # for each, and one of the client's to read it, would cost more than the frame.
         self._unsent: list[bytes | memoryview] = []
@@ -128,7 +130,8 @@ class Sender:
         """Send the one message of a call that went well, and end it."""
         size = len(message) + PREFIX.size
         most = min(self._window, outlet.window, self.max_frame_bytes, _JOIN_BYTES)
-        if size > most or self._is_paused or self._ready or self._is_closed:
+        is_held = self._is_paused or self._is_closed or bool(self._ready)
+        if size > most or is_held or self._of_table:
             self.begin(outlet)
             self.add(outlet, message)
             self.finish(outlet, _OK)
@@ -144,7 +147,7 @@ class Sender:
 
     def begin(self, outlet: Outlet) -> None:
         """Send what stands before an answer's messages."""
-        self.control(frame(HEADERS, END_HEADERS, outlet.stream_id, _ANSWER))
+        self.control(self._header_frame(0, outlet.stream_id, _ANSWER))
 
     def add(self, outlet: Outlet, message: Message) -> None:
         """Send one message of an answer that has begun, when windows allow."""
@@ -159,12 +162,15 @@ class Sender:
 
     def finish(self, outlet: Outlet, block: bytes) -> None:
         """End an answer with these trailers, behind what is pending of it."""
-        last = frame(HEADERS, END_HEADERS | END_STREAM, outlet.stream_id, block)
         if outlet.num_pending:
-            outlet.last = last
+            outlet.last = block
         else:
-            self.control(last)
+            self.refuse(outlet.stream_id, block)
             outlet.sent()
+
+    def refuse(self, stream_id: int, block: bytes) -> None:
+        """Send header fields that end a stream."""
+        self.control(self._header_frame(END_STREAM, stream_id, block))
 
     async def drained(self, outlet: Outlet) -> None:
         """Return once little of an answer is pending."""
@@ -195,6 +201,10 @@ class Sender:
             self._queue(outlet)
             self._pump()
         return True
+
+    def do_without_table(self) -> None:
+        """It keeps a smaller table of header fields than the usual one, and wants to hear of it."""
+        self._of_table = NO_TABLE
 
     def resize(self, initial_window: int, outlets: Iterable[Outlet]) -> None:
         """It wants windows of another size, of open streams too; raises as `grow`."""
@@ -234,7 +244,7 @@ class Sender:
                     if outlet.window > 0:
                         self._queue(outlet)
                 elif outlet.last:
-                    parts.append(outlet.last)
+                    parts.append(self._header_frame(END_STREAM, outlet.stream_id, outlet.last))
                     outlet.last = b""
                     ended.append(outlet)
             self._unsent += parts
@@ -243,6 +253,9 @@ class Sender:
             self.flush()
             for outlet in ended:
                 outlet.sent()
+
+    def _header_frame(self, flags: int, stream_id: int, block: bytes) -> bytes:
+        return frame(HEADERS, END_HEADERS | flags, stream_id, self._of_table + block)
 
     def _gather(self, outlet: Outlet, parts: list[bytes | memoryview]) -> int:
         """Add one frame of a stream, as large as may be; its bytes of data."""

@@ -302,7 +302,7 @@ class Streams:
         self._send_reset(stream_id, code)
 
     def _answer_at_once(self, stream_id: int, block: bytes, *, is_last: bool) -> None:
-        self.sender.control(frame(HEADERS, END_HEADERS | END_STREAM, stream_id, block))
+        self.sender.refuse(stream_id, block)
         if not is_last:
             self._send_reset(stream_id, ErrorCode.NO_ERROR)
 

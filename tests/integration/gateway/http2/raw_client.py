@@ -100,6 +100,10 @@ class RawClient:
         self._sending = asyncio.Lock()
         self._num_pings = 0
 
+    def keep_table(self, num_bytes: int) -> None:
+        """Take no block of a server that does not say that it keeps to a table of this size."""
+        self._decoder.max_allowed_table_size = num_bytes
+
     @classmethod
     async def dial(cls, port: int, first: bytes | None = None) -> "RawClient":
         """Connects and sends the first bytes: a plain greeting, if not told."""
@@ -131,6 +135,14 @@ class RawClient:
         """Sends no more, and reads on."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
+
+    def say_and_leave(self, said: bytes) -> None:
+        """Send and close before the server's loop, which is also ours, reads any of it."""
+        with suppress(BlockingIOError):
+            while self._socket.recv(65_536):
+                pass  # what is left unread would make the close a reset
+        self._socket.send(said)
+        self._socket.close()
 
     async def ask(self, *parts: bytes, stream: int = 1) -> Answer:
         """Sends, and reads until this stream has ended."""

@@ -137,3 +137,18 @@ async def test_a_handler_that_ignores_its_cancellation(host: "Host") -> None:
     # Its answer goes nowhere, and the connection goes on.
     assert not client.seen(1).heads
     assert await client.goes_on()
+
+
+async def test_a_client_leaves_in_the_turn_in_which_it_is_drained(
+    host: "Host", caplog: pytest.LogCaptureFixture
+) -> None:
+    """Asyncio's own loop raises when it is told to end a connection that is gone."""
+    await host.serve()
+    client = await host.dial()
+    await client.settled()
+    client.is_polite = False
+    stopping = asyncio.create_task(host.server.stop(1))
+    await client.until(lambda: bool(client.goaways))
+    client.say_and_leave(f.frame(f.PING, f.ACK, payload=b"draining"))
+    await soon(stopping)
+    assert "failed" not in caplog.text

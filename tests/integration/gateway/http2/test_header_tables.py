@@ -197,3 +197,22 @@ async def test_blocks_that_come_to_nothing_change_the_table_too(
     await client.settled()
     assert (await client.ask(head(7, PLAIN + NEWEST), stream=7)).status == 0
     assert host.probe.metadata[-1] == [("a", "2")]
+
+
+@pytest.mark.parametrize("num_bytes", [0, 100, 4095])
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_a_client_with_a_smaller_table_hears_that_it_is_not_used(
+    host: "Host", num_bytes: int, *, is_late: bool
+) -> None:
+    await host.serve()
+    small = f.settings({1: num_bytes})
+    client = await host.dial(f.wide() if is_late else f.wide() + small)
+    if is_late:
+        assert (await client.ask(f.call(1))).status == 0
+        await client.send(small)
+    client.keep_table(num_bytes)
+    for stream, method, status in ((3, "Echo", 0), (5, "Refuse", 3), (7, "Nobody", 12)):
+        answer = await client.ask(f.call(stream, method), stream=stream)
+        assert answer.status == status, answer
+    big = await client.ask(f.call(9, "Echo", bytes(100_000)), stream=9)
+    assert big.status == 0

@@ -67,7 +67,18 @@ def test_bytes_with_and_without_padding(value: bytes, padding: bytes) -> None:
     assert start((b"key-bin", text)).metadata == (("key-bin", value),)
 
 
-@pytest.mark.parametrize("text", [b"a", b"ab!d", b"YWJj,YWJj"])
+@pytest.mark.parametrize("text", [b"YWJj,eHk", b"YWJj, eHk=", b" YWJj ,eHk "])
+def test_bytes_that_a_client_joined(text: bytes) -> None:
+    joined = start((b"key-bin", text), (b"key-bin", b"")).metadata
+    assert joined == (("key-bin", b"abc"), ("key-bin", b"xy"), ("key-bin", b""))
+
+
+def test_a_path_is_text() -> None:
+    for path in (b"/a.\xc3\xa9/B", b"/a.\xe9/B"):
+        assert call_start_from_fields([*PSEUDO[:2], (b":path", path), GRPC], 1000).path == "/a.é/B"
+
+
+@pytest.mark.parametrize("text", [b"a", b"ab!d", b"YWJj,a"])
 def test_what_is_no_base64(text: bytes) -> None:
     assert refusal(start((b"key-bin", text)))["grpc-status"] == "13"
 
