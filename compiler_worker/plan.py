@@ -137,10 +137,16 @@ def buckets_of(master: MasterRecord, recipe: Recipe) -> tuple[Bucket, ...]:
     """The recipe's buckets; without any, one that is derived from the master's dimensions.
 
     Raises:
-        InvalidRecipeError: a bucket names other dimensions than the master's dynamic ones.
+        InvalidRecipeError: a bucket names other dimensions than the master's dynamic ones, or
+            lets a request have no rows.
     """
-    dims = dynamic_dims(master)
+    dims, rows = dynamic_dims(master), recipe.batching.batch_dim
     for bucket in recipe.buckets:
+        if rows in bucket.dims and bucket.dims[rows].min == 0:
+            raise InvalidRecipeError(
+                f"recipe: bucket {bucket.label}: '{rows}' counts the rows of a request, and one of "
+                "none is refused: expected min of at least 1, got 0"
+            )
         if set(bucket.dims) != set(dims):
             raise InvalidRecipeError(
                 f"recipe: bucket {bucket.label}: expected a range for each of the model's dynamic "

@@ -55,14 +55,16 @@ def edge_sizes(bucket: Bucket) -> list[dict[str, int]]:
 
     All combinations for one and two dimensions. For more, whose combinations explode:
     all at min, opt and max, and each at one end while the others are at the other.
+    Where a dimension begins at 0, so it does at 1: what is fixed for either serves both.
     """
     names = sorted(bucket.dims)
     ranges = [bucket.dims[name] for name in names]
     if len(names) <= 2:
-        corners = list(product(*((r.min, r.opt, r.max) for r in ranges)))
+        corners = list(product(*((r.min, max(r.min, 1), r.opt, r.max) for r in ranges)))
     else:
         low, opt, high = ([getattr(r, end) for r in ranges] for end in ("min", "opt", "max"))
-        corners = [tuple(low), tuple(opt), tuple(high)]
+        least = [max(r.min, 1) for r in ranges]
+        corners = [tuple(low), tuple(least), tuple(opt), tuple(high)]
         for i in range(len(names)):
             corners.append((*high[:i], low[i], *high[i + 1 :]))
             corners.append((*low[:i], high[i], *low[i + 1 :]))
@@ -192,9 +194,9 @@ def _strings(shape: tuple[int, ...], words: Sequence[str], generator: np.random.
 
 def _mask(shape: tuple[int, ...], generator: np.random.Generator, *, is_ragged: bool) -> Array:
     """Valid positions first; of several rows one has just one and one has all."""
-    if not is_ragged or not shape:
+    length = shape[-1] if shape else 0
+    if not is_ragged or not length:
         return np.ones(shape)
-    length = shape[-1]
     lengths = generator.integers(1, length + 1, size=shape[:-1])
     if lengths.size > 1:
         lengths.flat[0], lengths.flat[1] = 1, length

@@ -134,13 +134,19 @@ def export_dynamic(
     """
     import torch
 
-    full = {name: ranges.get(name, _ANY_SIZE) for name in dynamic_names(inputs)}
+    full = {name: _exported(ranges.get(name, _ANY_SIZE)) for name in dynamic_names(inputs)}
     arguments = zero_tensors(inputs, traced_sizes(full))
     dims = export_dims(full)
     shapes = tuple(
         {axis: dims[dim] for axis, dim in enumerate(spec.shape) if dim in dims} for spec in inputs
     )
     return torch.export.export(module, arguments, dynamic_shapes=shapes, strict=False)
+
+
+def _exported(dim: DimRange) -> DimRange:
+    """What torch takes for a dynamic dimension: of 0 and 1 alone it knows no graph."""
+    is_too_narrow = dim.min < dim.max < _SMALLEST_TRACED
+    return dim.model_copy(update={"max": _SMALLEST_TRACED}) if is_too_narrow else dim
 
 
 def export_static(

@@ -142,6 +142,8 @@ def _check_values(path: Path, spec: TensorSpec, array: Array, recipe: Recipe) ->
         if not np.isfinite(array.astype(np.float32)).all():
             raise InvalidRecipeError(f"{what} holds numbers that are not finite: leave them out")
         return
+    if not array.size:
+        raise InvalidRecipeError(f"{what} is empty: rows {list(array.shape[1:])} calibrate nothing")
     limits = recipe.inputs.get(spec.name)
     low, high = (limits.min, limits.max) if limits else (None, None)
     if (low is not None and array.min() < low) or (high is not None and array.max() > high):

@@ -106,11 +106,13 @@ def proposed_buckets(
     batch_dim: str | None,
 ) -> list[Bucket]:
     """One bucket for each edge; other dimensions are as in the present ones."""
+    least = min((bucket.dims[dim].min for bucket in present if dim in bucket.dims), default=1)
     buckets = []
     for below, edge in zip((0, *edges), edges, strict=False):
         opt = min(max(seen[dim].at_share(0.5, below, edge), 1), edge)
         ranges = _others(present, dim, edge, seen, batch_dim)
-        buckets.append(Bucket(dims=ranges | {dim: DimRange(min=1, opt=opt, max=edge)}))
+        span = DimRange(min=1 if below else min(least, 1), opt=opt, max=edge)
+        buckets.append(Bucket(dims=ranges | {dim: span}))
     return buckets
 
 
@@ -129,7 +131,9 @@ def _others(
             name: max((b.dims[name] for b in holding if name in b.dims), key=lambda r: r.max)
             for name in sorted(names)
         }
-        return {name: span.model_copy(update={"min": 1}) for name, span in found.items()}
+        return {
+            name: span.model_copy(update={"min": min(span.min, 1)}) for name, span in found.items()
+        }
     free = {
         name: DimRange(min=1, opt=max(each.at_share(0.5), 1), max=max(each.largest, 1))
         for name, each in sorted(seen.items())

@@ -5,10 +5,12 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from compiler_worker.empty_check import check_empty
 from compiler_worker.master.fingerprint import fingerprint
 from compiler_worker.master.opened import OpenedMaster, open_master
 from compiler_worker.master.samples import check_samples, read_samples, recipe_with_words
 from compiler_worker.master.source import MasterSource, source_from_text
+from compiler_worker.master.stored import MODEL_FILE
 from compiler_worker.plan import buckets_of
 from compiler_worker.precision.calibration import read_calibration, write_calibration
 from compiler_worker.ranking import require_samples
@@ -180,6 +182,7 @@ def _publish(
         # What does not fit is refused before gigabytes of weights are in the store.
         record = _record(opened)
         chosen = _checked(record, chosen, samples)
+        check_empty(opened.files[MODEL_FILE], record, chosen)
         calibration = _calibration(record, chosen, wishes.folder, Path(folder) / "calibration")
         line.update("publishing the master")
         return registry.add_model_version(

@@ -239,17 +239,6 @@ class Recipe(Document):
     must_beat_fallback: bool = True
     response_cache: bool = False
 
-    @model_validator(mode="after")
-    def _has_rows(self) -> Self:
-        dim = self.batching.batch_dim
-        for bucket in self.buckets:
-            if dim in bucket.dims and bucket.dims[dim].min == 0:
-                raise ValueError(
-                    f"bucket {bucket.label}: '{dim}' counts the rows of a request, and one of no "
-                    "rows is refused: expected min of at least 1, got 0"
-                )
-        return self
-
     def builder_options(self, kind: EngineKind) -> dict[str, str]:
         """Options of a kind that differ from its defaults, for the build key."""
         if kind is EngineKind.INDUCTOR:

@@ -16,6 +16,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from services.contracts.errors import EngineError
 from services.contracts.hardware import DeviceFacts, Platform
 from services.contracts.manifest import MasterRecord
 from services.contracts.recipe import Bucket, DimRange
@@ -89,8 +90,9 @@ class FallbackEngine(GuardedEngine):
         """Compile for this device and warm up every bucket; takes seconds to minutes.
 
         Raises:
-            EngineError: the program cannot be read, or fails at a shape of a bucket. A
-                compiler that is missing or fails is no error: the mode is then eager.
+            EngineError: the program cannot be read, or fails at a shape of a bucket, as one does
+                that takes an element of what is empty. A compiler that is missing or fails is no
+                error: the mode is then eager.
         """
         import torch
 
@@ -104,6 +106,8 @@ class FallbackEngine(GuardedEngine):
         with library_errors(f"the fallback failed to load {spec.program_path.name}"):
             program = program_on(spec.program_path, device)
             ranges = ranges_of(program, spec.master.inputs)
+        _check_empty(program, spec, device)
+        with library_errors(f"the fallback failed to compile {spec.program_path.name}"):
             graph, reason = _compiled_or_eager(program, spec, device)
         engine = cls(spec, _on_device(graph, device), ranges, reason)
         for sizes in corners_of(spec.buckets) or _smallest_sizes(spec.master):
@@ -127,12 +131,39 @@ class FallbackEngine(GuardedEngine):
 
 
 def corners_of(buckets: Sequence[Bucket]) -> list[Sizes]:
-    """Every combination of smallest and largest sizes, each once; `[{}]` for a static model."""
+    """Every combination of smallest and largest sizes, each once; `[{}]` for a static model.
+
+    Where a dimension begins at 0, its smallest are 0 and 1: compilers like to fix either.
+    """
     corners: list[Sizes] = []
     for bucket in buckets:
-        ends = [sorted({dim.min, dim.max}) for dim in bucket.dims.values()]
+        ends = [sorted({dim.min, max(dim.min, 1), dim.max}) for dim in bucket.dims.values()]
         corners += [dict(zip(bucket.dims, sizes, strict=True)) for sizes in product(*ends)]
     return [sizes for i, sizes in enumerate(corners) if sizes not in corners[:i]]
+
+
+def _check_empty(program: "ExportedProgram", spec: FallbackSpec, device: str) -> None:
+    """Refuse a graph that fails on empty tensors: compiled code may read what is not its own.
+
+    Raises:
+        EngineError: it fails, and which bucket has to begin at 1.
+    """
+    import torch
+
+    from services.engines.torch_arrays import tensor_from_array
+
+    empty = [sizes for sizes in corners_of(spec.buckets) if not all(sizes.values())]
+    graph = _on_device(program.module(), device) if empty else None
+    for sizes in empty:
+        assert graph is not None
+        try:
+            with torch.no_grad():
+                graph(*(tensor_from_array(zeros_at(each, sizes)) for each in spec.master.inputs))
+        except Exception as error:
+            raise EngineError(
+                f"the graph fails on empty tensors, at {sizes}: {type(error).__name__}: {error}; "
+                "begin the buckets of the recipe at 1 there"
+            ) from error
 
 
 def _smallest_sizes(master: MasterRecord) -> list[Sizes]:

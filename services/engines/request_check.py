@@ -53,7 +53,7 @@ def _note_sizes(
     for axis, dim in enumerate(spec.shape):
         size = array.shape[axis]
         if size == 0 and dim not in may_be_empty:
-            # Libraries disagree about empty tensors: only what a proof has run is taken.
+            # Libraries disagree about empty tensors: only what was tried before is taken.
             raise InvalidRequestError(
                 f"input '{spec.name}': dimension {axis} ('{dim}') is 0, expected at least 1"
             )

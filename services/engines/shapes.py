@@ -43,7 +43,7 @@ def smallest_holding(buckets: Sequence[Bucket], sizes: Sizes) -> int:
     if not fitting:
         raise InvalidRequestError(
             f"shape {_text(sizes)} lies outside every bucket of this engine: expected "
-            + " or ".join(_ranges_text(bucket.dims) for bucket in buckets)
+            + " or ".join(ranges_text(bucket.dims) for bucket in buckets)
         )
     return min(fitting, key=lambda index: volume(buckets[index]))
 
@@ -59,7 +59,7 @@ def check_within(ranges: Mapping[str, DimRange], sizes: Sizes) -> None:
         if name in sizes and not dim.min <= sizes[name] <= dim.max:
             raise InvalidRequestError(
                 f"dimension '{name}' is {sizes[name]}: this engine was built for "
-                f"{_ranges_text(ranges)}"
+                f"{ranges_text(ranges)}"
             )
 
 
@@ -96,5 +96,6 @@ def _text(sizes: Sizes) -> str:
     return ", ".join(f"{n}={size}" for n, size in sorted(sizes.items())) or "of no dimensions"
 
 
-def _ranges_text(ranges: Mapping[str, DimRange]) -> str:
+def ranges_text(ranges: Mapping[str, DimRange]) -> str:
+    """A box in words: `batch 1..8, sequence 1..128`, or `static`."""
     return ", ".join(f"{n} {r.min}..{r.max}" for n, r in sorted(ranges.items())) or "static"

@@ -28,8 +28,8 @@ def tensor_from_array(array: Array) -> torch.Tensor:
     """A CPU tensor over the array's memory, without a copy; not to be written to."""
     if array.dtype == _BFLOAT16:
         return tensor_from_array(array.view(np.int16)).view(torch.bfloat16)
-    if not array.flags.writeable and array.size:
-        array = np.asarray(_ReadOnlyMemory(array))
+    if not array.flags.writeable:
+        array = np.asarray(_ReadOnlyMemory(array)) if array.size else array.copy()
     return torch.from_numpy(array)
 
 

@@ -249,7 +249,8 @@ class ReplicaConnection(FrameProtocol):
         """Fails everything that waits."""
         if self._lending:
             self._lending.cancel()
-        # Each leads back to here: a cycle would keep the buffers until garbage is collected.
+        # One that is cancelled leads back to here, by what it was cancelled with: a cycle would
+        # keep the buffers until garbage is collected.
         self._lending = self._link = None
         if self._reason is None and error is not None:
             self._reason = SmeltError(str(error))

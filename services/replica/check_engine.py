@@ -18,7 +18,7 @@ from services.contracts.lifetime import end_with_parent
 from services.contracts.manifest import EngineManifest, MasterRecord
 from services.contracts.recipe import InputRecipe
 from services.engines.base import LoadSpec
-from services.replica.samples import edge_sizes, sample_inputs
+from services.replica.samples import probe_sizes, sample_inputs
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ def main() -> int:
     end_with_parent(order.parent_pid)
     try:
         engine = engine_class(order.manifest.key.kind).load(order.load_spec)
-        smallest = edge_sizes(order.master.inputs, order.manifest.buckets)[0]
+        smallest = probe_sizes(order.master.inputs, order.manifest.buckets)
         engine.run(sample_inputs(order.master.inputs, order.inputs, smallest))
         engine.close()
     except Exception as error:

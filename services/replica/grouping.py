@@ -21,7 +21,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from services.replica.joining import JoinRules
-from services.replica.run_shapes import RunShapes
+from services.replica.run_shapes import RunShapes, elements_of
 
 # Requests that are looked at, the most urgent first: it bounds the time that cutting takes to
 # some 0.5 ms; an engine that is brief needs less than that for a batch.
@@ -117,7 +117,7 @@ class Grouping:
 
     def _box(self, sizes: Sizes) -> _Box:
         lengths = {name: size for name, size in sizes.items() if name != self._dim}
-        unit = math.prod(lengths.values())
+        unit = elements_of(lengths)
         return _Box(
             lengths=lengths,
             max_rows=self.shapes.rows_at(lengths),
@@ -150,4 +150,4 @@ def _around(target: Sizes, sizes: Sizes) -> Sizes:
 
 def _unit(sizes: Sizes, dim: str) -> int:
     """Elements of one row of these sizes."""
-    return math.prod(size for name, size in sizes.items() if name != dim)
+    return elements_of({name: size for name, size in sizes.items() if name != dim})

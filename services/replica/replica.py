@@ -28,7 +28,7 @@ from services.replica.joining import JoinRules
 from services.replica.loaded_engine import LoadedEngine
 from services.replica.replica_metrics import ReplicaMetrics
 from services.replica.request_spans import RequestSpans
-from services.replica.samples import edge_sizes, sample_inputs
+from services.replica.samples import probe_sizes, sample_inputs
 from services.replica.signature import Signature
 from services.replica.standby import SeatedEngine, Standby
 from services.replica.statistics import Statistics
@@ -226,7 +226,7 @@ class Replica:
         if worker.is_suspect:
             # Clients may send what every engine fails on; that alone must not end a replica.
             specs, recipe = self._model.master.inputs, self._model.recipe
-            smallest = edge_sizes(specs, worker.seat.buckets)[0]
+            smallest = probe_sizes(specs, worker.seat.buckets)
             await worker.prove(sample_inputs(specs, recipe.inputs, smallest))
 
     async def _put_in(

@@ -125,5 +125,8 @@ class RunShapes:
 
 
 def elements_of(sizes: Sizes) -> int:
-    """Rows times lengths: what the dynamic dimensions multiply everything by."""
-    return math.prod(sizes.values())
+    """Rows times lengths: what the dynamic dimensions multiply everything by.
+
+    What is empty counts as one: its run costs too, and 0 would hide what the others cost.
+    """
+    return math.prod([size or 1 for size in sizes.values()])

@@ -21,15 +21,26 @@ def sample_inputs(
 
 
 def edge_sizes(specs: Iterable[TensorSpec], buckets: Iterable[Bucket]) -> list[dict[str, int]]:
-    """The smallest and the largest sizes of every bucket, each once, smallest first."""
+    """The smallest and the largest sizes of every bucket, each once, smallest first.
+
+    Where the smallest are empty, the smallest that are not are among them too.
+    """
     dims = {dim for spec in specs for dim in spec.shape if isinstance(dim, str)}
     edges: list[dict[str, int]] = []
     for bucket in buckets:
-        edges.append({dim: bucket.dims[dim].min if dim in bucket.dims else 1 for dim in dims})
-        edges.append({dim: bucket.dims[dim].max if dim in bucket.dims else 1 for dim in dims})
+        spans = {dim: bucket.dims[dim] for dim in dims if dim in bucket.dims}
+        rest = dict.fromkeys(dims - spans.keys(), 1)
+        edges.append(rest | {dim: span.min for dim, span in spans.items()})
+        edges.append(rest | {dim: max(span.min, 1) for dim, span in spans.items()})
+        edges.append(rest | {dim: span.max for dim, span in spans.items()})
     edges = edges or [dict.fromkeys(dims, size) for size in _UNKNOWN_SIZES]
     unique = {tuple(sorted(sizes.items())): sizes for sizes in edges}
     return sorted(unique.values(), key=lambda sizes: sum(sizes.values()))
+
+
+def probe_sizes(specs: Iterable[TensorSpec], buckets: Iterable[Bucket]) -> dict[str, int]:
+    """The smallest sizes at which an engine has something to compute."""
+    return next(sizes for sizes in edge_sizes(specs, buckets) if all(sizes.values()))
 
 
 def _sample(spec: TensorSpec, recipe: InputRecipe | None, sizes: Mapping[str, int]) -> Array:

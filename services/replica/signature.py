@@ -8,7 +8,7 @@ from services.contracts.errors import InvalidRequestError
 from services.contracts.manifest import ModelVersion
 from services.contracts.recipe import Bucket, InputRecipe
 from services.contracts.tensors import Array, TensorSpec
-from services.engines.shapes import dims_that_may_be_empty
+from services.engines.shapes import dims_that_may_be_empty, ranges_text
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -72,6 +72,7 @@ class Signature:
             if size < 1 and dim not in may_be_empty:
                 raise InvalidRequestError(
                     f"dimension '{dim}' for model '{self.name}': expected at least 1, got {size}"
+                    + ("" if dim == self.batch_dim else "; a recipe's min of 0 lets it be empty")
                 )
         max_rows, rows = self.max_rows, self.rows(sizes)
         if 0 < max_rows < rows:
@@ -79,7 +80,7 @@ class Signature:
                 f"inference request batch-size must be <= {max_rows} for '{self.name}', got {rows}"
             )
         if self.buckets and not any(fits(bucket, sizes) for bucket in self.buckets):
-            allowed = ", ".join(bucket.label for bucket in self.buckets)
+            allowed = " or ".join(ranges_text(bucket.dims) for bucket in self.buckets)
             raise InvalidRequestError(
                 f"unexpected shape for model '{self.name}': expected sizes within one of "
                 f"{allowed}, got {dict(sizes)}"

@@ -85,6 +85,14 @@ ENGINE_CASES = (
         name="fallback-compiled", kind=None, max_abs=_FP32, is_bounded=True, form="compiled"
     ),
     EngineCase(
+        name="fallback-compiled-unbounded",
+        kind=None,
+        max_abs=_FP32,
+        is_bounded=False,
+        form="compiled",
+        has_buckets=False,
+    ),
+    EngineCase(
         name="fallback-eager",
         kind=None,
         max_abs=_FP32,

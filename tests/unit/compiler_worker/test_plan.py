@@ -15,6 +15,7 @@ from compiler_worker.plan import (
     plan_builds,
 )
 from compiler_worker.progress import Progress
+from services.contracts.batching import Batching
 from services.contracts.build_key import BUILD_REVISION
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.hardware import DeviceFacts, Generation, Platform
@@ -187,6 +188,14 @@ class TestBuckets:
         wrong = Bucket(dims={name: DimRange(min=1, opt=1, max=1) for name in names})
         with pytest.raises(InvalidRecipeError, match=r"\['batch', 'sequence'\], got"):
             buckets_of(master_record(), Recipe(buckets=(wrong,)))
+
+    def test_a_request_of_no_rows_is_refused(self) -> None:
+        span = DimRange(min=0, opt=1, max=8)
+        both = Bucket(dims={"batch": span, "sequence": span})
+        with pytest.raises(InvalidRecipeError, match="'batch' counts the rows.*least 1, got 0"):
+            buckets_of(master_record(), Recipe(buckets=(both,)))
+        one_by_one = Recipe(buckets=(both,), batching=Batching(batch_dim=None))
+        assert buckets_of(master_record(), one_by_one) == (both,)
 
 
 class TestCalibration:

@@ -114,6 +114,30 @@ def test_what_may_be_empty_is_drawn_empty_too() -> None:
     assert [sample.inputs["ids"].shape for sample in samples[:2]] == [(1, 0), (1, 1)]
 
 
+def test_what_begins_at_0_begins_at_1_too() -> None:
+    dims = {**BUCKET.dims, "sequence": DimRange(min=0, opt=16, max=32)}
+    assert {sizes["sequence"] for sizes in edge_sizes(Bucket(dims=dims))} == {0, 1, 16, 32}
+    three = Bucket(dims={**dims, "n": DimRange(min=0, opt=4, max=8)})
+    assert {"batch": 1, "sequence": 1, "n": 1} in edge_sizes(three)
+
+
+def test_one_of_two_masks_may_be_empty() -> None:
+    spec = MASTER.inputs[1]
+    masks = tuple(
+        spec.model_copy(update={"name": name, "shape": ("batch", name)}) for name in ("q", "d")
+    )
+    recipe = Recipe(inputs={name: InputRecipe(role=InputRole.MASK) for name in ("q", "d")})
+    dims = {
+        "batch": BUCKET.dims["batch"],
+        "q": DimRange(min=0, opt=2, max=4),
+        "d": BUCKET.dims["sequence"],
+    }
+    master = MASTER.model_copy(update={"inputs": masks})
+    for sample in proof_samples(master, recipe, [Bucket(dims=dims)]):
+        assert sample.inputs["q"].shape == (sample.sizes["batch"], sample.sizes["q"])
+        assert sample.inputs["d"].any(axis=1).all()
+
+
 def test_without_a_mask_each_edge_is_drawn_once() -> None:
     assert len(list(proof_samples(MASTER, Recipe(), [BUCKET]))) == 9
 

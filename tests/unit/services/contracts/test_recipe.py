@@ -95,14 +95,6 @@ def test_a_full_recipe_is_read() -> None:
             "buckets: [{dims: {batch: {min: 4, opt: 2, max: 8}}}]",
             r"buckets\.0\.dims\.batch: .*expected min <= opt <= max, got 4, 2, 8",
         ),
-        (
-            "buckets: [{dims: {batch: {min: 0, opt: 2, max: 8}}}]",
-            "bucket batch8: 'batch' counts the rows of a request.*at least 1, got 0",
-        ),
-        (
-            "{buckets: [{dims: {n: {min: 0, opt: 2, max: 8}}}], batching: {batch_dim: n}}",
-            "bucket n8: 'n' counts the rows",
-        ),
         ("tolerances: {fp16: {rel_l2: 0, max_abs: 1, cosine_distance: 1}}", r"rel_l2: got 0"),
         ("just text", r"recipe: document: got 'just text'"),
         ("[1, 2]", r"recipe: document: got \[1, 2\]"),

@@ -54,12 +54,12 @@ def master() -> MasterRecord:
     )
 
 
-def load(program: Path, *, is_compiled: bool = True) -> FallbackEngine:
+def load(program: Path, bucket: Bucket = BUCKET, *, is_compiled: bool = True) -> FallbackEngine:
     return FallbackEngine.load(
         FallbackSpec(
             program_path=program,
             master=master(),
-            buckets=(BUCKET,),
+            buckets=(bucket,),
             device=probe_device(override="cpu-x86_64-v3"),
             num_threads=1,
             is_compiled=is_compiled,
@@ -152,3 +152,26 @@ def test_corners_are_all_ends_of_all_buckets_once() -> None:
     ]
     assert corners_of((Bucket(dims={}),)) == [{}]
     assert corners_of(()) == []
+    ragged = Bucket(dims={"width": DimRange(min=0, opt=4, max=6)})
+    assert corners_of((ragged,)) == [{"width": 0}, {"width": 1}, {"width": 6}]
+
+
+class First(torch.nn.Module):
+    """The first of each row, of which there has to be one."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+        return (x.relu().select(1, 0),)
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_a_graph_that_takes_an_element_of_what_is_empty_is_refused(
+    tmp_path: Path, *, is_compiled: bool
+) -> None:
+    """Compiled, it would read memory that is not its own."""
+    path = tmp_path / "program.pt2"
+    dims = {0: torch.export.Dim("batch", min=1, max=8), 1: torch.export.Dim("width", min=0, max=6)}
+    exported = torch.export.export(First(), (torch.zeros(2, 3),), dynamic_shapes=(dims,))
+    torch.export.save(exported, path)
+    ragged = Bucket(dims=BUCKET.dims | {"width": DimRange(min=0, opt=4, max=6)})
+    with pytest.raises(EngineError, match="fails on empty tensors, at .*begin the buckets"):
+        load(path, ragged, is_compiled=is_compiled)

@@ -32,6 +32,13 @@ def test_a_read_only_array_is_shared_without_a_warning(datatype: str) -> None:
     assert np.shares_memory(array_over(tensor), array)
 
 
+@pytest.mark.parametrize("datatype", ["FP32", "BF16", "INT64"])
+def test_an_empty_read_only_array_is_taken_without_a_warning(datatype: str) -> None:
+    array = np.zeros((2, 0), NUMPY_FROM_DATATYPE[datatype])
+    array.flags.writeable = False
+    assert tensor_from_array(array).shape == (2, 0)
+
+
 def test_results_own_their_memory() -> None:
     tensor = tensor_from_array(np.zeros(4, np.float32))
     result = array_from_tensor(tensor)

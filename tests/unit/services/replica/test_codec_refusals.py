@@ -74,7 +74,7 @@ INVALID: dict[str, tuple[Spoil, str]] = {
         lambda r: reshape(r, (9, 3)), "batch-size must be <= 8 for 'm', got 9"
     ),
     "sequence above max": (
-        lambda r: reshape(r, (2, 17)), "one of batch8-sequence16, got.*17"
+        lambda r: reshape(r, (2, 17)), "one of batch 1..8, sequence 1..16, got.*17"
     ),
     "inputs disagree": (
         lambda r: reshape(r, (2, 4), only=1),

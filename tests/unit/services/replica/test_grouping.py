@@ -138,6 +138,20 @@ def test_what_cannot_be_padded_is_not_raised() -> None:
     assert shapes.joined({"batch": 1, "sequence": 8}) == {"batch": 4, "sequence": 8}
 
 
+def test_what_is_empty_hides_no_other_cost() -> None:
+    shapes = RunShapes(RULES, [_bucket(batch=(1, 32), sequence=(0, 8))], pads_to_largest=True)
+    assert shapes.num_elements({"batch": 2, "sequence": 0}) == 32 * 8
+    assert RunShapes(RULES, ()).num_elements({"batch": 3, "sequence": 0}) == 3
+    static = [_bucket(batch=(32, 32), sequence=(0, 8)), _bucket(batch=(4, 4), sequence=(0, 8))]
+    assert RunShapes(RULES, static).joined({"batch": 1, "sequence": 0}) == {
+        "batch": 4,
+        "sequence": 0,
+    }
+    both = [_bucket(batch=(1, 4), sequence=(1, 8)), _bucket(batch=(1, 2), sequence=(0, 4))]
+    assert RunShapes(RULES, both).rows_at({"sequence": 0}) == 2
+    assert RunShapes(RULES, both).rows_at({"sequence": 1}) == 4
+
+
 def test_the_cost_of_a_run_is_learned_and_followed() -> None:
     cost, draw = RunCost(), random.Random(5)
     for fixed_s, each_s in ((2e-3, 1e-5), (1e-4, 5e-6)):

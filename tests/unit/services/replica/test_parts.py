@@ -16,7 +16,7 @@ from services.replica.loaded_engine import LoadedEngine
 from services.replica.replica import Replica
 from services.replica.replica_metrics import ReplicaMetrics
 from services.replica.reports import report_from_replica
-from services.replica.samples import edge_sizes, sample_inputs
+from services.replica.samples import edge_sizes, probe_sizes, sample_inputs
 from services.replica.statistics import Statistics
 from services.telemetry.catalog import REPLICA_METRICS
 from services.telemetry.prometheus_recorder import PrometheusRecorder
@@ -146,6 +146,18 @@ def test_both_edges_of_every_bucket_are_warmed_once_smallest_first() -> None:
         {"batch": 1, "sequence": 2},
         {"batch": 8, "sequence": 16},
     ]
+
+
+def test_what_may_be_empty_is_warmed_there_and_at_1_and_probed_where_there_is_something() -> None:
+    specs = text_model().master.inputs
+    assert edge_sizes(specs, (bucket(8, (0, 16)),)) == [
+        {"batch": 1, "sequence": 0},
+        {"batch": 1, "sequence": 1},
+        {"batch": 8, "sequence": 16},
+    ]
+    assert probe_sizes(specs, (bucket(8, (0, 16)),)) == {"batch": 1, "sequence": 1}
+    assert probe_sizes(specs, (bucket(8, (4, 16)),)) == {"batch": 1, "sequence": 4}
+    assert probe_sizes(specs, ()) == {"batch": 1, "sequence": 1}
 
 
 def test_a_model_without_buckets_is_warmed_at_two_sizes_and_a_static_one_once() -> None:
