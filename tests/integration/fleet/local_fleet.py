@@ -143,7 +143,8 @@ def ready_in(snapshot: pb.FleetSnapshot, model: str, version: int = 1) -> list[p
 
 def still_running(processes: list[psutil.Process]) -> list[str]:
     """What of these processes lives; one that only waits to be reaped does not."""
-    _, left = psutil.wait_procs(processes, timeout=10)
+    # Ray's agents look now and then whether their node lives: seen after more than 10 s.
+    _, left = psutil.wait_procs(processes, timeout=60)
     living = [p for p in left if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
     return [f"{process.pid} {process.name()}" for process in living]
 
