@@ -78,16 +78,14 @@ def _loaded(request: ProofRequest) -> FallbackEngine:
         FallbackSpec(
             program_path=program_path,
             master=request.master,
-            buckets=(_smallest(request.manifest.buckets[0]),),
+            buckets=(smallest_of(request.manifest.buckets[0]),),
             device=request.device,
             num_threads=request.num_threads,
         )
     )
 
 
-def _smallest(bucket: Bucket) -> Bucket:
+def smallest_of(bucket: Bucket) -> Bucket:
     """One shape to warm up at: the benchmark warms up each of its own."""
-    ranges = {
-        n: DimRange(min=r.min, opt=max(r.min, 1), max=max(r.min, 1)) for n, r in bucket.dims.items()
-    }
-    return Bucket(dims=ranges)
+    sizes = {n: max(r.min, 1) for n, r in bucket.dims.items()}
+    return Bucket(dims={n: DimRange(min=s, opt=s, max=s) for n, s in sizes.items()})

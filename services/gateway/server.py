@@ -5,9 +5,7 @@ from functools import partial
 from importlib import metadata
 from typing import Final
 
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
-from grpc_reflection.v1alpha._async import ReflectionServicer
+from grpc_health.v1 import health_pb2_grpc
 
 from services.contracts.errors import InvalidRequestError
 from services.contracts.fleet_dialer import FleetDialer
@@ -30,6 +28,7 @@ from services.gateway.keeper_link import KeeperLink
 from services.gateway.observer import FleetObserver
 from services.gateway.origin import with_origin
 from services.gateway.outliers import OutlierWatch
+from services.gateway.reflection import enable_reflection
 from services.gateway.replica_connection import connect
 from services.gateway.request_memory.arena import request_arena
 from services.gateway.request_watch import request_watch
@@ -148,7 +147,8 @@ class GatewayServer:
             (service_handler(handlers, statuses, self._extras.absences),)
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        _enable_reflection(self._server)
+        services = (SERVICE.full_name, HEALTH_SERVICE)
+        enable_reflection(self._server, pb.DESCRIPTOR.pool, services)
 
     async def start(self) -> None:
         """Listen, and begin to follow the controller.
@@ -239,14 +239,3 @@ class GatewayServer:
         if left_s := self._lives.grace_left_s:
             # Look again when what the former controller left is to be forgotten.
             self._grace = asyncio.get_running_loop().call_later(left_s, self._apply)
-
-
-def _enable_reflection(server: GrpcServer) -> None:
-    """Describe all services from the private pool that holds the inference protocol."""
-    pool = pb.DESCRIPTOR.pool
-    for module in (health_pb2, reflection_pb2):
-        pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
-    names = (SERVICE.full_name, HEALTH_SERVICE, reflection.SERVICE_NAME)
-    # Its own function to do this knows gRPC's servers alone.
-    servicer = ReflectionServicer(service_names=names, pool=pool)
-    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)

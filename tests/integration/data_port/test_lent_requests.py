@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from services.contracts.errors import (
 from services.contracts.frames import Frame, InferFrame, Kind
 from services.contracts.large_buffer import LargeBuffer
 from services.contracts.lent_memory import MAX_SLOT_BYTES, UNIT_BYTES
+from services.gateway.replica_connection import connect
 from services.gateway.request_memory.arena import RequestArena
 from services.replica.data_server import GatewayConnection
 from tests.integration.data_port.lending import (
@@ -306,3 +308,21 @@ async def test_what_is_closed_lends_nothing_more(port, arena, kinds) -> None:
     assert bytes(handler.kept[0]) == b"\7" * SIZE
     handler.kept.clear()
     assert kinds == [Kind.INFER_LENT, Kind.INFER]
+
+
+async def test_nothing_is_kept_of_a_connection_that_ends_while_memory_is_lent(
+    port, arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def endless(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("services.gateway.replica_connection.lend_arena", endless)
+    monkeypatch.setattr("services.gateway.replica_connection._LEND_PATIENCE_S", 0.01)
+    address = await port.serve(Holding(), family="unix", token=TOKEN)
+    connection, gone = await connect(address, token=TOKEN, arena=arena), asyncio.Event()
+    weakref.finalize(connection, gone.set)
+    connection.close()
+    await connection.wait_lost()
+    del connection
+    async with asyncio.timeout(PATIENCE_S):
+        await gone.wait()

@@ -9,6 +9,7 @@ import grpc
 import pytest
 from google.protobuf import descriptor_pool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
@@ -216,3 +217,26 @@ async def test_reflection_describes_every_service(fleet_of: "Fleet") -> None:
     found = await asyncio.to_thread(ask)
     assert {"inference.GRPCInferenceService", "grpc.health.v1.Health"} <= found.keys()
     assert all(found.values())
+
+
+async def test_reflection_has_its_newer_name_too(fleet_of: "Fleet") -> None:
+    """What a tool asks that knows `v1` alone; on the wire it is `v1alpha`."""
+    path = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+    async with grpc.aio.insecure_channel(fleet_of.url) as channel:
+        call = channel.stream_stream(
+            path,
+            request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+            response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+        )()
+        await call.write(reflection_pb2.ServerReflectionRequest(list_services="*"))
+        services = (await call.read()).list_services_response.service
+        pool = descriptor_pool.DescriptorPool()
+        for service in services:
+            asked = reflection_pb2.ServerReflectionRequest(file_containing_symbol=service.name)
+            await call.write(asked)
+            for file in (await call.read()).file_descriptor_response.file_descriptor_proto:
+                pool.AddSerializedFile(file)
+            assert pool.FindServiceByName(service.name).methods
+        await call.done_writing()
+    names = {service.name for service in services}
+    assert {"inference.GRPCInferenceService", "grpc.reflection.v1.ServerReflection"} <= names

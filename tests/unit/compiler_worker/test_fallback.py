@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from compiler_worker.fallback import open_fallback
+from compiler_worker.fallback import open_fallback, smallest_of
 from compiler_worker.requests import ProofRequest
 from services.contracts.hardware import DeviceFacts
-from services.contracts.recipe import Recipe
+from services.contracts.recipe import Bucket, DimRange, Recipe
 from tests.unit.services.controller import build_world as world
 
 
@@ -40,3 +40,11 @@ def test_it_says_why_it_is_not_there(tmp_path: Path, is_timed: bool, words: str)
     # Nothing half-written is left for the next one to read.
     assert list((tmp_path / "cache").rglob("*.pt2")) == []
     opened.close()
+
+
+def test_it_is_warmed_at_the_smallest_sizes_that_hold_something() -> None:
+    dims = {"batch": DimRange(min=2, opt=4, max=8), "n": DimRange(min=0, opt=4, max=8)}
+    assert smallest_of(Bucket(dims=dims)).dims == {
+        "batch": DimRange(min=2, opt=2, max=2),
+        "n": DimRange(min=1, opt=1, max=1),
+    }
