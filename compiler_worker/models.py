@@ -113,7 +113,8 @@ class OrtModel:
         # As plain as it gets: its optimised graph may be the very engine under proof.
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.intra_op_num_threads = num_threads
-        options.log_severity_level = 3
+        # What it logs would end up on a terminal, and all that matters is raised as well.
+        options.log_severity_level = 4
         try:
             session = onnxruntime.InferenceSession(
                 str(master_path), options, providers=["CPUExecutionProvider"]
