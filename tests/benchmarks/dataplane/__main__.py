@@ -2,6 +2,7 @@
 
     python -m tests.benchmarks.dataplane [--rounds 5] [--seconds 2] [--payload tok]
                                          [--concurrency 32] [--peers FOLDER] [--write FILE.md]
+                                         [--real-time]
 
 MLServer and Triton (its server and Python backend, as nvidia-pytriton brings them) pin versions
 that Smelt's environment does not have. They run in environments of their own, in one folder, and
@@ -13,6 +14,10 @@ one that is not there is left out:
 All servers run at once. Every round visits every load (payload, concurrency) once, in a new
 order, and at each load all servers one after another, in a new order too: a busy minute of
 the machine hits all alike. Tables show medians.
+
+With `--real-time` the client and what it asks go before all others of the machine while a cell runs
+(SCHED_RR; it takes root), and as long after it everybody else has the cores: what the servers that
+are not asked do meanwhile, Ray's daemons above all, is then no part of anybody's figures.
 """
 
 import argparse
@@ -23,6 +28,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from tests.benchmarks.dataplane.alone import alone
 from tests.benchmarks.dataplane.launch import start
 from tests.benchmarks.dataplane.payloads import PAYLOADS
 from tests.benchmarks.dataplane.peers import interpreters, peer_versions, started_peers
@@ -36,7 +42,12 @@ _PACKAGES = ("grpcio", "protobuf", "uvloop", "ray", "onnxruntime", "numpy")
 
 
 def run(
-    rounds: int, seconds: float, loads: Sequence[Load], peers: Mapping[str, Path]
+    rounds: int,
+    seconds: float,
+    loads: Sequence[Load],
+    peers: Mapping[str, Path],
+    *,
+    is_real_time: bool,
 ) -> dict[Cell, list[Sample]]:
     """Starts everything, then visits all cells once a round."""
     with all_servers() as own, started_peers(peers) as others:
@@ -50,7 +61,9 @@ def run(
                     for cell in random.sample(cells[load], len(servers)):
                         at = servers[cell.variant]
                         cpu_s = partial(at.cpu_s, cell.payload)
-                        samples[cell].append(measured(client, at.target, cell, seconds, cpu_s))
+                        with alone(at, load[0], client.pid, seconds, is_real_time=is_real_time):
+                            sample = measured(client, at.target, cell, seconds, cpu_s)
+                        samples[cell].append(sample)
                 print(f"round {number + 1} of {rounds} done", flush=True)
         finally:
             client.kill()
@@ -74,11 +87,14 @@ def main() -> None:
     parser.add_argument("--concurrency", action="append", type=int, help="only this one")
     parser.add_argument("--peers", type=Path, help="where MLServer's and Triton's environments are")
     parser.add_argument("--write", type=Path, help="also write the tables to this file")
+    parser.add_argument("--real-time", action="store_true", help="let nobody else run meanwhile")
     arguments = parser.parse_args()
     concurrencies = arguments.concurrency or CONCURRENCIES
     loads = [(p, c) for p in arguments.payload or PAYLOADS for c in concurrencies]
     peers = interpreters(arguments.peers)
-    samples = run(arguments.rounds, arguments.seconds, loads, peers)
+    samples = run(
+        arguments.rounds, arguments.seconds, loads, peers, is_real_time=arguments.real_time
+    )
     text = (
         f"{versions()}{peer_versions(peers)}; "
         f"medians of {arguments.rounds} rounds of {arguments.seconds:g} s.\n\n"

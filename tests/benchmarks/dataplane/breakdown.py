@@ -24,16 +24,15 @@ import random
 import statistics
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 import psutil
 
 from tests.benchmarks.dataplane.__main__ import CONCURRENCIES, versions
+from tests.benchmarks.dataplane.alone import alone
 from tests.benchmarks.dataplane.launch import start
 from tests.benchmarks.dataplane.payloads import PAYLOADS
 from tests.benchmarks.dataplane.servers import Servers, smelt, started
@@ -91,26 +90,6 @@ def _servers() -> Iterator[dict[str, Servers]]:
         yield {FLOOR: floor, BARE: bare, SMELT: fleet}
 
 
-@contextmanager
-def _preferred(pids: Sequence[int], seconds: float) -> Iterator[None]:
-    """Lets nobody else run beside these processes; then rests for as long."""
-    _schedule(pids, os.SCHED_RR, 1)
-    try:
-        yield
-    finally:
-        _schedule(pids, os.SCHED_OTHER, 0)
-        # Nothing is waited for: whoever was shut out gets back the time that it lost.
-        time.sleep(seconds)
-
-
-def _schedule(pids: Sequence[int], policy: int, priority: int) -> None:
-    for pid in pids:
-        for thread in psutil.Process(pid).threads():
-            # A thread may have ended since.
-            with suppress(ProcessLookupError):
-                os.sched_setscheduler(thread.id, policy, os.sched_param(priority))
-
-
 def run(
     rounds: int, seconds: float, loads: Sequence[Load], *, is_real_time: bool = False
 ) -> dict[tuple[Load, str], list[Cost]]:
@@ -122,10 +101,9 @@ def run(
             for _ in range(rounds):
                 for load in random.sample(loads, len(loads)):
                     for name in random.sample(list(servers), len(servers)):
-                        pids = [*chain(*servers[name].pids[load[0]].values()), client.pid]
-                        alone = _preferred(pids, seconds) if is_real_time else nullcontext()
-                        with alone:
-                            cost = _measure(client, servers[name], load, seconds)
+                        at = servers[name]
+                        with alone(at, load[0], client.pid, seconds, is_real_time=is_real_time):
+                            cost = _measure(client, at, load, seconds)
                         costs.setdefault((load, name), []).append(cost)
         finally:
             client.kill()

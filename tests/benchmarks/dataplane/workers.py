@@ -1,7 +1,8 @@
 """Measures one gateway with one and with several workers, the load generator pinned apart.
 
     python -m tests.benchmarks.dataplane.workers [--workers 1 2] [--rounds 5] [--seconds 2]
-        [--clients 1] [--per-worker] [--replicas 1] [--load-cores 0] [--write FILE.md]
+        [--clients 1] [--per-worker] [--replicas 1] [--load-cores 0] [--apart]
+        [--write FILE.md]
 
 A gateway runs for each number of workers, in front of the same replicas (`backend.py`), asked for
 the no-op model of 2 KB. Load comes over many connections, because the kernel gives each of them
@@ -9,6 +10,9 @@ to one worker. Clients and replicas run on the cores that are named; the workers
 that on two cores a second worker has only what the load generator leaves: read the CPU time for
 each request, too. A worker that has more in flight reads and writes more at once, and takes less
 for each: `--per-worker` keeps what each of them has in flight, whatever their number.
+
+`--apart` adds what the machine itself allows: as many gateways of one worker as the last number
+says, each with a replica and clients of its own, so that nothing is shared but the cores.
 """
 
 import argparse
@@ -22,6 +26,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 
 import grpc
@@ -137,46 +142,62 @@ def _started(module: str, cores: Sequence[int]) -> Iterator["subprocess.Popen[st
         process.communicate()  # the end of its input is its end
 
 
+@contextmanager
+def _apart(num: int, load_cores: Sequence[int]) -> Iterator[list[Gateway]]:
+    """So many gateways of one worker, each before a replica of its own."""
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(_gateway(stack.enter_context(_backend(1, load_cores)), 1))
+            for _ in range(num)
+        ]
+
+
 def _answer(process: "subprocess.Popen[str]") -> dict[str, float]:
     found: dict[str, float] = json.loads(line_of(process))
     return found
 
 
 def _measure(
-    clients: Sequence["subprocess.Popen[str]"], gateway: Gateway, seconds: float
+    clients: Sequence["subprocess.Popen[str]"], gateways: Sequence[Gateway], seconds: float
 ) -> Sample:
-    for process in clients:
+    for process, gateway in zip(clients, cycle(gateways), strict=False):
         assert process.stdin is not None
         print(json.dumps({"target": gateway.target, "seconds": seconds}),
               file=process.stdin, flush=True)  # fmt: skip
     for process in clients:
         _answer(process)  # warm
-    before_s = gateway.cpu_s()
+    before_s = sum(gateway.cpu_s() for gateway in gateways)
     results = [_answer(process) for process in clients]
-    cpu_us = (gateway.cpu_s() - before_s) * 1e6
+    cpu_us = (sum(gateway.cpu_s() for gateway in gateways) - before_s) * 1e6
     return Sample(
         rps=sum(result["rps"] for result in results),
         gateway_us=cpu_us / sum(result["count"] for result in results),
     )
 
 
-def run(arguments: argparse.Namespace) -> dict[int, list[Sample]]:
-    """Starts everything, then visits each number of workers once a round, in a new order."""
+def run(arguments: argparse.Namespace) -> dict[str, list[Sample]]:
+    """Starts everything, then visits what is compared once a round, in a new order."""
     with ExitStack() as stack:
         controller = stack.enter_context(_backend(arguments.replicas, arguments.load_cores))
-        gateways: Mapping[int, Gateway] = {
-            num: stack.enter_context(_gateway(controller, num)) for num in arguments.workers
+        cells = {
+            str(num): (num, [stack.enter_context(_gateway(controller, num))])
+            for num in arguments.workers
         }
+        most = max(arguments.workers)
+        if arguments.apart:
+            apart = stack.enter_context(_apart(most, arguments.load_cores))
+            cells |= {"1 apart": (1, apart[:1]), f"{most} apart": (most, apart)}
         own = "tests.benchmarks.dataplane.workers client"
         clients = [
             stack.enter_context(_started(own, arguments.load_cores))
-            for _ in range(_num_clients(arguments, max(gateways)))
+            for _ in range(_num_clients(arguments, most))
         ]
-        samples: dict[int, list[Sample]] = {num: [] for num in gateways}
+        samples: dict[str, list[Sample]] = {name: [] for name in cells}
         for _ in range(arguments.rounds):
-            for num in random.sample(list(gateways), len(gateways)):
+            for name in random.sample(list(cells), len(cells)):
+                num, gateways = cells[name]
                 asking = clients[: _num_clients(arguments, num)]
-                samples[num].append(_measure(asking, gateways[num], arguments.seconds))
+                samples[name].append(_measure(asking, gateways, arguments.seconds))
     return samples
 
 
@@ -186,17 +207,19 @@ def _num_clients(arguments: argparse.Namespace, num_workers: int) -> int:
     return num
 
 
-def table(samples: Mapping[int, Sequence[Sample]]) -> str:
-    """Medians, and medians of ratios to the first number of workers within a round."""
+def table(samples: Mapping[str, Sequence[Sample]]) -> str:
+    """Medians, and medians of ratios to the first row of its kind within a round."""
     first = next(iter(samples.values()))
     lines = [
         "| workers | RPS | RPS / first | gateway CPU us | CPU / first |",
         "|---:|---:|---:|---:|---:|",
     ]
-    for num, own in samples.items():
+    for name, own in samples.items():
+        if name == "1 apart":
+            first = own
         pairs = list(zip(own, first, strict=True))
         lines.append(
-            f"| {num} | {statistics.median(each.rps for each in own):.0f} "
+            f"| {name} | {statistics.median(each.rps for each in own):.0f} "
             f"| {statistics.median(one.rps / base.rps for one, base in pairs):.2f} "
             f"| {statistics.median(each.gateway_us for each in own):.0f} "
             f"| {statistics.median(one.gateway_us / base.gateway_us for one, base in pairs):.2f} |"
@@ -216,6 +239,7 @@ def main() -> None:
     )
     parser.add_argument("--replicas", type=int, default=1, help="processes behind the gateway")
     parser.add_argument("--load-cores", type=int, nargs="+", default=[0], help="for load")
+    parser.add_argument("--apart", action="store_true", help="also gateways that share nothing")
     parser.add_argument("--write", type=Path, help="also write the table to this file")
     arguments = parser.parse_args()
     samples = run(arguments)
