@@ -7,8 +7,9 @@ and closes a connection whose bytes are not frames. Works on asyncio and uvloop 
 import asyncio
 import logging
 import socket
+import struct
 from collections import deque
-from typing import cast
+from typing import NamedTuple, cast
 
 from services.contracts.errors import InvalidRequestError, SmeltError
 from services.contracts.frame_decoder import FrameDecoder
@@ -51,6 +52,31 @@ _KEEPALIVE = (
     (socket.TCP_KEEPCNT, 3),
     (socket.TCP_USER_TIMEOUT, 10_000),
 )
+# Of Linux's struct tcp_info: tcpi_bytes_acked and tcpi_notsent_bytes.
+_TCP_INFO = struct.Struct("=120xQ16xI")
+
+
+class Traffic(NamedTuple):
+    """What a connection has moved so far.
+
+    Attributes:
+        num_received: bytes that came.
+        num_sent: bytes that left for the peer; by TCP, that it acknowledged.
+        num_waiting: bytes that are written and cannot leave yet.
+    """
+
+    num_received: int
+    num_sent: int
+    num_waiting: int
+
+    def shows_life_since(self, before: "Traffic") -> bool:
+        """Whether the peer must have done something since then.
+
+        What left proves that only where it had to wait: the kernel takes a few megabytes for a
+        peer that stands still, too.
+        """
+        has_room = before.num_waiting > 0 and self.num_sent > before.num_sent
+        return has_room or self.num_received > before.num_received
 
 
 class FrameProtocol(asyncio.BufferedProtocol):
@@ -74,6 +100,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         # Small frames of this turn of the event loop, which leave together at its end.
         self._unsent: list[Payload] = []
         self._num_unsent_bytes = 0
+        self._num_written = self._num_received = 0
         self._loop = asyncio.get_running_loop()
         # asyncio's own writelines copies, and in CPython 3.12.0 to 3.12.8 never pauses a writer.
         self._gathers = not isinstance(self._loop, asyncio.BaseEventLoop)
@@ -134,6 +161,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
         self._write(transport, b"".join(parts), large)
 
     def _write(self, transport: asyncio.Transport, head: bytes, payload: Payload) -> None:
+        self._num_written += len(head) + len(payload)
         if len(payload) < _JOIN_BYTES:
             transport.write(head + payload if payload else head)
         elif self._gathers:
@@ -178,6 +206,22 @@ class FrameProtocol(asyncio.BufferedProtocol):
                 turn.set_result(None)
                 return
 
+    def traffic(self) -> Traffic:
+        """What has moved so far; nothing once the connection is closed."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return Traffic(0, 0, 0)
+        num_waiting = transport.get_write_buffer_size()
+        connection = transport.get_extra_info("socket")
+        if connection.family == socket.AF_UNIX:
+            num_sent = self._num_written - num_waiting
+        else:
+            # TLS has a transport of its own beneath, into whose buffer we do not see.
+            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+            num_sent, num_unsent = _TCP_INFO.unpack(info)
+            num_waiting += num_unsent
+        return Traffic(self._num_received, num_sent, num_waiting)
+
     def close(self) -> None:
         """Closes after what is written has gone out."""
         self._end_turn()
@@ -203,6 +247,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Hands on whole frames; refuses a peer that sends anything else."""
+        self._num_received += nbytes
         try:
             for frame in self._decoder.advance(nbytes):
                 if self.is_open:

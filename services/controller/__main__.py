@@ -40,7 +40,7 @@ from services.telemetry.ready import announce_ready
 logger = logging.getLogger(__name__)
 
 # A replica that vanishes without closing its socket (host lost) is noticed within about
-# 4 s: a ping each 2 s, unanswered for 2 s.
+# 4 s: a ping each 2 s, unanswered for 2 s. Gateways that reach it still go on with it.
 _SERVER_OPTIONS = (
     # Two controllers on one port by mistake would share its replicas and gateways.
     ("grpc.so_reuseport", 0),
@@ -65,14 +65,16 @@ async def serve(settings: ControllerSettings) -> None:
     metrics = ControllerMetrics(settings)
     store = metrics.measured(await asyncio.to_thread(open_tested_store, settings.store_url))
     registry = Registry(store, settings.cache_dir)
-    state = FleetState(settings.store_url, os.getpid())
+    state = FleetState(settings.store_url)
     here = await asyncio.to_thread(surroundings, settings, state, _from_any_thread(kicked))
     guards = token_guards(FleetTokens.of(settings))
     server = grpc.aio.server(interceptors=guards, options=_SERVER_OPTIONS)
     address = _listen(server, settings.listen, FleetTls.of(settings))
     loops = _loops(settings, registry, state, here, metrics, address)
     serving = Serving(registry, state, loops, is_placing=here.replicas.is_placing)
-    control = FleetControl(state, loops, stop_requested, serving)
+    control = FleetControl(
+        state, loops, stop_requested, serving, reattach_grace_s=settings.reattach_grace_s
+    )
     fleet_grpc.add_FleetControlServicer_to_server(control, server)
     health = ControllerHealth(lambda: loops.last_pass_s)
     health_pb2_grpc.add_HealthServicer_to_server(health, server)

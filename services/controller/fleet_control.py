@@ -48,10 +48,14 @@ class FleetControl(fleet_grpc.FleetControlServicer):
         reconciler: Reconciler,
         stop_requested: asyncio.Event,
         serving: Serving,
+        *,
+        reattach_grace_s: float = 30.0,
     ) -> None:
+        """`reattach_grace_s` is how long a replica is remembered whose line broke."""
         self._state, self._serving = state, serving
         self._reconciler = reconciler
         self._stop_requested = stop_requested
+        self._reattach_grace_s = reattach_grace_s
         self.is_shut_down = False
 
     async def Attach(  # noqa: N802 - the proto's name
@@ -74,6 +78,8 @@ class FleetControl(fleet_grpc.FleetControlServicer):
         finally:
             reports.cancel()
             self._state.detach(replica)
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._reattach_grace_s, self._state.forget, replica)
             logger.info("replica detached: %s", first.replica_id)
 
     async def _take_reports(
@@ -90,8 +96,16 @@ class FleetControl(fleet_grpc.FleetControlServicer):
         request: fleet.WatchEndpointsRequest,
         context: grpc.aio.ServicerContext[fleet.WatchEndpointsRequest, fleet.FleetSnapshot],
     ) -> AsyncIterator[fleet.FleetSnapshot]:
-        """Stream the whole fleet at once and after each change."""
+        """Stream the whole fleet, once it is known, and again after each change.
+
+        Before the first look a gateway would take an empty fleet for one without models. One
+        that went badly ends the stream with its fault; the gateway soon asks again.
+        """
         logger.info("gateway watches: %s", request.gateway_id)
+        if fault := await self._state.looked():
+            await context.abort(
+                grpc.StatusCode.UNAVAILABLE, f"no look at store and fleet went well yet: {fault}"
+            )
         async for snapshot in self._state.watch():
             yield snapshot
 

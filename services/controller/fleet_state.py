@@ -5,6 +5,7 @@ a slow watcher sees the newest state, never a backlog.
 """
 
 import asyncio
+import secrets
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
@@ -34,15 +35,20 @@ class AttachedReplica:
 class FleetState:
     """The controller's only memory; all of it can be rebuilt from store and streams."""
 
-    def __init__(self, store_url: str, process_id: int) -> None:
+    def __init__(self, store_url: str, life_id: int | None = None) -> None:
+        """`life_id` tells this process from the one before; None draws it."""
         self._store_url = store_url
-        self._process_id = process_id
+        # Not the process id: in a container that is 1 in every life.
+        self._life_id = secrets.randbits(64) if life_id is None else life_id
         self._revision = 0
         self._models: dict[tuple[str, int], fleet.ServedModel] = {}
         self._replicas: dict[str, AttachedReplica] = {}
+        self._unseen: dict[str, AttachedReplica] = {}
         self._metrics_addresses: list[str] = []
         self._builds: list[fleet.FleetBuild] = []
         self._changed = asyncio.Event()
+        self._looked = asyncio.Event()
+        self._is_read, self._fault = False, ""
 
     @property
     def revision(self) -> int:
@@ -56,9 +62,10 @@ class FleetState:
             models=self._models.values(),
             replicas=[replica.report for replica in self._replicas.values()],
             store_url=self._store_url,
-            process_id=self._process_id,
+            life_id=self._life_id,
             metrics_addresses=self._metrics_addresses,
             builds=self._builds,
+            unseen=[replica.report for replica in self._unseen.values()],
         )
 
     async def watch(self) -> AsyncGenerator[fleet.FleetSnapshot]:
@@ -67,6 +74,20 @@ class FleetState:
             changed = self._changed
             yield self.snapshot()
             await changed.wait()
+
+    def note_look(self, fault: str = "") -> None:
+        """A look at store and fleet ended, badly when there is a fault."""
+        if not self._is_read:
+            self._is_read, self._fault = not fault, fault
+        self._looked.set()
+
+    async def looked(self) -> str:
+        """Wait for the end of a look; "" once one went well, else what was wrong with the last.
+
+        Before one went well this knows no model, which does not mean that there is none.
+        """
+        await self._looked.wait()
+        return self._fault
 
     def set_model(self, model: fleet.ServedModel) -> None:
         """Add or update a model version; an equal one is no change."""
@@ -105,6 +126,7 @@ class FleetState:
         replica = AttachedReplica(report=report)
         replica.commands.put_nowait(fleet.ReplicaCommand(engines_changed=fleet.EnginesChanged()))
         self._replicas[report.replica_id] = replica
+        self._unseen.pop(report.replica_id, None)
         self._mark_changed()
         return replica
 
@@ -115,10 +137,23 @@ class FleetState:
             self._mark_changed()
 
     def detach(self, replica: AttachedReplica) -> None:
-        """Withdraw a replica whose stream ended; one that attached anew stays."""
+        """Withdraw a replica whose stream ended; one that attached anew stays.
+
+        One that was ready did not say goodbye: its line may be cut and it serve on, unseen by
+        us. Gateways that are connected to it may keep it until `forget`.
+        """
         replica_id = replica.report.replica_id
         if self._replicas.get(replica_id) is replica:
             del self._replicas[replica_id]
+            if replica.report.state == fleet.REPLICA_STATE_READY:
+                self._unseen[replica_id] = replica
+            self._mark_changed()
+
+    def forget(self, replica: AttachedReplica) -> None:
+        """Withdraw a replica for good that was detached and has not attached again."""
+        replica_id = replica.report.replica_id
+        if self._unseen.get(replica_id) is replica:
+            del self._unseen[replica_id]
             self._mark_changed()
 
     def announce_engines(self, name: str, version: int, master_digest: str) -> int:
@@ -157,8 +192,11 @@ class FleetState:
         )
 
     def ready_keys(self) -> list[DeploymentKey]:
-        """What replicas that take requests serve, and where; each once, sorted."""
-        ready = (r.report for r in self._replicas.values())
+        """What replicas that take requests serve, and where; each once, sorted.
+
+        With those that are unseen: gateways go on with them, so their versions must stay known.
+        """
+        ready = (r.report for r in (*self._replicas.values(), *self._unseen.values()))
         return sorted(
             {
                 DeploymentKey(report.model_name, report.model_version, generation_of(report))

@@ -134,6 +134,10 @@ class ReconcileLoop:
         async with self._pass_lock:
             try:
                 await self._pass()
+                self._state.note_look()
+            except Exception as error:
+                self._state.note_look(str(error) or repr(error))
+                raise
             finally:
                 self.last_pass_s = self._clock()
 

@@ -38,6 +38,8 @@ class ControllerSettings(FleetSecuritySettings):
         replica_host: interface of the replicas' TCP data ports; loopback unless gateways run on
             other hosts.
         withdraw_after_s: how long a generation may have no node before its replicas go.
+        reattach_grace_s: how long gateways may go on with a replica whose line to the controller
+            broke without a goodbye; it needs about 20 s to notice a cut and attach again.
         replica_num_threads: threads of a CPU engine in each replica; 0 leaves it to the engine.
         resync_s: seconds after which the store is read again without being told.
     """
@@ -67,4 +69,5 @@ class ControllerSettings(FleetSecuritySettings):
     replica_num_threads: int = 0
     replica_host: str = "127.0.0.1"
     withdraw_after_s: float = 10.0
+    reattach_grace_s: float = Field(default=30.0, ge=0)
     resync_s: float = 15.0

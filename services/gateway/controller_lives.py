@@ -3,16 +3,20 @@
 A controller that starts again knows no replica until each has attached again, which takes
 them seconds; yet they serve, and their connections to this gateway are open. So for a
 while the gateway keeps what the former life said and the new one has not yet mentioned.
+
+A controller that only lost sight of a replica says so itself: see FleetSnapshot.unseen.
 """
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from services.gateway.fleet_view import FleetView, Replica
+from services.gateway.fleet_view import FleetView, Replica, ServedModel
 
 logger = logging.getLogger(__name__)
+
+Models = Mapping[str, Mapping[int, ServedModel]]
 
 
 class ControllerLives:
@@ -31,7 +35,7 @@ class ControllerLives:
 
     def hear(self, said: FleetView) -> None:
         """Take in what the controller says."""
-        if self._said.is_known and said.process_id != self._said.process_id:
+        if self._said.is_known and said.life_id != self._said.life_id:
             self._begin_grace(said)
         self._said = said
         # Once mentioned by the new life, a replica is in its hands alone.
@@ -41,12 +45,9 @@ class ControllerLives:
         """The fleet as it is to be taken now."""
         if self.grace_left_s == 0.0:
             self._left = FleetView()
-        said = self._said
-        return replace(
-            said,
-            models=said.models or self._left.models,
-            replicas={**self._left.replicas, **said.replicas},
-        )
+        replicas = {**self._left.replicas, **self._said.replicas}
+        models = _with_served(self._said.models, self._left.models, replicas.values())
+        return replace(self._said, models=models, replicas=replicas)
 
     def _begin_grace(self, said: FleetView) -> None:
         # Controllers may follow each other faster than replicas attach: nothing is lost then.
@@ -54,9 +55,24 @@ class ControllerLives:
         self._left = replace(self._said, replicas=replicas)
         self._ends_s = self._clock() + self._grace_s
         logger.warning(
-            "controller %d follows %d: its replicas are kept for %.0f s until they attach again",
-            said.process_id, self._said.process_id, self._grace_s,
+            "controller life %016x follows %016x: its replicas are kept for %.0f s until they "
+            "attach again", said.life_id, self._said.life_id, self._grace_s,
         )  # fmt: skip
+
+
+def _with_served(said: Models, left: Models, replicas: Iterable[Replica]) -> Models:
+    """The models, with former versions of them that replicas serve; the former while none is said.
+
+    Where a RayService places replicas, a controller learns of older versions by them alone.
+    """
+    if not said or not left:
+        return said or left
+    models = {name: dict(versions) for name, versions in said.items()}
+    for replica in replicas:
+        name, version = replica.model_name, replica.model_version
+        if name in models and (served := left.get(name, {}).get(version)):
+            models[name].setdefault(version, served)
+    return models
 
 
 def _without(

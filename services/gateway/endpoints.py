@@ -30,15 +30,19 @@ class EndpointSet:
         self._next_look: asyncio.TimerHandle | None = None
 
     def apply(self, view: FleetView) -> None:
-        """Take over what the controller says: connect to new replicas, let others go."""
+        """Take over what the controller says: connect to new replicas, let others go.
+
+        A replica that the controller lost sight of is kept while the connection to it lasts, as
+        a cut between those two takes nothing from its clients; it is not connected to anew.
+        """
         ready = {name: replica for name, replica in view.replicas.items() if replica.is_ready}
         for name, holder in list(self._holders.items()):
-            if name not in ready or not holder.fits(ready[name]):
+            if name not in ready or not holder.may_keep(ready[name]):
                 self._holders.pop(name).release()
         for name, replica in ready.items():
             if name in self._holders:
                 self._holders[name].update(replica)
-            else:
+            elif not replica.is_unseen:
                 self._holders[name] = ReplicaHolder(
                     replica, host_id=self._host_id, connect=self._connect, on_change=self._renew
                 )

@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from pydantic import ValidationError
@@ -57,6 +57,8 @@ class Replica:
         token: what its data port wants to hear.
         generation: of its device; "" until it is known.
         speeds: samples per second of its engine by shape, as proven; empty when nobody measured.
+        is_unseen: it was ready when its line to the controller broke; whether it serves on only
+            those know that are connected to it.
     """
 
     replica_id: str
@@ -69,6 +71,7 @@ class Replica:
     generation: str
     engine: EngineInUse
     speeds: Mapping[str, float] = field(default_factory=dict)
+    is_unseen: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,11 +80,11 @@ class FleetView:
 
     Attributes:
         is_known: False until the controller has spoken for the first time.
-        process_id: of the controller that said so.
+        life_id: of the controller process that said so.
     """
 
     is_known: bool = False
-    process_id: int = 0
+    life_id: int = 0
     models: Mapping[str, Mapping[int, ServedModel]] = field(default_factory=dict)
     replicas: Mapping[str, Replica] = field(default_factory=dict)
 
@@ -99,10 +102,10 @@ def fleet_view_from_snapshot(snapshot: fleet.FleetSnapshot) -> FleetView:
                 weight=served.weight if 0.0 < served.weight < math.inf else 0.0,
             )
             models.setdefault(served.name, {})[served.version] = entry
-    replicas = {report.replica_id: _replica(report) for report in snapshot.replicas}
-    return FleetView(
-        is_known=True, process_id=snapshot.process_id, models=models, replicas=replicas
-    )
+    unseen = (replace(_replica(report), is_unseen=True) for report in snapshot.unseen)
+    seen = (_replica(report) for report in snapshot.replicas)
+    replicas = {replica.replica_id: replica for replica in (*unseen, *seen)}
+    return FleetView(is_known=True, life_id=snapshot.life_id, models=models, replicas=replicas)
 
 
 def _document(served: fleet.ServedModel) -> ModelVersion | None:

@@ -125,7 +125,10 @@ class ReplicaConnection(FrameProtocol):
         return pb.ModelStatistics.FromString(bytes(answer))
 
     async def ping(self) -> None:
-        """Returns when the replica's event loop has answered; raises ConnectionLostError."""
+        """Returns when the replica's event loop has answered; raises ConnectionLostError.
+
+        It does not wait for its turn among requests that wait until the replica keeps up.
+        """
         await self._ask(Kind.PING)
 
     async def lend(self, arena: RequestArena, path: str) -> None:
@@ -157,7 +160,7 @@ class ReplicaConnection(FrameProtocol):
         self._check_size(payload)
         loop = asyncio.get_running_loop()
         expires_s = None if timeout_s is None else loop.time() + timeout_s
-        if self._is_paused:
+        if self._is_paused and kind is not Kind.PING:
             async with asyncio.timeout_at(expires_s):
                 await self.writable()
         if not self.is_open:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
@@ -18,6 +19,8 @@ LONGEST_PAUSE_S: Final = 1.0
 PING_EVERY_S: Final = 2.0
 # Longer than an engine may hold the interpreter while it loads.
 PING_TIMEOUT_S: Final = 10.0
+# Whom the controller too gets no answer from may stand still.
+UNSEEN_TIMEOUT_S: Final = 3.0
 
 
 class Connect(Protocol):
@@ -47,8 +50,10 @@ class ReplicaHolder:
             self._hold(), name=f"hold {replica.replica_id}"
         )
 
-    def fits(self, replica: Replica) -> bool:
-        """Whether this connection is also one to the replica as it is now described."""
+    def may_keep(self, replica: Replica) -> bool:
+        """Whether this is also the way to the replica as it is now described."""
+        if replica.is_unseen and self.endpoint is None:
+            return False
         known = self._replica
         return (known.addresses, known.token) == (replica.addresses, replica.token)
 
@@ -96,17 +101,38 @@ class ReplicaHolder:
         lost = asyncio.ensure_future(connection.wait_lost())
         try:
             while not (await asyncio.wait((lost,), timeout=PING_EVERY_S))[0]:
-                async with asyncio.timeout(PING_TIMEOUT_S):
-                    await connection.ping()
+                await self._sign_of_life(connection)
         except TimeoutError:
             logger.warning(
-                "replica %s: no sign of life for %.0f s", self._replica.replica_id, PING_TIMEOUT_S
+                "replica %s: no sign of life for %.0f s", self._replica.replica_id, self._patience_s
             )
             connection.abort()
         except NotReadyError:
             pass  # it was lost while we asked
         finally:
             lost.cancel()
+
+    async def _sign_of_life(self, connection: ReplicaConnection) -> None:
+        """Return once it answers; raises TimeoutError when for long nothing moved either."""
+        answer = asyncio.ensure_future(connection.ping())
+        traffic, moved_s = connection.traffic(), time.monotonic()
+        try:
+            while not (await asyncio.wait((answer,), timeout=PING_EVERY_S))[0]:
+                before, traffic = traffic, connection.traffic()
+                if traffic.shows_life_since(before):
+                    # What we asked, or the answer, waits behind large requests.
+                    moved_s = time.monotonic()
+                elif time.monotonic() - moved_s >= self._patience_s:
+                    raise TimeoutError
+            answer.result()
+        finally:
+            answer.cancel()
+            # Its error's traceback holds this frame: a cycle would keep the connection.
+            del answer
+
+    @property
+    def _patience_s(self) -> float:
+        return UNSEEN_TIMEOUT_S if self._replica.is_unseen else PING_TIMEOUT_S
 
     async def _connect_somehow(self) -> ReplicaConnection | None:
         faults = []

@@ -113,22 +113,24 @@ class ServedModel(_message.Message):
     def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., model_version_json: _Optional[bytes] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., num_replicas_wanted: _Optional[int] = ..., weight: _Optional[float] = ..., is_unloaded: _Optional[bool] = ...) -> None: ...
 
 class FleetSnapshot(_message.Message):
-    __slots__ = ("revision", "models", "replicas", "store_url", "process_id", "metrics_addresses", "builds")
+    __slots__ = ("revision", "models", "replicas", "store_url", "metrics_addresses", "builds", "life_id", "unseen")
     REVISION_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     STORE_URL_FIELD_NUMBER: _ClassVar[int]
-    PROCESS_ID_FIELD_NUMBER: _ClassVar[int]
     METRICS_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     BUILDS_FIELD_NUMBER: _ClassVar[int]
+    LIFE_ID_FIELD_NUMBER: _ClassVar[int]
+    UNSEEN_FIELD_NUMBER: _ClassVar[int]
     revision: int
     models: _containers.RepeatedCompositeFieldContainer[ServedModel]
     replicas: _containers.RepeatedCompositeFieldContainer[ReplicaReport]
     store_url: str
-    process_id: int
     metrics_addresses: _containers.RepeatedScalarFieldContainer[str]
     builds: _containers.RepeatedCompositeFieldContainer[FleetBuild]
-    def __init__(self, revision: _Optional[int] = ..., models: _Optional[_Iterable[_Union[ServedModel, _Mapping]]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., store_url: _Optional[str] = ..., process_id: _Optional[int] = ..., metrics_addresses: _Optional[_Iterable[str]] = ..., builds: _Optional[_Iterable[_Union[FleetBuild, _Mapping]]] = ...) -> None: ...
+    life_id: int
+    unseen: _containers.RepeatedCompositeFieldContainer[ReplicaReport]
+    def __init__(self, revision: _Optional[int] = ..., models: _Optional[_Iterable[_Union[ServedModel, _Mapping]]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., store_url: _Optional[str] = ..., metrics_addresses: _Optional[_Iterable[str]] = ..., builds: _Optional[_Iterable[_Union[FleetBuild, _Mapping]]] = ..., life_id: _Optional[int] = ..., unseen: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ...) -> None: ...
 
 class FleetBuild(_message.Message):
     __slots__ = ("model_name", "model_version", "generation", "node_class", "is_anywhere", "reason", "started_at")

@@ -71,7 +71,7 @@ class FleetControlServicer:
 
     def Attach(self, request_iterator, context):
         """A replica stays attached for its whole life: reports flow up, announcements down.
-        The stream's end is the replica's end: its endpoint is withdrawn at once.
+        The last report is the goodbye: one that drains or failed is withdrawn as the stream ends.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -107,6 +107,7 @@ async def controller_service(
 ) -> str:
     """Start FleetControl as the controller has it; returns its address."""
     settings = FleetSecuritySettings(**security)
+    state.note_look()
     # As the controller's own: replicas and gateways ping a line that is quiet.
     server = grpc.aio.server(
         interceptors=token_guards(FleetTokens.of(settings)),

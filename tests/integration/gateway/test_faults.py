@@ -179,9 +179,9 @@ async def test_replicas_of_a_restarted_controller_are_kept_until_they_attach_aga
     snapshot = echo_fleet.controller.snapshot
     reports = list(snapshot.replicas)
     del snapshot.replicas[:]
-    snapshot.process_id, snapshot.store_url = 2, "new life"
+    snapshot.life_id, snapshot.store_url = 2, "new life"
     await echo_fleet.controller.start()
-    await echo_fleet.until(lambda: echo_fleet.gateway.endpoints.table.view.process_id == 2)
+    await echo_fleet.until(lambda: echo_fleet.gateway.endpoints.table.view.life_id == 2)
     assert echo_fleet.routed() == {"r1", "r2"}
     assert await client.infer("echo", inputs())
     # One attaches again and is then withdrawn: that word counts.
@@ -196,6 +196,61 @@ async def test_replicas_of_a_restarted_controller_are_kept_until_they_attach_aga
     await echo_fleet.until_ready("r2")
     echo_fleet.replicas["r2"].die()
     await echo_fleet.until(lambda: echo_fleet.routed() == set())
+
+
+async def test_a_replica_that_the_controller_lost_sight_of_is_kept(
+    echo_fleet: "Fleet", inputs: Inputs
+) -> None:
+    """A cut between those two takes nothing from clients; a dead replica is let go."""
+    client = await echo_fleet.client()
+    snapshot, endpoints = echo_fleet.controller.snapshot, echo_fleet.gateway.endpoints
+    kept = {name: holder.endpoint for name, holder in endpoints._holders.items()}
+    snapshot.unseen.extend(snapshot.replicas)
+    del snapshot.replicas[:]
+    echo_fleet.controller.publish()
+    await echo_fleet.until(lambda: endpoints.table.view.replicas["r1"].is_unseen)
+    assert echo_fleet.routed() == {"r1", "r2"}
+    assert await client.infer("echo", inputs())
+    # One attaches again and has its connection still, the other one dies.
+    snapshot.replicas.append(snapshot.unseen.pop(0))
+    echo_fleet.replicas["r2"].die()
+    await echo_fleet.until_ready("r1")
+    await echo_fleet.until(lambda: not endpoints.table.view.replicas["r1"].is_unseen)
+    assert endpoints._holders["r1"].endpoint is kept["r1"]
+    assert await client.infer("echo", inputs())
+
+
+async def test_a_replica_that_is_unseen_is_not_connected_to_and_then_forgotten(
+    echo_fleet: "Fleet",
+) -> None:
+    await echo_fleet.add_replica("r3")
+    snapshot = echo_fleet.controller.snapshot
+    reports = {report.replica_id: report for report in snapshot.replicas}
+    snapshot.unseen.extend([reports["r1"], reports["r3"]])
+    for name in ("r1", "r3"):
+        snapshot.replicas.remove(reports[name])
+    echo_fleet.controller.publish()
+    endpoints = echo_fleet.gateway.endpoints
+    await echo_fleet.until(lambda: "r3" in endpoints.table.view.replicas)
+    assert set(endpoints._holders) == {"r1", "r2"}
+    # Its grace is over, or it was gone for good: the controller mentions it no more.
+    del snapshot.unseen[:]
+    await echo_fleet.until_ready("r2")
+
+
+async def test_a_replica_that_stands_still_unseen_is_given_up_sooner(
+    echo_fleet: "Fleet", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.gateway.replica_holder.PING_EVERY_S", 0.05)
+    monkeypatch.setattr("services.gateway.replica_holder.UNSEEN_TIMEOUT_S", 0.2)
+    for connection in echo_fleet.replicas["r1"].server._connections:
+        monkeypatch.setattr(connection, "send", lambda *frame: None)
+    snapshot = echo_fleet.controller.snapshot
+    snapshot.unseen.append(echo_fleet.report_of("r1"))
+    snapshot.replicas.remove(echo_fleet.report_of("r1"))
+    # Once it is given up, nobody answers there.
+    monkeypatch.setattr(echo_fleet.replicas["r1"].server, "token", b"s" * 32)
+    await echo_fleet.until_ready("r2")
 
 
 async def test_a_replica_of_another_host_is_reached_by_tcp(

@@ -41,11 +41,20 @@ async def control(tmp_path: Path) -> AsyncIterator[_Control]:
         part = _Control(fleet_grpc.FleetControlStub(channel), FleetState("store", 7))
         registry = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
         serving = Serving(registry, part.state, part.reconciler, is_placing=True)
-        service = FleetControl(part.state, part.reconciler, part.stop_requested, serving)
+        service = FleetControl(
+            part.state, part.reconciler, part.stop_requested, serving, reattach_grace_s=0.2
+        )
         fleet_grpc.add_FleetControlServicer_to_server(service, server)
         await server.start()
         yield part
         await server.stop(None)
+
+
+@pytest.fixture
+async def known(control: _Control) -> _Control:
+    """After the first look at the store."""
+    control.state.note_look()
+    return control
 
 
 async def _next_where(watch: AsyncIterator[fleet.FleetSnapshot], num_replicas: int) -> None:
@@ -55,17 +64,47 @@ async def _next_where(watch: AsyncIterator[fleet.FleetSnapshot], num_replicas: i
                 return
 
 
-async def test_a_replica_is_listed_while_its_stream_is_open(control: _Control) -> None:
-    watch = control.stub.WatchEndpoints(fleet.WatchEndpointsRequest())
-    stream = control.stub.Attach()
+async def test_a_replica_is_listed_while_its_stream_is_open(known: _Control) -> None:
+    watch = known.stub.WatchEndpoints(fleet.WatchEndpointsRequest())
+    stream = known.stub.Attach()
     await stream.write(fleet.ReplicaReport(replica_id="r", model_name="m", model_version=1))
     await _next_where(watch, 1)
-    control.state.announce_engines("m", 1, "digest")
+    known.state.announce_engines("m", 1, "digest")
     assert (await stream.read()).HasField("engines_changed")  # of the attach itself
     command = await stream.read()
     assert command.engines_changed.master_digest == "digest"
     stream.cancel()
     await _next_where(watch, 0)
+
+
+async def test_a_gateway_hears_nothing_before_the_first_look(control: _Control) -> None:
+    """It would take an empty fleet for one without models."""
+    watch = control.stub.WatchEndpoints(fleet.WatchEndpointsRequest())
+    first = asyncio.ensure_future(watch.read())
+    await asyncio.wait((first,), timeout=0.2)
+    assert not first.done()
+    control.state.set_model(fleet.ServedModel(name="m", version=1))
+    control.state.note_look()
+    async with asyncio.timeout(10):
+        assert [model.name for model in (await first).models] == ["m"]
+
+
+async def test_a_gateway_is_told_why_there_is_nothing_to_hear(control: _Control) -> None:
+    control.state.note_look("store is away")
+    with pytest.raises(grpc.aio.AioRpcError, match="store is away") as caught:
+        await control.stub.WatchEndpoints(fleet.WatchEndpointsRequest()).read()
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_ready_replica_whose_line_broke_is_unseen_for_the_grace(known: _Control) -> None:
+    watch = aiter(known.stub.WatchEndpoints(fleet.WatchEndpointsRequest()))
+    stream = known.stub.Attach()
+    await stream.write(fleet.ReplicaReport(replica_id="r", state=fleet.REPLICA_STATE_READY))
+    await _next_where(watch, 1)
+    stream.cancel()
+    async with asyncio.timeout(10):
+        unseen = [[r.replica_id for r in (await anext(watch)).unseen] for _ in range(2)]
+    assert unseen == [["r"], []]
 
 
 async def test_a_finished_stream_withdraws_the_replica(control: _Control) -> None:
@@ -77,9 +116,9 @@ async def test_a_finished_stream_withdraws_the_replica(control: _Control) -> Non
     assert not (await control.stub.GetFleet(fleet.GetFleetRequest())).replicas
 
 
-async def test_a_line_that_ends_leaves_no_task_behind(control: _Control) -> None:
-    watch = control.stub.WatchEndpoints(fleet.WatchEndpointsRequest())
-    stream = control.stub.Attach()
+async def test_a_line_that_ends_leaves_no_task_behind(known: _Control) -> None:
+    watch = known.stub.WatchEndpoints(fleet.WatchEndpointsRequest())
+    stream = known.stub.Attach()
     await stream.write(fleet.ReplicaReport(replica_id="r", model_name="m", model_version=1))
     await _next_where(watch, 1)
     stream.cancel()
@@ -93,9 +132,9 @@ async def test_a_line_that_ends_leaves_no_task_behind(control: _Control) -> None
                 await asyncio.wait((task,))
 
 
-async def test_later_reports_replace_the_first(control: _Control) -> None:
-    watch = control.stub.WatchEndpoints(fleet.WatchEndpointsRequest())
-    stream = control.stub.Attach()
+async def test_later_reports_replace_the_first(known: _Control) -> None:
+    watch = known.stub.WatchEndpoints(fleet.WatchEndpointsRequest())
+    stream = known.stub.Attach()
     for state in (fleet.REPLICA_STATE_LOADING, fleet.REPLICA_STATE_READY):
         await stream.write(
             fleet.ReplicaReport(replica_id="r", model_name="m", model_version=1, state=state)

@@ -3,6 +3,8 @@
 import asyncio
 from contextlib import aclosing
 
+import pytest
+
 from services.controller.fleet_state import FleetState
 from services.pb import fleet_v1_pb2 as fleet
 
@@ -35,6 +37,72 @@ def test_a_replica_that_attached_anew_outlives_its_old_stream() -> None:
     state.attach(_report())
     state.detach(old)
     assert [r.replica_id for r in state.snapshot().replicas] == ["r1"]
+
+
+def test_each_controller_process_has_a_life_of_its_own() -> None:
+    first, second = FleetState("store").snapshot(), FleetState("store").snapshot()
+    assert 0 not in (first.life_id, second.life_id)
+    assert first.life_id != second.life_id
+
+
+def _listed(state: FleetState) -> tuple[list[str], list[str]]:
+    snapshot = state.snapshot()
+    return (
+        [replica.replica_id for replica in snapshot.replicas],
+        [replica.replica_id for replica in snapshot.unseen],
+    )
+
+
+def test_a_ready_replica_whose_line_broke_is_unseen_until_it_is_forgotten() -> None:
+    state = FleetState("store", 1)
+    lost = state.attach(_report())
+    state.detach(lost)
+    assert _listed(state) == ([], ["r1"])
+    # It is no replica to count on, but its version is still there.
+    assert state.num_ready("m", 1, "") == 0
+    assert state.ready_keys() == [("m", 1, "")]
+    state.forget(lost)
+    assert _listed(state) == ([], [])
+    assert state.ready_keys() == []
+
+
+def test_a_replica_that_attached_again_is_seen_and_stays() -> None:
+    state = FleetState("store", 1)
+    lost = state.attach(_report())
+    state.detach(lost)
+    again = state.attach(_report())
+    assert _listed(state) == (["r1"], [])
+    state.forget(lost)
+    assert _listed(state) == (["r1"], [])
+    # Lost a second time, it has the whole of its grace again.
+    state.detach(again)
+    state.forget(lost)
+    assert _listed(state) == ([], ["r1"])
+
+
+@pytest.mark.parametrize(
+    "goodbye",
+    [fleet.REPLICA_STATE_LOADING, fleet.REPLICA_STATE_DRAINING, fleet.REPLICA_STATE_FAILED],
+)
+def test_a_replica_that_takes_no_requests_leaves_at_once(goodbye: int) -> None:
+    state = FleetState("store", 1)
+    replica = state.attach(_report())
+    state.update(replica, _report(state=goodbye))
+    state.detach(replica)
+    assert _listed(state) == ([], [])
+
+
+async def test_the_first_look_that_goes_well_is_the_last_that_counts() -> None:
+    state = FleetState("store", 1)
+    looked = asyncio.ensure_future(state.looked())
+    await asyncio.sleep(0)
+    assert not looked.done()
+    state.note_look("store is away")
+    assert await looked == "store is away"
+    state.note_look()
+    assert await state.looked() == ""
+    state.note_look("store is away again")
+    assert await state.looked() == ""
 
 
 def test_engines_are_announced_to_the_replicas_of_that_version_only() -> None:

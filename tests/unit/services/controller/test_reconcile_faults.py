@@ -69,6 +69,22 @@ async def until_model(state: FleetState, is_so: Callable[[fleet.ServedModel], bo
                 return
 
 
+async def test_models_are_known_once_a_pass_went_well(
+    registry: Registry, state: FleetState
+) -> None:
+    add(registry, "a")
+    fake = FakeFleet()
+    loop = loop_over(registry, state, fake)
+    fake.broken.append(NotReadyError("Ray did not answer"))
+    with pytest.raises(NotReadyError):
+        await loop.reconcile_now()
+    assert await state.looked() == "Ray did not answer"
+    assert not state.models()
+    await loop.reconcile_now()
+    assert await state.looked() == ""
+    assert state.models()
+
+
 async def test_a_deploy_that_hangs_is_told_and_what_serves_can_still_be_removed(
     registry: Registry, hanging: HangingFleet, state: FleetState, impatient: ReconcileLoop
 ) -> None:

@@ -191,7 +191,11 @@ async def test_where_a_ray_service_places_what_attached_is_what_is_served(
     # Of one generation all replicas are lost: what is asked for is not what is there.
     wanted = {model.version: model.num_replicas_wanted for model in state.models()}
     assert wanted == {1: 6, 2: 0}
+    # Its line broke: while it may serve on, its version stays known.
     state.detach(attached)
+    await loop.reconcile_now()
+    await until(state, {1: "READY", 2: "UNAVAILABLE"})
+    state.forget(attached)
     await until(state, {2: "UNAVAILABLE"})
     running.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 import pytest
 
 from services.contracts.manifest import ModelVersion
+from services.controller.fleet_state import FleetState
 from services.gateway.controller_lives import ControllerLives
-from services.gateway.fleet_view import FleetView, Replica
+from services.gateway.fleet_view import FleetView, Replica, fleet_view_from_snapshot
+from services.pb import fleet_v1_pb2 as fleet
 
 NewReplica = Callable[..., Replica]
 
@@ -26,11 +28,11 @@ def said(
     new_model: Callable[..., ModelVersion],
     new_replica: NewReplica,
 ) -> Callable[..., FleetView]:
-    """What a controller process says when these replicas are attached to it."""
+    """What a controller says in one life when these replicas are attached to it."""
 
-    def make(process_id: int, *replicas: str) -> FleetView:
-        by_name = {name: new_replica(name, addresses=(str(process_id),)) for name in replicas}
-        return replace(new_view(new_model()), process_id=process_id, replicas=by_name)
+    def make(life_id: int, *replicas: str) -> FleetView:
+        by_name = {name: new_replica(name, addresses=(str(life_id),)) for name in replicas}
+        return replace(new_view(new_model()), life_id=life_id, replicas=by_name)
 
     return make
 
@@ -70,11 +72,41 @@ def test_what_the_new_life_mentions_is_its_own(said: Said) -> None:
     assert set(lives.completed().replicas) == {"b"}
 
 
+def test_a_process_id_of_the_next_life_says_nothing(said: Said) -> None:
+    """In a container each controller is process 1: the life is what differs."""
+    lives = ControllerLives(30.0, _Clock())
+    snapshots = [FleetState("store").snapshot() for _ in range(2)]
+    snapshots[0].replicas.add(replica_id="a", state=fleet.REPLICA_STATE_READY)
+    for snapshot in snapshots:
+        lives.hear(fleet_view_from_snapshot(snapshot))
+    assert set(lives.completed().replicas) == {"a"}
+
+
 def test_models_are_kept_until_the_new_life_names_some(said: Said) -> None:
     lives = ControllerLives(30.0, _Clock())
     lives.hear(said(1, "a"))
-    lives.hear(FleetView(is_known=True, process_id=2))
+    lives.hear(FleetView(is_known=True, life_id=2))
     assert set(lives.completed().models) == {"minilm"}
+
+
+def test_a_version_that_a_replica_serves_is_known_until_the_grace_is_over(said: Said) -> None:
+    """A controller that places no replicas knows older versions once these attached."""
+    clock = _Clock()
+    lives = ControllerLives(30.0, clock)
+    former, newest = said(1, "a"), said(2)
+    lives.hear(former)
+    (serves,) = former.models["minilm"].values()
+    newest = replace(newest, models={"minilm": {7: serves}})
+    for word in (newest, replace(newest, replicas=former.replicas)):
+        lives.hear(word)
+        assert set(lives.completed().models["minilm"]) == {1, 7}
+    lives.hear(newest)
+    assert set(lives.completed().models["minilm"]) == {7}
+    lives.hear(replace(newest, models={"other": {1: serves}}, replicas=former.replicas))
+    assert set(lives.completed().models) == {"other"}
+    lives.hear(replace(newest, replicas=former.replicas))
+    clock.now_s += 30.0
+    assert set(lives.completed().models["minilm"]) == {7}
 
 
 def test_a_second_restart_within_the_grace_keeps_the_same_replicas(said: Said) -> None:
