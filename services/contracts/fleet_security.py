@@ -7,6 +7,7 @@ read again when they change, so that certificates and tokens are rotated while a
 import logging
 import ssl
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -14,7 +15,7 @@ from pydantic import field_validator, model_validator
 from pydantic_settings import BaseSettings
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.watched_file import WatchedFile
+from services.contracts.watched_file import Complaint, WatchedFile
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +81,9 @@ class FleetTls:
                 certificate's.
         """
         self._files = [WatchedFile(path, period_s) for path in (cert, key, ca)]
+        self._complaint = Complaint(
+            partial(logger.warning, "the fleet's certificate stays as it was: %s")
+        )
         self._server, self._client, self._pems = self._read()
 
     @classmethod
@@ -111,9 +115,13 @@ class FleetTls:
         try:
             self._server, self._client, self._pems = self._read()
         except InvalidRequestError as error:
-            # Half of a rotation: the other file comes, and is a change again.
-            logger.warning("the fleet's certificate stays as it was: %s", error)
+            # Half of a rotation, or no descriptor was left: all are tried again after a period,
+            # as the other half need not show as a change.
+            for file in self._files:
+                file.forget()
+            self._complaint.make(str(error))
         else:
+            self._complaint.withdraw()
             logger.info("the fleet's certificate was read again")
 
     def _read(self) -> tuple[ssl.SSLContext, ssl.SSLContext, tuple[bytes, bytes, bytes]]:
@@ -150,6 +158,9 @@ class FleetTokens:
             InvalidRequestError: it cannot be read, or has no token.
         """
         self._file = WatchedFile(path, period_s)
+        self._complaint = Complaint(
+            partial(logger.warning, "the fleet's tokens stay as they were: %s")
+        )
         self._tokens = self._read()
 
     @classmethod
@@ -164,8 +175,9 @@ class FleetTokens:
             try:
                 self._tokens = self._read()
             except InvalidRequestError as error:
-                logger.warning("the fleet's tokens stay as they were: %s", error)
+                self._complaint.make(str(error))
             else:
+                self._complaint.withdraw()
                 logger.info("the fleet's tokens were read again")
         return self._tokens
 

@@ -24,9 +24,14 @@ class WatchedFile:
 
     def read(self) -> bytes:
         """Its bytes; changes from here on count. Raises OSError."""
+        # Until it is read it counts as changed: what kept it from being read, as a right that is
+        # given back, need not show as a change.
+        self.forget()
         # The stamp first: what is written in between shows as a change, and is read again.
-        self._seen = self._stamp()
-        return self.path.read_bytes()
+        stamp = self._stamp()
+        content = self.path.read_bytes()
+        self._seen = stamp
+        return content
 
     def forget(self) -> None:
         """Take what was read for nothing: the file counts as changed until it is read again."""
@@ -51,3 +56,21 @@ class WatchedFile:
     def _stamp(self) -> _Stamp:
         status = self.path.stat()
         return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+class Complaint:
+    """Says what is wrong with a file once, though it is tried again and again."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        """`say` writes it to a log."""
+        self._say, self._said = say, ""
+
+    def make(self, text: str) -> None:
+        """Say it, unless it was said last."""
+        if text != self._said:
+            self._say(text)
+        self._said = text
+
+    def withdraw(self) -> None:
+        """All is well again: what comes next is said, whatever it is."""
+        self._said = ""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from services.contracts.batching import QueuePolicy
+from services.contracts.batching import Batching
 from services.contracts.byte_strings import BYTES
 from services.contracts.manifest import ModelVersion
 from services.contracts.tensors import NUMPY_FROM_DATATYPE, TensorSpec
@@ -60,32 +60,32 @@ def max_batch_size_of(model: ModelVersion) -> int:
     specs = model.master.inputs + model.master.outputs
     if batch_dim is None or not all(spec.shape[:1] == (batch_dim,) for spec in specs):
         return 0
-    buckets = model.recipe.buckets
-    return max((b.dims[batch_dim].max for b in buckets if batch_dim in b.dims), default=0)
+    return max((b.dims[batch_dim].max for b in model.buckets if batch_dim in b.dims), default=0)
 
 
 def _dynamic_batching(model: ModelVersion) -> pb.ModelDynamicBatching:
     batching = model.recipe.batching
-    spans = [bucket.dims.get(batching.batch_dim or "") for bucket in model.recipe.buckets]
+    spans = [bucket.dims.get(batching.batch_dim or "") for bucket in model.buckets]
     return pb.ModelDynamicBatching(
         # With so many rows a bucket is full, and nobody waits for more.
         preferred_batch_size=sorted({span.max for span in spans if span}),
         max_queue_delay_microseconds=_microseconds(batching.max_delay_ms),
         priority_levels=batching.priority_levels,
         default_priority_level=batching.default_priority,
-        default_queue_policy=_queue_policy(batching.default_queue_policy),
+        default_queue_policy=_queue_policy(batching, 0),
         priority_queue_policy={
-            level: _queue_policy(policy) for level, policy in batching.queue_policies.items()
+            level: _queue_policy(batching, level) for level in batching.queue_policies
         },
     )
 
 
-def _queue_policy(policy: QueuePolicy) -> pb.ModelQueuePolicy:
+def _queue_policy(batching: Batching, level: int) -> pb.ModelQueuePolicy:
+    policy = batching.policy(level)
     return pb.ModelQueuePolicy(
         timeout_action=pb.ModelQueuePolicy.REJECT,
         default_timeout_microseconds=_microseconds(policy.default_timeout_ms),
         allow_timeout_override=True,
-        max_queue_size=policy.max_queue or 0,
+        max_queue_size=batching.room(level),
     )
 
 

@@ -10,7 +10,7 @@ from grpc_health.v1 import health_pb2_grpc
 from services.contracts.errors import InvalidRequestError
 from services.contracts.fleet_dialer import FleetDialer
 from services.gateway.access.gate import Gate
-from services.gateway.access.guard import guarded
+from services.gateway.access.guard import early_check, guarded
 from services.gateway.access.tls import RotatingTls
 from services.gateway.admission import AdmittedInference, ModelBounds
 from services.gateway.controller_lives import ControllerLives
@@ -28,6 +28,7 @@ from services.gateway.keeper_link import KeeperLink
 from services.gateway.observer import FleetObserver
 from services.gateway.origin import with_origin
 from services.gateway.outliers import OutlierWatch
+from services.gateway.process_memory import default_upload_bytes
 from services.gateway.reflection import enable_reflection
 from services.gateway.replica_connection import connect
 from services.gateway.request_memory.arena import request_arena
@@ -38,6 +39,7 @@ from services.gateway.settings import GatewaySettings
 from services.gateway.shared_tensors import SharedMemoryInference
 from services.gateway.status_codes import StatusTable
 from services.gateway.triton_metrics import TritonMetrics
+from services.gateway.unhandled import INFERENCE_PATHS, UnhandledRequests
 from services.pb import fleet_v1_pb2 as fleet
 from services.pb import open_inference_v2_pb2 as pb
 from services.telemetry.recorder import Recorder
@@ -106,14 +108,18 @@ class GatewayServer:
             TritonMetrics(self._forwarded.num_in_flight) if settings.triton_metrics else None
         )
         self._requests = request_watch(settings, recorder, tracing, self.triton_metrics)
+        statuses = StatusTable(overload_as_unavailable=settings.overload_as_unavailable)
+        gate = Gate(settings.access_file) if settings.access_file else None
+        unhandled = UnhandledRequests(recorder, self._requests.refused if self._requests else None)
         self._server = GrpcServer(
-            Limits(max_message_bytes=settings.max_message_bytes),
+            _limits_of(settings),
             take=self._arena.take if self._arena else None,
+            check=early_check(gate, statuses) if gate else None,
+            on_unhandled=unhandled.note,
         )
-        self._add_services(recorder)
+        self._add_services(recorder, statuses, gate)
 
-    def _add_services(self, recorder: Recorder) -> None:
-        statuses = StatusTable(overload_as_unavailable=self._settings.overload_as_unavailable)
+    def _add_services(self, recorder: Recorder, statuses: StatusTable, gate: Gate | None) -> None:
         # The order of a request's stations, innermost first. Refusals are measured, so
         # measuring is outside admission; admission is outside forwarding, so that a flood
         # is refused before its bytes are read. Errors become statuses in the handler, last.
@@ -137,8 +143,7 @@ class GatewayServer:
             self._extras.questions,
             session_key=self._settings.session_key,
         )
-        if self._settings.access_file:
-            gate = Gate(self._settings.access_file)
+        if gate:
             handlers = guarded(handlers, gate, statuses, recorder)
         if self._requests:
             # Outermost: whoever is refused at the gate stands in the access log too.
@@ -239,3 +244,13 @@ class GatewayServer:
         if left_s := self._lives.grace_left_s:
             # Look again when what the former controller left is to be forgotten.
             self._grace = asyncio.get_running_loop().call_later(left_s, self._apply)
+
+
+def _limits_of(settings: GatewaySettings) -> Limits:
+    """What clients may make this process hold."""
+    return Limits(
+        max_message_bytes=settings.max_message_bytes,
+        max_decompressed_bytes=settings.max_decompressed_bytes,
+        large_paths=INFERENCE_PATHS,
+        max_upload_bytes=settings.max_upload_bytes or default_upload_bytes(),
+    )

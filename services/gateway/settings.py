@@ -33,7 +33,14 @@ class GatewaySettings(FleetSecuritySettings):
         parent_pid: this process ends when that parent does; 0 for none.
         gateway_id: how the controller's log names this process.
         host_id: equal to a replica's when both see the same unix sockets.
-        max_message_bytes: largest request and answer.
+        max_message_bytes: largest request and answer. Requests of other methods than inference
+            have 4 MiB at most.
+        max_decompressed_bytes: largest request that came compressed, once it is unpacked; never
+            more than max_message_bytes.
+        max_upload_bytes: large requests (above 4 MiB) at once, from when they begin to come until
+            they are answered, or taken off a stream; clients of others wait. One that is larger
+            comes alone. A number holds for each worker; None is half of the memory of this host
+            or container for all of them.
         request_memory_bytes: memory in which large requests lie while replicas of this host read
             them, in place of a copy for each. Each worker has its own; pages are taken as they are
             used, and kept. At least 17 MiB, of which it is a multiple; 0 for none.
@@ -86,6 +93,8 @@ class GatewaySettings(FleetSecuritySettings):
     gateway_id: str = Field(default_factory=socket.gethostname)
     host_id: str = Field(default_factory=socket.gethostname)
     max_message_bytes: int = Field(default=MAX_MESSAGE_BYTES, ge=1, le=MAX_MESSAGE_BYTES)
+    max_decompressed_bytes: int = Field(default=256 << 20, ge=1, le=MAX_MESSAGE_BYTES)
+    max_upload_bytes: int | None = Field(default=None, ge=1)
     request_memory_bytes: int = Field(default=256 << 20, ge=0, le=1 << 40)
     max_in_flight: int = Field(default=1024, ge=1)
     max_in_flight_per_model: int | None = Field(default=None, ge=1)

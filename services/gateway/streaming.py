@@ -15,7 +15,7 @@ from services.contracts.frames import Payload
 from services.contracts.protobuf_wire import varint_bytes
 from services.gateway.http2.context import Context
 from services.gateway.request_head import request_head_from_bytes
-from services.gateway.status_codes import StatusTable
+from services.gateway.status_codes import Refusal, StatusTable
 from services.pb import open_inference_v2_pb2 as pb
 
 # Metadata with which a client wants the stream to end with the first error's status.
@@ -23,6 +23,7 @@ GRPC_ERROR_KEY: Final = "triton_grpc_error"
 # A request, or why it may not be asked.
 Incoming = Payload | Exception
 Answer = Callable[[Payload, float | None], Awaitable[Payload]]
+_Said = asyncio.Task[Payload | Refusal]
 # Enough to fill a batch; a client that sends more waits in its own flow control.
 MAX_AHEAD: Final = 128
 _ANSWER_TAG: Final = b"\x12"
@@ -48,15 +49,15 @@ class InferenceStreams:
         reading = asyncio.create_task(self._read(requests, deadline_s, queue))
         try:
             async for body, answer in queue:
-                try:
-                    message = framed(await answer)
-                except Exception as error:
-                    refusal = self._statuses.refusal_of(error)
-                    if is_strict:
-                        await context.abort(refusal.code, refusal.details, refusal.trailing)
-                    message = failed(body, refusal.details)
+                said = await answer
+                if not isinstance(said, Refusal):
+                    message = framed(said)
+                elif is_strict:
+                    await context.abort(said.code, said.details, said.trailing)
+                else:
+                    message = failed(body, said.details)
                 # A stream that idles holds nothing of what was asked before.
-                del body, answer
+                del body, answer, said
                 yield message
             await reading
         finally:
@@ -69,14 +70,20 @@ class InferenceStreams:
         try:
             async for incoming in requests:
                 await queue.has_room()
-                if isinstance(incoming, Exception):
-                    queue.add(b"", asyncio.create_task(_raise(incoming)))
-                else:
-                    answer = asyncio.ensure_future(self._answer(incoming, deadline_s))
-                    queue.add(incoming, answer)
-                del incoming
+                body = b"" if isinstance(incoming, Exception) else incoming
+                queue.add(body, asyncio.create_task(self._said(incoming, deadline_s)))
+                del incoming, body
         finally:
             queue.end()
+
+    async def _said(self, incoming: Incoming, deadline_s: float | None) -> Payload | Refusal:
+        """What one request is told. Made in its own task, which knows the request's id."""
+        try:
+            if isinstance(incoming, Exception):
+                raise incoming
+            return await self._answer(incoming, deadline_s)
+        except Exception as error:
+            return self._statuses.refusal_of(error)
 
 
 class _Ahead:
@@ -84,14 +91,14 @@ class _Ahead:
 
     def __init__(self) -> None:
         self._room = asyncio.Semaphore(MAX_AHEAD)
-        self._queue: asyncio.Queue[tuple[Payload, asyncio.Future[Payload]] | None] = asyncio.Queue()
-        self._answers: set[asyncio.Future[Payload]] = set()
+        self._queue: asyncio.Queue[tuple[Payload, _Said] | None] = asyncio.Queue()
+        self._answers: set[_Said] = set()
 
     async def has_room(self) -> None:
         """Return once one more may be under way."""
         await self._room.acquire()
 
-    def add(self, body: Payload, answer: "asyncio.Future[Payload]") -> None:
+    def add(self, body: Payload, answer: _Said) -> None:
         """One more; its turn comes after all before it."""
         self._answers.add(answer)
         self._queue.put_nowait((body, answer))
@@ -105,7 +112,7 @@ class _Ahead:
         for answer in self._answers:
             answer.cancel()
 
-    async def __aiter__(self) -> AsyncIterator[tuple[Payload, "asyncio.Future[Payload]"]]:
+    async def __aiter__(self) -> AsyncIterator[tuple[Payload, _Said]]:
         """Each request with its answer to come."""
         while (each := await self._queue.get()) is not None:
             yield each
@@ -128,7 +135,3 @@ def failed(body: Payload, details: str) -> bytes:
     return pb.ModelStreamInferResponse(
         error_message=details, infer_response=pb.ModelInferResponse(id=request_id)
     ).SerializeToString()
-
-
-async def _raise(error: Exception) -> Payload:
-    raise error

@@ -21,6 +21,7 @@ from typing import Any, Final
 from services.contracts.errors import InvalidRequestError, NotReadyError
 from services.gateway.backoff import Backoff
 from services.gateway.common_state import CommonState
+from services.gateway.process_memory import default_upload_bytes
 from services.gateway.settings import PREFIX, GatewaySettings
 from services.gateway.state_keeper import StateKeeper
 from services.telemetry.ready import wait_ready
@@ -167,6 +168,7 @@ class Workers:
             "metrics_host": "127.0.0.1",
             "metrics_port": 0,
             "gateway_id": f"{settings.gateway_id}-{number}",
+            "max_upload_bytes": settings.max_upload_bytes or default_upload_bytes(settings.workers),
         }
 
     async def run(self, stop: asyncio.Event, on_ready: Callable[[], None]) -> None:

@@ -4,11 +4,12 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from services.contracts.errors import InvalidRequestError, UnauthenticatedError
-from services.contracts.watched_file import WatchedFile
+from services.contracts.watched_file import Complaint, WatchedFile
 from services.gateway.access.caller import Caller
 from services.gateway.access.document import AccessDocument, TrustedIssuer
 from services.gateway.access.jwks import IssuerKeys
@@ -38,6 +39,7 @@ class Gate:
             InvalidRequestError: it cannot be read, or a value is wrong.
         """
         self._file, self._clock = WatchedFile(path), clock
+        self._complaint = Complaint(partial(logger.error, "the access file stays as it was: %s"))
         self._keys: dict[tuple[str, float], IssuerKeys] = {}
         self._remembered: OrderedDict[str, Caller] = OrderedDict()
         try:
@@ -75,8 +77,9 @@ class Gate:
         try:
             self._take_over(self._read())
         except (InvalidRequestError, OSError) as error:
-            logger.error("the access file stays as it was: %s", error)
+            self._complaint.make(str(error))
         else:
+            self._complaint.withdraw()
             logger.info("access file %s was read again", self._file.path)
 
     def _read(self) -> AccessDocument:

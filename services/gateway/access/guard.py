@@ -10,7 +10,9 @@ from services.contracts.errors import SmeltError
 from services.gateway.access.caller import CALLER_NAME
 from services.gateway.access.document import Verb
 from services.gateway.access.gate import Gate, Metadata
+from services.gateway.handlers import SERVICE
 from services.gateway.http2.context import Context
+from services.gateway.http2.terms import Check
 from services.gateway.origin import note_refusal
 from services.gateway.request_head import request_head_from_bytes
 from services.gateway.status_codes import StatusTable
@@ -28,6 +30,7 @@ Stream = Callable[[AsyncIterator[Any], Context], AsyncIterator[bytes]]
 # Load balancers and clients ask these before they have a token, and learn no secret.
 OPEN_METHODS: Final = frozenset({"ServerLive", "ServerReady", "ServerMetadata"})
 _INFERENCE: Final = frozenset({"ModelInfer", "ModelStreamInfer"})
+_GUARDED: Final = f"/{SERVICE.full_name}/"
 # About one model, for whoever may do anything with it.
 _QUESTIONS: Final = frozenset({"ModelReady", "ModelMetadata", "ModelConfig", "ModelStatistics"})
 
@@ -47,6 +50,24 @@ def guarded(
         name: handler if name in OPEN_METHODS else _guarded(name, handler, gate, statuses, refused)
         for name, handler in handlers.items()
     }
+
+
+def early_check(gate: Gate, statuses: StatusTable) -> Check:
+    """Refuses whoever has no token that is believed, before the rest of a large request comes.
+
+    What it lets pass the handlers behind the gate look at once more, with the request.
+    """
+
+    async def check(path: str, context: Context) -> None:
+        if path.rpartition("/")[2] in OPEN_METHODS or not path.startswith(_GUARDED):
+            return
+        try:
+            await gate.caller_of(context.invocation_metadata() or ())
+        except Exception as error:
+            refusal = statuses.refusal_of(error)
+            await context.abort(refusal.code, refusal.details, refusal.trailing)
+
+    return check
 
 
 def _guarded(
@@ -100,7 +121,7 @@ def _guarded_stream(
             on_refused(refusal.code)
             await context.abort(refusal.code, refusal.details, refusal.trailing)
 
-        def on_error(error: SmeltError) -> None:
+        def on_error(error: Exception) -> None:
             on_refused(statuses.code_of(error))
 
         async for answer in behaviour(_permitted(requests, gate, metadata, on_error), context):
@@ -113,14 +134,15 @@ async def _permitted(
     requests: AsyncIterator[bytes],
     gate: Gate,
     metadata: Metadata,
-    on_error: Callable[[SmeltError], None],
+    on_error: Callable[[Exception], None],
 ) -> AsyncIterator[Incoming]:
     """Each request, or why it may not be asked: tokens expire while a stream is open."""
     async for body in requests:
         try:
             caller = await gate.caller_of(metadata)
             caller.require(Verb.INFER, request_head_from_bytes(body).model_name)
-        except SmeltError as error:
+        except Exception as error:
+            # Whatever it is: one request fails, and is told why as any other.
             on_error(error)
             yield error
         else:

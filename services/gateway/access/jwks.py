@@ -5,6 +5,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -20,6 +21,8 @@ _TIMEOUT_S = 10.0
 _MAX_BYTES = 1 << 20
 # Anybody can send tokens with made-up key ids; the provider must not feel them.
 _PAUSE_S = 10.0
+# A source that fails, breaks off its answer, or answers something else than keys.
+_UNREADABLE = (OSError, HTTPException, ValueError, TypeError, RecursionError, JoseError)
 
 Read = Callable[[str], bytes]
 
@@ -41,7 +44,7 @@ class IssuerKeys:
             source: https URL or path.
             refresh_s: after how long they are read again.
             clock: monotonic seconds.
-            read: gives the source's bytes; blocks; raises OSError.
+            read: gives the source's bytes; blocks; raises OSError or HTTPException.
         """
         self._source, self._refresh_s, self._clock = source, refresh_s, clock
         self._read = read or read_source
@@ -75,15 +78,15 @@ class IssuerKeys:
         try:
             document = json.loads(await asyncio.to_thread(self._read, self._source))
             self._keys, self._ids = _key_set(document)
-        except (OSError, ValueError, JoseError) as error:
+        except _UNREADABLE as error:
             # Keys that were good a moment ago are better than none.
-            logger.warning("keys of an issuer cannot be read from %s: %s", self._source, error)
+            logger.warning("keys of an issuer cannot be read from %s: %r", self._source, error)
             return
         self._read_at_s = self._clock()
 
 
 def read_source(source: str) -> bytes:
-    """The bytes of a file or of an https answer, at most 1 MiB. Raises OSError."""
+    """The bytes of a file or of an https answer, at most 1 MiB. Raises OSError or HTTPException."""
     if "://" not in source:
         return Path(source).read_bytes()
     request = Request(source, headers={"Accept": "application/json"})  # noqa: S310 - checked

@@ -44,11 +44,15 @@ class JwtTokens:
         if (known := self._issuers.get(str(claims.get("iss")))) is None:
             raise UnauthenticatedError("the token's issuer (`iss`) is not trusted here")
         issuer, keys = known
-        key_set = await keys.with_id(header.get("kid"))
+        key_id = header.get("kid")
+        if key_id is not None and not isinstance(key_id, str):
+            raise UnauthenticatedError("the token is not valid: its key id (`kid`) is no text")
+        key_set = await keys.with_id(key_id)
         try:
             proven = jwt.decode(token, key_set, algorithms=_ALGORITHMS).claims
             self._registry(issuer).validate(proven)
-        except (JoseError, ValueError) as error:
+        except (JoseError, ValueError, TypeError) as error:
+            # TypeError: the library takes a header's `crit` for a list of words, whatever it is.
             raise UnauthenticatedError(f"the token is not valid: {error}") from error
         # Not for longer than keys are: one that is withdrawn must not live on in memory.
         believed_until_s = self._clock() + issuer.refresh_s

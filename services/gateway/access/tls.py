@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from cryptography import x509
@@ -20,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.watched_file import WatchedFile
+from services.contracts.watched_file import Complaint, WatchedFile
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +63,9 @@ class RotatingTls:
         """
         paths = [path for path in (files.cert, files.key, files.client_ca) if path]
         self._files = [WatchedFile(path, period_s) for path in paths]
-        self._complaint = ""
+        self._complaint = Complaint(
+            partial(logger.warning, "the TLS certificate stays as it was: %s")
+        )
         self._served = self._read()
         self.context = _RotatingContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.newest = self._newest
@@ -78,7 +81,7 @@ class RotatingTls:
         except InvalidRequestError as error:
             self._keep(str(error))
         else:
-            self._complaint = ""
+            self._complaint.withdraw()
             logger.info("the TLS certificate was read again")
 
     def _keep(self, complaint: str) -> None:
@@ -86,9 +89,7 @@ class RotatingTls:
         # the other half need not show as a change. What is wrong is said once.
         for file in self._files:
             file.forget()
-        if complaint != self._complaint:
-            logger.warning("the TLS certificate stays as it was: %s", complaint)
-        self._complaint = complaint
+        self._complaint.make(complaint)
 
     def _read(self) -> ssl.SSLContext:
         cert, key, *client_ca = (_bytes(file) for file in self._files)

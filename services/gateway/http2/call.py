@@ -3,11 +3,11 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import grpc
 
-from services.contracts.large_buffer import LargeBuffer, Take
+from services.contracts.large_buffer import LargeBuffer
 from services.gateway.http2.call_start import CallStart, Metadatum
 from services.gateway.http2.context import AbortError
 from services.gateway.http2.frames import window_update
@@ -18,9 +18,14 @@ from services.gateway.http2.messages import (
     Message,
     MessageAssembler,
     MessageFault,
+    Packed,
 )
-from services.gateway.http2.sender import Outlet, Sender
+from services.gateway.http2.owner import Owner
+from services.gateway.http2.sender import Outlet
 from services.gateway.http2.serving import Requests, serve
+from services.gateway.http2.terms import Unhandled
+from services.gateway.http2.unpacking import unpacked
+from services.gateway.http2.upload import Upload
 
 if TYPE_CHECKING:
     Handler = grpc.RpcMethodHandler[Any, Any]
@@ -31,48 +36,28 @@ _GRANT_BYTES: Final = STREAM_WINDOW // 2
 _EARLY_S: Final = 0.002
 
 
-class Owner(Protocol):
-    """The connection of a call."""
-
-    sender: Sender
-    peer: str
-    max_message_bytes: int
-    take: Take | None
-
-    def forget(self, call: "Call") -> None:
-        """The stream is over."""
-        ...
-
-    def cut(self, call: "Call") -> None:
-        """The stream shall end, whatever is pending of it."""
-        ...
-
-    def leave(self, task: "asyncio.Task[None]") -> None:
-        """Whatever the handler still does, nobody waits for it."""
-        ...
-
-    def earn(self) -> None:
-        """One answer of several goes out."""
-        ...
-
-
 class Call(Outlet):
     """A call from its first frame to its last; also the handler's context of it."""
 
-    __slots__ = ("_arrived", "_assembler", "_deadline_s", "_handler", "_has_begun", "_is_ended",
-                 "_message", "_owner", "_task", "_timer", "is_half_closed", "start",
-                 "window_in")  # fmt: skip
+    __slots__ = ("_arrived", "_assembler", "_began_s", "_deadline_s", "_handler", "_has_begun",
+                 "_is_ended", "_max_bytes", "_message", "_owner", "_task", "_timer",
+                 "is_half_closed", "is_handled", "start", "upload", "window_in")  # fmt: skip
 
     def __init__(self, owner: Owner, stream_id: int, start: CallStart, handler: "Handler") -> None:
         """Nothing runs before `begin`.
 
         Attributes:
             is_half_closed: the client has sent all that it will.
+            is_handled: the handler has begun, and knows how the call ends.
+            upload: of a request that comes in parts; None of others.
             window_in: bytes that the client may send.
         """
         super().__init__(stream_id, owner.sender.initial_window)
         self.start, self.window_in = start, STREAM_WINDOW
-        self.is_half_closed = False
+        self.is_half_closed = self.is_handled = False
+        self.upload: Upload | None = None
+        self._began_s = time.monotonic()
+        self._max_bytes = owner.terms.limits.max_request_bytes(start.path)
         self._owner, self._handler = owner, handler
         self._message: Message | None = None
         self._assembler: MessageAssembler | None = None
@@ -86,7 +71,7 @@ class Call(Outlet):
         """The call exists; a handler that reads a stream starts at once."""
         timeout_s = self.start.timeout_s
         if timeout_s is not None:
-            self._deadline_s = time.monotonic() + timeout_s
+            self._deadline_s = self._began_s + timeout_s
             self._timer = asyncio.get_running_loop().call_later(timeout_s + _EARLY_S, self._expire)
         if self._handler.request_streaming:
             self._assemble()
@@ -134,14 +119,14 @@ class Call(Outlet):
         if self._assembler is None:
             # Nearly every request is one message in one frame.
             size = len(piece) - PREFIX.size
-            is_one = self._message is None and 0 <= size <= self._owner.max_message_bytes
+            is_one = self._message is None and 0 <= size <= self._max_bytes
             if is_one and PREFIX.unpack_from(piece) == (0, size):
                 self._message = bytes(piece[PREFIX.size :])
                 return
         try:
             self._assemble().feed(piece)
         except MessageFault as fault:
-            self.end(fault.code, str(fault))
+            self.fail(fault.code, str(fault))
         else:
             self._note_arrival()
 
@@ -152,7 +137,7 @@ class Call(Outlet):
         try:
             self._assembler.filled(num_bytes)
         except MessageFault as fault:
-            self.end(fault.code, str(fault))
+            self.fail(fault.code, str(fault))
         else:
             self._note_arrival()
 
@@ -169,28 +154,29 @@ class Call(Outlet):
         elif assembler is None or assembler.is_inside or not assembler.num_whole:
             self.end(grpc.StatusCode.INTERNAL, "expected one whole message, got less")
         else:
-            self._run_assembled(assembler)
+            self._run(assembler.take())
 
     def _assemble(self) -> MessageAssembler:
         if self._assembler is None:
-            owner, encoding = self._owner, self.start.encoding
-            self._assembler = MessageAssembler(owner.max_message_bytes, encoding, owner.take)
+            terms, is_stream = self._owner.terms, self._handler.request_streaming
+            self._assembler = MessageAssembler(
+                self._max_bytes,
+                self.start.encoding,
+                terms.take,
+                terms.limits.max_decompressed_bytes,
+            )
+            # The handler of a stream has begun, and checks it.
+            self.upload = Upload(self, terms.room, None if is_stream else terms.check)
             if self._message is not None:
                 self._assembler.add(self._message)
                 self._message = None
         return self._assembler
 
-    def _run_assembled(self, assembler: MessageAssembler) -> None:
-        try:
-            message = assembler.take()
-        except MessageFault as fault:
-            self.end(fault.code, str(fault))
-        else:
-            self._run(message)
-
     def _note_arrival(self) -> None:
         """Wake the handler that waits for a message; one that takes a single one gets no more."""
         assembler = self._assemble()
+        if self.upload is not None and assembler.num_whole:
+            self.upload.note_whole()
         if self._arrived is not None and not self._arrived.done():
             self._arrived.set_result(None)
         elif not self._handler.request_streaming and assembler.num_whole + assembler.is_inside > 1:
@@ -199,11 +185,16 @@ class Call(Outlet):
 
     def grant_more(self) -> None:
         """Let the client send more; no more than STREAM_WINDOW lies unread by the handler."""
+        assembler, upload = self._assembler, self.upload
         if self.is_half_closed or self._is_ended:
             return
-        unread = self._assemble().num_whole_bytes if self._handler.request_streaming else 0
+        unread = assembler.num_whole_bytes if assembler and self._handler.request_streaming else 0
         missing = STREAM_WINDOW - self.window_in - unread
-        if missing >= _GRANT_BYTES:
+        if missing < _GRANT_BYTES:
+            return
+        if upload is None or assembler is None or upload.may_grow(assembler.size):
+            if upload is not None:
+                upload.note_grant()
             self.window_in += missing
             self._owner.sender.control(window_update(self.stream_id, missing))
 
@@ -212,7 +203,7 @@ class Call(Outlet):
 
         Raises:
             StopAsyncIteration: the client has sent all that it will.
-            MessageFault: the last message is cut off, or this one cannot be decompressed.
+            MessageFault: the last message is cut off, or this one cannot be unpacked.
         """
         assembler = self._assemble()
         while not assembler.num_whole:
@@ -223,8 +214,12 @@ class Call(Outlet):
             self._arrived = asyncio.get_running_loop().create_future()
             await self._arrived
         message = assembler.take()
+        size = len(message.body if isinstance(message, Packed) else message)
+        if self.upload is not None:
+            # What a stream's handler took has no room any more: it may wait for the next one.
+            self.upload.note_taken(size)
         self.grant_more()
-        return message
+        return await unpacked(message) if isinstance(message, Packed) else message
 
     # ---- what goes out
 
@@ -233,7 +228,7 @@ class Call(Outlet):
         if self._is_ended:
             return
         self._check_size(message)
-        self._is_ended = True
+        self._settle()
         self._owner.sender.answer(self, message)
 
     async def send(self, message: Message) -> None:
@@ -255,14 +250,15 @@ class Call(Outlet):
         """End a call that went well."""
         if not self._is_ended:
             self._begin_answer()
-            self._is_ended = True
+            self._settle()
             self._owner.sender.finish(self, trailers_block(grpc.StatusCode.OK))
 
     def end(self, code: grpc.StatusCode, details: str, trailing: Sequence[Metadatum] = ()) -> None:
         """End the call with a status behind what was answered; after the end nothing."""
         if self._is_ended:
             return
-        self._is_ended = True
+        self._settle()
+        self._note_end(code)
         self._stop_handler()
         if self._has_begun:
             block = trailers_block(code, details, trailing)
@@ -270,13 +266,21 @@ class Call(Outlet):
             block = refusal_block(code, details, trailing)
         self._owner.sender.finish(self, block)
 
+    def fail(self, code: grpc.StatusCode, details: str) -> None:
+        """End the call otherwise than its handler says or will say."""
+        if not self._is_ended:
+            self.is_handled = False
+            self.end(code, details)
+
     def sent(self) -> None:
         """The last frame is written."""
         self._close()
 
     def reset(self) -> None:
         """The stream is gone: nothing more can be sent."""
-        self._is_ended = True
+        if not self._is_ended:
+            self._settle()
+            self._note_end(grpc.StatusCode.CANCELLED)
         self._stop_handler()
         self._owner.sender.discard(self)
         self._close()
@@ -286,9 +290,21 @@ class Call(Outlet):
             self._has_begun = True
             self._owner.sender.begin(self)
 
+    def _settle(self) -> None:
+        self._is_ended = True
+        if self.upload is not None:
+            self.upload.close()
+
+    def _note_end(self, code: grpc.StatusCode) -> None:
+        if not self.is_handled:
+            start, duration_s = self.start, time.monotonic() - self._began_s
+            self._owner.terms.on_unhandled(
+                Unhandled(start.path, self._owner.peer, start.metadata, code, duration_s)
+            )
+
     def _check_size(self, message: Message) -> None:
         # Raises for what is no bytes, while the call can still be told of it.
-        size, most = memoryview(message).nbytes, self._owner.max_message_bytes
+        size, most = memoryview(message).nbytes, self._owner.terms.limits.max_message_bytes
         if size > most:
             # Raised: the handler shall end with its call.
             raise MessageFault(
@@ -301,12 +317,12 @@ class Call(Outlet):
             self._timer.cancel()
             self._timer = None
         # A cancelled task keeps its error, whose traceback holds the request and this call.
-        self._assembler = self._message = self._task = None
+        self._assembler = self._message = self._task = self.upload = None
         self._owner.forget(self)
 
     # ---- the handler
 
-    def _run(self, given: Message | Requests) -> None:
+    def _run(self, given: Message | Packed | Requests) -> None:
         self._message = None
         serving = serve(self, self._handler, given)
         self._task = asyncio.get_running_loop().create_task(serving)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import grpc
 
-from services.contracts.large_buffer import Take
 from services.gateway.http2.frames import (
     PREFACE,
     ConnectionFault,
@@ -28,6 +27,7 @@ from services.gateway.http2.limits import (
 from services.gateway.http2.reader import FrameReader
 from services.gateway.http2.sender import Sender
 from services.gateway.http2.streams import Streams
+from services.gateway.http2.terms import Terms
 
 if TYPE_CHECKING:
     Handler = grpc.RpcMethodHandler[Any, Any]
@@ -55,8 +55,7 @@ _NOT_HTTP2: Final = (
 class Host(Protocol):
     """The server of a connection."""
 
-    limits: Limits
-    take: Take | None
+    terms: Terms
 
     def handler(self, path: str) -> "Handler | None":
         """Of a method, None for an unknown one."""
@@ -134,10 +133,10 @@ class Connection(asyncio.BufferedProtocol):
         self._sender = Sender(self._transport)
         # Whoever has been answered gets the answer, however slowly: the grace of a stop is for it.
         finish = partial(self.close, is_patient=True)
-        self._streams = Streams(host.handler, host.limits, self._sender, peer, finish, host.take)
+        self._streams = Streams(host.handler, host.terms, self._sender, peer, finish)
         self._reader = FrameReader(self._streams)
         loop = asyncio.get_running_loop()
-        self._greeting_timer = loop.call_later(host.limits.greeting_timeout_s, self.close)
+        self._greeting_timer = loop.call_later(host.terms.limits.greeting_timeout_s, self.close)
         host.came(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the reader knows better
@@ -199,7 +198,7 @@ class Connection(asyncio.BufferedProtocol):
     def _say_settings(self) -> None:
         if not self._has_said_settings:
             self._has_said_settings = True
-            self._sender.control(_greeting_of(self._host.limits))
+            self._sender.control(_greeting_of(self._host.terms.limits))
 
     def _fail(self, code: ErrorCode, reason: str) -> None:
         logger.debug("connection of %s: %s: %s", self._streams.peer, code.name, reason)

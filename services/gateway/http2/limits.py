@@ -15,6 +15,8 @@ STREAM_WINDOW: Final = 4 << 20
 CONNECTION_WINDOW: Final = 64 << 20
 # The largest frame that is taken: fewer heads for large requests, and as fair to small ones.
 FRAME_BYTES: Final = 1 << 20
+# A request of a method that takes no tensors.
+SMALL_BYTES: Final = 4 << 20
 # A header block, before it is decoded; and the decoded list, beyond which a peer is hostile.
 HEADER_BLOCK_BYTES: Final = 65_536
 MAX_CONTINUATIONS: Final = 64
@@ -25,13 +27,28 @@ class Limits:
     """Bounds that a server is made with.
 
     Attributes:
-        max_message_bytes: of a request, as it comes and decompressed, and of an answer.
+        max_message_bytes: of a request as it comes, and of an answer.
+        max_decompressed_bytes: of a request that came compressed, where that is less: a client
+            sends a thousandth of it.
+        large_paths: of the methods whose requests may have `max_message_bytes`; those of others
+            have SMALL_BYTES at most. None: of all.
+        max_upload_bytes: of requests larger than STREAM_WINDOW that come or are worked on, over
+            all connections; others wait until there is room. One alone may be larger.
         max_streams: calls at once on one connection.
         max_metadata_bytes: of a call, names and values.
         greeting_timeout_s: how long a new connection may take to say that it speaks HTTP/2.
     """
 
     max_message_bytes: int = 2**31 - 1
+    max_decompressed_bytes: int = 256 << 20
+    large_paths: frozenset[str] | None = None
+    max_upload_bytes: int = 1 << 40
     max_streams: int = 8192
     max_metadata_bytes: int = 16_384
     greeting_timeout_s: float = 20.0
+
+    def max_request_bytes(self, path: str) -> int:
+        """Of a request to that method, as it comes."""
+        if self.large_paths is None or path in self.large_paths:
+            return self.max_message_bytes
+        return min(self.max_message_bytes, SMALL_BYTES)

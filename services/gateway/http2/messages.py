@@ -4,7 +4,6 @@ A message: compressed uint8 | length uint32 | bytes.
 """
 
 import struct
-import zlib
 from collections import deque
 from typing import Final, NamedTuple
 
@@ -16,8 +15,6 @@ Message = bytes | memoryview
 PREFIX: Final = struct.Struct("!BI")
 # A message of at least this size is received into a buffer of its own and never copied again.
 LARGE_BYTES: Final = 65_536
-# Of zlib: raw deflate has no name in gRPC, and its `deflate` is what zlib writes.
-_WINDOW_BITS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 
 class MessageFault(Exception):  # noqa: N818 - the client's, and it ends the call
@@ -28,10 +25,17 @@ class MessageFault(Exception):  # noqa: N818 - the client's, and it ends the cal
         self.code = code
 
 
-class _Compressed(NamedTuple):
-    """A whole message as it came."""
+class Packed(NamedTuple):
+    """A whole message as it came, compressed.
+
+    Attributes:
+        encoding: how, in the words of `grpc-encoding`.
+        max_bytes: what it may be once it is unpacked.
+    """
 
     body: Message
+    encoding: str
+    max_bytes: int
 
 
 class MessageAssembler:
@@ -43,18 +47,26 @@ class MessageAssembler:
         large: the buffer of a message that is not whole, to be read into; None otherwise.
     """
 
-    __slots__ = ("_encoding", "_head", "_is_compressed", "_max_bytes", "_size", "_take", "_whole",
-                 "large", "num_whole_bytes")  # fmt: skip
+    __slots__ = ("_encoding", "_head", "_is_compressed", "_max_bytes", "_max_unpacked",
+                 "_size", "_take", "_whole", "large", "num_whole_bytes")  # fmt: skip
 
-    def __init__(self, max_bytes: int, encoding: str, take: Take | None = None) -> None:
+    def __init__(
+        self,
+        max_bytes: int,
+        encoding: str,
+        take: Take | None = None,
+        max_unpacked: int | None = None,
+    ) -> None:
         """Nothing came yet.
 
         Args:
             max_bytes: of a message.
             encoding: how a compressed one is compressed.
             take: gives memory for a large one that is not.
+            max_unpacked: of a compressed one, bytes once it is unpacked; None: `max_bytes`.
         """
-        self._whole: deque[Message | _Compressed] = deque()
+        self._whole: deque[Message | Packed] = deque()
+        self._max_unpacked = max_bytes if max_unpacked is None else min(max_bytes, max_unpacked)
         self.num_whole_bytes = 0
         self.large: LargeBuffer | None = None
         self._max_bytes, self._encoding, self._take = max_bytes, encoding, take
@@ -67,6 +79,11 @@ class MessageAssembler:
     def num_whole(self) -> int:
         """Messages that nobody took yet."""
         return len(self._whole)
+
+    @property
+    def size(self) -> int:
+        """Of the message that has begun and is not whole, as it comes; -1 until it is known."""
+        return self._size
 
     @property
     def is_inside(self) -> bool:
@@ -134,7 +151,10 @@ class MessageAssembler:
 
     def _end(self, body: Message) -> None:
         self._size = -1
-        self._whole.append(_Compressed(body) if self._is_compressed else body)
+        # Unpacked by whoever takes it: what nobody takes shall not grow to a thousand times that.
+        is_packed = self._is_compressed
+        whole = Packed(body, self._encoding, self._max_unpacked) if is_packed else body
+        self._whole.append(whole)
         self.num_whole_bytes += PREFIX.size + len(body)
 
     def add(self, message: Message) -> None:
@@ -142,18 +162,11 @@ class MessageAssembler:
         self._whole.append(message)
         self.num_whole_bytes += PREFIX.size + len(message)
 
-    def take(self) -> Message:
-        """The oldest whole message, of which there is one.
-
-        Raises:
-            MessageFault: it cannot be decompressed, or is too large then.
-        """
+    def take(self) -> Message | Packed:
+        """The oldest whole message, of which there is one."""
         message = self._whole.popleft()
-        if isinstance(message, _Compressed):
-            self.num_whole_bytes -= PREFIX.size + len(message.body)
-            # Not before: what nobody takes shall not grow to a thousand times what was sent.
-            return self._decompressed(message.body)
-        self.num_whole_bytes -= PREFIX.size + len(message)
+        body = message.body if isinstance(message, Packed) else message
+        self.num_whole_bytes -= PREFIX.size + len(body)
         return message
 
     def check_size(self, size: int) -> None:
@@ -163,24 +176,3 @@ class MessageAssembler:
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"message of {size} bytes: at most {self._max_bytes} are taken",
             )
-
-    def _decompressed(self, body: Message) -> bytes:
-        decompressor = zlib.decompressobj(_WINDOW_BITS[self._encoding])
-        try:
-            # One byte more than is taken tells a message that is too large.
-            message = decompressor.decompress(body, self._max_bytes + 1)
-        except zlib.error as error:
-            raise MessageFault(
-                grpc.StatusCode.INTERNAL, f"a message is not {self._encoding}: {error}"
-            ) from error
-        if len(message) > self._max_bytes:
-            raise MessageFault(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"message of more than {self._max_bytes} bytes once decompressed: no more are "
-                "taken",
-            )
-        if not decompressor.eof:
-            raise MessageFault(
-                grpc.StatusCode.INTERNAL, f"a message in {self._encoding} is cut off"
-            )
-        return message

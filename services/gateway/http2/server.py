@@ -10,7 +10,7 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import grpc
@@ -19,6 +19,8 @@ from services.contracts.large_buffer import Take
 from services.gateway.http2.connection import Connection
 from services.gateway.http2.limits import Limits
 from services.gateway.http2.listening import close_all, listening_sockets
+from services.gateway.http2.terms import Check, Terms, Unhandled
+from services.gateway.http2.upload_room import UploadRoom
 
 if TYPE_CHECKING:
     # gRPC's classes are generic for type checkers alone.
@@ -44,13 +46,22 @@ class GrpcServer:
     """Serves handlers, which are coroutines and asynchronous generators, on one port.
 
     Attributes:
-        limits: of each connection.
-        take: gives memory for large requests; None leaves it to Python.
+        terms: of each call.
     """
 
-    def __init__(self, limits: Limits | None = None, take: Take | None = None) -> None:
-        """Nothing listens yet."""
-        self.limits, self.take = limits or Limits(), take
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        take: Take | None = None,
+        check: Check | None = None,
+        on_unhandled: Callable[[Unhandled], None] = lambda _: None,
+    ) -> None:
+        """Nothing listens yet; for the arguments see `Terms`."""
+        limits = limits or Limits()
+        room = UploadRoom(limits.max_upload_bytes)
+        self.terms = Terms(
+            limits=limits, take=take, check=check, on_unhandled=on_unhandled, room=room
+        )
         self._generic: list[GenericHandler] = []
         self._known: dict[str, Handler] = {}
         self._connections: set[Connection] = set()
@@ -107,7 +118,7 @@ class GrpcServer:
             sock=listening,
             backlog=_BACKLOG,
             ssl=tls,
-            ssl_handshake_timeout=self.limits.greeting_timeout_s if tls else None,
+            ssl_handshake_timeout=self.terms.limits.greeting_timeout_s if tls else None,
         )
 
     async def stop(self, grace_s: float) -> None:

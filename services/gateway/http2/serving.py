@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from services.gateway.http2.context import AbortError
-from services.gateway.http2.messages import Message, MessageFault
+from services.gateway.http2.messages import Message, MessageFault, Packed
+from services.gateway.http2.unpacking import unpacked
 
 if TYPE_CHECKING:
     from services.gateway.http2.call import Call
@@ -33,13 +34,19 @@ class Requests:
         return deserialized(await self._call.next_message(), self._deserializer)
 
 
-async def serve(call: "Call", handler: "Handler", given: "Message | Requests") -> None:
+async def serve(call: "Call", handler: "Handler", given: "Message | Packed | Requests") -> None:
     """Run a call's handler on its request, or on its stream of them; its end is the call's."""
     try:
         if isinstance(given, Requests):
             request: Any = given
         else:
+            if call.upload is not None:
+                # Before it is unpacked: it may be nobody's.
+                await call.upload.checked()
+            if isinstance(given, Packed):
+                given = await unpacked(given)
             request = deserialized(given, handler.request_deserializer)
+        call.is_handled = True
         if handler.response_streaming:
             await _serve_stream(call, handler, request)
         else:
@@ -50,13 +57,13 @@ async def serve(call: "Call", handler: "Handler", given: "Message | Requests") -
     except AbortError as abort:
         call.end(abort.code, abort.details, abort.trailing)
     except MessageFault as fault:
-        call.end(fault.code, str(fault))
+        call.fail(fault.code, str(fault))
     except asyncio.CancelledError:
         call.end(grpc.StatusCode.CANCELLED, "the server stopped working on this call")
         raise
     except Exception as error:
         logger.exception("%s failed", call.start.path)
-        call.end(grpc.StatusCode.UNKNOWN, f"unexpected {type(error).__name__}: {error}")
+        call.fail(grpc.StatusCode.UNKNOWN, f"unexpected {type(error).__name__}: {error}")
 
 
 async def _serve_stream(call: "Call", handler: "Handler", request: Any) -> None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from services.contracts.large_buffer import Take
 from services.gateway.http2.block_parts import BlockParts, unpadded
 from services.gateway.http2.call import Call
 from services.gateway.http2.call_start import MalformedFieldsError
@@ -36,12 +35,9 @@ from services.gateway.http2.frames import (
 )
 from services.gateway.http2.header_blocks import refusal_block
 from services.gateway.http2.header_reader import HeaderReader
-from services.gateway.http2.limits import (
-    CONNECTION_WINDOW,
-    MAX_WINDOW,
-    Limits,
-)
+from services.gateway.http2.limits import CONNECTION_WINDOW, MAX_WINDOW
 from services.gateway.http2.sender import Sender
+from services.gateway.http2.terms import Terms
 
 if TYPE_CHECKING:
     Handler = grpc.RpcMethodHandler[Any, Any]
@@ -58,32 +54,29 @@ class Streams:
     def __init__(
         self,
         find: "Callable[[str], Handler | None]",
-        limits: Limits,
+        terms: Terms,
         sender: Sender,
         peer: str,
         close: Callable[[], None],
-        take: Take | None = None,
     ) -> None:
         """Nothing has come yet.
 
         Args:
             find: the handler of a path, None for an unknown one.
-            limits: the server's.
+            terms: the server's.
             sender: of the connection.
             peer: who is at its other end, in gRPC's words.
             close: is called when a connection that drains has no call left.
-            take: gives memory for large messages.
         """
-        self.sender, self.peer, self.max_message_bytes = sender, peer, limits.max_message_bytes
-        self.take = take
-        self._find, self._limits, self._close = find, limits, close
+        self.sender, self.peer, self.terms = sender, peer, terms
+        self._find, self._limits, self._close = find, terms.limits, close
         self._calls: dict[int, Call] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._last_id = 0
         # Trailers of these may be under way, and are no fault (RFC 9113, section 5.1).
         self._reset_ids: deque[int] = deque(maxlen=_MAX_RESET_IDS)
         self._window_in = CONNECTION_WINDOW
-        self._headers = HeaderReader(limits.max_metadata_bytes)
+        self._headers = HeaderReader(terms.limits.max_metadata_bytes)
         self._guard = FloodGuard()
         self._control = ControlFrames(sender, self._guard, self._calls.values, self._refuse_new)
         self._block: BlockParts | None = None

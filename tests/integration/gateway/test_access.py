@@ -1,8 +1,9 @@
 """Tokens and permissions, with an unmodified Triton client against a real gateway."""
 
 import base64
+import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,12 @@ import pytest
 import yaml
 from tritonclient.utils import InferenceServerException
 
+from services.contracts.errors import UnauthenticatedError
 from services.contracts.watched_file import WatchedFile
 from services.gateway.access.gate import Gate
 from services.gateway.access.static_tokens import new_token, token_hash
+from tests.integration.gateway.http2 import frames as f
+from tests.integration.gateway.http2.raw_client import RawClient
 from tests.integration.gateway.issuer import Issuer
 
 if TYPE_CHECKING:
@@ -235,3 +239,77 @@ async def test_a_token_of_a_withdrawn_key_is_believed_no_longer_than_keys_are(
     assert await gate.caller_of(metadata) is known
     now_s[0] += 301
     assert await gate.caller_of(metadata) is not known
+
+
+async def test_a_file_that_cannot_be_read_once_is_read_again(
+    access_file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A token that was taken away is refused, though what kept us from reading shows nowhere."""
+    monkeypatch.setattr(WatchedFile, "_may_look", lambda self: True)
+    gate, metadata = Gate(access_file), [("authorization", f"Bearer {READER}")]
+    document = document_of(access_file)
+    del document["tokens"][0]
+    replace(access_file, yaml.safe_dump(document))
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "read_bytes", lambda _: Path("/nowhere").read_text())
+        for _ in range(2):
+            assert (await gate.caller_of(metadata)).name == "reader"
+    assert caplog.text.count("stays as it was") == 1
+    with pytest.raises(UnauthenticatedError):
+        await gate.caller_of(metadata)
+
+
+async def test_whatever_fails_at_the_gate_fails_one_request_of_a_stream(
+    guarded_fleet: "Fleet", inputs: Inputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caller_of, num_asked = Gate.caller_of, 0
+
+    async def fail_second(gate: Gate, metadata: Any) -> Any:
+        nonlocal num_asked
+        num_asked += 1
+        if num_asked == 3:  # the first is the stream's own
+            raise TypeError("a fault of ours")
+        return await caller_of(gate, metadata)
+
+    monkeypatch.setattr(Gate, "caller_of", fail_second)
+    client = await guarded_fleet.client()
+
+    async def ask() -> AsyncIterator[dict[str, Any]]:
+        for number in range(3):
+            yield {"model_name": "echo", "inputs": inputs(), "request_id": str(number)}
+
+    said = [error async for _, error in client.stream_infer(ask(), headers=bearer(READER))]
+    assert [error is None for error in said] == [True, False, True]
+    assert "internal error; request id" in str(said[1])
+
+
+@pytest.mark.parametrize("method", ["ModelInfer", "ModelMetadata"])
+async def test_a_large_request_without_a_token_is_refused_before_it_has_come(
+    guarded_fleet: "Fleet", method: str, tmp_path: Path, access_file: Path
+) -> None:
+    log = tmp_path / "access.log"
+    await guarded_fleet.start_gateway(access_file=access_file, access_log=str(log))
+    client = await RawClient.dial(guarded_fleet.gateway.port)
+    fields = [(":path", f"/inference.GRPCInferenceService/{method}")]
+    fields += [each for each in f.request_fields() if each[0] != ":path"]
+    sent = f.message(bytes(3 << 20))[: 1 << 20]
+    answer = await client.ask(f.headers(1, sorted(fields)), f.body(1, sent, is_last=False))
+    client.close()
+    assert answer.status == grpc.StatusCode.UNAUTHENTICATED.value[0]
+    assert "send%20metadata" in (said := answer.trailers["grpc-message"]) or "send metadata" in said
+    if method == "ModelInfer":
+        labels = {"model": "", "version": "", "code": "UNAUTHENTICATED"}
+        await guarded_fleet.until_metric(1, "smelt_requests_total", **labels)
+        await guarded_fleet.gateway.stop()
+        (line,) = map(json.loads, log.read_text().splitlines())
+        assert (line["rpc"], line["code"]) == ("ModelInfer", "UNAUTHENTICATED")
+
+
+async def test_load_balancers_large_questions_need_no_token_either(
+    guarded_fleet: "Fleet",
+) -> None:
+    async with grpc.aio.insecure_channel(guarded_fleet.url) as channel:
+        ask = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await ask(bytes(3 << 20), timeout=30)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -9,7 +9,10 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from services.contracts.frames import InferFrame
+from services.gateway.http2.limits import SMALL_BYTES
 from services.pb import open_inference_v2_pb2 as pb
+from tests.integration.gateway.http2 import frames as f
+from tests.integration.gateway.http2.raw_client import RawClient
 
 if TYPE_CHECKING:
     from tests.integration.gateway.conftest import Fleet
@@ -131,3 +134,34 @@ async def test_a_bound_of_a_model_that_nobody_serves_is_told(
     fleet_of.controller.publish()
     await fleet_of.until(lambda: fleet_of.gateway.endpoints.table.view.is_known)
     assert "SMELT_GATEWAY_MODEL_MAX_IN_FLIGHT bounds model 'ecco'" in caplog.text
+
+
+async def test_requests_that_no_handler_saw_are_counted(echo_fleet: "Fleet") -> None:
+    await echo_fleet.start_gateway(max_message_bytes=10_000, max_decompressed_bytes=5_000)
+    await echo_fleet.until_ready("r1", "r2")
+    async with grpc.aio.insecure_channel(echo_fleet.url) as channel:
+        for method, body, compression in (
+            ("ModelInfer", bytes(10_001), grpc.Compression.NoCompression),
+            ("ModelInfer", bytes(5_001), grpc.Compression.Gzip),
+            ("ModelMetadata", bytes(10_001), grpc.Compression.NoCompression),
+        ):
+            call = channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call(body, compression=compression, timeout=30)
+            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    labels = {"model": "", "version": "", "code": "RESOURCE_EXHAUSTED"}
+    await echo_fleet.until_metric(2, "smelt_requests_total", **labels)
+
+
+@pytest.mark.parametrize(("method", "code"), [("ModelMetadata", 8), ("ModelInfer", None)])
+async def test_only_inference_takes_large_requests(
+    echo_fleet: "Fleet", method: str, code: int | None
+) -> None:
+    client = await RawClient.dial(echo_fleet.gateway.port)
+    fields = [(":path", f"/inference.GRPCInferenceService/{method}")]
+    fields += [each for each in f.request_fields() if each[0] != ":path"]
+    announced = f.message(bytes(SMALL_BYTES + 1))[:100]
+    await client.send(f.headers(1, sorted(fields)), f.data(1, announced))
+    await client.settled()
+    assert client.seen(1).status == code
+    client.close()

@@ -11,6 +11,7 @@ import uvloop
 
 from services.gateway.http2.limits import Limits
 from services.gateway.http2.server import GrpcServer
+from services.gateway.http2.terms import Check, Unhandled
 from tests.integration.gateway.http2.probe import SERVICE, Handlers, Probe
 from tests.integration.gateway.http2.raw_client import RawClient
 
@@ -29,6 +30,7 @@ class Host:
     """Servers under test and the clients of the last one; all are closed after the test.
 
     Attributes:
+        unhandled: what servers said of calls whose handlers do not know how they ended.
         errors: what reached the event loop's handler of errors that nobody took.
     """
 
@@ -36,6 +38,7 @@ class Host:
         self.probe = Probe()
         self.port = 0
         self.errors: list[dict[str, Any]] = []
+        self.unhandled: list[Unhandled] = []
         self._servers: list[GrpcServer] = []
         self._channels: list[Any] = []
         self._raw: list[RawClient] = []
@@ -50,10 +53,11 @@ class Host:
         limits: Limits | None = None,
         methods: Handlers = MappingProxyType({}),
         port: int = 0,
+        check: Check | None = None,
         **more: Any,
     ) -> int:
         """Starts a server with the probe's methods, and more of them; returns its port."""
-        server = GrpcServer(limits)
+        server = GrpcServer(limits, check=check, on_unhandled=self.unhandled.append)
         server.add_generic_rpc_handlers((self.probe.generic(),))
         server.add_registered_method_handlers("test.More", methods)
         self._servers.append(server)
@@ -82,6 +86,10 @@ class Host:
     def unary(self, method: str = "Echo", **options: Any) -> Any:
         """A stub for one unary method, on a channel of its own."""
         return self.channel(**options).unary_unary(f"/{SERVICE}/{method}")
+
+    def ended(self) -> list[tuple[str, str]]:
+        """Method and code of those calls."""
+        return [(each.path.rpartition("/")[2], each.code.name) for each in self.unhandled]
 
     def note_error(self, _: asyncio.AbstractEventLoop, error: dict[str, Any]) -> None:
         """What nobody took, but for what gRPC's client says of its own queue of events."""

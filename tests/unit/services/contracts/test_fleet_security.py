@@ -104,3 +104,47 @@ def test_whom_a_port_can_be_reached_from(
     with caplog.at_level(logging.WARNING):
         warn_in_the_clear("data port", host)
     assert ("in the clear" in caplog.text) is not expected
+
+
+def test_files_that_could_not_be_read_once_are_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As when no descriptor was left: nothing of the files shows when that is over."""
+    authority, path = Authority(tmp_path), tmp_path / "token"
+    files = authority.sign("me")
+    path.write_text("old")
+    tls, tokens = FleetTls(files.cert, files.key, authority.cert, 0), FleetTokens(path, 0)
+    newer = authority.sign("newer")
+    files.cert.write_bytes(newer.cert.read_bytes())
+    files.key.write_bytes(newer.key.read_bytes())
+    path.write_text("newest")
+    former = tls._pems
+    with monkeypatch.context() as broken:
+        # The certificate is read, the authority is not, which itself did not change.
+        read, absent = Path.read_bytes, (authority.cert, path)
+        none = tmp_path / "none"
+        broken.setattr(Path, "read_bytes", lambda each: read(none if each in absent else each))
+        for _ in range(3):
+            assert (tls.pems(), tokens.said) == (former, "old")
+    assert (tls.pems()[0], tokens.said) == (newer.cert.read_bytes(), "newest")
+    assert caplog.text.count("stays as it was") == caplog.text.count("stay as they were") == 1
+
+
+def test_files_that_were_read_but_could_not_be_used_once_are_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OpenSSL reads them once more, and may find no descriptor either."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("too many open files")
+
+    authority = Authority(tmp_path)
+    files, newer = authority.sign("me"), authority.sign("newer")
+    tls = FleetTls(files.cert, files.key, authority.cert, 0)
+    files.cert.write_bytes(newer.cert.read_bytes())
+    files.key.write_bytes(newer.key.read_bytes())
+    former = tls._pems
+    with monkeypatch.context() as broken:
+        broken.setattr(ssl.SSLContext, "load_cert_chain", fail)
+        assert tls.pems() == former
+    assert tls.pems()[0] == newer.cert.read_bytes()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from services.contracts.watched_file import WatchedFile
+from services.contracts.watched_file import Complaint, WatchedFile
 
 
 class Clock:
@@ -59,3 +59,38 @@ def test_a_file_that_is_gone_has_not_changed(path: Path) -> None:
     path.unlink()
     clock.now_s += 10
     assert not file.has_changed()
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_file_that_could_not_be_read_has_changed_until_it_is(
+    path: Path, monkeypatch: pytest.MonkeyPatch, *, is_new: bool
+) -> None:
+    """Neither chmod nor a descriptor that is free again shows in what is looked at."""
+    file = WatchedFile(path, period_s=0)
+    file.read()
+    if is_new:
+        path.write_text("of another size")
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "read_bytes", refuse)
+        for _ in range(2):
+            assert file.has_changed() is is_new
+            with pytest.raises(PermissionError):
+                file.read()
+            is_new = True
+    assert file.has_changed()
+    assert file.read() == path.read_bytes()
+    assert not file.has_changed()
+
+
+def refuse(_: Path) -> bytes:
+    raise PermissionError("not now")
+
+
+def test_a_complaint_is_made_once_until_it_is_another_or_withdrawn() -> None:
+    said: list[str] = []
+    complaint = Complaint(said.append)
+    for text in ("a", "a", "b", "a"):
+        complaint.make(text)
+    complaint.withdraw()
+    complaint.make("a")
+    assert said == ["a", "b", "a", "a"]

@@ -60,7 +60,14 @@ def test_config_says_how_requests_wait(new_model: NewModel) -> None:
     assert found.default_queue_policy.default_timeout_microseconds == 20_000
     assert found.default_queue_policy.allow_timeout_override
     assert {k: v.max_queue_size for k, v in found.priority_queue_policy.items()} == {1: 7}
+    assert found.default_queue_policy.max_queue_size == batching.max_queue
     assert not config.response_cache.enable
+
+
+def test_a_model_without_buckets_is_described_as_it_is_served(new_model: NewModel) -> None:
+    config = config_from_model(new_model(buckets=()), ())
+    assert config.max_batch_size == 8
+    assert list(config.dynamic_batching.preferred_batch_size) == [8]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +78,6 @@ def test_config_says_how_requests_wait(new_model: NewModel) -> None:
         {"inputs": (SEQUENCE_FIRST,)},
         {"outputs": (FIXED,)},
         {"inputs": (TensorSpec(name="scalar", datatype="FP32", shape=()),)},
-        {"buckets": ()},
     ],
 )
 def test_models_that_are_not_batched(new_model: NewModel, changes: dict[str, object]) -> None:

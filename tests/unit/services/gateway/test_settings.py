@@ -42,6 +42,8 @@ def test_gateways_that_know_nothing_of_each_other_share_no_regions() -> None:
         ("MODEL_MAX_IN_FLIGHT", "minilm=8"),
         ("WORKERS", "0"),
         ("WORKERS", "257"),
+        ("MAX_DECOMPRESSED_BYTES", "0"),
+        ("MAX_UPLOAD_BYTES", "0"),
     ],
 )
 def test_a_wrong_value_names_key_and_value(

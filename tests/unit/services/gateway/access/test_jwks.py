@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from http.client import BadStatusLine, IncompleteRead
 from pathlib import Path
 
 import pytest
@@ -72,7 +73,9 @@ async def test_old_keys_are_read_again_and_serve_meanwhile() -> None:
     assert await source.known("b") == {"b"}
 
 
-@pytest.mark.parametrize("data", [None, b"{}", b'{"keys": 7}', b"no json", b'{"keys": [{}]}'])
+@pytest.mark.parametrize(
+    "data", [None, b"{}", b'{"keys": 7}', b"no json", b'{"keys": [{}]}', b'{"keys": [{"kty": []}]}']
+)
 async def test_what_cannot_be_read_leaves_the_keys_as_they_were(data: bytes | None) -> None:
     source = Source()
     await source.known()
@@ -104,3 +107,16 @@ def test_a_file_is_a_source_too(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     path.write_bytes(b"{}")
     assert read_source(str(path)) == b"{}"
+
+
+@pytest.mark.parametrize("fault", [IncompleteRead(b""), BadStatusLine("x"), RecursionError()])
+async def test_an_answer_that_breaks_off_leaves_the_keys_as_they_were(fault: Exception) -> None:
+    def fail(_: str) -> bytes:
+        raise fault
+
+    source = Source()
+    await source.known()
+    source.keys._read = fail
+    source.now_s += 301
+    assert await source.known("b") == {"a"}
+    assert await source.known() == {"a"}

@@ -1,0 +1,34 @@
+"""What a call asks of its connection."""
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+
+from services.gateway.http2.sender import Sender
+from services.gateway.http2.terms import Terms
+
+if TYPE_CHECKING:
+    from services.gateway.http2.call import Call
+
+
+class Owner(Protocol):
+    """The connection of a call."""
+
+    sender: Sender
+    peer: str
+    terms: Terms
+
+    def forget(self, call: "Call") -> None:
+        """The stream is over."""
+        ...
+
+    def cut(self, call: "Call") -> None:
+        """The stream shall end, whatever is pending of it."""
+        ...
+
+    def leave(self, task: "asyncio.Task[None]") -> None:
+        """Whatever the handler still does, nobody waits for it."""
+        ...
+
+    def earn(self) -> None:
+        """One answer of several goes out."""
+        ...

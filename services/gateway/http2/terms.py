@@ -1,0 +1,50 @@
+"""On what terms a server takes calls: the same for all of its connections."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import grpc
+
+from services.contracts.large_buffer import Take
+from services.gateway.http2.call_start import Metadatum
+from services.gateway.http2.context import Context
+from services.gateway.http2.limits import Limits
+from services.gateway.http2.upload_room import UploadRoom
+
+
+class Unhandled(NamedTuple):
+    """A call that ended without its handler, or otherwise than its handler said.
+
+    Attributes:
+        code: of its end; CANCELLED when the client gave it up.
+        duration_s: since it began.
+    """
+
+    path: str
+    peer: str
+    metadata: Sequence[Metadatum]
+    code: grpc.StatusCode
+    duration_s: float
+
+
+# Refuses a call, by its path and metadata alone, with the context's `abort`.
+Check = Callable[[str, Context], Awaitable[None]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What calls need of their server.
+
+    Attributes:
+        take: gives memory for large requests; None leaves it to Python.
+        check: is asked before more of a request is taken than came at once; None takes all.
+        on_unhandled: is told of calls whose handlers do not know how they ended.
+        room: for the large requests of all connections.
+    """
+
+    limits: Limits
+    take: Take | None
+    check: Check | None
+    on_unhandled: Callable[[Unhandled], None]
+    room: UploadRoom

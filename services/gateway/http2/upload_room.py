@@ -1,0 +1,105 @@
+"""Room for large requests: how many bytes of them a process takes at a time, over all clients.
+
+A request says its size before its bytes, so a client is let send all of it or, until others are
+done, no more than its stream's first window. Whatever has been begun can thus always be ended.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+# While others wait, whoever has room must use it.
+_PATIENCE_S: Final = 30.0
+
+
+class Share:
+    """One request's part of the room.
+
+    Attributes:
+        is_given: its client may send.
+        is_whole: all of it is here.
+        num_granted: windows that its client was given.
+    """
+
+    __slots__ = ("_num_seen", "_on_idle", "is_given", "is_whole", "num_bytes", "num_granted",
+                 "on_given")  # fmt: skip
+
+    def __init__(
+        self, num_bytes: int, on_given: Callable[[], None], on_idle: Callable[[], None]
+    ) -> None:
+        self.num_bytes, self.on_given, self._on_idle = num_bytes, on_given, on_idle
+        self.is_given = self.is_whole = False
+        self.num_granted, self._num_seen = 0, -1
+
+    def look(self) -> None:
+        """End the request if its client has sent nothing to speak of since the last look."""
+        if not self.is_whole and self.num_granted == self._num_seen:
+            self._on_idle()
+        self._num_seen = self.num_granted
+
+
+class UploadRoom:
+    """The room of one process; first come, first served."""
+
+    def __init__(self, max_bytes: int, patience_s: float = _PATIENCE_S) -> None:
+        """Nothing is taken yet; one request alone may be larger than all of it."""
+        self._max_bytes, self._patience_s = max_bytes, patience_s
+        self._num_bytes = 0
+        self._given: set[Share] = set()
+        self._waiting: dict[Share, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def ask(
+        self, num_bytes: int, on_given: Callable[[], None], on_idle: Callable[[], None]
+    ) -> Share:
+        """A share of so many bytes, which may have been given.
+
+        Args:
+            num_bytes: of the request.
+            on_given: is called when there is room later.
+            on_idle: is called when others wait for room that the client makes no use of.
+        """
+        share = Share(num_bytes, on_given, on_idle)
+        if not self._waiting and self._has_room(share):
+            self._take(share)
+        else:
+            self._waiting[share] = None
+            self._keep_time()
+        return share
+
+    def leave(self, share: Share) -> None:
+        """It needs no room any more; a second call does nothing."""
+        self._waiting.pop(share, None)
+        if share in self._given:
+            self._given.discard(share)
+            self._num_bytes -= share.num_bytes
+        self._give()
+
+    def _give(self) -> None:
+        while self._waiting and self._has_room(share := next(iter(self._waiting))):
+            del self._waiting[share]
+            self._take(share)
+            share.on_given()
+        self._keep_time()
+
+    def _has_room(self, share: Share) -> bool:
+        return not self._given or self._num_bytes + share.num_bytes <= self._max_bytes
+
+    def _take(self, share: Share) -> None:
+        self._given.add(share)
+        self._num_bytes += share.num_bytes
+        share.is_given = True
+
+    def _keep_time(self) -> None:
+        if self._waiting and self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._patience_s, self._look)
+        elif not self._waiting and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        self._timer = None
+        for share in tuple(self._given):
+            share.look()
+        self._keep_time()

@@ -1,0 +1,34 @@
+"""Requests of which no handler knows how they ended: counted and logged as any other."""
+
+from typing import Final
+
+from services.gateway.handlers import SERVICE
+from services.gateway.http2.terms import Unhandled
+from services.gateway.origin import OnRefused, Origin
+from services.telemetry import catalog
+from services.telemetry.recorder import Recorder
+
+INFERENCE_PATHS: Final = frozenset(
+    f"/{SERVICE.full_name}/{name}" for name in ("ModelInfer", "ModelStreamInfer")
+)
+
+
+class UnhandledRequests:
+    """Counts requests that were not whole, not taken, or whose answer was not.
+
+    Such an answer is in the counter twice: as its handler made it, and as its client saw it.
+    """
+
+    def __init__(self, recorder: Recorder, on_refused: OnRefused | None = None) -> None:
+        """`on_refused` writes the access log, where there is one."""
+        self._recorder, self._on_refused = recorder, on_refused
+
+    def note(self, call: Unhandled) -> None:
+        """A call ended so; those of other methods than inference are not counted anywhere."""
+        if call.path not in INFERENCE_PATHS:
+            return
+        # Nobody has read which model it is for.
+        self._recorder.count(catalog.REQUESTS, model="", version="", code=call.code.name)
+        if self._on_refused is not None:
+            origin = Origin(call.path.rpartition("/")[2], call.peer, call.metadata)
+            self._on_refused(origin, call.code, call.duration_s)

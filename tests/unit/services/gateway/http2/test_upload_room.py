@@ -1,0 +1,75 @@
+"""Who may send a large request now, who waits, and who is not waited for."""
+
+import asyncio
+
+from services.gateway.http2.upload_room import Share, UploadRoom
+
+
+class Uploads:
+    """Requests in a room of 100 bytes.
+
+    Attributes:
+        given: names of those that were let go on later, in that order.
+        idle: names of those that made no use of their room.
+    """
+
+    def __init__(self, patience_s: float = 1000) -> None:
+        self.room = UploadRoom(100, patience_s)
+        self.given: list[str] = []
+        self.idle: list[str] = []
+        self._shares: dict[str, Share] = {}
+
+    def ask(self, name: str, size: int) -> Share:
+        """One more request."""
+        share = self.room.ask(size, lambda: self.given.append(name), lambda: self._end_idle(name))
+        self._shares[name] = share
+        return share
+
+    def leave(self, name: str) -> None:
+        """It is answered, or given up."""
+        self.room.leave(self._shares[name])
+
+    def _end_idle(self, name: str) -> None:
+        self.idle.append(name)
+        self.leave(name)
+
+
+async def test_first_come_first_served() -> None:
+    uploads = Uploads()
+    assert [uploads.ask(name, 40).is_given for name in "abcd"] == [True, True, False, False]
+    # A small one does not pass those that wait: they would wait for ever.
+    assert not uploads.ask("small", 1).is_given
+    uploads.leave("a")
+    assert uploads.given == ["c"]
+    uploads.leave("d")  # its client has left
+    assert uploads.given == ["c", "small"]
+    for name in ("a", "d", "b", "c", "small"):
+        uploads.leave(name)
+    assert uploads.ask("e", 100).is_given
+
+
+async def test_one_that_is_larger_than_the_room_comes_alone() -> None:
+    uploads = Uploads()
+    assert uploads.ask("huge", 1000).is_given
+    assert not uploads.ask("other", 1).is_given
+    uploads.leave("huge")
+    assert uploads.given == ["other"]
+    assert not uploads.ask("huge again", 1000).is_given
+    uploads.leave("other")
+    assert uploads.given == ["other", "huge again"]
+
+
+async def test_room_that_is_not_used_is_taken_back_while_others_wait() -> None:
+    uploads = Uploads(patience_s=0.01)
+    idle, busy, whole = (uploads.ask(name, 30) for name in ("idle", "busy", "whole"))
+    whole.is_whole = True
+    await asyncio.sleep(0.05)
+    assert not uploads.idle, "nobody waited"
+    waiting = uploads.ask("waiting", 30)
+    async with asyncio.timeout(10):
+        while not waiting.is_given:
+            busy.num_granted += 1
+            await asyncio.sleep(0.002)
+    assert (uploads.idle, uploads.given, idle.is_given) == (["idle"], ["waiting"], True)
+    await asyncio.sleep(0.05)
+    assert uploads.idle == ["idle"], "nobody waits any more"
