@@ -1,6 +1,6 @@
 """From a model version and what is wanted to build keys: a table of planned and skipped."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 
@@ -9,11 +9,12 @@ from compiler_worker.builders.select import builder_for
 from compiler_worker.devices import Devices, main_device
 from compiler_worker.recipe_check import check_recipe
 from services.contracts.build_key import BUILD_REVISION, BuildKey
+from services.contracts.default_buckets import default_buckets, dynamic_dims
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.hardware import Generation
 from services.contracts.kinds import EngineKind, Precision
 from services.contracts.manifest import MasterRecord, ModelVersion
-from services.contracts.recipe import Bucket, DimRange, Recipe
+from services.contracts.recipe import Bucket, Recipe
 from services.contracts.terms import calibration_digest, proof_terms
 
 # What TensorRT-RTX builds ahead of time on any machine.
@@ -25,8 +26,6 @@ AHEAD_OF_TIME_GENERATIONS = tuple(
 _BUILD_ORDER = (
     EngineKind.ONNXRUNTIME, EngineKind.OPENVINO, EngineKind.TENSORRT, EngineKind.INDUCTOR,
 )  # fmt: skip
-_DEFAULT_BATCH = DimRange(min=1, opt=4, max=8)
-_DEFAULT_DIM = DimRange(min=1, opt=64, max=128)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,13 +133,13 @@ def plan_builds(
 
 
 def buckets_of(master: MasterRecord, recipe: Recipe) -> tuple[Bucket, ...]:
-    """The recipe's buckets; without any, one that is derived from the master's dimensions.
+    """The recipe's buckets, checked; without any, those by default.
 
     Raises:
         InvalidRecipeError: a bucket names other dimensions than the master's dynamic ones, or
             lets a request have no rows.
     """
-    dims, rows = dynamic_dims(master), recipe.batching.batch_dim
+    dims, rows = dynamic_dims(master.inputs), recipe.batching.batch_dim
     for bucket in recipe.buckets:
         if rows in bucket.dims and bucket.dims[rows].min == 0:
             raise InvalidRecipeError(
@@ -152,17 +151,7 @@ def buckets_of(master: MasterRecord, recipe: Recipe) -> tuple[Bucket, ...]:
                 f"recipe: bucket {bucket.label}: expected a range for each of the model's dynamic "
                 f"dimensions {dims}, got {sorted(bucket.dims)}"
             )
-    return recipe.buckets or (_default_bucket(dims, recipe.batching.batch_dim),)
-
-
-def dynamic_dims(master: MasterRecord) -> list[str]:
-    """Names of the dynamic dimensions of the inputs, sorted."""
-    return sorted({dim for spec in master.inputs for dim in spec.shape if isinstance(dim, str)})
-
-
-def _default_bucket(dims: Sequence[str], batch_dim: str | None) -> Bucket:
-    ranges = {name: _DEFAULT_BATCH if name == batch_dim else _DEFAULT_DIM for name in dims}
-    return Bucket(dims=ranges)
+    return recipe.buckets or default_buckets(master.inputs, rows)
 
 
 def _combinations(

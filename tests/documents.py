@@ -5,17 +5,18 @@ from typing import Any
 from services.contracts.build_key import BuildKey
 from services.contracts.kinds import EngineKind, Precision
 from services.contracts.manifest import EngineManifest, Proof, ProofOutcome
+from services.contracts.recipe import Bucket
 
 AT = "2026-01-01T00:00:00Z"
 
 
 def small_key(**changes: Any) -> BuildKey:
-    """A key without buckets, options or toolchain, with changes."""
+    """A key of a static model, without options or toolchain, with changes."""
     fields: dict[str, Any] = {
         "master_digest": "d" * 64,
         "kind": EngineKind.OPENVINO,
         "precision": Precision.FP32,
-        "buckets": (),
+        "buckets": (Bucket(dims={}),),
         "generation": "cpu-x86_64-v3",
         "toolchain": {},
     }

@@ -58,7 +58,7 @@ def advice_document(model: ModelVersion, seen: ObservedSizes, num: int) -> dict[
     Raises:
         NotFoundError: no request of the model was seen.
     """
-    batch_dim, buckets = model.recipe.batching.batch_dim, model.recipe.buckets
+    batch_dim, buckets = model.recipe.batching.batch_dim, model.buckets
     dims = {dim: each for dim, each in sorted(seen.dims.items()) if each.counts}
     if not dims:
         raise NotFoundError(

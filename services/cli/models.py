@@ -27,6 +27,7 @@ from services.contracts.manifest import MasterRecord, ModelVersion
 from services.contracts.recipe import Recipe
 from services.contracts.registry import Registry
 from services.contracts.registry_models import check_model_name
+from services.engines.shapes import ranges_text
 
 
 def run_models_add(
@@ -63,8 +64,20 @@ def run_models_add(
         console.print(
             f"{name} version {version.version}: master {version.master.digest[:12]}, opset "
             f"{version.master.opset}, {version.master.num_parameters:,} parameters\n"
-            f"{then} {name}"
+            f"{_default_sizes(version)}{then} {name}",
+            soft_wrap=True,
         )
+
+
+def _default_sizes(version: ModelVersion) -> str:
+    """A line on the sizes by default; "" where the recipe says them, or there are none."""
+    (bucket, *_) = version.buckets
+    if version.recipe.buckets or not bucket.dims:
+        return ""
+    return (
+        f"serves {ranges_text(bucket.dims)}, as its recipe names no buckets; for other sizes add "
+        "it again with a recipe that has some: --recipe FILE\n"
+    )
 
 
 def run_models_remove(

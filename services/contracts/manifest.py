@@ -16,6 +16,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from services.contracts.build_key import BuildKey
+from services.contracts.default_buckets import default_buckets
 from services.contracts.document import Document
 from services.contracts.hardware import DeviceFacts
 from services.contracts.recipe import Bucket, Recipe, Tolerance
@@ -81,6 +82,17 @@ class ModelVersion(Document):
     samples: BlobRef | None = None
     calibration: BlobRef | None = None
     created_at: str
+
+    @property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """The shapes that it is served at: the recipe's, or those by default where it has none.
+
+        Also of what its fallback serves, which could take others: they would be refused as soon
+        as an engine takes its place.
+        """
+        return self.recipe.buckets or default_buckets(
+            self.master.inputs, self.recipe.batching.batch_dim
+        )
 
 
 class ModelRemoval(Document):

@@ -212,7 +212,7 @@ class Recipe(Document):
 
     Attributes:
         kinds, precisions: what to try; builders that do not apply are skipped with a reason.
-        buckets: shapes to build for; empty means one bucket derived from the master.
+        buckets: shapes to build for and to serve; empty means those of `default_buckets`.
         tolerances: overrides of the defaults in `compiler_worker/tolerances.py`.
         tasks: further metrics that every engine has to pass; see `task_recipe`.
         calibration: needed for precisions int8 and fp8, unused by the others.

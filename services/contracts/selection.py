@@ -160,12 +160,13 @@ def recipe_fault(engine: PublishedEngine, version: ModelVersion) -> str:
         return f"kind {key.kind}, the recipe asks for {', '.join(recipe.kinds)}"
     if key.precision not in recipe.precisions:
         return f"precision {key.precision}, the recipe asks for {', '.join(recipe.precisions)}"
-    if recipe.buckets not in ((), key.buckets):
+    if version.buckets != key.buckets:
         found, wanted = (
             ", ".join(bucket.label for bucket in buckets)
-            for buckets in (key.buckets, recipe.buckets)
+            for buckets in (key.buckets, version.buckets)
         )
-        return f"built for buckets {found}, the recipe asks for {wanted}"
+        by_default = "" if recipe.buckets else " by default"
+        return f"built for buckets {found}, the recipe asks for {wanted}{by_default}"
     if key.calibration_digest != calibration_digest(version, key.precision):
         return (
             f"calibrated with other samples; build it for version {version.version}: "

@@ -1,7 +1,9 @@
 """Inductor on a GPU: one static artifact per bucket, captured in a CUDA graph.
 
-A request is padded to the smallest bucket that covers it, replayed, and its part of the
-outputs is copied out. The device is an argument, so the same path runs on a CPU in tests.
+A request is padded to the largest sizes of the cheapest bucket that holds it, replayed, and
+its part of the outputs is copied out. Smaller ones than a bucket's least were never proven:
+whoever joins requests makes those larger that may be. The device is an argument, so the same
+path runs on a CPU in tests.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +18,7 @@ from services.engines.artifact_weights import WeightTable
 from services.engines.base import LoadSpec
 from services.engines.cuda_graph import Call, Capture
 from services.engines.request_check import Sizes
-from services.engines.shapes import corner, shape_at, smallest_covering, write_padded
+from services.engines.shapes import corner, shape_at, smallest_holding, write_padded
 from services.engines.torch_arrays import array_from_tensor, array_over, torch_dtype
 
 
@@ -73,7 +75,7 @@ class ArtifactProgram:
 
     def run(self, arrays: list[Array], sizes: Sizes) -> Sequence[Array]:
         """Pad, replay, and copy this request's part of each output."""
-        program = self._programs[smallest_covering(self._buckets, sizes)]
+        program = self._programs[smallest_holding(self._buckets, sizes)]
         for spec, buffer, array in zip(self._inputs, program.inputs, arrays, strict=True):
             buffer.fill(array, self._pads.get(spec.name, 0.0))
         results = program.call()

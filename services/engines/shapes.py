@@ -48,11 +48,6 @@ def smallest_holding(buckets: Sequence[Bucket], sizes: Sizes) -> int:
     return min(fitting, key=lambda index: volume(buckets[index]))
 
 
-def smallest_covering(buckets: Sequence[Bucket], sizes: Sizes) -> int:
-    """As `smallest_holding`, for engines that pad: only the largest sizes bound a request."""
-    return smallest_holding([_from_one(bucket) for bucket in buckets], sizes)
-
-
 def check_within(ranges: Mapping[str, DimRange], sizes: Sizes) -> None:
     """Raise InvalidRequestError when a size lies outside the box an engine was built for."""
     for name, dim in ranges.items():
@@ -83,13 +78,6 @@ def write_padded(target: Array, source: Array, pad: float) -> None:
 def zeros_at(spec: TensorSpec, sizes: Sizes) -> Array:
     """An input of zeros: a valid index, a closed mask, and any value where values do not matter."""
     return np.zeros(shape_at(spec, sizes), dtype=NUMPY_FROM_DATATYPE[spec.datatype])
-
-
-def _from_one(bucket: Bucket) -> Bucket:
-    dims = {
-        n: DimRange(min=min(dim.min, 1), opt=dim.opt, max=dim.max) for n, dim in bucket.dims.items()
-    }
-    return Bucket(dims=dims)
 
 
 def _text(sizes: Sizes) -> str:

@@ -1,12 +1,14 @@
 """One replica without Ray: `python -m services.replica`, settings in SMELT_REPLICA_*.
 
-SIGTERM and SIGINT drain it and end it with 0; a wrong setting ends it with 2.
+SIGTERM and SIGINT drain it and end it with 0; a wrong setting ends it with 2, a replica that
+cannot answer any more with 70: whatever started it is to start it again.
 """
 
 import asyncio
 import logging
 import signal
 import sys
+from typing import Protocol
 
 from services.contracts.errors import InvalidRequestError, SmeltError
 from services.contracts.interpreter import tune_for_serving
@@ -21,6 +23,12 @@ from services.telemetry.recorder import NullRecorder
 from services.telemetry.tracing import Tracing, TracingSettings, tracing_from_settings
 
 logger = logging.getLogger(__name__)
+
+# As often as Serve looks where it keeps replicas, and as often in a row.
+_HEALTH_PERIOD_S = 1.0
+_MAX_UNHEALTHY_IN_A_ROW = 3
+# Parts that hang are waited for by the stop itself, each for some seconds.
+_STOP_TIMEOUT_S = 30.0
 
 
 def main() -> int:
@@ -59,12 +67,53 @@ async def _serve(settings: ReplicaSettings, tracing: Tracing | None) -> None:
         "token": server.token.hex(),
     }
     announce_ready(settings.ready_fd, said)
+    unhealthy = asyncio.create_task(until_unhealthy(server, _HEALTH_PERIOD_S))
     waits = [asyncio.create_task(event.wait()) for event in (stop, server.drained)]
-    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    for wait in waits:
+    await asyncio.wait([unhealthy, *waits], return_when=asyncio.FIRST_COMPLETED)
+    for wait in (unhealthy, *waits):
         wait.cancel()
+    if unhealthy.done():
+        await _end_unhealthy(server, tracing)
     await server.stop()
     watch.stop()
+
+
+class Checked(Protocol):
+    """What can say how it is."""
+
+    async def check_health(self) -> None:
+        """Raise when it must be replaced."""
+        ...
+
+
+async def until_unhealthy(server: Checked, period_s: float) -> None:
+    """Check a replica's health at intervals; returns after three failures in a row."""
+    num_failed = 0
+    while num_failed < _MAX_UNHEALTHY_IN_A_ROW:
+        await asyncio.sleep(period_s)
+        try:
+            await server.check_health()
+            num_failed = 0
+        except Exception as error:  # whatever it is, nobody else would see it
+            num_failed += 1
+            logger.error(
+                "health check failed, %d of %d in a row: %s",
+                num_failed, _MAX_UNHEALTHY_IN_A_ROW, error,
+            )  # fmt: skip
+
+
+async def _end_unhealthy(server: ReplicaServer, tracing: Tracing | None) -> None:
+    """Close what can be closed, then end the process: an engine that hangs never would."""
+    logger.critical("the replica cannot answer any more; the process ends")
+    try:
+        async with asyncio.timeout(_STOP_TIMEOUT_S):
+            await server.stop(grace_s=0)
+        if tracing:
+            await asyncio.to_thread(tracing.close)
+    except Exception:
+        logger.exception("not all of the replica was closed")
+    finally:
+        end_process()
 
 
 if __name__ == "__main__":

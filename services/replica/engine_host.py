@@ -31,12 +31,14 @@ from services.replica.loaded_engine import (
     RunningEngine,
     stall_limit_s,
 )
+from services.replica.passing_failures import PassingFailures
 from services.replica.samples import edge_sizes, sample_inputs
 
 logger = logging.getLogger(__name__)
 
-# A store may be whole again at the next selection; an engine that fails stays failed.
-_STORE_ERRORS = (StoreError, NotFoundError)
+# A store may be whole again later, and a disk or a process have room again (OSError); an engine
+# that fails stays failed.
+_PASSING_ERRORS = (StoreError, NotFoundError, OSError)
 
 
 class FallbackLoader(Protocol):
@@ -75,6 +77,7 @@ class EngineHost:
         # An engine that failed here once is not tried again in this process: failed loads
         # may leave device memory behind, and nothing that could mend it changes under it.
         self._failed: dict[str, str] = {}
+        self._passing = PassingFailures(clock)
         # On whose terms engines are chosen; `_without_gate` where there is no fallback.
         self._asked = model
         self._notes = notes or FailureNotes(None)
@@ -101,15 +104,24 @@ class EngineHost:
         if tried := self._tried.get(digest):
             self._notes.add(self._name(tried), words)
 
-    def has_other_than(self, current_digest: str) -> bool:
-        """Whether `load_other_than` would try to load one.
+    def fetch_other_than(self, current_digest: str) -> bool:
+        """Have the files here of what `load_other_than` would try; False when it would not.
 
         Raises:
             StoreError: the store cannot be read.
         """
         engines = self._registry.engines(self._model.master.digest)
-        chosen = self._select(engines, self._known_failed(engines, current_digest)).engine
-        return (chosen.digest if chosen else "") != current_digest
+        failed = self._known_failed(engines, current_digest)
+        while (chosen := self._select(engines, failed).engine) is not None:
+            if chosen.digest == current_digest:
+                return False
+            try:
+                self._load_spec(chosen)
+            except Exception as error:
+                failed[chosen.digest] = self._note(chosen, error)
+            else:
+                return True
+        return current_digest != ""
 
     def load_other_than(self, current_digest: str | None) -> LoadedEngine | None:
         """As `load`, but None when the best engine that loads is the current one.
@@ -142,13 +154,21 @@ class EngineHost:
             except Exception as error:
                 # Anything may come out of a library that reads foreign bytes, and nothing
                 # of it may keep the replica from the next engine.
-                failed[chosen.digest] = f"{type(error).__name__}: {error}"
-                logger.exception("engine %s does not load here; next", chosen.digest)
-                if not isinstance(error, _STORE_ERRORS):
-                    self._failed[chosen.digest] = failed[chosen.digest]
-                # The library's verdict, that is; a disk that is full is nobody's fault here.
-                if isinstance(error, EngineError):
-                    self._notes.add(self._name(chosen), failed[chosen.digest])
+                failed[chosen.digest] = self._note(chosen, error)
+
+    def _note(self, engine: PublishedEngine, error: Exception) -> str:
+        """Remember that an engine could not be had, for as long as that is likely to be true."""
+        words = f"{type(error).__name__}: {error}"
+        if isinstance(error, _PASSING_ERRORS):
+            words = self._passing.add(engine.digest, words)
+            logger.error("engine %s cannot be had now, next: %s", engine.digest, words)
+            return words
+        logger.error("engine %s does not load here; next", engine.digest, exc_info=error)
+        self._failed[engine.digest] = words
+        # The library's verdict, that is.
+        if isinstance(error, EngineError):
+            self._notes.add(self._name(engine), words)
+        return words
 
     def _known_failed(
         self, engines: Sequence[PublishedEngine], current_digest: str | None
@@ -160,7 +180,7 @@ class EngineHost:
             if engine.digest != current_digest
             and (reason := self._notes.reason(self._name(engine)))
         }
-        return noted | self._failed
+        return {**noted, **self._passing.waiting(), **self._failed}
 
     def _passed_over(
         self, engines: Sequence[PublishedEngine], digest: str, failed: Mapping[str, str]
@@ -195,6 +215,7 @@ class EngineHost:
         self._checker.check(spec, self._model.recipe.inputs)
         engine = kind.load(spec)
         longest_run_s = self._warm(engine, chosen.manifest.buckets)
+        self._passing.forget(chosen.digest)
         loaded = LoadedEngine(
             engine=engine,
             buckets=chosen.manifest.buckets,

@@ -15,10 +15,8 @@ from typing import Self
 
 import numpy as np
 
-from services.contracts.byte_strings import BYTES
 from services.contracts.errors import EngineError
 from services.contracts.manifest import ModelVersion
-from services.contracts.recipe import InputRole
 from services.contracts.tensors import Array, TensorSpec
 from services.replica.codec import InferCall
 from services.replica.signature import Signature
@@ -32,6 +30,7 @@ class JoinRules:
 
     Attributes:
         batch_dim: None when calls can only run one by one.
+        rows_dim: counted as rows, also where calls run one by one; None when there is none.
         paddable: dynamic dimensions along which a call may be padded.
         pads: value of padded positions by input name.
     """
@@ -39,20 +38,22 @@ class JoinRules:
     inputs: Mapping[str, TensorSpec]
     outputs: Mapping[str, TensorSpec]
     batch_dim: str | None
+    rows_dim: str | None
     paddable: frozenset[str]
     pads: Mapping[str, float]
 
     @classmethod
     def from_model(cls, model: ModelVersion, signature: Signature) -> Self:
         """The rules that a model's master and recipe give."""
-        is_joinable = _is_joinable(signature)
-        paddable = _paddable_dims(model, signature) if is_joinable else frozenset()
+        is_joinable = signature.batch_dim in signature.growing
+        paddable = signature.growing - {signature.batch_dim}
         if is_joinable:
             _tell_unpadded(model, signature, paddable)
         return cls(
             inputs=signature.inputs,
             outputs=signature.outputs,
             batch_dim=signature.batch_dim if is_joinable else None,
+            rows_dim=signature.batch_dim,
             paddable=paddable,
             pads={name: wanted.pad for name, wanted in model.recipe.inputs.items()},
         )
@@ -174,37 +175,6 @@ class JoinRules:
             found = outputs[name].shape[spec.shape.index(self.batch_dim or "")]
             if found != rows:
                 raise EngineError(f"output '{name}': expected {rows} rows, got {found}")
-
-
-def _is_joinable(signature: Signature) -> bool:
-    """Whether rows of all tensors are independent and can be told apart again.
-
-    An output with a dynamic dimension that no input has may depend on its companions.
-    """
-    dim = signature.batch_dim
-    known = {name for spec in signature.inputs.values() for name in spec.shape}
-    tensors = (*signature.inputs.values(), *signature.outputs.values())
-    return dim is not None and all(
-        spec.shape.count(dim) == 1 and all(isinstance(d, int) or d in known for d in spec.shape)
-        for spec in tensors
-    )
-
-
-def _paddable_dims(model: ModelVersion, signature: Signature) -> frozenset[str]:
-    recipes = model.recipe.inputs
-    dims = {d for spec in signature.inputs.values() for d in spec.shape if isinstance(d, str)}
-    # Nothing that is put after a string is known to change nothing.
-    wordy = {d for s in signature.inputs.values() if s.datatype == BYTES for d in s.shape}
-    paddable = set()
-    for dim in dims - {signature.batch_dim}:
-        names = [name for name, spec in signature.inputs.items() if dim in spec.shape]
-        has_mask = any(
-            name in recipes and recipes[name].role is InputRole.MASK and recipes[name].pad == 0
-            for name in names
-        )
-        if dim not in wordy and has_mask and all(name in recipes for name in names):
-            paddable.add(dim)
-    return frozenset(paddable)
 
 
 def _tell_unpadded(model: ModelVersion, signature: Signature, paddable: frozenset[str]) -> None:

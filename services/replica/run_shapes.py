@@ -35,7 +35,7 @@ class RunShapes:
         self, rules: JoinRules, buckets: Sequence[Bucket], *, pads_to_largest: bool = False
     ) -> None:
         """Take an engine's buckets; `pads_to_largest` is true of one that knows no other sizes."""
-        self._rules, self._buckets = rules, buckets
+        self._growing, self._buckets = rules.growing, buckets
         self._pads_to_largest = pads_to_largest and bool(buckets)
         self._dim = rules.batch_dim or ""
         self._has_least = any(span.min > 1 for b in buckets for span in b.dims.values())
@@ -47,12 +47,12 @@ class RunShapes:
     def joined(self, sizes: Sizes) -> Sizes:
         """The sizes that inputs are made for: what the cheapest bucket takes at least.
 
-        Dimensions that cannot be padded stay as they are; the engine says what it wants then.
+        Sizes that no bucket takes stay as they are; the engine says what it wants then.
         """
         if not self._has_least:
             return sizes
-        raised = [self._raised(sizes, bucket) for bucket in self._buckets if fits(bucket, sizes)]
-        return min((each for each in raised if each is not None), key=elements_of, default=sizes)
+        raised = [_raised(sizes, bucket) for bucket in self._buckets if self._fits(bucket, sizes)]
+        return min(raised, key=elements_of, default=sizes)
 
     def num_elements(self, sizes: Sizes) -> int:
         """Elements that the engine computes for a batch of these sizes, all padding included."""
@@ -83,10 +83,10 @@ class RunShapes:
 
     def _sizes_in(self, bucket: Bucket, sizes: Sizes) -> Sizes | None:
         """What a bucket makes of sizes; None when it does not take them."""
-        if not fits(bucket, sizes):
+        if not self._fits(bucket, sizes):
             return None
         if not self._pads_to_largest:
-            return self._raised(sizes, bucket)
+            return _raised(sizes, bucket)
         dims = bucket.dims
         return {dim: dims[dim].max if dim in dims else size for dim, size in sizes.items()}
 
@@ -111,17 +111,17 @@ class RunShapes:
 
     def _rows_of_each(self, sizes: Sizes) -> list[float]:
         lengths = {dim: size for dim, size in sizes.items() if dim != self._dim}
-        spans = [bucket.dims.get(self._dim) for bucket in self._buckets if fits(bucket, lengths)]
-        return [span.max if span else math.inf for span in spans]
+        taking = [bucket for bucket in self._buckets if self._fits(bucket, lengths)]
+        return [span.max if (span := each.dims.get(self._dim)) else math.inf for each in taking]
 
-    def _raised(self, sizes: Sizes, bucket: Bucket) -> Sizes | None:
-        raised = dict(sizes)
-        for dim, span in bucket.dims.items():
-            if sizes.get(dim, span.min) < span.min:
-                if dim not in self._rules.growing:
-                    return None
-                raised[dim] = span.min
-        return raised
+    def _fits(self, bucket: Bucket, sizes: Sizes) -> bool:
+        return fits(bucket, sizes, self._growing)
+
+
+def _raised(sizes: Sizes, bucket: Bucket) -> Sizes:
+    """The sizes at which a bucket takes these, which fit it."""
+    dims = bucket.dims
+    return {dim: max(size, dims[dim].min) if dim in dims else size for dim, size in sizes.items()}
 
 
 def elements_of(sizes: Sizes) -> int:

@@ -1,6 +1,6 @@
 """What one model version takes and gives, in the form that requests are checked against."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -9,6 +9,7 @@ from services.contracts.manifest import ModelVersion
 from services.contracts.recipe import Bucket, InputRecipe
 from services.contracts.tensors import Array, TensorSpec
 from services.engines.shapes import dims_that_may_be_empty, ranges_text
+from services.replica.growing import growing_dims
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -20,7 +21,8 @@ class Signature:
         version: the concrete version, as responses echo it.
         inputs, outputs: specs by tensor name, in the master's order.
         batch_dim: the dimension counted as rows; None when the master has no such dimension.
-        buckets: the shapes that the recipe allows; empty sets no limit.
+        growing: dimensions that may be made larger than a request's.
+        buckets: the shapes that the model is served at; empty sets no limit.
         limits: the recipe of each input whose values it limits.
     """
 
@@ -29,21 +31,26 @@ class Signature:
     inputs: Mapping[str, TensorSpec]
     outputs: Mapping[str, TensorSpec]
     batch_dim: str | None
+    growing: frozenset[str]
     buckets: tuple[Bucket, ...]
     limits: Mapping[str, InputRecipe]
 
     @classmethod
     def from_model(cls, model: ModelVersion) -> Self:
         """The signature of a published model version."""
-        master, wanted = model.master, model.recipe.batching.batch_dim
-        has_dim = any(wanted in spec.shape for spec in master.inputs)
+        wanted = model.recipe.batching.batch_dim
+        has_dim = any(wanted in spec.shape for spec in model.master.inputs)
+        inputs = {spec.name: spec for spec in model.master.inputs}
+        outputs = {spec.name: spec for spec in model.master.outputs}
+        batch_dim = wanted if has_dim else None
         return cls(
             name=model.name,
             version=str(model.version),
-            inputs={spec.name: spec for spec in master.inputs},
-            outputs={spec.name: spec for spec in master.outputs},
-            batch_dim=wanted if has_dim else None,
-            buckets=model.recipe.buckets,
+            inputs=inputs,
+            outputs=outputs,
+            batch_dim=batch_dim,
+            growing=growing_dims(inputs, outputs, batch_dim, model.recipe.inputs),
+            buckets=model.buckets,
             limits={
                 name: recipe
                 for name, recipe in model.recipe.inputs.items()
@@ -62,10 +69,10 @@ class Signature:
         return sizes.get(self.batch_dim or "", 1)
 
     def check_sizes(self, sizes: Mapping[str, int]) -> None:
-        """Refuse dynamic dimensions that are empty or larger than every bucket.
+        """Refuse dynamic dimensions that no bucket takes, alike for every kind of engine.
 
         Raises:
-            InvalidRequestError: says the sizes found and the largest ones allowed.
+            InvalidRequestError: says the sizes found and those allowed.
         """
         may_be_empty = dims_that_may_be_empty(self.buckets)
         for dim, size in sizes.items():
@@ -79,12 +86,8 @@ class Signature:
             raise InvalidRequestError(
                 f"inference request batch-size must be <= {max_rows} for '{self.name}', got {rows}"
             )
-        if self.buckets and not any(fits(bucket, sizes) for bucket in self.buckets):
-            allowed = " or ".join(ranges_text(bucket.dims) for bucket in self.buckets)
-            raise InvalidRequestError(
-                f"unexpected shape for model '{self.name}': expected sizes within one of "
-                f"{allowed}, got {dict(sizes)}"
-            )
+        if self.buckets and not any(fits(each, sizes, self.growing) for each in self.buckets):
+            raise InvalidRequestError(self._size_error(sizes))
 
     def check_values(self, inputs: Mapping[str, Array]) -> None:
         """Refuse values that the recipe does not allow: no engine may look them up.
@@ -100,6 +103,21 @@ class Signature:
             if values.size and limit.max is not None and values.max() > limit.max:
                 raise self._value_error(name, limit, values, int(values.argmax()))
 
+    def _size_error(self, sizes: Mapping[str, int]) -> str:
+        allowed = " or ".join(ranges_text(bucket.dims) for bucket in self.buckets)
+        words = (
+            f"unexpected shape for model '{self.name}': expected sizes within one of {allowed}, "
+            f"got {dict(sizes)}"
+        )
+        # What may grow is made large enough; of the rest the first that no bucket takes is named.
+        for dim, size in sizes.items():
+            if not any(fits(bucket, {dim: size}, self.growing) for bucket in self.buckets):
+                spans = [bucket.dims[dim] for bucket in self.buckets]
+                ranges = " or ".join(f"{span.min}..{span.max}" for span in spans)
+                padded = "" if dim in self.growing else ", as it cannot be padded"
+                return f"{words}; dimension '{dim}' is {size}, allowed is {ranges}{padded}"
+        return words
+
     def _value_error(
         self, name: str, limit: InputRecipe, values: Array, position: int
     ) -> InvalidRequestError:
@@ -112,13 +130,14 @@ class Signature:
         )
 
 
-def fits(bucket: Bucket, sizes: Mapping[str, int]) -> bool:
-    """Whether no size exceeds a bucket; smaller ones fit, because engines pad up to it.
+def fits(bucket: Bucket, sizes: Mapping[str, int], growing: Collection[str]) -> bool:
+    """Whether a bucket takes sizes: no larger ones, and smaller ones only where they may grow.
 
-    What is empty is not padded: then the bucket has to begin there.
+    Padding anything else would change the answer, whatever kind of engine it is for. What is
+    empty does not grow: then the bucket has to begin there.
     """
     return all(
-        min(span.min, 1) <= sizes[dim] <= span.max
+        (min(span.min, 1) if dim in growing else span.min) <= sizes[dim] <= span.max
         for dim, span in bucket.dims.items()
         if dim in sizes
     )

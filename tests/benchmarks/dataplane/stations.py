@@ -100,6 +100,7 @@ def _replica(payload: str) -> Steps:
         inputs=signature.inputs,
         outputs=signature.outputs,
         batch_dim="batch",
+        rows_dim="batch",
         paddable=frozenset(),
         pads={},
     )
@@ -145,6 +146,7 @@ def _signature(payload: str) -> Signature:
         inputs={"x": specs["x"]},
         outputs={"y": specs["y"]},
         batch_dim="batch",
+        growing=frozenset({"batch"}),
         buckets=(),
         limits={},
     )

@@ -1,6 +1,8 @@
 """Which engine serves: the best that loads, the next one, the fallback; and live swaps."""
 
 import asyncio
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,8 @@ from services.replica.engine_host import EngineHost
 from services.replica.failure_notes import FailureNotes
 from services.replica.fallback import CompiledFallback
 from services.replica.loaded_engine import LoadedEngine, RunningEngine
+from services.replica.passing_failures import FIRST_WAIT_S
+from tests.unit.services.replica.batching import Clock
 
 from .conftest import Serving, connected, until
 from .controller import TestController
@@ -26,11 +30,16 @@ def no_fallback(model: ModelVersion) -> RunningEngine:
     raise EngineError("no fallback in this test")
 
 
-def host_of(shelf: Shelf, model: ModelVersion, notes: FailureNotes | None = None) -> EngineHost:
-    checker = EngineChecker(Path("unused"))
+def host_of(
+    shelf: Shelf,
+    model: ModelVersion,
+    notes: FailureNotes | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> EngineHost:
     return EngineHost(
-        shelf.registry, model, shelf.device, no_fallback, checker, num_threads=1, notes=notes
-    )
+        shelf.registry, model, shelf.device, no_fallback, EngineChecker(Path("unused")),
+        num_threads=1, notes=notes, clock=clock,
+    )  # fmt: skip
 
 
 def typed(path: Path, data: bytes) -> dict[str, Path]:
@@ -78,12 +87,16 @@ def test_an_engine_whose_bytes_changed_is_never_loaded(shelf: Shelf, tmp_path: P
     swapped = shelf.publish_engine("swapped", speedup=9.0, files=typed(tmp_path / "t", data))
     good = shelf.publish_engine("good", speedup=2.0)
     blob_of(shelf, swapped, tmp_path).write_bytes(onnx_model(2.0).SerializeToString())
-    host = host_of(shelf, model)
+    clock = Clock()
+    host = host_of(shelf, model, clock=clock)
     loaded = host.load()
     assert loaded.digest == good.digest
+    assert "CorruptBlobError" in loaded.detail
+    assert "tried again after 60 s" in loaded.detail
     loaded.engine.close()
     # The store was at fault, not the engine: once it is whole, the engine is taken.
     blob_of(shelf, swapped, tmp_path).write_bytes(data)
+    clock.now_s += FIRST_WAIT_S
     better = host.load_other_than(good.digest)
     assert better is not None
     assert better.digest == swapped.digest
@@ -158,7 +171,7 @@ def test_an_engine_that_is_slower_than_no_fallback_serves(shelf: Shelf, tmp_path
     loaded = host.load()
     assert (loaded.digest, loaded.fallback_reason) == (slow.digest, None)
     # It is kept: the fallback is not looked for each time that the store is asked.
-    assert not host.has_other_than(slow.digest)
+    assert not host.fetch_other_than(slow.digest)
     assert host.load_other_than(slow.digest) is None
     assert asked == ["toy"]
     loaded.engine.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from services.contracts.errors import EngineError
+from services.contracts.errors import EngineError, InvalidRequestError
 from services.contracts.tensors import Array
 from services.engines.base import LoadSpec
 from services.engines.onnxruntime_engine import OnnxruntimeEngine
@@ -18,12 +18,13 @@ from services.replica.engine_host import EngineHost
 from services.replica.failure_notes import FailureNotes
 from services.replica.hang_watch import HangWatch
 from services.replica.loaded_engine import STALL_S, LoadedEngine
+from services.replica.replica import Replica
 from services.replica.server import ReplicaServer
 from services.replica.settings import ReplicaSettings
 from services.telemetry.recorder import NullRecorder
 
 from .conftest import Serving
-from .published import Shelf, assert_answers, ids_of, request_of
+from .published import RECIPE, Shelf, assert_answers, ids_of, request_of
 from .test_engines import host_of, load_spec, typed
 from .test_serving import HeldEngine
 
@@ -66,7 +67,7 @@ def test_what_failed_in_service_is_not_tried_by_the_process_that_comes_after(
     assert found.digest == good.digest
     found.engine.close()
     # Where it serves well it stays.
-    assert not beside.has_other_than(bad.digest)
+    assert not beside.fetch_other_than(bad.digest)
     assert beside.load_other_than(bad.digest) is None
 
 
@@ -82,6 +83,36 @@ def test_how_long_an_engine_without_buckets_takes_is_not_known(
     found = host.load()
     assert found.stall_s == STALL_S
     found.engine.close()
+
+
+async def test_without_a_recipe_fallback_and_engine_take_and_refuse_the_same_sizes(
+    tmp_path: Path,
+) -> None:
+    """What the engine refuses, or needs longer for than any run timed, comes to neither."""
+    shelf = Shelf(tmp_path, RECIPE.model_copy(update={"buckets": ()}))
+    model = shelf.publish_model()
+    checker = EngineChecker(tmp_path / "checked")
+    host = EngineHost(
+        shelf.registry, model, shelf.device,
+        lambda model: OnnxruntimeEngine.load(load_spec(shelf, model)), checker,
+    )  # fmt: skip
+    replica = Replica(model, shelf.device, host, NullRecorder())
+    await replica.load()
+    try:
+        for kind in ("fallback", "onnxruntime"):
+            assert replica.loaded is not None
+            assert replica.loaded.kind == kind
+            largest = ids_of(8, 128)
+            assert_answers(await replica.infer(request_of(largest)), largest)
+            with pytest.raises(InvalidRequestError, match="batch-size must be <= 8"):
+                await replica.infer(request_of(ids_of(16, 100)))
+            with pytest.raises(InvalidRequestError, match="sequence' is 200, allowed is 1..128"):
+                await replica.infer(request_of(ids_of(1, 200)))
+            if kind == "fallback":
+                shelf.publish_engine()
+                assert await replica.swap_if_better()
+    finally:
+        await replica.close()
 
 
 async def test_an_engine_that_hangs_in_service_is_noted_and_the_one_before_answers(

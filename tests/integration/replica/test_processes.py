@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from services.contracts.errors import EngineError
 from services.pb import fleet_v1_pb2 as fleet
+from services.replica.__main__ import until_unhealthy
 from services.replica.settings import ReplicaSettings
 from services.telemetry.ready import wait_ready
 
@@ -59,6 +61,58 @@ async def test_a_process_serves_and_drains_on_sigterm(
         assert status == 0, process.stderr and process.stderr.read().decode()
     await until(controller, fleet.REPLICA_STATE_DRAINING)
     assert list(settings.socket_dir.iterdir()) == []
+
+
+async def test_a_process_that_cannot_answer_any_more_ends_and_says_why(
+    shelf: Shelf, settings: ReplicaSettings
+) -> None:
+    shelf.publish_model()
+    shelf.publish_engine()
+    process, ready = start_process(settings)
+    with process:
+        said = await asyncio.to_thread(wait_ready, ready, 60, "replica")
+        # Its data port is there no more for anybody who connects.
+        path = Path(said["addresses"][0].removeprefix("unix:"))
+        await asyncio.to_thread(path.unlink)
+        _, stderr = await asyncio.to_thread(process.communicate, timeout=60)
+    assert process.returncode == 70
+    assert re.search("health check failed, 3 of 3 in a row: data port .* does not", stderr.decode())
+    assert "the replica cannot answer any more" in stderr.decode()
+
+
+async def test_only_failures_in_a_row_end_a_process() -> None:
+    """One of them may be a machine that stood still."""
+    verdicts = iter([False, False, True, False, True, False, False, False])
+    num_asked = 0
+
+    class Server:
+        """Says what the test wants of its health."""
+
+        async def check_health(self) -> None:
+            """Fail or not."""
+            nonlocal num_asked
+            num_asked += 1
+            if not next(verdicts):
+                raise EngineError("ill")
+
+    async with asyncio.timeout(30):
+        await until_unhealthy(Server(), 0.0)
+    assert num_asked == 8
+
+
+async def test_a_process_whose_engine_hangs_ends_all_the_same(
+    shelf: Shelf, settings: ReplicaSettings
+) -> None:
+    shelf.publish_model()
+    shelf.publish_engine()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.integration.replica.hung_process",
+        settings.model_dump_json(), stderr=subprocess.PIPE,
+    )  # fmt: skip
+    async with asyncio.timeout(90):
+        _, stderr = await process.communicate()
+    assert process.returncode == 70, stderr.decode()
+    assert "engine has not returned" in stderr.decode()
 
 
 async def test_a_process_compiles_its_fallback_into_its_own_cache(

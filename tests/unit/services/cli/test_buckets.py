@@ -13,12 +13,14 @@ from prometheus_client import CollectorRegistry, generate_latest, start_http_ser
 from typer.testing import CliRunner
 
 from services.cli.bucket_advice import SizeCounts, best_edges, waste
+from services.cli.buckets import advice_document
 from services.cli.main import app
 from services.cli.observed_sizes import observed_sizes, sizes_from_pages
 from services.contracts.errors import NotFoundError, NotReadyError
 from services.contracts.object_store import open_store
 from services.contracts.recipe import Bucket, DimRange, Recipe
 from services.contracts.registry import Registry
+from services.contracts.tensors import TensorSpec
 from services.telemetry import catalog
 from services.telemetry.prometheus_recorder import PrometheusRecorder
 from tests.unit.services.controller import build_world as world
@@ -165,6 +167,20 @@ def test_a_batch_alone_is_shown_without_a_proposal(
     assert "batch (rows of a request)" in text
     assert "Only the batch is dynamic" in text
     assert "only 1 request was seen" in text
+
+
+def test_a_model_without_a_recipe_has_the_sizes_by_default_now(
+    store: str, endpoint: str, tmp_path: Path
+) -> None:
+    ids = TensorSpec(name="ids", datatype="INT64", shape=("batch", "sequence"))
+    master = world.MASTER.model_copy(update={"digest": "c" * 64, "inputs": (ids,)})
+    seen = sizes_from_pages([generate_latest(_registry()).decode()], "m", 1)
+    registry = Registry(open_store(store), tmp_path / "cache")
+    model = registry.add_model_version(
+        name="plain", master=master, recipe=Recipe(), source="s", source_fingerprint="0"
+    )
+    said = advice_document(model, seen, 2)
+    assert said["dimensions"]["sequence"]["now"] == [128]
 
 
 def test_no_requests_no_endpoint_no_fleet(store: str, endpoint: str, tmp_path: Path) -> None:

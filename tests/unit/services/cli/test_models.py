@@ -139,6 +139,25 @@ def test_a_calibration_set_is_found_beside_its_recipe_and_kept_with_the_version(
     assert [each.version for each in registry.versions("tiny")] == [1, 2]
 
 
+def test_a_model_without_a_recipe_says_what_sizes_it_is_served_at(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SMELT_HOME", str(tmp_path))
+    words, told = ["models", "add", "tiny"], "serves batch 1..8, sequence 1..128, as its recipe"
+    done = CliRunner().invoke(app, [*words, source(tmp_path / "a")], catch_exceptions=False)
+    assert told in done.stdout
+    assert "--recipe FILE" in done.stdout
+    recipe = tmp_path / "recipe.yaml"
+    span = "{min: 1, opt: 4, max: 32}"
+    recipe.write_text(f"buckets: [dims: {{batch: {span}, sequence: {span}}}]\n")
+    words += [source(tmp_path / "a"), "--recipe", str(recipe)]
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert "tiny version 2" in done.stdout
+    assert told not in done.stdout
+    plain, asked = registry.versions("tiny")
+    assert (plain.recipe.buckets, asked.buckets) == ((), asked.recipe.buckets)
+
+
 def test_remove_says_what_is_left_and_that_engines_stay(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

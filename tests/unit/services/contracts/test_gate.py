@@ -17,12 +17,14 @@ from services.contracts.manifest import (
 )
 from services.contracts.recipe import Recipe
 from services.contracts.selection import FallbackReason, select
+from services.contracts.tensors import TensorSpec
 from services.contracts.terms import proof_terms
 
 MakeEngine = Callable[..., PublishedEngine]
 MakeDevice = Callable[..., DeviceFacts]
 MakeProof = Callable[..., Proof]
 
+ROWS = TensorSpec(name="x", datatype="FP32", shape=("batch", 3))
 OLD_TIMING = (
     b'{"bucket":"b","eager_p50_s":2.0,"p50_s":1.0,"p95_s":1.0,"sizes":{"batch":8},"throughput":8.0}'
 )
@@ -41,7 +43,7 @@ def timing(batch: int, engine_s: float, fallback_s: float | None) -> Timing:
 
 def version(*, must_beat_fallback: bool) -> ModelVersion:
     master = MasterRecord(
-        digest="a" * 64, files={}, inputs=(), outputs=(), opset=20, num_parameters=1
+        digest="a" * 64, files={}, inputs=(ROWS,), outputs=(), opset=20, num_parameters=1
     )
     return ModelVersion(
         name="m", version=1, master=master, source="m.onnx", source_fingerprint="f",

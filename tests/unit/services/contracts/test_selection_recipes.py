@@ -22,12 +22,14 @@ from services.contracts.recipe import (
     Tolerance,
 )
 from services.contracts.selection import FallbackReason, select
+from services.contracts.tensors import TensorSpec
 from services.contracts.terms import proof_terms
 
 MakeEngine = Callable[..., PublishedEngine]
 MakeDevice = Callable[..., DeviceFacts]
 MakeProof = Callable[..., Proof]
 
+ROWS = TensorSpec(name="x", datatype="FP32", shape=("batch", 3))
 BUCKET = Bucket(dims={"batch": DimRange(min=1, opt=4, max=8)})
 WIDER = Bucket(dims={"batch": DimRange(min=1, opt=4, max=32)})
 STRICT = Tolerance(rel_l2=1e-9, max_abs=1e-9, cosine_distance=1e-9)
@@ -52,6 +54,12 @@ TERMS = [
     (Recipe(**FP16), Recipe(**FP16, inputs={"x": InputRecipe(high=9)}), None, "another recipe"),
     (Recipe(**FP16), Recipe(**FP16), SAMPLES, "another recipe"),
     (Recipe(**FP16), Recipe(), None, "precision fp16, the recipe asks for fp32"),
+    (
+        Recipe(**FP16, buckets=(WIDER,)),
+        Recipe(**FP16),
+        None,
+        "batch32, the recipe asks for batch8 by default",
+    ),
     (Recipe(**FP16), Recipe(**FP16, buckets=(WIDER,)), None, "batch8, the recipe asks for batch32"),
 ]
 
@@ -66,7 +74,7 @@ def test_an_engine_serves_only_on_the_terms_it_was_proven_on(
     told: str,
 ) -> None:
     terms = proof_terms(built_for, Precision.FP16, None)
-    engine = make_engine(proof_terms=terms, buckets=(BUCKET,))
+    engine = make_engine(proof_terms=terms, buckets=built_for.buckets or (BUCKET,))
     selection = select([engine], make_device(), version=model_version(asked, samples))
     if not told:
         assert selection.engine == engine
@@ -109,7 +117,7 @@ def test_an_engine_serves_only_with_scales_from_the_versions_own_samples(
 def model_version(recipe: Recipe, samples: BlobRef | None) -> ModelVersion:
     """A version of the fixtures' master."""
     master = MasterRecord(
-        digest="a" * 64, files={}, inputs=(), outputs=(), opset=20, num_parameters=1
+        digest="a" * 64, files={}, inputs=(ROWS,), outputs=(), opset=20, num_parameters=1
     )
     return ModelVersion(
         name="m",

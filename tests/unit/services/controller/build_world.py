@@ -21,7 +21,7 @@ from services.contracts.manifest import (
 )
 from services.contracts.node_class import NodeClass
 from services.contracts.object_store import open_store
-from services.contracts.recipe import Recipe
+from services.contracts.recipe import Bucket, Recipe
 from services.contracts.registry import Registry
 from services.controller.seams import BuildTask, NodePool, TaskState, TaskStatus
 
@@ -66,7 +66,7 @@ def key(kind: EngineKind = EngineKind.OPENVINO, **changes: Any) -> BuildKey:
         "master_digest": MASTER.digest,
         "kind": kind,
         "precision": Precision.FP32,
-        "buckets": (),
+        "buckets": (Bucket(dims={}),),
         "generation": GENERATION,
         "toolchain": {},
     }

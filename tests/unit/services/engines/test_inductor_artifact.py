@@ -5,14 +5,22 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+import pytest
 import torch
 from onnx import numpy_helper
 
-from services.engines.artifact_index import WeightRef
+from services.contracts.errors import InvalidRequestError
+from services.contracts.kinds import EngineKind
+from services.contracts.recipe import Bucket, DimRange
+from services.contracts.tensors import TensorSpec
+from services.engines.artifact_index import ArtifactIndex, BucketArtifact, WeightRef
 from services.engines.artifact_weights import MasterWeights, WeightTable
+from services.engines.base import LoadSpec
 from services.engines.cuda_graph import _Replay
-from services.engines.inductor_artifact import StaticInput
-from tests.conformance.tiny_model import save_master, tiny_model
+from services.engines.device_probe import probe_device
+from services.engines.inductor_artifact import ArtifactProgram, BucketProgram, StaticInput
+from tests.conformance.tiny_model import master_record, save_master, tiny_model
+from tests.documents import small_key, small_manifest
 
 
 def static(dtype: torch.dtype) -> StaticInput:
@@ -26,6 +34,38 @@ def test_a_request_is_padded_into_the_buffer() -> None:
     buffer.fill(np.full((3, 4), 9), pad=1)
     buffer.fill(np.array([[5, 6]]), pad=1)
     assert buffer.device.tolist() == [[5, 6, 1, 1], [1, 1, 1, 1], [1, 1, 1, 1]]
+
+
+def mean_program(least: int) -> ArtifactProgram:
+    """The mean over up to 8 values, for a bucket that begins at `least`; captured on the CPU."""
+    buffer = StaticInput(staging=torch.zeros(1, 8), device=torch.zeros(1, 8))
+    bucket = Bucket(dims={"length": DimRange(min=least, opt=8, max=8)})
+    artifact = BucketArtifact(file="bucket0.bin", bucket=bucket, weights=())
+    manifest = small_manifest(
+        small_key(kind=EngineKind.INDUCTOR, buckets=(bucket,)),
+        inputs=(TensorSpec(name="x", datatype="FP32", shape=(1, "length")),),
+        outputs=(TensorSpec(name="mean", datatype="FP32", shape=(1,)),),
+    )
+    spec = LoadSpec(
+        manifest=manifest, master=master_record(), directory=Path(), master_path=Path(),
+        device=probe_device(),
+    )  # fmt: skip
+    program = BucketProgram(inputs=(buffer,), call=lambda: (buffer.device.mean(dim=1),))
+    return ArtifactProgram(spec, ArtifactIndex(artifacts=(artifact,)), (program,))
+
+
+def test_a_request_below_its_bucket_is_refused_and_not_padded() -> None:
+    """No proof ever saw it padded; a mean over 4 ones came out as 0.5."""
+    program = mean_program(least=8)
+    (mean,) = program.run([np.ones((1, 8), np.float32)], {"length": 8})
+    np.testing.assert_array_equal(mean, [1.0])
+    with pytest.raises(InvalidRequestError, match="length=4 lies outside every bucket.*8..8"):
+        program.run([np.ones((1, 4), np.float32)], {"length": 4})
+
+
+def test_a_request_within_its_bucket_is_padded_to_its_end() -> None:
+    (mean,) = mean_program(least=1).run([np.ones((1, 4), np.float32)], {"length": 4})
+    np.testing.assert_array_equal(mean, [0.5])
 
 
 def test_a_bfloat16_buffer_takes_bfloat16_arrays() -> None:

@@ -13,7 +13,6 @@ from services.engines.shapes import (
     corner,
     dims_that_may_be_empty,
     shape_at,
-    smallest_covering,
     smallest_holding,
     union_of,
     write_padded,
@@ -60,20 +59,13 @@ def test_a_shape_outside_every_bucket_is_refused_with_all_of_them(sizes: dict[st
         smallest_holding(ALL, sizes)
 
 
-def test_padding_engines_ignore_the_smallest_sizes() -> None:
-    only_wide = (bucket(batch=(4, 32)),)
-    assert smallest_covering(only_wide, {"batch": 2}) == 0
-    with pytest.raises(InvalidRequestError):
-        smallest_holding(only_wide, {"batch": 2})
-
-
-def test_padding_engines_take_what_is_empty_where_a_bucket_begins_there() -> None:
+def test_a_bucket_holds_what_is_empty_where_it_begins_there() -> None:
     ragged, full = bucket(batch=(1, 4), boxes=(0, 16)), bucket(batch=(1, 4), boxes=(1, 8))
-    assert smallest_covering((full, ragged), {"batch": 2, "boxes": 0}) == 1
-    assert smallest_covering((full, ragged), {"batch": 2, "boxes": 1}) == 0
+    assert smallest_holding((full, ragged), {"batch": 2, "boxes": 0}) == 1
+    assert smallest_holding((full, ragged), {"batch": 2, "boxes": 1}) == 0
     assert dims_that_may_be_empty((full, ragged)) == {"boxes"}
     with pytest.raises(InvalidRequestError):
-        smallest_covering((full,), {"batch": 2, "boxes": 0})
+        smallest_holding((full,), {"batch": 2, "boxes": 0})
 
 
 def test_a_static_model_has_one_bucket_without_dimensions() -> None:

@@ -7,9 +7,7 @@ import tritonclient.grpc as triton
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.contracts.errors import (
-    EngineError,
-)
+from services.contracts.errors import EngineError, InvalidRequestError
 from services.contracts.tensors import (
     NUMPY_FROM_DATATYPE,
     bytes_from_array,
@@ -172,7 +170,13 @@ def test_an_engine_that_breaks_its_promise_is_an_engine_error() -> None:
         response_from_outputs(call, {"pooled": np.zeros((1, 1), np.float32)}, SIGNATURE)
 
 
-def test_a_model_without_buckets_takes_any_positive_size() -> None:
-    signature = Signature.from_model(one_input_model("FP32", ("batch",)))
-    array = np.zeros(1000, np.float32)
-    assert call_from_request(triton_request({"x": array}), signature).sizes == {"batch": 1000}
+def test_a_model_without_buckets_takes_those_that_it_is_built_for() -> None:
+    """No engine may take its place that refuses what was answered before."""
+    signature = Signature.from_model(one_input_model("FP32", ("batch", "width")))
+    largest = np.zeros((8, 128), np.float32)
+    sizes = call_from_request(triton_request({"x": largest}), signature).sizes
+    assert sizes == {"batch": 8, "width": 128}
+    for rows, width, words in ((9, 1, "batch-size must be <= 8"), (1, 129, "batch 1..8, width 1")):
+        request = triton_request({"x": np.zeros((rows, width), np.float32)})
+        with pytest.raises(InvalidRequestError, match=words):
+            call_from_request(request, signature)

@@ -138,6 +138,18 @@ def test_what_cannot_be_padded_is_not_raised() -> None:
     assert shapes.joined({"batch": 1, "sequence": 8}) == {"batch": 4, "sequence": 8}
 
 
+@pytest.mark.parametrize("pads_to_largest", [False, True])
+def test_a_bucket_that_begins_above_what_cannot_be_padded_bounds_no_rows(
+    *, pads_to_largest: bool
+) -> None:
+    bare = MODEL.model_copy(update={"recipe": MODEL.recipe.model_copy(update={"inputs": {}})})
+    rules = JoinRules.from_model(bare, Signature.from_model(bare))
+    buckets = [_bucket(batch=(1, 2), sequence=(1, 8)), _bucket(batch=(1, 16), sequence=(9, 32))]
+    shapes = RunShapes(rules, buckets, pads_to_largest=pads_to_largest)
+    assert shapes.rows_at({"sequence": 5}) == 2
+    assert shapes.rows_at({"sequence": 9}) == 16
+
+
 def test_what_is_empty_hides_no_other_cost() -> None:
     shapes = RunShapes(RULES, [_bucket(batch=(1, 32), sequence=(0, 8))], pads_to_largest=True)
     assert shapes.num_elements({"batch": 2, "sequence": 0}) == 32 * 8

@@ -1,0 +1,20 @@
+"""The shapes that a model is built for and served at when its recipe names none."""
+
+from collections.abc import Iterable
+
+from services.contracts.recipe import Bucket, DimRange
+from services.contracts.tensors import TensorSpec
+
+_BATCH = DimRange(min=1, opt=4, max=8)
+_DIM = DimRange(min=1, opt=64, max=128)
+
+
+def default_buckets(inputs: Iterable[TensorSpec], batch_dim: str | None) -> tuple[Bucket, ...]:
+    """One bucket of every dynamic dimension; one of none for a model that has none."""
+    dims = dynamic_dims(inputs)
+    return (Bucket(dims={dim: _BATCH if dim == batch_dim else _DIM for dim in dims}),)
+
+
+def dynamic_dims(inputs: Iterable[TensorSpec]) -> list[str]:
+    """Names of the dynamic dimensions of the inputs, sorted."""
+    return sorted({dim for spec in inputs for dim in spec.shape if isinstance(dim, str)})
