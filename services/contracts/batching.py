@@ -1,7 +1,8 @@
 """How a replica joins requests: part of a recipe, in Triton's terms where it has one.
 
 Levels of priority run from 1, the highest, to `priority_levels`. A request names one by its
-parameter `priority`; 0, nothing, or a level that there is not means `default_priority`.
+parameter `priority`; 0, nothing, or a level that there is not means `default_priority`. As in
+Triton each level has room of its own, so that a flood of one level refuses none of another.
 """
 
 from typing import Self
@@ -10,13 +11,16 @@ from pydantic import Field, model_validator
 
 from services.contracts.document import Document
 
+# What a replica holds for requests that wait, where a recipe does not say.
+MAX_QUEUE_BYTES = 1 << 30
+
 
 class QueuePolicy(Document):
     """What holds for the requests of one level while they wait.
 
     Attributes:
-        max_queue: requests of the level that may wait in a replica; None: only the queue's own
-            `max_queue` bounds them.
+        max_queue: requests of the level that may wait in a replica; None: the queue's own
+            `max_queue` says it.
         default_timeout_ms: longest wait of a request that names none; 0 for any.
         max_timeout_ms: longest wait that a request may ask for by its parameter `timeout`; 0
             for any. One that asks for more, or for none, gets this.
@@ -51,7 +55,11 @@ class Batching(Document):
         batch_dim: the dynamic dimension along which requests are joined; None serves one by one.
         max_delay_ms: longest wait for companions while the engine is idle. It ends as soon as
             what waits fills a bucket.
-        max_queue: requests waiting in a replica before it answers overloaded.
+        max_queue: requests waiting in a replica before it answers overloaded; where there are
+            levels, of each level whose policy does not say another number.
+        max_queue_bytes: bytes of the requests of all levels that wait in a replica, before it
+            answers overloaded; None: MAX_QUEUE_BYTES. A request counts as its message is long,
+            one with strings (BYTES) as 8 times that: each becomes an object.
         max_waste: largest share of a batch that may be padding to the longest request in it.
         priority_levels: levels of priority; 0 for a single queue.
         default_priority: level of requests that name none; needed where there are levels.
@@ -62,6 +70,8 @@ class Batching(Document):
     batch_dim: str | None = "batch"
     max_delay_ms: float = Field(default=0.0, ge=0)
     max_queue: int = Field(default=512, ge=1)
+    # Left out when it is not given: what is of an older release refuses keys it does not know.
+    max_queue_bytes: int | None = Field(default=None, ge=1, exclude_if=lambda v: v is None)
     max_waste: float = Field(default=0.25, ge=0, lt=1)
     priority_levels: int = Field(default=0, ge=0, le=64)
     default_priority: int = Field(default=0, ge=0)
@@ -86,6 +96,20 @@ class Batching(Document):
     def level(self, priority: int) -> int:
         """The level of a request with this priority; 0 where there are no levels."""
         return priority if 1 <= priority <= self.priority_levels else self.default_priority
+
+    @property
+    def levels(self) -> range:
+        """All levels, the highest first; 0 alone where there are none."""
+        return range(1, self.priority_levels + 1) if self.priority_levels else range(1)
+
+    def room(self, level: int) -> int:
+        """Requests of a level that may wait in a replica."""
+        return self.policy(level).max_queue or self.max_queue
+
+    @property
+    def max_waiting(self) -> int:
+        """Requests of all levels that may wait in a replica."""
+        return sum(map(self.room, self.levels))
 
     def policy(self, level: int) -> QueuePolicy:
         """What holds for a level."""

@@ -9,6 +9,7 @@ meanwhile; only engines that are quicker than a change of threads run on the loo
 Requests whose lengths may be padded are grouped by `grouping`; all others run with the first
 that fit beside them. A request that is cancelled, or that waited too long, leaves the queue
 at once; what the engine has begun it ends, and an answer that nobody wants is thrown away.
+A batch that fails is run again call by call, so that a bad request fails by itself.
 """
 
 import asyncio
@@ -21,11 +22,12 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from services.contracts.batching import Batching
+from services.contracts.byte_strings import BYTES
 from services.contracts.errors import NotReadyError
 from services.contracts.tensors import Array
 from services.replica.closing import ended
 from services.replica.codec import InferCall
-from services.replica.engine_worker import BatchTimes, EngineWorker
+from services.replica.engine_worker import BatchTimes, EngineWorker, HangError
 from services.replica.expiry import Expiry
 from services.replica.forming import BatchFormer
 from services.replica.joining import JoinRules
@@ -35,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 # After so many batches of one call in a row, an idle replica no longer expects company.
 _ALONE_FOR_LONG = 16
+# A word of some letters is an object of some 60 bytes and its place in an array of 8.
+_STRING_BYTES_FACTOR = 8
 
 Outputs = dict[str, Array]
 Clock = Callable[[], float]
@@ -79,6 +83,8 @@ class Batcher:
         self._rules = rules
         self._batching = batching
         self._max_delay_s = batching.max_delay_ms / 1000
+        has_strings = any(spec.datatype == BYTES for spec in rules.inputs.values())
+        self._byte_factor = _STRING_BYTES_FACTOR if has_strings else 1
         self._on_batch, self._on_dropped = on_batch, on_dropped
         self._clock = clock
         self._line = WaitingLine(batching, clock, on_dropped=on_dropped)
@@ -132,6 +138,7 @@ class Batcher:
         finish: Callable[[Outputs], _Answer],
         deadline_s: float | None = None,
         *,
+        num_bytes: int = 0,
         on_failure: Callable[[], None] = lambda: None,
     ) -> asyncio.Future[_Answer]:
         """Queue a call; cancelling the future drops it from the queue.
@@ -142,8 +149,10 @@ class Batcher:
             call: what to run.
             finish: makes the answer of the call's outputs; what it raises is the answer too.
             deadline_s: time on the batcher's clock after which nobody wants the answer.
-            on_failure: called before the future gets an error; a callback of the future itself
-                would cost each request that succeeds another turn of the loop's queue.
+            num_bytes: of the message that it came in.
+            on_failure: called before the future gets an error, and when it is cancelled; a
+                callback of the future itself would cost each request that succeeds another turn
+                of the loop's queue.
 
         Raises:
             OverloadedError: the queue is full.
@@ -151,13 +160,13 @@ class Batcher:
 
         The future raises:
             DeadlineExceededError: the deadline passed before a batch took the call.
-            EngineError: the engine failed on this call's batch.
+            EngineError: the engine failed on this call.
         """
         self.admit()
         answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
         waiting = Waiting(
             call, finish, on_failure, answer, self._clock(),
-            self._batching.level(call.priority), deadline_s,
+            self._batching.level(call.priority), deadline_s, num_bytes * self._byte_factor,
         )  # fmt: skip
         self._line.add(waiting, call.timeout_s)
         answer.add_done_callback(partial(self._forget_cancelled, waiting))
@@ -169,6 +178,7 @@ class Batcher:
 
     def _forget_cancelled(self, waiting: Waiting, answer: asyncio.Future[Any]) -> None:
         if answer.cancelled():
+            waiting.on_failure()
             if self._line.remove(waiting):  # or a batch has taken it already
                 self._on_dropped(Dropped.CANCELLED)
             self._note_if_idle()
@@ -213,8 +223,12 @@ class Batcher:
             async with self.between_batches:
                 batch = self._former.take()
                 self._num_alone = self._num_alone + 1 if len(batch) == 1 else 0
-                if batch:
-                    await self._run(batch)
+                self._num_running = len(batch)
+                try:
+                    if batch:
+                        await self._run(batch)
+                finally:
+                    self._num_running = 0
                 # What waits for the next one shall not hold what these were read from.
                 del batch
             self._note_if_idle()
@@ -239,28 +253,46 @@ class Batcher:
 
     async def _run(self, batch: list[Waiting]) -> None:
         began_s = self._clock()
-        self._num_running = len(batch)
         times: BatchTimes | None = None
         reply_s = 0.0
+        runs_again = False
         try:
             parts, times = await self._worker.run(self._rules, [w.call for w in batch])
         except asyncio.CancelledError:
-            for waiting in batch:
-                waiting.fail(NotReadyError("replica stopped while the request ran"))
+            _fail_all(batch, NotReadyError("replica stopped while the request ran"))
             raise
         except Exception as error:
-            # Whatever an engine raises is the answer of this batch and of no other.
-            _fail_all(batch, error)
+            # It may be the fault of one call, or of all together, as memory is. What hangs is not
+            # asked again.
+            runs_again = len(batch) > 1 and not isinstance(error, HangError)
+            if runs_again:
+                logger.info("%d requests failed together, each runs alone: %s", len(batch), error)
+            else:
+                _fail_all(batch, error)
         else:
             ran_s = self._clock()
             for waiting, part in zip(batch, parts, strict=True):
                 self._finish(waiting, part)
             reply_s = self._clock() - ran_s
-        finally:
-            self._num_running = 0
-        self._report(batch, began_s, times, reply_s)
+        if runs_again:
+            await self._run_each(batch)  # which reports each, so that no call is counted twice
+        else:
+            self._report(batch, began_s, times, reply_s)
         # The error's traceback holds this frame: a cycle would keep what requests lie in.
         batch.clear()
+
+    async def _run_each(self, batch: Sequence[Waiting]) -> None:
+        """Run each call of a batch that failed alone, unless nobody wants it any more."""
+        try:
+            for waiting in batch:
+                if waiting.answer.done():
+                    self._on_dropped(Dropped.DISCARDED)
+                elif self._line.is_wanted(waiting):
+                    self._free_s = self._clock()
+                    await self._run([waiting])
+        except asyncio.CancelledError:
+            _fail_all(batch, NotReadyError("replica stopped before the request ran again"))
+            raise
 
     def _finish(self, waiting: Waiting, outputs: Outputs) -> None:
         if waiting.answer.done():
@@ -276,7 +308,7 @@ class Batcher:
     def _report(
         self, batch: Sequence[Waiting], began_s: float, times: BatchTimes | None, reply_s: float
     ) -> None:
-        dim = self._rules.batch_dim or ""
+        dim = self._rules.rows_dim or ""
         if times:
             self._former.learn(times)
         report = BatchReport(

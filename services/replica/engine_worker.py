@@ -18,7 +18,7 @@ from services.replica.standby import SeatedEngine, Standby
 logger = logging.getLogger(__name__)
 
 # An engine that failed so often in a row may never recover: a CUDA context stays broken after
-# a fault.
+# a fault. The requests may be at fault as well, so it is asked before it is left; see `prove`.
 MAX_FAILURES_IN_A_ROW = 5
 # A process that was stopped for a while finds its clock ahead, and its engine about to answer.
 _SECOND_LOOK_S = 1.0
@@ -54,7 +54,7 @@ class _Run:
     is_given_up: bool = False
 
 
-class _HangError(EngineError):
+class HangError(EngineError):
     """A run was given up."""
 
 
@@ -63,7 +63,6 @@ class EngineWorker:
 
     Attributes:
         seat: the engine in use.
-        busy_s: seconds that batches took since the start.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class EngineWorker:
 
         Args:
             seat: where that engine is.
-            standby: answers when the engine fails, and takes over when it fails for good.
+            standby: answers when the engine fails, and takes over when it hangs or is proven bad.
             on_return: called with the engine of the standby that serves again, the seat of the
                 bad one, which is to be closed, and its last words.
             clock: monotonic seconds.
@@ -86,11 +85,17 @@ class EngineWorker:
         self.seat = seat
         self._standby = standby or Standby()
         self._on_return = on_return
-        self.busy_s = 0.0
+        self._ended_s = 0.0
         self._clock = clock
         self._current: _Run | None = None
         self._known_shapes: tuple[EngineSeat, JoinRules, RunShapes] | None = None
         self._num_failures_in_a_row = 0
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds that batches took since the start, those of the one that runs now included."""
+        run = self._current
+        return self._ended_s + (self._clock() - run.since_s if run else 0.0)
 
     @property
     def is_stalled(self) -> bool:
@@ -115,25 +120,27 @@ class EngineWorker:
         Raises:
             InvalidRequestError: the engine refuses the shape.
             EngineError: the engine failed, and its standby too; its words are in the message.
+            HangError: likewise, as it does not return.
         """
         seat = self.seat
         try:
             return await self._on(seat, self._counted_run, rules, calls)
         except InvalidRequestError:
             raise
-        except _HangError as error:
+        except HangError as error:
             if self.seat is seat and not self._return(str(error)):
                 raise
             return await self.run(rules, calls)
         except SmeltError as error:
+            if self.seat is not seat:
+                # A proof found this out meanwhile, and the standby is what serves now.
+                return await self.run(rules, calls)
             answer = await self._rescued(rules, calls)
             if answer is None:
                 raise
+            # Nothing follows from it here: engines differ in what requests they let pass. A row
+            # of them has the health check ask for a proof, and that decides.
             logger.warning("the engine before this one answered a batch: %s", error)
-            # One failure may be the request's: engines differ in what they let pass. A row of
-            # them means that this engine serves nobody.
-            if self.seat is seat and self.is_suspect:
-                self._return(str(error))
             return answer
 
     async def leave_hung(self) -> bool:
@@ -201,9 +208,10 @@ class EngineWorker:
             task = asyncio.current_task()
             if not run.is_given_up or (task and task.cancelling()):
                 raise
-            raise _HangError(f"engine has not returned for {seat.stall_s:.0f} s") from None
+            raise HangError(f"engine has not returned for {seat.stall_s:.0f} s") from None
         finally:
             self._current = run.answer = None
+            self._ended_s += self._clock() - run.since_s
 
     async def _rescued(self, rules: JoinRules, calls: Sequence[InferCall]) -> _Batch | None:
         """The standby's answer to a batch that the engine failed on; None without one."""
@@ -242,7 +250,6 @@ class EngineWorker:
     def _counted_run(
         self, seat: EngineSeat, rules: JoinRules, calls: Sequence[InferCall]
     ) -> _Batch:
-        began_s = self._clock()
         try:
             result = self._timed_run(seat, rules, calls)
         except InvalidRequestError:
@@ -252,8 +259,6 @@ class EngineWorker:
             if isinstance(error, SmeltError):
                 raise
             raise EngineError(f"engine failed: {type(error).__name__}: {error}") from error
-        finally:
-            self.busy_s += self._clock() - began_s
         self._count_run(seat, has_failed=False)
         return result
 

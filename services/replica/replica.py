@@ -99,8 +99,8 @@ class Replica:
     def take_load(self) -> dict[str, float]:
         """Figures for an autoscaling policy, over the time since the last call.
 
-        `busy` is the share of time that the engine worked; a count of requests alone is 0 at
-        most moments when a model is fast.
+        `busy` is the share of time that batches took, the one that runs now included; a count
+        of requests alone is 0 at most moments when a model is fast.
         """
         now_s, busy_s = self._clock(), self._worker.busy_s if self._worker else 0.0
         elapsed_s = now_s - self._load_taken_s
@@ -111,7 +111,7 @@ class Replica:
     def show_now(self) -> None:
         """Record what is true at this moment; call it at intervals."""
         num_waiting = self._batcher.num_waiting if self._batcher else 0
-        max_waiting = self._model.recipe.batching.max_queue
+        max_waiting = self._model.recipe.batching.max_waiting
         self._metrics.show_now(num_waiting, max_waiting)
 
     async def load(self) -> None:
@@ -155,6 +155,8 @@ class Replica:
         began_s = self._clock()
         try:
             return self._answer(payload, deadline_s, began_s, trace)
+        except NotReadyError:
+            raise  # the gateway asks another replica, which counts it
         except Exception:
             self._count_failure(began_s)
             raise
@@ -168,9 +170,10 @@ class Replica:
             worker, batcher = self._worker, self._batcher
             if worker is None or batcher is None or self.loaded is None:
                 return False
-            if not await asyncio.to_thread(self._host.has_other_than, self.loaded.digest):
+            if not await asyncio.to_thread(self._host.fetch_other_than, self.loaded.digest):
                 return False
-            # Three engines at once may be more than a device holds.
+            # Three engines at once may be more than a device holds; not before the files are
+            # here, as a store that fails would cost the standby for nothing.
             await self._standby.drop()
             thread = EngineThread()
             new = await thread.call_or_end(self._host.load_other_than, self.loaded.digest)
@@ -257,7 +260,9 @@ class Replica:
         on_failure: Callable[[], None] = partial(self._count_failure, began_s)
         if self._spans is not None:
             finish, on_failure = self._spans.watched(trace, finish, on_failure)
-        return self._batcher.submit(call, finish, deadline_s, on_failure=on_failure)
+        return self._batcher.submit(
+            call, finish, deadline_s, num_bytes=len(payload), on_failure=on_failure
+        )
 
     def _finished(self, call: InferCall, began_s: float, outputs: Outputs) -> bytes:
         response = response_from_outputs(call, outputs, self.signature)

@@ -10,6 +10,9 @@ from services.replica.batcher import BatchReport
 from services.replica.engine_worker import BatchTimes
 
 _NS = 1_000_000_000
+# Sizes of batches that are told apart. Without buckets clients choose them, and each asks for
+# memory and for time of the event loop whenever statistics are read.
+_MAX_SIZES = 256
 
 
 @dataclass
@@ -52,7 +55,10 @@ class _Compute:
 
 
 class Statistics:
-    """Sums since the replica became ready; used from the event loop alone."""
+    """Sums since the replica became ready; used from the event loop alone.
+
+    Of the sizes of batches the first 256 are told apart; others count as the next power of two.
+    """
 
     def __init__(
         self, name: str, version: str, *, wall_clock: Callable[[], float] = time.time
@@ -75,8 +81,10 @@ class Statistics:
         self._queue.count += len(report.queued_s)
         self._queue.seconds += sum(report.queued_s)
         self._compute.add(report.times, count=len(report.rows))
-        num_rows = sum(report.rows)
-        self._by_rows[num_rows].add(report.times)
+        size = num_rows = sum(report.rows)
+        if len(self._by_rows) >= _MAX_SIZES and size not in self._by_rows:
+            size = 1 << max(size - 1, 0).bit_length()
+        self._by_rows[size].add(report.times)
         self._num_rows += num_rows
         self._num_runs += 1
 
@@ -85,7 +93,7 @@ class Statistics:
         self._success.add(duration_s)
 
     def record_failure(self, duration_s: float) -> None:
-        """Add a request that failed for whatever reason."""
+        """Add a request that failed for whatever reason, or was cancelled: as Triton counts."""
         self._fail.add(duration_s)
 
     def message(self) -> pb.ModelStatistics:

@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NoReturn
 
-from services.contracts.batching import Batching
+from services.contracts.batching import MAX_QUEUE_BYTES, Batching
 from services.contracts.durations import milliseconds
 from services.contracts.errors import DeadlineExceededError, OverloadedError
 from services.contracts.tensors import Array
@@ -39,6 +39,7 @@ class Waiting:
         on_failure: called when there is none.
         level: of priority; see `contracts.batching`.
         deadline_s: nobody wants the answer of a run that would begin later.
+        num_bytes: what it counts for against `max_queue_bytes`.
     """
 
     call: InferCall
@@ -48,6 +49,7 @@ class Waiting:
     arrived_s: float
     level: int = 0
     deadline_s: float | None = None
+    num_bytes: int = 0
 
     def fail(self, error: Exception) -> None:
         """Give an error for an answer, unless there is one or nobody waits for it."""
@@ -69,12 +71,10 @@ class WaitingLine:
         """Begin empty; `on_dropped` is called for each call that is refused or waited too long."""
         self._batching, self._clock = batching, clock
         self._on_dropped = on_dropped
-        first = 1 if batching.priority_levels else 0
         # A mapping keeps the order and lets a call leave from the middle at once.
-        self._lines: Mapping[int, dict[Waiting, None]] = {
-            level: {} for level in range(first, batching.priority_levels + 1)
-        }
-        self._num = 0
+        self._lines: Mapping[int, dict[Waiting, None]] = {level: {} for level in batching.levels}
+        self._num, self._most = 0, batching.max_waiting
+        self._num_bytes, self._most_bytes = 0, batching.max_queue_bytes or MAX_QUEUE_BYTES
         self._look_again_s = -math.inf
 
     def __len__(self) -> int:
@@ -86,34 +86,48 @@ class WaitingLine:
         for line in self._lines.values():
             yield from line
 
-    def check_room(self, level: int | None = None) -> None:
-        """Refuse when no more call may wait, at all or at one level.
+    def check_room(self) -> None:
+        """Refuse when no more call may wait, of whatever level.
 
         Raises:
             OverloadedError: says how many wait and may.
         """
-        most, setting = self._batching.max_queue, "max_queue in the recipe"
-        found = self._num if level is None else len(self._lines[level])
-        if level is not None:
-            most = self._batching.policy(level).max_queue or most
-            whose = f"priority level {level}" if level else "default_queue_policy"
-            setting = f"max_queue of {whose} in the recipe"
-        if found < most:
+        if self._num < self._most and self._num_bytes < self._most_bytes:
             return
+        self._make_room()
+        if self._num >= self._most:
+            found = f"{self._num} requests wait in this replica, at most {self._most} may"
+            # Where there are levels, all of them are full.
+            self._refuse(found, _setting(self._batching, 0))
+        if self._num_bytes >= self._most_bytes:
+            found = (
+                f"requests of {self._num_bytes} bytes wait in this replica, at most "
+                f"{self._most_bytes} may"
+            )
+            self._refuse(found, "max_queue_bytes")
+
+    def _check_level(self, level: int) -> None:
+        line, most = self._lines[level], self._batching.room(level)
+        if len(line) < most:
+            return
+        self._make_room()
+        if len(line) >= most:
+            found = f"{len(line)} requests wait at priority level {level} in this replica"
+            self._refuse(f"{found}, at most {most} may", _setting(self._batching, level))
+
+    def _make_room(self) -> None:
         # Calls nobody waits for any more must not push out one that somebody does. Most leave by
         # themselves; looking through a long line for each that is refused would hold up all.
         now_s = self._clock()
         if now_s >= self._look_again_s:
             self._look_again_s = now_s + _LOOK_EVERY_S
             self.drop_unwanted()
-        found = self._num if level is None else len(self._lines[level])
-        if found >= most:
-            self._on_dropped(Dropped.REFUSED)
-            at_level = f" at priority level {level}" if level else ""
-            raise OverloadedError(
-                f"exceeds maximum queue size: {found} requests wait{at_level} in this replica, "
-                f"at most {most} may; retry, or raise {setting}"
-            )
+
+    def _refuse(self, found: str, setting: str) -> NoReturn:
+        self._on_dropped(Dropped.REFUSED)
+        raise OverloadedError(
+            f"exceeds maximum queue size: {found}; retry, or raise {setting} in the recipe"
+        )
 
     def add(self, waiting: Waiting, timeout_s: float | None) -> None:
         """Let a call wait behind those of its level.
@@ -125,16 +139,16 @@ class WaitingLine:
         Raises:
             OverloadedError: no more may wait at its level.
         """
-        policy = self._batching.policy(waiting.level)
-        if policy.max_queue is not None:  # the bound of all levels was met when it was admitted
-            self.check_room(waiting.level)
-        allowed_s = policy.timeout_s(timeout_s)
+        if waiting.level:  # without levels its bound was met when it was admitted
+            self._check_level(waiting.level)
+        allowed_s = self._batching.policy(waiting.level).timeout_s(timeout_s)
         if allowed_s is not None:
             ends_s = waiting.arrived_s + allowed_s
             own_s = waiting.deadline_s
             waiting.deadline_s = ends_s if own_s is None else min(own_s, ends_s)
         self._lines[waiting.level][waiting] = None
         self._num += 1
+        self._num_bytes += waiting.num_bytes
 
     def remove(self, waiting: Waiting) -> bool:
         """Take a call out; returns whether it was still there."""
@@ -143,13 +157,14 @@ class WaitingLine:
         except KeyError:
             return False
         self._num -= 1
+        self._num_bytes -= waiting.num_bytes
         return True
 
     def clear(self) -> None:
         """Take all calls out."""
         for line in self._lines.values():
             line.clear()
-        self._num = 0
+        self._num = self._num_bytes = 0
 
     def drop_unwanted(self) -> float | None:
         """Take out what nobody waits for; returns the next deadline, None without any."""
@@ -177,3 +192,10 @@ class WaitingLine:
             self._on_dropped(Dropped.EXPIRED)
             return False
         return True
+
+
+def _setting(batching: Batching, level: int) -> str:
+    """What bounds a level, in words."""
+    if batching.policy(level).max_queue is None:
+        return "max_queue"
+    return f"max_queue of priority level {level}" if level else "max_queue of default_queue_policy"

@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from services.contracts.batching import Batching
 from services.contracts.build_key import BuildKey
+from services.contracts.default_buckets import default_buckets
 from services.contracts.hardware import DeviceFacts
 from services.contracts.kinds import EngineKind, Precision
 from services.contracts.manifest import (
@@ -132,9 +133,12 @@ class Shelf:
         self._master = write_master(folder / "master")
         self.device: DeviceFacts = probe_device()
 
-    def publish_model(self, *, max_queue: int = 64) -> ModelVersion:
+    def publish_model(
+        self, *, max_queue: int = 64, max_queue_bytes: int | None = None
+    ) -> ModelVersion:
         """A version of model `toy`."""
-        recipe = self._recipe.model_copy(update={"batching": Batching(max_queue=max_queue)})
+        batching = Batching(max_queue=max_queue, max_queue_bytes=max_queue_bytes)
+        recipe = self._recipe.model_copy(update={"batching": batching})
         return self.registry.add_model_version(
             name="toy",
             master=self.registry.publish_master(self._master),
@@ -149,7 +153,7 @@ class Shelf:
             master_digest=self._master.digest,
             kind=EngineKind.ONNXRUNTIME,
             precision=Precision.FP32,
-            buckets=self._recipe.buckets,
+            buckets=self._recipe.buckets or default_buckets(self._master.inputs, "batch"),
             proof_terms=proof_terms(self._recipe, Precision.FP32, None),
             builder_options={"name": name},
             generation=self.device.generation,

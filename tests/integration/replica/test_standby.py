@@ -77,16 +77,29 @@ async def assert_served(replica: Replica, ids: Array) -> None:
     assert_answers(await replica.infer(request_of(ids)), ids)
 
 
+def break_engine(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lose the device of the engine in use."""
+
+    def run(inputs: dict[str, Array]) -> dict[str, Array]:
+        raise RuntimeError("device lost")
+
+    assert replica._worker is not None
+    monkeypatch.setattr(replica._worker.seat.engine, "run", run)
+
+
 async def test_a_row_of_failures_returns_to_the_engine_before(
-    shelf: Shelf, start: Start, tmp_path: Path, metrics: CollectorRegistry
+    shelf: Shelf, start: Start, metrics: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good = shelf.publish_engine("good", speedup=2.0)
     replica = await start(300.0)
-    bad = publish_bad(shelf, tmp_path)
+    bad = shelf.publish_engine("bad", speedup=9.0)
     assert await replica.swap_if_better()
+    break_engine(replica, monkeypatch)
     for number in range(MAX_FAILURES_IN_A_ROW):
         assert digest_in_use(replica) == bad.digest, number
         await assert_served(replica, BAD_IDS)
+    assert digest_in_use(replica) == bad.digest
+    await replica.check_health()
     assert digest_in_use(replica) == good.digest
     assert replica.loaded is not None
     assert f"engine {bad.digest[:12]} failed in service" in replica.loaded.detail
@@ -100,6 +113,20 @@ async def test_a_row_of_failures_returns_to_the_engine_before(
     best = shelf.publish_engine("best", speedup=12.0)
     assert await replica.swap_if_better()
     assert digest_in_use(replica) == best.digest
+    assert replica.statistics.message().inference_stats.fail.count == 0
+
+
+async def test_a_row_of_bad_requests_does_not_depose_an_engine_that_proves_itself(
+    shelf: Shelf, start: Start, tmp_path: Path
+) -> None:
+    shelf.publish_engine("good", speedup=2.0)
+    replica = await start(300.0)
+    half = publish_bad(shelf, tmp_path)
+    assert await replica.swap_if_better()
+    for _ in range(2 * MAX_FAILURES_IN_A_ROW):
+        await assert_served(replica, BAD_IDS)
+        await replica.check_health()
+    assert digest_in_use(replica) == half.digest
     assert replica.statistics.message().inference_stats.fail.count == 0
 
 
@@ -117,13 +144,15 @@ async def test_one_failure_is_answered_and_the_engine_stays(
 
 
 async def test_the_fallback_is_returned_to_with_its_new_reason(
-    shelf: Shelf, start: Start, tmp_path: Path, metrics: CollectorRegistry
+    shelf: Shelf, start: Start, metrics: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replica = await start(300.0)
-    publish_bad(shelf, tmp_path)
+    shelf.publish_engine("bad", speedup=9.0)
     assert await replica.swap_if_better()
+    break_engine(replica, monkeypatch)
     for _ in range(MAX_FAILURES_IN_A_ROW + 1):
         await assert_served(replica, BAD_IDS)
+    await replica.check_health()
     assert replica.loaded is not None
     assert (replica.loaded.kind, replica.loaded.fallback_reason) == ("fallback", "load_failed")
     labels = {"model": "toy", "version": "1", "generation": shelf.device.generation}
@@ -147,21 +176,6 @@ async def test_requests_that_every_engine_fails_on_change_nothing(
     await assert_served(replica, BAD_IDS)
 
 
-class BrokenEngine:
-    """A real engine whose device breaks when the test says so."""
-
-    def __init__(self, engine: RunningEngine) -> None:
-        self._engine = engine
-
-    def run(self, inputs: dict[str, Array]) -> dict[str, Array]:
-        """Fail."""
-        raise RuntimeError("device lost")
-
-    def close(self) -> None:
-        """Close the engine."""
-        self._engine.close()
-
-
 async def test_the_health_check_returns_to_the_engine_before_too(
     shelf: Shelf, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,10 +183,7 @@ async def test_the_health_check_returns_to_the_engine_before_too(
     replica = await start(300.0)
     shelf.publish_engine("other", speedup=4.0)
     assert await replica.swap_if_better()
-    worker = replica._worker
-    assert worker is not None
-    seat = worker.seat
-    monkeypatch.setattr(seat.engine, "run", BrokenEngine(seat.engine).run)
+    break_engine(replica, monkeypatch)
     for _ in range(MAX_FAILURES_IN_A_ROW):
         # The engine before fails on these too, so nothing speaks against the one in use yet.
         with pytest.raises(EngineError):

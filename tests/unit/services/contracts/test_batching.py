@@ -29,6 +29,25 @@ def test_a_priority_that_names_no_level_means_the_default(priority: int, level: 
     assert Batching().level(priority) == 0
 
 
+def test_each_level_has_room_of_its_own() -> None:
+    levels = Recipe.from_yaml(LEVELS).batching
+    assert [levels.room(level) for level in levels.levels] == [8, 512, 512]
+    assert levels.max_waiting == 1032
+    single = Batching(max_queue=7)
+    assert ([*single.levels], single.room(0), single.max_waiting) == ([0], 7, 7)
+    bounded = Batching(default_queue_policy=QueuePolicy(max_queue=2))
+    assert bounded.max_waiting == 2
+
+
+def test_a_bound_in_bytes_that_is_not_given_leaves_recipes_as_they_were() -> None:
+    assert b"max_queue_bytes" not in Recipe().canonical_json()
+    bounded = Recipe.from_yaml("batching: {max_queue_bytes: 4096}")
+    assert bounded.batching.max_queue_bytes == 4096
+    assert Recipe.from_json(bounded.canonical_json()) == bounded
+    with pytest.raises(InvalidRecipeError, match=r"batching\.max_queue_bytes: got 0"):
+        Recipe.from_yaml("batching: {max_queue_bytes: 0}")
+
+
 @pytest.mark.parametrize(
     ("policy", "asked_s", "allowed_s"),
     [

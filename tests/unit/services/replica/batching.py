@@ -29,6 +29,8 @@ class ToyEngine:
         self.may_run.set()
         self.is_running = threading.Event()
         self.error_by_run: dict[int, Exception] = {}
+        # Of runs that an id is in, as of one outside of a table.
+        self.error_by_id: dict[int, Exception] = {}
         self.num_closed = 0
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -41,6 +43,8 @@ class ToyEngine:
         self.first_ids.append(int(ids[0, 0]))
         if error := self.error_by_run.get(len(self.ran) - 1):
             raise error
+        for bad_id in self.error_by_id.keys() & set(ids.flat):
+            raise self.error_by_id[bad_id]
         positions = ids * mask * 10
         return {"positions": positions, "pooled": positions.sum(axis=1, keepdims=True)}
 

@@ -7,12 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.contracts.batching import Batching
 from services.contracts.errors import (
     DeadlineExceededError,
     OverloadedError,
 )
+from services.contracts.manifest import ModelVersion
 from services.contracts.recipe import Bucket, DimRange
+from services.contracts.tensors import TensorSpec
 from services.replica.grouping import MAX_CANDIDATES
+from services.replica.waiting import Dropped
 
 from .batching import (
     Bench,
@@ -150,6 +154,49 @@ async def test_a_full_queue_refuses_and_recovers() -> None:
         await submit(b.batcher, text_call())
 
 
+def text_model_of_100_bytes() -> ModelVersion:
+    model = text_model()
+    batching = Batching(max_queue_bytes=100)
+    recipe = model.recipe.model_copy(update={"batching": batching})
+    return model.model_copy(update={"recipe": recipe})
+
+
+async def test_strings_count_as_what_they_become() -> None:
+    model = text_model_of_100_bytes()
+    words = TensorSpec(name="words", datatype="BYTES", shape=("batch",))
+    master = model.master.model_copy(update={"inputs": (*model.master.inputs, words)})
+    async with bench(model.model_copy(update={"master": master})) as b:
+        held = await hold_engine(b)
+        waiting = [b.batcher.submit(text_call(), dict, num_bytes=each) for each in (12, 1)]
+        with pytest.raises(OverloadedError, match="requests of 104 bytes"):
+            b.batcher.admit()
+        for answer in waiting:
+            answer.cancel()
+        b.engine.may_run.set()
+        await held
+
+
+async def test_a_queue_is_full_by_bytes_too() -> None:
+    async with bench(text_model_of_100_bytes()) as b:
+        held = await hold_engine(b)
+        # One that is larger than all that may wait is taken while nothing waits.
+        large = b.batcher.submit(text_call(), dict, num_bytes=120)
+        with pytest.raises(
+            OverloadedError,
+            match=r"requests of 120 bytes wait in this replica, at most 100 may; .*max_queue_bytes",
+        ):
+            b.batcher.submit(text_call(), dict)
+        large.cancel()
+        await asyncio.sleep(0)
+        waiting = [b.batcher.submit(text_call(), dict, num_bytes=60) for _ in range(2)]
+        with pytest.raises(OverloadedError):
+            b.batcher.admit()
+        assert b.dropped.count(Dropped.REFUSED) == 2
+        b.engine.may_run.set()
+        await asyncio.gather(held, *waiting)
+        b.batcher.admit()
+
+
 async def test_expired_calls_make_room_in_a_full_queue() -> None:
     async with bench(text_model(max_queue=1)) as b:
         held = await hold_engine(b)
@@ -196,6 +243,18 @@ async def test_cancelling_a_running_call_harms_no_companion() -> None:
         b.engine.may_run.set()
         assert_own(text_call(), await other)
         assert held.cancelled()
+
+
+async def test_rows_are_counted_where_requests_run_one_by_one() -> None:
+    model = text_model()
+    found = TensorSpec(name="found", datatype="INT64", shape=("batch", "found"))
+    master = model.master.model_copy(update={"outputs": (*model.master.outputs, found)})
+    async with bench(model.model_copy(update={"master": master})) as b:
+        held = await hold_engine(b)
+        waiting = await queue(b, [text_call(rows=8), text_call(rows=2)])
+        b.engine.may_run.set()
+        await asyncio.gather(held, *waiting)
+        assert [report.rows for report in b.reports] == [(1,), (8,), (2,)]
 
 
 async def _ran_together(b: Bench) -> bool:

@@ -1,4 +1,4 @@
-"""The engine worker when engines hang, and when they are replaced while something is asked."""
+"""The engine worker when engines hang, fail, and are replaced while something is asked."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -264,15 +264,68 @@ async def test_an_engine_that_was_replaced_is_not_counted_against_the_next(pair:
             await submit(pair.batcher, text_call())
     held = await hold(pair, pair.engine)
     new = ToyEngine()
+    fail_always(new)
     pair.standby.close_soon(pair.worker.replace(seat_of(new)))
     pair.engine.may_run.set()
-    with pytest.raises(EngineError):
+    with pytest.raises(EngineError):  # of the new one, which ran it again
         await held
-    for _ in range(MAX_FAILURES_IN_A_ROW - 1):
-        new.error_by_run[len(new.ran)] = RuntimeError("broken")
+    for _ in range(MAX_FAILURES_IN_A_ROW - 2):
         with pytest.raises(EngineError):
             await submit(pair.batcher, text_call())
     assert not pair.worker.is_suspect
+
+
+async def test_a_batch_that_fails_after_the_engine_before_took_over_is_run_there(
+    pair: Pair,
+) -> None:
+    fail_always(pair.engine)
+    pair.keep_before()
+    pair.before.may_run.clear()
+    proof = asyncio.create_task(pair.worker.prove(text_call().inputs))
+    assert await asyncio.to_thread(pair.before.is_running.wait, 30)
+    held = await hold(pair, pair.engine)
+    pair.before.may_run.set()
+    await proof
+    assert pair.worker.seat.engine is pair.before
+    pair.engine.may_run.set()
+    assert_own(text_call(), await held)
+
+
+# ---------------------------------------------------------------- who is at fault
+
+
+async def test_requests_that_only_the_engine_before_answers_depose_nobody_without_a_proof(
+    pair: Pair,
+) -> None:
+    pair.keep_before()
+    pair.engine.error_by_id[1] = RuntimeError("no such row")
+    for _ in range(2 * MAX_FAILURES_IN_A_ROW):
+        assert_own(text_call(), await submit(pair.batcher, text_call()))
+    assert pair.worker.is_suspect
+    await pair.worker.prove(text_call(first=10).inputs)
+    assert not pair.worker.is_suspect
+    assert (pair.worker.seat.engine, pair.returns) == (pair.engine, [])
+
+
+async def test_a_suspect_engine_that_fails_its_proof_is_left(pair: Pair) -> None:
+    pair.keep_before()
+    fail_always(pair.engine)
+    for _ in range(MAX_FAILURES_IN_A_ROW):
+        assert_own(text_call(), await submit(pair.batcher, text_call()))
+    await pair.worker.prove(text_call(first=10).inputs)
+    assert pair.worker.seat.engine is pair.before
+    assert pair.returns == ["engine fails on inputs that are known to be good: broken"]
+
+
+async def test_a_batch_is_busy_time_while_it_runs_and_counts_once(pair: Pair) -> None:
+    held = await hold(pair, pair.engine)
+    pair.clock.now_s += 5
+    assert pair.worker.busy_s == 5
+    pair.clock.now_s += 2
+    pair.engine.may_run.set()
+    await held
+    pair.clock.now_s += 30
+    assert pair.worker.busy_s == 7
 
 
 # ---------------------------------------------------------------- how long is too long

@@ -37,12 +37,14 @@ def test_what_fits_is_what_some_bucket_holds(buckets: tuple[Bucket, ...]) -> Non
             new = _sizes(draw.choice((1, 1, 1, 2)), draw.choice((2, 2, 4, 9)))
             merged = RULES.merged(wanted, new)
             assert merged is not None
-            is_fitting = any(fits(bucket, merged) for bucket in buckets)
+            is_fitting = any(fits(bucket, merged, RULES.growing) for bucket in buckets)
             assert filling.add(new) is is_fitting
             wanted = merged if is_fitting else wanted
             assert filling.sizes == wanted
             one_more = wanted | {"batch": wanted["batch"] + 1}
-            assert filling.is_full is not any(fits(bucket, one_more) for bucket in buckets)
+            assert filling.is_full is not any(
+                fits(bucket, one_more, RULES.growing) for bucket in buckets
+            )
 
 
 def test_without_buckets_a_default_bounds_the_rows() -> None:

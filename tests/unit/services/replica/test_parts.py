@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
+from services.contracts.errors import NotReadyError
 from services.contracts.hardware import DeviceFacts
 from services.contracts.recipe import Bucket, DimRange, InputRecipe, InputRole
 from services.contracts.selection import FallbackReason
@@ -79,6 +80,28 @@ def test_statistics_of_nothing_are_zero_and_named() -> None:
     message = Statistics("m", "3").message()
     assert (message.name, message.version) == ("m", "3")
     assert message.inference_count == message.last_inference == 0
+
+
+def test_sizes_of_batches_are_told_apart_up_to_a_bound() -> None:
+    statistics = Statistics("m", "3")
+    for num_rows in (*range(1, 1001), 0, 3, 300):
+        statistics.record_batch(BatchReport(rows=(num_rows,), queued_s=(0.0,), times=TIMES))
+    message = statistics.message()
+    counts = {each.batch_size: each.compute_infer.count for each in message.batch_stats}
+    assert list(counts) == [*range(1, 257), 512, 1024]
+    assert (counts[1], counts[2], counts[3]) == (2, 1, 2)
+    assert (counts[512], counts[1024]) == (256 + 1, 488)
+    assert message.execution_count == sum(counts.values()) == 1003
+
+
+async def test_what_another_replica_will_answer_is_no_failure() -> None:
+    model = text_model()
+    device = DeviceFacts(generation="cpu-x86_64-v3", name="cpu", memory_gib=1)
+    host = EngineHost(None, model, device, lambda model: _NoEngine(), None)  # type: ignore[arg-type]
+    replica = Replica(model, device, host, NullRecorder())
+    with pytest.raises(NotReadyError):
+        replica.infer(b"")
+    assert replica.statistics.message().inference_stats.fail.count == 0
 
 
 # ---------------------------------------------------------------- metrics

@@ -81,6 +81,24 @@ async def test_a_full_level_refuses_while_others_take() -> None:
         await asyncio.gather(held, *waiting)
 
 
+async def test_many_of_a_low_level_refuse_none_of_a_high_one() -> None:
+    batching = Batching(max_queue=2, priority_levels=2, default_priority=2)
+    async with bench(_model(batching)) as b:
+        held = await hold_engine(b)
+        waiting = await queue(b, [text_call(), text_call()])
+        with pytest.raises(
+            OverloadedError,
+            match=r"2 requests wait at priority level 2 .*at most 2 may; .* max_queue in the rec",
+        ):
+            b.batcher.submit(text_call(), dict)
+        first = text_call()._replace(priority=1)
+        waiting += await queue(b, [first, first])
+        with pytest.raises(OverloadedError, match="4 requests wait in this replica, at most 4"):
+            b.batcher.admit()
+        b.engine.may_run.set()
+        await asyncio.gather(held, *waiting)
+
+
 @pytest.mark.parametrize(
     ("asked_s", "waited_s", "is_late"),
     [(None, 4, False), (None, 6, True), (3600.0, 59, False), (3600.0, 61, True)],
