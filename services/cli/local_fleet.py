@@ -4,11 +4,12 @@ import logging
 import os
 import signal
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, NoReturn, Self
+from typing import Any, Final, NoReturn, Self
 
+import psutil
 from pydantic import model_validator
 
 from services.cli.control_client import tell_fleet, wait_served, watch_fleet
@@ -23,6 +24,9 @@ from services.contracts.document import Document
 from services.contracts.errors import InvalidRequestError, NotReadyError
 
 logger = logging.getLogger(__name__)
+
+# Of processes that others of this fleet began, once those have ended.
+_LINGER_S: Final = 5.0
 
 
 class UpOptions(Document):
@@ -104,8 +108,16 @@ class LocalFleet:
             path.unlink(missing_ok=True)
 
     def __exit__(self, *exc_info: object) -> None:
-        """Stop what runs: the processes in the reverse order of their start."""
+        """Stop what runs: the processes in the reverse order of their start.
+
+        Then whatever they left: Ray's agents have been seen to outlive its daemon by a minute.
+        """
+        begun = psutil.Process().children(recursive=True)
         self._held.close()
+        _, left = psutil.wait_procs(begun, timeout=_LINGER_S)
+        for process in left:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
     def start(self) -> None:
         """Start both and publish where they listen.
