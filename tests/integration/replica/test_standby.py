@@ -87,6 +87,17 @@ def break_engine(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica._worker.seat.engine, "run", run)
 
 
+async def swapped_to_bad(
+    shelf: Shelf, start: Start, folder: Path
+) -> tuple[Replica, PublishedEngine]:
+    """A replica in which an engine that fails on BAD_IDS has taken a good one's place."""
+    shelf.publish_engine("good", speedup=2.0)
+    replica = await start(300.0)
+    bad = publish_bad(shelf, folder)
+    assert await replica.swap_if_better()
+    return replica, bad
+
+
 async def test_a_row_of_failures_returns_to_the_engine_before(
     shelf: Shelf, start: Start, metrics: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,10 +130,7 @@ async def test_a_row_of_failures_returns_to_the_engine_before(
 async def test_a_row_of_bad_requests_does_not_depose_an_engine_that_proves_itself(
     shelf: Shelf, start: Start, tmp_path: Path
 ) -> None:
-    shelf.publish_engine("good", speedup=2.0)
-    replica = await start(300.0)
-    half = publish_bad(shelf, tmp_path)
-    assert await replica.swap_if_better()
+    replica, half = await swapped_to_bad(shelf, start, tmp_path)
     for _ in range(2 * MAX_FAILURES_IN_A_ROW):
         await assert_served(replica, BAD_IDS)
         await replica.check_health()
@@ -133,10 +141,7 @@ async def test_a_row_of_bad_requests_does_not_depose_an_engine_that_proves_itsel
 async def test_one_failure_is_answered_and_the_engine_stays(
     shelf: Shelf, start: Start, tmp_path: Path
 ) -> None:
-    shelf.publish_engine("good", speedup=2.0)
-    replica = await start(300.0)
-    bad = publish_bad(shelf, tmp_path)
-    assert await replica.swap_if_better()
+    replica, bad = await swapped_to_bad(shelf, start, tmp_path)
     for _ in range(MAX_FAILURES_IN_A_ROW):
         await assert_served(replica, BAD_IDS)
         await assert_served(replica, ids_of(2, 3))

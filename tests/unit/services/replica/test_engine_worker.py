@@ -199,6 +199,16 @@ def fail_always(engine: ToyEngine) -> None:
     engine.error_by_run = {number: RuntimeError("broken") for number in range(100)}
 
 
+async def proof_that_asks_before(pair: Pair) -> asyncio.Task[None]:
+    """The engine in use fails a proof; the one before is asked too, and has not answered."""
+    fail_always(pair.engine)
+    pair.keep_before()
+    pair.before.may_run.clear()
+    proof = asyncio.create_task(pair.worker.prove(text_call().inputs))
+    assert await asyncio.to_thread(pair.before.is_running.wait, 30)
+    return proof
+
+
 async def ask_and_replace(pair: Pair, replace: Callable[[], object]) -> None:
     """Prove the engine in use, and replace it before it answers."""
     pair.engine.may_run.clear()
@@ -244,11 +254,7 @@ async def test_a_proof_that_passes_says_nothing_of_the_engine_that_came_meanwhil
 async def test_another_engine_before_than_the_one_that_was_asked_is_not_returned_to(
     pair: Pair,
 ) -> None:
-    fail_always(pair.engine)
-    pair.keep_before()
-    pair.before.may_run.clear()
-    proof = asyncio.create_task(pair.worker.prove(text_call().inputs))
-    assert await asyncio.to_thread(pair.before.is_running.wait, 30)
+    proof = await proof_that_asks_before(pair)
     asked, pair.before = pair.before, ToyEngine()
     pair.keep_before()
     asked.may_run.set()
@@ -278,11 +284,7 @@ async def test_an_engine_that_was_replaced_is_not_counted_against_the_next(pair:
 async def test_a_batch_that_fails_after_the_engine_before_took_over_is_run_there(
     pair: Pair,
 ) -> None:
-    fail_always(pair.engine)
-    pair.keep_before()
-    pair.before.may_run.clear()
-    proof = asyncio.create_task(pair.worker.prove(text_call().inputs))
-    assert await asyncio.to_thread(pair.before.is_running.wait, 30)
+    proof = await proof_that_asks_before(pair)
     held = await hold(pair, pair.engine)
     pair.before.may_run.set()
     await proof
