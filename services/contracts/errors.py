@@ -11,6 +11,7 @@
     ├── NotReadyError                  it exists, but cannot serve now: starting, draining
     │   └── ConnectionLostError    the connection to a replica broke; says what may be sent again
     ├── OverloadedError                a queue bound is reached; the caller may retry
+    ├── AnswerTooLargeError            the answer exists, and is larger than a message may be
     ├── DeadlineExceededError          the caller's deadline passed before an answer existed
     ├── UnsupportedFeatureError        a feature that is off or not offered here
     ├── BuildError                     a builder could not make an engine; has its reason
@@ -109,6 +110,10 @@ class OverloadedError(SmeltError):
         """Keep the retry hint beside the message."""
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class AnswerTooLargeError(SmeltError):
+    """The answer exists, and is larger than a message may be; asking for less helps."""
 
 
 class DeadlineExceededError(SmeltError):

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from services.contracts.durations import milliseconds
 from services.contracts.errors import (
+    AnswerTooLargeError,
     ConnectionLostError,
     DeadlineExceededError,
     InvalidRequestError,
@@ -40,6 +41,7 @@ _NOT_ITS_FAULT = (
     InvalidRequestError,
     NotReadyError,
     OverloadedError,
+    AnswerTooLargeError,
     DeadlineExceededError,
     UnsupportedFeatureError,
 )

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import grpc
 
+from services.contracts.errors import AnswerTooLargeError
 from services.contracts.frames import Payload
 from services.gateway.request_metrics import RequestMetrics
 from services.gateway.routing import Pool
@@ -79,7 +80,10 @@ class Watch(Protocol):
 
 
 class MeasuredInference:
-    """Counts every request by status and times it; tells a watch of it, where there is one."""
+    """Counts every request by status and times it; tells a watch of it, where there is one.
+
+    An answer that no client can be sent is refused here, so that it counts as what it becomes.
+    """
 
     def __init__(
         self,
@@ -87,7 +91,10 @@ class MeasuredInference:
         recorder: Recorder,
         statuses: StatusTable,
         watch: Watch | None = None,
+        *,
+        max_answer_bytes: int,
     ) -> None:
+        self._max_answer_bytes = max_answer_bytes
         self._inner, self._statuses, self._watch = inner, statuses, watch
         self._metrics = RequestMetrics(recorder)
 
@@ -100,7 +107,7 @@ class MeasuredInference:
         if watch is not None:
             watch.begin(call)
         try:
-            answer = await self._inner.answer(call)
+            answer = self._sendable(await self._inner.answer(call))
         except BaseException as error:  # a cancelled request counts too
             code = self._code_of(error, call)
             self._metrics.record_unanswered(
@@ -119,6 +126,14 @@ class MeasuredInference:
             )
             if watch is not None:
                 watch.end(call, code, duration_s, len(answer))
+        return answer
+
+    def _sendable(self, answer: Payload) -> Payload:
+        if len(answer) > self._max_answer_bytes:
+            raise AnswerTooLargeError(
+                f"the answer has {len(answer)} bytes: at most {self._max_answer_bytes} are sent; "
+                "ask for less at once or raise SMELT_GATEWAY_MAX_MESSAGE_BYTES"
+            )
         return answer
 
     def _code_of(self, error: BaseException, call: InferenceCall) -> grpc.StatusCode:

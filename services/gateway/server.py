@@ -127,12 +127,14 @@ class GatewayServer:
             self._forwarded, self.endpoints, recorder, self._settings.response_cache_bytes
         )
         inner: Station = cached
+        max_bytes = self._settings.max_message_bytes
         if self._settings.shared_memory:
             # Outside the cache: an answer is the same wherever its tensors lie.
-            max_bytes = self._settings.max_message_bytes
             inner = SharedMemoryInference(inner, self._extras.regions, max_bytes)
         admitted = AdmittedInference(inner, self._settings.max_in_flight)
-        measured = MeasuredInference(admitted, recorder, statuses, self._requests)
+        measured = MeasuredInference(
+            admitted, recorder, statuses, self._requests, max_answer_bytes=max_bytes
+        )
         questions = QuestionServicer(
             self.endpoints, metadata.version("smelt"), cached.statistics, self._extras.extensions
         )

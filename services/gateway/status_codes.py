@@ -10,6 +10,7 @@ from typing import Final
 import grpc
 
 from services.contracts.errors import (
+    AnswerTooLargeError,
     BuildError,
     DeadlineExceededError,
     EngineError,
@@ -37,6 +38,7 @@ STATUS_BY_ERROR: Final[Mapping[type[SmeltError], grpc.StatusCode]] = {
     NotFoundError: grpc.StatusCode.NOT_FOUND,
     NotReadyError: grpc.StatusCode.UNAVAILABLE,
     OverloadedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    AnswerTooLargeError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     DeadlineExceededError: grpc.StatusCode.DEADLINE_EXCEEDED,
     UnsupportedFeatureError: grpc.StatusCode.UNIMPLEMENTED,
     BuildError: grpc.StatusCode.INTERNAL,

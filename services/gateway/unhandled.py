@@ -14,10 +14,7 @@ INFERENCE_PATHS: Final = frozenset(
 
 
 class UnhandledRequests:
-    """Counts requests that were not whole, not taken, or whose answer was not.
-
-    Such an answer is in the counter twice: as its handler made it, and as its client saw it.
-    """
+    """Counts requests that were not whole, or not taken."""
 
     def __init__(self, recorder: Recorder, on_refused: OnRefused | None = None) -> None:
         """`on_refused` writes the access log, where there is one."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from services.contracts.errors import (
-    EngineError,
+    AnswerTooLargeError,
     InvalidRequestError,
     NotReadyError,
     SmeltError,
@@ -273,7 +273,7 @@ class GatewayConnection(FrameProtocol):
             # The gateway would have to close the connection, and with it fail everyone else.
             found = f"the answer has {len(answer.result())} bytes, at most {MAX_PAYLOAD_BYTES}"
             self._send_failure(
-                request_id, EngineError(f"{found} fit a message; ask for less at once")
+                request_id, AnswerTooLargeError(f"{found} fit a message; ask for less at once")
             )
         else:
             self.send(Kind.OK, request_id, b"", answer.result())

@@ -127,6 +127,42 @@ async def test_a_client_that_wants_grpc_errors_gets_the_status_and_the_end(
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
+async def test_an_answer_that_is_too_large_is_refused_alone_and_counted_once(
+    echo_fleet: "Fleet", inputs: Inputs
+) -> None:
+    await echo_fleet.start_gateway(max_message_bytes=1000)
+    await echo_fleet.until_ready("r1", "r2")
+    for replica in echo_fleet.replicas.values():
+
+        async def answer(frame: InferFrame, replica: Any = replica) -> bytes:
+            request = pb.ModelInferRequest.FromString(bytes(frame.request))
+            if request.id == "large":
+                frame = frame._replace(request=_grown(request))
+            return bytes(await replica.echo(frame))
+
+        replica.answer = answer
+    asked = [
+        {"model_name": "echo", "inputs": inputs(), "request_id": each}
+        for each in ("first", "large", "last")
+    ]
+    answers = await ask(echo_fleet, asked)
+    errors = [str(error) if error else "" for _, error in answers]
+    assert [bool(error) for error in errors] == [False, True, False]
+    assert "at most 1000 are sent; ask for less" in errors[1]
+    with pytest.raises(InferenceServerException, match="RESOURCE_EXHAUSTED.*at most 1000"):
+        await (await echo_fleet.client()).infer("echo", inputs(), request_id="large")
+    labels = {"model": "echo", "version": "1"}
+    for code, number in (("RESOURCE_EXHAUSTED", 2), ("OK", 2)):
+        await echo_fleet.until_metric(number, "smelt_requests_total", code=code, **labels)
+    unhandled = {"model": "", "version": "", "code": "RESOURCE_EXHAUSTED"}
+    assert echo_fleet.metric("smelt_requests_total", **unhandled) is None
+
+
+def _grown(request: pb.ModelInferRequest) -> bytes:
+    request.raw_input_contents[0] = bytes(1000)
+    return request.SerializeToString()
+
+
 async def test_a_client_that_leaves_takes_its_requests_with_it(
     echo_fleet: "Fleet", inputs: Inputs
 ) -> None:
