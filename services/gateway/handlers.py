@@ -16,7 +16,7 @@ from services.gateway.inference import InferenceCall, Station
 from services.gateway.servicer import QuestionServicer
 from services.gateway.sessions import session_number
 from services.gateway.status_codes import StatusTable
-from services.gateway.streaming import Incoming, InferenceStreams
+from services.gateway.streaming import FRAME_BYTES, Incoming, InferenceStreams
 from services.pb import open_inference_v2_pb2 as pb
 
 if TYPE_CHECKING:
@@ -109,7 +109,9 @@ def _streaming_handler(inference: Station, statuses: StatusTable, session_key: s
         session, deadline_s = _session(context, session_key), _deadline_s(context.time_remaining())
 
         def answer(body: Payload, deadline_s: float | None) -> Awaitable[Payload]:
-            call = InferenceCall(body=body, deadline_s=deadline_s, session=session)
+            call = InferenceCall(
+                body=body, deadline_s=deadline_s, session=session, frame_bytes=FRAME_BYTES
+            )
             return inference.answer(call)
 
         streams = InferenceStreams(answer, statuses)

@@ -29,6 +29,7 @@ class InferenceCall:
         body: the serialised ModelInferRequest, never changed.
         deadline_s: time.monotonic() after which the client no longer waits; None: it does.
         session: of the client, see `sessions.py`; 0 for none.
+        frame_bytes: most that is sent around its answer, in the same message.
         pool: who may answer, where a station in front has drawn it already.
         model, version: metric labels; "" until known, and for what the fleet does not know.
         replica_id: of the replica that was asked last.
@@ -41,6 +42,7 @@ class InferenceCall:
     body: Payload
     deadline_s: float | None = None
     session: int = 0
+    frame_bytes: int = 0
     pool: Pool | None = None
     model: str = ""
     version: str = ""
@@ -107,7 +109,7 @@ class MeasuredInference:
         if watch is not None:
             watch.begin(call)
         try:
-            answer = self._sendable(await self._inner.answer(call))
+            answer = self._sendable(await self._inner.answer(call), call.frame_bytes)
         except BaseException as error:  # a cancelled request counts too
             code = self._code_of(error, call)
             self._metrics.record_unanswered(
@@ -128,10 +130,11 @@ class MeasuredInference:
                 watch.end(call, code, duration_s, len(answer))
         return answer
 
-    def _sendable(self, answer: Payload) -> Payload:
-        if len(answer) > self._max_answer_bytes:
+    def _sendable(self, answer: Payload, frame_bytes: int) -> Payload:
+        size = len(answer) + frame_bytes
+        if size > self._max_answer_bytes:
             raise AnswerTooLargeError(
-                f"the answer has {len(answer)} bytes: at most {self._max_answer_bytes} are sent; "
+                f"the answer has {size} bytes: at most {self._max_answer_bytes} are sent; "
                 "ask for less at once or raise SMELT_GATEWAY_MAX_MESSAGE_BYTES"
             )
         return answer

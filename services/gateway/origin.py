@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 _Behaviour = Callable[[Any, Context], Awaitable[bytes]]
 _Stream = Callable[[AsyncIterator[bytes], Context], AsyncIterator[bytes]]
-_INFERENCE: Final = ("ModelInfer", "ModelStreamInfer")
+# The RPCs that requests for models come with.
+INFERENCE_METHODS: Final = frozenset({"ModelInfer", "ModelStreamInfer"})
 
 
 @dataclass(slots=True)
@@ -49,7 +50,7 @@ def note_refusal(code: grpc.StatusCode) -> None:
 
 def with_origin(handlers: "Mapping[str, Handler]", on_refused: OnRefused) -> "dict[str, Handler]":
     """The same handlers; those of inference say where their requests come from."""
-    wrapped = {name: _wrapped(name, handlers[name], on_refused) for name in _INFERENCE}
+    wrapped = {name: _wrapped(name, handlers[name], on_refused) for name in INFERENCE_METHODS}
     return {**handlers, **wrapped}
 
 

@@ -38,9 +38,10 @@ class GatewaySettings(FleetSecuritySettings):
         max_decompressed_bytes: largest request that came compressed, once it is unpacked; never
             more than max_message_bytes.
         max_upload_bytes: large requests (above 4 MiB) at once, from when they begin to come until
-            they are answered, or taken off a stream; clients of others wait. One that is larger
-            comes alone. A number holds for each worker; None is half of the memory of this host
-            or container for all of them.
+            they are answered; clients of others wait. One that is larger comes alone. What came
+            compressed counts as what it becomes, from 64 KiB on. A quarter as much, or 32 to 40
+            MiB, may be here of requests that wait; more of these are refused. A number holds for
+            each worker; None is half of the memory of this host or container for all of them.
         request_memory_bytes: memory in which large requests lie while replicas of this host read
             them, in place of a copy for each. Each worker has its own; pages are taken as they are
             used, and kept. At least 17 MiB, of which it is a multiple; 0 for none.

@@ -8,7 +8,8 @@ what clients of models with several answers wait for.
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from typing import Final
+from functools import partial
+from typing import Final, NamedTuple
 
 from services.contracts.errors import InvalidRequestError
 from services.contracts.frames import Payload
@@ -23,7 +24,7 @@ GRPC_ERROR_KEY: Final = "triton_grpc_error"
 # A request, or why it may not be asked.
 Incoming = Payload | Exception
 Answer = Callable[[Payload, float | None], Awaitable[Payload]]
-_Said = asyncio.Task[Payload | Refusal]
+_Said = asyncio.Task["Payload | _Failed"]
 # Enough to fill a batch; a client that sends more waits in its own flow control.
 MAX_AHEAD: Final = 128
 _ANSWER_TAG: Final = b"\x12"
@@ -31,6 +32,8 @@ _ANSWER_TAG: Final = b"\x12"
 _IS_FINAL: Final = pb.ModelInferResponse(
     parameters={"triton_final_response": pb.InferParameter(bool_param=True)}
 ).SerializeToString()
+# The most that `framed` adds: a message's size, below 2 GiB, has five bytes.
+FRAME_BYTES: Final = len(_ANSWER_TAG) + 5 + len(_IS_FINAL)
 
 
 class InferenceStreams:
@@ -46,18 +49,19 @@ class InferenceStreams:
         """Serialised ModelStreamInferResponses, one for each request, in the order of these."""
         is_strict = (GRPC_ERROR_KEY, "true") in tuple(context.invocation_metadata() or ())
         queue = _Ahead()
-        reading = asyncio.create_task(self._read(requests, deadline_s, queue))
+        reading = asyncio.create_task(self._read(requests, deadline_s, context, queue))
         try:
-            async for body, answer in queue:
+            async for answer in queue:
                 said = await answer
-                if not isinstance(said, Refusal):
+                if not isinstance(said, _Failed):
                     message = framed(said)
                 elif is_strict:
-                    await context.abort(said.code, said.details, said.trailing)
+                    refusal = said.refusal
+                    await context.abort(refusal.code, refusal.details, refusal.trailing)
                 else:
-                    message = failed(body, said.details)
+                    message = said.message
                 # A stream that idles holds nothing of what was asked before.
-                del body, answer, said
+                del answer, said
                 yield message
             await reading
         finally:
@@ -65,25 +69,48 @@ class InferenceStreams:
             queue.cancel()
 
     async def _read(
-        self, requests: AsyncIterable[Incoming], deadline_s: float | None, queue: "_Ahead"
+        self,
+        requests: AsyncIterable[Incoming],
+        deadline_s: float | None,
+        context: Context,
+        queue: "_Ahead",
     ) -> None:
         try:
+            # First: a request that is not taken yet is in its client's charge.
+            await queue.has_room()
             async for incoming in requests:
+                answer = asyncio.create_task(self._said(incoming, deadline_s))
+                if (give_back := context.hold()) is not None:
+                    # Also of one that is cancelled before its first step.
+                    answer.add_done_callback(partial(_call, give_back))
+                queue.add(answer)
+                del incoming, answer
                 await queue.has_room()
-                body = b"" if isinstance(incoming, Exception) else incoming
-                queue.add(body, asyncio.create_task(self._said(incoming, deadline_s)))
-                del incoming, body
         finally:
             queue.end()
 
-    async def _said(self, incoming: Incoming, deadline_s: float | None) -> Payload | Refusal:
+    async def _said(self, incoming: Incoming, deadline_s: float | None) -> "Payload | _Failed":
         """What one request is told. Made in its own task, which knows the request's id."""
         try:
             if isinstance(incoming, Exception):
                 raise incoming
             return await self._answer(incoming, deadline_s)
         except Exception as error:
-            return self._statuses.refusal_of(error)
+            refusal = self._statuses.refusal_of(error)
+        # Now, as what waits for its turn holds no request.
+        body = b"" if isinstance(incoming, Exception) else incoming
+        return _Failed(refusal, failed(body, refusal.details))
+
+
+class _Failed(NamedTuple):
+    """What is told of a request that failed.
+
+    Attributes:
+        message: on a stream that goes on.
+    """
+
+    refusal: Refusal
+    message: bytes
 
 
 class _Ahead:
@@ -91,17 +118,17 @@ class _Ahead:
 
     def __init__(self) -> None:
         self._room = asyncio.Semaphore(MAX_AHEAD)
-        self._queue: asyncio.Queue[tuple[Payload, _Said] | None] = asyncio.Queue()
+        self._queue: asyncio.Queue[_Said | None] = asyncio.Queue()
         self._answers: set[_Said] = set()
 
     async def has_room(self) -> None:
         """Return once one more may be under way."""
         await self._room.acquire()
 
-    def add(self, body: Payload, answer: _Said) -> None:
+    def add(self, answer: _Said) -> None:
         """One more; its turn comes after all before it."""
         self._answers.add(answer)
-        self._queue.put_nowait((body, answer))
+        self._queue.put_nowait(answer)
 
     def end(self) -> None:
         """No more will come."""
@@ -112,13 +139,17 @@ class _Ahead:
         for answer in self._answers:
             answer.cancel()
 
-    async def __aiter__(self) -> AsyncIterator[tuple[Payload, _Said]]:
-        """Each request with its answer to come."""
+    async def __aiter__(self) -> AsyncIterator[_Said]:
+        """Each request's answer to come."""
         while (each := await self._queue.get()) is not None:
             yield each
-            self._answers.discard(each[1])
+            self._answers.discard(each)
             self._room.release()
             del each
+
+
+def _call(give_back: Callable[[], None], _: _Said) -> None:
+    give_back()
 
 
 def framed(answer: Payload) -> bytes:

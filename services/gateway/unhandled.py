@@ -4,13 +4,11 @@ from typing import Final
 
 from services.gateway.handlers import SERVICE
 from services.gateway.http2.terms import Unhandled
-from services.gateway.origin import OnRefused, Origin
+from services.gateway.origin import INFERENCE_METHODS, OnRefused, Origin
 from services.telemetry import catalog
 from services.telemetry.recorder import Recorder
 
-INFERENCE_PATHS: Final = frozenset(
-    f"/{SERVICE.full_name}/{name}" for name in ("ModelInfer", "ModelStreamInfer")
-)
+INFERENCE_PATHS: Final = frozenset(f"/{SERVICE.full_name}/{name}" for name in INFERENCE_METHODS)
 
 
 class UnhandledRequests:

@@ -13,7 +13,7 @@ from services.gateway.access.gate import Gate, Metadata
 from services.gateway.handlers import SERVICE
 from services.gateway.http2.context import Context
 from services.gateway.http2.terms import Check
-from services.gateway.origin import note_refusal
+from services.gateway.origin import INFERENCE_METHODS, note_refusal
 from services.gateway.request_head import request_head_from_bytes
 from services.gateway.status_codes import StatusTable
 from services.gateway.streaming import Incoming
@@ -29,7 +29,6 @@ Stream = Callable[[AsyncIterator[Any], Context], AsyncIterator[bytes]]
 
 # Load balancers and clients ask these before they have a token, and learn no secret.
 OPEN_METHODS: Final = frozenset({"ServerLive", "ServerReady", "ServerMetadata"})
-_INFERENCE: Final = frozenset({"ModelInfer", "ModelStreamInfer"})
 _GUARDED: Final = f"/{SERVICE.full_name}/"
 # About one model, for whoever may do anything with it.
 _QUESTIONS: Final = frozenset({"ModelReady", "ModelMetadata", "ModelConfig", "ModelStatistics"})
@@ -42,7 +41,7 @@ def guarded(
 
     def refused(name: str, code: grpc.StatusCode) -> None:
         note_refusal(code)
-        if name in _INFERENCE:
+        if name in INFERENCE_METHODS:
             # Without a model's name: whoever may not ask shall not choose our labels.
             recorder.count(catalog.REQUESTS, model="", version="", code=code.name)
 
@@ -126,6 +125,7 @@ def _guarded_stream(
 
         async for answer in behaviour(_permitted(requests, gate, metadata, on_error), context):
             yield answer
+            del answer
 
     return grpc.stream_stream_rpc_method_handler(checked)
 
@@ -147,6 +147,8 @@ async def _permitted(
             yield error
         else:
             yield body
+        # A stream that idles holds nothing of what was asked before.
+        del body
 
 
 def _need(name: str) -> tuple[Verb | None, Callable[[Any], str]]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import grpc
@@ -12,7 +12,7 @@ from services.gateway.http2.call_start import CallStart, Metadatum
 from services.gateway.http2.context import AbortError
 from services.gateway.http2.frames import window_update
 from services.gateway.http2.header_blocks import refusal_block, trailers_block
-from services.gateway.http2.limits import STREAM_WINDOW
+from services.gateway.http2.limits import GRANT_BYTES, STREAM_WINDOW
 from services.gateway.http2.messages import (
     PREFIX,
     Message,
@@ -30,7 +30,6 @@ from services.gateway.http2.upload import Upload
 if TYPE_CHECKING:
     Handler = grpc.RpcMethodHandler[Any, Any]
 
-_GRANT_BYTES: Final = STREAM_WINDOW // 2
 # Loops count in milliseconds, and wake up to one and a half too early: a handler that is told
 # that it is late shall find no time left.
 _EARLY_S: Final = 0.002
@@ -105,6 +104,10 @@ class Call(Outlet):
         """End the call with a status."""
         raise AbortError(code, details, trailing_metadata)
 
+    def hold(self) -> Callable[[], None] | None:
+        """Keep the room of the message that was taken last, until what this returns is called."""
+        return self.upload.hold() if self.upload is not None else None
+
     # ---- what comes in
 
     @property
@@ -154,6 +157,9 @@ class Call(Outlet):
         elif assembler is None or assembler.is_inside or not assembler.num_whole:
             self.end(grpc.StatusCode.INTERNAL, "expected one whole message, got less")
         else:
+            if self.upload is not None:
+                # Not before: a client that has not ended it could have us wait for that.
+                self.upload.note_taken()
             self._run(assembler.take())
 
     def _assemble(self) -> MessageAssembler:
@@ -165,8 +171,7 @@ class Call(Outlet):
                 terms.take,
                 terms.limits.max_decompressed_bytes,
             )
-            # The handler of a stream has begun, and checks it.
-            self.upload = Upload(self, terms.room, None if is_stream else terms.check)
+            self.upload = Upload(self, self._assembler, terms, is_stream=is_stream)
             if self._message is not None:
                 self._assembler.add(self._message)
                 self._message = None
@@ -175,8 +180,6 @@ class Call(Outlet):
     def _note_arrival(self) -> None:
         """Wake the handler that waits for a message; one that takes a single one gets no more."""
         assembler = self._assemble()
-        if self.upload is not None and assembler.num_whole:
-            self.upload.note_whole()
         if self._arrived is not None and not self._arrived.done():
             self._arrived.set_result(None)
         elif not self._handler.request_streaming and assembler.num_whole + assembler.is_inside > 1:
@@ -185,16 +188,12 @@ class Call(Outlet):
 
     def grant_more(self) -> None:
         """Let the client send more; no more than STREAM_WINDOW lies unread by the handler."""
-        assembler, upload = self._assembler, self.upload
+        upload = self.upload
         if self.is_half_closed or self._is_ended:
             return
-        unread = assembler.num_whole_bytes if assembler and self._handler.request_streaming else 0
+        unread = 0 if upload is None else upload.num_unread_bytes
         missing = STREAM_WINDOW - self.window_in - unread
-        if missing < _GRANT_BYTES:
-            return
-        if upload is None or assembler is None or upload.may_grow(assembler.size):
-            if upload is not None:
-                upload.note_grant()
+        if missing >= GRANT_BYTES and (upload is None or upload.may_grow()):
             self.window_in += missing
             self._owner.sender.control(window_update(self.stream_id, missing))
 
@@ -202,10 +201,14 @@ class Call(Outlet):
         """The next message of a stream.
 
         Raises:
-            StopAsyncIteration: the client has sent all that it will.
+            StopAsyncIteration: the client has sent all that it will, or the call has ended.
             MessageFault: the last message is cut off, or this one cannot be unpacked.
         """
-        assembler = self._assemble()
+        if self._is_ended:
+            raise StopAsyncIteration
+        assembler, upload = self._assemble(), self.upload
+        assert upload is not None
+        upload.leave_taken()
         while not assembler.num_whole:
             if self.is_half_closed:
                 if assembler.is_inside:
@@ -214,12 +217,9 @@ class Call(Outlet):
             self._arrived = asyncio.get_running_loop().create_future()
             await self._arrived
         message = assembler.take()
-        size = len(message.body if isinstance(message, Packed) else message)
-        if self.upload is not None:
-            # What a stream's handler took has no room any more: it may wait for the next one.
-            self.upload.note_taken(size)
+        upload.note_taken()
         self.grant_more()
-        return await unpacked(message) if isinstance(message, Packed) else message
+        return await unpacked(message, upload) if isinstance(message, Packed) else message
 
     # ---- what goes out
 
@@ -294,6 +294,9 @@ class Call(Outlet):
         self._is_ended = True
         if self.upload is not None:
             self.upload.close()
+            # What is over keeps no memory, though its client takes the end of it late or never.
+            self._assembler = self.upload = None
+            self._owner.stop_reading(self)
 
     def _note_end(self, code: grpc.StatusCode) -> None:
         if not self.is_handled:
@@ -316,8 +319,7 @@ class Call(Outlet):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        # A cancelled task keeps its error, whose traceback holds the request and this call.
-        self._assembler = self._message = self._task = self.upload = None
+        self._message = self._task = None
         self._owner.forget(self)
 
     # ---- the handler
@@ -333,6 +335,8 @@ class Call(Outlet):
         if task is not None and not task.done() and task is not asyncio.current_task():
             task.cancel()
             self._owner.leave(task)
+            # It keeps its error, whose traceback holds the request and this call.
+            self._task = None
 
     def _expire(self) -> None:
         self._timer = None

@@ -24,7 +24,6 @@ from services.gateway.http2.limits import (
     STREAM_WINDOW,
     Limits,
 )
-from services.gateway.http2.reader import FrameReader
 from services.gateway.http2.sender import Sender
 from services.gateway.http2.streams import Streams
 from services.gateway.http2.terms import Terms
@@ -134,7 +133,7 @@ class Connection(asyncio.BufferedProtocol):
         # Whoever has been answered gets the answer, however slowly: the grace of a stop is for it.
         finish = partial(self.close, is_patient=True)
         self._streams = Streams(host.handler, host.terms, self._sender, peer, finish)
-        self._reader = FrameReader(self._streams)
+        self._reader = self._streams.reader
         loop = asyncio.get_running_loop()
         self._greeting_timer = loop.call_later(host.terms.limits.greeting_timeout_s, self.close)
         host.came(self)

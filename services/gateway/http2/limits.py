@@ -10,6 +10,8 @@ MAX_WINDOW: Final = 2**31 - 1
 # Granted to each stream. A request of an image's size needs no grant more; a stream whose handler
 # does not read holds no more than this.
 STREAM_WINDOW: Final = 4 << 20
+# Granted again as it is used up, in steps of at least this.
+GRANT_BYTES: Final = STREAM_WINDOW // 2
 # Granted to the sum of a connection's streams, and given back as bytes come: one stream that is
 # not read shall not stop the others.
 CONNECTION_WINDOW: Final = 64 << 20
@@ -32,8 +34,10 @@ class Limits:
             sends a thousandth of it.
         large_paths: of the methods whose requests may have `max_message_bytes`; those of others
             have SMALL_BYTES at most. None: of all.
-        max_upload_bytes: of requests larger than STREAM_WINDOW that come or are worked on, over
-            all connections; others wait until there is room. One alone may be larger.
+        max_upload_bytes: of requests larger than SMALL_BYTES, from when they begin to come until
+            they are answered, over all connections; others wait until there is room. One alone
+            may be larger. What came compressed counts as what it becomes. What those that wait
+            have sent comes on top: a quarter as much, or 8 times what a stream may send unasked.
         max_streams: calls at once on one connection.
         max_metadata_bytes: of a call, names and values.
         greeting_timeout_s: how long a new connection may take to say that it speaks HTTP/2.

@@ -25,6 +25,10 @@ class Owner(Protocol):
         """The stream shall end, whatever is pending of it."""
         ...
 
+    def stop_reading(self, call: "Call") -> None:
+        """Nothing more may be read into the memory of its request."""
+        ...
+
     def leave(self, task: "asyncio.Task[None]") -> None:
         """Whatever the handler still does, nobody waits for it."""
         ...

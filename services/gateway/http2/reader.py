@@ -92,6 +92,12 @@ class FrameReader:
         # At once: connections are cycles, which are collected late in a process that serves.
         self._shared, self._sink, self._direct = memoryview(b""), None, None
 
+    def let_go(self, sink: DataSink) -> None:
+        """Read nothing more into the buffer of a sink, which takes nothing any more."""
+        # At once: its client may stand still within the frame for as long as it likes.
+        if self._sink is sink:
+            self._direct = None
+
     def waste_buffer(self) -> memoryview:
         """Where bytes go that nobody looks at any more."""
         return self._shared

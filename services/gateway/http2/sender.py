@@ -49,13 +49,15 @@ class Outlet:
         stream_id: of the stream.
         window: bytes that the client takes on it; below 0 after it took some back.
         num_pending: bytes that wait for a window.
+        num_sent: bytes that had to wait and were sent.
     """
 
-    __slots__ = ("drained", "is_queued", "last", "num_pending", "parts", "stream_id", "window")
+    __slots__ = ("drained", "is_queued", "last", "num_pending", "num_sent", "parts", "stream_id",
+                 "window")  # fmt: skip
 
     def __init__(self, stream_id: int, window: int) -> None:
         self.stream_id, self.window = stream_id, window
-        self.num_pending = 0
+        self.num_pending = self.num_sent = 0
         self.is_queued = False
         # What follows is the sender's: parts that wait, the block that ends the stream, and
         # whoever waits until less is pending.
@@ -266,6 +268,7 @@ class Sender:
         outlet.window -= size
         self._window -= size
         outlet.num_pending -= size
+        outlet.num_sent += size
         left, waiting = size, outlet.parts
         while left and waiting:
             part = waiting.popleft()

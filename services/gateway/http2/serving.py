@@ -40,11 +40,13 @@ async def serve(call: "Call", handler: "Handler", given: "Message | Packed | Req
         if isinstance(given, Requests):
             request: Any = given
         else:
-            if call.upload is not None:
+            upload = call.upload
+            if upload is not None:
                 # Before it is unpacked: it may be nobody's.
-                await call.upload.checked()
+                await upload.checked()
             if isinstance(given, Packed):
-                given = await unpacked(given)
+                assert upload is not None
+                given = await unpacked(given, upload)
             request = deserialized(given, handler.request_deserializer)
         call.is_handled = True
         if handler.response_streaming:
@@ -72,6 +74,8 @@ async def _serve_stream(call: "Call", handler: "Handler", request: Any) -> None:
     async with aclosing(behaviour(request, call)) as answers:
         async for answer in answers:
             await call.send(answer if serializer is None else serializer(answer))
+            # Whoever waits for the next one holds nothing of this.
+            del answer
     call.finish()
 
 

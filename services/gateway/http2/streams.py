@@ -36,6 +36,7 @@ from services.gateway.http2.frames import (
 from services.gateway.http2.header_blocks import refusal_block
 from services.gateway.http2.header_reader import HeaderReader
 from services.gateway.http2.limits import CONNECTION_WINDOW, MAX_WINDOW
+from services.gateway.http2.reader import FrameReader
 from services.gateway.http2.sender import Sender
 from services.gateway.http2.terms import Terms
 
@@ -67,8 +68,12 @@ class Streams:
             sender: of the connection.
             peer: who is at its other end, in gRPC's words.
             close: is called when a connection that drains has no call left.
+
+        Attributes:
+            reader: whose frames these are.
         """
         self.sender, self.peer, self.terms = sender, peer, terms
+        self.reader = FrameReader(self)
         self._find, self._limits, self._close = find, terms.limits, close
         self._calls: dict[int, Call] = {}
         self._leaving: set[asyncio.Task[None]] = set()
@@ -145,6 +150,10 @@ class Streams:
     def earn(self) -> None:
         """One answer of several goes out; clients measure and grant with each."""
         self._guard.earn()
+
+    def stop_reading(self, call: Call) -> None:
+        """Nothing more may be read into the memory of its request."""
+        self.reader.let_go(call)
 
     def leave(self, task: asyncio.Task[None]) -> None:
         """A handler that was cancelled counts as a call until it has ended."""

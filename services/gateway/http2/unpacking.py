@@ -1,43 +1,87 @@
 """Unpacks compressed messages: never more than is taken, and off the event loop once that is much.
 
-A message can be a thousand times what was sent of it, and a MiB of it takes milliseconds.
+A message can be a thousand times what was sent of it, and a MiB of it takes milliseconds. What
+becomes large stays in memory only with room for it, as what is large when it comes.
 """
 
 import asyncio
 import zlib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Final, Protocol
 
 import grpc
 
 from services.gateway.http2.messages import Message, MessageFault, Packed
+from services.gateway.http2.upload_room import Share
 
 # Of zlib: raw deflate has no name in gRPC, and its `deflate` is what zlib writes.
 _WINDOW_BITS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
-# What the event loop unpacks itself, in less than half a millisecond; a thread costs a fifth.
+# What the event loop unpacks itself: usually in a tenth of a millisecond, as long as a thread
+# costs. A body that is made to be slow, as of a thousand empty blocks, takes ten times that.
+_AT_ONCE_IN_BYTES: Final = 16_384
 _AT_ONCE_BYTES: Final = 65_536
 # Of one step: zlib copies what it did not read yet, and nobody wants to wait for more.
 _IN_BYTES: Final = 65_536
 _OUT_BYTES: Final = 1 << 20
+# What is kept of a message whose size is still to be learned; of a larger one nothing is, and it
+# is unpacked a second time. Most are smaller.
+_UNASKED_BYTES: Final = 16 << 20
+# gzip may be of several members, one behind the other (RFC 1952, section 2.2), and gRPC in Go and
+# Java reads it so; C-core refuses it with INTERNAL, as it does all that stands behind an end. Here
+# members are taken and nothing else; not many, as each costs far more than its 20 bytes.
+_MAX_MEMBERS: Final = 1000
 # Few, so that few messages grow at once; they have no other work.
 _POOL: Final = ThreadPoolExecutor(2, "unpack")
 
 
-async def unpacked(packed: Packed) -> Message:
-    """The message.
+class Roomy(Protocol):
+    """Who has the room of a message: its call's `Upload`."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether there is room for whatever the message may become."""
+        ...
+
+    def ask(self, num_bytes: int, on_given: Callable[[], None]) -> Share:
+        """A share for what the message becomes; see `UploadRoom.ask`."""
+        ...
+
+
+async def unpacked(packed: Packed, upload: Roomy) -> Message:
+    """The message, once there is room for it if it is large.
 
     Raises:
-        MessageFault: it cannot be unpacked, or is too large then.
+        MessageFault: it cannot be unpacked, is too large then, or too many wait for room.
     """
-    unpacking = _Unpacking(packed)
-    if unpacking.go_on(_AT_ONCE_BYTES):
+    has_room = upload.has_room
+    unpacking = _Unpacking(packed, packed.max_bytes if has_room else _UNASKED_BYTES)
+    if len(packed.body) <= _AT_ONCE_IN_BYTES and unpacking.go_on(_AT_ONCE_BYTES):
         return bytes(unpacking.message)
+    await _ended(unpacking)
+    if not has_room and unpacking.num_bytes > _AT_ONCE_BYTES:
+        await _room_for(unpacking, upload)
+        if not unpacking.is_kept:
+            unpacking = _Unpacking(packed, unpacking.num_bytes)
+            await _ended(unpacking)
+    return memoryview(unpacking.message)
+
+
+async def _ended(unpacking: "_Unpacking") -> None:
+    """Unpack all of it, beside the event loop."""
     loop = asyncio.get_running_loop()
     try:
-        await loop.run_in_executor(_POOL, unpacking.go_on, packed.max_bytes + 1)
+        await loop.run_in_executor(_POOL, unpacking.go_on, unpacking.max_bytes)
     finally:
         unpacking.is_wanted = False
-    return memoryview(unpacking.message)
+
+
+async def _room_for(unpacking: "_Unpacking", upload: Roomy) -> None:
+    """Return once there is room; what must wait for it holds no memory meanwhile."""
+    is_given = asyncio.Event()
+    if not upload.ask(unpacking.num_bytes, is_given.set).is_given:
+        unpacking.drop()
+        await is_given.wait()
 
 
 class _Unpacking:
@@ -45,50 +89,83 @@ class _Unpacking:
 
     Attributes:
         message: what is unpacked so far; it grows in place, and is never there twice.
+        num_bytes: of what is unpacked so far, kept or not.
+        max_bytes: which the message may have.
+        is_kept: whether `message` is all of that.
         is_wanted: whether anybody still waits for it.
     """
 
-    def __init__(self, packed: Packed) -> None:
-        self.message, self.is_wanted = bytearray(), True
+    def __init__(self, packed: Packed, max_kept: int) -> None:
+        """Nothing is unpacked yet; of a message of more than `max_kept` bytes none is kept."""
+        self.message, self.num_bytes = bytearray(), 0
+        self.max_bytes, self._max_kept = packed.max_bytes, max_kept
+        self.is_kept = self.is_wanted = True
         self._packed, self._rest = packed, memoryview(packed.body)
         self._given = b""
+        self._num_members = 1
         self._decompressor = zlib.decompressobj(_WINDOW_BITS[packed.encoding])
 
     def go_on(self, num_bytes: int) -> bool:
         """Unpack up to about so many bytes in all; whether that is the whole message."""
-        while self.is_wanted and len(self.message) <= num_bytes:
-            try:
-                is_more = self._step(num_bytes)
-            except zlib.error as error:
-                raise MessageFault(
-                    grpc.StatusCode.INTERNAL, f"a message is not {self._packed.encoding}: {error}"
-                ) from error
+        while self.is_wanted and self.num_bytes <= num_bytes:
+            is_more = self._step(num_bytes)
             self._check_size()
             if self._decompressor.eof:
-                return True
-            if not is_more:
-                raise MessageFault(
-                    grpc.StatusCode.INTERNAL, f"a message in {self._packed.encoding} is cut off"
-                )
+                if not self._has_next_member():
+                    return True
+            elif not is_more:
+                raise _fault(f"in {self._packed.encoding} is cut off")
         return False
+
+    def drop(self) -> None:
+        """Keep nothing of it."""
+        self.message, self.is_kept = bytearray(), False
 
     def _step(self, num_bytes: int) -> bool:
         """Unpack a piece; whether anything went in or came out."""
         given = self._given
         if not given:
             given, self._rest = bytes(self._rest[:_IN_BYTES]), self._rest[_IN_BYTES:]
-        most = min(_OUT_BYTES, num_bytes + 1, self._packed.max_bytes + 1)
-        piece = self._decompressor.decompress(given, most)
+        most = min(_OUT_BYTES, num_bytes + 1, self.max_bytes + 1)
+        try:
+            piece = self._decompressor.decompress(given, most)
+        except zlib.error as error:
+            where = "" if self._num_members == 1 else " behind its first end"
+            raise _fault(f"is not {self._packed.encoding}{where}: {error}") from error
         self._given = self._decompressor.unconsumed_tail
-        self.message += piece
+        self._keep(piece)
         return bool(piece or given)
 
+    def _keep(self, piece: bytes) -> None:
+        self.num_bytes += len(piece)
+        if self.num_bytes <= self._max_kept:
+            self.message += piece
+        elif self.is_kept:
+            self.drop()
+
+    def _has_next_member(self) -> bool:
+        """Whether anything follows an end; if so, go on with it."""
+        self._given = self._decompressor.unused_data
+        if not self._given and not self._rest:
+            return False
+        if self._packed.encoding != "gzip":
+            raise _fault(f"in {self._packed.encoding} goes on behind its end")
+        if self._num_members == _MAX_MEMBERS:
+            raise _fault(f"in gzip has more than {_MAX_MEMBERS} members")
+        self._num_members += 1
+        self._decompressor = zlib.decompressobj(_WINDOW_BITS["gzip"])
+        return True
+
     def _check_size(self) -> None:
-        packed = self._packed
-        if len(self.message) > packed.max_bytes:
+        if self.num_bytes > self.max_bytes:
+            packed = self._packed
             raise MessageFault(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"message of {len(packed.body)} bytes in {packed.encoding} holds more than "
                 f"{packed.max_bytes} bytes, which is the most that is unpacked "
                 "(max_decompressed_bytes); send less, or send it uncompressed",
             )
+
+
+def _fault(what: str) -> MessageFault:
+    return MessageFault(grpc.StatusCode.INTERNAL, f"a message {what}")

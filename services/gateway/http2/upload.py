@@ -1,24 +1,34 @@
-"""What a client may send of a request that is not here at once: first its token, then room."""
+"""What a client may send of requests that are not here at once: first its token, then room."""
 
 import asyncio
-from typing import Protocol
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol
 
 import grpc
 
 from services.gateway.http2.call_start import CallStart, Metadatum
 from services.gateway.http2.context import AbortError, Context
-from services.gateway.http2.limits import STREAM_WINDOW
-from services.gateway.http2.messages import PREFIX
-from services.gateway.http2.terms import Check
-from services.gateway.http2.upload_room import Share, UploadRoom
+from services.gateway.http2.limits import GRANT_BYTES, SMALL_BYTES
+from services.gateway.http2.messages import MessageAssembler, MessageFault
+from services.gateway.http2.terms import Check, Terms
+from services.gateway.http2.upload_room import Share
 
-_IDLE = "the request came too slowly while others waited for its memory; send it again"
+_IDLE: Final = "the request came too slowly while others waited for its memory; send it again"
+_DEAF: Final = "answers were not read while others waited for the memory of the next request"
+_ENTANGLED: Final = (
+    "a request waited for memory to be unpacked while others waited for that of the next one; "
+    "send them again"
+)
+_CROWDED: Final = "too many large requests wait for memory; send it again later"
 
 
 class Uploading(Context, Protocol):
-    """The call."""
+    """The call; see `Call` and `Outlet` for its attributes."""
 
     start: CallStart
+    num_pending: int
+    num_sent: int
 
     def grant_more(self) -> None:
         """Let the client send more, if it may."""
@@ -36,53 +46,112 @@ class Uploading(Context, Protocol):
 
 
 class Upload:
-    """One call's; only calls have it whose requests come in parts."""
+    """One call's; only calls have it whose requests come in parts.
 
-    def __init__(self, call: Uploading, room: UploadRoom, check: Check | None) -> None:
-        """Begin to check the call; None leaves that to its handler, which has begun."""
-        self._call, self._room = call, room
+    A large message has its share of the room from when it begins to come: in a unary call until
+    that is over, on a stream until its handler asks for the next one or gives back what it held.
+    """
+
+    def __init__(
+        self, call: Uploading, assembler: MessageAssembler, terms: Terms, *, is_stream: bool
+    ) -> None:
+        """Begin to check the call; that of a stream is left to its handler, which has begun."""
+        self._call, self._assembler, self._room = call, assembler, terms.room
+        self._is_stream = is_stream
+        # What is sent compressed may become this.
+        is_packed = call.start.encoding != "identity"
+        self._least_bytes = terms.limits.max_decompressed_bytes if is_packed else 0
+        # Of the message that comes or was not taken yet; its number among all.
         self._share: Share | None = None
-        self._is_checked = check is None
+        self._number = self._num_taken = 0
+        # Of the message that was taken last.
+        self._taken: Share | None = None
+        # Of the answers: what was sent before, and what of the rest must be by the next look.
+        self._num_sent = self._num_due = 0
+        self._is_checked = is_stream or terms.check is None
+        self._is_closed = False
         self._checking: asyncio.Task[None] | None = None
-        if check is not None:
-            self._checking = asyncio.get_running_loop().create_task(self._check(check))
+        if terms.check is not None and not is_stream:
+            self._checking = asyncio.get_running_loop().create_task(self._check(terms.check))
+
+    @property
+    def num_unread_bytes(self) -> int:
+        """What came whole of a stream and was not taken; a unary call's request never counts."""
+        return self._assembler.num_whole_bytes if self._is_stream else 0
 
     async def checked(self) -> None:
         """Return once the call may be served; one that may not has ended."""
         if self._checking is not None:
             await self._checking
 
-    def may_grow(self, size: int) -> bool:
-        """Whether the client is let send more than it was at first.
-
-        `size` is that of the message that comes, -1 while it is not known.
-        """
+    def may_grow(self) -> bool:
+        """Whether the client is let send more than it was at first; if so, it has to."""
         if not self._is_checked:
             return False
-        if _is_small(size):
+        size = self._assembler.size
+        if size <= SMALL_BYTES:
             return True
-        if self._share is None:
-            self._share = self._room.ask(size, self._call.grant_more, self._end_idle)
-        return self._share.is_given
+        share = self._share or self._share_of(size)
+        if share is None or not share.is_given:
+            return False
+        share.num_granted += 1
+        self._note_pending()
+        return True
 
-    def note_grant(self) -> None:
-        """The client was let send more."""
-        if self._share is not None:
-            self._share.num_granted += 1
+    def leave_taken(self) -> None:
+        """Its handler has done with the message that it took last, unless it holds it."""
+        share, self._taken = self._taken, None
+        if share is not None:
+            self._room.leave(share)
 
-    def note_whole(self) -> None:
-        """All of the request is here; it keeps its room until it is answered or taken."""
-        if self._share is not None:
-            self._share.is_whole = True
+    def note_taken(self) -> None:
+        """The oldest message is its handler's now."""
+        share = self._share
+        if share is not None and self._num_taken == self._number:
+            # The client has done its part, and is not looked at any more.
+            share.is_whole = True
+            self._taken, self._share = share, None
+        self._num_taken += 1
 
-    def note_taken(self, size: int) -> None:
-        """A message of that size was taken of a stream; a large one alone had room."""
-        if not _is_small(size):
-            self._leave()
+    def hold(self) -> Callable[[], None] | None:
+        """See `Context.hold`."""
+        share, self._taken = self._taken, None
+        return None if share is None else partial(self._room.leave, share)
+
+    # ---- of the message that was taken last, when it is unpacked
+
+    @property
+    def has_room(self) -> bool:
+        """Whether there is room for whatever the message may become."""
+        return self._taken is not None and self._taken.is_given
+
+    def ask(self, num_bytes: int, on_given: Callable[[], None]) -> Share:
+        """A share for what the message becomes, where it has no room.
+
+        Small ones need one too: a client sends a thousandth of them. It is given back as that of
+        a message which is not compressed.
+
+        Raises:
+            MessageFault: too many wait.
+        """
+        if self._is_closed:
+            # Whoever works on for a call that is over waits until that is cancelled.
+            return Share(num_bytes, on_given, lambda: None)
+        if self._room.is_crowded:
+            raise MessageFault(grpc.StatusCode.RESOURCE_EXHAUSTED, _CROWDED)
+        # Nobody waits here with a share: those who did could all wait for each other.
+        self.leave_taken()
+        share = self._taken = self._room.ask(num_bytes, on_given, lambda: None)
+        share.is_whole = True
+        return share
 
     def close(self) -> None:
-        """The call is over."""
-        self._leave()
+        """The call is over; what is held of it is not."""
+        self._is_closed = True
+        self.leave_taken()
+        share, self._share = self._share, None
+        if share is not None:
+            self._room.leave(share)
         if self._checking is not None and not self._is_checked:
             self._checking.cancel()
 
@@ -97,15 +166,36 @@ class Upload:
         self._is_checked = True
         call.grant_more()
 
-    def _leave(self) -> None:
-        share, self._share = self._share, None
-        if share is not None:
-            self._room.leave(share)
+    def _share_of(self, size: int) -> Share | None:
+        """A share for the message that comes; None when too many wait, which ends the call."""
+        if self._room.is_crowded:
+            self._call.fail(grpc.StatusCode.RESOURCE_EXHAUSTED, _CROWDED)
+            return None
+        self._number = self._num_taken + self._assembler.num_whole
+        num_bytes = max(size, self._least_bytes)
+        self._share = self._room.ask(num_bytes, self._call.grant_more, self._end_idle)
+        return self._share
+
+    # ---- while others wait for room
 
     def _end_idle(self) -> None:
-        self._call.fail(grpc.StatusCode.RESOURCE_EXHAUSTED, _IDLE)
+        """The client was granted nothing since the last look: end the call if that is its fault."""
+        is_whole = self._number < self._num_taken + self._assembler.num_whole
+        if self._taken is not None and not self._taken.is_given:
+            # Streams that hold room for what comes next could wait for each other for ever.
+            self._call.fail(grpc.StatusCode.RESOURCE_EXHAUSTED, _ENTANGLED)
+        elif not (is_whole and self._is_stream):
+            self._call.fail(grpc.StatusCode.RESOURCE_EXHAUSTED, _IDLE)
+        elif self._is_deaf():
+            # Its handler takes nothing while its answers are not taken.
+            self._call.fail(grpc.StatusCode.RESOURCE_EXHAUSTED, _DEAF)
 
+    def _is_deaf(self) -> bool:
+        """Whether answers wait, and since the last look the client took next to nothing of them."""
+        is_deaf = self._call.num_sent - self._num_sent < self._num_due
+        self._note_pending()
+        return is_deaf
 
-def _is_small(size: int) -> bool:
-    """Whether a message can be sent without any grant."""
-    return size + PREFIX.size <= STREAM_WINDOW
+    def _note_pending(self) -> None:
+        self._num_sent = self._call.num_sent
+        self._num_due = min(self._call.num_pending, GRANT_BYTES)

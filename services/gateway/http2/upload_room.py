@@ -2,12 +2,19 @@
 
 A request says its size before its bytes, so a client is let send all of it or, until others are
 done, no more than its stream's first window. Whatever has been begun can thus always be ended.
+First windows of those that wait lie beside the room, so no more than a few may wait.
 """
 
 import asyncio
 from collections.abc import Callable
+from contextvars import Context
 from typing import Final
 
+from services.gateway.http2.limits import STREAM_WINDOW
+
+# Of a room, as many bytes may wait beside it, and at least so many requests.
+_WAITING_PART: Final = 1 / 4
+_MIN_WAITING: Final = 8
 # While others wait, whoever has room must use it.
 _PATIENCE_S: Final = 30.0
 
@@ -17,7 +24,7 @@ class Share:
 
     Attributes:
         is_given: its client may send.
-        is_whole: all of it is here.
+        is_whole: its client has nothing to do any more, and is not looked at.
         num_granted: windows that its client was given.
     """
 
@@ -44,10 +51,16 @@ class UploadRoom:
     def __init__(self, max_bytes: int, patience_s: float = _PATIENCE_S) -> None:
         """Nothing is taken yet; one request alone may be larger than all of it."""
         self._max_bytes, self._patience_s = max_bytes, patience_s
+        self._max_waiting = max(int(max_bytes * _WAITING_PART) // STREAM_WINDOW, _MIN_WAITING)
         self._num_bytes = 0
         self._given: set[Share] = set()
         self._waiting: dict[Share, None] = {}
         self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether no more requests should wait, each with a window's bytes in memory."""
+        return len(self._waiting) >= self._max_waiting
 
     def ask(
         self, num_bytes: int, on_given: Callable[[], None], on_idle: Callable[[], None]
@@ -93,7 +106,8 @@ class UploadRoom:
     def _keep_time(self) -> None:
         if self._waiting and self._timer is None:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._patience_s, self._look)
+            # In nobody's context: whom it ends is not the caller that waits.
+            self._timer = loop.call_later(self._patience_s, self._look, context=Context())
         elif not self._waiting and self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -15,7 +15,7 @@ from tritonclient.utils import InferenceServerException
 
 from services.contracts.frames import InferFrame
 from services.gateway.access.static_tokens import new_token, token_hash
-from services.gateway.streaming import MAX_AHEAD, failed, framed
+from services.gateway.streaming import FRAME_BYTES, MAX_AHEAD, failed, framed
 from services.pb import open_inference_v2_pb2 as pb
 
 if TYPE_CHECKING:
@@ -161,6 +161,47 @@ async def test_an_answer_that_is_too_large_is_refused_alone_and_counted_once(
 def _grown(request: pb.ModelInferRequest) -> bytes:
     request.raw_input_contents[0] = bytes(1000)
     return request.SerializeToString()
+
+
+async def test_an_answer_that_its_frame_makes_too_large_is_refused_alone(
+    echo_fleet: "Fleet", inputs: Inputs
+) -> None:
+    await echo_fleet.start_gateway(max_message_bytes=1000)
+    await echo_fleet.until_ready("r1", "r2")
+    for replica in echo_fleet.replicas.values():
+
+        async def answer(frame: InferFrame, replica: Any = replica) -> bytes:
+            return _padded(await replica.echo(frame))
+
+        replica.answer = answer
+    most = 1000 - FRAME_BYTES
+    asked = [
+        {"model_name": "echo", "inputs": inputs(), "request_id": str(size)}
+        for size in (most, most + 1, 1000, 800)
+    ]
+    errors = [str(error) if error else "" for _, error in await ask(echo_fleet, asked)]
+    assert [bool(error) for error in errors] == [False, True, True, False]
+    assert all("bytes: at most 1000 are sent; ask for less" in each for each in errors[1:3])
+    # Without a frame, all of it is the answer's.
+    client = await echo_fleet.client()
+    await client.infer("echo", inputs(), request_id="1000")
+    with pytest.raises(InferenceServerException, match="has 1001 bytes: at most 1000"):
+        await client.infer("echo", inputs(), request_id="1001")
+    labels = {"model": "echo", "version": "1"}
+    for code, number in (("RESOURCE_EXHAUSTED", 3), ("OK", 3)):
+        await echo_fleet.until_metric(number, "smelt_requests_total", code=code, **labels)
+    unhandled = {"model": "", "version": "", "code": "RESOURCE_EXHAUSTED"}
+    assert echo_fleet.metric("smelt_requests_total", **unhandled) is None
+
+
+def _padded(answer: bytes) -> bytes:
+    """The answer, with as many bytes as its id says."""
+    response = pb.ModelInferResponse.FromString(answer)
+    pad = response.parameters["pad"]
+    pad.string_param = "x" * 500
+    pad.string_param = "x" * (500 + int(response.id) - response.ByteSize())
+    assert response.ByteSize() == int(response.id)
+    return response.SerializeToString()
 
 
 async def test_a_client_that_leaves_takes_its_requests_with_it(

@@ -9,6 +9,7 @@ import grpc
 import pytest
 import uvloop
 
+from services.contracts.large_buffer import Take
 from services.gateway.http2.limits import Limits
 from services.gateway.http2.server import GrpcServer
 from services.gateway.http2.terms import Check, Unhandled
@@ -54,10 +55,11 @@ class Host:
         methods: Handlers = MappingProxyType({}),
         port: int = 0,
         check: Check | None = None,
+        take: Take | None = None,
         **more: Any,
     ) -> int:
         """Starts a server with the probe's methods, and more of them; returns its port."""
-        server = GrpcServer(limits, check=check, on_unhandled=self.unhandled.append)
+        server = GrpcServer(limits, take=take, check=check, on_unhandled=self.unhandled.append)
         server.add_generic_rpc_handlers((self.probe.generic(),))
         server.add_registered_method_handlers("test.More", methods)
         self._servers.append(server)

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from services.contracts.frames import Payload
+from services.contracts.protobuf_wire import varint_bytes
 from services.gateway.status_codes import StatusTable
-from services.gateway.streaming import InferenceStreams
+from services.gateway.streaming import FRAME_BYTES, InferenceStreams, framed
 from services.pb import open_inference_v2_pb2 as pb
 from services.telemetry.logs import REQUEST_ID
 
-CONTEXT: Any = SimpleNamespace(invocation_metadata=tuple)
+CONTEXT: Any = SimpleNamespace(invocation_metadata=tuple, hold=lambda: None)
 
 
 async def test_an_internal_error_tells_the_id_of_its_own_request(
@@ -32,3 +33,9 @@ async def test_an_internal_error_tells_the_id_of_its_own_request(
     said = [pb.ModelStreamInferResponse.FromString(each).error_message async for each in answers]
     assert said == [f"internal error; request id {name}" for name in ("first", "second")]
     assert [record.__dict__["request_id"] for record in caplog.records] == ["first", "second"]
+
+
+def test_the_largest_frame_is_reckoned_with() -> None:
+    largest, none = varint_bytes(2**31 - 1), len(framed(b""))
+    assert none - 1 + len(largest) == FRAME_BYTES
+    assert len(framed(bytes(1 << 14))) - (1 << 14) == none + 2

@@ -12,12 +12,53 @@ import grpc
 import pytest
 
 from services.gateway.http2 import unpacking
-from services.gateway.http2.messages import MessageFault, Packed
-from services.gateway.http2.unpacking import unpacked
+from services.gateway.http2.messages import Message, MessageFault, Packed
+from services.gateway.http2.upload_room import Share, UploadRoom
 
 MIB = 1 << 20
+# More than any test sends.
+WIDE = 1 << 40
+ENDED = gzip.compress(b"whole")
 PACKERS: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": zlib.compress}
 SIZES = [0, 1, 10, 65_535, 65_536, 65_537, 300_000, MIB, 3 * MIB + 1]
+
+
+class Upload:
+    """What a call has: room that others may have taken some of.
+
+    Attributes:
+        room: of all calls.
+        has_room: whether this one has its part before its message is unpacked.
+        shares: what it asked for.
+    """
+
+    def __init__(self, room: UploadRoom, *, has_room: bool = False) -> None:
+        self.room, self.has_room = room, has_room
+        self.shares: list[Share] = []
+
+    def ask(self, num_bytes: int, on_given: Callable[[], None]) -> Share:
+        """As of a message that was taken."""
+        self.shares.append(self.room.ask(num_bytes, on_given, lambda: None))
+        return self.shares[-1]
+
+
+async def unpacked(packed: Packed) -> Message:
+    """The message, where there is much room."""
+    return await unpacking.unpacked(packed, Upload(UploadRoom(WIDE)))
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Names of threads that have unpacked something, without their numbers."""
+    found: set[str] = set()
+    step = unpacking._Unpacking._step
+
+    def seen_step(self: unpacking._Unpacking, num_bytes: int) -> bool:
+        found.add(threading.current_thread().name.partition("_")[0])
+        return step(self, num_bytes)
+
+    monkeypatch.setattr(unpacking._Unpacking, "_step", seen_step)
+    return found
 
 
 @pytest.mark.parametrize("encoding", PACKERS)
@@ -39,6 +80,13 @@ async def test_what_was_packed_comes_out(encoding: str, size: int, *, is_random:
         (gzip.compress(bytes(MIB))[:-8] + bytes(8), "INTERNAL", "not gzip"),
         (b"plain", "INTERNAL", "not gzip"),
         (b"", "INTERNAL", "cut off"),
+        (ENDED + b"more", "INTERNAL", "not gzip behind its first end"),
+        (ENDED + bytes(8), "INTERNAL", "not gzip behind its first end"),
+        (ENDED + bytes(100_000), "INTERNAL", "not gzip behind its first end"),
+        (ENDED + ENDED[:-1], "INTERNAL", "cut off"),
+        (gzip.compress(bytes(MIB // 2)) * 2 + ENDED, "RESOURCE_EXHAUSTED", "more than 1048576"),
+        (ENDED * 1001, "INTERNAL", "more than 1000 members"),
+        (ENDED + zlib.compress(b"x"), "INTERNAL", "not gzip behind its first end"),
     ],
     # Not the bytes: gzip writes the time into them, and two processes of a run would differ.
     ids=[
@@ -49,6 +97,13 @@ async def test_what_was_packed_comes_out(encoding: str, size: int, *, is_random:
         "wrong sum",
         "plain",
         "none",
+        "more behind it",
+        "zeros behind it",
+        "much behind it",
+        "second member cut off",
+        "members too large together",
+        "too many members",
+        "deflate behind it",
     ],
 )
 async def test_what_cannot_be_unpacked_is_said(body: bytes, code: str, words: str) -> None:
@@ -57,17 +112,46 @@ async def test_what_cannot_be_unpacked_is_said(body: bytes, code: str, words: st
     assert fault.value.code is grpc.StatusCode[code]
 
 
-async def test_a_large_message_is_unpacked_beside_the_event_loop_and_is_never_there_twice(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    "sizes",
+    [[3, 4], [0, 0, 5], [MIB, 0, MIB], [1] * 1000, [65_536, 65_536, 7]],
+    ids=["two", "empty ones", "large ones", "many", "on borders"],
+)
+@pytest.mark.parametrize("is_random", [True, False])
+async def test_gzip_of_several_members_is_all_of_them(sizes: list[int], *, is_random: bool) -> None:
+    source = random.Random(0)
+    parts = [source.randbytes(size) if is_random else bytes(size) for size in sizes]
+    body = b"".join(map(gzip.compress, parts))
+    assert bytes(await unpacked(Packed(body, "gzip", 4 * MIB))) == b"".join(parts)
+
+
+@pytest.mark.parametrize(
+    "more", [b"x", zlib.compress(b"x"), bytes(100_000)], ids=["a byte", "more of it", "much"]
+)
+async def test_deflate_has_nothing_behind_its_end(more: bytes) -> None:
+    with pytest.raises(MessageFault, match="in deflate goes on behind its end") as fault:
+        await unpacked(Packed(zlib.compress(b"x") + more, "deflate", MIB))
+    assert fault.value.code is grpc.StatusCode.INTERNAL
+
+
+# Empty blocks, and a file's name: much that goes in, of which nothing comes out.
+SLOW = {
+    "deflate": b"\x78\x9c" + b"\0\0\0\xff\xff" * 20_000 + zlib.compress(b"")[2:],
+    "gzip": b"\x1f\x8b\x08\x08\0\0\0\0\0\xff" + b"a" * 100_000 + b"\0" + gzip.compress(b"")[10:],
+}
+
+
+@pytest.mark.parametrize("encoding", SLOW)
+async def test_what_is_long_goes_beside_the_event_loop_though_nothing_comes_out(
+    threads: set[str], encoding: str
 ) -> None:
-    threads: set[str] = set()
-    step = unpacking._Unpacking._step
+    assert not await unpacked(Packed(SLOW[encoding], encoding, MIB))
+    assert threads == {"unpack"}
 
-    def seen_step(self: unpacking._Unpacking, num_bytes: int) -> bool:
-        threads.add(threading.current_thread().name.partition("_")[0])
-        return step(self, num_bytes)
 
-    monkeypatch.setattr(unpacking._Unpacking, "_step", seen_step)
+async def test_a_large_message_is_unpacked_beside_the_event_loop_and_is_never_there_twice(
+    threads: set[str],
+) -> None:
     body = gzip.compress(bytes(64 * MIB))
     tracemalloc.start()
     try:
@@ -77,10 +161,17 @@ async def test_a_large_message_is_unpacked_beside_the_event_loop_and_is_never_th
         tracemalloc.stop()
     assert len(message) == 64 * MIB
     assert peak < 80 * MIB
-    assert threads == {"MainThread", "unpack"}
-    threads.clear()
-    await unpacked(Packed(gzip.compress(bytes(1000)), "gzip", MIB))
-    assert threads == {"MainThread"}
+    assert threads == {"unpack"}
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [(1000, {"MainThread"}), (MIB, {"MainThread", "unpack"})]
+)
+async def test_a_short_message_is_begun_at_once(
+    threads: set[str], size: int, expected: set[str]
+) -> None:
+    await unpacked(Packed(gzip.compress(bytes(size)), "gzip", MIB))
+    assert threads == expected
 
 
 async def test_what_nobody_waits_for_is_not_unpacked_further(
@@ -109,3 +200,42 @@ async def test_what_nobody_waits_for_is_not_unpacked_further(
     may_go.set()
     await asyncio.to_thread(has_ended.wait, 10)
     assert len(made[0].message) < 5 * MIB
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [(65_536, []), (65_537, [65_537]), (3 * MIB, [3 * MIB])]
+)
+async def test_what_is_large_then_has_a_share_of_that_size(size: int, expected: list[int]) -> None:
+    upload = Upload(UploadRoom(WIDE))
+    body = gzip.compress(random.Random(0).randbytes(size))
+    await unpacking.unpacked(Packed(body, "gzip", 4 * MIB), upload)
+    assert [share.num_bytes for share in upload.shares] == expected
+
+
+async def test_what_has_room_already_asks_for_none() -> None:
+    upload = Upload(UploadRoom(1), has_room=True)
+    payload = bytes(20 * MIB)
+    packed = Packed(gzip.compress(payload), "gzip", len(payload))
+    assert await unpacking.unpacked(packed, upload) == payload
+    assert not upload.shares
+
+
+@pytest.mark.parametrize("size", [MIB, 40 * MIB])
+async def test_what_waits_for_room_holds_no_memory(size: int) -> None:
+    room = UploadRoom(MIB)
+    other = room.ask(MIB, lambda: None, lambda: None)
+    upload, payload = Upload(room), bytes(size)
+    body = gzip.compress(payload)
+    tracemalloc.start()
+    try:
+        task = asyncio.create_task(unpacking.unpacked(Packed(body, "gzip", size), upload))
+        async with asyncio.timeout(20):
+            while not upload.shares:  # noqa: ASYNC110 - there is no event
+                await asyncio.sleep(0.001)
+        await asyncio.sleep(0.01)
+        held, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (held < MIB // 2, peak < 25 * MIB, task.done()) == (True, True, False)
+    room.leave(other)
+    assert await task == payload

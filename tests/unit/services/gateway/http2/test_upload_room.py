@@ -1,8 +1,14 @@
 """Who may send a large request now, who waits, and who is not waited for."""
 
 import asyncio
+from contextvars import ContextVar
 
+import pytest
+
+from services.gateway.http2.limits import STREAM_WINDOW
 from services.gateway.http2.upload_room import Share, UploadRoom
+
+CALLER: ContextVar[str] = ContextVar("caller", default="nobody")
 
 
 class Uploads:
@@ -11,12 +17,14 @@ class Uploads:
     Attributes:
         given: names of those that were let go on later, in that order.
         idle: names of those that made no use of their room.
+        callers: in whose context that was found.
     """
 
     def __init__(self, patience_s: float = 1000) -> None:
         self.room = UploadRoom(100, patience_s)
         self.given: list[str] = []
         self.idle: list[str] = []
+        self.callers: list[str] = []
         self._shares: dict[str, Share] = {}
 
     def ask(self, name: str, size: int) -> Share:
@@ -31,6 +39,7 @@ class Uploads:
 
     def _end_idle(self, name: str) -> None:
         self.idle.append(name)
+        self.callers.append(CALLER.get())
         self.leave(name)
 
 
@@ -73,3 +82,30 @@ async def test_room_that_is_not_used_is_taken_back_while_others_wait() -> None:
     assert (uploads.idle, uploads.given, idle.is_given) == (["idle"], ["waiting"], True)
     await asyncio.sleep(0.05)
     assert uploads.idle == ["idle"], "nobody waits any more"
+
+
+async def test_whoever_is_ended_is_so_in_nobodys_context() -> None:
+    uploads = Uploads(patience_s=0.01)
+    CALLER.set("idle")
+    uploads.ask("idle", 100)
+    CALLER.set("waiting")
+    is_given = asyncio.Event()
+    uploads.room.ask(100, is_given.set, lambda: None)
+    async with asyncio.timeout(10):
+        await is_given.wait()
+    assert (uploads.idle, uploads.callers) == (["idle"], ["nobody"])
+
+
+@pytest.mark.parametrize(("max_bytes", "num_waiting"), [(100, 8), (80 * STREAM_WINDOW, 20)])
+async def test_a_few_may_wait_beside_the_room(max_bytes: int, num_waiting: int) -> None:
+    room = UploadRoom(max_bytes)
+
+    def ask() -> Share:
+        return room.ask(max_bytes, lambda: None, lambda: None)
+
+    shares = [ask() for _ in range(num_waiting)]
+    assert not room.is_crowded
+    shares.append(ask())
+    assert room.is_crowded
+    room.leave(shares[0])
+    assert not room.is_crowded

@@ -1,0 +1,223 @@
+"""What compressed requests become: in the room of large requests, until they are answered."""
+
+import asyncio
+import gzip
+import random
+import threading
+import zlib
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+
+from services.gateway.http2 import unpacking, upload_room
+from services.gateway.http2.limits import SMALL_BYTES, STREAM_WINDOW, Limits
+from tests.integration.gateway.http2 import frames as f
+from tests.integration.gateway.http2.probe import soon
+
+if TYPE_CHECKING:
+    from tests.integration.gateway.http2.conftest import Host
+    from tests.integration.gateway.http2.raw_client import RawClient
+
+MIB = 1 << 20
+GZIP = ("grpc-encoding", "gzip")
+ZEROS = f.message(gzip.compress(bytes(2 * MIB)), flag=1)
+
+
+def asked(stream: int, *more: tuple[str, str], method: str = "Hold") -> bytes:
+    """A whole call whose request is sent as 2 KiB and becomes 2 MiB."""
+    return f.headers(stream, f.request_fields(method, (GZIP, *more))) + f.body(stream, ZEROS)
+
+
+def is_empty(host: "Host") -> bool:
+    """Whether nothing at all has room."""
+    # What is larger than all of it has to be alone.
+    room = host.server.terms.room
+    share = room.ask(1 << 60, lambda: None, lambda: None)
+    room.leave(share)
+    return share.is_given
+
+
+async def wait_until(is_so: Callable[[], bool]) -> None:
+    """Returns once it is so."""
+    async with asyncio.timeout(20):
+        while not is_so():  # noqa: ASYNC110 - there is no event
+            await asyncio.sleep(0.001)
+
+
+async def wait_for_waiting(host: "Host", number: int) -> None:
+    """Returns once so many wait for room."""
+    await wait_until(lambda: len(host.server.terms.room._waiting) == number)
+
+
+async def test_no_more_is_unpacked_than_there_is_room_for(host: "Host") -> None:
+    await host.serve(Limits(max_upload_bytes=5 * MIB))
+    client = await host.dial(f.wide())
+    streams = range(1, 15, 2)
+    await client.send(*map(asked, streams))
+    for _ in range(2):
+        assert len(await soon(host.probe.began.get())) == 2 * MIB
+    await wait_for_waiting(host, 5)
+    assert host.probe.began.empty()
+    assert await client.goes_on(101)
+    host.probe.gate.set()
+    for stream in streams:
+        assert (await client.answer(stream)).status == 0
+    assert is_empty(host)
+
+
+async def test_what_a_client_gives_up_waits_no_longer(host: "Host") -> None:
+    await host.serve(Limits(max_upload_bytes=2 * MIB))
+    client = await host.dial(f.wide())
+    await client.send(asked(1))
+    await soon(host.probe.began.get())
+    await client.send(asked(3), asked(5))
+    await wait_for_waiting(host, 2)
+    await client.send(f.rst_stream(3))
+    await wait_for_waiting(host, 1)
+    assert (await client.ask(asked(7, ("grpc-timeout", "100m")), stream=7)).status == 4
+    await wait_for_waiting(host, 1)
+    host.probe.gate.set()
+    assert ((await client.answer(1)).status, (await client.answer(5)).status) == (0, 0)
+    assert sorted(host.ended()) == [("Hold", "CANCELLED"), ("Hold", "DEADLINE_EXCEEDED")]
+    assert is_empty(host)
+
+
+async def test_no_more_wait_than_may(host: "Host") -> None:
+    await host.serve(Limits(max_upload_bytes=2 * MIB))
+    client = await host.dial(f.wide())
+    await client.send(asked(1))
+    await soon(host.probe.began.get())
+    await client.send(*(asked(stream) for stream in range(3, 19, 2)))
+    await wait_for_waiting(host, 8)
+    answer = await client.ask(asked(19), stream=19)
+    assert (answer.status, "too many" in answer.trailers["grpc-message"]) == (8, True)
+    host.probe.gate.set()
+    for stream in range(1, 19, 2):
+        assert (await client.answer(stream)).status == 0
+
+
+@pytest.mark.parametrize("method", ["Echo", "Chat"])
+async def test_one_that_is_large_when_it_comes_has_room_for_what_it_becomes(
+    host: "Host", method: str
+) -> None:
+    await host.serve(Limits(max_upload_bytes=1))
+    payload = random.Random(0).randbytes(SMALL_BYTES + 2 * MIB)
+    sent = f.message(gzip.compress(payload, 1), flag=1)
+    client = await host.dial(f.wide())
+    await client.send(f.headers(1, f.request_fields(method, (GZIP,))))
+    await client.send(f.body(1, sent[:STREAM_WINDOW], is_last=False, size=MIB))
+    await client.until(lambda: client.seen(1).credit > 0)
+    answer = await client.ask(f.body(1, sent[STREAM_WINDOW:], size=MIB))
+    assert answer.messages == [payload]
+    assert is_empty(host)
+
+
+async def test_what_it_may_become_is_counted_before_it_comes(host: "Host") -> None:
+    limits = Limits(max_upload_bytes=39 * MIB, max_decompressed_bytes=20 * MIB)
+    await host.serve(limits)
+    sent = f.message(gzip.compress(random.Random(0).randbytes(SMALL_BYTES + MIB), 1), flag=1)
+    clients = [await host.dial(f.wide()) for _ in range(2)]
+    for client in clients:
+        await client.send(f.headers(1, f.request_fields("Echo", (GZIP,))))
+        await client.send(f.body(1, sent[:STREAM_WINDOW], is_last=False, size=MIB))
+        await client.settled()
+    assert [client.seen(1).credit > 0 for client in clients] == [True, False]
+    assert (await clients[0].ask(f.body(1, sent[STREAM_WINDOW:], size=MIB))).status == 0
+    await clients[1].until(lambda: clients[1].seen(1).credit > 0)
+
+
+async def test_a_stream_gives_its_room_back_with_each(host: "Host") -> None:
+    await host.serve(Limits(max_upload_bytes=2 * MIB))
+    streaming, other = await host.dial(f.wide()), await host.dial(f.wide())
+    host.probe.gate.set()
+    head = f.headers(1, f.request_fields("Gated", (GZIP,)))
+    await streaming.send(head, f.body(1, ZEROS * 3, is_last=False))
+    await streaming.until(lambda: len(streaming.seen(1).messages) == 3)
+    # Its handler asks for the next one, and the others have the room.
+    assert len((await other.ask(asked(1, method="Echo"))).messages[0]) == 2 * MIB
+    answer = await streaming.ask(f.body(1, ZEROS))
+    assert answer.messages == [b"%d" % (2 * MIB)] * 4
+    assert is_empty(host)
+
+
+async def begin_entangled(host: "Host") -> "RawClient":
+    """A stream whose first request is to be unpacked, and whose second has come and has room."""
+    client = await host.dial(f.wide())
+    sent = ZEROS + f.message(bytes(STREAM_WINDOW + MIB))
+    first, rest = sent[:STREAM_WINDOW], sent[STREAM_WINDOW:]
+    await client.send(f.headers(1, f.request_fields("Gated", (GZIP,))))
+    await client.send(f.body(1, first, is_last=False, size=MIB))
+    await client.until(lambda: client.seen(1).credit >= len(rest))
+    await client.send(f.body(1, rest, size=MIB))
+    await client.settled()
+    return client
+
+
+async def test_streams_do_not_wait_for_each_other_for_ever(
+    host: "Host", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upload_room.UploadRoom.__init__, "__defaults__", (0.05,))
+    await host.serve(Limits(max_upload_bytes=11 * MIB, max_decompressed_bytes=3 * MIB))
+    clients = [await begin_entangled(host) for _ in range(2)]
+    host.probe.gate.set()
+    answers = await asyncio.gather(*(client.answer(1) for client in clients))
+    ended, served = sorted(answers, key=lambda answer: answer.status != 8)
+    assert (ended.status, served.status) == (8, 0)
+    assert "waited for memory to be unpacked" in ended.trailers["grpc-message"]
+    assert served.messages == [b"%d" % (2 * MIB), b"%d" % (STREAM_WINDOW + MIB)]
+    assert is_empty(host)
+
+
+async def test_what_is_unpacked_for_a_call_that_is_over_takes_no_room(
+    host: "Host", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading: list[asyncio.Future[Any]] = []
+    may_go, go_on = threading.Event(), unpacking._Unpacking.go_on
+
+    def held(self: unpacking._Unpacking, num_bytes: int) -> bool:
+        if threading.current_thread() is not threading.main_thread():
+            may_go.wait(20)
+        return go_on(self, num_bytes)
+
+    async def aside(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        reading.append(asyncio.ensure_future(anext(requests)))
+        yield await asyncio.shield(reading[0])
+
+    monkeypatch.setattr(unpacking._Unpacking, "go_on", held)
+    method = grpc.stream_stream_rpc_method_handler(aside)
+    await host.serve(methods={"Aside": method})
+    client = await host.dial(f.wide())
+    fields = [
+        (name, "/test.More/Aside" if name == ":path" else value)
+        for name, value in f.request_fields(more=(GZIP,))
+    ]
+    await client.send(f.headers(1, fields) + f.body(1, ZEROS))
+    await wait_until(lambda: bool(reading))
+    await client.send(f.rst_stream(1))
+    await client.settled()
+    may_go.set()
+    await asyncio.sleep(0.1)
+    assert is_empty(host)
+    assert not reading[0].done()
+    reading[0].cancel()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body", "status"),
+    [
+        ("gzip", gzip.compress(b"1") + gzip.compress(b"2"), 0),
+        ("gzip", gzip.compress(b"12") + b"3", 13),
+        ("deflate", zlib.compress(b"12") + zlib.compress(b"3"), 13),
+    ],
+    ids=["two members", "a byte more", "deflate twice"],
+)
+async def test_nothing_behind_an_end_is_lost(
+    host: "Host", encoding: str, body: bytes, status: int
+) -> None:
+    await host.serve()
+    client = await host.dial(f.wide())
+    head = f.headers(1, f.request_fields("Echo", [("grpc-encoding", encoding)]))
+    answer = await client.ask(head, f.body(1, f.message(body, flag=1)))
+    assert (answer.status, answer.messages) == (status, [] if status else [b"12"])

@@ -1,0 +1,133 @@
+"""Requests of streams: when they are taken, and how long they keep memory and its room."""
+
+import asyncio
+import gc
+import weakref
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from services.contracts.errors import InvalidRequestError
+from services.contracts.frames import Payload
+from services.gateway.status_codes import StatusTable
+from services.gateway.streaming import MAX_AHEAD, Answer, InferenceStreams
+
+
+class Client:
+    """Sends requests; also the context of the stream.
+
+    Attributes:
+        num_taken: of its requests.
+        returned: numbers of those whose room was given back.
+    """
+
+    def __init__(self, num_requests: int) -> None:
+        self.num_taken = 0
+        self.returned: list[int] = []
+        self._num_requests = num_requests
+        self._bodies: list[Any] = []
+
+    def answers(self, answer: Answer) -> Any:
+        """What is said to it."""
+        context: Any = self
+        return InferenceStreams(answer, StatusTable()).serve(self._requests(), None, context)
+
+    async def _requests(self) -> AsyncIterator[Payload]:
+        while self.num_taken < self._num_requests:
+            self.num_taken += 1
+            yield self._body()
+
+    def _body(self) -> memoryview:
+        body = np.zeros(10, np.uint8)
+        self._bodies.append(weakref.ref(body))
+        return body.data
+
+    def hold(self) -> Callable[[], None]:
+        """See `Context.hold`."""
+        number = self.num_taken
+        return lambda: self.returned.append(number)
+
+    def invocation_metadata(self) -> tuple[()]:
+        """None."""
+        return ()
+
+    def in_memory(self) -> list[int]:
+        """Numbers of the requests that anybody has."""
+        gc.collect()
+        return [number for number, each in enumerate(self._bodies, 1) if each() is not None]
+
+
+async def ran() -> None:
+    """Return once whatever can run has run."""
+    for _ in range(10 * MAX_AHEAD):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("is_told_an_error", [False, True])
+async def test_a_request_is_kept_until_its_answer_is_made_though_nobody_takes_that(
+    is_told_an_error: bool,
+) -> None:
+    gates, asked = [asyncio.Event() for _ in range(3)], iter(range(3))
+
+    async def answer(body: Payload, deadline_s: float | None) -> Payload:
+        await gates[next(asked)].wait()
+        if is_told_an_error:
+            raise InvalidRequestError("not so")
+        return b"answer"
+
+    client = Client(3)
+    answers = client.answers(answer)
+    first = asyncio.ensure_future(anext(answers))
+    await ran()
+    assert (client.returned, client.in_memory()) == ([], [1, 2, 3])
+    gates[1].set()
+    await ran()
+    assert (client.returned, client.in_memory()) == ([2], [1, 3])
+    for gate in gates:
+        gate.set()
+    await first
+    await ran()
+    assert (sorted(client.returned), client.in_memory()) == ([1, 2, 3], [])
+    assert len([each async for each in answers]) == 2
+
+
+@pytest.mark.parametrize(("num_turns", "num_begun"), [(2, 0), (3, 3)])
+async def test_a_stream_that_ends_gives_the_room_of_all_its_requests_back(
+    num_turns: int, num_begun: int
+) -> None:
+    begun = []
+
+    async def answer(body: Payload, deadline_s: float | None) -> Payload:
+        begun.append(len(body))
+        await asyncio.Event().wait()
+        return b""
+
+    client = Client(3)
+    first = asyncio.ensure_future(anext(client.answers(answer)))
+    for _ in range(num_turns):
+        await asyncio.sleep(0)
+    assert (client.num_taken, len(begun)) == (3, num_begun)
+    first.cancel()
+    await ran()
+    # It keeps its error, whose traceback holds all of the stream.
+    del first
+    assert (sorted(client.returned), client.in_memory()) == ([1, 2, 3], [])
+
+
+async def test_no_request_is_taken_before_there_is_a_place_for_it() -> None:
+    """Whoever does not read answers is known by requests that nobody took."""
+
+    async def answer(body: Payload, deadline_s: float | None) -> Payload:
+        return b"answer"
+
+    client = Client(2 * MAX_AHEAD)
+    answers = client.answers(answer)
+    await anext(answers)
+    await ran()
+    assert client.num_taken == MAX_AHEAD
+    await anext(answers)
+    await ran()
+    assert client.num_taken == MAX_AHEAD + 1
+    assert len([each async for each in answers]) == 2 * MAX_AHEAD - 2
