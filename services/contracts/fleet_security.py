@@ -15,7 +15,7 @@ from pydantic import field_validator, model_validator
 from pydantic_settings import BaseSettings
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.watched_file import Complaint, WatchedFile
+from services.contracts.watched_file import Complaint, WatchedFile, WatchedFiles
 
 logger = logging.getLogger(__name__)
 
@@ -80,11 +80,8 @@ class FleetTls:
             InvalidRequestError: one cannot be read, is no PEM, or the key is another
                 certificate's.
         """
-        self._files = [WatchedFile(path, period_s) for path in (cert, key, ca)]
-        self._complaint = Complaint(
-            partial(logger.warning, "the fleet's certificate stays as it was: %s")
-        )
-        self._server, self._client, self._pems = self._read()
+        self._files = WatchedFiles((cert, key, ca), period_s, "the fleet's certificate", logger)
+        self._take()
 
     @classmethod
     def of(cls, settings: FleetSecuritySettings) -> Self | None:
@@ -96,43 +93,29 @@ class FleetTls:
 
     def server_context(self) -> ssl.SSLContext:
         """For the next connection that comes."""
-        self._refresh()
+        self._files.renew(self._take)
         return self._server
 
     def client_context(self) -> ssl.SSLContext:
         """For the next connection to open."""
-        self._refresh()
+        self._files.renew(self._take)
         return self._client
 
     def pems(self) -> tuple[bytes, bytes, bytes]:
         """Certificate, key and authority, for libraries with a TLS of their own."""
-        self._refresh()
+        self._files.renew(self._take)
         return self._pems
 
-    def _refresh(self) -> None:
-        if not any(file.has_changed() for file in self._files):
-            return
-        try:
-            self._server, self._client, self._pems = self._read()
-        except InvalidRequestError as error:
-            # Half of a rotation, or no descriptor was left: all are tried again after a period,
-            # as the other half need not show as a change.
-            for file in self._files:
-                file.forget()
-            self._complaint.make(str(error))
-        else:
-            self._complaint.withdraw()
-            logger.info("the fleet's certificate was read again")
-
-    def _read(self) -> tuple[ssl.SSLContext, ssl.SSLContext, tuple[bytes, bytes, bytes]]:
+    def _take(self) -> None:
         # Before OpenSSL reads them: what changes from here on is a change.
-        cert, key, ca = (_bytes(file) for file in self._files)
-        server, client = ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT
-        contexts = self._loaded(ssl.SSLContext(server)), self._loaded(ssl.SSLContext(client))
-        return *contexts, (cert, key, ca)
+        cert, key, ca = (_bytes(file) for file in self._files.all)
+        server = self._loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+        client = self._loaded(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+        # All at once: the ends of a process must not differ.
+        self._server, self._client, self._pems = server, client, (cert, key, ca)
 
     def _loaded(self, context: ssl.SSLContext) -> ssl.SSLContext:
-        cert, key, ca = (file.path for file in self._files)
+        cert, key, ca = (file.path for file in self._files.all)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.check_hostname = False
         context.verify_mode = ssl.CERT_REQUIRED

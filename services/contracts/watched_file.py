@@ -1,8 +1,12 @@
-"""A file that is read again when it was changed: certificates and secrets are rotated."""
+"""Files that are read again when they were changed: certificates and secrets are rotated."""
 
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
+
+from services.contracts.errors import InvalidRequestError
 
 _Stamp = tuple[int, int, int]
 
@@ -74,3 +78,38 @@ class Complaint:
     def withdraw(self) -> None:
         """All is well again: what comes next is said, whatever it is."""
         self._said = ""
+
+
+class WatchedFiles:
+    """Files that are of use together alone, as a certificate and its key.
+
+    Attributes:
+        all: in the order of their paths.
+    """
+
+    def __init__(
+        self, paths: Iterable[Path], period_s: float, what: str, logger: logging.Logger
+    ) -> None:
+        """Look at most once in `period_s`; `what` is in them, in the words of the log."""
+        self.all = tuple(WatchedFile(path, period_s) for path in paths)
+        self._what, self._logger = what, logger
+        self._complaint = Complaint(partial(logger.warning, "%s stays as it was: %s", what))
+
+    def renew(self, take: Callable[[], None]) -> None:
+        """Let `take` read them all if one was changed.
+
+        When it raises InvalidRequestError, that is logged, and tried again later.
+        """
+        if not any(file.has_changed() for file in self.all):
+            return
+        try:
+            take()
+        except InvalidRequestError as error:
+            # Half of a rotation, or no descriptor was left: all are tried again after a period,
+            # as the other half need not show as a change.
+            for file in self.all:
+                file.forget()
+            self._complaint.make(str(error))
+        else:
+            self._complaint.withdraw()
+            self._logger.info("%s was read again", self._what)

@@ -50,9 +50,11 @@ class ControllerLives:
         return replace(self._said, models=models, replicas=replicas)
 
     def _begin_grace(self, said: FleetView) -> None:
-        # Controllers may follow each other faster than replicas attach: nothing is lost then.
-        replicas = {**self._left.replicas, **self._said.replicas}
-        self._left = replace(self._said, replicas=replicas)
+        # Controllers may follow each other faster than replicas attach: what one life left is
+        # left by the next one too, and each gets the whole grace, as attaching takes as long in
+        # each. One that crashes again and again prolongs it; all that is kept for nothing then
+        # is an address at which nobody answers.
+        self._left = self.completed()
         self._ends_s = self._clock() + self._grace_s
         logger.warning(
             "controller life %016x follows %016x: its replicas are kept for %.0f s until they "

@@ -32,8 +32,9 @@ class EndpointSet:
     def apply(self, view: FleetView) -> None:
         """Take over what the controller says: connect to new replicas, let others go.
 
-        A replica that the controller lost sight of is kept while the connection to it lasts, as
-        a cut between those two takes nothing from its clients; it is not connected to anew.
+        A replica that the controller lost sight of is kept, as a cut between those two takes
+        nothing from its clients. One that answers may serve, so a lost connection to it is opened
+        anew until the controller forgets it; one that was not held before is not begun with.
         """
         ready = {name: replica for name, replica in view.replicas.items() if replica.is_ready}
         for name, holder in list(self._holders.items()):

@@ -19,7 +19,8 @@ LONGEST_PAUSE_S: Final = 1.0
 PING_EVERY_S: Final = 2.0
 # Longer than an engine may hold the interpreter while it loads.
 PING_TIMEOUT_S: Final = 10.0
-# Whom the controller too gets no answer from may stand still.
+# Whom the controller too gets no answer from may stand still. It is connected to anew like any
+# other, and is back once it answers the greeting, which it does not while it stands still.
 UNSEEN_TIMEOUT_S: Final = 3.0
 
 
@@ -52,8 +53,6 @@ class ReplicaHolder:
 
     def may_keep(self, replica: Replica) -> bool:
         """Whether this is also the way to the replica as it is now described."""
-        if replica.is_unseen and self.endpoint is None:
-            return False
         known = self._replica
         return (known.addresses, known.token) == (replica.addresses, replica.token)
 

@@ -5,15 +5,15 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from http.client import HTTPException
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
-from joserfc.errors import JoseError
-from joserfc.jwk import KeySet
+from joserfc.jwk import JWKRegistry, Key, KeySet
 
 from services.contracts.errors import NotReadyError
+from services.contracts.watched_file import Complaint
 
 logger = logging.getLogger(__name__)
 
@@ -21,8 +21,6 @@ _TIMEOUT_S = 10.0
 _MAX_BYTES = 1 << 20
 # Anybody can send tokens with made-up key ids; the provider must not feel them.
 _PAUSE_S = 10.0
-# A source that fails, breaks off its answer, or answers something else than keys.
-_UNREADABLE = (OSError, HTTPException, ValueError, TypeError, RecursionError, JoseError)
 
 Read = Callable[[str], bytes]
 
@@ -49,7 +47,10 @@ class IssuerKeys:
         self._source, self._refresh_s, self._clock = source, refresh_s, clock
         self._read = read or read_source
         self._keys: KeySet | None = None
-        self._ids: frozenset[str] = frozenset()
+        self._ids: frozenset[str | None] = frozenset()
+        self._complaint = Complaint(
+            partial(logger.warning, "keys of an issuer are skipped, from %s: %s", source)
+        )
         self._read_at_s = self._tried_at_s = float("-inf")
         self._reading: asyncio.Task[None] | None = None
 
@@ -77,12 +78,35 @@ class IssuerKeys:
     async def _take(self) -> None:
         try:
             document = json.loads(await asyncio.to_thread(self._read, self._source))
-            self._keys, self._ids = _key_set(document)
-        except _UNREADABLE as error:
-            # Keys that were good a moment ago are better than none.
+            self._keys = self._key_set(document)
+        except Exception as error:
+            # Whatever a source, its answer or the library does: it is no fault of the call that
+            # waits, and keys that were good a moment ago are better than none.
             logger.warning("keys of an issuer cannot be read from %s: %r", self._source, error)
             return
+        self._ids = frozenset(key.kid for key in self._keys)
         self._read_at_s = self._clock()
+
+    def _key_set(self, document: Any) -> KeySet:
+        """The keys that can be used; one that cannot must not cost the others (RFC 7517, 5)."""
+        if not isinstance(document, dict) or not isinstance(document.get("keys"), list):
+            raise ValueError("expected a JSON object with a list of `keys`")
+        keys, faults = [], []
+        for each in document["keys"]:
+            try:
+                keys.append(_public_key(each))
+            except Exception as error:  # the library has no type for all that it raises
+                faults.append(error)
+        if not keys:
+            raise ValueError(f"none of {len(faults)} keys can be used; first fault: {faults[:1]}")
+        self._tell(faults, len(document["keys"]))
+        return KeySet(keys)
+
+    def _tell(self, faults: list[Exception], num_keys: int) -> None:
+        if faults:
+            self._complaint.make(f"{len(faults)} of {num_keys}; first fault: {faults[0]!r}")
+        else:
+            self._complaint.withdraw()
 
 
 def read_source(source: str) -> bytes:
@@ -97,10 +121,11 @@ def read_source(source: str) -> bytes:
     return data
 
 
-def _key_set(document: Any) -> tuple[KeySet, frozenset[str]]:
-    if not isinstance(document, dict) or not isinstance(document.get("keys"), list):
-        raise ValueError("expected a JSON object with a list of `keys`")
-    # Secrets shared with the issuer would let us, and whoever robs us, sign in its name.
-    public = [key for key in document["keys"] if isinstance(key, dict) and key.get("kty") != "oct"]
-    keys = KeySet.import_key_set({"keys": public})
-    return keys, frozenset(key["kid"] for key in public if "kid" in key)
+def _public_key(key: Any) -> Key:
+    if isinstance(key, dict) and key.get("kty") == "oct":
+        # Secrets shared with the issuer would let us, and whoever robs us, sign in its name.
+        raise ValueError("a shared secret, which is no public key")
+    imported = JWKRegistry.import_key(key)
+    # Here, where one that has no id and can be given none is skipped alone.
+    imported.ensure_kid()
+    return imported

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from joserfc import jws, jwt
-from joserfc.errors import JoseError
 
 from services.contracts.errors import UnauthenticatedError
 from services.gateway.access.caller import Caller
@@ -51,12 +50,13 @@ class JwtTokens:
         try:
             proven = jwt.decode(token, key_set, algorithms=_ALGORITHMS).claims
             self._registry(issuer).validate(proven)
-        except (JoseError, ValueError, TypeError) as error:
-            # TypeError: the library takes a header's `crit` for a list of words, whatever it is.
+            caller = _caller(issuer, proven)
+        except Exception as error:
+            # Whatever is raised while a token is read, the token brought: a `crit` that is no
+            # list of words, an `exp` that no float holds.
             raise UnauthenticatedError(f"the token is not valid: {error}") from error
         # Not for longer than keys are: one that is withdrawn must not live on in memory.
         believed_until_s = self._clock() + issuer.refresh_s
-        caller = _caller(issuer, proven)
         return replace(caller, expires_at_s=min(caller.expires_at_s, believed_until_s))
 
     def _registry(self, issuer: TrustedIssuer) -> jwt.JWTClaimsRegistry:
@@ -75,7 +75,8 @@ def _unproven(token: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         unproven = jws.extract_compact(token.encode())
         claims = json.loads(unproven.payload)
         header = unproven.headers()
-    except (JoseError, ValueError, RecursionError) as error:
+    except Exception as error:
+        # As above; but nobody has signed it yet, so there is nothing to tell of it.
         raise UnauthenticatedError("the token is neither a known one nor a JWT") from error
     if not isinstance(claims, dict):
         raise UnauthenticatedError("the token's claims are no JSON object")
@@ -87,9 +88,7 @@ def _caller(issuer: TrustedIssuer, claims: Mapping[str, Any]) -> Caller:
     if isinstance(held, str):
         held = held.split()
     if not isinstance(held, list):
-        raise UnauthenticatedError(
-            f"the token is not valid: its claim '{issuer.roles_claim}' is neither list nor text"
-        )
+        raise ValueError(f"its claim '{issuer.roles_claim}' is neither list nor text")
     grants = tuple(grant for role in held for grant in issuer.roles.get(str(role), ()))
     # JSON can hold half a surrogate, which no log, message or status can.
     name = str(claims.get(issuer.name_claim) or "unnamed").encode(errors="backslashreplace")

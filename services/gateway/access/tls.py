@@ -6,7 +6,6 @@ import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from cryptography import x509
@@ -21,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.watched_file import Complaint, WatchedFile
+from services.contracts.watched_file import WatchedFile, WatchedFiles
 
 logger = logging.getLogger(__name__)
 
@@ -62,49 +61,30 @@ class RotatingTls:
                 certificate's.
         """
         paths = [path for path in (files.cert, files.key, files.client_ca) if path]
-        self._files = [WatchedFile(path, period_s) for path in paths]
-        self._complaint = Complaint(
-            partial(logger.warning, "the TLS certificate stays as it was: %s")
-        )
-        self._served = self._read()
+        self._files = WatchedFiles(paths, period_s, "the TLS certificate", logger)
+        self._take()
         self.context = _RotatingContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.newest = self._newest
 
     def _newest(self) -> ssl.SSLContext:
-        if any(file.has_changed() for file in self._files):
-            self._refresh()
+        self._files.renew(self._take)
         return self._served
 
-    def _refresh(self) -> None:
-        try:
-            self._served = self._read()
-        except InvalidRequestError as error:
-            self._keep(str(error))
-        else:
-            self._complaint.withdraw()
-            logger.info("the TLS certificate was read again")
-
-    def _keep(self, complaint: str) -> None:
-        # Half of a rotation, or no descriptor was left: all are tried again after a period, as
-        # the other half need not show as a change. What is wrong is said once.
-        for file in self._files:
-            file.forget()
-        self._complaint.make(complaint)
-
-    def _read(self) -> ssl.SSLContext:
-        cert, key, *client_ca = (_bytes(file) for file in self._files)
-        chain = _certificates(cert, self._files[0].path)
-        private = _key_of(chain[0], key, self._files[0].path, self._files[1].path)
+    def _take(self) -> None:
+        files = self._files.all
+        cert, key, *client_ca = (_bytes(file) for file in files)
+        chain = _certificates(cert, files[0].path)
+        private = _key_of(chain[0], key, files[0].path, files[1].path)
         authorities = [
             authority
-            for pem, file in zip(client_ca, self._files[2:], strict=True)
+            for pem, file in zip(client_ca, files[2:], strict=True)
             for authority in _certificates(pem, file.path)
         ]
         try:
-            return _context_of(chain, private, authorities)
+            self._served = _context_of(chain, private, authorities)
         except OSError as error:
             raise InvalidRequestError(
-                f"TLS certificate {self._files[0].path} cannot be used: {error}"
+                f"TLS certificate {files[0].path} cannot be used: {error}"
             ) from error
 
 

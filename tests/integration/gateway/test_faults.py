@@ -220,6 +220,34 @@ async def test_a_replica_that_the_controller_lost_sight_of_is_kept(
     assert await client.infer("echo", inputs())
 
 
+async def test_a_replica_that_is_unseen_is_connected_to_anew_until_it_is_forgotten(
+    echo_fleet: "Fleet",
+    inputs: Inputs,
+    new_model: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What cut it from the controller may cut it from here too; one that answers serves."""
+    snapshot, server = echo_fleet.controller.snapshot, echo_fleet.replicas["r1"].server
+    snapshot.unseen.append(echo_fleet.report_of("r1"))
+    del snapshot.replicas[:]
+    await echo_fleet.until_ready("r1")
+    with monkeypatch.context() as cut:
+        cut.setattr(server, "token", b"s" * 32)
+        for connection in list(server._connections):
+            connection.abort()
+        await echo_fleet.until(lambda: echo_fleet.routed() == set())
+        # The controller speaks of something else meanwhile.
+        echo_fleet.add_model(new_model("other"))
+        echo_fleet.controller.publish()
+        endpoints = echo_fleet.gateway.endpoints
+        await echo_fleet.until(lambda: "other" in endpoints.table.view.models)
+        assert echo_fleet.routed() == set()
+    await echo_fleet.until(lambda: echo_fleet.routed() == {"r1"})
+    assert _who(await (await echo_fleet.client()).infer("echo", inputs())) == "r1"
+    del snapshot.unseen[:]
+    await echo_fleet.until_ready()
+
+
 async def test_a_replica_that_is_unseen_is_not_connected_to_and_then_forgotten(
     echo_fleet: "Fleet",
 ) -> None:

@@ -190,7 +190,7 @@ async def test_the_deadline_reaches_the_replica_and_frees_it(
         replica.answer = hang
     client = await echo_fleet.client()
     with pytest.raises(InferenceServerException) as caught:
-        await client.infer("echo", inputs(), client_timeout=0.2)
+        await client.infer("echo", inputs(), client_timeout=1.0)
     assert caught.value.status() == "StatusCode.DEADLINE_EXCEEDED"
     await asyncio.wait_for(cancelled.wait(), 10)
     (frame,) = (f for replica in echo_fleet.replicas.values() for f in replica.frames)

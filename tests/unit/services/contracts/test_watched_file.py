@@ -1,10 +1,12 @@
 """When a file counts as changed."""
 
+import logging
 from pathlib import Path
 
 import pytest
 
-from services.contracts.watched_file import Complaint, WatchedFile
+from services.contracts.errors import InvalidRequestError
+from services.contracts.watched_file import Complaint, WatchedFile, WatchedFiles
 
 
 class Clock:
@@ -94,3 +96,35 @@ def test_a_complaint_is_made_once_until_it_is_another_or_withdrawn() -> None:
     complaint.withdraw()
     complaint.make("a")
     assert said == ["a", "b", "a", "a"]
+
+
+def test_files_of_which_one_has_changed_are_read_until_they_can_be_used(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    other, taken, why_not = path.with_name("other"), [], "no descriptor"
+    other.write_text("1")
+    files = WatchedFiles((path, other), 0, "the pair", logging.getLogger("of the pair"))
+
+    def take() -> None:
+        read = [file.read() for file in files.all]
+        if why_not:
+            raise InvalidRequestError(why_not)
+        taken.append(read)
+
+    with pytest.raises(InvalidRequestError):
+        take()
+    for newer in ("22", "333"):
+        path.write_text(newer)
+        for _ in range(3):
+            files.renew(take)
+        assert not taken
+        # Nothing of the files shows that it is over.
+        why_not = ""
+        for _ in range(3):
+            files.renew(take)
+        assert taken.pop() == [newer.encode(), b"1"]
+        why_not = "no descriptor"
+    messages = ["the pair stays as it was: no descriptor", "the pair was read again"]
+    assert [record.getMessage() for record in caplog.records] == messages * 2
+    assert {record.name for record in caplog.records} == {"of the pair"}

@@ -109,6 +109,37 @@ def test_a_version_that_a_replica_serves_is_known_until_the_grace_is_over(said: 
     assert set(lives.completed().models["minilm"]) == {7}
 
 
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_second_restart_within_the_grace_keeps_the_versions_that_are_served(
+    said: Said, *, is_told: bool
+) -> None:
+    clock = _Clock()
+    lives = ControllerLives(30.0, clock)
+    former = said(1, "a")
+    (serves,) = former.models["minilm"].values()
+    models = {"minilm": {7: serves}}
+    lives.hear(former)
+    for life_id in (2, 3, 4):
+        clock.now_s += 20.0
+        # One that ends at once may have told nothing yet.
+        told = models if is_told or life_id == 4 else {}
+        lives.hear(replace(said(life_id), models=told))
+        assert 1 in lives.completed().models["minilm"]
+    assert set(lives.completed().models["minilm"]) == {1, 7}
+    clock.now_s += 30.0
+    assert lives.completed() == replace(said(4), models=models)
+
+
+def test_what_was_to_be_forgotten_is_not_kept_by_a_later_restart(said: Said) -> None:
+    clock = _Clock()
+    lives = ControllerLives(30.0, clock)
+    lives.hear(said(1, "a"))
+    lives.hear(said(2, "b"))
+    clock.now_s += 30.0
+    lives.hear(said(3))
+    assert set(lives.completed().replicas) == {"b"}
+
+
 def test_a_second_restart_within_the_grace_keeps_the_same_replicas(said: Said) -> None:
     clock = _Clock()
     lives = ControllerLives(30.0, clock)

@@ -2,9 +2,12 @@
 
 import base64
 import json
+import math
+import time
 from typing import Any
 
 import pytest
+from joserfc import jws
 from joserfc.jwk import ECKey
 
 from services.contracts.errors import UnauthenticatedError
@@ -52,3 +55,24 @@ async def test_whatever_the_claims_say(tokens: JwtTokens, value: Any) -> None:
     for claims in (value, {"iss": value}, {"iss": "i", "exp": value}):
         with pytest.raises(UnauthenticatedError):
             await tokens.caller_of(token(header, claims))
+
+
+async def signed(tokens: JwtTokens, **claims: Any) -> str:
+    """The caller's name, if the issuer says this of it."""
+    good = {"iss": "i", "aud": "a", "exp": time.time() + 99, "sub": "ada", "roles": ["r"]}
+    token = jws.serialize_compact({"alg": "ES256", "kid": "a"}, json.dumps(good | claims), KEY)
+    return (await tokens.caller_of(token)).name
+
+
+@pytest.mark.parametrize(
+    "value", [*ODD, -(10**400), math.inf, math.nan], ids=lambda value: str(type(value).__name__)
+)
+async def test_whatever_end_an_issuer_gives_a_token(tokens: JwtTokens, value: Any) -> None:
+    assert await signed(tokens) == "ada"
+    with pytest.raises(UnauthenticatedError, match="the token is not valid: "):
+        await signed(tokens, exp=value)
+
+
+async def test_roles_that_are_no_list_are_said(tokens: JwtTokens) -> None:
+    with pytest.raises(UnauthenticatedError, match="not valid: its claim 'roles' is neither list"):
+        await signed(tokens, roles={"r": 1})
