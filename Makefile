@@ -9,11 +9,12 @@ STAMP := .venv/.installed
 run: $(STAMP)
 	$(BIN)/smelt up --demo $(ARGS)
 
-# Two at a time: much of what is tested waits for processes, or for a compiler's one thread.
+# Two at a time: much of what is tested waits for processes, or for a compiler's one thread. In the
+# order of the folders, so that slow files of few tests do not come last, one after the other.
 test: $(STAMP) check
 	deploy/local/install_prometheus.sh
 	$(BIN)/coverage erase
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --cov --cov-report=term:skip-covered $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --cov --cov-report=term:skip-covered $(ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
