@@ -9,7 +9,8 @@ meanwhile; only engines that are quicker than a change of threads run on the loo
 Requests whose lengths may be padded are grouped by `grouping`; all others run with the first
 that fit beside them. A request that is cancelled, or that waited too long, leaves the queue
 at once; what the engine has begun it ends, and an answer that nobody wants is thrown away.
-A batch that fails is run again call by call, so that a bad request fails by itself.
+A batch that fails waits again, and runs in halves, so that a bad request fails by itself in the
+end; those that are late or outranked by then are treated as any that wait.
 """
 
 import asyncio
@@ -22,7 +23,6 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from services.contracts.batching import Batching
-from services.contracts.byte_strings import BYTES
 from services.contracts.errors import NotReadyError
 from services.contracts.tensors import Array
 from services.replica.closing import ended
@@ -37,8 +37,6 @@ logger = logging.getLogger(__name__)
 
 # After so many batches of one call in a row, an idle replica no longer expects company.
 _ALONE_FOR_LONG = 16
-# A word of some letters is an object of some 60 bytes and its place in an array of 8.
-_STRING_BYTES_FACTOR = 8
 
 Outputs = dict[str, Array]
 Clock = Callable[[], float]
@@ -83,8 +81,6 @@ class Batcher:
         self._rules = rules
         self._batching = batching
         self._max_delay_s = batching.max_delay_ms / 1000
-        has_strings = any(spec.datatype == BYTES for spec in rules.inputs.values())
-        self._byte_factor = _STRING_BYTES_FACTOR if has_strings else 1
         self._on_batch, self._on_dropped = on_batch, on_dropped
         self._clock = clock
         self._line = WaitingLine(batching, clock, on_dropped=on_dropped)
@@ -121,16 +117,27 @@ class Batcher:
         """Begin to form batches."""
         self._task = asyncio.get_running_loop().create_task(self._serve(), name="batcher")
 
-    def admit(self) -> None:
+    @property
+    def queue_used(self) -> float:
+        """The share of the queue's fullest bound that is taken; at 1 it refuses."""
+        return self._line.used
+
+    def admit(self, priority: int | None = None) -> None:
         """Refuse when no call can be taken now; cheap, so it goes before decoding.
 
+        Args:
+            priority: of the call; None while it is not known.
+
         Raises:
-            OverloadedError: the queue is full.
+            OverloadedError: the queue is full, at every level where the priority is not known.
             NotReadyError: the replica is draining.
         """
         if self._is_draining:
             raise NotReadyError("replica is draining and takes no new requests")
-        self._line.check_room()
+        if priority is None:
+            self._line.check_any_room()
+        else:
+            self._line.check_room(self._batching.level(priority))
 
     def submit(
         self,
@@ -139,7 +146,7 @@ class Batcher:
         deadline_s: float | None = None,
         *,
         num_bytes: int = 0,
-        on_failure: Callable[[], None] = lambda: None,
+        on_failure: Callable[[Exception | None], None] = lambda _: None,
     ) -> asyncio.Future[_Answer]:
         """Queue a call; cancelling the future drops it from the queue.
 
@@ -149,24 +156,24 @@ class Batcher:
             call: what to run.
             finish: makes the answer of the call's outputs; what it raises is the answer too.
             deadline_s: time on the batcher's clock after which nobody wants the answer.
-            num_bytes: of the message that it came in.
-            on_failure: called before the future gets an error, and when it is cancelled; a
-                callback of the future itself would cost each request that succeeds another turn
-                of the loop's queue.
+            num_bytes: that it holds while it waits.
+            on_failure: called before the future gets an error, with that, and with None when it
+                is cancelled; a callback of the future itself would cost each request that
+                succeeds another turn of the loop's queue.
 
         Raises:
             OverloadedError: the queue is full.
             NotReadyError: the replica is draining.
 
         The future raises:
-            DeadlineExceededError: the deadline passed before a batch took the call.
+            DeadlineExceededError: the deadline passed while the call waited.
             EngineError: the engine failed on this call.
         """
-        self.admit()
+        self.admit(call.priority)
         answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
         waiting = Waiting(
             call, finish, on_failure, answer, self._clock(),
-            self._batching.level(call.priority), deadline_s, num_bytes * self._byte_factor,
+            self._batching.level(call.priority), deadline_s, num_bytes,
         )  # fmt: skip
         self._line.add(waiting, call.timeout_s)
         answer.add_done_callback(partial(self._forget_cancelled, waiting))
@@ -178,7 +185,7 @@ class Batcher:
 
     def _forget_cancelled(self, waiting: Waiting, answer: asyncio.Future[Any]) -> None:
         if answer.cancelled():
-            waiting.on_failure()
+            waiting.on_failure(None)
             if self._line.remove(waiting):  # or a batch has taken it already
                 self._on_dropped(Dropped.CANCELLED)
             self._note_if_idle()
@@ -201,7 +208,7 @@ class Batcher:
                 await ended(self._task)
         finally:
             self._expiry.close()
-            for waiting in self._line:
+            for waiting in self._line.all:
                 waiting.fail(NotReadyError("replica stopped before the request ran"))
             self._line.clear()
             self._note_if_idle()
@@ -248,14 +255,13 @@ class Batcher:
                     await self._arrived.wait()
 
     def _least_time_left_s(self) -> float:
-        deadlines = [w.deadline_s for w in self._line if w.deadline_s is not None]
+        deadlines = [w.deadline_s for w in self._line.all if w.deadline_s is not None]
         return max(min(deadlines, default=math.inf) - self._clock(), 0.0)
 
     async def _run(self, batch: list[Waiting]) -> None:
         began_s = self._clock()
         times: BatchTimes | None = None
         reply_s = 0.0
-        runs_again = False
         try:
             parts, times = await self._worker.run(self._rules, [w.call for w in batch])
         except asyncio.CancelledError:
@@ -264,9 +270,10 @@ class Batcher:
         except Exception as error:
             # It may be the fault of one call, or of all together, as memory is. What hangs is not
             # asked again.
-            runs_again = len(batch) > 1 and not isinstance(error, HangError)
-            if runs_again:
-                logger.info("%d requests failed together, each runs alone: %s", len(batch), error)
+            if len(batch) > 1 and not isinstance(error, HangError):
+                logger.info("%d requests failed together, and run apart: %s", len(batch), error)
+                self._put_back(batch)
+                batch.clear()  # whoever runs apart is reported then, and counted once
             else:
                 _fail_all(batch, error)
         else:
@@ -274,25 +281,21 @@ class Batcher:
             for waiting, part in zip(batch, parts, strict=True):
                 self._finish(waiting, part)
             reply_s = self._clock() - ran_s
-        if runs_again:
-            await self._run_each(batch)  # which reports each, so that no call is counted twice
-        else:
+        if batch:
             self._report(batch, began_s, times, reply_s)
         # The error's traceback holds this frame: a cycle would keep what requests lie in.
         batch.clear()
 
-    async def _run_each(self, batch: Sequence[Waiting]) -> None:
-        """Run each call of a batch that failed alone, unless nobody wants it any more."""
-        try:
-            for waiting in batch:
-                if waiting.answer.done():
-                    self._on_dropped(Dropped.DISCARDED)
-                elif self._line.is_wanted(waiting):
-                    self._free_s = self._clock()
-                    await self._run([waiting])
-        except asyncio.CancelledError:
-            _fail_all(batch, NotReadyError("replica stopped before the request ran again"))
-            raise
+    def _put_back(self, batch: Sequence[Waiting]) -> None:
+        """Let a batch that failed wait again, in halves, or in calls where the engine is broken."""
+        wanted = [waiting for waiting in batch if not waiting.answer.done()]
+        for _ in range(len(batch) - len(wanted)):
+            self._on_dropped(Dropped.DISCARDED)
+        most = 1 if self._worker.is_suspect else (len(batch) + 1) // 2
+        self._line.put_back([wanted[at : at + most] for at in range(0, len(wanted), most)])
+        for waiting in wanted:
+            if waiting.deadline_s is not None:
+                self._expiry.wake_by(waiting.deadline_s)
 
     def _finish(self, waiting: Waiting, outputs: Outputs) -> None:
         if waiting.answer.done():

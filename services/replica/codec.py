@@ -6,7 +6,7 @@ Every refusal says what was expected and what was found. Responses always carry 
 one entry for each output, because clients pair outputs and contents by position.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
@@ -90,8 +90,18 @@ class _Head:
     classes: Mapping[str, int]
 
 
-def call_from_request(payload: bytes | bytearray | memoryview, signature: Signature) -> InferCall:
+def call_from_request(
+    payload: bytes | bytearray | memoryview,
+    signature: Signature,
+    admit: Callable[[int], None] = lambda _: None,
+) -> InferCall:
     """Decode and check a serialised ModelInferRequest.
+
+    Args:
+        payload: the request.
+        signature: of the model.
+        admit: is called with the request's priority before its tensors are decoded; refuses by
+            raising.
 
     Raises:
         InvalidRequestError: anything in the request is wrong; says expected and got.
@@ -104,10 +114,12 @@ def call_from_request(payload: bytes | bytearray | memoryview, signature: Signat
         is_small = len(head_bytes) <= _MAX_KNOWN_HEAD_BYTES
         check = _known_head if is_small else _head_from_bytes
         head = check(head_bytes, signature)
+        admit(head.priority)
         inputs = _inputs_from_raw(head, raw_contents, signature)
     else:
         request = _parsed(head_bytes)
         head = _checked_head(request, signature)
+        admit(head.priority)
         inputs = _inputs_from_contents(request, signature)
     signature.check_values(inputs)
     return InferCall(

@@ -45,8 +45,13 @@ class BatchFormer:
         return filling.is_due
 
     def take(self) -> list[Waiting]:
-        """Remove from the queue the oldest call and those that are to run with it, in order."""
+        """Remove from the queue the oldest call and those that are to run with it, in order.
+
+        What a batch that failed left is run as it was cut, and with nothing else.
+        """
         shapes = self._shapes_now()
+        if again := self._line.take_again():
+            return again
         can_group = bool(self._rules.paddable) or not shapes.is_exact
         if can_group and self._rules.batch_dim is not None:
             batch = self._grouped(shapes)

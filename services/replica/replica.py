@@ -28,10 +28,11 @@ from services.replica.joining import JoinRules
 from services.replica.loaded_engine import LoadedEngine
 from services.replica.replica_metrics import ReplicaMetrics
 from services.replica.request_spans import RequestSpans
-from services.replica.samples import probe_sizes, sample_inputs
+from services.replica.samples import edge_sizes, sample_inputs
 from services.replica.signature import Signature
 from services.replica.standby import SeatedEngine, Standby
 from services.replica.statistics import Statistics
+from services.replica.waiting import held_bytes
 from services.telemetry.recorder import Recorder
 
 logger = logging.getLogger(__name__)
@@ -110,9 +111,10 @@ class Replica:
 
     def show_now(self) -> None:
         """Record what is true at this moment; call it at intervals."""
-        num_waiting = self._batcher.num_waiting if self._batcher else 0
-        max_waiting = self._model.recipe.batching.max_waiting
-        self._metrics.show_now(num_waiting, max_waiting)
+        batcher = self._batcher
+        self._metrics.show_now(
+            batcher.num_waiting if batcher else 0, batcher.queue_used if batcher else 0.0
+        )
 
     async def load(self) -> None:
         """Choose, load and warm an engine; the replica can serve afterwards.
@@ -155,10 +157,8 @@ class Replica:
         began_s = self._clock()
         try:
             return self._answer(payload, deadline_s, began_s, trace)
-        except NotReadyError:
-            raise  # the gateway asks another replica, which counts it
-        except Exception:
-            self._count_failure(began_s)
+        except Exception as error:
+            self._count_failure(began_s, error)
             raise
 
     async def swap_if_better(self) -> bool:
@@ -167,16 +167,20 @@ class Replica:
         Returns whether the engine changed. Requests are served all the while.
         """
         async with self._swap_lock:
-            worker, batcher = self._worker, self._batcher
-            if worker is None or batcher is None or self.loaded is None:
+            worker, batcher, current = self._worker, self._batcher, self.loaded
+            if worker is None or batcher is None or current is None:
                 return False
-            if not await asyncio.to_thread(self._host.fetch_other_than, self.loaded.digest):
+            choice = await asyncio.to_thread(self._host.choose, current.digest)
+            if not await asyncio.to_thread(choice.fetch):
+                return False
+            if self.loaded is not current:
+                # The engine before serves again, and may be the very one that was fetched.
                 return False
             # Three engines at once may be more than a device holds; not before the files are
             # here, as a store that fails would cost the standby for nothing.
             await self._standby.drop()
             thread = EngineThread()
-            new = await thread.call_or_end(self._host.load_other_than, self.loaded.digest)
+            new = await thread.call_or_end(choice.load)
             if new is None:
                 thread.end()
                 return False
@@ -229,8 +233,9 @@ class Replica:
         if worker.is_suspect:
             # Clients may send what every engine fails on; that alone must not end a replica.
             specs, recipe = self._model.master.inputs, self._model.recipe
-            smallest = probe_sizes(specs, worker.seat.buckets)
-            await worker.prove(sample_inputs(specs, recipe.inputs, smallest))
+            # All that the engine ran when it was loaded: a fault may be of one kernel, at one size.
+            edges = edge_sizes(specs, worker.seat.buckets)
+            await worker.prove(sample_inputs(specs, recipe.inputs, sizes) for sizes in edges)
 
     async def _put_in(
         self, worker: EngineWorker, batcher: Batcher, new: LoadedEngine, seat: EngineSeat
@@ -255,13 +260,17 @@ class Replica:
         if self._batcher is None:
             raise NotReadyError(f"model '{self.signature.name}' is loading or was stopped here")
         self._batcher.admit()
-        call = call_from_request(payload, self.signature)
+        call = call_from_request(payload, self.signature, self._batcher.admit)
         finish: Callable[[Outputs], bytes] = partial(self._finished, call, began_s)
-        on_failure: Callable[[], None] = partial(self._count_failure, began_s)
+        on_failure: Callable[[Exception | None], None] = partial(self._count_failure, began_s)
         if self._spans is not None:
             finish, on_failure = self._spans.watched(trace, finish, on_failure)
         return self._batcher.submit(
-            call, finish, deadline_s, num_bytes=len(payload), on_failure=on_failure
+            call,
+            finish,
+            deadline_s,
+            num_bytes=held_bytes(call.inputs, len(payload)),
+            on_failure=on_failure,
         )
 
     def _finished(self, call: InferCall, began_s: float, outputs: Outputs) -> bytes:
@@ -269,7 +278,9 @@ class Replica:
         self.statistics.record_success(self._clock() - began_s)
         return response
 
-    def _count_failure(self, began_s: float) -> None:
+    def _count_failure(self, began_s: float, error: Exception | None = None) -> None:
+        if isinstance(error, NotReadyError):
+            return  # the gateway asks another replica, which counts it
         self.statistics.record_failure(self._clock() - began_s)
 
     def _take_over(self, loaded: LoadedEngine) -> None:

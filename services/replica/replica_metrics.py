@@ -119,7 +119,7 @@ class ReplicaMetrics:
             )
         self._recorder.publish()
 
-    def show_now(self, num_waiting: int, max_waiting: int) -> None:
+    def show_now(self, num_waiting: int, queue_used: float) -> None:
         """Say how full the queue is, and again which engine is in use; record sums.
 
         Ray drops a gauge that is not set anew within two of its export periods.
@@ -128,7 +128,7 @@ class ReplicaMetrics:
         if self._in_use:
             self._set_in_use(self._in_use, 1)
         self._recorder.set(catalog.QUEUE_REQUESTS, num_waiting, **self._place)
-        self._recorder.set(catalog.QUEUE_LIMIT, max_waiting, **self._place)
+        self._recorder.set(catalog.QUEUE_USED, queue_used, **self._place)
 
     def _set_in_use(self, loaded: LoadedEngine, value: float) -> None:
         self._recorder.set(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _NS = 1_000_000_000
 _Answer = TypeVar("_Answer")
 _Finish = Callable[[Outputs], _Answer]
-_OnFailure = Callable[[], None]
+_OnFailure = Callable[[Exception | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,9 @@ class RequestSpans:
             self._answered.append(traced)
             return answer
 
-        def fail_traced() -> None:
+        def fail_traced(error: Exception | None) -> None:
             self._fail(traced)
-            on_failure()
+            on_failure(error)
 
         return finish_traced, fail_traced
 

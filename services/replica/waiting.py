@@ -2,30 +2,34 @@
 
 How long a call may wait is known when it comes: its client's deadline, its parameter `timeout`
 and the policy of its level, whichever ends first. Calls that nobody waits for any more make room
-when a line is full, and are passed over when a batch is formed.
+when a line is full, and are passed over when a batch is formed. Calls of a batch that failed
+wait again, before all others of their levels, and run with a part of it.
 """
 
 import asyncio
+import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NoReturn
+from typing import Any
 
-from services.contracts.batching import MAX_QUEUE_BYTES, Batching
+from services.contracts.batching import Batching
 from services.contracts.durations import milliseconds
 from services.contracts.errors import DeadlineExceededError, OverloadedError
 from services.contracts.tensors import Array
 from services.replica.codec import InferCall
 
 _LOOK_EVERY_S = 0.005
+# A word of some letters is an object of some 60 bytes; its place in the array is counted there.
+_STRING_BYTES = 64
 
 
 class Dropped(StrEnum):
     """What became of a request that got no answer of the engine, or got it in vain."""
 
     REFUSED = "refused"  # as too many waited
-    EXPIRED = "expired"  # before a batch took it
+    EXPIRED = "expired"  # while it waited
     CANCELLED = "cancelled"  # likewise
     DISCARDED = "discarded"  # while the engine ran it
 
@@ -36,7 +40,7 @@ class Waiting:
 
     Attributes:
         finish: makes the answer of the call's outputs.
-        on_failure: called when there is none.
+        on_failure: called when there is none; with the error, None when it was cancelled.
         level: of priority; see `contracts.batching`.
         deadline_s: nobody wants the answer of a run that would begin later.
         num_bytes: what it counts for against `max_queue_bytes`.
@@ -44,7 +48,7 @@ class Waiting:
 
     call: InferCall
     finish: Callable[[dict[str, Array]], Any]
-    on_failure: Callable[[], None]
+    on_failure: Callable[[Exception | None], None]
     answer: asyncio.Future[Any]
     arrived_s: float
     level: int = 0
@@ -54,8 +58,31 @@ class Waiting:
     def fail(self, error: Exception) -> None:
         """Give an error for an answer, unless there is one or nobody waits for it."""
         if not self.answer.done():
-            self.on_failure()
+            self.on_failure(error)
             self.answer.set_exception(error)
+
+
+@dataclass(slots=True)
+class _Level:
+    """What waits at one level, and may.
+
+    Attributes:
+        calls: a mapping keeps the order and lets a call leave from the middle at once.
+    """
+
+    most: int
+    most_bytes: float
+    calls: dict[Waiting, None] = field(default_factory=dict)
+    num_bytes: int = 0
+
+    def has_room(self) -> bool:
+        """Whether one more may wait."""
+        return len(self.calls) < self.most and self.num_bytes < self.most_bytes
+
+    @property
+    def used(self) -> float:
+        """The share of its fullest bound that is taken."""
+        return max(len(self.calls) / self.most, self.num_bytes / self.most_bytes)
 
 
 class WaitingLine:
@@ -71,49 +98,69 @@ class WaitingLine:
         """Begin empty; `on_dropped` is called for each call that is refused or waited too long."""
         self._batching, self._clock = batching, clock
         self._on_dropped = on_dropped
-        # A mapping keeps the order and lets a call leave from the middle at once.
-        self._lines: Mapping[int, dict[Waiting, None]] = {level: {} for level in batching.levels}
-        self._num, self._most = 0, batching.max_waiting
-        self._num_bytes, self._most_bytes = 0, batching.max_queue_bytes or MAX_QUEUE_BYTES
+        self._levels: Mapping[int, _Level] = {
+            level: _Level(batching.room(level), batching.room_bytes(level))
+            for level in batching.levels
+        }
+        # Of batches that failed, with the number of the part that each is to run with.
+        self._again: dict[Waiting, int] = {}
+        self._parts = itertools.count()
+        self._num = 0
         self._look_again_s = -math.inf
 
     def __len__(self) -> int:
         """Calls that wait, those that nobody wants any more included."""
-        return self._num
+        return self._num + len(self._again)
 
     def __iter__(self) -> Iterator[Waiting]:
-        """In the order in which they are due; nothing may be added or removed meanwhile."""
-        for line in self._lines.values():
-            yield from line
+        """Those that no batch has taken yet, as they are due; none may come or go meanwhile."""
+        for level in self._levels.values():
+            yield from level.calls
 
-    def check_room(self) -> None:
-        """Refuse when no more call may wait, of whatever level.
+    @property
+    def all(self) -> Iterator[Waiting]:
+        """As `__iter__`, those that wait again before them."""
+        return itertools.chain(self._again, self)
+
+    @property
+    def used(self) -> float:
+        """The share of the fullest bound that is taken: at 1 a level refuses more."""
+        return max(level.used for level in self._levels.values())
+
+    def check_any_room(self) -> None:
+        """Refuse when no more call may wait, of whatever level; raises OverloadedError."""
+        for level in self._levels.values():
+            if level.has_room():
+                return
+        for number in self._levels:
+            self.check_room(number)
+
+    def check_room(self, level: int) -> None:
+        """Refuse when no more call of a level may wait.
 
         Raises:
-            OverloadedError: says how many wait and may.
+            OverloadedError: says what waits and may.
         """
-        if self._num < self._most and self._num_bytes < self._most_bytes:
+        found = self._levels[level]
+        if found.has_room():
             return
         self._make_room()
-        if self._num >= self._most:
-            found = f"{self._num} requests wait in this replica, at most {self._most} may"
-            # Where there are levels, all of them are full.
-            self._refuse(found, _setting(self._batching, 0))
-        if self._num_bytes >= self._most_bytes:
-            found = (
-                f"requests of {self._num_bytes} bytes wait in this replica, at most "
-                f"{self._most_bytes} may"
+        if found.has_room():
+            return
+        where = f"at priority level {level} in this replica" if level else "in this replica"
+        if len(found.calls) >= found.most:
+            words = f"{len(found.calls)} requests wait {where}, at most {found.most} may"
+            setting = _setting(self._batching, level)
+        else:
+            words = (
+                f"requests of {found.num_bytes} bytes wait {where}, at most "
+                f"{found.most_bytes:.0f} may"
             )
-            self._refuse(found, "max_queue_bytes")
-
-    def _check_level(self, level: int) -> None:
-        line, most = self._lines[level], self._batching.room(level)
-        if len(line) < most:
-            return
-        self._make_room()
-        if len(line) >= most:
-            found = f"{len(line)} requests wait at priority level {level} in this replica"
-            self._refuse(f"{found}, at most {most} may", _setting(self._batching, level))
+            setting = "max_queue_bytes"
+        self._on_dropped(Dropped.REFUSED)
+        raise OverloadedError(
+            f"exceeds maximum queue size: {words}; retry, or raise {setting} in the recipe"
+        )
 
     def _make_room(self) -> None:
         # Calls nobody waits for any more must not push out one that somebody does. Most leave by
@@ -123,75 +170,108 @@ class WaitingLine:
             self._look_again_s = now_s + _LOOK_EVERY_S
             self.drop_unwanted()
 
-    def _refuse(self, found: str, setting: str) -> NoReturn:
-        self._on_dropped(Dropped.REFUSED)
-        raise OverloadedError(
-            f"exceeds maximum queue size: {found}; retry, or raise {setting} in the recipe"
-        )
-
     def add(self, waiting: Waiting, timeout_s: float | None) -> None:
-        """Let a call wait behind those of its level.
+        """Let a call wait behind those of its level; whether there is room was asked before.
 
         Args:
             waiting: with its client's deadline.
             timeout_s: what it asked for by parameter.
-
-        Raises:
-            OverloadedError: no more may wait at its level.
         """
-        if waiting.level:  # without levels its bound was met when it was admitted
-            self._check_level(waiting.level)
         allowed_s = self._batching.policy(waiting.level).timeout_s(timeout_s)
         if allowed_s is not None:
             ends_s = waiting.arrived_s + allowed_s
             own_s = waiting.deadline_s
             waiting.deadline_s = ends_s if own_s is None else min(own_s, ends_s)
-        self._lines[waiting.level][waiting] = None
+        level = self._levels[waiting.level]
+        level.calls[waiting] = None
+        level.num_bytes += waiting.num_bytes
         self._num += 1
-        self._num_bytes += waiting.num_bytes
+
+    def put_back(self, parts: Sequence[Sequence[Waiting]]) -> None:
+        """Let the calls of a batch that failed wait again, before all others of their levels.
+
+        Each part of it runs by itself. The room of those that wait is not theirs: they had it.
+        """
+        again: dict[Waiting, int] = {}
+        for part in parts:
+            again |= dict.fromkeys(part, next(self._parts))
+        self._again = again | self._again
+
+    def take_again(self) -> list[Waiting]:
+        """Take the part of a failed batch that is due before all else; empty when there is none."""
+        while self._again:
+            first, part = next(iter(self._again.items()))
+            if any(each.calls for level, each in self._levels.items() if level < first.level):
+                break
+            taken = [waiting for waiting, number in self._again.items() if number == part]
+            for waiting in taken:
+                del self._again[waiting]
+            if wanted := [waiting for waiting in taken if self._is_wanted(waiting, has_run=True)]:
+                return wanted
+        return []
 
     def remove(self, waiting: Waiting) -> bool:
         """Take a call out; returns whether it was still there."""
+        level = self._levels[waiting.level]
         try:
-            del self._lines[waiting.level][waiting]
+            del level.calls[waiting]
         except KeyError:
-            return False
+            return self._again.pop(waiting, None) is not None
         self._num -= 1
-        self._num_bytes -= waiting.num_bytes
+        level.num_bytes -= waiting.num_bytes
         return True
 
     def clear(self) -> None:
         """Take all calls out."""
-        for line in self._lines.values():
-            line.clear()
-        self._num = self._num_bytes = 0
+        for waiting in list(self.all):
+            self.remove(waiting)
 
     def drop_unwanted(self) -> float | None:
         """Take out what nobody waits for; returns the next deadline, None without any."""
-        for waiting in [each for each in self if not self.is_wanted(each)]:
+        for waiting in [each for each in self.all if not self.is_wanted(each)]:
             self.remove(waiting)
-        return min((w.deadline_s for w in self if w.deadline_s is not None), default=None)
+        return min((w.deadline_s for w in self.all if w.deadline_s is not None), default=None)
 
     def is_wanted(self, waiting: Waiting) -> bool:
         """Whether a call's answer is still wanted; fails it when its deadline has passed.
 
         One that is not is to be taken out at once: it is counted here.
         """
+        return self._is_wanted(waiting, has_run=waiting in self._again)
+
+    def _is_wanted(self, waiting: Waiting, *, has_run: bool) -> bool:
         if waiting.answer.done():
             self._on_dropped(Dropped.CANCELLED)
             return False
-        if waiting.deadline_s is not None and waiting.deadline_s <= self._clock():
-            waited_s = self._clock() - waiting.arrived_s
-            allowed_s = max(waiting.deadline_s - waiting.arrived_s, 0.0)
-            waiting.fail(
-                DeadlineExceededError(
-                    f"request timeout expired: it waited {milliseconds(waited_s)} in the queue of "
-                    f"a replica, {milliseconds(allowed_s)} were left to it there; it never ran"
-                )
-            )
+        now_s = self._clock()
+        if waiting.deadline_s is not None and waiting.deadline_s <= now_s:
+            waiting.fail(_expired(waiting, now_s, has_run=has_run))
             self._on_dropped(Dropped.EXPIRED)
             return False
         return True
+
+
+def held_bytes(inputs: Mapping[str, Array], message_bytes: int) -> int:
+    """What a request holds while it waits: its arrays, or its message where that is larger.
+
+    Arrays are larger that were sent as varints; views of a message are as large as it is.
+    """
+    num_bytes = num_strings = 0
+    for array in inputs.values():
+        num_bytes += array.nbytes
+        if array.dtype.hasobject:
+            num_strings += array.size
+    return max(num_bytes, message_bytes) + _STRING_BYTES * num_strings
+
+
+def _expired(waiting: Waiting, now_s: float, *, has_run: bool) -> DeadlineExceededError:
+    waited_s = now_s - waiting.arrived_s
+    allowed_s = max((waiting.deadline_s or 0.0) - waiting.arrived_s, 0.0)
+    end = "it ran in a batch that failed, and was to run again" if has_run else "it never ran"
+    return DeadlineExceededError(
+        f"request timeout expired: it waited {milliseconds(waited_s)} in the queue of a replica, "
+        f"{milliseconds(allowed_s)} were left to it there; {end}"
+    )
 
 
 def _setting(batching: Batching, level: int) -> str:

@@ -182,9 +182,9 @@ QUEUE_REQUESTS = _gauge(
     "Requests that wait in a replica now.",
     ("model", "version", "generation"),
 )
-QUEUE_LIMIT = _gauge(
-    "smelt_queue_limit",
-    "Requests that may wait in a replica before it refuses more.",
+QUEUE_USED = _gauge(
+    "smelt_queue_used_ratio",
+    "Share of the fullest bound of a replica's queue that is taken; at 1 it refuses requests.",
     ("model", "version", "generation"),
 )
 COMPUTE_DURATION = _histogram(
@@ -299,7 +299,7 @@ GATEWAY_WORKERS_METRICS = (WORKERS_SERVING, WORKER_RESTARTS)
 REPLICA_METRICS = (
     REQUEST_SIZE, REAL_ELEMENTS, PADDED_ELEMENTS, QUEUE_DROPPED,
     BATCH_SIZE, ROWS, QUEUE_DURATION, FORMING_DURATION, PAD_DURATION, COMPUTE_DURATION,
-    REPLY_DURATION, QUEUE_REQUESTS, QUEUE_LIMIT, ENGINE_BUSY, ENGINE_IN_USE, FALLBACKS,
+    REPLY_DURATION, QUEUE_REQUESTS, QUEUE_USED, ENGINE_BUSY, ENGINE_IN_USE, FALLBACKS,
     ENGINE_RETURNS, ENGINE_LOAD_DURATION, STORE_REQUESTS,
 )  # fmt: skip
 # What builds did stands in the store; the controller counts it there, so that figures of

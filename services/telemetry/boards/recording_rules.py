@@ -53,11 +53,8 @@ LATENCY_P99 = RecordingRule(
 )
 QUEUE_SATURATION = RecordingRule(
     name="generation:smelt_queue:saturation",
-    expr=(
-        f"max{FLEET.by(catalog.QUEUE_LIMIT.labels)} "
-        f"({FLEET.series(catalog.QUEUE_REQUESTS)} / {FLEET.series(catalog.QUEUE_LIMIT)})"
-    ),
-    labels=(NAMESPACE, *catalog.QUEUE_LIMIT.labels),
+    expr=f"max{FLEET.by(catalog.QUEUE_USED.labels)} ({FLEET.series(catalog.QUEUE_USED)})",
+    labels=(NAMESPACE, *catalog.QUEUE_USED.labels),
 )
 _PLACE = ("model", "version", "generation")
 FALLBACK_RATIO = RecordingRule(

@@ -256,7 +256,7 @@ _QUEUES = Row(
     panels=(
         line(
             "Queue in use",
-            "Fullest queue of a model's replicas, as a share of its bound.",
+            "Fullest queue of a model's replicas, as a share of what may wait in it.",
             BOARD.recorded(QUEUE_SATURATION),
             _WHERE,
             unit=Unit.SHARE,

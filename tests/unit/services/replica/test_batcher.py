@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ from services.contracts.manifest import ModelVersion
 from services.contracts.recipe import Bucket, DimRange
 from services.contracts.tensors import TensorSpec
 from services.replica.grouping import MAX_CANDIDATES
-from services.replica.waiting import Dropped
+from services.replica.waiting import Dropped, held_bytes
 
 from .batching import (
     Bench,
@@ -161,19 +162,16 @@ def text_model_of_100_bytes() -> ModelVersion:
     return model.model_copy(update={"recipe": recipe})
 
 
-async def test_strings_count_as_what_they_become() -> None:
-    model = text_model_of_100_bytes()
-    words = TensorSpec(name="words", datatype="BYTES", shape=("batch",))
-    master = model.master.model_copy(update={"inputs": (*model.master.inputs, words)})
-    async with bench(model.model_copy(update={"master": master})) as b:
-        held = await hold_engine(b)
-        waiting = [b.batcher.submit(text_call(), dict, num_bytes=each) for each in (12, 1)]
-        with pytest.raises(OverloadedError, match="requests of 104 bytes"):
-            b.batcher.admit()
-        for answer in waiting:
-            answer.cancel()
-        b.engine.may_run.set()
-        await held
+@pytest.mark.parametrize(
+    ("array", "num_bytes"),
+    [
+        (np.zeros((2, 8), np.int64), 1000),  # as in the message, which has a head besides
+        (np.zeros((1000, 8), np.int64), 64_000),  # sent as varints, a byte each
+        (np.array([b"red", b"blue"], object), 1000 + 2 * 64),
+    ],
+)
+def test_a_request_counts_as_what_it_holds(array: np.ndarray, num_bytes: int) -> None:
+    assert held_bytes({"x": array}, message_bytes=1000) == num_bytes
 
 
 async def test_a_queue_is_full_by_bytes_too() -> None:

@@ -7,7 +7,7 @@ import tritonclient.grpc as triton
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.contracts.errors import EngineError, InvalidRequestError
+from services.contracts.errors import EngineError, InvalidRequestError, OverloadedError
 from services.contracts.tensors import (
     NUMPY_FROM_DATATYPE,
     bytes_from_array,
@@ -122,6 +122,28 @@ def test_timeout_and_priority_parameters_are_understood() -> None:
     assert call_from_request(payload, SIGNATURE).timeout_s == pytest.approx(0.0025)
     plain = triton_request({"ids": ids, "mask": ids}, parameters={"mine": "x"})
     assert call_from_request(plain, SIGNATURE).timeout_s is None
+
+
+@pytest.mark.parametrize("is_raw", [True, False])
+def test_who_is_not_admitted_is_told_before_tensors_are_decoded(is_raw: bool) -> None:
+    asked: list[int] = []
+
+    def refuse(priority: int) -> None:
+        asked.append(priority)
+        raise OverloadedError("full")
+
+    request = text_request()
+    request.parameters["priority"].uint64_param = 3
+    # Whoever decodes it finds too few bytes or elements.
+    if is_raw:
+        request.raw_input_contents[0] = b"short"
+    else:
+        del request.raw_input_contents[:]
+        for tensor in request.inputs:
+            tensor.contents.int64_contents.append(7)
+    with pytest.raises(OverloadedError):
+        call_from_request(request.SerializeToString(), SIGNATURE, refuse)
+    assert asked == [3]
 
 
 # ---------------------------------------------------------------- responses

@@ -93,10 +93,29 @@ async def test_many_of_a_low_level_refuse_none_of_a_high_one() -> None:
             b.batcher.submit(text_call(), dict)
         first = text_call()._replace(priority=1)
         waiting += await queue(b, [first, first])
-        with pytest.raises(OverloadedError, match="4 requests wait in this replica, at most 4"):
+        with pytest.raises(OverloadedError, match="2 requests wait at priority level 1 in this"):
             b.batcher.admit()
         b.engine.may_run.set()
         await asyncio.gather(held, *waiting)
+
+
+async def test_bytes_of_a_low_level_refuse_none_of_a_high_one() -> None:
+    batching = Batching(max_queue_bytes=400, priority_levels=2, default_priority=2)
+    async with bench(_model(batching)) as b:
+        held = await hold_engine(b)
+        low = [b.batcher.submit(text_call(), dict, num_bytes=150) for _ in range(2)]
+        with pytest.raises(
+            OverloadedError, match=r"300 bytes wait at priority level 2 .*at most 200 may; .*_bytes"
+        ):
+            b.batcher.admit(2)
+        # What one level has too much takes nothing of the other's part.
+        b.batcher.admit()
+        assert b.batcher.queue_used == 1.5
+        high = b.batcher.submit(text_call()._replace(priority=1), dict, num_bytes=199)
+        b.batcher.admit(1)
+        b.engine.may_run.set()
+        await asyncio.gather(held, *low, high)
+        assert b.batcher.queue_used == 0
 
 
 @pytest.mark.parametrize(
@@ -184,12 +203,12 @@ async def test_a_full_line_is_not_looked_through_for_each_that_it_refuses() -> N
     line = WaitingLine(Batching(max_queue=2), lambda: now_s[0])
     answers = [asyncio.get_running_loop().create_future() for _ in range(2)]
     for answer in answers:
-        line.add(Waiting(text_call(), dict, lambda: None, answer, arrived_s=0.0), None)
+        line.add(Waiting(text_call(), dict, print, answer, arrived_s=0.0), None)
     with pytest.raises(OverloadedError):
-        line.check_room()
+        line.check_room(0)
     answers[0].cancel()
     with pytest.raises(OverloadedError):
-        line.check_room()
+        line.check_room(0)
     now_s[0] += 0.01
-    line.check_room()
+    line.check_room(0)
     assert len(line) == 1
