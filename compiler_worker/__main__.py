@@ -167,7 +167,7 @@ def _export_graph(arguments: Arguments, settings: CompilerSettings) -> int:
     version = registry.model_version(arguments.target, arguments.version)
     target = arguments.output or Path(f"{version.master.digest}.pt2")
     master_path = registry.materialise_master(version.master) / MASTER_FILE
-    export_master(master_path, version.recipe, target)
+    export_master(master_path, version.buckets, target)
     _show(arguments, {"path": str(target)}, [f"exported {target}"])
     return 0
 

@@ -68,17 +68,18 @@ def open_fallback(request: ProofRequest, samples: Sequence[Sample]) -> OpenedFal
 def _loaded(request: ProofRequest) -> FallbackEngine:
     from compiler_worker.builders.exported_program import export_master
 
+    buckets = request.manifest.buckets
     program_path = kept_program(
         request.cache_dir,
         request.master,
-        request.recipe,
-        partial(export_master, request.master_path, request.recipe),
+        buckets,
+        partial(export_master, request.master_path, buckets),
     )
     return FallbackEngine.load(
         FallbackSpec(
             program_path=program_path,
             master=request.master,
-            buckets=(smallest_of(request.manifest.buckets[0]),),
+            buckets=(smallest_of(buckets[0]),),
             device=request.device,
             num_threads=request.num_threads,
         )

@@ -3,19 +3,21 @@
 Serving never imports the compiler, so the graph crosses over as a file.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from compiler_worker.builders.failures import build_errors, recorded_warnings
 from compiler_worker.builders.graphs import export_dynamic, fx_graph, interface_inputs
 from services.contracts.kinds import Precision
-from services.contracts.recipe import Recipe
+from services.contracts.recipe import Bucket
 from services.engines.shapes import union_of
 
 
-def export_master(master_path: Path, recipe: Recipe, target: Path) -> None:
+def export_master(master_path: Path, buckets: Sequence[Bucket], target: Path) -> None:
     """Write the fp32 graph with weights and dynamic dimensions to a `.pt2` file, whole or not.
 
-    Dimensions are bounded by the recipe's buckets, by the graph alone when it has none.
+    Dimensions are bounded by the buckets: torch proves that the graph holds for all of that box,
+    which no compiled code checks any more.
 
     Raises:
         UnsupportedGraphError: the graph holds something that is not translated.
@@ -25,7 +27,7 @@ def export_master(master_path: Path, recipe: Recipe, target: Path) -> None:
 
     module = fx_graph(master_path, Precision.FP32)
     with recorded_warnings(), build_errors("torch.export failed"):
-        program = export_dynamic(module, interface_inputs(master_path), union_of(recipe.buckets))
+        program = export_dynamic(module, interface_inputs(master_path), union_of(buckets))
         part = target.with_name(f".{target.name}.part.pt2")
         torch.export.save(program, part)
     # Renamed when complete, so that no replica reads half of it.

@@ -2,8 +2,11 @@
 
 import logging
 import os
+import select
 import signal
 import threading
+import time
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from queue import SimpleQueue
@@ -112,12 +115,13 @@ class LocalFleet:
 
         Then whatever they left: Ray's agents have been seen to outlive its daemon by a minute.
         """
-        begun = psutil.Process().children(recursive=True)
-        self._held.close()
-        _, left = psutil.wait_procs(begun, timeout=_LINGER_S)
-        for process in left:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
+        with ExitStack() as open_files:
+            begun = _pid_fds(psutil.Process().children(recursive=True), open_files)
+            try:
+                self._held.close()
+            finally:
+                # A second Ctrl-C or SIGTERM ends the close, and must not let them live on.
+                _end(begun)
 
     def start(self) -> None:
         """Start both and publish where they listen.
@@ -282,3 +286,41 @@ class LocalFleet:
                 **self._settings.fleet_security,
             },
         )
+
+
+def _pid_fds(processes: Iterable[psutil.Process], open_files: ExitStack) -> set[int]:
+    """A file for each of these processes that can be had."""
+    found = set()
+    for process in processes:
+        # It is gone, or too many files are open; the rest is to be stopped all the same.
+        with suppress(OSError):
+            found.add(pid_fd := os.pidfd_open(process.pid))
+            open_files.callback(os.close, pid_fd)
+    return found
+
+
+def _end(pid_fds: set[int]) -> None:
+    """Kill those that linger; one more signal to us ends the waiting alone."""
+    left = pid_fds
+    try:
+        left = _still_running(pid_fds, _LINGER_S)
+    finally:
+        for pid_fd in left:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pid_fd, signal.SIGKILL)
+
+
+def _still_running(pid_fds: set[int], timeout_s: float) -> set[int]:
+    """Those that have not ended after a while; one that only waits to be reaped has.
+
+    psutil waits until it is reaped, and the first process of a container may never do that.
+    """
+    until_s, left = time.monotonic() + timeout_s, set(pid_fds)
+    poll = select.poll()
+    for pid_fd in left:
+        poll.register(pid_fd, select.POLLIN)
+    while left and (left_s := until_s - time.monotonic()) > 0:
+        for pid_fd, _ in poll.poll(left_s * 1000):
+            poll.unregister(pid_fd)
+            left.discard(pid_fd)
+    return left

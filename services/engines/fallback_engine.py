@@ -49,8 +49,7 @@ class FallbackSpec:
 
     Attributes:
         program_path: the master as an exported program (`.pt2`).
-        buckets: shapes to warm up; sizes of 1 and 2 without any. Requests are bounded by what
-            the program was exported for.
+        buckets: shapes to warm up. Requests are bounded by what the program was exported for.
         num_threads: threads on a CPU; 0 leaves it to torch.
         is_compiled: False runs the graph as it is, for hosts where compiling is unwanted.
     """
@@ -110,8 +109,7 @@ class FallbackEngine(GuardedEngine):
         with library_errors(f"the fallback failed to compile {spec.program_path.name}"):
             graph, reason = _compiled_or_eager(program, spec, device)
         engine = cls(spec, _on_device(graph, device), ranges, reason)
-        for sizes in corners_of(spec.buckets) or _smallest_sizes(spec.master):
-            engine.run({each.name: zeros_at(each, sizes) for each in spec.master.inputs})
+        _warm_up(engine, spec)
         return engine
 
     def _compute(self, arrays: list[Array], sizes: Sizes) -> Sequence[Array]:
@@ -166,9 +164,16 @@ def _check_empty(program: "ExportedProgram", spec: FallbackSpec, device: str) ->
             ) from error
 
 
-def _smallest_sizes(master: MasterRecord) -> list[Sizes]:
-    dims = {dim for spec in master.inputs for dim in spec.shape if isinstance(dim, str)}
-    return [dict.fromkeys(dims, size) for size in (1, 2)]
+def _warm_up(engine: FallbackEngine, spec: FallbackSpec) -> None:
+    """Run every corner once; raises EngineError with the sizes at which the graph fails."""
+    for sizes in corners_of(spec.buckets):
+        try:
+            engine.run({each.name: zeros_at(each, sizes) for each in spec.master.inputs})
+        except EngineError as error:
+            raise EngineError(
+                f"the graph fails at {sizes}: {error}; give the recipe buckets of sizes that it "
+                "computes"
+            ) from error
 
 
 def _torch_device(device: DeviceFacts) -> str:

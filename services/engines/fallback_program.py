@@ -7,14 +7,14 @@ much, and are exported again when they are wanted.
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from services.contracts.build_key import BUILD_REVISION
 from services.contracts.document import canonical_json
 from services.contracts.manifest import MasterRecord
-from services.contracts.recipe import Recipe
+from services.contracts.recipe import Bucket
 from services.contracts.scratch import scratch_folder
 from services.engines.disk_bounds import remove_oldest
 from services.engines.toolchain import installed_version
@@ -30,19 +30,19 @@ MAX_AGE_S = 30 * 24 * 3600.0
 def kept_program(
     cache_dir: Path,
     master: MasterRecord,
-    recipe: Recipe,
+    buckets: Sequence[Bucket],
     export: Callable[[Path], None],
     *,
     max_bytes: int = MAX_PROGRAMS_BYTES,
 ) -> Path:
-    """A master as an exported program; `export` writes it when it is not there yet.
+    """A master as an exported program for these buckets; `export` writes it when it is not there.
 
     It stays for an hour at least, also when it and others are more than `max_bytes`.
     """
     # Buckets bound the program's dimensions; torch may not read another version's file; another
     # importer makes another program.
-    buckets = canonical_json([bucket.model_dump(mode="json") for bucket in recipe.buckets])
-    asked = hashlib.sha256(buckets).hexdigest()
+    shapes = canonical_json([bucket.model_dump(mode="json") for bucket in buckets])
+    asked = hashlib.sha256(shapes).hexdigest()
     made_by = f"r{BUILD_REVISION}-torch{installed_version('torch')}"
     name = f"{master.digest}-{asked}-{made_by}.pt2"
     target = cache_dir / "programs" / name

@@ -1,19 +1,22 @@
 """One replica without Ray: `python -m services.replica`, settings in SMELT_REPLICA_*.
 
-SIGTERM and SIGINT drain it and end it with 0; a wrong setting ends it with 2, a replica that
-cannot answer any more with 70: whatever started it is to start it again.
+SIGTERM and SIGINT drain it and end it with 0, also when an engine keeps its thread for good; a
+wrong setting ends it with 2, a replica that cannot answer any more with 70: whatever started it
+is to start it again.
 """
 
 import asyncio
 import logging
+import os
 import signal
 import sys
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from services.contracts.errors import InvalidRequestError, SmeltError
 from services.contracts.interpreter import tune_for_serving
 from services.contracts.settings import read_settings
 from services.engines.compile_cache import prepare_compile_cache
+from services.replica.engine_seat import has_threads_left
 from services.replica.hang_watch import HangWatch, end_process
 from services.replica.server import ReplicaServer
 from services.replica.settings import ReplicaSettings
@@ -29,6 +32,8 @@ _HEALTH_PERIOD_S = 1.0
 _MAX_UNHEALTHY_IN_A_ROW = 3
 # Parts that hang are waited for by the stop itself, each for some seconds.
 _STOP_TIMEOUT_S = 30.0
+# An engine that was closed has nothing left to do; this is for a machine without a free core.
+_THREADS_TIMEOUT_S = 2.0
 
 
 def main() -> int:
@@ -42,22 +47,34 @@ def main() -> int:
         return 2
     prepare_compile_cache(settings.cache_dir)
     try:
-        asyncio.run(_serve(settings, tracing))
-    except SmeltError as error:
-        logger.error("replica cannot serve: %s", error)
-        return 1
+        return asyncio.run(_run(settings, tracing))
     finally:
         if tracing:
             tracing.close()
-    return 0
 
 
-async def _serve(settings: ReplicaSettings, tracing: Tracing | None) -> None:
-    server, stop = ReplicaServer(settings, NullRecorder(), tracing=tracing), asyncio.Event()
+async def _run(settings: ReplicaSettings, tracing: Tracing | None) -> int:
+    """Serve until told to stop; returns the exit status, if the process can end by itself."""
+    try:
+        status = await _serve(ReplicaServer(settings, NullRecorder(), tracing=tracing), settings)
+    except SmeltError as error:
+        logger.error("replica cannot serve: %s", error)
+        status = 1
+    except Exception:  # raised from here, it would not be seen before an engine that hangs returns
+        logger.exception("replica cannot serve")
+        status = 1
+    # A replica that cannot answer may hang anywhere.
+    if status == os.EX_SOFTWARE or await asyncio.to_thread(has_threads_left, _THREADS_TIMEOUT_S):
+        await _exit(status, tracing)
+    return status
+
+
+async def _serve(server: ReplicaServer, settings: ReplicaSettings) -> int:
     await server.start()
     watch = HangWatch(server.replica, end_process)
     watch.start()
     tune_for_serving()
+    stop = asyncio.Event()
     # Not before: until it serves there is nothing to drain, and a signal may end it at once.
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -72,10 +89,9 @@ async def _serve(settings: ReplicaSettings, tracing: Tracing | None) -> None:
     await asyncio.wait([unhealthy, *waits], return_when=asyncio.FIRST_COMPLETED)
     for wait in (unhealthy, *waits):
         wait.cancel()
-    if unhealthy.done():
-        await _end_unhealthy(server, tracing)
-    await server.stop()
+    status = await _stopped(server, is_healthy=not unhealthy.done())
     watch.stop()
+    return status
 
 
 class Checked(Protocol):
@@ -102,18 +118,29 @@ async def until_unhealthy(server: Checked, period_s: float) -> None:
             )  # fmt: skip
 
 
-async def _end_unhealthy(server: ReplicaServer, tracing: Tracing | None) -> None:
-    """Close what can be closed, then end the process: an engine that hangs never would."""
-    logger.critical("the replica cannot answer any more; the process ends")
+async def _stopped(server: ReplicaServer, *, is_healthy: bool) -> int:
+    """Answer what can be answered and close what can be closed; returns the exit status."""
     try:
+        if is_healthy:
+            await server.stop()
+            return os.EX_OK
+        logger.critical("the replica cannot answer any more; the process ends")
         async with asyncio.timeout(_STOP_TIMEOUT_S):
             await server.stop(grace_s=0)
-        if tracing:
-            await asyncio.to_thread(tracing.close)
     except Exception:
         logger.exception("not all of the replica was closed")
+    return 1 if is_healthy else os.EX_SOFTWARE
+
+
+async def _exit(status: int, tracing: Tracing | None) -> NoReturn:
+    """Send what is traced and logged, then end at once: the interpreter would wait for threads."""
+    logger.warning("the process ends without waiting for what may hang in it")
+    try:
+        if tracing:
+            await asyncio.to_thread(tracing.close)
+        logging.shutdown()
     finally:
-        end_process()
+        os._exit(status)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ An engine that was warmed on another thread is cold again for its first requests
 
 import asyncio
 import logging
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,13 +21,15 @@ logger = logging.getLogger(__name__)
 _Args = ParamSpec("_Args")
 _Result = TypeVar("_Result")
 
+_THREAD_NAME = "engine"
+
 
 class EngineThread:
     """One thread for one engine; calls wait in line."""
 
     def __init__(self) -> None:
         """The thread starts with the first call."""
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=_THREAD_NAME)
 
     def submit(
         self, function: Callable[_Args, _Result], *args: _Args.args, **kwargs: _Args.kwargs
@@ -55,12 +59,24 @@ class EngineThread:
         self._pool.shutdown(wait=False)
 
 
+def has_threads_left(timeout_s: float) -> bool:
+    """Whether an engine of this process still keeps its thread, after waiting for those to end.
+
+    The interpreter waits for every one of them before it exits, and for one that hangs for ever.
+    """
+    until_s = time.monotonic() + timeout_s
+    threads = [each for each in threading.enumerate() if each.name.startswith(_THREAD_NAME)]
+    for thread in threads:
+        thread.join(max(until_s - time.monotonic(), 0.0))
+    return any(thread.is_alive() for thread in threads)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EngineSeat:
     """A warm engine on its thread.
 
     Attributes:
-        buckets: the shapes that it was built for; empty for any.
+        buckets: the shapes that it was built for, or that the fallback serves.
         pads_to_largest: it computes the largest sizes of a bucket, whatever it is given.
         is_brief: it runs on the event loop's thread, not on its own; see BRIEF_RUN_S.
         stall_s: a run that takes longer hangs; see `stall_limit_s`.

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -160,24 +160,25 @@ class EngineWorker:
         run.answer.cancel()
         return True
 
-    async def prove(self, inputs: Mapping[str, Array]) -> None:
-        """Run inputs that are known to be good; when they pass, the requests were at fault.
+    async def prove(self, samples: Iterable[Mapping[str, Array]]) -> None:
+        """Run inputs that are known to be good; when all pass, the requests were at fault.
 
-        When they fail, but not on the standby, that one serves from now on. Batches and swaps
+        When some fail, but not on the standby, that one serves from now on. Batches and swaps
         go on meanwhile: what is found out counts only while its engine is in use.
 
+        Args:
+            samples: each is run on its own, so that batches come between; drawn as needed.
+
         Raises:
-            EngineError: they fail too.
+            EngineError: some fail there too.
         """
-        seat, spare = self.seat, self._standby.seat
-        fault = await self._fault(seat, inputs)
-        can_spare_run = fault and spare is not None and not await self._fault(spare, inputs)
-        if self.seat is not seat:
-            return
-        if fault:
-            words = f"engine fails on inputs that are known to be good: {fault}"
-            if not can_spare_run or self._standby.seat is not spare or not self._return(words):
-                raise EngineError(words)
+        seat = self.seat
+        for inputs in samples:
+            fault = await self._fault(seat, inputs)
+            if fault and self.seat is seat:
+                await self._leave_failing(seat, inputs, fault)
+            if self.seat is not seat:
+                return
         self._num_failures_in_a_row = 0
 
     def replace(self, seat: EngineSeat) -> EngineSeat:
@@ -227,17 +228,40 @@ class EngineWorker:
             self._standby.mark_used()
         return answer
 
+    async def _leave_failing(
+        self, seat: EngineSeat, inputs: Mapping[str, Array], fault: str
+    ) -> None:
+        """Serve with the standby from now on if it runs what the engine in use fails on."""
+        spare = self._standby.seat
+        can_spare_run = spare is not None and not await self._fault(spare, inputs)
+        if self.seat is not seat:
+            return
+        words = f"engine fails on inputs that are known to be good: {fault}"
+        if not can_spare_run or self._standby.seat is not spare or not self._return(words):
+            raise EngineError(words)
+
     async def _fault(self, seat: EngineSeat, inputs: Mapping[str, Array]) -> str:
         """What an engine says to inputs that are known to be good; "" when it runs them."""
         try:
             async with asyncio.timeout(seat.stall_s):
-                await seat.call(seat.engine.run, inputs)
+                await self._sample_run(seat, inputs)
         except TimeoutError:
             return f"no answer within {seat.stall_s:.0f} s"
         except Exception as error:
             logger.exception("an engine fails on inputs that are known to be good")
             return str(error) or type(error).__name__
         return ""
+
+    async def _sample_run(self, seat: EngineSeat, inputs: Mapping[str, Array]) -> None:
+        """Run inputs of nobody where an engine runs, in view of `is_loop_held`."""
+        before = self._current
+        if seat.is_brief:  # it holds the loop, so no batch can begin or end meanwhile
+            self._current = _Run(seat, self._clock())
+        try:
+            await seat.call(seat.engine.run, inputs)
+        finally:
+            if seat.is_brief:
+                self._current = before
 
     def _return(self, words: str) -> bool:
         """Serve with the standby's engine again; False when it is gone."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from services.contracts.document import Document
+from services.replica.backoff import wait_after
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ class FailureNotes:
         known = self._read(name)
         is_new = known is None or known.until_s <= self._clock()
         num_failures = (known.num_failures if known else 0) + is_new
-        wait_s = min(_FIRST_WAIT_S * 2 ** min(num_failures - 1, 16), _MAX_WAIT_S)
+        wait_s = wait_after(num_failures, first_s=_FIRST_WAIT_S, most_s=_MAX_WAIT_S)
         until_s = self._clock() + wait_s if known is None or is_new else known.until_s
         note = FailureNote(reason=reason, num_failures=num_failures, until_s=until_s)
         try:

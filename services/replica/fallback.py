@@ -15,12 +15,13 @@ from services.contracts.manifest import ModelVersion
 from services.contracts.tensors import strings_among
 from services.engines.fallback_engine import FallbackEngine, FallbackSpec
 from services.engines.fallback_program import kept_program
+from services.engines.shapes import ranges_text
 
 _TAIL_LINES = 5
 
 
 class CompiledFallback:
-    """Loads the fallback engine of a model version; see `engine_host.FallbackLoader`."""
+    """Loads the fallback engine of a model version; see `engine_loading.FallbackLoader`."""
 
     def __init__(
         self,
@@ -56,10 +57,10 @@ class CompiledFallback:
         return FallbackEngine.load(
             FallbackSpec(
                 program_path=kept_program(
-                    self._cache_dir, model.master, model.recipe, partial(self._export, model)
+                    self._cache_dir, model.master, model.buckets, partial(self._export, model)
                 ),
                 master=model.master,
-                buckets=model.recipe.buckets,
+                buckets=model.buckets,
                 device=self._device,
                 num_threads=self._num_threads,
             )
@@ -88,4 +89,12 @@ class CompiledFallback:
         if done.returncode:
             tail = done.stderr.decode(errors="replace").strip().splitlines()[-_TAIL_LINES:]
             words = " | ".join(tail) or "no words"
-            raise EngineError(f"{what} ended with {done.returncode}: {words}")
+            raise EngineError(f"{what} ended with {done.returncode}: {words}{_by_default(model)}")
+
+
+def _by_default(model: ModelVersion) -> str:
+    """That nobody said what a model is to serve, which its graph may not hold for."""
+    if model.recipe.buckets:
+        return ""
+    asked = " or ".join(ranges_text(bucket.dims) for bucket in model.buckets)
+    return f" (for {asked}, as its recipe names no buckets)"

@@ -39,7 +39,7 @@ class LoadedEngine:
     """One engine in this process.
 
     Attributes:
-        buckets: the shapes that it was built for; empty for any.
+        buckets: the shapes that it was built for, or that the fallback serves.
         kind: an EngineKind's value, or `fallback`.
         digest: "" for the fallback.
         fallback_reason: None for a published engine.

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from services.replica.backoff import wait_after
+
 FIRST_WAIT_S = 60.0
 MAX_WAIT_S = 3600.0
 
@@ -32,7 +34,7 @@ class PassingFailures:
         """Note a failure, to be let be for twice as long as the last one; returns the words."""
         known = self._by_digest.get(digest)
         num_failures = known.num_failures + 1 if known else 1
-        wait_s = min(FIRST_WAIT_S * 2 ** min(num_failures - 1, 16), MAX_WAIT_S)
+        wait_s = wait_after(num_failures, first_s=FIRST_WAIT_S, most_s=MAX_WAIT_S)
         words = f"{reason} (tried again after {wait_s:.0f} s)"
         until_s = self._clock() + wait_s
         self._by_digest[digest] = _Failure(reason=words, num_failures=num_failures, until_s=until_s)

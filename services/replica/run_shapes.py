@@ -16,8 +16,6 @@ from services.contracts.recipe import Bucket, DimRange
 from services.replica.joining import JoinRules
 from services.replica.signature import fits
 
-# Rows of a batch when neither recipe nor engine names a bucket.
-DEFAULT_MAX_ROWS = 32
 _MAX_KNOWN = 1024
 _MAX_ROWS_KNOWN = 256
 _NO_BUCKET = np.iinfo(np.int64).max
@@ -36,7 +34,7 @@ class RunShapes:
     ) -> None:
         """Take an engine's buckets; `pads_to_largest` is true of one that knows no other sizes."""
         self._growing, self._buckets = rules.growing, buckets
-        self._pads_to_largest = pads_to_largest and bool(buckets)
+        self._pads_to_largest = pads_to_largest
         self._dim = rules.batch_dim or ""
         self._has_least = any(span.min > 1 for b in buckets for span in b.dims.values())
         # The same few shapes are asked for again and again, for each batch hundreds of times.
@@ -92,8 +90,6 @@ class RunShapes:
 
     def rows_at(self, sizes: Sizes) -> float:
         """The most rows that a bucket takes at these lengths; 0 when none takes them."""
-        if not self._buckets:
-            return DEFAULT_MAX_ROWS
         return self._known_rows(tuple(sizes.items()))
 
     def _most_rows(self, items: tuple[tuple[str, int], ...]) -> float:
@@ -104,8 +100,6 @@ class RunShapes:
 
         An idle engine waits for no more: a batch of that size is what the bucket is for.
         """
-        if not self._buckets:
-            return DEFAULT_MAX_ROWS
         several = [rows for rows in self._rows_of_each(sizes) if rows > 1]
         return min(several, default=1)
 

@@ -8,10 +8,6 @@ from services.contracts.byte_strings import BYTES, STRING_DTYPE
 from services.contracts.recipe import Bucket, InputRecipe, InputRole
 from services.contracts.tensors import NUMPY_FROM_DATATYPE, Array, TensorSpec
 
-# Sizes to warm a model with when no bucket says any. 1 is a size that compilers like to
-# take for a constant, so a second one must follow.
-_UNKNOWN_SIZES = (1, 2)
-
 
 def sample_inputs(
     specs: Iterable[TensorSpec], recipes: Mapping[str, InputRecipe], sizes: Mapping[str, int]
@@ -33,7 +29,6 @@ def edge_sizes(specs: Iterable[TensorSpec], buckets: Iterable[Bucket]) -> list[d
         edges.append(rest | {dim: span.min for dim, span in spans.items()})
         edges.append(rest | {dim: max(span.min, 1) for dim, span in spans.items()})
         edges.append(rest | {dim: span.max for dim, span in spans.items()})
-    edges = edges or [dict.fromkeys(dims, size) for size in _UNKNOWN_SIZES]
     unique = {tuple(sorted(sizes.items())): sizes for sizes in edges}
     return sorted(unique.values(), key=lambda sizes: sum(sizes.values()))
 

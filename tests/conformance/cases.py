@@ -23,7 +23,7 @@ class EngineCase:
         is_bounded: whether it refuses shapes outside its buckets.
         max_abs: largest distance to the reference; outputs of the tiny model are about 1.
         form: how it is built, where a kind has several forms (see `workshop.py`).
-        has_buckets: whether it is told of any; without, no dimension begins at 0.
+        has_buckets: whether its recipe names any; those by default begin nowhere at 0.
     """
 
     name: str
@@ -85,10 +85,10 @@ ENGINE_CASES = (
         name="fallback-compiled", kind=None, max_abs=_FP32, is_bounded=True, form="compiled"
     ),
     EngineCase(
-        name="fallback-compiled-unbounded",
+        name="fallback-compiled-by-default",
         kind=None,
         max_abs=_FP32,
-        is_bounded=False,
+        is_bounded=True,
         form="compiled",
         has_buckets=False,
     ),
@@ -96,7 +96,7 @@ ENGINE_CASES = (
         name="fallback-eager",
         kind=None,
         max_abs=_FP32,
-        is_bounded=False,
+        is_bounded=True,
         form="eager",
         has_buckets=False,
     ),

@@ -9,10 +9,11 @@ from compiler_worker.builders.base import BuildOutput, BuildPlan
 from compiler_worker.builders.failures import recorded_warnings
 from compiler_worker.builders.select import builder_for
 from services.contracts.build_key import BuildKey
+from services.contracts.default_buckets import default_buckets
 from services.contracts.hardware import DeviceFacts, Generation
 from services.contracts.kinds import EngineKind
 from services.contracts.manifest import BlobRef, EngineManifest
-from services.contracts.recipe import Bucket, DimRange, Recipe
+from services.contracts.recipe import Bucket, DimRange
 from services.engines.base import Engine, LoadSpec
 from services.engines.device_probe import probe_device
 from services.engines.fallback_engine import FallbackEngine, FallbackSpec
@@ -147,8 +148,9 @@ def _fallback(case: EngineCase, master_path: Path, workspace: Path) -> Built:
     from compiler_worker.builders.exported_program import export_master
 
     program_path = workspace / "program.pt2"
-    buckets = BUCKETS if case.has_buckets else ()
-    export_master(master_path, Recipe(buckets=buckets), program_path)
+    inputs = master_record().inputs
+    buckets = BUCKETS if case.has_buckets else default_buckets(inputs, "batch")
+    export_master(master_path, buckets, program_path)
 
     def load(device: DeviceFacts) -> AnyEngine:
         return FallbackEngine.load(

@@ -45,7 +45,7 @@ def _fallback(form: str) -> EngineCase:
         kind=None,
         generation=LOCAL,
         max_abs=MAX_ABS[Precision.FP32],
-        is_bounded=form == "compiled",
+        is_bounded=True,
         has_buckets=form == "compiled",
         form=form,
     )

@@ -17,7 +17,7 @@ from services.contracts.build_key import BuildKey
 from services.contracts.hardware import DeviceFacts
 from services.contracts.kinds import EngineKind, Precision
 from services.contracts.manifest import MasterRecord
-from services.contracts.recipe import Bucket, DimRange, Recipe
+from services.contracts.recipe import Bucket, DimRange
 from services.contracts.tensors import Array, TensorSpec
 from services.engines.base import LoadSpec
 from services.engines.fallback_engine import FallbackEngine, FallbackSpec
@@ -91,7 +91,7 @@ def inductor(folder: Path, device: DeviceFacts) -> AnyEngine:
 
 def fallback(folder: Path, device: DeviceFacts) -> AnyEngine:
     program = folder / "program.pt2"
-    export_master(write_master(folder), Recipe(buckets=BUCKETS), program)
+    export_master(write_master(folder), BUCKETS, program)
     return FallbackEngine.load(
         FallbackSpec(program_path=program, master=record(), buckets=BUCKETS, device=device)
     )

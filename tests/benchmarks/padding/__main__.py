@@ -119,7 +119,7 @@ def _version(registry: Registry, folder: Path, *, is_seeded: bool) -> ModelVersi
 def _fallback(registry: Registry, version: ModelVersion, folder: Path) -> FallbackEngine:
     master_path = registry.materialise_master(version.master) / "model.onnx"
     program_path = folder / "fallback.pt2"
-    export_master(master_path, version.recipe, program_path)
+    export_master(master_path, version.buckets, program_path)
     return FallbackEngine.load(
         FallbackSpec(
             program_path=program_path,

@@ -1,40 +1,64 @@
-"""A replica process whose engine never returns from its first request: `-m ... SETTINGS_JSON`."""
+"""A replica process whose engine hangs: `-m ... WHEN STALL_S`, settings as for the real one.
+
+WHEN is `serving`: it answers a traced request, says "hangs" on standard output and never returns
+from the next one. Or `starting`: the data port cannot be had, and the engine cannot be closed.
+"""
 
 import asyncio
-import logging
 import sys
 import threading
 from dataclasses import replace
+from functools import partialmethod
 from typing import Any
 
 from services.replica import __main__ as process
+from services.replica import standby
 from services.replica.server import ReplicaServer
-from services.replica.settings import ReplicaSettings
+from services.telemetry.tracing import CarriedTrace
 from tests.integration.replica.published import ids_of, request_of
+
+TRACE = CarriedTrace(f"00-{'a' * 32}-b7ad6b7169203331-01").beside("request")
 
 
 class Hung:
     """An engine that holds its thread for good."""
 
     def run(self, inputs: Any) -> Any:
-        """Hold."""
+        """Say so and hold."""
+        print("hangs", flush=True)
         threading.Event().wait()
 
     def close(self) -> None:
-        """Hold nothing."""
+        """Hold."""
+        threading.Event().wait()
+
+
+def _break_engine(server: ReplicaServer) -> None:
+    worker = server.replica._worker
+    assert worker is not None
+    worker.seat = replace(worker.seat, engine=Hung(), is_brief=False, stall_s=float(sys.argv[2]))
 
 
 async def _start(server: ReplicaServer) -> None:
     await _plain_start(server)
-    worker = server.replica._worker
-    assert worker is not None
-    worker.seat = replace(worker.seat, engine=Hung(), is_brief=False, stall_s=0.0)
-    asyncio.get_running_loop().call_later(0.1, server.replica.infer, request_of(ids_of(1, 2)))
+    await server.replica.infer(request_of(ids_of(1, 2)), trace=TRACE)
+    _break_engine(server)
+    # When it serves: the loop has no turn before.
+    asyncio.get_running_loop().call_soon(server.replica.infer, request_of(ids_of(1, 2)))
+
+
+async def _cannot_listen(server: ReplicaServer) -> None:
+    _break_engine(server)
+    raise OSError("no port is free")
 
 
 _plain_start = ReplicaServer.start
 
 if __name__ == "__main__":
-    logging.basicConfig()
-    ReplicaServer.start = _start  # type: ignore[method-assign]
-    asyncio.run(process._serve(ReplicaSettings.model_validate_json(sys.argv[1]), None))
+    if sys.argv[1] == "serving":
+        ReplicaServer.start = _start  # type: ignore[method-assign]
+    else:
+        ReplicaServer._listen = _cannot_listen  # type: ignore[method-assign, assignment]
+    ReplicaServer.stop = partialmethod(ReplicaServer.stop, grace_s=0.1)  # type: ignore[method-assign, assignment]
+    standby._CLOSE_TIMEOUT_S = process._THREADS_TIMEOUT_S = 0.1
+    sys.exit(process.main())

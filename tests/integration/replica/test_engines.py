@@ -5,11 +5,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from services.contracts.errors import EngineError
+from services.contracts.errors import EngineError, InvalidRequestError
 from services.contracts.manifest import ModelVersion, ProofOutcome, PublishedEngine
+from services.contracts.recipe import Recipe
 from services.contracts.selection import FallbackReason
+from services.engines.fallback_engine import FallbackEngine, FallbackSpec
+from services.engines.fallback_program import kept_program
 from services.engines.onnxruntime_engine import OnnxruntimeEngine
 from services.pb import fleet_v1_pb2 as fleet
 from services.replica.engine_checker import EngineChecker
@@ -22,7 +26,16 @@ from tests.unit.services.replica.batching import Clock
 
 from .conftest import Serving, connected, until
 from .controller import TestController
-from .published import Shelf, assert_answers, ids_of, load_spec, onnx_model, request_of
+from .published import (
+    RECIPE,
+    Shelf,
+    assert_answers,
+    ids_of,
+    load_spec,
+    onnx_model,
+    request_of,
+    table,
+)
 
 
 def no_fallback(model: ModelVersion) -> RunningEngine:
@@ -77,7 +90,7 @@ def test_an_engine_that_does_not_load_is_passed_over(shelf: Shelf, tmp_path: Pat
     loaded = host.load()
     assert loaded.digest == good.digest
     # It is not tried again, and the one in use stays.
-    assert host.load_other_than(good.digest) is None
+    assert host.choose(good.digest).load() is None
     loaded.engine.close()
 
 
@@ -97,7 +110,7 @@ def test_an_engine_whose_bytes_changed_is_never_loaded(shelf: Shelf, tmp_path: P
     # The store was at fault, not the engine: once it is whole, the engine is taken.
     blob_of(shelf, swapped, tmp_path).write_bytes(data)
     clock.now_s += FIRST_WAIT_S
-    better = host.load_other_than(good.digest)
+    better = host.choose(good.digest).load()
     assert better is not None
     assert better.digest == swapped.digest
     better.engine.close()
@@ -171,8 +184,8 @@ def test_an_engine_that_is_slower_than_no_fallback_serves(shelf: Shelf, tmp_path
     loaded = host.load()
     assert (loaded.digest, loaded.fallback_reason) == (slow.digest, None)
     # It is kept: the fallback is not looked for each time that the store is asked.
-    assert not host.fetch_other_than(slow.digest)
-    assert host.load_other_than(slow.digest) is None
+    assert not host.choose(slow.digest).fetch()
+    assert host.choose(slow.digest).load() is None
     assert asked == ["toy"]
     loaded.engine.close()
 
@@ -203,12 +216,46 @@ async def test_the_real_fallback_serves_and_gives_way_to_an_engine(
         assert_answers(await connection.infer(request_of(ids)), ids)
 
 
+def test_without_a_recipe_the_real_fallback_is_warm_at_the_sizes_by_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelf = Shelf(tmp_path, RECIPE.model_copy(update={"buckets": ()}))
+    model = shelf.publish_model()
+    monkeypatch.setenv("PATH", "")  # it is eager then, which takes less time here
+    specs: list[FallbackSpec] = []
+    plain_load = FallbackEngine.load
+
+    def load(spec: FallbackSpec) -> FallbackEngine:
+        specs.append(spec)
+        return plain_load(spec)
+
+    monkeypatch.setattr(FallbackEngine, "load", load)
+    cache_dir = tmp_path / "cache"
+    fallback = CompiledFallback(shelf.store_url, cache_dir, shelf.device, num_threads=1)
+    checker = EngineChecker(tmp_path / "checked")
+    loaded = EngineHost(shelf.registry, model, shelf.device, fallback, checker).load()
+    assert loaded.buckets == specs[0].buckets == model.buckets
+    # The proofs of this machine, which know engines alone, take the same one.
+    kept = kept_program(cache_dir, model.master, shelf.manifest().buckets, Path.unlink)
+    assert specs[0].program_path == kept
+    for rows, length in ((1, 1), (3, 100), (8, 128)):
+        ids = ids_of(rows, length)
+        outputs = loaded.engine.run({"ids": ids, "mask": np.ones_like(ids)})
+        np.testing.assert_array_equal(outputs["tokens"], table()[ids])
+    with pytest.raises(InvalidRequestError, match=r"built for batch 1\.\.8, sequence 1\.\.128"):
+        loaded.engine.run(dict.fromkeys(("ids", "mask"), ids_of(9, 1)))
+    loaded.engine.close()
+
+
 def test_an_export_that_fails_or_hangs_is_an_engine_error(shelf: Shelf, tmp_path: Path) -> None:
     model = shelf.publish_model()
     store = str(tmp_path / "store")
     absent = model.model_copy(update={"version": 9})
     with pytest.raises(EngineError, match=r"model 'toy' ended with 1: .*no version 9"):
         CompiledFallback(store, tmp_path / "cache", shelf.device)(absent)
+    unnamed = absent.model_copy(update={"recipe": Recipe()})
+    with pytest.raises(EngineError, match=r"\(for batch 1\.\.8, .* its recipe names no buckets\)"):
+        CompiledFallback(store, tmp_path / "cache", shelf.device)(unnamed)
     with pytest.raises(EngineError, match="did not end within 0 s"):
         CompiledFallback(store, tmp_path / "cache", shelf.device, timeout_s=0.001)(model)
     assert list((tmp_path / "cache" / "programs").iterdir()) == []

@@ -35,7 +35,7 @@ def test_what_a_store_cannot_give_is_fetched_again_after_ever_longer_waits(
     host = host_of(shelf, model, clock=clock)
     # An hour of looks, one each minute.
     for _ in range(60):
-        assert not host.fetch_other_than(good.digest)
+        assert not host.choose(good.digest).fetch()
         clock.now_s += 60.0
     assert tried == [lost.digest] * 6
 
@@ -64,8 +64,8 @@ def test_a_full_disk_or_table_of_files_bans_no_engine(
     assert "tried again after" in loaded.detail
     loaded.engine.close()
     clock.now_s += FIRST_WAIT_S
-    assert host.fetch_other_than(good.digest)
-    better = host.load_other_than(good.digest)
+    assert host.choose(good.digest).fetch()
+    better = host.choose(good.digest).load()
     assert better is not None
     assert better.digest == best.digest
     better.engine.close()

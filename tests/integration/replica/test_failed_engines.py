@@ -67,13 +67,14 @@ def test_what_failed_in_service_is_not_tried_by_the_process_that_comes_after(
     assert found.digest == good.digest
     found.engine.close()
     # Where it serves well it stays.
-    assert not beside.fetch_other_than(bad.digest)
-    assert beside.load_other_than(bad.digest) is None
+    assert not beside.choose(bad.digest).fetch()
+    assert beside.choose(bad.digest).load() is None
 
 
-def test_how_long_an_engine_without_buckets_takes_is_not_known(
+def test_how_long_a_fallback_takes_is_known_without_buckets_in_the_recipe(
     shelf: Shelf, tmp_path: Path
 ) -> None:
+    """It is warmed at the sizes by default, which bound what it can be asked."""
     version = shelf.publish_model()
     recipe = version.recipe.model_copy(update={"buckets": ()})
     model = version.model_copy(update={"recipe": recipe})
@@ -81,8 +82,27 @@ def test_how_long_an_engine_without_buckets_takes_is_not_known(
     checker = EngineChecker(tmp_path)
     host = EngineHost(shelf.registry, model, shelf.device, lambda model: stand_in, checker)
     found = host.load()
-    assert found.stall_s == STALL_S
+    assert found.buckets == model.buckets
+    assert found.stall_s < STALL_S
     found.engine.close()
+
+
+async def test_without_a_recipe_no_batch_of_the_fallback_is_larger_than_an_engines(
+    tmp_path: Path,
+) -> None:
+    shelf = Shelf(tmp_path, RECIPE.model_copy(update={"buckets": ()}))
+    model = shelf.publish_model()
+    stand_in = OnnxruntimeEngine.load(load_spec(shelf, model))
+    checker = EngineChecker(tmp_path / "checked")
+    host = EngineHost(shelf.registry, model, shelf.device, lambda model: stand_in, checker)
+    replica = Replica(model, shelf.device, host, NullRecorder())
+    await replica.load()
+    try:
+        await asyncio.gather(*(replica.infer(request_of(ids_of(1, 8))) for _ in range(40)))
+        sizes = [each.batch_size for each in replica.statistics.message().batch_stats]
+        assert max(sizes) == model.buckets[0].dims["batch"].max == 8
+    finally:
+        await replica.close()
 
 
 async def test_without_a_recipe_fallback_and_engine_take_and_refuse_the_same_sizes(

@@ -101,7 +101,7 @@ class StrictEngine:
         """Compute within a bucket."""
         rows, length = inputs["ids"].shape
         sizes = {"batch": rows, "sequence": length}
-        assert not self._buckets or any(bucket.holds(sizes) for bucket in self._buckets), sizes
+        assert any(bucket.holds(sizes) for bucket in self._buckets), sizes
         return self._engine.run(inputs)
 
     def close(self) -> None:
@@ -178,8 +178,8 @@ async def test_every_answer_is_that_of_the_request_alone(
     )
     rules = JoinRules.from_model(version, Signature.from_model(version))
     seat = EngineSeat(
-        engine=StrictEngine(engine, buckets),
-        buckets=buckets,
+        engine=StrictEngine(engine, version.buckets),
+        buckets=version.buckets,
         thread=EngineThread(),
         pads_to_largest=bool(buckets) and seed == 1,
     )

@@ -24,18 +24,23 @@ from .controller import TestController
 from .published import Shelf, assert_answers, ids_of, request_of
 
 
-def start_process(settings: ReplicaSettings, **changes: str) -> tuple[subprocess.Popen[bytes], int]:
-    """A replica process and the pipe on which it announces itself."""
-    read_fd, write_fd = os.pipe()
-    values = {**settings.model_dump(mode="json"), "ready_fd": write_fd, **changes}
-    environment = {
+def environment_of(settings: ReplicaSettings, **changes: object) -> dict[str, str]:
+    """This process's own, with these settings."""
+    values = {**settings.model_dump(mode="json"), **changes}
+    own = {
         f"SMELT_REPLICA_{name.upper()}": str(value)
         for name, value in values.items()
         if value is not None
     }
+    return {**os.environ, **own}
+
+
+def start_process(settings: ReplicaSettings, **changes: str) -> tuple[subprocess.Popen[bytes], int]:
+    """A replica process and the pipe on which it announces itself."""
+    read_fd, write_fd = os.pipe()
     process = subprocess.Popen(
         [sys.executable, "-m", "services.replica"],
-        env={**os.environ, **environment},
+        env=environment_of(settings, **{"ready_fd": write_fd, **changes}),
         pass_fds=(write_fd,),
         stderr=subprocess.PIPE,
     )
@@ -100,19 +105,62 @@ async def test_only_failures_in_a_row_end_a_process() -> None:
     assert num_asked == 8
 
 
+@asynccontextmanager
+async def hung_process(
+    settings: ReplicaSettings, when: str, stall_s: float = 3600.0, **environment: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A replica process whose engine hangs; see there."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.integration.replica.hung_process", when, str(stall_s),
+        env=environment_of(settings) | environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(90):
+            yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
+
+
 async def test_a_process_whose_engine_hangs_ends_all_the_same(
     shelf: Shelf, settings: ReplicaSettings
 ) -> None:
     shelf.publish_model()
     shelf.publish_engine()
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.integration.replica.hung_process",
-        settings.model_dump_json(), stderr=subprocess.PIPE,
-    )  # fmt: skip
-    async with asyncio.timeout(90):
+    async with hung_process(settings, "serving", stall_s=0.0) as process:
         _, stderr = await process.communicate()
     assert process.returncode == 70, stderr.decode()
     assert "engine has not returned" in stderr.decode()
+
+
+async def test_a_process_whose_engine_hangs_ends_as_it_is_told(
+    shelf: Shelf, settings: ReplicaSettings
+) -> None:
+    shelf.publish_model()
+    shelf.publish_engine()
+    # Spans leave at the end alone.
+    traced = {"OTEL_TRACES_EXPORTER": "console", "OTEL_BSP_SCHEDULE_DELAY": "3600000"}
+    async with hung_process(settings, "serving", **traced) as process:
+        assert process.stdout
+        assert await process.stdout.readline() == b"hangs\n"
+        process.send_signal(signal.SIGTERM)
+        stdout, stderr = await process.communicate()
+    assert process.returncode == 0, stderr.decode()
+    assert "1 requests unanswered after" in stderr.decode()
+    assert "ends without waiting for what may hang" in stderr.decode()
+    assert '"name": "batch"' in stdout.decode()
+
+
+async def test_a_process_that_cannot_start_ends_though_its_engine_hangs(
+    shelf: Shelf, settings: ReplicaSettings
+) -> None:
+    shelf.publish_model()
+    shelf.publish_engine()
+    async with hung_process(settings, "starting") as process:
+        _, stderr = await process.communicate()
+    assert process.returncode == 1, stderr.decode()
+    assert "no port is free" in stderr.decode()
 
 
 async def test_a_process_compiles_its_fallback_into_its_own_cache(

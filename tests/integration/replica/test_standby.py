@@ -1,7 +1,7 @@
 """An engine that fails in service: the one before it answers, and takes over when it must."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -77,14 +77,20 @@ async def assert_served(replica: Replica, ids: Array) -> None:
     assert_answers(await replica.infer(request_of(ids)), ids)
 
 
-def break_engine(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lose the device of the engine in use."""
-
-    def run(inputs: dict[str, Array]) -> dict[str, Array]:
-        raise RuntimeError("device lost")
-
+def break_engine(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch, *, max_good_size: int = 0
+) -> None:
+    """Lose the device of the engine in use, or what it needs for all but its smallest batch."""
     assert replica._worker is not None
-    monkeypatch.setattr(replica._worker.seat.engine, "run", run)
+    engine = replica._worker.seat.engine
+    plain_run = engine.run
+
+    def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
+        if inputs["ids"].size > max_good_size:
+            raise RuntimeError("device lost")
+        return plain_run(inputs)
+
+    monkeypatch.setattr(engine, "run", run)
 
 
 async def swapped_to_bad(
@@ -197,6 +203,33 @@ async def test_the_health_check_returns_to_the_engine_before_too(
     assert digest_in_use(replica) == good.digest
     await assert_served(replica, BAD_IDS)
     await replica.check_health()
+
+
+async def test_an_engine_that_fails_on_all_but_its_smallest_batch_is_left(
+    shelf: Shelf, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = shelf.publish_engine("good", speedup=2.0)
+    replica = await start(300.0)
+    shelf.publish_engine("other", speedup=4.0)
+    assert await replica.swap_if_better()
+    break_engine(replica, monkeypatch, max_good_size=1)
+    for _ in range(MAX_FAILURES_IN_A_ROW):
+        await assert_served(replica, BAD_IDS)
+    await replica.check_health()
+    assert digest_in_use(replica) == good.digest
+
+
+async def test_without_an_engine_before_one_that_runs_its_smallest_batch_alone_is_no_good(
+    shelf: Shelf, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelf.publish_engine("only", speedup=2.0)
+    replica = await start(0.0)
+    break_engine(replica, monkeypatch, max_good_size=1)
+    for _ in range(MAX_FAILURES_IN_A_ROW):
+        with pytest.raises(EngineError):
+            await replica.infer(request_of(BAD_IDS))
+    with pytest.raises(EngineError, match="known to be good: device lost"):
+        await replica.check_health()
 
 
 async def test_without_an_engine_before_a_bad_one_fails_its_requests(

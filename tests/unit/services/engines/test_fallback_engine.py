@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch._inductor import standalone_compile
 
+from services.contracts.default_buckets import default_buckets
 from services.contracts.errors import EngineError, InvalidRequestError
 from services.contracts.manifest import MasterRecord
 from services.contracts.recipe import Bucket, DimRange
@@ -133,6 +134,57 @@ def test_shapes_that_the_program_was_not_exported_for_are_refused(program: Path)
     engine = load(program, is_compiled=False)
     with pytest.raises(InvalidRequestError, match="dimension 'width' is 7: .* width 1..6"):
         engine.run({"x": np.zeros((1, 7), np.float32)})
+
+
+class Looked(torch.nn.Module):
+    """Rows of a table of six by position, which no shape shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.nn.Parameter(torch.zeros(6))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+        return (x + self.table[torch.arange(x.shape[1])],)
+
+
+def test_a_graph_that_fails_at_a_size_is_refused_with_the_size(tmp_path: Path) -> None:
+    path = tmp_path / "program.pt2"
+    dims = {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}
+    exported = torch.export.export(Looked(), (torch.zeros(2, 3),), dynamic_shapes=(dims,))
+    torch.export.save(exported, path)
+    asked = Bucket(dims=BUCKET.dims | {"width": DimRange(min=1, opt=4, max=7)})
+    with pytest.raises(EngineError, match="fails at .*'width': 7}: .*; give the recipe buckets"):
+        load(path, asked, is_compiled=False)
+    load(path, is_compiled=False).close()
+
+
+class Fixed(torch.nn.Module):
+    """y = 2x, of one shape."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+        return (2 * x,)
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_a_model_of_one_shape_is_served_at_its_buckets_by_default(
+    tmp_path: Path, *, is_compiled: bool
+) -> None:
+    path = tmp_path / "program.pt2"
+    torch.export.save(torch.export.export(Fixed(), (torch.zeros(2, 3),)), path)
+    inputs = (TensorSpec(name="x", datatype="FP32", shape=(2, 3)),)
+    outputs = (TensorSpec(name="y", datatype="FP32", shape=(2, 3)),)
+    fixed = master().model_copy(update={"inputs": inputs, "outputs": outputs})
+    engine = FallbackEngine.load(
+        FallbackSpec(
+            program_path=path,
+            master=fixed,
+            buckets=default_buckets(inputs, "batch"),
+            device=probe_device(override="cpu-x86_64-v3"),
+            num_threads=1,
+            is_compiled=is_compiled,
+        )
+    )
+    np.testing.assert_array_equal(engine.run({"x": np.ones((2, 3), np.float32)})["y"], 2.0)
 
 
 def test_a_broken_program_is_an_engine_error(tmp_path: Path) -> None:

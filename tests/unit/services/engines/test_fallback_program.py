@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from services.contracts.manifest import MasterRecord
-from services.contracts.recipe import Recipe
+from services.contracts.recipe import Bucket, DimRange
 from services.engines.fallback_program import MAX_AGE_S, kept_program
 
 HOUR_S = 3600.0
@@ -19,7 +19,13 @@ HOUR_S = 3600.0
 def kept(tmp_path: Path) -> Callable[..., Path]:
     """The program of the master of a name; one that has to be exported takes so many bytes."""
 
-    def keep(name: str, *, num_bytes: int = 10, max_bytes: int = 25) -> Path:
+    def keep(
+        name: str,
+        *,
+        num_bytes: int = 10,
+        max_bytes: int = 25,
+        buckets: tuple[Bucket, ...] = (Bucket(dims={}),),
+    ) -> Path:
         master = MasterRecord(
             digest=name * 64, files={}, inputs=(), outputs=(), opset=20, num_parameters=1
         )
@@ -27,7 +33,7 @@ def kept(tmp_path: Path) -> Callable[..., Path]:
         def export(path: Path) -> None:
             path.write_bytes(bytes(num_bytes))
 
-        return kept_program(tmp_path, master, Recipe(), export, max_bytes=max_bytes)
+        return kept_program(tmp_path, master, buckets, export, max_bytes=max_bytes)
 
     return keep
 
@@ -42,6 +48,13 @@ def test_a_program_is_exported_once(kept: Callable[..., Path]) -> None:
     first = kept("a")
     assert kept("a", num_bytes=99) == first
     assert first.stat().st_size == 10
+
+
+def test_each_set_of_buckets_has_a_program_of_its_own(kept: Callable[..., Path]) -> None:
+    """It is bounded by them."""
+    spans = [DimRange(min=1, opt=1, max=size) for size in (8, 9)]
+    programs = {kept("a", buckets=(Bucket(dims={"batch": span}),)) for span in spans}
+    assert len(programs | {kept("a")}) == 3
 
 
 def test_what_was_not_wanted_for_longest_goes_first(

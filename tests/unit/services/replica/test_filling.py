@@ -7,7 +7,7 @@ import pytest
 from services.contracts.recipe import Bucket, DimRange
 from services.replica.filling import Filling
 from services.replica.joining import JoinRules
-from services.replica.run_shapes import DEFAULT_MAX_ROWS, RunShapes
+from services.replica.run_shapes import RunShapes
 from services.replica.signature import Signature, fits
 from tests.unit.services.replica.models import text_model
 
@@ -45,15 +45,6 @@ def test_what_fits_is_what_some_bucket_holds(buckets: tuple[Bucket, ...]) -> Non
             assert filling.is_full is not any(
                 fits(bucket, one_more, RULES.growing) for bucket in buckets
             )
-
-
-def test_without_buckets_a_default_bounds_the_rows() -> None:
-    filling = Filling(RULES, RunShapes(RULES, ()))
-    filling.begin(_sizes(DEFAULT_MAX_ROWS - 1, 3))
-    assert not filling.is_full
-    assert not filling.add(_sizes(2, 3))
-    assert filling.add(_sizes(1, 3))
-    assert filling.is_full
 
 
 def test_a_bucket_without_rows_bounds_none() -> None:

@@ -22,6 +22,9 @@ def _bucket(**spans: tuple[int, int]) -> Bucket:
     return Bucket(dims={d: DimRange(min=a, opt=b, max=b) for d, (a, b) in spans.items()})
 
 
+LARGE = (_bucket(batch=(1, 32), sequence=(0, 512)),)
+
+
 def _chosen(
     lengths: list[int],
     *,
@@ -31,7 +34,7 @@ def _chosen(
 ) -> list[int]:
     grouping = Grouping(
         rules=RULES,
-        shapes=shapes or RunShapes(RULES, ()),
+        shapes=shapes or RunShapes(RULES, LARGE),
         fixed_elements=fixed,
         max_waste=max_waste,
     )
@@ -86,7 +89,7 @@ def test_other_dimensions_have_to_be_equal() -> None:
     bare = MODEL.model_copy(update={"recipe": MODEL.recipe.model_copy(update={"inputs": {}})})
     rules = JoinRules.from_model(bare, Signature.from_model(bare))
     grouping = Grouping(
-        rules=rules, shapes=RunShapes(rules, ()), fixed_elements=math.inf, max_waste=0.9
+        rules=rules, shapes=RunShapes(rules, LARGE), fixed_elements=math.inf, max_waste=0.9
     )
     sizes = [{"batch": 1, "sequence": length} for length in (5, 6, 5)]
     assert grouping.chosen(sizes) == [0, 2]
@@ -153,7 +156,7 @@ def test_a_bucket_that_begins_above_what_cannot_be_padded_bounds_no_rows(
 def test_what_is_empty_hides_no_other_cost() -> None:
     shapes = RunShapes(RULES, [_bucket(batch=(1, 32), sequence=(0, 8))], pads_to_largest=True)
     assert shapes.num_elements({"batch": 2, "sequence": 0}) == 32 * 8
-    assert RunShapes(RULES, ()).num_elements({"batch": 3, "sequence": 0}) == 3
+    assert RunShapes(RULES, LARGE).num_elements({"batch": 3, "sequence": 0}) == 3
     static = [_bucket(batch=(32, 32), sequence=(0, 8)), _bucket(batch=(4, 4), sequence=(0, 8))]
     assert RunShapes(RULES, static).joined({"batch": 1, "sequence": 0}) == {
         "batch": 4,

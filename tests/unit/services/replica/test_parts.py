@@ -1,5 +1,7 @@
 """The small parts: statistics, metrics, samples, reports."""
 
+import asyncio
+
 import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
@@ -23,7 +25,9 @@ from services.telemetry.catalog import REPLICA_METRICS
 from services.telemetry.prometheus_recorder import PrometheusRecorder
 from services.telemetry.recorder import NullRecorder
 
-from .models import text_model
+from .batching import bench, hold_engine
+from .codec_requests import text_request
+from .models import make_model, text_model
 
 TIMES = BatchTimes(compute_input_s=0.001, compute_infer_s=0.01, compute_output_s=0.002)
 REPORT = BatchReport(rows=(2, 1), queued_s=(0.5, 0.25), times=TIMES, forming_s=0.125, reply_s=0.5)
@@ -104,6 +108,25 @@ async def test_what_another_replica_will_answer_is_no_failure() -> None:
     assert replica.statistics.message().inference_stats.fail.count == 0
 
 
+async def test_nor_is_what_waits_in_one_that_stops() -> None:
+    model = text_model()
+    device = DeviceFacts(generation="cpu-x86_64-v3", name="cpu", memory_gib=1)
+    host = EngineHost(None, model, device, lambda model: _NoEngine(), None)  # type: ignore[arg-type]
+    replica = Replica(model, device, host, NullRecorder())
+    async with bench(model) as b:
+        replica._batcher = b.batcher
+        held = await hold_engine(b)
+        waiting = replica.infer(text_request().SerializeToString())
+        gone = replica.infer(text_request().SerializeToString())
+        gone.cancel()
+        await asyncio.sleep(0)
+        await b.batcher.close()
+        with pytest.raises(NotReadyError):
+            await waiting
+        assert isinstance((await asyncio.gather(held, return_exceptions=True))[0], NotReadyError)
+    assert replica.statistics.message().inference_stats.fail.count == 1
+
+
 # ---------------------------------------------------------------- metrics
 
 
@@ -180,13 +203,11 @@ def test_what_may_be_empty_is_warmed_there_and_at_1_and_probed_where_there_is_so
     ]
     assert probe_sizes(specs, (bucket(8, (0, 16)),)) == {"batch": 1, "sequence": 1}
     assert probe_sizes(specs, (bucket(8, (4, 16)),)) == {"batch": 1, "sequence": 4}
-    assert probe_sizes(specs, ()) == {"batch": 1, "sequence": 1}
 
 
-def test_a_model_without_buckets_is_warmed_at_two_sizes_and_a_static_one_once() -> None:
-    specs = text_model().master.inputs
-    assert [set(sizes.values()) for sizes in edge_sizes(specs, ())] == [{1}, {2}]
-    assert edge_sizes((TensorSpec(name="x", datatype="FP32", shape=(3,)),), ()) == [{}]
+def test_a_static_model_is_warmed_once() -> None:
+    model = make_model((TensorSpec(name="x", datatype="FP32", shape=(3,)),), ())
+    assert edge_sizes(model.master.inputs, model.buckets) == [{}]
 
 
 def test_samples_are_valid_inputs() -> None:

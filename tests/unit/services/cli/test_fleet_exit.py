@@ -1,0 +1,57 @@
+"""What a fleet leaves when a signal comes while it stops."""
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from services.cli import local_fleet
+from services.cli.local_fleet import LocalFleet, UpOptions
+from services.cli.settings import CliSettings
+
+
+def interrupt(*_: object) -> None:
+    """What Ctrl-C does, and SIGTERM to a fleet that was started."""
+    raise KeyboardInterrupt
+
+
+@pytest.fixture
+def survivor() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that does not end by itself."""
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
+        yield process
+
+
+@pytest.fixture
+def fleet(
+    tmp_path: Path, survivor: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> LocalFleet:
+    """One that began the survivor, and nothing else that runs here."""
+    begun = [psutil.Process(survivor.pid)]
+    monkeypatch.setattr(psutil.Process, "children", lambda *_, **__: begun)
+    return LocalFleet(CliSettings(home=tmp_path), UpOptions())
+
+
+def test_what_lingers_is_killed_when_a_signal_ends_the_close(
+    fleet: LocalFleet, survivor: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_fleet, "_LINGER_S", 0.1)
+    stopped: list[str] = []
+    fleet._held.callback(stopped.append, "controller")
+    fleet._held.callback(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        fleet.__exit__()
+    assert stopped == ["controller"]
+    assert survivor.wait(10) == -signal.SIGKILL
+
+
+def test_a_signal_while_it_waits_for_what_lingers_ends_the_waiting_alone(
+    fleet: LocalFleet, survivor: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_fleet, "_still_running", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        fleet.__exit__()
+    assert survivor.wait(10) == -signal.SIGKILL

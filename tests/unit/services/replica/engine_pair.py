@@ -1,0 +1,76 @@
+"""A batcher over two engines that tests can hold: the one in use and the one before it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from services.replica.batcher import Batcher
+from services.replica.engine_seat import EngineSeat, EngineThread
+from services.replica.engine_worker import EngineWorker
+from services.replica.joining import JoinRules
+from services.replica.loaded_engine import LoadedEngine
+from services.replica.signature import Signature
+from services.replica.standby import SeatedEngine, Standby
+
+from .batching import Clock, ToyEngine, submit, text_call
+from .models import text_model
+
+LIMIT_S = 20.0
+
+
+@dataclass
+class Pair:
+    """A batcher over an engine in use and the one before it."""
+
+    batcher: Batcher
+    worker: EngineWorker
+    standby: Standby
+    clock: Clock
+    engine: ToyEngine
+    before: ToyEngine
+    returns: list[str] = field(default_factory=list)
+
+    def keep_before(self) -> None:
+        """Hold the engine before as the standby."""
+        seat = seat_of(self.before)
+        loaded = LoadedEngine(
+            engine=self.before, buckets=seat.buckets, kind="toy", precision="fp32", generation="x"
+        )
+        self.standby.keep(SeatedEngine(loaded=loaded, seat=seat))
+
+
+def seat_of(engine: ToyEngine) -> EngineSeat:
+    buckets = text_model().recipe.buckets
+    return EngineSeat(engine=engine, buckets=buckets, thread=EngineThread(), stall_s=LIMIT_S)
+
+
+@asynccontextmanager
+async def open_pair() -> AsyncIterator[Pair]:
+    model, clock, standby = text_model(), Clock(), Standby(600.0)
+    engine, before, returns = ToyEngine(), ToyEngine(), []
+    worker = EngineWorker(
+        seat_of(engine),
+        standby,
+        on_return=lambda engine, seat, words: (returns.append(words), standby.close_soon(seat)),
+        clock=clock,
+    )
+    rules = JoinRules.from_model(model, Signature.from_model(model))
+    batcher = Batcher(worker, rules, model.recipe.batching, clock=clock)
+    batcher.start()
+    try:
+        yield Pair(batcher, worker, standby, clock, engine, before, returns)
+    finally:
+        engine.may_run.set()
+        before.may_run.set()
+        await batcher.close()
+        standby.close_soon(worker.seat)
+        await standby.drop()
+
+
+async def hold(pair: Pair, engine: ToyEngine) -> "asyncio.Task[dict[str, object]]":
+    """Send a call that the engine keeps."""
+    engine.may_run.clear()
+    call = asyncio.create_task(submit(pair.batcher, text_call()))
+    assert await asyncio.to_thread(engine.is_running.wait, 30)
+    return call

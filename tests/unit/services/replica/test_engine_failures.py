@@ -1,0 +1,87 @@
+"""What speaks against an engine, for how long, and against which one nothing but its service."""
+
+from pathlib import Path
+
+import pytest
+
+from services.contracts.errors import EngineError, StoreError
+from services.contracts.manifest import ProofOutcome, PublishedEngine
+from services.replica.engine_failures import EngineFailures
+from services.replica.failure_notes import FailureNotes
+from services.replica.passing_failures import FIRST_WAIT_S
+from tests.documents import small_key, small_manifest, small_proof
+
+from .batching import Clock
+
+
+def engine(name: str) -> PublishedEngine:
+    key = small_key(builder_options={"name": name})
+    return PublishedEngine(
+        digest=name, manifest=small_manifest(key), proof=small_proof(ProofOutcome.PASSED)
+    )
+
+
+A, B = engine("a"), engine("b")
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def notes(tmp_path: Path, clock: Clock) -> FailureNotes:
+    return FailureNotes(tmp_path / "failed", clock=clock)
+
+
+@pytest.fixture
+def failures(notes: FailureNotes, clock: Clock) -> EngineFailures:
+    return EngineFailures(lambda each: each.digest, notes, clock)
+
+
+@pytest.mark.parametrize("error", [StoreError("away"), OSError(24, "Too many open files")])
+def test_what_was_once_out_of_reach_does_not_count_against_the_engine_in_use(
+    failures: EngineFailures, notes: FailureNotes, clock: Clock, error: Exception
+) -> None:
+    assert "(tried again after 60 s)" in failures.add(A, error)
+    assert list(failures.known((A, B), "b")) == list(failures.known((A, B), "")) == ["a"]
+    assert failures.known((A, B), "a") == {}
+    assert notes.reason("a") == ""
+    clock.now_s += FIRST_WAIT_S
+    assert failures.known((A, B), "b") == {}
+
+
+def test_what_could_be_had_is_tried_at_once_the_next_time(failures: EngineFailures) -> None:
+    failures.add(A, StoreError("away"))
+    failures.loaded(A)
+    assert failures.known((A, B), "b") == {}
+
+
+def test_what_others_noted_does_not_count_against_the_engine_in_use(
+    failures: EngineFailures, notes: FailureNotes
+) -> None:
+    notes.add("a", "it hangs")
+    assert failures.known((A, B), "a") == {}
+    assert failures.known((A, B), None)["a"].startswith("it hangs (noted on this machine")
+
+
+def test_what_failed_in_service_counts_also_while_it_is_in_use(
+    failures: EngineFailures, notes: FailureNotes
+) -> None:
+    failures.loaded(A)
+    failures.failed_in_service("a", "it hangs")
+    assert failures.known((A, B), "a") == {"a": "it hangs"}
+    assert notes.reason("a").startswith("it hangs")
+
+
+def test_what_failed_to_load_is_noted_when_its_library_says_so(
+    failures: EngineFailures, notes: FailureNotes, clock: Clock
+) -> None:
+    failures.add(A, EngineError("no engine"))
+    failures.add(B, ValueError("who knows"))
+    clock.now_s += 100 * FIRST_WAIT_S
+    known = failures.known((A, B), "")
+    assert known == {"a": "EngineError: no engine", "b": "ValueError: who knows"}
+    clock.now_s -= 100 * FIRST_WAIT_S
+    assert notes.reason("a").startswith("EngineError: no engine")
+    assert notes.reason("b") == ""
