@@ -3,6 +3,7 @@
 import asyncio
 import queue
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from services.gateway.streaming import FRAME_BYTES, MAX_AHEAD, failed, framed
 from services.pb import open_inference_v2_pb2 as pb
 
 if TYPE_CHECKING:
-    from tests.integration.gateway.conftest import Fleet
+    from tests.integration.gateway.conftest import Fleet, ReplicaServer
 
 Inputs = Callable[..., list[Any]]
 NUM_REQUESTS = 3 * MAX_AHEAD
@@ -127,20 +128,18 @@ async def test_a_client_that_wants_grpc_errors_gets_the_status_and_the_end(
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
+async def limit_messages(fleet: "Fleet") -> None:
+    """A gateway that sends no message of more than 1000 bytes."""
+    await fleet.start_gateway(max_message_bytes=1000)
+    await fleet.until_ready("r1", "r2")
+
+
 async def test_an_answer_that_is_too_large_is_refused_alone_and_counted_once(
     echo_fleet: "Fleet", inputs: Inputs
 ) -> None:
-    await echo_fleet.start_gateway(max_message_bytes=1000)
-    await echo_fleet.until_ready("r1", "r2")
+    await limit_messages(echo_fleet)
     for replica in echo_fleet.replicas.values():
-
-        async def answer(frame: InferFrame, replica: Any = replica) -> bytes:
-            request = pb.ModelInferRequest.FromString(bytes(frame.request))
-            if request.id == "large":
-                frame = frame._replace(request=_grown(request))
-            return bytes(await replica.echo(frame))
-
-        replica.answer = answer
+        replica.answer = partial(_grown_if_large, replica)
     asked = [
         {"model_name": "echo", "inputs": inputs(), "request_id": each}
         for each in ("first", "large", "last")
@@ -158,6 +157,17 @@ async def test_an_answer_that_is_too_large_is_refused_alone_and_counted_once(
     assert echo_fleet.metric("smelt_requests_total", **unhandled) is None
 
 
+async def _grown_if_large(replica: "ReplicaServer", frame: InferFrame) -> bytes:
+    request = pb.ModelInferRequest.FromString(bytes(frame.request))
+    if request.id == "large":
+        frame = frame._replace(request=_grown(request))
+    return await replica.echo(frame)
+
+
+async def _echo_padded(replica: "ReplicaServer", frame: InferFrame) -> bytes:
+    return _padded(await replica.echo(frame))
+
+
 def _grown(request: pb.ModelInferRequest) -> bytes:
     request.raw_input_contents[0] = bytes(1000)
     return request.SerializeToString()
@@ -166,14 +176,9 @@ def _grown(request: pb.ModelInferRequest) -> bytes:
 async def test_an_answer_that_its_frame_makes_too_large_is_refused_alone(
     echo_fleet: "Fleet", inputs: Inputs
 ) -> None:
-    await echo_fleet.start_gateway(max_message_bytes=1000)
-    await echo_fleet.until_ready("r1", "r2")
+    await limit_messages(echo_fleet)
     for replica in echo_fleet.replicas.values():
-
-        async def answer(frame: InferFrame, replica: Any = replica) -> bytes:
-            return _padded(await replica.echo(frame))
-
-        replica.answer = answer
+        replica.answer = partial(_echo_padded, replica)
     most = 1000 - FRAME_BYTES
     asked = [
         {"model_name": "echo", "inputs": inputs(), "request_id": str(size)}

@@ -194,14 +194,19 @@ def test_where_nothing_better_can_be_had_for_now_the_engine_in_use_stays(
     assert not host.choose("").fetch()
 
 
+async def swap_to_another(shelf: Shelf, replica: Replica, old: PublishedEngine) -> None:
+    """Let a new engine serve, and the one before be the best of all from then on."""
+    shelf.publish_engine("new", speedup=9.0)
+    assert await replica.swap_if_better()
+    make_fastest(shelf, old)
+
+
 async def test_an_engine_that_serves_again_is_not_left_for_the_fallback(
     shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = shelf.publish_engine("old", speedup=2.0)
     async with serving(shelf, tmp_path) as replica:
-        shelf.publish_engine("new", speedup=9.0)
-        assert await replica.swap_if_better()
-        make_fastest(shelf, old)
+        await swap_to_another(shelf, replica, old)
         put_out_of_reach(monkeypatch, old)
         assert not await replica.swap_if_better()
         assert replica._standby.seat is not None
@@ -216,9 +221,7 @@ async def test_what_returns_while_it_is_fetched_is_not_loaded_once_more(
 ) -> None:
     old = shelf.publish_engine("old", speedup=2.0)
     async with serving(shelf, tmp_path) as replica:
-        shelf.publish_engine("new", speedup=9.0)
-        assert await replica.swap_if_better()
-        make_fastest(shelf, old)
+        await swap_to_another(shelf, replica, old)
         is_fetching, may_go = threading.Event(), threading.Event()
         plain = Registry.materialise_engine
 

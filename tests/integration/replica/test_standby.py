@@ -187,13 +187,19 @@ async def test_requests_that_every_engine_fails_on_change_nothing(
     await assert_served(replica, BAD_IDS)
 
 
-async def test_the_health_check_returns_to_the_engine_before_too(
-    shelf: Shelf, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def swapped(shelf: Shelf, start: Start) -> tuple[PublishedEngine, Replica]:
+    """A replica that serves with another engine; the good one that it had before stands by."""
     good = shelf.publish_engine("good", speedup=2.0)
     replica = await start(300.0)
     shelf.publish_engine("other", speedup=4.0)
     assert await replica.swap_if_better()
+    return good, replica
+
+
+async def test_the_health_check_returns_to_the_engine_before_too(
+    shelf: Shelf, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, replica = await swapped(shelf, start)
     break_engine(replica, monkeypatch)
     for _ in range(MAX_FAILURES_IN_A_ROW):
         # The engine before fails on these too, so nothing speaks against the one in use yet.
@@ -208,10 +214,7 @@ async def test_the_health_check_returns_to_the_engine_before_too(
 async def test_an_engine_that_fails_on_all_but_its_smallest_batch_is_left(
     shelf: Shelf, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    good = shelf.publish_engine("good", speedup=2.0)
-    replica = await start(300.0)
-    shelf.publish_engine("other", speedup=4.0)
-    assert await replica.swap_if_better()
+    good, replica = await swapped(shelf, start)
     break_engine(replica, monkeypatch, max_good_size=1)
     for _ in range(MAX_FAILURES_IN_A_ROW):
         await assert_served(replica, BAD_IDS)
