@@ -1,6 +1,6 @@
 """From a model version and what is wanted to build keys: a table of planned and skipped."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 
@@ -10,6 +10,7 @@ from compiler_worker.devices import Devices, main_device
 from compiler_worker.recipe_check import check_recipe
 from services.contracts.build_key import BUILD_REVISION, BuildKey
 from services.contracts.default_buckets import default_buckets, dynamic_dims
+from services.contracts.dim_limits import DimLimits, limits_fault
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.hardware import Generation
 from services.contracts.kinds import EngineKind, Precision
@@ -91,7 +92,7 @@ def plan_builds(
             not.
     """
     check_recipe(version.master, version.recipe)
-    buckets = buckets_of(version.master, version.recipe)
+    buckets = buckets_of(version.master, version.recipe, version.dim_limits)
     planned: list[BuildKey] = []
     skipped: list[SkippedBuild] = []
     for generation, kind, precision in _combinations(version.recipe, wanted, devices):
@@ -132,12 +133,14 @@ def plan_builds(
     )
 
 
-def buckets_of(master: MasterRecord, recipe: Recipe) -> tuple[Bucket, ...]:
+def buckets_of(
+    master: MasterRecord, recipe: Recipe, limits: Mapping[str, DimLimits] | None = None
+) -> tuple[Bucket, ...]:
     """The recipe's buckets, checked; without any, those by default.
 
     Raises:
-        InvalidRecipeError: a bucket names other dimensions than the master's dynamic ones, or
-            lets a request have no rows.
+        InvalidRecipeError: a bucket names other dimensions than the master's dynamic ones, lets
+            a request have no rows, or leaves the limits of the source.
     """
     dims, rows = dynamic_dims(master.inputs), recipe.batching.batch_dim
     for bucket in recipe.buckets:
@@ -151,7 +154,10 @@ def buckets_of(master: MasterRecord, recipe: Recipe) -> tuple[Bucket, ...]:
                 f"recipe: bucket {bucket.label}: expected a range for each of the model's dynamic "
                 f"dimensions {dims}, got {sorted(bucket.dims)}"
             )
-    return recipe.buckets or default_buckets(master.inputs, rows)
+        if fault := limits_fault(bucket, limits or {}):
+            # What an exporter made of the source may mean something else beyond them.
+            raise InvalidRecipeError(f"recipe: bucket {bucket.label}: {fault}")
+    return recipe.buckets or default_buckets(master.inputs, rows, limits)
 
 
 def _combinations(

@@ -1,12 +1,14 @@
 """Opens a source as a master: the first step of every build."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from compiler_worker.master.pytorch_source import load_factory
 from compiler_worker.master.samples import check_samples, write_samples
 from compiler_worker.master.source import MasterSource, OnnxFile, TorchFactory
 from compiler_worker.progress import Progress
+from services.contracts.dim_limits import DimLimits
 from services.contracts.recipe import Recipe
 from services.contracts.tensors import TensorSpec
 
@@ -21,6 +23,7 @@ class OpenedMaster:
         opset: version of the default domain.
         num_parameters: elements over all initialisers.
         recipe: from a factory that brings one.
+        dim_limits: by dimension, from a factory.
         samples: real inputs (.npz) from a factory that brings some.
     """
 
@@ -32,6 +35,7 @@ class OpenedMaster:
     num_parameters: int
     recipe: Recipe | None = None
     samples: Path | None = None
+    dim_limits: Mapping[str, DimLimits] = field(default_factory=dict)
 
 
 def open_master(source: MasterSource, target_dir: Path, progress: Progress) -> OpenedMaster:
@@ -61,4 +65,6 @@ def _open_factory(source: TorchFactory, target_dir: Path, progress: Progress) ->
     if model.samples is not None:
         check_samples(model.samples, stored.inputs)
         samples = write_samples(model.samples, target_dir)
-    return OpenedMaster(**vars(stored), recipe=model.recipe, samples=samples)
+    return OpenedMaster(
+        **vars(stored), recipe=model.recipe, samples=samples, dim_limits=model.dim_limits
+    )

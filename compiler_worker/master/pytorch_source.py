@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from compiler_worker.master.source import TorchFactory
+from services.contracts.dim_limits import DimLimits
 from services.contracts.errors import InvalidModelError
 from services.contracts.recipe import Recipe
 from services.contracts.tensors import Array
@@ -22,13 +23,8 @@ from services.contracts.tensors import Array
 if TYPE_CHECKING:
     import torch
 
-
-@dataclass(frozen=True, kw_only=True)
-class DimLimits:
-    """The sizes that a dynamic dimension may take: min <= size <= max."""
-
-    min: int
-    max: int
+# All that a factory needs comes from here.
+__all__ = ["DimLimits", "PyTorchModel", "load_factory"]
 
 
 @dataclass(frozen=True, kw_only=True)

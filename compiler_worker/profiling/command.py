@@ -43,7 +43,7 @@ def profile_model(
         BuildError: Inductor failed, or the process crashed or passed its limits.
     """
     check_recipe(version.master, version.recipe)
-    buckets = buckets_of(version.master, version.recipe)
+    buckets = buckets_of(version.master, version.recipe, version.dim_limits)
     bucket = _chosen(version, buckets, wishes.bucket)
     settings, cache_dir = workshop.settings, workshop.settings.cache_dir.absolute()
     out = (wishes.out or Path(_folder_name(version, bucket))).absolute()

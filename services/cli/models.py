@@ -2,10 +2,10 @@
 
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from compiler_worker.empty_check import check_empty
 from compiler_worker.master.fingerprint import fingerprint
 from compiler_worker.master.opened import OpenedMaster, open_master
 from compiler_worker.master.samples import check_samples, read_samples, recipe_with_words
@@ -15,6 +15,7 @@ from compiler_worker.plan import buckets_of
 from compiler_worker.precision.calibration import read_calibration, write_calibration
 from compiler_worker.ranking import require_samples
 from compiler_worker.recipe_check import check_recipe
+from compiler_worker.sizes_check import check_empty, check_largest
 from services.cli.control_client import tell_fleet
 from services.cli.models_list import version_document
 from services.cli.output import console, print_json
@@ -22,9 +23,11 @@ from services.cli.progress import StepLine, Steps
 from services.cli.registry import open_registry_to_publish
 from services.cli.settings import CliSettings
 from services.cli.who import who_asks
+from services.contracts.default_buckets import dynamic_dims
+from services.contracts.dim_limits import DimLimits
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.manifest import MasterRecord, ModelVersion
-from services.contracts.recipe import Recipe
+from services.contracts.recipe import Bucket, Recipe
 from services.contracts.registry import Registry
 from services.contracts.registry_models import check_model_name
 from services.engines.shapes import ranges_text
@@ -194,8 +197,10 @@ def _publish(
         samples = wishes.samples or opened.samples
         # What does not fit is refused before gigabytes of weights are in the store.
         record = _record(opened)
-        chosen = _checked(record, chosen, samples)
-        check_empty(opened.files[MODEL_FILE], record, chosen)
+        chosen, buckets = _checked(record, chosen, samples, opened.dim_limits)
+        line.update("running the largest sizes")
+        check_empty(opened.files[MODEL_FILE], record, chosen, buckets)
+        check_largest(opened.files[MODEL_FILE], record, chosen, buckets)
         calibration = _calibration(record, chosen, wishes.folder, Path(folder) / "calibration")
         line.update("publishing the master")
         return registry.add_model_version(
@@ -206,6 +211,7 @@ def _publish(
             source_fingerprint=source_print,
             samples=samples,
             calibration=calibration,
+            dim_limits=_of_inputs(opened),
         )
 
 
@@ -232,15 +238,26 @@ def _calibration(
     return write_calibration(arrays, target_dir)
 
 
-def _checked(master: MasterRecord, recipe: Recipe, samples_path: Path | None) -> Recipe:
-    """The recipe as it is kept, once it and the samples were found to fit the master."""
+def _of_inputs(opened: OpenedMaster) -> dict[str, DimLimits]:
+    """The limits of dimensions that the master has; a factory may name others too."""
+    dims = dynamic_dims(opened.inputs)
+    return {name: limit for name, limit in opened.dim_limits.items() if name in dims}
+
+
+def _checked(
+    master: MasterRecord,
+    recipe: Recipe,
+    samples_path: Path | None,
+    limits: Mapping[str, DimLimits],
+) -> tuple[Recipe, tuple[Bucket, ...]]:
+    """The recipe as it is kept and its buckets, once they and the samples fit the master."""
     check_recipe(master, recipe)
-    buckets = buckets_of(master, recipe)
+    buckets = buckets_of(master, recipe, limits)
     samples = read_samples(samples_path) if samples_path else None
     if samples is not None:
         check_samples(samples, master.inputs)
     require_samples(samples, master, recipe, buckets)
-    return recipe_with_words(recipe, samples, master.inputs)
+    return recipe_with_words(recipe, samples, master.inputs), buckets
 
 
 def _read_recipe(path: Path | None) -> Recipe | None:

@@ -17,6 +17,7 @@ from pydantic import Field
 
 from services.contracts.build_key import BuildKey
 from services.contracts.default_buckets import default_buckets
+from services.contracts.dim_limits import DimLimits
 from services.contracts.document import Document
 from services.contracts.hardware import DeviceFacts
 from services.contracts.recipe import Bucket, Recipe, Tolerance
@@ -70,6 +71,7 @@ class ModelVersion(Document):
         samples: real inputs (.npz) for task metrics, when the source brings some.
         calibration: real inputs (.npz) for the scales of quantised engines, when the recipe
             names some.
+        dim_limits: by dimension, from a source that says what sizes it takes.
         created_at: ISO 8601, UTC.
     """
 
@@ -81,6 +83,7 @@ class ModelVersion(Document):
     source_fingerprint: str
     samples: BlobRef | None = None
     calibration: BlobRef | None = None
+    dim_limits: dict[str, DimLimits] = Field(default={}, exclude_if=_is_empty)
     created_at: str
 
     @property
@@ -91,7 +94,7 @@ class ModelVersion(Document):
         as an engine takes its place.
         """
         return self.recipe.buckets or default_buckets(
-            self.master.inputs, self.recipe.batching.batch_dim
+            self.master.inputs, self.recipe.batching.batch_dim, self.dim_limits
         )
 
 

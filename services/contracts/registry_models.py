@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
+from services.contracts.dim_limits import DimLimits
 from services.contracts.errors import AlreadyPublishedError, InvalidRequestError, NotFoundError
 from services.contracts.manifest import MasterRecord, ModelRemoval, ModelVersion
 from services.contracts.recipe import Recipe
@@ -87,6 +88,7 @@ class ModelRegistry(RecordKeeper):
         source_fingerprint: str,
         samples: Path | None = None,
         calibration: Path | None = None,
+        dim_limits: Mapping[str, DimLimits] | None = None,
     ) -> ModelVersion:
         """Publish the next version of a model; one that repeats the latest returns the latest.
 
@@ -111,6 +113,7 @@ class ModelRegistry(RecordKeeper):
                 source_fingerprint=source_fingerprint,
                 samples=samples_ref,
                 calibration=calibration_ref,
+                dim_limits=dict(dim_limits or {}),
                 created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
             )
             if latest and _is_repeat(latest, version):
@@ -238,6 +241,7 @@ def _is_repeat(latest: ModelVersion, version: ModelVersion) -> bool:
         and latest.recipe == version.recipe
         and latest.samples == version.samples
         and latest.calibration == version.calibration
+        and latest.dim_limits == version.dim_limits
         and latest.master.digest == version.master.digest
     )
 

@@ -17,6 +17,7 @@ from compiler_worker.plan import (
 from compiler_worker.progress import Progress
 from services.contracts.batching import Batching
 from services.contracts.build_key import BUILD_REVISION
+from services.contracts.dim_limits import DimLimits
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.hardware import DeviceFacts, Generation, Platform
 from services.contracts.kinds import EngineKind, Precision
@@ -175,6 +176,16 @@ class TestBuckets:
         (bucket,) = buckets_of(master_record(), Recipe())
         assert bucket.dims["batch"] == DimRange(min=1, opt=4, max=8)
         assert bucket.dims["sequence"] == DimRange(min=1, opt=64, max=128)
+
+    def test_the_limits_of_the_source_hold_for_both(self) -> None:
+        limits = {"sequence": DimLimits(min=2, max=48), "batch": DimLimits(min=1, max=512)}
+        (bucket,) = buckets_of(master_record(), Recipe(), limits)
+        assert bucket.dims["batch"] == DimRange(min=1, opt=4, max=8)
+        assert bucket.dims["sequence"] == DimRange(min=2, opt=48, max=48)
+        for wrong in (DimRange(min=1, opt=2, max=48), DimRange(min=2, opt=2, max=49)):
+            own = Bucket(dims={"batch": DimRange(min=1, opt=1, max=1), "sequence": wrong})
+            with pytest.raises(InvalidRecipeError, match=r"'sequence' is .* allows 2\.\.48"):
+                buckets_of(master_record(), Recipe(buckets=(own,)), limits)
 
     def test_a_static_master_has_one_static_bucket(self) -> None:
         fixed = TensorSpec(name="x", datatype="FP32", shape=(1, 3))

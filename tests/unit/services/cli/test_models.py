@@ -2,6 +2,7 @@
 
 import json
 import os
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from services.contracts.errors import (
 )
 from services.contracts.manifest import ModelVersion
 from services.contracts.object_store import open_store
-from services.contracts.recipe import InputRecipe, RankingTask, Recipe
+from services.contracts.recipe import Bucket, DimRange, InputRecipe, RankingTask, Recipe
 from services.contracts.registry import Registry
 from services.contracts.tensors import Array
 from tests.conformance.tiny_model import draw_inputs, save_master, tiny_model
@@ -156,6 +157,49 @@ def test_a_model_without_a_recipe_says_what_sizes_it_is_served_at(
     assert told not in done.stdout
     plain, asked = registry.versions("tiny")
     assert (plain.recipe.buckets, asked.buckets) == ((), asked.recipe.buckets)
+
+
+SHORT = """
+    import torch
+    from compiler_worker.master.pytorch_source import DimLimits, PyTorchModel
+
+    class Short(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.places = torch.nn.Embedding(64, 4)
+
+        def forward(self, x):
+            return x + self.places(torch.arange(x.shape[1]))
+
+    def make():
+        return PyTorchModel(
+            module=Short(),
+            example_inputs={"x": torch.ones(3, 5, 4)},
+            dynamic_dims={"x": {0: "batch", 1: "sequence"}},
+            dim_limits={
+                "batch": DimLimits(min=1, max=32),
+                "sequence": DimLimits(min=2, max=64),
+                "other": DimLimits(min=1, max=2),
+            },
+            output_names=("y",),
+        )
+"""
+
+
+def test_the_limits_of_a_factory_bound_what_it_is_served_at(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "short_places.py").write_text(textwrap.dedent(SHORT))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    version = add(registry, "short_places:make")
+    assert set(version.dim_limits) == {"batch", "sequence"}
+    (bucket,) = registry.model_version("tiny").buckets
+    assert bucket.dims["batch"] == DimRange(min=1, opt=4, max=8)
+    assert bucket.dims["sequence"] == DimRange(min=2, opt=64, max=64)
+    dims = {"batch": bucket.dims["batch"], "sequence": DimRange(min=2, opt=64, max=65)}
+    beyond = Recipe(buckets=(Bucket(dims=dims),))
+    with pytest.raises(InvalidRecipeError, match=r"2\.\.65, but the source allows 2\.\.64"):
+        add(registry, "short_places:make", Wishes(recipe=beyond))
 
 
 def test_remove_says_what_is_left_and_that_engines_stay(
