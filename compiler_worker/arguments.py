@@ -118,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     for command in (build, plan, prove, replay):
         # A simulation: what is built, proven and recorded here is said to be of that generation.
         command.add_argument("--device-generation", metavar="G")
-    for command in (build, plan):
+    for command in (build, plan, export):
         command.add_argument("--parent-pid", type=int, default=0, metavar="PID")
     for command in (build, plan, prove, replay, sign, export, profile):
         command.add_argument("--store-url", metavar="URL")

@@ -116,7 +116,7 @@ class LocalFleet:
         Then whatever they left: Ray's agents have been seen to outlive its daemon by a minute.
         """
         with ExitStack() as open_files:
-            begun = _pid_fds(psutil.Process().children(recursive=True), open_files)
+            begun = _pid_fds(_descendants(), open_files)
             try:
                 self._held.close()
             finally:
@@ -286,6 +286,14 @@ class LocalFleet:
                 **self._settings.fleet_security,
             },
         )
+
+
+def _descendants() -> list[psutil.Process]:
+    """All that this process began; none where too many files are open to list them."""
+    try:
+        return psutil.Process().children(recursive=True)
+    except (OSError, psutil.Error):
+        return []
 
 
 def _pid_fds(processes: Iterable[psutil.Process], open_files: ExitStack) -> set[int]:

@@ -59,9 +59,9 @@ class Batching(Document):
         max_queue: requests waiting in a replica before it answers overloaded; where there are
             levels, of each level whose policy does not say another number.
         max_queue_bytes: bytes of the requests of all levels that wait in a replica, before it
-            answers overloaded; None: MAX_QUEUE_BYTES. Each level has a part of them, as large as
-            its part of the requests. A request counts as what it holds: its arrays, or its
-            message where that is larger, and 64 for each string (BYTES), which is an object.
+            answers overloaded; None: MAX_QUEUE_BYTES. Each level has an equal part of them. A
+            request counts as what it holds: its arrays, or its message where that is larger, and
+            64 for each string (BYTES), which is an object.
         max_waste: largest share of a batch that may be padding to the longest request in it.
         priority_levels: levels of priority; 0 for a single queue.
         default_priority: level of requests that name none; needed where there are levels.
@@ -108,15 +108,10 @@ class Batching(Document):
         """Requests of a level that may wait in a replica."""
         return self.policy(level).max_queue or self.max_queue
 
-    def room_bytes(self, level: int) -> float:
-        """Bytes of a level's requests that may wait in a replica."""
-        all_bytes = self.max_queue_bytes or MAX_QUEUE_BYTES
-        return all_bytes * self.room(level) / self.max_waiting
-
     @property
-    def max_waiting(self) -> int:
-        """Requests of all levels that may wait in a replica."""
-        return sum(map(self.room, self.levels))
+    def level_bytes(self) -> float:
+        """Bytes of the requests of one level that may wait in a replica."""
+        return (self.max_queue_bytes or MAX_QUEUE_BYTES) / len(self.levels)
 
     def policy(self, level: int) -> QueuePolicy:
         """What holds for a level."""

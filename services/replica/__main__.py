@@ -1,6 +1,6 @@
 """One replica without Ray: `python -m services.replica`, settings in SMELT_REPLICA_*.
 
-SIGTERM and SIGINT drain it and end it with 0, also when an engine keeps its thread for good; a
+SIGTERM and SIGINT drain it and end it with 0, also when an engine or the store hangs; a
 wrong setting ends it with 2, a replica that cannot answer any more with 70: whatever started it
 is to start it again.
 """
@@ -10,13 +10,14 @@ import logging
 import os
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn, Protocol
 
 from services.contracts.errors import InvalidRequestError, SmeltError
 from services.contracts.interpreter import tune_for_serving
 from services.contracts.settings import read_settings
 from services.engines.compile_cache import prepare_compile_cache
-from services.replica.engine_seat import has_threads_left
+from services.replica.closing import has_threads_left
 from services.replica.hang_watch import HangWatch, end_process
 from services.replica.server import ReplicaServer
 from services.replica.settings import ReplicaSettings
@@ -32,12 +33,15 @@ _HEALTH_PERIOD_S = 1.0
 _MAX_UNHEALTHY_IN_A_ROW = 3
 # Parts that hang are waited for by the stop itself, each for some seconds.
 _STOP_TIMEOUT_S = 30.0
-# An engine that was closed has nothing left to do; this is for a machine without a free core.
+# What was closed has nothing left to do; this is for a machine without a free core.
 _THREADS_TIMEOUT_S = 2.0
 
 
 def main() -> int:
     """Run until told to stop; returns the process's exit status."""
+    # Until it serves there is nothing to drain, and a signal ends it at once, whatever its threads
+    # do: Python's own way with SIGINT would wait for them.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     configure_logging("replica")
     try:
         settings = read_settings(ReplicaSettings)
@@ -55,6 +59,8 @@ def main() -> int:
 
 async def _run(settings: ReplicaSettings, tracing: Tracing | None) -> int:
     """Serve until told to stop; returns the exit status, if the process can end by itself."""
+    workers = ThreadPoolExecutor()
+    asyncio.get_running_loop().set_default_executor(workers)
     try:
         status = await _serve(ReplicaServer(settings, NullRecorder(), tracing=tracing), settings)
     except SmeltError as error:
@@ -63,10 +69,21 @@ async def _run(settings: ReplicaSettings, tracing: Tracing | None) -> int:
     except Exception:  # raised from here, it would not be seen before an engine that hangs returns
         logger.exception("replica cannot serve")
         status = 1
+    workers.shutdown(wait=False, cancel_futures=True)
     # A replica that cannot answer may hang anywhere.
-    if status == os.EX_SOFTWARE or await asyncio.to_thread(has_threads_left, _THREADS_TIMEOUT_S):
-        await _exit(status, tracing)
+    if status == os.EX_SOFTWARE or await _has_threads_left():
+        _exit(status, tracing)
     return status
+
+
+async def _has_threads_left() -> bool:
+    """Waits beside the loop, which engines that close need."""
+    waiter = ThreadPoolExecutor(max_workers=1)
+    try:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(waiter, has_threads_left, _THREADS_TIMEOUT_S)
+    finally:
+        waiter.shutdown(wait=False)
 
 
 async def _serve(server: ReplicaServer, settings: ReplicaSettings) -> int:
@@ -75,7 +92,6 @@ async def _serve(server: ReplicaServer, settings: ReplicaSettings) -> int:
     watch.start()
     tune_for_serving()
     stop = asyncio.Event()
-    # Not before: until it serves there is nothing to drain, and a signal may end it at once.
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     said = {
@@ -132,12 +148,12 @@ async def _stopped(server: ReplicaServer, *, is_healthy: bool) -> int:
     return 1 if is_healthy else os.EX_SOFTWARE
 
 
-async def _exit(status: int, tracing: Tracing | None) -> NoReturn:
+def _exit(status: int, tracing: Tracing | None) -> NoReturn:
     """Send what is traced and logged, then end at once: the interpreter would wait for threads."""
     logger.warning("the process ends without waiting for what may hang in it")
     try:
         if tracing:
-            await asyncio.to_thread(tracing.close)
+            tracing.close()
         logging.shutdown()
     finally:
         os._exit(status)

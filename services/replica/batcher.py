@@ -255,7 +255,7 @@ class Batcher:
                     await self._arrived.wait()
 
     def _least_time_left_s(self) -> float:
-        deadlines = [w.deadline_s for w in self._line.all if w.deadline_s is not None]
+        deadlines = [w.deadline_s for w in self._line if w.deadline_s is not None]
         return max(min(deadlines, default=math.inf) - self._clock(), 0.0)
 
     async def _run(self, batch: list[Waiting]) -> None:
@@ -265,7 +265,7 @@ class Batcher:
         try:
             parts, times = await self._worker.run(self._rules, [w.call for w in batch])
         except asyncio.CancelledError:
-            _fail_all(batch, NotReadyError("replica stopped while the request ran"))
+            self._fail_all(batch, NotReadyError("replica stopped while the request ran"))
             raise
         except Exception as error:
             # It may be the fault of one call, or of all together, as memory is. What hangs is not
@@ -275,7 +275,7 @@ class Batcher:
                 self._put_back(batch)
                 batch.clear()  # whoever runs apart is reported then, and counted once
             else:
-                _fail_all(batch, error)
+                self._fail_all(batch, error)
         else:
             ran_s = self._clock()
             for waiting, part in zip(batch, parts, strict=True):
@@ -292,10 +292,16 @@ class Batcher:
         for _ in range(len(batch) - len(wanted)):
             self._on_dropped(Dropped.DISCARDED)
         most = 1 if self._worker.is_suspect else (len(batch) + 1) // 2
-        self._line.put_back([wanted[at : at + most] for at in range(0, len(wanted), most)])
+        self._line.put_back(wanted, most)
         for waiting in wanted:
             if waiting.deadline_s is not None:
                 self._expiry.wake_by(waiting.deadline_s)
+
+    def _fail_all(self, batch: Sequence[Waiting], error: Exception) -> None:
+        for waiting in batch:
+            if waiting.answer.done():
+                self._on_dropped(Dropped.DISCARDED)
+            waiting.fail(error)
 
     def _finish(self, waiting: Waiting, outputs: Outputs) -> None:
         if waiting.answer.done():
@@ -330,8 +336,3 @@ class Batcher:
     def _note_if_idle(self) -> None:
         if not self._line and not self._num_running:
             self._idle.set()
-
-
-def _fail_all(batch: Sequence[Waiting], error: Exception) -> None:
-    for waiting in batch:
-        waiting.fail(error)

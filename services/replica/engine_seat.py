@@ -6,8 +6,6 @@ An engine that was warmed on another thread is cold again for its first requests
 
 import asyncio
 import logging
-import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -57,18 +55,6 @@ class EngineThread:
     def end(self) -> None:
         """Let the thread end after what it does now."""
         self._pool.shutdown(wait=False)
-
-
-def has_threads_left(timeout_s: float) -> bool:
-    """Whether an engine of this process still keeps its thread, after waiting for those to end.
-
-    The interpreter waits for every one of them before it exits, and for one that hangs for ever.
-    """
-    until_s = time.monotonic() + timeout_s
-    threads = [each for each in threading.enumerate() if each.name.startswith(_THREAD_NAME)]
-    for thread in threads:
-        thread.join(max(until_s - time.monotonic(), 0.0))
-    return any(thread.is_alive() for thread in threads)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

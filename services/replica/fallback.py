@@ -4,6 +4,7 @@ Serving never imports the compiler: a child process of it writes the master's gr
 exported program, once for each master and torch version on a machine.
 """
 
+import os
 import subprocess
 import sys
 from functools import partial
@@ -72,6 +73,8 @@ class CompiledFallback:
             "--store-url": self._store_url,
             "--cache-dir": self._cache_dir,
             "--output": draft,
+            # It works for minutes, and nobody would use what it writes.
+            "--parent-pid": os.getpid(),
         }
         arguments = [str(word) for option in options.items() for word in option]
         command = [sys.executable, "-m", "compiler_worker", "export-graph", model.name, *arguments]

@@ -8,7 +8,7 @@ answer. A swap of engines happens beside that and takes effect between two batch
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -16,12 +16,15 @@ from services.contracts.errors import EngineError, NotReadyError
 from services.contracts.frames import Payload
 from services.contracts.hardware import DeviceFacts
 from services.contracts.manifest import ModelVersion
+from services.contracts.recipe import Bucket
 from services.contracts.selection import FallbackReason
+from services.contracts.tensors import Array
 from services.pb import fleet_v1_pb2 as fleet
 from services.replica.batcher import Batcher, BatchReport, Outputs
 from services.replica.closing import close_all
 from services.replica.codec import InferCall, call_from_request, response_from_outputs
 from services.replica.engine_host import EngineHost
+from services.replica.engine_proof import EngineProof
 from services.replica.engine_seat import EngineSeat, EngineThread
 from services.replica.engine_worker import EngineWorker
 from services.replica.joining import JoinRules
@@ -82,6 +85,7 @@ class Replica:
         self._on_change, self._spans = on_change, spans
         self._clock = clock
         self._worker: EngineWorker | None = None
+        self._proof: EngineProof | None = None
         self._batcher: Batcher | None = None
         self._standby = Standby(standby_s)
         self._swap_lock = asyncio.Lock()
@@ -127,6 +131,7 @@ class Replica:
         self._worker = EngineWorker(
             _seat(loaded, thread), self._standby, on_return=self._returned, clock=self._clock
         )
+        self._proof = EngineProof(self._worker, self._samples_of, clock=self._clock)
         self._batcher = Batcher(
             self._worker,
             self._rules,
@@ -200,23 +205,26 @@ class Replica:
 
     async def close(self) -> None:
         """Stop the batcher and release the engine; a second call does nothing."""
-        batcher, worker = self._batcher, self._worker
-        self._batcher = self._worker = None
+        batcher, worker, proof = self._batcher, self._worker, self._proof
+        self._batcher = self._worker = self._proof = None
         self._metrics.add_sums()
         if worker:
             # Not awaited here: an engine that hangs cannot be closed.
             self._standby.close_soon(worker.seat)
-        await close_all(*([batcher.close] if batcher else []), self._standby.drop)
+        parts = [part.close for part in (proof, batcher) if part]
+        await close_all(*parts, self._standby.drop)
 
     async def check_health(self) -> None:
         """Raise EngineError when this replica cannot answer any more and must be replaced."""
-        batcher, worker = self._batcher, self._worker
-        if batcher is None or worker is None:
+        batcher, worker, proof = self._batcher, self._worker, self._proof
+        if batcher is None or worker is None or proof is None:
             return
         if not batcher.is_alive:
             raise EngineError("the batcher's task ended; the replica must be restarted")
         try:
-            await self._check_engine(worker)
+            await _check_hang(worker)
+            # Clients may send what every engine fails on; that alone must not end a replica.
+            await proof.check()
         except EngineError as error:
             self.blame_engine(str(error))
             raise
@@ -226,16 +234,11 @@ class Replica:
         if self.loaded and self.loaded.digest:
             self._host.mark_failed(self.loaded.digest, f"failed in service: {words}")
 
-    async def _check_engine(self, worker: EngineWorker) -> None:
-        if worker.is_stalled and not await worker.leave_hung():
-            limit_s = worker.seat.stall_s
-            raise EngineError(f"engine has not returned for {limit_s:.0f} s; restart the replica")
-        if worker.is_suspect:
-            # Clients may send what every engine fails on; that alone must not end a replica.
-            specs, recipe = self._model.master.inputs, self._model.recipe
-            # All that the engine ran when it was loaded: a fault may be of one kernel, at one size.
-            edges = edge_sizes(specs, worker.seat.buckets)
-            await worker.prove(sample_inputs(specs, recipe.inputs, sizes) for sizes in edges)
+    def _samples_of(self, buckets: Sequence[Bucket]) -> Iterable[Mapping[str, Array]]:
+        """All that an engine ran when it was loaded: a fault may be of one kernel, at one size."""
+        specs, recipe = self._model.master.inputs, self._model.recipe
+        sizes = edge_sizes(specs, buckets)
+        return (sample_inputs(specs, recipe.inputs, each) for each in sizes)
 
     async def _put_in(
         self, worker: EngineWorker, batcher: Batcher, new: LoadedEngine, seat: EngineSeat
@@ -308,6 +311,12 @@ class Replica:
         self._metrics.record_batch(report)
         if self._spans is not None:
             self._spans.record_batch(report, self.loaded)
+
+
+async def _check_hang(worker: EngineWorker) -> None:
+    if worker.is_stalled and not await worker.leave_hung():
+        limit_s = worker.seat.stall_s
+        raise EngineError(f"engine has not returned for {limit_s:.0f} s; restart the replica")
 
 
 def _seat(loaded: LoadedEngine, thread: EngineThread) -> EngineSeat:

@@ -3,7 +3,8 @@
 How long a call may wait is known when it comes: its client's deadline, its parameter `timeout`
 and the policy of its level, whichever ends first. Calls that nobody waits for any more make room
 when a line is full, and are passed over when a batch is formed. Calls of a batch that failed
-wait again, before all others of their levels, and run with a part of it.
+wait again, before all others of their levels, and run with a part of it. More urgent ones go before
+them, though no more than a batch at a time: what fails and is urgent must not hold up all else.
 """
 
 import asyncio
@@ -67,22 +68,37 @@ class _Level:
     """What waits at one level, and may.
 
     Attributes:
-        calls: a mapping keeps the order and lets a call leave from the middle at once.
+        calls: that no batch has taken yet; a mapping keeps the order and lets a call leave from
+            the middle at once.
+        again: of batches that failed, with the number of the part that each is to run with.
+        has_stood_back: a batch of more urgent calls went before what waits again.
     """
 
     most: int
     most_bytes: float
     calls: dict[Waiting, None] = field(default_factory=dict)
+    again: dict[Waiting, int] = field(default_factory=dict)
     num_bytes: int = 0
+    has_stood_back: bool = False
+
+    @property
+    def num_calls(self) -> int:
+        """All that wait here."""
+        return len(self.calls) + len(self.again)
 
     def has_room(self) -> bool:
         """Whether one more may wait."""
-        return len(self.calls) < self.most and self.num_bytes < self.most_bytes
+        return self.num_calls < self.most and self.num_bytes < self.most_bytes
 
     @property
     def used(self) -> float:
         """The share of its fullest bound that is taken."""
-        return max(len(self.calls) / self.most, self.num_bytes / self.most_bytes)
+        return max(self.num_calls / self.most, self.num_bytes / self.most_bytes)
+
+    def next_part(self) -> list[Waiting]:
+        """Those that are to run together next, of what waits again."""
+        part = next(iter(self.again.values()), None)
+        return [waiting for waiting, number in self.again.items() if number == part]
 
 
 class WaitingLine:
@@ -99,28 +115,32 @@ class WaitingLine:
         self._batching, self._clock = batching, clock
         self._on_dropped = on_dropped
         self._levels: Mapping[int, _Level] = {
-            level: _Level(batching.room(level), batching.room_bytes(level))
-            for level in batching.levels
+            level: _Level(batching.room(level), batching.level_bytes) for level in batching.levels
         }
-        # Of batches that failed, with the number of the part that each is to run with.
-        self._again: dict[Waiting, int] = {}
         self._parts = itertools.count()
         self._num = 0
         self._look_again_s = -math.inf
 
     def __len__(self) -> int:
         """Calls that wait, those that nobody wants any more included."""
-        return self._num + len(self._again)
+        return self._num
 
     def __iter__(self) -> Iterator[Waiting]:
-        """Those that no batch has taken yet, as they are due; none may come or go meanwhile."""
+        """Those that a new batch may take, as they are due; none may come or go meanwhile.
+
+        Not those of levels where some wait again, nor of levels below: these go first.
+        """
         for level in self._levels.values():
+            if level.again:
+                return
             yield from level.calls
 
     @property
     def all(self) -> Iterator[Waiting]:
-        """As `__iter__`, those that wait again before them."""
-        return itertools.chain(self._again, self)
+        """Everything that waits; none may come or go meanwhile."""
+        for level in self._levels.values():
+            yield from level.again
+            yield from level.calls
 
     @property
     def used(self) -> float:
@@ -129,11 +149,21 @@ class WaitingLine:
 
     def check_any_room(self) -> None:
         """Refuse when no more call may wait, of whatever level; raises OverloadedError."""
-        for level in self._levels.values():
-            if level.has_room():
-                return
-        for number in self._levels:
-            self.check_room(number)
+        if self._has_any_room():
+            return
+        self._make_room()
+        if self._has_any_room():
+            return
+        if len(self._levels) == 1:
+            self.check_room(next(iter(self._levels)))
+        self._on_dropped(Dropped.REFUSED)
+        raise OverloadedError(
+            "exceeds maximum queue size: every priority level of this replica's queue is full; "
+            "retry, or raise max_queue or max_queue_bytes in the recipe"
+        )
+
+    def _has_any_room(self) -> bool:
+        return any(level.has_room() for level in self._levels.values())
 
     def check_room(self, level: int) -> None:
         """Refuse when no more call of a level may wait.
@@ -148,8 +178,8 @@ class WaitingLine:
         if found.has_room():
             return
         where = f"at priority level {level} in this replica" if level else "in this replica"
-        if len(found.calls) >= found.most:
-            words = f"{len(found.calls)} requests wait {where}, at most {found.most} may"
+        if found.num_calls >= found.most:
+            words = f"{found.num_calls} requests wait {where}, at most {found.most} may"
             setting = _setting(self._batching, level)
         else:
             words = (
@@ -187,28 +217,38 @@ class WaitingLine:
         level.num_bytes += waiting.num_bytes
         self._num += 1
 
-    def put_back(self, parts: Sequence[Sequence[Waiting]]) -> None:
+    def put_back(self, calls: Sequence[Waiting], most: int) -> None:
         """Let the calls of a batch that failed wait again, before all others of their levels.
 
-        Each part of it runs by itself. The room of those that wait is not theirs: they had it.
+        They run in parts of at most so many, each of one level. A part goes behind those that
+        wait again already: its sister is heard before it is cut once more, and where that goes
+        well the engine is not to blame.
         """
-        again: dict[Waiting, int] = {}
-        for part in parts:
-            again |= dict.fromkeys(part, next(self._parts))
-        self._again = again | self._again
+        for number, level in self._levels.items():
+            own = [waiting for waiting in calls if waiting.level == number]
+            for at in range(0, len(own), most):
+                level.again |= dict.fromkeys(own[at : at + most], next(self._parts))
+            level.num_bytes += sum(waiting.num_bytes for waiting in own)
+        self._num += len(calls)
 
     def take_again(self) -> list[Waiting]:
         """Take the part of a failed batch that is due before all else; empty when there is none."""
-        while self._again:
-            first, part = next(iter(self._again.items()))
-            if any(each.calls for level, each in self._levels.items() if level < first.level):
-                break
-            taken = [waiting for waiting, number in self._again.items() if number == part]
-            for waiting in taken:
-                del self._again[waiting]
-            if wanted := [waiting for waiting in taken if self._is_wanted(waiting, has_run=True)]:
+        while level := self._first_again():
+            is_outranked = next(iter(self), None) is not None
+            if is_outranked and not level.has_stood_back:
+                level.has_stood_back = True
+                return []
+            level.has_stood_back = False
+            part = level.next_part()
+            wanted = [waiting for waiting in part if self._is_wanted(waiting, has_run=True)]
+            for waiting in part:
+                self.remove(waiting)
+            if wanted:
                 return wanted
         return []
+
+    def _first_again(self) -> _Level | None:
+        return next((level for level in self._levels.values() if level.again), None)
 
     def remove(self, waiting: Waiting) -> bool:
         """Take a call out; returns whether it was still there."""
@@ -216,7 +256,8 @@ class WaitingLine:
         try:
             del level.calls[waiting]
         except KeyError:
-            return self._again.pop(waiting, None) is not None
+            if level.again.pop(waiting, None) is None:
+                return False
         self._num -= 1
         level.num_bytes -= waiting.num_bytes
         return True
@@ -237,7 +278,8 @@ class WaitingLine:
 
         One that is not is to be taken out at once: it is counted here.
         """
-        return self._is_wanted(waiting, has_run=waiting in self._again)
+        has_run = waiting in self._levels[waiting.level].again
+        return self._is_wanted(waiting, has_run=has_run)
 
     def _is_wanted(self, waiting: Waiting, *, has_run: bool) -> bool:
         if waiting.answer.done():

@@ -1,6 +1,8 @@
 """Which engine serves: the best that loads, the next one, the fallback; and live swaps."""
 
 import asyncio
+import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from compiler_worker.arguments import parse_arguments
 from services.contracts.errors import EngineError, InvalidRequestError
 from services.contracts.manifest import ModelVersion, ProofOutcome, PublishedEngine
 from services.contracts.recipe import Recipe
@@ -245,6 +248,21 @@ def test_without_a_recipe_the_real_fallback_is_warm_at_the_sizes_by_default(
     with pytest.raises(InvalidRequestError, match=r"built for batch 1\.\.8, sequence 1\.\.128"):
         loaded.engine.run(dict.fromkeys(("ids", "mask"), ids_of(9, 1)))
     loaded.engine.close()
+
+
+def test_an_export_ends_with_the_replica_that_asked_for_it(
+    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the kernel's word to a child: the compiler's own, which other tests show to be kept."""
+    told = tmp_path / "told"
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {told}\nexit 1\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(EngineError, match="ended with 1"):
+        CompiledFallback(shelf.store_url, tmp_path / "cache", shelf.device)(shelf.publish_model())
+    words = told.read_text().splitlines()[2:]
+    assert parse_arguments(words).parent_pid == os.getpid()
 
 
 def test_an_export_that_fails_or_hangs_is_an_engine_error(shelf: Shelf, tmp_path: Path) -> None:

@@ -163,6 +163,29 @@ async def test_a_process_that_cannot_start_ends_though_its_engine_hangs(
     assert "no port is free" in stderr.decode()
 
 
+@pytest.mark.parametrize(
+    ("when", "told", "status"),
+    [
+        ("looking", signal.SIGTERM, 0),
+        ("looking", signal.SIGINT, 0),
+        # It serves nobody yet, so there is nothing to drain.
+        ("loading", signal.SIGTERM, -signal.SIGTERM),
+        ("loading", signal.SIGINT, -signal.SIGINT),
+    ],
+)
+async def test_a_process_ends_as_it_is_told_whatever_its_threads_wait_for(
+    shelf: Shelf, settings: ReplicaSettings, when: str, told: signal.Signals, status: int
+) -> None:
+    shelf.publish_model()
+    shelf.publish_engine()
+    async with hung_process(settings, when) as process:
+        assert process.stdout
+        assert await process.stdout.readline() == b"hangs\n"
+        process.send_signal(told)
+        _, stderr = await process.communicate()
+    assert process.returncode == status, stderr.decode()
+
+
 async def test_a_process_compiles_its_fallback_into_its_own_cache(
     shelf: Shelf, settings: ReplicaSettings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

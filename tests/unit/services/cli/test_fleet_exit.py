@@ -48,6 +48,20 @@ def test_what_lingers_is_killed_when_a_signal_ends_the_close(
     assert survivor.wait(10) == -signal.SIGKILL
 
 
+@pytest.mark.parametrize("error", [OSError(24, "Too many open files"), psutil.NoSuchProcess(1)])
+def test_a_fleet_that_cannot_list_its_processes_stops_those_it_knows(
+    fleet: LocalFleet, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> list[psutil.Process]:
+        raise error
+
+    monkeypatch.setattr(psutil.Process, "children", fail)
+    stopped: list[str] = []
+    fleet._held.callback(stopped.append, "controller")
+    fleet.__exit__()
+    assert stopped == ["controller"]
+
+
 def test_a_signal_while_it_waits_for_what_lingers_ends_the_waiting_alone(
     fleet: LocalFleet, survivor: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.contracts.batching import Batching, QueuePolicy
+from services.contracts.batching import MAX_QUEUE_BYTES, Batching, QueuePolicy
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.recipe import Recipe
 
@@ -32,11 +32,10 @@ def test_a_priority_that_names_no_level_means_the_default(priority: int, level: 
 def test_each_level_has_room_of_its_own() -> None:
     levels = Recipe.from_yaml(LEVELS).batching
     assert [levels.room(level) for level in levels.levels] == [8, 512, 512]
-    assert levels.max_waiting == 1032
-    single = Batching(max_queue=7)
-    assert ([*single.levels], single.room(0), single.max_waiting) == ([0], 7, 7)
-    bounded = Batching(default_queue_policy=QueuePolicy(max_queue=2))
-    assert bounded.max_waiting == 2
+    assert 3 * levels.level_bytes == MAX_QUEUE_BYTES
+    single = Batching(max_queue=7, max_queue_bytes=99)
+    assert ([*single.levels], single.room(0), single.level_bytes) == ([0], 7, 99)
+    assert Batching(default_queue_policy=QueuePolicy(max_queue=2)).room(0) == 2
 
 
 def test_a_bound_in_bytes_that_is_not_given_leaves_recipes_as_they_were() -> None:

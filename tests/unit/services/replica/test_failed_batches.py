@@ -60,7 +60,7 @@ async def test_a_batch_that_runs_again_is_counted_once() -> None:
         b.engine.may_run.set()
         await asyncio.gather(held, *waiting, return_exceptions=True)
         told = [(report.rows, report.queued_s, report.times is None) for report in b.reports[1:]]
-        assert told == [((1,), (2.0,), number == 1) for number in range(3)]
+        assert told == [((1,), (2.0,), number == 2) for number in range(3)]
         statistics = Statistics("m", "3")
         for report in b.reports:
             statistics.record_batch(report)
@@ -175,17 +175,20 @@ async def test_what_hangs_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) ->
         assert num_asked == 1
 
 
-async def test_one_bad_request_of_many_costs_few_runs() -> None:
+@pytest.mark.parametrize("place", [0, 5, 63])
+async def test_one_bad_request_of_many_costs_few_runs(place: int) -> None:
     async with bench(text_model(max_batch=64)) as b:
         held = await hold_engine(b)
-        waiting = await queue(b, [text_call(first=BAD_ID if n == 5 else 10) for n in range(64)])
+        waiting = await queue(b, [text_call(first=BAD_ID if n == place else 10) for n in range(64)])
         b.engine.error_by_id[BAD_ID] = RuntimeError("no such row")
         b.engine.may_run.set()
         await held
         results = await asyncio.gather(*waiting, return_exceptions=True)
-        assert [n for n, each in enumerate(results) if isinstance(each, Exception)] == [5]
+        assert [n for n, each in enumerate(results) if isinstance(each, Exception)] == [place]
         # The whole, and two halves of whatever the bad one is in: 64, 32, 16, 8, 4, 2.
         assert len(b.engine.ran) - 1 == 13
+        # Between any two failures of it a half went well.
+        assert not b.worker.is_suspect
 
 
 async def test_who_is_late_hears_it_while_the_others_run_again() -> None:
@@ -224,9 +227,9 @@ async def test_an_urgent_newcomer_goes_before_what_runs_again() -> None:
         newcomer = await queue(b, [urgent, text_call(first=80)])
         b.engine.may_run.set()
         await asyncio.gather(*waiting, *newcomer)
-        # With it goes who waits anyway; the failed batch is joined by nobody.
-        assert b.engine.ran == [(3, 2), (2, 2), (2, 2), (1, 2)]
-        assert b.engine.first_ids[1] == 70
+        # With it goes nobody who is to wait for the failed batch, and that is joined by nobody.
+        assert b.engine.ran == [(3, 2), (1, 2), (2, 2), (1, 2), (1, 2)]
+        assert [b.engine.first_ids[number] for number in (1, 4)] == [70, 80]
 
 
 async def test_runs_of_a_brief_engine_again_let_the_loop_turn() -> None:
@@ -249,3 +252,49 @@ async def test_runs_of_a_brief_engine_again_let_the_loop_turn() -> None:
         assert turns > 1
         assert futures[-1].cancelled()
         assert Dropped.CANCELLED in b.dropped
+
+
+async def test_a_broken_engine_is_not_asked_for_each_half() -> None:
+    async with bench(text_model(max_batch=64)) as b:
+        held = await hold_engine(b)
+        waiting = await queue(b, [text_call() for _ in range(64)])
+        b.engine.error_by_run = {number: RuntimeError("broken") for number in range(1, 200)}
+        b.engine.may_run.set()
+        await asyncio.gather(held, *waiting, return_exceptions=True)
+        cut = [rows for rows, _ in b.engine.ran[1 : 2 * MAX_FAILURES_IN_A_ROW] if rows > 1]
+        assert cut[:MAX_FAILURES_IN_A_ROW] == [64, 32, 32, 16, 16]
+        # Suspect from then on: of what was cut before each part runs once more, then each call.
+        assert [rows for rows, _ in b.engine.ran[6:]] == [16] * 2 + [8] * 2 + [1] * 64
+
+
+@pytest.mark.parametrize("num_calls", [1, 2])
+async def test_an_answer_that_nobody_wants_is_counted_however_it_fails(num_calls: int) -> None:
+    async with bench(text_model()) as b:
+        b.engine.may_run.clear()
+        b.engine.error_by_run = {0: RuntimeError("broken")}
+        waiting = await queue(b, [text_call() for _ in range(num_calls)])
+        assert await asyncio.to_thread(b.engine.is_running.wait, 30)
+        for task in waiting:
+            task.cancel()
+        b.engine.may_run.set()
+        await b.batcher.drain()
+        assert b.dropped == [Dropped.DISCARDED] * num_calls
+
+
+async def test_a_deadline_is_set_again_for_what_waits_again() -> None:
+    """The clock has gone on to another deadline meanwhile, and looks no more for this one."""
+    async with bench(text_model()) as b:
+        waiting = await hold_batch_that_fails(b, deadline_s=100.2)
+        other = asyncio.create_task(submit(b.batcher, text_call(first=70), deadline_s=100.01))
+        b.clock.now_s = 100.02
+        with pytest.raises(DeadlineExceededError):
+            await asyncio.wait_for(other, 30)
+        in_engine = asyncio.Event()
+        b.worker.run = _held_after(b, b.worker.run, in_engine)  # type: ignore[method-assign]
+        b.engine.may_run.set()
+        await asyncio.wait_for(in_engine.wait(), 30)
+        b.clock.now_s = 100.3
+        with pytest.raises(DeadlineExceededError, match="ran in a batch that failed"):
+            await asyncio.wait_for(waiting[2], 30)
+        b.engine.may_run.set()
+        await asyncio.gather(*waiting[:2])

@@ -91,6 +91,17 @@ async def test_another_engine_before_than_the_one_that_was_asked_is_not_returned
     assert pair.returns == []
 
 
+async def test_a_swap_while_the_engine_before_is_asked_leaves_nobody_to_blame(pair: Pair) -> None:
+    """The health check would blame whatever engine serves by then, and that is the new one."""
+    proof = await proof_that_asks_before(pair)
+    fail_always(pair.before)
+    new = ToyEngine()
+    pair.standby.close_soon(pair.worker.replace(seat_of(new)))
+    pair.before.may_run.set()
+    await proof
+    assert (pair.worker.seat.engine, pair.returns) == (new, [])
+
+
 async def test_an_engine_that_was_replaced_is_not_counted_against_the_next(pair: Pair) -> None:
     fail_always(pair.engine)
     for _ in range(MAX_FAILURES_IN_A_ROW - 1):
