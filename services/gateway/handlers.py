@@ -117,6 +117,8 @@ def _streaming_handler(inference: Station, statuses: StatusTable, session_key: s
         streams = InferenceStreams(answer, statuses)
         async for message in streams.serve(requests, deadline_s, context):
             yield message
+            # Whoever waits for the next one holds nothing of this.
+            del message
 
     return grpc.stream_stream_rpc_method_handler(model_stream_infer)
 

@@ -78,6 +78,8 @@ def _wrapped_stream(name: str, handler: "Handler", on_refused: OnRefused) -> "Ha
         try:
             async for answer in behaviour(requests, context):
                 yield answer
+                # As in `serving`.
+                del answer
         finally:
             _end(origin, began_s, on_refused)
 

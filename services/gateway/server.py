@@ -7,7 +7,7 @@ from typing import Final
 
 from grpc_health.v1 import health_pb2_grpc
 
-from services.contracts.errors import InvalidRequestError
+from services.contracts.errors import InvalidRequestError, OverloadedError
 from services.contracts.fleet_dialer import FleetDialer
 from services.gateway.access.gate import Gate
 from services.gateway.access.guard import early_check, guarded
@@ -23,6 +23,7 @@ from services.gateway.handlers import SERVICE, offered_handlers, service_handler
 from services.gateway.health import HealthServicer
 from services.gateway.http2.limits import Limits
 from services.gateway.http2.server import GrpcServer
+from services.gateway.http2.terms import Overload
 from services.gateway.inference import MeasuredInference, Station
 from services.gateway.keeper_link import KeeperLink
 from services.gateway.observer import FleetObserver
@@ -111,11 +112,13 @@ class GatewayServer:
         statuses = StatusTable(overload_as_unavailable=settings.overload_as_unavailable)
         gate = Gate(settings.access_file) if settings.access_file else None
         unhandled = UnhandledRequests(recorder, self._requests.refused if self._requests else None)
+        refusal = statuses.refusal_of(OverloadedError("no room"))
         self._server = GrpcServer(
             _limits_of(settings),
             take=self._arena.take if self._arena else None,
             check=early_check(gate, statuses) if gate else None,
             on_unhandled=unhandled.note,
+            overload=Overload(refusal.code, refusal.trailing),
         )
         self._add_services(recorder, statuses, gate)
 

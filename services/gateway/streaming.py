@@ -63,6 +63,7 @@ class InferenceStreams:
                 # A stream that idles holds nothing of what was asked before.
                 del answer, said
                 yield message
+                del message
             await reading
         finally:
             reading.cancel()

@@ -70,7 +70,7 @@ REQUEST_RETRIES = _counter(
 )
 REQUESTS_REJECTED = _counter(
     "smelt_requests_rejected_total",
-    "Requests refused as overload, by whose bound was reached: gateway, model or replica.",
+    "Requests refused as overload, by whose bound was reached: gateway, model, replica or memory.",
     ("model", "version", "reason"),
 )
 REQUESTS_EXPIRED = _counter(

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import grpc
 
@@ -24,7 +24,6 @@ from services.gateway.http2.owner import Owner
 from services.gateway.http2.sender import Outlet
 from services.gateway.http2.serving import Requests, serve
 from services.gateway.http2.terms import Unhandled
-from services.gateway.http2.unpacking import unpacked
 from services.gateway.http2.upload import Upload
 
 if TYPE_CHECKING:
@@ -33,13 +32,14 @@ if TYPE_CHECKING:
 # Loops count in milliseconds, and wake up to one and a half too early: a handler that is told
 # that it is late shall find no time left.
 _EARLY_S: Final = 0.002
+_Taken = TypeVar("_Taken")
 
 
 class Call(Outlet):
     """A call from its first frame to its last; also the handler's context of it."""
 
     __slots__ = ("_arrived", "_assembler", "_began_s", "_deadline_s", "_handler", "_has_begun",
-                 "_is_ended", "_max_bytes", "_message", "_owner", "_task", "_timer",
+                 "_is_ended", "_is_overload", "_max_bytes", "_message", "_owner", "_task", "_timer",
                  "is_half_closed", "is_handled", "start", "upload", "window_in")  # fmt: skip
 
     def __init__(self, owner: Owner, stream_id: int, start: CallStart, handler: "Handler") -> None:
@@ -61,7 +61,7 @@ class Call(Outlet):
         self._message: Message | None = None
         self._assembler: MessageAssembler | None = None
         self._arrived: asyncio.Future[None] | None = None
-        self._has_begun = self._is_ended = False
+        self._has_begun = self._is_ended = self._is_overload = False
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._deadline_s: float | None = None
@@ -126,21 +126,18 @@ class Call(Outlet):
             if is_one and PREFIX.unpack_from(piece) == (0, size):
                 self._message = bytes(piece[PREFIX.size :])
                 return
-        try:
-            self._assemble().feed(piece)
-        except MessageFault as fault:
-            self.fail(fault.code, str(fault))
-        else:
-            self._note_arrival()
+        self._read(self._assemble().feed, piece)
 
     def filled(self, num_bytes: int) -> None:
         """So many bytes were read into the room of `large`."""
-        if self._is_ended or self._assembler is None:
-            return
+        if not self._is_ended and self._assembler is not None:
+            self._read(self._assembler.filled, num_bytes)
+
+    def _read(self, take: Callable[[_Taken], None], what: _Taken) -> None:
         try:
-            self._assembler.filled(num_bytes)
+            take(what)
         except MessageFault as fault:
-            self.fail(fault.code, str(fault))
+            self.fail(fault)
         else:
             self._note_arrival()
 
@@ -188,12 +185,12 @@ class Call(Outlet):
 
     def grant_more(self) -> None:
         """Let the client send more; no more than STREAM_WINDOW lies unread by the handler."""
-        upload = self.upload
         if self.is_half_closed or self._is_ended:
             return
+        upload = self.upload
         unread = 0 if upload is None else upload.num_unread_bytes
         missing = STREAM_WINDOW - self.window_in - unread
-        if missing >= GRANT_BYTES and (upload is None or upload.may_grow()):
+        if missing >= GRANT_BYTES and (upload is None or upload.may_grow(missing)):
             self.window_in += missing
             self._owner.sender.control(window_update(self.stream_id, missing))
 
@@ -209,6 +206,8 @@ class Call(Outlet):
         assembler, upload = self._assemble(), self.upload
         assert upload is not None
         upload.leave_taken()
+        if upload.note_reading():
+            self.grant_more()
         while not assembler.num_whole:
             if self.is_half_closed:
                 if assembler.is_inside:
@@ -218,8 +217,10 @@ class Call(Outlet):
             await self._arrived
         message = assembler.take()
         upload.note_taken()
+        if isinstance(message, Packed):
+            message = await upload.unpacked(message)
         self.grant_more()
-        return await unpacked(message, upload) if isinstance(message, Packed) else message
+        return message
 
     # ---- what goes out
 
@@ -266,11 +267,11 @@ class Call(Outlet):
             block = refusal_block(code, details, trailing)
         self._owner.sender.finish(self, block)
 
-    def fail(self, code: grpc.StatusCode, details: str) -> None:
+    def fail(self, fault: MessageFault) -> None:
         """End the call otherwise than its handler says or will say."""
         if not self._is_ended:
-            self.is_handled = False
-            self.end(code, details)
+            self.is_handled, self._is_overload = False, fault.is_overload
+            self.end(fault.code, str(fault), fault.trailing)
 
     def sent(self) -> None:
         """The last frame is written."""
@@ -302,8 +303,9 @@ class Call(Outlet):
         if not self.is_handled:
             start, duration_s = self.start, time.monotonic() - self._began_s
             self._owner.terms.on_unhandled(
-                Unhandled(start.path, self._owner.peer, start.metadata, code, duration_s)
-            )
+                Unhandled(start.path, self._owner.peer, start.metadata, code,
+                          duration_s, self._is_overload)
+            )  # fmt: skip
 
     def _check_size(self, message: Message) -> None:
         # Raises for what is no bytes, while the call can still be told of it.

@@ -36,8 +36,9 @@ class Limits:
             have SMALL_BYTES at most. None: of all.
         max_upload_bytes: of requests larger than SMALL_BYTES, from when they begin to come until
             they are answered, over all connections; others wait until there is room. One alone
-            may be larger. What came compressed counts as what it becomes. What those that wait
-            have sent comes on top: a quarter as much, or 8 times what a stream may send unasked.
+            may be larger. What came compressed counts as what it may become. On top comes what
+            those that wait have sent, a quarter as much or 8 times what a stream may send
+            unasked; and `max_small_bytes`.
         max_streams: calls at once on one connection.
         max_metadata_bytes: of a call, names and values.
         greeting_timeout_s: how long a new connection may take to say that it speaks HTTP/2.
@@ -50,6 +51,11 @@ class Limits:
     max_streams: int = 8192
     max_metadata_bytes: int = 16_384
     greeting_timeout_s: float = 20.0
+
+    @property
+    def max_small_bytes(self) -> int:
+        """Of what compressed requests become that have SMALL_BYTES at most then."""
+        return max(self.max_upload_bytes // 8, 8 * SMALL_BYTES)
 
     def max_request_bytes(self, path: str) -> int:
         """Of a request to that method, as it comes."""

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 import grpc
 
 from services.contracts.large_buffer import LargeBuffer, Take
+from services.gateway.http2.call_start import Metadatum
 
 Message = bytes | memoryview
 PREFIX: Final = struct.Struct("!BI")
@@ -20,9 +21,16 @@ LARGE_BYTES: Final = 65_536
 class MessageFault(Exception):  # noqa: N818 - the client's, and it ends the call
     """The bytes are no message that is taken; ends the call with a status."""
 
-    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+    def __init__(
+        self,
+        code: grpc.StatusCode,
+        details: str,
+        trailing: tuple[Metadatum, ...] = (),
+        *,
+        is_overload: bool = False,
+    ) -> None:
         super().__init__(details)
-        self.code = code
+        self.code, self.trailing, self.is_overload = code, trailing, is_overload
 
 
 class Packed(NamedTuple):

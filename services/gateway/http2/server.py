@@ -19,7 +19,7 @@ from services.contracts.large_buffer import Take
 from services.gateway.http2.connection import Connection
 from services.gateway.http2.limits import Limits
 from services.gateway.http2.listening import close_all, listening_sockets
-from services.gateway.http2.terms import Check, Terms, Unhandled
+from services.gateway.http2.terms import Check, Overload, Terms, Unhandled
 from services.gateway.http2.upload_room import UploadRoom
 
 if TYPE_CHECKING:
@@ -55,12 +55,18 @@ class GrpcServer:
         take: Take | None = None,
         check: Check | None = None,
         on_unhandled: Callable[[Unhandled], None] = lambda _: None,
+        overload: Overload | None = None,
     ) -> None:
         """Nothing listens yet; for the arguments see `Terms`."""
         limits = limits or Limits()
-        room = UploadRoom(limits.max_upload_bytes)
         self.terms = Terms(
-            limits=limits, take=take, check=check, on_unhandled=on_unhandled, room=room
+            limits=limits,
+            take=take,
+            check=check,
+            on_unhandled=on_unhandled,
+            room=UploadRoom(limits.max_upload_bytes),
+            small_room=UploadRoom(limits.max_small_bytes),
+            overload=overload or Overload(),
         )
         self._generic: list[GenericHandler] = []
         self._known: dict[str, Handler] = {}

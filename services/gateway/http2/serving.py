@@ -10,7 +10,6 @@ import grpc
 
 from services.gateway.http2.context import AbortError
 from services.gateway.http2.messages import Message, MessageFault, Packed
-from services.gateway.http2.unpacking import unpacked
 
 if TYPE_CHECKING:
     from services.gateway.http2.call import Call
@@ -46,7 +45,7 @@ async def serve(call: "Call", handler: "Handler", given: "Message | Packed | Req
                 await upload.checked()
             if isinstance(given, Packed):
                 assert upload is not None
-                given = await unpacked(given, upload)
+                given = await upload.unpacked(given)
             request = deserialized(given, handler.request_deserializer)
         call.is_handled = True
         if handler.response_streaming:
@@ -59,13 +58,14 @@ async def serve(call: "Call", handler: "Handler", given: "Message | Packed | Req
     except AbortError as abort:
         call.end(abort.code, abort.details, abort.trailing)
     except MessageFault as fault:
-        call.fail(fault.code, str(fault))
+        call.fail(fault)
     except asyncio.CancelledError:
         call.end(grpc.StatusCode.CANCELLED, "the server stopped working on this call")
         raise
     except Exception as error:
         logger.exception("%s failed", call.start.path)
-        call.fail(grpc.StatusCode.UNKNOWN, f"unexpected {type(error).__name__}: {error}")
+        words = f"unexpected {type(error).__name__}: {error}"
+        call.fail(MessageFault(grpc.StatusCode.UNKNOWN, words))
 
 
 async def _serve_stream(call: "Call", handler: "Handler", request: Any) -> None:

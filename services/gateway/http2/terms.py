@@ -19,6 +19,7 @@ class Unhandled(NamedTuple):
     Attributes:
         code: of its end; CANCELLED when the client gave it up.
         duration_s: since it began.
+        is_overload: there was no room for it.
     """
 
     path: str
@@ -26,6 +27,18 @@ class Unhandled(NamedTuple):
     metadata: Sequence[Metadatum]
     code: grpc.StatusCode
     duration_s: float
+    is_overload: bool = False
+
+
+class Overload(NamedTuple):
+    """What a client is told that there is no room for.
+
+    Attributes:
+        trailing: metadata behind the status.
+    """
+
+    code: grpc.StatusCode = grpc.StatusCode.RESOURCE_EXHAUSTED
+    trailing: tuple[Metadatum, ...] = ()
 
 
 # Refuses a call, by its path and metadata alone, with the context's `abort`.
@@ -41,6 +54,8 @@ class Terms:
         check: is asked before more of a request is taken than came at once; None takes all.
         on_unhandled: is told of calls whose handlers do not know how they ended.
         room: for the large requests of all connections.
+        small_room: for what their compressed requests become that are small then.
+        overload: with which requests end that there is no room for.
     """
 
     limits: Limits
@@ -48,3 +63,5 @@ class Terms:
     check: Check | None
     on_unhandled: Callable[[Unhandled], None]
     room: UploadRoom
+    small_room: UploadRoom
+    overload: Overload

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 import grpc
 
+from services.gateway.http2.limits import SMALL_BYTES
 from services.gateway.http2.messages import Message, MessageFault, Packed
 from services.gateway.http2.upload_room import Share
 
@@ -24,15 +25,14 @@ _AT_ONCE_BYTES: Final = 65_536
 # Of one step: zlib copies what it did not read yet, and nobody wants to wait for more.
 _IN_BYTES: Final = 65_536
 _OUT_BYTES: Final = 1 << 20
-# What is kept of a message whose size is still to be learned; of a larger one nothing is, and it
-# is unpacked a second time. Most are smaller.
-_UNASKED_BYTES: Final = 16 << 20
 # gzip may be of several members, one behind the other (RFC 1952, section 2.2), and gRPC in Go and
 # Java reads it so; C-core refuses it with INTERNAL, as it does all that stands behind an end. Here
 # members are taken and nothing else; not many, as each costs far more than its 20 bytes.
 _MAX_MEMBERS: Final = 1000
-# Few, so that few messages grow at once; they have no other work.
+# Few, so that few messages grow at once; they have no other work. What takes long has threads of
+# its own, or many that become large would hold up those that do not.
 _POOL: Final = ThreadPoolExecutor(2, "unpack")
+_LARGE_POOL: Final = ThreadPoolExecutor(2, "unpack-large")
 
 
 class Roomy(Protocol):
@@ -54,34 +54,40 @@ async def unpacked(packed: Packed, upload: Roomy) -> Message:
     Raises:
         MessageFault: it cannot be unpacked, is too large then, or too many wait for room.
     """
-    has_room = upload.has_room
-    unpacking = _Unpacking(packed, packed.max_bytes if has_room else _UNASKED_BYTES)
+    if upload.has_room:
+        return await _whole(packed, _LARGE_POOL)
+    unpacking = _Unpacking(packed)
     if len(packed.body) <= _AT_ONCE_IN_BYTES and unpacking.go_on(_AT_ONCE_BYTES):
         return bytes(unpacking.message)
-    await _ended(unpacking)
-    if not has_room and unpacking.num_bytes > _AT_ONCE_BYTES:
-        await _room_for(unpacking, upload)
-        if not unpacking.is_kept:
-            unpacking = _Unpacking(packed, unpacking.num_bytes)
-            await _ended(unpacking)
+    is_whole = await _gone_on(unpacking, SMALL_BYTES, _POOL)
+    if is_whole and unpacking.num_bytes <= _AT_ONCE_BYTES:
+        return bytes(unpacking.message)
+    is_given = asyncio.Event()
+    # How large it becomes is not learned before there is room: that would take as long as all.
+    share = upload.ask(unpacking.num_bytes if is_whole else packed.max_bytes, is_given.set)
+    if is_whole and share.is_given:
+        return memoryview(unpacking.message)
+    # What waits holds no memory, and is unpacked a second time.
+    del unpacking
+    if not share.is_given:
+        await is_given.wait()
+    return await _whole(packed, _POOL if is_whole else _LARGE_POOL)
+
+
+async def _whole(packed: Packed, pool: ThreadPoolExecutor) -> Message:
+    unpacking = _Unpacking(packed)
+    await _gone_on(unpacking, packed.max_bytes, pool)
     return memoryview(unpacking.message)
 
 
-async def _ended(unpacking: "_Unpacking") -> None:
-    """Unpack all of it, beside the event loop."""
+async def _gone_on(unpacking: "_Unpacking", num_bytes: int, pool: ThreadPoolExecutor) -> bool:
+    """As `go_on`, beside the event loop."""
     loop = asyncio.get_running_loop()
     try:
-        await loop.run_in_executor(_POOL, unpacking.go_on, unpacking.max_bytes)
-    finally:
+        return await loop.run_in_executor(pool, unpacking.go_on, num_bytes)
+    except asyncio.CancelledError:
         unpacking.is_wanted = False
-
-
-async def _room_for(unpacking: "_Unpacking", upload: Roomy) -> None:
-    """Return once there is room; what must wait for it holds no memory meanwhile."""
-    is_given = asyncio.Event()
-    if not upload.ask(unpacking.num_bytes, is_given.set).is_given:
-        unpacking.drop()
-        await is_given.wait()
+        raise
 
 
 class _Unpacking:
@@ -89,21 +95,23 @@ class _Unpacking:
 
     Attributes:
         message: what is unpacked so far; it grows in place, and is never there twice.
-        num_bytes: of what is unpacked so far, kept or not.
-        max_bytes: which the message may have.
-        is_kept: whether `message` is all of that.
         is_wanted: whether anybody still waits for it.
     """
 
-    def __init__(self, packed: Packed, max_kept: int) -> None:
-        """Nothing is unpacked yet; of a message of more than `max_kept` bytes none is kept."""
-        self.message, self.num_bytes = bytearray(), 0
-        self.max_bytes, self._max_kept = packed.max_bytes, max_kept
-        self.is_kept = self.is_wanted = True
+    def __init__(self, packed: Packed) -> None:
+        """Nothing is unpacked yet."""
+        self.message = bytearray()
+        self.is_wanted = True
+        self._max_bytes = packed.max_bytes
         self._packed, self._rest = packed, memoryview(packed.body)
         self._given = b""
         self._num_members = 1
         self._decompressor = zlib.decompressobj(_WINDOW_BITS[packed.encoding])
+
+    @property
+    def num_bytes(self) -> int:
+        """Of what is unpacked so far."""
+        return len(self.message)
 
     def go_on(self, num_bytes: int) -> bool:
         """Unpack up to about so many bytes in all; whether that is the whole message."""
@@ -117,31 +125,20 @@ class _Unpacking:
                 raise _fault(f"in {self._packed.encoding} is cut off")
         return False
 
-    def drop(self) -> None:
-        """Keep nothing of it."""
-        self.message, self.is_kept = bytearray(), False
-
     def _step(self, num_bytes: int) -> bool:
         """Unpack a piece; whether anything went in or came out."""
         given = self._given
         if not given:
             given, self._rest = bytes(self._rest[:_IN_BYTES]), self._rest[_IN_BYTES:]
-        most = min(_OUT_BYTES, num_bytes + 1, self.max_bytes + 1)
+        most = min(_OUT_BYTES, num_bytes + 1, self._max_bytes + 1)
         try:
             piece = self._decompressor.decompress(given, most)
         except zlib.error as error:
             where = "" if self._num_members == 1 else " behind its first end"
             raise _fault(f"is not {self._packed.encoding}{where}: {error}") from error
         self._given = self._decompressor.unconsumed_tail
-        self._keep(piece)
+        self.message += piece
         return bool(piece or given)
-
-    def _keep(self, piece: bytes) -> None:
-        self.num_bytes += len(piece)
-        if self.num_bytes <= self._max_kept:
-            self.message += piece
-        elif self.is_kept:
-            self.drop()
 
     def _has_next_member(self) -> bool:
         """Whether anything follows an end; if so, go on with it."""
@@ -157,12 +154,12 @@ class _Unpacking:
         return True
 
     def _check_size(self) -> None:
-        if self.num_bytes > self.max_bytes:
+        if self.num_bytes > self._max_bytes:
             packed = self._packed
             raise MessageFault(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"message of {len(packed.body)} bytes in {packed.encoding} holds more than "
-                f"{packed.max_bytes} bytes, which is the most that is unpacked "
+                f"{self._max_bytes} bytes, which is the most that is unpacked "
                 "(max_decompressed_bytes); send less, or send it uncompressed",
             )
 

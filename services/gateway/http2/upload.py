@@ -2,24 +2,20 @@
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import Final, Protocol
 
 import grpc
 
+from services.gateway.http2 import unpacking
 from services.gateway.http2.call_start import CallStart, Metadatum
 from services.gateway.http2.context import AbortError, Context
 from services.gateway.http2.limits import GRANT_BYTES, SMALL_BYTES
-from services.gateway.http2.messages import MessageAssembler, MessageFault
+from services.gateway.http2.messages import Message, MessageAssembler, MessageFault, Packed
 from services.gateway.http2.terms import Check, Terms
 from services.gateway.http2.upload_room import Share
 
 _IDLE: Final = "the request came too slowly while others waited for its memory; send it again"
 _DEAF: Final = "answers were not read while others waited for the memory of the next request"
-_ENTANGLED: Final = (
-    "a request waited for memory to be unpacked while others waited for that of the next one; "
-    "send them again"
-)
 _CROWDED: Final = "too many large requests wait for memory; send it again later"
 
 
@@ -40,7 +36,7 @@ class Uploading(Context, Protocol):
         """Refuse the call."""
         ...
 
-    def fail(self, code: grpc.StatusCode, details: str) -> None:
+    def fail(self, fault: MessageFault) -> None:
         """End the call, whatever its handler says."""
         ...
 
@@ -55,12 +51,13 @@ class Upload:
     def __init__(
         self, call: Uploading, assembler: MessageAssembler, terms: Terms, *, is_stream: bool
     ) -> None:
-        """Begin to check the call; that of a stream is left to its handler, which has begun."""
-        self._call, self._assembler, self._room = call, assembler, terms.room
+        """Begin to check the call; a stream is checked by its handler, which has begun."""
+        self._call, self._assembler, self._terms = call, assembler, terms
         self._is_stream = is_stream
+        self._is_packed = call.start.encoding != "identity"
         # What is sent compressed may become this.
-        is_packed = call.start.encoding != "identity"
-        self._least_bytes = terms.limits.max_decompressed_bytes if is_packed else 0
+        self._least_bytes = terms.limits.max_decompressed_bytes if self._is_packed else 0
+        self._is_unpacking = False
         # Of the message that comes or was not taken yet; its number among all.
         self._share: Share | None = None
         self._number = self._num_taken = 0
@@ -68,7 +65,7 @@ class Upload:
         self._taken: Share | None = None
         # Of the answers: what was sent before, and what of the rest must be by the next look.
         self._num_sent = self._num_due = 0
-        self._is_checked = is_stream or terms.check is None
+        self._is_checked = terms.check is None
         self._is_closed = False
         self._checking: asyncio.Task[None] | None = None
         if terms.check is not None and not is_stream:
@@ -84,8 +81,16 @@ class Upload:
         if self._checking is not None:
             await self._checking
 
-    def may_grow(self) -> bool:
-        """Whether the client is let send more than it was at first; if so, it has to."""
+    def note_reading(self) -> bool:
+        """The handler of a stream asks for a message; whether that is the first time.
+
+        Then it has found the call to be one that may be served.
+        """
+        was_checked, self._is_checked = self._is_checked, True
+        return not was_checked
+
+    def may_grow(self, num_bytes: int) -> bool:
+        """Whether the client is let send so much more than at first; if so, it has to."""
         if not self._is_checked:
             return False
         size = self._assembler.size
@@ -94,7 +99,7 @@ class Upload:
         share = self._share or self._share_of(size)
         if share is None or not share.is_given:
             return False
-        share.num_granted += 1
+        share.num_granted += num_bytes
         self._note_pending()
         return True
 
@@ -102,7 +107,7 @@ class Upload:
         """Its handler has done with the message that it took last, unless it holds it."""
         share, self._taken = self._taken, None
         if share is not None:
-            self._room.leave(share)
+            share.leave()
 
     def note_taken(self) -> None:
         """The oldest message is its handler's now."""
@@ -116,7 +121,7 @@ class Upload:
     def hold(self) -> Callable[[], None] | None:
         """See `Context.hold`."""
         share, self._taken = self._taken, None
-        return None if share is None else partial(self._room.leave, share)
+        return None if share is None else share.leave
 
     # ---- of the message that was taken last, when it is unpacked
 
@@ -128,22 +133,37 @@ class Upload:
     def ask(self, num_bytes: int, on_given: Callable[[], None]) -> Share:
         """A share for what the message becomes, where it has no room.
 
-        Small ones need one too: a client sends a thousandth of them. It is given back as that of
-        a message which is not compressed.
+        Small ones need one too: a client sends a thousandth of them. Theirs is of a room of their
+        own, as nobody holds that for as long as an upload takes. It is given back as that of a
+        message which is not compressed.
 
         Raises:
-            MessageFault: too many wait.
+            MessageFault: too many wait, or the call is over.
         """
         if self._is_closed:
-            # Whoever works on for a call that is over waits until that is cancelled.
-            return Share(num_bytes, on_given, lambda: None)
-        if self._room.is_crowded:
-            raise MessageFault(grpc.StatusCode.RESOURCE_EXHAUSTED, _CROWDED)
+            raise MessageFault(grpc.StatusCode.CANCELLED, "the call is over")
+        room = self._terms.small_room if num_bytes <= SMALL_BYTES else self._terms.room
+        if room.is_crowded:
+            raise self._overload(_CROWDED)
         # Nobody waits here with a share: those who did could all wait for each other.
         self.leave_taken()
-        share = self._taken = self._room.ask(num_bytes, on_given, lambda: None)
+        share = self._taken = room.ask(num_bytes, on_given)
         share.is_whole = True
         return share
+
+    async def unpacked(self, message: Packed) -> Message:
+        """The message that was taken last; raises as `unpacking.unpacked`.
+
+        Its client gets no room for the next one meanwhile: this one could wait for that.
+        """
+        self._is_unpacking = True
+        try:
+            unpacked = await unpacking.unpacked(message, self)
+        finally:
+            self._is_unpacking = False
+        if self._taken is not None:
+            self._taken.shrink(len(unpacked))
+        return unpacked
 
     def close(self) -> None:
         """The call is over; what is held of it is not."""
@@ -151,7 +171,7 @@ class Upload:
         self.leave_taken()
         share, self._share = self._share, None
         if share is not None:
-            self._room.leave(share)
+            share.leave()
         if self._checking is not None and not self._is_checked:
             self._checking.cancel()
 
@@ -167,28 +187,33 @@ class Upload:
         call.grant_more()
 
     def _share_of(self, size: int) -> Share | None:
-        """A share for the message that comes; None when too many wait, which ends the call."""
-        if self._room.is_crowded:
-            self._call.fail(grpc.StatusCode.RESOURCE_EXHAUSTED, _CROWDED)
+        """A share for the message that comes; None if it is not its turn, or the call ends."""
+        if self._is_packed and (self._is_unpacking or self._assembler.num_whole):
+            # Those before it may need room to be unpacked, and could wait for this one's.
+            return None
+        room = self._terms.room
+        if room.is_crowded:
+            self._call.fail(self._overload(_CROWDED))
             return None
         self._number = self._num_taken + self._assembler.num_whole
         num_bytes = max(size, self._least_bytes)
-        self._share = self._room.ask(num_bytes, self._call.grant_more, self._end_idle)
+        self._share = room.ask(num_bytes, self._call.grant_more, self._end_idle, size)
         return self._share
+
+    def _overload(self, words: str) -> MessageFault:
+        overload = self._terms.overload
+        return MessageFault(overload.code, words, overload.trailing, is_overload=True)
 
     # ---- while others wait for room
 
     def _end_idle(self) -> None:
-        """The client was granted nothing since the last look: end the call if that is its fault."""
+        """The client was granted little since the last look: end the call if that is its fault."""
         is_whole = self._number < self._num_taken + self._assembler.num_whole
-        if self._taken is not None and not self._taken.is_given:
-            # Streams that hold room for what comes next could wait for each other for ever.
-            self._call.fail(grpc.StatusCode.RESOURCE_EXHAUSTED, _ENTANGLED)
-        elif not (is_whole and self._is_stream):
-            self._call.fail(grpc.StatusCode.RESOURCE_EXHAUSTED, _IDLE)
+        if not (is_whole and self._is_stream):
+            self._call.fail(self._overload(_IDLE))
         elif self._is_deaf():
             # Its handler takes nothing while its answers are not taken.
-            self._call.fail(grpc.StatusCode.RESOURCE_EXHAUSTED, _DEAF)
+            self._call.fail(self._overload(_DEAF))
 
     def _is_deaf(self) -> bool:
         """Whether answers wait, and since the last look the client took next to nothing of them."""

@@ -15,8 +15,10 @@ from services.gateway.http2.limits import STREAM_WINDOW
 # Of a room, as many bytes may wait beside it, and at least so many requests.
 _WAITING_PART: Final = 1 / 4
 _MIN_WAITING: Final = 8
-# While others wait, whoever has room must use it.
+# While others wait, whoever has room must use it: looked at so often,
 _PATIENCE_S: Final = 30.0
+# and in so many of these times all of the request must be here, whatever its size.
+_TIMES: Final = 20
 
 
 class Share:
@@ -25,24 +27,41 @@ class Share:
     Attributes:
         is_given: its client may send.
         is_whole: its client has nothing to do any more, and is not looked at.
-        num_granted: windows that its client was given.
+        num_granted: bytes that its client was let send.
+        num_bytes: of the room.
     """
 
-    __slots__ = ("_num_seen", "_on_idle", "is_given", "is_whole", "num_bytes", "num_granted",
-                 "on_given")  # fmt: skip
+    __slots__ = ("_num_seen", "_on_idle", "_pace", "_room", "is_given", "is_whole", "num_bytes",
+                 "num_granted", "on_given")  # fmt: skip
 
     def __init__(
-        self, num_bytes: int, on_given: Callable[[], None], on_idle: Callable[[], None]
+        self,
+        room: "UploadRoom",
+        num_bytes: int,
+        on_given: Callable[[], None],
+        on_idle: Callable[[], None],
+        num_sent: int,
     ) -> None:
-        self.num_bytes, self.on_given, self._on_idle = num_bytes, on_given, on_idle
+        self._room, self.num_bytes = room, num_bytes
+        self.on_given, self._on_idle = on_given, on_idle
         self.is_given = self.is_whole = False
-        self.num_granted, self._num_seen = 0, -1
+        self.num_granted = 0
+        self._num_seen: int | None = None
+        self._pace = max(num_sent // _TIMES, 1)
+
+    def leave(self) -> None:
+        """It needs no room any more; a second call does nothing."""
+        self._room.leave(self)
+
+    def shrink(self, num_bytes: int) -> None:
+        """It needs no more than this, as it turns out."""
+        self._room.shrink(self, num_bytes)
 
     def look(self) -> None:
-        """End the request if its client has sent nothing to speak of since the last look."""
-        if not self.is_whole and self.num_granted == self._num_seen:
+        """End the request if its client has sent too little since the last look."""
+        seen, self._num_seen = self._num_seen, self.num_granted
+        if not self.is_whole and seen is not None and self.num_granted - seen < self._pace:
             self._on_idle()
-        self._num_seen = self.num_granted
 
 
 class UploadRoom:
@@ -63,16 +82,21 @@ class UploadRoom:
         return len(self._waiting) >= self._max_waiting
 
     def ask(
-        self, num_bytes: int, on_given: Callable[[], None], on_idle: Callable[[], None]
+        self,
+        num_bytes: int,
+        on_given: Callable[[], None],
+        on_idle: Callable[[], None] = lambda: None,
+        num_sent: int = 0,
     ) -> Share:
         """A share of so many bytes, which may have been given.
 
         Args:
             num_bytes: of the request.
             on_given: is called when there is room later.
-            on_idle: is called when others wait for room that the client makes no use of.
+            on_idle: is called when others wait for room that the client makes too little use of.
+            num_sent: bytes that the client sends for it.
         """
-        share = Share(num_bytes, on_given, on_idle)
+        share = Share(self, num_bytes, on_given, on_idle, num_sent)
         if not self._waiting and self._has_room(share):
             self._take(share)
         else:
@@ -87,6 +111,13 @@ class UploadRoom:
             self._given.discard(share)
             self._num_bytes -= share.num_bytes
         self._give()
+
+    def shrink(self, share: Share, num_bytes: int) -> None:
+        """It needs no more than this, as it turns out."""
+        if share in self._given and num_bytes < share.num_bytes:
+            self._num_bytes -= share.num_bytes - num_bytes
+            share.num_bytes = num_bytes
+            self._give()
 
     def _give(self) -> None:
         while self._waiting and self._has_room(share := next(iter(self._waiting))):

@@ -59,6 +59,37 @@ async def test_requests_beyond_the_bound_are_refused_with_a_hint(
     assert await (await echo_fleet.client()).infer("echo", inputs())
 
 
+async def test_a_request_without_room_is_refused_and_counted_as_any_overload(
+    echo_fleet: "Fleet",
+) -> None:
+    size = 5 << 20
+    await echo_fleet.start_gateway(max_upload_bytes=size, overload_as_unavailable=True)
+    await echo_fleet.until_ready("r1", "r2")
+    never = asyncio.Event()
+
+    async def hold(_: InferFrame) -> bytes:
+        await never.wait()
+        raise AssertionError
+
+    for replica in echo_fleet.replicas.values():
+        replica.answer = hold
+    body = pb.ModelInferRequest(model_name="echo", raw_input_contents=[bytes(size)])
+    async with grpc.aio.insecure_channel(echo_fleet.url) as channel:
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        calls = [call(body.SerializeToString()) for _ in range(12)]
+        # One has room, and eight may wait for it.
+        labels = {"model": "", "version": "", "reason": "memory"}
+        await echo_fleet.until_metric(3, "smelt_requests_rejected_total", **labels)
+        refused = [each for each in calls if each.done()]
+        for each in refused:
+            assert await each.code() is grpc.StatusCode.UNAVAILABLE
+            assert dict(await each.trailing_metadata())["retry-after-ms"] == "50"
+        for each in calls:
+            each.cancel()
+    reason = {"model": "", "version": "", "reason": "unsent"}
+    await echo_fleet.until_metric(8, "smelt_requests_cancelled_total", **reason)
+
+
 async def test_every_answer_and_refusal_is_counted(echo_fleet: "Fleet", inputs: Inputs) -> None:
     client = await echo_fleet.client()
     await client.infer("echo", inputs())

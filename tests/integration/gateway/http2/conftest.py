@@ -12,7 +12,7 @@ import uvloop
 from services.contracts.large_buffer import Take
 from services.gateway.http2.limits import Limits
 from services.gateway.http2.server import GrpcServer
-from services.gateway.http2.terms import Check, Unhandled
+from services.gateway.http2.terms import Check, Overload, Unhandled
 from tests.integration.gateway.http2.probe import SERVICE, Handlers, Probe
 from tests.integration.gateway.http2.raw_client import RawClient
 
@@ -56,10 +56,17 @@ class Host:
         port: int = 0,
         check: Check | None = None,
         take: Take | None = None,
+        overload: Overload | None = None,
         **more: Any,
     ) -> int:
         """Starts a server with the probe's methods, and more of them; returns its port."""
-        server = GrpcServer(limits, take=take, check=check, on_unhandled=self.unhandled.append)
+        server = GrpcServer(
+            limits,
+            take=take,
+            check=check,
+            on_unhandled=self.unhandled.append,
+            overload=overload,
+        )
         server.add_generic_rpc_handlers((self.probe.generic(),))
         server.add_registered_method_handlers("test.More", methods)
         self._servers.append(server)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from services.gateway.http2 import unpacking, upload_room
+from services.gateway.http2 import unpacking
 from services.gateway.http2.limits import SMALL_BYTES, STREAM_WINDOW, Limits
+from services.gateway.http2.messages import MessageFault
 from tests.integration.gateway.http2 import frames as f
 from tests.integration.gateway.http2.probe import soon
 
@@ -22,21 +23,25 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 GZIP = ("grpc-encoding", "gzip")
-ZEROS = f.message(gzip.compress(bytes(2 * MIB)), flag=1)
+ZEROS = f.message(gzip.compress(bytes(5 * MIB)), flag=1)
+SMALL = f.message(gzip.compress(bytes(2 * MIB)), flag=1)
+# What ZEROS may become, and no more.
+MOST = 6 * MIB
 
 
 def asked(stream: int, *more: tuple[str, str], method: str = "Hold") -> bytes:
-    """A whole call whose request is sent as 2 KiB and becomes 2 MiB."""
+    """A whole call whose request is sent as 5 KiB and becomes 5 MiB."""
     return f.headers(stream, f.request_fields(method, (GZIP, *more))) + f.body(stream, ZEROS)
 
 
 def is_empty(host: "Host") -> bool:
     """Whether nothing at all has room."""
     # What is larger than all of it has to be alone.
-    room = host.server.terms.room
-    share = room.ask(1 << 60, lambda: None, lambda: None)
-    room.leave(share)
-    return share.is_given
+    terms = host.server.terms
+    shares = [room.ask(1 << 60, lambda: None) for room in (terms.room, terms.small_room)]
+    for share in shares:
+        share.leave()
+    return all(share.is_given for share in shares)
 
 
 async def wait_until(is_so: Callable[[], bool]) -> None:
@@ -52,12 +57,13 @@ async def wait_for_waiting(host: "Host", number: int) -> None:
 
 
 async def test_no_more_is_unpacked_than_there_is_room_for(host: "Host") -> None:
-    await host.serve(Limits(max_upload_bytes=5 * MIB))
+    # Of the second it is not known what it becomes before there is room for the most.
+    await host.serve(Limits(max_upload_bytes=5 * MIB + MOST, max_decompressed_bytes=MOST))
     client = await host.dial(f.wide())
     streams = range(1, 15, 2)
     await client.send(*map(asked, streams))
     for _ in range(2):
-        assert len(await soon(host.probe.began.get())) == 2 * MIB
+        assert len(await soon(host.probe.began.get())) == 5 * MIB
     await wait_for_waiting(host, 5)
     assert host.probe.began.empty()
     assert await client.goes_on(101)
@@ -68,7 +74,7 @@ async def test_no_more_is_unpacked_than_there_is_room_for(host: "Host") -> None:
 
 
 async def test_what_a_client_gives_up_waits_no_longer(host: "Host") -> None:
-    await host.serve(Limits(max_upload_bytes=2 * MIB))
+    await host.serve(Limits(max_upload_bytes=MOST, max_decompressed_bytes=MOST))
     client = await host.dial(f.wide())
     await client.send(asked(1))
     await soon(host.probe.began.get())
@@ -85,7 +91,7 @@ async def test_what_a_client_gives_up_waits_no_longer(host: "Host") -> None:
 
 
 async def test_no_more_wait_than_may(host: "Host") -> None:
-    await host.serve(Limits(max_upload_bytes=2 * MIB))
+    await host.serve(Limits(max_upload_bytes=MOST, max_decompressed_bytes=MOST))
     client = await host.dial(f.wide())
     await client.send(asked(1))
     await soon(host.probe.began.get())
@@ -129,44 +135,96 @@ async def test_what_it_may_become_is_counted_before_it_comes(host: "Host") -> No
 
 
 async def test_a_stream_gives_its_room_back_with_each(host: "Host") -> None:
-    await host.serve(Limits(max_upload_bytes=2 * MIB))
+    await host.serve(Limits(max_upload_bytes=MOST, max_decompressed_bytes=MOST))
     streaming, other = await host.dial(f.wide()), await host.dial(f.wide())
     host.probe.gate.set()
     head = f.headers(1, f.request_fields("Gated", (GZIP,)))
     await streaming.send(head, f.body(1, ZEROS * 3, is_last=False))
     await streaming.until(lambda: len(streaming.seen(1).messages) == 3)
     # Its handler asks for the next one, and the others have the room.
-    assert len((await other.ask(asked(1, method="Echo"))).messages[0]) == 2 * MIB
+    assert len((await other.ask(asked(1, method="Echo"))).messages[0]) == 5 * MIB
     answer = await streaming.ask(f.body(1, ZEROS))
-    assert answer.messages == [b"%d" % (2 * MIB)] * 4
+    assert answer.messages == [b"%d" % (5 * MIB)] * 4
     assert is_empty(host)
 
 
-async def begin_entangled(host: "Host") -> "RawClient":
-    """A stream whose first request is to be unpacked, and whose second has come and has room."""
-    client = await host.dial(f.wide())
-    sent = ZEROS + f.message(bytes(STREAM_WINDOW + MIB))
+@pytest.mark.parametrize("is_slow", [True, False])
+async def test_a_stream_does_not_wait_for_itself(host: "Host", *, is_slow: bool) -> None:
+    """Nor for another: the room of a request is not asked for while one before it needs some."""
+    await host.serve(Limits(max_upload_bytes=MOST, max_decompressed_bytes=MOST))
+    large = f.message(gzip.compress(random.Random(0).randbytes(STREAM_WINDOW + MIB), 1), flag=1)
+    sent = ZEROS + SMALL + large + ZEROS
     first, rest = sent[:STREAM_WINDOW], sent[STREAM_WINDOW:]
-    await client.send(f.headers(1, f.request_fields("Gated", (GZIP,))))
-    await client.send(f.body(1, first, is_last=False, size=MIB))
-    await client.until(lambda: client.seen(1).credit >= len(rest))
-    await client.send(f.body(1, rest, size=MIB))
-    await client.settled()
-    return client
-
-
-async def test_streams_do_not_wait_for_each_other_for_ever(
-    host: "Host", monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(upload_room.UploadRoom.__init__, "__defaults__", (0.05,))
-    await host.serve(Limits(max_upload_bytes=11 * MIB, max_decompressed_bytes=3 * MIB))
-    clients = [await begin_entangled(host) for _ in range(2)]
+    clients = [await host.dial(f.wide()) for _ in range(2)]
+    for client in clients:
+        await client.send(f.headers(1, f.request_fields("Gated", (GZIP,))))
+        await client.send(f.body(1, first, is_last=False, size=MIB))
+    if is_slow:
+        # The second request's size is known before the handler takes the first.
+        await asyncio.gather(*(client.settled() for client in clients))
     host.probe.gate.set()
-    answers = await asyncio.gather(*(client.answer(1) for client in clients))
-    ended, served = sorted(answers, key=lambda answer: answer.status != 8)
-    assert (ended.status, served.status) == (8, 0)
-    assert "waited for memory to be unpacked" in ended.trailers["grpc-message"]
-    assert served.messages == [b"%d" % (2 * MIB), b"%d" % (STREAM_WINDOW + MIB)]
+
+    async def answers(client: "RawClient") -> list[bytes]:
+        await client.until(lambda: client.seen(1).credit >= len(rest))
+        return (await client.ask(f.body(1, rest, size=MIB))).messages
+
+    sizes = [5 * MIB, 2 * MIB, STREAM_WINDOW + MIB, 5 * MIB]
+    for found in await asyncio.gather(*map(answers, clients)):
+        assert found == [b"%d" % size for size in sizes]
+    assert is_empty(host)
+
+
+async def test_small_ones_do_not_wait_for_uploads(host: "Host") -> None:
+    await host.serve(Limits(max_upload_bytes=5 * MIB))
+    slow, client = await host.dial(f.wide()), await host.dial(f.wide())
+    begun = f.body(1, f.message(bytes(5 * MIB))[: 2 * MIB], is_last=False, size=MIB)
+    await slow.send(f.headers(1, f.request_fields("Echo")), begun)
+    await slow.settled()
+    for stream in range(1, 41, 2):
+        head = f.headers(stream, f.request_fields("Echo", (GZIP,)))
+        answer = await client.ask(head, f.body(stream, SMALL), stream=stream)
+        assert len(answer.messages[0]) == 2 * MIB
+
+
+async def test_small_ones_wait_for_each_other(host: "Host") -> None:
+    await host.serve(Limits(max_upload_bytes=1))
+    client = await host.dial(f.wide())
+    streams = range(1, 41, 2)
+    for stream in streams:
+        await client.send(f.headers(stream, f.request_fields("Hold", (GZIP,))))
+        await client.send(f.body(stream, SMALL))
+    for _ in range(16):
+        await soon(host.probe.began.get())
+    await wait_until(lambda: len(host.server.terms.small_room._waiting) == 4)
+    assert host.probe.began.empty()
+    host.probe.gate.set()
+    for stream in streams:
+        assert (await client.answer(stream)).status == 0
+    assert is_empty(host)
+
+
+async def test_one_that_came_whole_before_there_was_room_gives_that_back(host: "Host") -> None:
+    """It needs room for what it may become, and then again to be unpacked; it gets it once."""
+    await host.serve(Limits(max_upload_bytes=MOST, max_decompressed_bytes=MOST))
+    other, client = await host.dial(f.wide()), await host.dial(f.wide())
+    await other.send(asked(1))
+    await soon(host.probe.began.get())
+    payload = random.Random(0).randbytes(SMALL_BYTES + MIB // 8)
+    sent = f.message(bytes(5 * MIB // 2)) + f.message(gzip.compress(payload, 1), flag=1)
+    # Within a frame of which a part is still to come its client is granted a whole window, and
+    # the rest of the frame brings the first bytes of the second request.
+    begun, third = 15 * MIB // 8, f.data(1, sent[15 * MIB // 8 : 23 * MIB // 8], is_last=False)
+    await client.send(f.headers(1, f.request_fields("Chat", (GZIP,))))
+    # Nothing that the client says by itself may come within the frame.
+    await client.settled()
+    await client.send(f.body(1, sent[:begun], is_last=False, size=MIB), third[: MIB // 8])
+    await client.until(lambda: client.seen(1).credit > 0)
+    await client.send(third[MIB // 8 :], f.body(1, sent[begun + MIB :], size=MIB))
+    await wait_for_waiting(host, 1)
+    assert await other.goes_on(101)
+    host.probe.gate.set()
+    assert [*map(len, (await client.answer(1)).messages)] == [5 * MIB // 2, len(payload)]
+    assert (await other.answer(1)).status == 0
     assert is_empty(host)
 
 
@@ -200,8 +258,8 @@ async def test_what_is_unpacked_for_a_call_that_is_over_takes_no_room(
     may_go.set()
     await asyncio.sleep(0.1)
     assert is_empty(host)
-    assert not reading[0].done()
-    reading[0].cancel()
+    with pytest.raises(MessageFault, match="the call is over"):
+        await reading[0]
 
 
 @pytest.mark.parametrize(

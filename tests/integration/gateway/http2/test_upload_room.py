@@ -13,6 +13,7 @@ from h2.settings import SettingCodes
 
 from services.gateway.http2 import upload_room
 from services.gateway.http2.limits import SMALL_BYTES, STREAM_WINDOW, Limits
+from services.gateway.http2.terms import Overload
 from services.gateway.status_codes import StatusTable
 from services.gateway.streaming import MAX_AHEAD, InferenceStreams
 from services.pb import open_inference_v2_pb2 as pb
@@ -143,9 +144,8 @@ async def test_a_stream_whose_answers_are_not_taken_is_not_waited_for(
 
 
 async def test_a_stream_is_waited_for_while_its_answers_are_made_and_while_they_are_taken(
-    host: "Host", monkeypatch: pytest.MonkeyPatch
+    host: "Host",
 ) -> None:
-    monkeypatch.setattr(upload_room.UploadRoom.__init__, "__defaults__", (0.2,))
     model = Model(65_000)
     await host.serve(Limits(max_upload_bytes=len(LARGE)), methods=model.methods())
     slow, other = await host.dial(f.greeting(NO_WINDOW, 30 * MIB)), await host.dial(f.wide())
@@ -155,15 +155,19 @@ async def test_a_stream_is_waited_for_while_its_answers_are_made_and_while_they_
     await slow.until(lambda: slow.seen(1).credit > 0)
     await slow.send(f.body(1, LARGE[3 * MIB :], size=MIB))
     await other.send(first_part())
-    await asyncio.sleep(0.7)
+    await other.settled()
+    room = host.server.terms.room
+    for _ in range(3):
+        room._look()
     model.gate.set()
     for _ in range(14):
         # More than what waits at a time, and never all of them.
         await slow.send(f.window_update(1, 350_000))
-        await asyncio.sleep(0.05)
         await slow.settled()
+        room._look()
     assert (slow.seen(1).is_ended, other.seen(1).credit) == (False, 0)
     # Now it stops.
+    room._look()
     await let_on(other)
     assert host.ended() == [("Infer", "RESOURCE_EXHAUSTED")]
 
@@ -215,7 +219,8 @@ async def test_a_stream_that_is_given_up_gives_its_room_back(host: "Host") -> No
 
 
 async def test_no_more_than_a_few_wait_for_room(host: "Host") -> None:
-    await host.serve(Limits(max_upload_bytes=len(LARGE)))
+    overload = Overload(grpc.StatusCode.UNAVAILABLE, (("retry-after-ms", "50"),))
+    await host.serve(Limits(max_upload_bytes=len(LARGE)), overload=overload)
     client = await host.dial(f.wide())
     streams = range(1, 41, 2)
     for stream in streams:
@@ -225,7 +230,11 @@ async def test_no_more_than_a_few_wait_for_room(host: "Host") -> None:
     # One has room, eight wait.
     assert [stream for stream in streams if not client.seen(stream).is_ended] == list(streams[:9])
     refused = client.seen(streams[9])
-    assert (refused.status, "too many" in refused.trailers["grpc-message"]) == (TOO_MUCH, True)
+    assert (refused.status, "too many" in refused.trailers["grpc-message"]) == (14, True)
+    assert refused.trailers["retry-after-ms"] == "50"
+    assert {(each.code.name, each.is_overload) for each in host.unhandled} == {
+        ("UNAVAILABLE", True)
+    }
     assert await client.goes_on(101)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -79,13 +80,40 @@ async def test_no_more_is_taken_than_a_window_while_a_call_is_checked(host: "Hos
     await finish(client, 1)
 
 
+async def test_a_stream_has_no_room_before_its_handler_reads(host: "Host") -> None:
+    """By then it has found out who calls, which may take as long as an issuer's keys do."""
+    door = Door()
+
+    async def guarded(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        await door.check("it", context)
+        async for body in requests:
+            yield body
+
+    method = grpc.stream_stream_rpc_method_handler(guarded)
+    await host.serve(Limits(max_upload_bytes=1), {"Guarded": method}, check=door.check)
+    client, other = await host.dial(f.wide()), await host.dial(f.wide())
+    fields = [
+        (name, "/test.More/Guarded" if name == ":path" else value)
+        for name, value in f.request_fields(more=[("pass", "yes")])
+    ]
+    await client.send(f.headers(1, fields), f.body(1, FIRST, is_last=False, size=MIB))
+    await client.settled()
+    assert client.seen(1).credit == 0
+    assert host.server.terms.room._num_bytes == 0
+    # Nor has anybody who asks meanwhile to wait for it.
+    door.is_open.set()
+    await finish(client, 1)
+    await other.send(begun(1, ("pass", "yes")))
+    await finish(other, 1)
+
+
 async def test_what_was_not_checked_is_not_unpacked(
     host: "Host", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def never(_: Any) -> bytes:
+    async def never(*_: Any) -> bytes:
         raise AssertionError("it was unpacked")
 
-    monkeypatch.setattr("services.gateway.http2.serving.unpacked", never)
+    monkeypatch.setattr("services.gateway.http2.unpacking.unpacked", never)
     door = Door()
     await host.serve(check=door.check)
     client = await host.dial(f.wide())

@@ -38,7 +38,7 @@ class Upload:
 
     def ask(self, num_bytes: int, on_given: Callable[[], None]) -> Share:
         """As of a message that was taken."""
-        self.shares.append(self.room.ask(num_bytes, on_given, lambda: None))
+        self.shares.append(self.room.ask(num_bytes, on_given))
         return self.shares[-1]
 
 
@@ -161,7 +161,28 @@ async def test_a_large_message_is_unpacked_beside_the_event_loop_and_is_never_th
         tracemalloc.stop()
     assert len(message) == 64 * MIB
     assert peak < 80 * MIB
-    assert threads == {"unpack"}
+    assert threads == {"unpack", "unpack-large"}
+
+
+async def test_what_becomes_large_holds_up_nothing_that_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    may_go, go_on = threading.Event(), unpacking._Unpacking.go_on
+
+    def held(self: unpacking._Unpacking, num_bytes: int) -> bool:
+        if threading.current_thread().name.startswith("unpack-large"):
+            may_go.wait(20)
+        return go_on(self, num_bytes)
+
+    monkeypatch.setattr(unpacking._Unpacking, "go_on", held)
+    large = Packed(gzip.compress(bytes(6 * MIB)), "gzip", 8 * MIB)
+    waiting = [asyncio.create_task(unpacked(large)) for _ in range(20)]
+    async with asyncio.timeout(10):
+        small = await unpacked(Packed(gzip.compress(bytes(3 * MIB)), "gzip", 8 * MIB))
+    assert len(small) == 3 * MIB
+    assert not any(task.done() for task in waiting)
+    may_go.set()
+    assert {len(message) for message in await asyncio.gather(*waiting)} == {6 * MIB}
 
 
 @pytest.mark.parametrize(
@@ -199,16 +220,19 @@ async def test_what_nobody_waits_for_is_not_unpacked_further(
         await task
     may_go.set()
     await asyncio.to_thread(has_ended.wait, 10)
-    assert len(made[0].message) < 5 * MIB
+    assert (len(made), made[0].num_bytes) == (1, 0)
 
 
 @pytest.mark.parametrize(
-    ("size", "expected"), [(65_536, []), (65_537, [65_537]), (3 * MIB, [3 * MIB])]
+    ("size", "expected"),
+    [(65_536, []), (65_537, [65_537]), (4 * MIB, [4 * MIB]), (6 * MIB, [9 * MIB])],
 )
-async def test_what_is_large_then_has_a_share_of_that_size(size: int, expected: list[int]) -> None:
+async def test_what_is_large_then_has_a_share_of_what_it_becomes_or_may(
+    size: int, expected: list[int]
+) -> None:
     upload = Upload(UploadRoom(WIDE))
-    body = gzip.compress(random.Random(0).randbytes(size))
-    await unpacking.unpacked(Packed(body, "gzip", 4 * MIB), upload)
+    body = gzip.compress(random.Random(0).randbytes(size), 1)
+    await unpacking.unpacked(Packed(body, "gzip", 9 * MIB), upload)
     assert [share.num_bytes for share in upload.shares] == expected
 
 
@@ -223,7 +247,7 @@ async def test_what_has_room_already_asks_for_none() -> None:
 @pytest.mark.parametrize("size", [MIB, 40 * MIB])
 async def test_what_waits_for_room_holds_no_memory(size: int) -> None:
     room = UploadRoom(MIB)
-    other = room.ask(MIB, lambda: None, lambda: None)
+    other = room.ask(MIB, lambda: None)
     upload, payload = Upload(room), bytes(size)
     body = gzip.compress(payload)
     tracemalloc.start()
@@ -236,6 +260,6 @@ async def test_what_waits_for_room_holds_no_memory(size: int) -> None:
         held, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert (held < MIB // 2, peak < 25 * MIB, task.done()) == (True, True, False)
-    room.leave(other)
+    assert (held < MIB // 2, peak < 8 * MIB, task.done()) == (True, True, False)
+    other.leave()
     assert await task == payload

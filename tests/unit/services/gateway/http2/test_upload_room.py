@@ -27,15 +27,16 @@ class Uploads:
         self.callers: list[str] = []
         self._shares: dict[str, Share] = {}
 
-    def ask(self, name: str, size: int) -> Share:
+    def ask(self, name: str, size: int, num_sent: int = 0) -> Share:
         """One more request."""
-        share = self.room.ask(size, lambda: self.given.append(name), lambda: self._end_idle(name))
+        on_idle = lambda: self._end_idle(name)  # noqa: E731
+        share = self.room.ask(size, lambda: self.given.append(name), on_idle, num_sent)
         self._shares[name] = share
         return share
 
     def leave(self, name: str) -> None:
         """It is answered, or given up."""
-        self.room.leave(self._shares[name])
+        self._shares[name].leave()
 
     def _end_idle(self, name: str) -> None:
         self.idle.append(name)
@@ -107,5 +108,40 @@ async def test_a_few_may_wait_beside_the_room(max_bytes: int, num_waiting: int) 
     assert not room.is_crowded
     shares.append(ask())
     assert room.is_crowded
-    room.leave(shares[0])
+    shares[0].leave()
     assert not room.is_crowded
+
+
+async def test_what_is_large_has_to_come_quicker() -> None:
+    """Or one that sends a little now and then would have others wait for hours."""
+    uploads = Uploads(patience_s=0.01)
+    slow, quick = uploads.ask("slow", 50, 2000), uploads.ask("quick", 50, 2000)
+    is_given = asyncio.Event()
+    uploads.room.ask(1, is_given.set)
+    plain_look = Share.look
+
+    def look(share: Share) -> None:
+        plain_look(share)
+        share.num_granted += {slow: 99, quick: 100}.get(share, 0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Share, "look", look)
+        async with asyncio.timeout(10):
+            await is_given.wait()
+    assert uploads.idle == ["slow"]
+
+
+async def test_what_turns_out_smaller_leaves_the_rest_to_others() -> None:
+    uploads = Uploads()
+    first, second = uploads.ask("first", 90), uploads.ask("second", 60)
+    first.shrink(100)
+    assert not second.is_given
+    first.shrink(40)
+    assert (uploads.given, first.num_bytes) == (["second"], 40)
+    third = uploads.ask("third", 1)
+    third.shrink(0)  # it waits, and has none to give back
+    first.leave()
+    first.shrink(0)
+    assert uploads.given == ["second", "third"]
+    assert uploads.ask("fourth", 39).is_given
+    assert not uploads.ask("fifth", 1).is_given
