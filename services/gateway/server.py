@@ -112,13 +112,12 @@ class GatewayServer:
         statuses = StatusTable(overload_as_unavailable=settings.overload_as_unavailable)
         gate = Gate(settings.access_file) if settings.access_file else None
         unhandled = UnhandledRequests(recorder, self._requests.refused if self._requests else None)
-        refusal = statuses.refusal_of(OverloadedError("no room"))
         self._server = GrpcServer(
             _limits_of(settings),
             take=self._arena.take if self._arena else None,
             check=early_check(gate, statuses) if gate else None,
             on_unhandled=unhandled.note,
-            overload=Overload(refusal.code, refusal.trailing),
+            overload=_overload_of(statuses),
         )
         self._add_services(recorder, statuses, gate)
 
@@ -249,6 +248,11 @@ class GatewayServer:
         if left_s := self._lives.grace_left_s:
             # Look again when what the former controller left is to be forgotten.
             self._grace = asyncio.get_running_loop().call_later(left_s, self._apply)
+
+
+def _overload_of(statuses: StatusTable) -> Overload:
+    refusal = statuses.refusal_of(OverloadedError("no room"))
+    return Overload(refusal.code, refusal.trailing)
 
 
 def _limits_of(settings: GatewaySettings) -> Limits:
