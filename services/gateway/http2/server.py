@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# Compressed requests that become small; they wait for others to be answered, not to be uploaded,
+# and hold no more meanwhile than any that is small and not compressed.
+_MIN_WAITING_SMALL: Final = 1024
 # Clients that come all at once, as after a restart, wait here until they are taken.
 _BACKLOG: Final = 1024
 # Connections that were told to close have this long to be gone.
@@ -65,7 +68,7 @@ class GrpcServer:
             check=check,
             on_unhandled=on_unhandled,
             room=UploadRoom(limits.max_upload_bytes),
-            small_room=UploadRoom(limits.max_small_bytes),
+            small_room=UploadRoom(limits.max_small_bytes, min_waiting=_MIN_WAITING_SMALL),
             overload=overload or Overload(),
         )
         self._generic: list[GenericHandler] = []

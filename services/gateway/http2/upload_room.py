@@ -67,10 +67,18 @@ class Share:
 class UploadRoom:
     """The room of one process; first come, first served."""
 
-    def __init__(self, max_bytes: int, patience_s: float = _PATIENCE_S) -> None:
-        """Nothing is taken yet; one request alone may be larger than all of it."""
+    def __init__(
+        self, max_bytes: int, patience_s: float = _PATIENCE_S, *, min_waiting: int = _MIN_WAITING
+    ) -> None:
+        """Nothing is taken yet; one request alone may be larger than all of it.
+
+        Args:
+            max_bytes: of all requests that have room.
+            patience_s: how long one that has may stand still while others wait.
+            min_waiting: so many may wait, however small the room is.
+        """
         self._max_bytes, self._patience_s = max_bytes, patience_s
-        self._max_waiting = max(int(max_bytes * _WAITING_PART) // STREAM_WINDOW, _MIN_WAITING)
+        self._max_waiting = max(int(max_bytes * _WAITING_PART) // STREAM_WINDOW, min_waiting)
         self._num_bytes = 0
         self._given: set[Share] = set()
         self._waiting: dict[Share, None] = {}

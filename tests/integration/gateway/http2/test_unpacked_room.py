@@ -189,13 +189,13 @@ async def test_small_ones_do_not_wait_for_uploads(host: "Host") -> None:
 async def test_small_ones_wait_for_each_other(host: "Host") -> None:
     await host.serve(Limits(max_upload_bytes=1))
     client = await host.dial(f.wide())
-    streams = range(1, 41, 2)
+    streams = range(1, 81, 2)
     for stream in streams:
         await client.send(f.headers(stream, f.request_fields("Hold", (GZIP,))))
         await client.send(f.body(stream, SMALL))
     for _ in range(16):
         await soon(host.probe.began.get())
-    await wait_until(lambda: len(host.server.terms.small_room._waiting) == 4)
+    await wait_until(lambda: len(host.server.terms.small_room._waiting) == 24)
     assert host.probe.began.empty()
     host.probe.gate.set()
     for stream in streams:
