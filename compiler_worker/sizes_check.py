@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
+
 from compiler_worker.models import OrtModel
 from compiler_worker.sampling import draw_sample, edge_sizes
 from services.contracts.errors import InvalidRecipeError, ProofError
@@ -10,6 +12,9 @@ from services.contracts.manifest import MasterRecord
 from services.contracts.recipe import Bucket, Recipe
 from services.engines.request_check import Sizes
 from services.engines.shapes import zeros_at
+
+# Of ONNX Runtime's, where a host has too little.
+_NO_MEMORY = ("bad_alloc", "Failed to allocate memory")
 
 
 def check_empty(
@@ -44,13 +49,16 @@ def check_largest(
     """Run the master once at the largest sizes of each bucket: no replica starts where it fails.
 
     At as few rows as there may be: a model seldom minds their number, and each takes time. What
-    ONNX Runtime does not run at the smallest sizes either is left to the proof.
+    ONNX Runtime does not run at the smallest sizes either, or not in the memory of this host, is
+    left to the proof.
 
     Raises:
         InvalidRecipeError: it fails, at which sizes, and whose choice they are.
     """
     rows = recipe.batching.batch_dim
     if not any(name != rows for bucket in buckets for name in bucket.dims):
+        return
+    if _weights_bytes(master_path) > psutil.virtual_memory().available // 2:
         return
     try:
         model = OrtModel.open(master_path, master)
@@ -62,7 +70,13 @@ def check_largest(
         try:
             _run(model, master, sizes)
         except ProofError as error:
+            if any(words in str(error) for words in _NO_MEMORY):
+                return
             raise InvalidRecipeError(_too_large(bucket, sizes, recipe, error)) from error
+
+
+def _weights_bytes(master_path: Path) -> int:
+    return sum(path.stat().st_size for path in master_path.parent.iterdir() if path.is_file())
 
 
 def _run(model: OrtModel, master: MasterRecord, sizes: Sizes) -> None:

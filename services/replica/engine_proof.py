@@ -1,6 +1,7 @@
 """Has an engine that is suspect prove itself, beside the batches and beside who asks for it."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -11,12 +12,15 @@ from services.replica.closing import ended
 from services.replica.engine_seat import EngineSeat
 from services.replica.engine_worker import EngineWorker
 
+logger = logging.getLogger(__name__)
+
 # Serve gives up a health check after 30 s, and a replica after three: a proof of many sizes, with
 # a batch between each two, takes what it takes, and is asked for again by the next check.
 _MOST_WAIT_S = 10.0
-# Clients that send what every engine fails on would have it proven without end: proofs take a
-# tenth of the time at most.
+# Clients that send what every engine fails on would have it proven without end. It rests nine times
+# as long as a proof took, but not so long that nobody hears of an engine that broke since.
 _REST = 9.0
+_MOST_REST_S = 60.0
 
 SamplesOf = Callable[[Sequence[Bucket]], Iterable[Mapping[str, Array]]]
 
@@ -78,9 +82,13 @@ class EngineProof:
             await self._worker.prove(self._samples_of(seat.buckets))
         except EngineError as error:
             self._fault = seat, error
+        except Exception as error:  # of nobody's making: what is not proven is not healthy
+            logger.exception("the proof of an engine failed")
+            words = f"its proof failed: {type(error).__name__}: {error}"
+            self._fault = seat, EngineError(words)
         else:
             self._fault, self._passed = None, seat
             now_s = self._clock()
-            self._rest_until_s = now_s + _REST * (now_s - began_s)
+            self._rest_until_s = now_s + min(_REST * (now_s - began_s), _MOST_REST_S)
         finally:
             self._task = None

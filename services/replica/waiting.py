@@ -226,6 +226,8 @@ class WaitingLine:
         """
         for number, level in self._levels.items():
             own = [waiting for waiting in calls if waiting.level == number]
+            # For those that it stood back with, who may have left.
+            level.has_stood_back &= bool(level.again)
             for at in range(0, len(own), most):
                 level.again |= dict.fromkeys(own[at : at + most], next(self._parts))
             level.num_bytes += sum(waiting.num_bytes for waiting in own)

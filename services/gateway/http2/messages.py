@@ -94,6 +94,11 @@ class MessageAssembler:
         return self._size
 
     @property
+    def is_compressed(self) -> bool:
+        """Whether that message is."""
+        return self._is_compressed
+
+    @property
     def is_inside(self) -> bool:
         """Whether a message has begun and is not whole."""
         return self._size >= 0 or bool(self._head)

@@ -12,7 +12,7 @@ from services.gateway.http2.context import AbortError, Context
 from services.gateway.http2.limits import GRANT_BYTES, SMALL_BYTES
 from services.gateway.http2.messages import Message, MessageAssembler, MessageFault, Packed
 from services.gateway.http2.terms import Check, Terms
-from services.gateway.http2.upload_room import Share
+from services.gateway.http2.upload_room import Sender, Share
 
 _IDLE: Final = "the request came too slowly while others waited for its memory; send it again"
 _DEAF: Final = "answers were not read while others waited for the memory of the next request"
@@ -25,6 +25,7 @@ class Uploading(Context, Protocol):
     start: CallStart
     num_pending: int
     num_sent: int
+    window_in: int
 
     def grant_more(self) -> None:
         """Let the client send more, if it may."""
@@ -55,9 +56,8 @@ class Upload:
         self._call, self._assembler, self._terms = call, assembler, terms
         self._is_stream = is_stream
         self._is_packed = call.start.encoding != "identity"
-        # What is sent compressed may become this.
-        self._least_bytes = terms.limits.max_decompressed_bytes if self._is_packed else 0
         self._is_unpacking = False
+        self._num_granted = 0
         # Of the message that comes or was not taken yet; its number among all.
         self._share: Share | None = None
         self._number = self._num_taken = 0
@@ -94,13 +94,12 @@ class Upload:
         if not self._is_checked:
             return False
         size = self._assembler.size
-        if size <= SMALL_BYTES:
-            return True
-        share = self._share or self._share_of(size)
-        if share is None or not share.is_given:
-            return False
-        share.num_granted += num_bytes
-        self._note_pending()
+        if size > SMALL_BYTES:
+            share = self._share or self._share_of(size)
+            if share is None or not share.is_given:
+                return False
+            self._note_pending()
+        self._num_granted += num_bytes
         return True
 
     def leave_taken(self) -> None:
@@ -147,9 +146,8 @@ class Upload:
             raise self._overload(_CROWDED)
         # Nobody waits here with a share: those who did could all wait for each other.
         self.leave_taken()
-        share = self._taken = room.ask(num_bytes, on_given)
-        share.is_whole = True
-        return share
+        self._taken = room.ask(num_bytes, on_given)
+        return self._taken
 
     async def unpacked(self, message: Packed) -> Message:
         """The message that was taken last; raises as `unpacking.unpacked`.
@@ -196,9 +194,16 @@ class Upload:
             self._call.fail(self._overload(_CROWDED))
             return None
         self._number = self._num_taken + self._assembler.num_whole
-        num_bytes = max(size, self._least_bytes)
-        self._share = room.ask(num_bytes, self._call.grant_more, self._end_idle, size)
+        # What is sent compressed may become this; not all is, also where the call says how.
+        most = self._terms.limits.max_decompressed_bytes if self._assembler.is_compressed else 0
+        self._share = room.ask(
+            max(size, most), self._call.grant_more, Sender(size, self._num_received, self._end_idle)
+        )
         return self._share
+
+    def _num_received(self) -> int:
+        """Bytes that came, but for how many did before the first was granted."""
+        return self._num_granted - self._call.window_in
 
     def _overload(self, words: str) -> MessageFault:
         overload = self._terms.overload

@@ -8,7 +8,7 @@ First windows of those that wait lie beside the room, so no more than a few may 
 import asyncio
 from collections.abc import Callable
 from contextvars import Context
-from typing import Final
+from typing import Final, NamedTuple
 
 from services.gateway.http2.limits import STREAM_WINDOW
 
@@ -21,33 +21,45 @@ _PATIENCE_S: Final = 30.0
 _TIMES: Final = 20
 
 
+class Sender(NamedTuple):
+    """The client that sends a request.
+
+    Attributes:
+        num_bytes: that it sends.
+        num_received: how many came by now, from any number on.
+        on_idle: is called when others wait for room that it makes too little use of.
+    """
+
+    num_bytes: int
+    num_received: Callable[[], int]
+    on_idle: Callable[[], None]
+
+
 class Share:
     """One request's part of the room.
 
     Attributes:
         is_given: its client may send.
         is_whole: its client has nothing to do any more, and is not looked at.
-        num_granted: bytes that its client was let send.
         num_bytes: of the room.
     """
 
-    __slots__ = ("_num_seen", "_on_idle", "_pace", "_room", "is_given", "is_whole", "num_bytes",
-                 "num_granted", "on_given")  # fmt: skip
+    __slots__ = ("_num_due", "_num_seen", "_room", "_sender", "is_given", "is_whole",
+                 "num_bytes", "on_given")  # fmt: skip
 
     def __init__(
         self,
         room: "UploadRoom",
         num_bytes: int,
         on_given: Callable[[], None],
-        on_idle: Callable[[], None],
-        num_sent: int,
+        sender: Sender | None,
     ) -> None:
         self._room, self.num_bytes = room, num_bytes
-        self.on_given, self._on_idle = on_given, on_idle
-        self.is_given = self.is_whole = False
-        self.num_granted = 0
+        self.on_given, self._sender = on_given, sender
+        self.is_given, self.is_whole = False, sender is None
+        # Received at the last look, and what must be by the next one.
         self._num_seen: int | None = None
-        self._pace = max(num_sent // _TIMES, 1)
+        self._num_due = 0
 
     def leave(self) -> None:
         """It needs no room any more; a second call does nothing."""
@@ -58,10 +70,16 @@ class Share:
         self._room.shrink(self, num_bytes)
 
     def look(self) -> None:
-        """End the request if its client has sent too little since the last look."""
-        seen, self._num_seen = self._num_seen, self.num_granted
-        if not self.is_whole and seen is not None and self.num_granted - seen < self._pace:
-            self._on_idle()
+        """End the request if its client stands still, or will not be done in time."""
+        sender = self._sender
+        if sender is None or self.is_whole:
+            return
+        seen, self._num_seen = self._num_seen, sender.num_received()
+        if seen is None:
+            self._num_due = self._num_seen
+        elif self._num_seen == seen or self._num_seen < self._num_due:
+            sender.on_idle()
+        self._num_due += sender.num_bytes // _TIMES
 
 
 class UploadRoom:
@@ -93,18 +111,16 @@ class UploadRoom:
         self,
         num_bytes: int,
         on_given: Callable[[], None],
-        on_idle: Callable[[], None] = lambda: None,
-        num_sent: int = 0,
+        sender: Sender | None = None,
     ) -> Share:
         """A share of so many bytes, which may have been given.
 
         Args:
             num_bytes: of the request.
             on_given: is called when there is room later.
-            on_idle: is called when others wait for room that the client makes too little use of.
-            num_sent: bytes that the client sends for it.
+            sender: of the request; None when it is here.
         """
-        share = Share(self, num_bytes, on_given, on_idle, num_sent)
+        share = Share(self, num_bytes, on_given, sender)
         if not self._waiting and self._has_room(share):
             self._take(share)
         else:
@@ -143,13 +159,11 @@ class UploadRoom:
         share.is_given = True
 
     def _keep_time(self) -> None:
+        # It goes on when nobody waits: those who come may give up sooner, one after another.
         if self._waiting and self._timer is None:
             loop = asyncio.get_running_loop()
             # In nobody's context: whom it ends is not the caller that waits.
             self._timer = loop.call_later(self._patience_s, self._look, context=Context())
-        elif not self._waiting and self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     def _look(self) -> None:
         self._timer = None

@@ -1,18 +1,21 @@
 """Sizes that a recipe or the defaults let requests have, against models that may fail there."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import onnx
+import psutil
 import pytest
 from onnx import parser
 
+from compiler_worker.models import OrtModel
 from compiler_worker.sizes_check import check_empty, check_largest
 from services.contracts.default_buckets import default_buckets
 from services.contracts.dim_limits import DimLimits
-from services.contracts.errors import InvalidRecipeError
+from services.contracts.errors import InvalidRecipeError, ProofError
 from services.contracts.manifest import MasterRecord
 from services.contracts.recipe import Bucket, DimRange, Recipe
-from services.contracts.tensors import TensorSpec
+from services.contracts.tensors import Array, TensorSpec
 
 _GRAPH = """
 <ir_version: 10, opset_import: ["" : 20]>
@@ -83,3 +86,25 @@ def test_a_model_that_fails_at_any_size_is_left_to_its_proof(tmp_path: Path) -> 
     never = "y = Gather <axis = 1> (x, far)"
     path = _saved("far = Constant <value_int = 1000> ()\n  " + never, tmp_path)
     check_largest(path, MASTER, _recipe(1), _recipe(1).buckets)
+
+
+def test_a_host_with_too_little_memory_leaves_it_to_the_proof(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, recipe = _saved(PLACES, tmp_path), _recipe(1)
+    plain_run = OrtModel.run
+
+    def run(model: OrtModel, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        if inputs["x"].shape == (1, 8):
+            raise ProofError("ONNX Runtime run of the master failed: std::bad_alloc")
+        return plain_run(model, inputs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OrtModel, "run", run)
+        check_largest(path, MASTER, recipe, recipe.buckets)
+    with monkeypatch.context() as patch:
+        memory = psutil.virtual_memory()._replace(available=2 * path.stat().st_size - 2)
+        patch.setattr(psutil, "virtual_memory", lambda: memory)
+        check_largest(path, MASTER, recipe, recipe.buckets)
+    with pytest.raises(InvalidRecipeError):
+        check_largest(path, MASTER, recipe, recipe.buckets)

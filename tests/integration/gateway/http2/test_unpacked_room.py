@@ -134,6 +134,21 @@ async def test_what_it_may_become_is_counted_before_it_comes(host: "Host") -> No
     await clients[1].until(lambda: clients[1].seen(1).credit > 0)
 
 
+async def test_what_is_not_compressed_after_all_counts_as_it_comes(host: "Host") -> None:
+    """GRPC's clients send what would not become smaller as it is, whatever the call says."""
+    await host.serve(Limits(max_upload_bytes=20 * MIB, max_decompressed_bytes=20 * MIB))
+    clients = [await host.dial(f.wide()) for _ in range(3)]
+    plain = f.message(bytes(6 * MIB))
+    for client in clients:
+        await client.send(f.headers(1, f.request_fields("Echo", (GZIP,))))
+        await client.send(f.body(1, plain[:STREAM_WINDOW], is_last=False, size=MIB))
+    for client in clients:
+        await client.until(lambda each=client: each.seen(1).credit > 0)  # type: ignore[misc]
+    for client in clients:
+        assert (await client.ask(f.body(1, plain[STREAM_WINDOW:], size=MIB))).status == 0
+    assert is_empty(host)
+
+
 async def test_a_stream_gives_its_room_back_with_each(host: "Host") -> None:
     await host.serve(Limits(max_upload_bytes=MOST, max_decompressed_bytes=MOST))
     streaming, other = await host.dial(f.wide()), await host.dial(f.wide())

@@ -139,11 +139,37 @@ async def test_verdicts_are_of_the_engine_that_was_proven() -> None:
         assert bad.ran == [(1, length) for length in LENGTHS]
 
 
+async def test_a_proof_that_cannot_be_made_is_no_good_news() -> None:
+    async with suspect() as s:
+
+        def fail(_: Sequence[Bucket]) -> Iterable[Mapping[str, Array]]:
+            raise MemoryError("no room for samples")
+
+        s.proof._samples_of = fail
+        with pytest.raises(EngineError, match="its proof failed: MemoryError: no room"):
+            await s.proof.check()
+
+
 async def test_clients_cannot_have_an_engine_proven_without_end() -> None:
     async with suspect() as s:
         take_2_s(s.bench)
         await s.proof.check()
-        for passed_s, num_runs in ((30.0, 0), (40.0, len(LENGTHS))):
+        # 54 s after one that took 6 s, and no more than 60 after any.
+        for passed_s, num_runs in ((30.0, 0), (30.0, len(LENGTHS))):
+            await s.become()
+            s.bench.clock.now_s += passed_s
+            await s.proof.check()
+            assert len(s.bench.engine.ran) == num_runs
+
+
+async def test_an_engine_rests_a_minute_at_most() -> None:
+    async with suspect() as s:
+        plain_run = s.bench.engine.run
+        for _ in range(10):  # each adds 2 s
+            take_2_s(s.bench)
+        await s.proof.check()
+        s.bench.engine.run = plain_run  # type: ignore[method-assign]
+        for passed_s, num_runs in ((50.0, 0), (11.0, len(LENGTHS))):
             await s.become()
             s.bench.clock.now_s += passed_s
             await s.proof.check()

@@ -70,6 +70,18 @@ async def test_urgent_ones_that_fail_again_and_again_hold_up_nobody_for_good() -
     assert answered == low
 
 
+async def test_who_left_has_stood_back_for_nobody_else() -> None:
+    line = WaitingLine(TWO, Clock())
+    (low,) = gone = [waiting_of(2)]
+    line.put_back(gone, 1)
+    urgent = added(line, 1)
+    assert taken(line) == urgent
+    line.remove(low)
+    line.put_back([waiting_of(2)], 1)
+    urgent = added(line, 1)
+    assert taken(line) == urgent
+
+
 async def test_what_waits_again_takes_room_and_gives_it_back() -> None:
     line = WaitingLine(TWO, Clock())
     again = [waiting_of(2) for _ in range(3)]

@@ -6,7 +6,7 @@ from contextvars import ContextVar
 import pytest
 
 from services.gateway.http2.limits import STREAM_WINDOW
-from services.gateway.http2.upload_room import Share, UploadRoom
+from services.gateway.http2.upload_room import Sender, Share, UploadRoom
 
 CALLER: ContextVar[str] = ContextVar("caller", default="nobody")
 
@@ -18,6 +18,7 @@ class Uploads:
         given: names of those that were let go on later, in that order.
         idle: names of those that made no use of their room.
         callers: in whose context that was found.
+        received: bytes that came, by name.
     """
 
     def __init__(self, patience_s: float = 1000) -> None:
@@ -25,12 +26,14 @@ class Uploads:
         self.given: list[str] = []
         self.idle: list[str] = []
         self.callers: list[str] = []
+        self.received: dict[str, int] = {}
         self._shares: dict[str, Share] = {}
 
     def ask(self, name: str, size: int, num_sent: int = 0) -> Share:
         """One more request."""
-        on_idle = lambda: self._end_idle(name)  # noqa: E731
-        share = self.room.ask(size, lambda: self.given.append(name), on_idle, num_sent)
+        self.received[name] = 0
+        sender = Sender(num_sent, lambda: self.received[name], lambda: self._end_idle(name))
+        share = self.room.ask(size, lambda: self.given.append(name), sender)
         self._shares[name] = share
         return share
 
@@ -71,18 +74,32 @@ async def test_one_that_is_larger_than_the_room_comes_alone() -> None:
 
 async def test_room_that_is_not_used_is_taken_back_while_others_wait() -> None:
     uploads = Uploads(patience_s=0.01)
-    idle, busy, whole = (uploads.ask(name, 30) for name in ("idle", "busy", "whole"))
+    idle, _, whole = (uploads.ask(name, 30) for name in ("idle", "busy", "whole"))
     whole.is_whole = True
     await asyncio.sleep(0.05)
     assert not uploads.idle, "nobody waited"
     waiting = uploads.ask("waiting", 30)
     async with asyncio.timeout(10):
         while not waiting.is_given:
-            busy.num_granted += 1
+            uploads.received["busy"] += 1
             await asyncio.sleep(0.002)
-    assert (uploads.idle, uploads.given, idle.is_given) == (["idle"], ["waiting"], True)
+        assert (uploads.idle, uploads.given, idle.is_given) == (["idle"], ["waiting"], True)
+        while uploads.room._timer:  # of the time in which somebody waited
+            uploads.received["busy"] += 1
+            uploads.received["waiting"] += 1
+            await asyncio.sleep(0.002)
     await asyncio.sleep(0.05)
     assert uploads.idle == ["idle"], "nobody waits any more"
+
+
+async def test_whoever_stands_still_is_ended_though_those_who_wait_give_up_sooner() -> None:
+    uploads = Uploads(patience_s=0.05)
+    uploads.ask("idle", 100)
+    async with asyncio.timeout(10):
+        while not uploads.idle:
+            uploads.ask("waiting", 10)
+            await asyncio.sleep(0.01)
+            uploads.leave("waiting")
 
 
 async def test_whoever_is_ended_is_so_in_nobodys_context() -> None:
@@ -112,23 +129,28 @@ async def test_a_few_may_wait_beside_the_room(max_bytes: int, num_waiting: int) 
     assert not room.is_crowded
 
 
-async def test_what_is_large_has_to_come_quicker() -> None:
+@pytest.mark.parametrize(
+    ("steps", "num_looks"),
+    [
+        ([100] * 20, None),  # all of it within twenty looks
+        ([300, 1, 1, 300] * 5, None),  # what came before counts
+        ([99] * 20, 2),
+        ([300, 0], 3),
+        ([1, 1, 1], 2),
+    ],
+    ids=["on pace", "in gusts", "too slow", "stands still", "trickles"],
+)
+async def test_a_request_has_to_come_in_time(steps: list[int], num_looks: int | None) -> None:
     """Or one that sends a little now and then would have others wait for hours."""
-    uploads = Uploads(patience_s=0.01)
-    slow, quick = uploads.ask("slow", 50, 2000), uploads.ask("quick", 50, 2000)
-    is_given = asyncio.Event()
-    uploads.room.ask(1, is_given.set)
-    plain_look = Share.look
-
-    def look(share: Share) -> None:
-        plain_look(share)
-        share.num_granted += {slow: 99, quick: 100}.get(share, 0)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Share, "look", look)
-        async with asyncio.timeout(10):
-            await is_given.wait()
-    assert uploads.idle == ["slow"]
+    uploads = Uploads()
+    share = uploads.ask("it", 50, 2000)
+    for number, step in enumerate([0, *steps], start=1):
+        uploads.received["it"] += step
+        share.look()
+        if uploads.idle:
+            assert number == num_looks
+            return
+    assert num_looks is None
 
 
 async def test_what_turns_out_smaller_leaves_the_rest_to_others() -> None:
