@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+import onnx_ir.passes.common as passes
 import torch
 
 from compiler_worker.master.bags import plain_bags
@@ -74,6 +75,8 @@ def _export(model: PyTorchModel, opset: int, path: Path) -> None:
         )
         if program is None:
             raise InvalidModelError(f"the exporter returned no program at opset {opset}")
+        # An output may be called as an op is, whose values the exporter calls so too.
+        passes.NameFixPass()(program.model)
         program.save(str(path), external_data=True)
 
 

@@ -123,7 +123,9 @@ class ViewReader:
             try:
                 self._add(self._registry.model_version(name, number), model, engines)
             except SmeltError as error:
-                self._tell(subject, f"nothing is built for {subject}, which serves: {error}")
+                # One that was removed serves until the next one does, and needs no more engines.
+                if number not in self._registry.removed_versions().get(name, ()):
+                    self._tell(subject, f"nothing is built for {subject}, which serves: {error}")
             else:
                 self._told.pop(subject, None)
         return model

@@ -76,3 +76,20 @@ def test_every_refusal_is_told(tmp_path: Path) -> None:
     assert "gives no right ONNX graph at any opset of 23, 20" in message
     assert "opset 23: " in message
     assert "opset 20: " in message
+
+
+@pytest.mark.parametrize("name", ["linear", "gelu", "weight", "x_1"])
+def test_an_output_may_be_called_as_what_is_within(tmp_path: Path, name: str) -> None:
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.Linear(8, 2))
+    model = PyTorchModel(
+        module=module.eval(),
+        example_inputs={"x": torch.randn(3, 4)},
+        dynamic_dims={"x": {0: "rows"}},
+        dim_limits={"rows": DimLimits(min=1, max=8)},
+        output_names=(name,),
+    )
+    messages: list[str] = []
+    stored = export_master(model, tmp_path, messages.append)
+    assert [spec.name for spec in stored.outputs] == [name]
+    assert messages == ["exporting at opset 23"]

@@ -125,6 +125,21 @@ async def test_a_record_that_cannot_be_read_stops_its_own_model_alone(
     assert len(lines) == 1
 
 
+async def test_a_version_that_was_removed_and_serves_still_is_no_fault(
+    here: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    here.registry.add_model_version(
+        name="m", master=world.MASTER, recipe=Recipe(), source="s", source_fingerprint="2"
+    )
+    here.registry.remove_model("m", 1)
+    for attached in (1, 9):
+        here.state.attach(_report(attached))
+    await here.loop().pass_now()
+    lines = [r.message for r in caplog.records if "nothing is built for" in r.message]
+    assert len(lines) == 1
+    assert lines[0].startswith("nothing is built for model m version 9, which serves: ")
+
+
 async def test_a_task_whose_start_cannot_be_read_is_not_ours(
     here: World, caplog: pytest.LogCaptureFixture
 ) -> None:
