@@ -1,6 +1,7 @@
 """The tiny model: scaled table rows where a mask is 1; its master, engines and requests."""
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from services.contracts.batching import Batching
 from services.contracts.build_key import BuildKey
 from services.contracts.default_buckets import default_buckets
+from services.contracts.errors import EngineError
 from services.contracts.hardware import DeviceFacts
 from services.contracts.kinds import EngineKind, Precision
 from services.contracts.manifest import (
@@ -31,6 +33,10 @@ from services.contracts.terms import proof_terms
 from services.engines.base import LoadSpec
 from services.engines.device_probe import probe_device
 from services.pb import open_inference_v2_pb2 as pb
+from services.replica.engine_checker import EngineChecker
+from services.replica.engine_host import EngineHost
+from services.replica.failure_notes import FailureNotes
+from services.replica.loaded_engine import RunningEngine
 
 NUM_ROWS = 100  # of the table: a larger id is an error that ONNX Runtime raises itself
 WIDTH = 4
@@ -223,6 +229,35 @@ def assert_answers(response: bytes, ids: np.ndarray, request_id: str = "") -> No
     )
     np.testing.assert_array_equal(tokens, table()[ids])
     np.testing.assert_allclose(pooled, table()[ids].sum(axis=1), rtol=1e-6)
+
+
+def no_fallback(model: ModelVersion) -> RunningEngine:
+    """A host that must not need the fallback."""
+    raise EngineError("no fallback in this test")
+
+
+def host_of(
+    shelf: Shelf,
+    model: ModelVersion,
+    notes: FailureNotes | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> EngineHost:
+    return EngineHost(
+        shelf.registry, model, shelf.device, no_fallback, EngineChecker(Path("unused")),
+        num_threads=1, notes=notes, clock=clock,
+    )  # fmt: skip
+
+
+def blob_of(shelf: Shelf, engine: PublishedEngine, root: Path) -> Path:
+    """The file in the store behind an engine's only blob."""
+    (ref,) = engine.manifest.files.values()
+    return root / "store" / "blobs" / "sha256" / ref.sha256
+
+
+def typed(path: Path, data: bytes) -> dict[str, Path]:
+    """The own file of an ONNX Runtime engine."""
+    path.write_bytes(data)
+    return {"typed.onnx": path}
 
 
 def load_spec(shelf: Shelf, model: ModelVersion, folder: Path | None = None) -> LoadSpec:

@@ -21,8 +21,7 @@ from services.replica.loaded_engine import RunningEngine
 from services.replica.replica import Replica
 from services.telemetry.recorder import NullRecorder
 
-from .published import Shelf, load_spec, onnx_model
-from .test_engines import typed
+from .published import Shelf, load_spec, onnx_model, typed
 from .test_standby import BAD_IDS, MAX_FAILURES_IN_A_ROW, assert_served, break_engine, digest_in_use
 
 

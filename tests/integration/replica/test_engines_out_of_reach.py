@@ -11,8 +11,7 @@ from services.contracts.registry import Registry
 from services.replica.passing_failures import FIRST_WAIT_S
 from tests.unit.services.replica.batching import Clock
 
-from .published import Shelf, onnx_model
-from .test_engines import blob_of, host_of, typed
+from .published import Shelf, blob_of, host_of, onnx_model, typed
 
 
 def test_what_a_store_cannot_give_is_fetched_again_after_ever_longer_waits(

@@ -24,8 +24,7 @@ from services.replica.settings import ReplicaSettings
 from services.telemetry.recorder import NullRecorder
 
 from .conftest import Serving
-from .published import RECIPE, Shelf, assert_answers, ids_of, request_of
-from .test_engines import host_of, load_spec, typed
+from .published import RECIPE, Shelf, assert_answers, host_of, ids_of, load_spec, request_of, typed
 from .test_serving import HeldEngine
 
 

@@ -21,8 +21,17 @@ from services.replica.replica import Replica
 from services.telemetry.catalog import REPLICA_METRICS
 from services.telemetry.prometheus_recorder import PrometheusRecorder
 
-from .published import NUM_ROWS, Shelf, assert_answers, ids_of, onnx_model, request_of, table
-from .test_engines import load_spec, typed
+from .published import (
+    NUM_ROWS,
+    Shelf,
+    assert_answers,
+    ids_of,
+    load_spec,
+    onnx_model,
+    request_of,
+    table,
+    typed,
+)
 
 # Rows that the bad engine has; warming up uses the first ones only.
 NUM_GOOD_ROWS = NUM_ROWS // 2

@@ -5,7 +5,7 @@ import gzip
 import random
 import threading
 import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -56,6 +56,14 @@ async def wait_for_waiting(host: "Host", number: int) -> None:
     await wait_until(lambda: len(host.server.terms.room._waiting) == number)
 
 
+async def let_all_go(host: "Host", client: "RawClient", streams: Iterable[int]) -> None:
+    """Open the gate: each is answered, and has given its room back."""
+    host.probe.gate.set()
+    for stream in streams:
+        assert (await client.answer(stream)).status == 0
+    assert is_empty(host)
+
+
 async def test_no_more_is_unpacked_than_there_is_room_for(host: "Host") -> None:
     # Of the second it is not known what it becomes before there is room for the most.
     await host.serve(Limits(max_upload_bytes=5 * MIB + MOST, max_decompressed_bytes=MOST))
@@ -67,10 +75,7 @@ async def test_no_more_is_unpacked_than_there_is_room_for(host: "Host") -> None:
     await wait_for_waiting(host, 5)
     assert host.probe.began.empty()
     assert await client.goes_on(101)
-    host.probe.gate.set()
-    for stream in streams:
-        assert (await client.answer(stream)).status == 0
-    assert is_empty(host)
+    await let_all_go(host, client, streams)
 
 
 async def test_what_a_client_gives_up_waits_no_longer(host: "Host") -> None:
@@ -212,10 +217,7 @@ async def test_small_ones_wait_for_each_other(host: "Host") -> None:
         await soon(host.probe.began.get())
     await wait_until(lambda: len(host.server.terms.small_room._waiting) == 24)
     assert host.probe.began.empty()
-    host.probe.gate.set()
-    for stream in streams:
-        assert (await client.answer(stream)).status == 0
-    assert is_empty(host)
+    await let_all_go(host, client, streams)
 
 
 async def test_one_that_came_whole_before_there_was_room_gives_that_back(host: "Host") -> None:

@@ -105,6 +105,21 @@ async def hold_batch_that_fails(b: Bench, **options: float) -> list[asyncio.Task
     return waiting
 
 
+async def hold_what_runs_again(b: Bench) -> None:
+    """Let a batch fail; its first part is with the worker then, which the engine holds."""
+    plain_run, is_in = b.worker.run, asyncio.Event()
+
+    async def run(*args: Any) -> Any:
+        b.engine.may_run.clear()
+        is_in.set()
+        return await plain_run(*args)
+
+    b.worker.run = run  # type: ignore[method-assign]
+    b.engine.may_run.set()
+    async with asyncio.timeout(30):
+        await is_in.wait()
+
+
 async def test_what_nobody_wants_any_more_does_not_run_again() -> None:
     async with bench(text_model()) as b:
         gone, stays, late = await hold_batch_that_fails(b, deadline_s=105.0)
@@ -133,22 +148,10 @@ async def test_a_swap_happens_before_a_failed_batch_runs_again() -> None:
         assert b.engine.ran == [(3, 2), (2, 2), (1, 2)]
 
 
-async def test_closing_answers_those_who_were_to_run_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_closing_answers_those_who_were_to_run_again() -> None:
     async with bench(text_model()) as b:
         waiting = await hold_batch_that_fails(b)
-        plain_run, runs_alone = b.worker.run, asyncio.Event()
-
-        async def hold_and_run(*args: Any) -> Any:
-            b.engine.may_run.clear()
-            runs_alone.set()
-            return await plain_run(*args)
-
-        monkeypatch.setattr(b.worker, "run", hold_and_run)
-        b.engine.may_run.set()
-        async with asyncio.timeout(30):
-            await runs_alone.wait()
+        await hold_what_runs_again(b)
         await b.batcher.close()
         async with asyncio.timeout(30):
             results = await asyncio.gather(*waiting, return_exceptions=True)
@@ -194,10 +197,7 @@ async def test_one_bad_request_of_many_costs_few_runs(place: int) -> None:
 async def test_who_is_late_hears_it_while_the_others_run_again() -> None:
     async with bench(text_model()) as b:
         waiting = await hold_batch_that_fails(b, deadline_s=100.05)
-        in_engine = asyncio.Event()
-        b.worker.run = _held_after(b, b.worker.run, in_engine)  # type: ignore[method-assign]
-        b.engine.may_run.set()
-        await asyncio.wait_for(in_engine.wait(), 30)
+        await hold_what_runs_again(b)
         b.clock.now_s = 101.0
         with pytest.raises(DeadlineExceededError, match="ran in a batch that failed, and was to"):
             async with asyncio.timeout(30):
@@ -206,15 +206,6 @@ async def test_who_is_late_hears_it_while_the_others_run_again() -> None:
         b.engine.may_run.set()
         await asyncio.gather(*waiting[:2])
         assert b.dropped == [Dropped.EXPIRED]
-
-
-def _held_after(b: Bench, plain_run: Any, is_in: asyncio.Event) -> Any:
-    async def run(*args: Any) -> Any:
-        b.engine.may_run.clear()
-        is_in.set()
-        return await plain_run(*args)
-
-    return run
 
 
 async def test_an_urgent_newcomer_goes_before_what_runs_again() -> None:
@@ -289,10 +280,7 @@ async def test_a_deadline_is_set_again_for_what_waits_again() -> None:
         b.clock.now_s = 100.02
         with pytest.raises(DeadlineExceededError):
             await asyncio.wait_for(other, 30)
-        in_engine = asyncio.Event()
-        b.worker.run = _held_after(b, b.worker.run, in_engine)  # type: ignore[method-assign]
-        b.engine.may_run.set()
-        await asyncio.wait_for(in_engine.wait(), 30)
+        await hold_what_runs_again(b)
         b.clock.now_s = 100.3
         with pytest.raises(DeadlineExceededError, match="ran in a batch that failed"):
             await asyncio.wait_for(waiting[2], 30)
