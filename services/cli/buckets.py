@@ -13,7 +13,7 @@ from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
 from services.contracts.errors import NotFoundError
 from services.contracts.manifest import ModelVersion
-from services.contracts.recipe import Bucket
+from services.contracts.recipe import Bucket, InputRole
 
 _DEFAULT_NUM = 4
 # With fewer, a tenth of the requests is what a handful of clients happened to send.
@@ -81,12 +81,18 @@ def advice_document(model: ModelVersion, seen: ObservedSizes, num: int) -> dict[
         "version": model.version,
         "num_requests": num_requests,
         "caution": _caution(num_requests),
+        "is_padded": _is_padded(model),
         "measured_waste": seen.padded / ran if ran else 0.0,
         # Replicas join requests, so their rows say what clients send and not what runs.
         "rows": _distribution(rows) | {"dimension": batch_dim} if rows else None,
         "dimensions": advised,
         "recipe": {"buckets": [b.model_dump(mode="json") for b in proposal]} if proposal else None,
     }
+
+
+def _is_padded(model: ModelVersion) -> bool:
+    """Whether requests of different lengths share a batch: one input has to say what is valid."""
+    return any(each.role is InputRole.MASK for each in model.recipe.inputs.values())
 
 
 def _caution(num_requests: int) -> str:
@@ -142,6 +148,12 @@ def _print(document: dict[str, Any]) -> None:
     if document["caution"]:
         console.print(f"Caution: {document['caution']}", soft_wrap=True)
     _print_sizes(document)
+    if not document["is_padded"] and not document["measured_waste"]:
+        console.print(
+            "No input of the recipe is a mask, so each request runs at its own length: what is "
+            "said of waste would hold if one were (role: mask)",
+            soft_wrap=True,
+        )
     if document["recipe"]:
         _print_proposal(document)
     else:

@@ -18,7 +18,7 @@ from services.cli.main import app
 from services.cli.observed_sizes import observed_sizes, sizes_from_pages
 from services.contracts.errors import NotFoundError, NotReadyError
 from services.contracts.object_store import open_store
-from services.contracts.recipe import Bucket, DimRange, Recipe
+from services.contracts.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
 from services.contracts.registry import Registry
 from services.contracts.tensors import TensorSpec
 from services.telemetry import catalog
@@ -39,11 +39,11 @@ def _registry() -> CollectorRegistry:
     """What replicas of m and of another model counted."""
     made = CollectorRegistry()
     recorder = PrometheusRecorder(catalog.REPLICA_METRICS, made)
-    for model, sizes in (("m", SEEN), ("other", [7, 9])):
+    for model, version, sizes in (("m", "1", SEEN), ("other", "1", [7, 9]), ("other", "2", [7, 9])):
         for number, size in enumerate(sizes):
             for dim, each in (("sequence", size), ("batch", ROWS[number % len(ROWS)])):
                 recorder.observe(
-                    catalog.REQUEST_SIZE, each, model=model, version="1", dimension=dim
+                    catalog.REQUEST_SIZE, each, model=model, version=version, dimension=dim
                 )
     recorder.observe(catalog.REQUEST_SIZE, 2, model="batch-only", version="1", dimension="batch")
     recorder.count(catalog.REAL_ELEMENTS, sum(SEEN), **LABELS)
@@ -134,6 +134,22 @@ def test_the_snippet_is_a_recipe(store: str, endpoint: str) -> None:
     recipe = Recipe.from_yaml(text.split("For the recipe:\n")[1])
     assert [b.dims["sequence"].max for b in recipe.buckets] == [8, 32, 120, 512]
     assert yaml.safe_load(text.split("For the recipe:\n")[1]).keys() == {"buckets"}
+
+
+def test_waste_that_cannot_be_is_said_to_be_none(store: str, endpoint: str) -> None:
+    told = "No input of the recipe is a mask, so each request runs at its own length"
+    registry = Registry(open_store(store), Path(store) / "cache")
+    masked = Recipe(buckets=(BUCKET,), inputs={"mask": InputRecipe(role=InputRole.MASK)})
+    for number, recipe in enumerate((Recipe(buckets=(BUCKET,)), masked)):
+        registry.add_model_version(
+            name="other", master=world.MASTER, recipe=recipe, source="s",
+            source_fingerprint=str(number),
+        )  # fmt: skip
+    where = ("--store", store, "--metrics", endpoint)
+    assert told not in _run("m", *where), "some was measured"
+    assert told in _run("other", "--version", "1", *where)
+    assert not json.loads(_run("other", "--version", "1", "--json", *where))["is_padded"]
+    assert told not in _run("other", "--version", "2", *where)
 
 
 def test_rows_are_shown_beside_lengths(store: str, endpoint: str) -> None:
