@@ -1,7 +1,6 @@
 """What holds for every test: the marker of its folder, and no clock in property tests."""
 
 import os
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -16,9 +15,7 @@ TESTS = Path(__file__).parent
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 # Each test has a cache folder of its own; what torch compiles is shared, or each would begin anew.
-os.environ.setdefault(
-    "TORCHINDUCTOR_CACHE_DIR", str(Path(tempfile.gettempdir()) / "smelt-tests-inductor")
-)
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(TESTS.parent / ".cache" / "inductor"))
 
 # Proofs of real builds would each compile a fallback, and tiny models may well be slower than it:
 # what is tested there is another thing. The tests of the gate switch it on, as those of joint runs.
@@ -34,9 +31,15 @@ settings.load_profile("smelt")
 remove_unfinished(Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]))
 
 
+# Folders whose tests share what is dear to start, and so run in one process.
+TOGETHER = ("integration/fleet",)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test with the name of the top folder it lies in."""
+    """Mark each test with the top folder it lies in, and with what runs in the same process."""
     for item in items:
-        top, *below = item.path.relative_to(TESTS).parts
-        if below:
-            item.add_marker(top)
+        path = item.path.relative_to(TESTS)
+        if len(path.parts) > 1:
+            item.add_marker(path.parts[0])
+        folder = next((name for name in TOGETHER if path.is_relative_to(name)), None)
+        item.add_marker(pytest.mark.xdist_group(folder or str(path)))

@@ -150,16 +150,16 @@ def still_running(processes: list[psutil.Process]) -> list[str]:
 
 
 @contextmanager
-def fleet_home() -> Iterator[LocalFleet]:
-    """A fleet that is not up yet; whatever is up at the end is stopped.
+def fleet_home(**more: str) -> Iterator[LocalFleet]:
+    """A fleet that is not up yet, with more of an environment; stopped at the end if it is up.
 
     Not in pytest's own temporary folder: the path of a unix socket holds 107 bytes.
     """
     home = Path(tempfile.mkdtemp(prefix="smelt-"))
-    fleet = LocalFleet(home)
+    fleet = LocalFleet(home, **more)
     try:
         yield fleet
     finally:
-        if fleet.running:
-            fleet.down()
+        # Also one whose start was interrupted: it is detached, so nothing else ends it.
+        fleet.smelt_process("down")
         shutil.rmtree(home)

@@ -13,6 +13,8 @@ from services.contracts.tensors import Array
 
 FEATURES = 8
 OUTPUTS = 4
+# Of models that multiply by a factor, where nothing else is asked for.
+NUM_FEATURES = 6
 # Sums of eight products, whatever order a kernel adds them in.
 TOLERANCE = 1e-5
 

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.prometheus.server import has_figures, wait_until
+from tests.integration.fleet.conftest import OLD_GENERATION
+from tests.integration.fleet.prometheus.server import has_figures, wait_until
+from tests.integration.fleet.prometheus.traffic import WATCHED
 
 if TYPE_CHECKING:
-    from tests.integration.prometheus.conftest import Watched
+    from tests.integration.fleet.prometheus.conftest import Watched
 
-BOARDS = sorted(Path(__file__).parents[3].joinpath("deploy/grafana").glob("*.json"))
+BOARDS = sorted(Path(__file__).parents[4].joinpath("deploy/grafana").glob("*.json"))
 # What Grafana puts in when a person chose nothing.
 CHOSEN = {"$__rate_interval": "1m", "$namespace": ".*", "$model": ".*", "$version": ".*",
           "$generation": ".*"}  # fmt: skip
@@ -77,13 +79,13 @@ def test_every_rule_is_evaluated(watched: "Watched") -> None:
 def test_what_is_wrong_here_is_about_to_alert(watched: "Watched") -> None:
     """Not firing yet: each waits for some minutes, in case it mends itself."""
     found = watched.prometheus.wait_for(
-        'ALERTS{alertname=~"Smelt(NoProvenEngine|BuildFailing|ProofFailing)"}',
+        f'ALERTS{{alertname=~"Smelt(NoProvenEngine|BuildFailing|ProofFailing)", {WATCHED}}}',
         lambda rows: len(rows) == 3,
     )
     alerts = {row["alertname"]: (row["model"], row["generation"]) for row, _ in found}
     assert alerts == {
         "SmeltNoProvenEngine": ("bare", watched.generation),
-        "SmeltBuildFailing": ("busy", "cuda-sm75"),
+        "SmeltBuildFailing": ("busy", OLD_GENERATION),
         "SmeltProofFailing": ("bare", watched.generation),
     }
     assert {row["alertstate"] for row, _ in found} == {"pending"}

@@ -22,12 +22,16 @@ Labels = dict[str, str]
 Rows = list[tuple[Labels, float]]
 
 
+def is_prometheus_installed() -> bool:
+    """Whether both of its programs are on the PATH."""
+    return all(shutil.which(name) for name in ("prometheus", "promtool"))
+
+
 def require_prometheus() -> None:
     """Skip, saying what to install; under CI=true a missing Prometheus is a failure."""
-    missing = [name for name in ("prometheus", "promtool") if shutil.which(name) is None]
-    if not missing:
+    if is_prometheus_installed():
         return
-    message = f"{', '.join(missing)} not found: deploy/local/install_prometheus.sh installs it"
+    message = "prometheus or promtool not found: deploy/local/install_prometheus.sh installs it"
     if os.environ.get("CI") == "true":
         pytest.fail(message)
     pytest.skip(message)

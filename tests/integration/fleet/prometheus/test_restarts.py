@@ -6,9 +6,10 @@ Last of this folder, as it disturbs the fleet that the others look at.
 from typing import TYPE_CHECKING
 
 from services.telemetry import catalog
+from tests.integration.fleet.prometheus.traffic import WATCHED
 
 if TYPE_CHECKING:
-    from tests.integration.prometheus.conftest import Watched
+    from tests.integration.fleet.prometheus.conftest import Watched
 
 CONNECTED = catalog.CONTROLLER_CONNECTED.name
 
@@ -26,7 +27,11 @@ def test_a_killed_controller_shows_and_its_successors_nodes_are_scraped(
     )
     (agent,) = seen.metrics_addresses
     watched.prometheus.wait_for(f'up{{job="replicas", instance="{agent}"}} == 1')
-    watched.prometheus.wait_for(f'sum ({catalog.REPLICAS_ATTACHED.name}{{state="ready"}}) == 3')
+    ready = f'{catalog.REPLICAS_ATTACHED.name}{{state="ready", {WATCHED}}}'
+    watched.prometheus.wait_for(f"sum ({ready}) == 3")
+    # The fleet is others' too.
+    for model, num_replicas in (("linear", 2), ("noop", 1)):
+        watched.fleet.wait_ready(model, num_replicas)
 
 
 def test_totals_of_builds_went_on_where_they_were(watched: "Watched") -> None:
