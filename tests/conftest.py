@@ -1,12 +1,14 @@
 """What holds for every test: the marker of its folder, and no clock in property tests."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from services.engines.unfinished import remove_unfinished
+from tests.process_server import environment_of_forks
 
 TESTS = Path(__file__).parent
 
@@ -43,3 +45,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(path.parts[0])
         folder = next((name for name in TOGETHER if path.is_relative_to(name)), None)
         item.add_marker(pytest.mark.xdist_group(folder or str(path)))
+
+
+@pytest.fixture(scope="module")
+def forked_children() -> Iterator[None]:
+    """The compiler's children are forked from a process that has imported torch."""
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in environment_of_forks().items():
+            environment.setenv(name, value)
+        yield

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import pytest
+
 from compiler_worker.plan import Wanted
 from compiler_worker.planning import keep_plans
 from compiler_worker.settings import CompilerSettings
@@ -17,6 +19,8 @@ from services.controller.fleet_state import FleetState
 from services.controller.key_status import RetryPolicy
 from services.controller.seams import NodePool
 from tests.integration.builds.conftest import FakeNodes, Place, ProcessLauncher
+
+pytestmark = pytest.mark.usefixtures("forked_children")
 
 AddVersion = Callable[..., ModelVersion]
 # Nothing is waited for but real ends of real processes.

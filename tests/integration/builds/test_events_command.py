@@ -12,6 +12,8 @@ from services.contracts.events import Event, EventKind
 from services.contracts.registry import Registry
 from tests.integration.builds.conftest import ROOT, Place
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 
 def event(mark: str) -> Event:
     return Event(at=timestamp(utc_now()), kind=EventKind.BUILD_STARTED, model="m", mark=mark)

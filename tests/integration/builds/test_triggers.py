@@ -17,6 +17,8 @@ from services.controller.key_status import RetryPolicy
 from services.controller.seams import NodePool
 from tests.integration.builds.conftest import FakeNodes, ProcessLauncher
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 AddVersion = Callable[..., ModelVersion]
 TWICE = BuildPace(retry=RetryPolicy(max_attempts=2, first_delay_s=0.0))
 ADA = "cuda-sm89"

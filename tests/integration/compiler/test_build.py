@@ -32,6 +32,8 @@ from services.telemetry.catalog import COMPILER_METRICS
 from services.telemetry.prometheus_recorder import PrometheusRecorder
 from tests.integration.compiler.conftest import with_settings
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 CPU_KINDS = Wanted(kinds=(EngineKind.ONNXRUNTIME, EngineKind.OPENVINO))
 RTX_FOR_ADA = Wanted(kinds=(EngineKind.TENSORRT,), generations=(Generation.parse("cuda-sm89"),))
 

@@ -19,6 +19,8 @@ from services.contracts.manifest import ModelVersion, ProofOutcome, SideTiming, 
 from services.contracts.selection import FallbackReason, select
 from tests.integration.compiler.conftest import with_settings
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 ONLY_ORT = Wanted(kinds=(EngineKind.ONNXRUNTIME,))
 
 

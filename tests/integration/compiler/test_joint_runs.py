@@ -21,6 +21,8 @@ from services.contracts.signing import Signer, TrustRoot
 from tests.integration.compiler.conftest import RECIPE, with_settings
 from tests.signing_keys import new_keys
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 ORT = Wanted(kinds=(EngineKind.ONNXRUNTIME,))
 TWO_KINDS = Wanted(kinds=(EngineKind.ONNXRUNTIME, EngineKind.OPENVINO))
 

@@ -18,6 +18,8 @@ from services.contracts.manifest import BuildOutcome, ModelVersion, ProofOutcome
 from services.contracts.object_store import open_store
 from tests.s3 import empty_s3_store, s3_server
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 ROOT = Path(__file__).resolve().parents[3]
 QUICK = ("--benchmark-s", "0", "--benchmark-iterations", "3", "--num-threads", "1")
 WAITING = "wait: another worker builds it"

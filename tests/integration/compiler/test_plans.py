@@ -12,6 +12,8 @@ from services.contracts.manifest import BuildOutcome, BuildRecord, ModelVersion,
 from services.contracts.node_class import NodeClass
 from tests.integration.compiler.test_command import QUICK, logs_as_before, where
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 __all__ = ["logs_as_before", "where"]
 
 LOWER = "cpu-x86_64-v3"

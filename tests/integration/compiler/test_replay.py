@@ -19,6 +19,8 @@ from services.contracts.kinds import EngineKind, Precision
 from services.contracts.manifest import BuildOutcome, BuildRecord, ModelVersion
 from services.contracts.recipe import Tolerance
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 ONLY_ORT = Wanted(kinds=(EngineKind.ONNXRUNTIME,))
 STRICT = Tolerance(rel_l2=1e-12, max_abs=1e-12, cosine_distance=1e-12)
 

@@ -16,6 +16,8 @@ from services.contracts.manifest import ModelVersion
 from services.contracts.signing import Signer, TrustRoot
 from tests.signing_keys import KeyFiles, new_keys
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 WANTED = Wanted(kinds=(EngineKind.ONNXRUNTIME,))
 
 

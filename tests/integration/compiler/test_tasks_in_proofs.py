@@ -1,11 +1,15 @@
 """Task metrics of a recipe in real proofs: passed, failed in their own words, refused by name."""
 
+import pytest
+
 from compiler_worker.pipeline import build_model
 from compiler_worker.plan import Wanted
 from compiler_worker.workshop import Workshop
 from services.contracts.kinds import EngineKind
 from services.contracts.manifest import BuildOutcome, BuildRecord, ModelVersion
 from services.contracts.task_recipe import FunctionTask, Task, TopKTask
+
+pytestmark = pytest.mark.usefixtures("forked_children")
 
 ONLY_ORT = Wanted(kinds=(EngineKind.ONNXRUNTIME,))
 ENTRY = "tests.integration.compiler.owner_metric:same_sign"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import onnx
+import pytest
 
 from compiler_worker.master.opened import open_master
 from compiler_worker.master.source import OnnxFile
@@ -18,6 +19,8 @@ from services.contracts.recipe import Bucket, DimRange, Recipe
 from tests.conformance.tiny_model import tiny_model
 from tests.conformance.trees import classifier, regressor
 from tests.integration.compiler.conftest import with_settings
+
+pytestmark = pytest.mark.usefixtures("forked_children")
 
 KINDS = (EngineKind.ONNXRUNTIME, EngineKind.OPENVINO, EngineKind.INDUCTOR)
 BUCKET = Bucket(dims={"batch": DimRange(min=1, opt=8, max=32)})
