@@ -37,7 +37,7 @@ def _rewrite(editor: Editor, node: fx.Node) -> bool:
     mask = argument(node, 3, "attn_mask")
     if not _is_plain(node) or not _fits(q, k, v) or not _is_mask(mask, q, k):
         return False
-    # Defines the op; it needs Triton, which only machines with a GPU have.
+    # Defines the op; it needs Triton, which machines without a GPU may lack.
     from compiler_worker.fx_rewrites import attention_kernel  # noqa: F401
 
     scale = argument(node, 6, "scale")
