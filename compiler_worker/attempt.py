@@ -1,7 +1,7 @@
 """Keeps the account of one attempt to build a key: stages, seconds, last log lines."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from compiler_worker.process import ChildOutcome
@@ -19,11 +19,18 @@ _GOOD = (BuildOutcome.PROVEN, BuildOutcome.BUILT)
 class Attempt:
     """The account of one attempt; `record` makes the document that is kept."""
 
-    def __init__(self, key: BuildKey, workshop: Workshop, stage: Stage = Stage.OPEN) -> None:
+    def __init__(
+        self,
+        key: BuildKey,
+        workshop: Workshop,
+        stage: Stage = Stage.OPEN,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.key = key
         self._workshop = workshop
         self._started_at = now()
-        self._started_s = time.monotonic()
+        self._clock, self._started_s = clock, clock()
         self._stage = stage
         self._durations_s: dict[str, float] = {}
         self._log_tail: tuple[str, ...] = ()
@@ -37,9 +44,9 @@ class Attempt:
         """Enter a stage that this process does itself, and time it."""
         self._stage = stage
         self.tell(ChildEvent(stage=stage))
-        started = time.monotonic()
+        started = self._clock()
         yield
-        self._durations_s[stage] = time.monotonic() - started
+        self._durations_s[stage] = self._clock() - started
         self.tell(ChildEvent(ended_stage=stage, duration_s=self._durations_s[stage]))
 
     def result_of(self, outcome: ChildOutcome) -> bytes:
@@ -85,7 +92,7 @@ class Attempt:
         """
         if outcome is not BuildOutcome.FAILED or self._stage in self._durations_s:
             return self._durations_s
-        left_s = time.monotonic() - self._started_s - sum(self._durations_s.values())
+        left_s = self._clock() - self._started_s - sum(self._durations_s.values())
         return {**self._durations_s, self._stage: left_s}
 
 

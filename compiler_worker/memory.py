@@ -12,7 +12,7 @@ from services.contracts.hardware import Platform
 _KIB = 1024
 _BUILD_SHARE = 0.8
 _FORGET_PEAK = Path("/proc/self/clear_refs")
-_CONTAINER_LIMITS = (
+CONTAINER_LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
@@ -74,7 +74,7 @@ def usable_memory_gib() -> float:
     import psutil
 
     limits = [int(psutil.virtual_memory().total)]
-    for path in _CONTAINER_LIMITS:
+    for path in CONTAINER_LIMITS:
         # "max" where there is none; the first generation of cgroups says a huge number.
         with suppress(OSError, ValueError):
             limits.append(int(path.read_text()))

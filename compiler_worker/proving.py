@@ -152,13 +152,19 @@ def _prove(
     with workshop.work_folder(key) as folder:
         outcome = prove_in_child(job, workshop, folder, lambda e: workshop.on_progress(key, e))
     on_outcome(outcome)
-    proof = _proof_of(outcome)
+    proof = proof_of(outcome)
     count_proof(workshop, key, proof)
     workshop.sign(engine.manifest, proof, job.version.master)
     return workshop.registry.add_proof(engine.digest, proof)
 
 
-def _proof_of(outcome: ChildOutcome) -> Proof:
+def proof_of(outcome: ChildOutcome) -> Proof:
+    """The verdict of a proof's process.
+
+    Raises:
+        EngineIncompatibleError: the engine is for another device or library.
+        ProofError: there is no verdict.
+    """
     if outcome.result is not None:
         return Proof.from_json(outcome.result)
     if outcome.error == EngineIncompatibleError.__name__:

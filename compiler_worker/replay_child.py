@@ -44,7 +44,7 @@ def _checks(
         found = engine.run(inputs)
     except (EngineError, InvalidRequestError) as error:
         return (_check(request, "", vars(INFINITELY_FAR), str(error)),)
-    return _compared(request, inputs, found, _wanted(request, inputs))
+    return _compared(request, inputs, found, wanted_outputs(request, inputs))
 
 
 def _inputs(request: ReplayRequest) -> dict[str, Array]:
@@ -56,7 +56,7 @@ def _inputs(request: ReplayRequest) -> dict[str, Array]:
     return draw_sample(proof.master, proof.recipe, bucket, failed.sizes, variant=variant).inputs
 
 
-def _wanted(request: ReplayRequest, inputs: _Arrays) -> _Arrays:
+def wanted_outputs(request: ReplayRequest, inputs: _Arrays) -> _Arrays:
     """The reference's outputs; an engine that gave no answer was compared with none."""
     kept = read_arrays(request.arrays_path, "wanted") if request.arrays_path else {}
     if kept:

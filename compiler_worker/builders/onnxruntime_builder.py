@@ -55,14 +55,15 @@ class OnnxruntimeBuilder:
         generation = Generation.parse(plan.key.generation)
         refuse(self.unavailable_reason(generation, plan.key.precision), "an onnxruntime engine")
         progress("opening the graph with ONNX Runtime")
-        files = _typed_files(plan, workspace)
+        files = typed_files(plan, workspace)
         path = files.get(TYPED_MODEL, plan.master_path)
         with build_errors("ONNX Runtime refused the graph"):
             open_session(str(path), generation.platform)
         return BuildOutput(files=files, needs_master=not files)
 
 
-def _typed_files(plan: BuildPlan, workspace: Path) -> dict[str, Path]:
+def typed_files(plan: BuildPlan, workspace: Path) -> dict[str, Path]:
+    """The graph in the precision of a plan, in one file; none in fp32, which is the master's."""
     if plan.key.precision is Precision.FP32:
         return {}
     import onnx

@@ -59,7 +59,7 @@ class TensorrtApi:
         if workspace_gib := options.get("workspace_gib"):
             num_bytes = int(float(workspace_gib) * _GIB)
             config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, num_bytes)
-        network = builder.create_network(_network_flags(trt))
+        network = builder.create_network(network_flags(trt))
         return BuildSession(
             builder=builder,
             config=config,
@@ -128,7 +128,8 @@ def _capabilities() -> list[str]:
     return [name for name in names if name.startswith("SM")]
 
 
-def _network_flags(trt: Any) -> int:
+def network_flags(trt: Any) -> int:
+    """What a library must be told so that a network is strongly typed."""
     # Where the flag is gone, every network is strongly typed.
     flag = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
     return 0 if flag is None else 1 << int(flag)

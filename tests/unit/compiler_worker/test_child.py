@@ -6,10 +6,11 @@ import logging
 import os
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from compiler_worker import prove_child
 from compiler_worker.child import EXIT_FAILURE, Events, build_one, limit_threads, run_request
 from compiler_worker.prove_child import prove_one
 from compiler_worker.publish import engine_folder, engine_manifest
@@ -25,6 +26,7 @@ from services.contracts.document import Document
 from services.contracts.errors import (
     BuildError,
     BuildUnavailableError,
+    EngineError,
     EngineIncompatibleError,
     ProofError,
     StoreError,
@@ -32,6 +34,7 @@ from services.contracts.errors import (
 from services.contracts.kinds import EngineKind, Precision
 from services.contracts.manifest import ProofOutcome
 from services.contracts.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
+from services.engines.base import LoadSpec
 from services.engines.device_probe import probe_device
 from services.engines.toolchain import installed_version
 from tests.conformance.tiny_model import VOCABULARY, master_record, save_master, tiny_model
@@ -234,16 +237,46 @@ def test_threads_are_limited_only_when_asked(monkeypatch: pytest.MonkeyPatch) ->
     assert os.environ["OMP_NUM_THREADS"] == "2"
 
 
-def test_what_libraries_warn_of_while_loading_becomes_a_finding() -> None:
-    from compiler_worker.prove_child import _warnings_into
+class WarningLoader:
+    """An engine class of a library that warns, and loads nothing where it is told so."""
 
-    findings: list[str] = []
-    with _warnings_into(findings):
+    fault: ClassVar[Exception | None] = None
+
+    @classmethod
+    def load(cls, spec: LoadSpec) -> None:
         logging.getLogger("some.library").warning("profile %d is slow", 3)
         logging.getLogger("some.library").info("chatter")
         warnings.warn("deprecated plan", UserWarning, stacklevel=1)
+        if cls.fault:
+            raise cls.fault
+
+
+@pytest.fixture
+def warning_loader(monkeypatch: pytest.MonkeyPatch) -> type[WarningLoader]:
+    monkeypatch.setattr(prove_child, "engine_class", lambda kind: WarningLoader)
+    monkeypatch.setattr(WarningLoader, "fault", None)
+    return WarningLoader
+
+
+def test_what_libraries_warn_of_while_loading_becomes_a_finding(
+    tmp_path: Path, warning_loader: type[WarningLoader]
+) -> None:
+    findings: list[str] = []
+    prove_child.load_engine(proof_request(tmp_path), findings)
     logging.getLogger("some.library").warning("afterwards")
     assert findings == ["profile 3 is slow", "deprecated plan"]
+
+
+def test_a_proof_tells_what_builder_and_loader_warned_of(
+    tmp_path: Path, stream: io.StringIO, warning_loader: type[WarningLoader]
+) -> None:
+    warning_loader.fault = EngineError("damaged")
+    request = proof_request(tmp_path)
+    warned = {"findings": ("the parser casts INT64 down",)}
+    request = request.model_copy(update={"manifest": request.manifest.model_copy(update=warned)})
+    proof = prove_one(request.canonical_json(), Events(stream))
+    assert proof.reason == "the engine failed: damaged"
+    assert proof.findings == ("the parser casts INT64 down", "profile 3 is slow")
 
 
 class TestPublish:

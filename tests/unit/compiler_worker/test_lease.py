@@ -90,13 +90,17 @@ def test_what_is_held_is_not_taken_and_what_is_released_is(registry: WatchedRegi
 
 
 def test_whoever_loses_its_lease_is_told_and_releases_nothing(registry: WatchedRegistry) -> None:
+    others = set(threading.enumerate())
     with taken(registry, lease_s=0.2) as lease:
+        heartbeats = set(threading.enumerate()) - others
         found = registry.lease(KEY)
         assert found.lease is not None
         other = found.lease.model_copy(update={"holder": "other", "host": "node-2"})
         while not Registry.offer_lease(registry, KEY, registry.lease(KEY).number + 1, other):
             pass  # a heartbeat came between
-        lease._thread.join(WAIT_S)
+        for heartbeat in heartbeats:
+            heartbeat.join(WAIT_S)
+            assert not heartbeat.is_alive()
     assert "taken over by node-2" in lease.lost_to()
     assert registry.lease(KEY).lease == other
 

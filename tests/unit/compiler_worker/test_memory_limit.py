@@ -15,7 +15,7 @@ GIB = 2**30
 def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file in which a container's limit stands; none at first."""
     path = tmp_path / "memory.max"
-    monkeypatch.setattr(memory, "_CONTAINER_LIMITS", (path,))
+    monkeypatch.setattr(memory, "CONTAINER_LIMITS", (path,))
     monkeypatch.delenv("SMELT_MEMORY_LIMIT_GIB", raising=False)
     return path
 

@@ -8,8 +8,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from compiler_worker import replay_child
 from compiler_worker.models import EvaluatorModel, OrtModel
+from compiler_worker.replay_child import wanted_outputs
 from compiler_worker.requests import ProofRequest, ReplayRequest
 from services.contracts.kinds import EngineKind
 from services.contracts.manifest import MasterRecord
@@ -55,7 +55,7 @@ def test_an_engine_is_never_compared_with_its_own_library(
         num_threads=1,
     )
     request = ReplayRequest.model_construct(proof=proof, failed=None, arrays_path=None)
-    wanted = replay_child._wanted(request, INPUTS)
+    wanted = wanted_outputs(request, INPUTS)
     assert wanted["y"].tolist() == model_class.open(path, master).run(INPUTS)["y"].tolist()
     others = {EvaluatorModel, OrtModel} - {model_class}
     assert wanted["y"].tolist() != others.pop().open(path, master).run(INPUTS)["y"].tolist()

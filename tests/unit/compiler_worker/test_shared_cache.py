@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from obstore.store import MemoryStore
 
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.shared_cache import cache_scope, shared_cache
@@ -187,13 +188,10 @@ class CountingStore(ObstoreArtifactStore):
 
 
 def test_beyond_the_bound_the_oldest_goes_and_nothing_is_stored_twice(
-    store: ObstoreArtifactStore,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(CountingStore, "stored", [])
-    counting = CountingStore(store._backend, store.name)
+    counting = CountingStore(MemoryStore(), "memory")
     workshop = Machines(counting, tmp_path).new("a")
     with caplog.at_level(logging.INFO):
         for name, num_bytes in (("old.bin", 4), ("mid.bin", 4), ("new.bin", 4), ("huge.bin", 9)):

@@ -6,7 +6,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from compiler_worker.builders.onnxruntime_builder import OnnxruntimeBuilder
+from compiler_worker.builders.onnxruntime_builder import OnnxruntimeBuilder, typed_files
 from compiler_worker.builders.openvino_builder import OpenvinoBuilder
 from compiler_worker.builders.select import builder_for
 from services.contracts.errors import BuildError, BuildUnavailableError
@@ -74,13 +74,9 @@ def test_the_quantisers_version_is_in_the_key_where_it_made_the_graph(kind: Engi
     assert set(found.values()) == {""}
 
 
-def test_a_typed_graph_is_published_as_one_file(
-    make_plan: PlanMaker, workspace: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from compiler_worker.builders import onnxruntime_builder
-
+def test_a_typed_graph_is_published_as_one_file(make_plan: PlanMaker, workspace: Path) -> None:
     plan = make_plan(EngineKind.ONNXRUNTIME, "cuda-sm90", precision=Precision.FP16)
-    files = onnxruntime_builder._typed_files(plan, workspace)
+    files = typed_files(plan, workspace)
     assert list(files) == ["typed.onnx"]
     assert [path.name for path in workspace.iterdir()] == ["typed.onnx"]
     kinds = {tensor.data_type for tensor in onnx.load(files["typed.onnx"]).graph.initializer}

@@ -10,7 +10,8 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from compiler_worker.builders.packed_convolutions import PackConvolutions
 
-mkldnn, onednn = torch.ops.mkldnn, torch.ops.onednn
+onednn = torch.ops.onednn
+FLOATS = torch.ops.mkldnn._convolution_pointwise.default  # noqa: SLF001 - an op of torch
 WINDOW: tuple[list[int], ...] = ([1, 1], [1, 1], [1, 1])
 CHANNELS, WIDTH = 32, 64
 
@@ -54,7 +55,7 @@ def test_floats_are_arranged() -> None:
     torch.manual_seed(0)
     frozen = Frozen(torch.randn(2, CHANNELS, 8, 8), w=torch.randn(WIDTH, CHANNELS, 3, 3))
     module = frozen.packed(
-        mkldnn._convolution_pointwise.default,
+        FLOATS,
         *(frozen.weights["w"], None, *WINDOW, 1, "none", [], ""),
     )
     arranged = [buffer for name, buffer in module.named_buffers() if name.startswith("packed_")]
@@ -83,7 +84,5 @@ def test_bytes_are_arranged_again_unless_in_groups(groups: int) -> None:
 def test_weights_that_are_computed_stay() -> None:
     frozen = Frozen(torch.randn(2, 4, 8, 8), w=torch.randn(8, 4, 3, 3))
     doubled = frozen.graph.call_function(torch.add, (frozen.weights["w"], frozen.weights["w"]))
-    module = frozen.packed(
-        mkldnn._convolution_pointwise.default, *(doubled, None, *WINDOW, 1, "none", [], "")
-    )
+    module = frozen.packed(FLOATS, *(doubled, None, *WINDOW, 1, "none", [], ""))
     assert [name for name, _ in module.named_buffers()] == ["w"]

@@ -191,7 +191,7 @@ def test_tensorrt_on_its_device_is_preferred_and_bound_to_it(
 def test_networks_are_strongly_typed_with_or_without_the_flag(has_flag: bool, flags: int) -> None:
     enum = SimpleNamespace(STRONGLY_TYPED=1) if has_flag else SimpleNamespace()
     trt = SimpleNamespace(NetworkDefinitionCreationFlag=enum)
-    assert tensorrt_api._network_flags(trt) == flags
+    assert tensorrt_api.network_flags(trt) == flags
 
 
 def test_fp32_means_fp32() -> None:

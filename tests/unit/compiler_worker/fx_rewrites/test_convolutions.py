@@ -50,7 +50,7 @@ def played() -> Iterator[None]:
     library.impl("cudnn_convolution_relu", _relu, "CPU")
     library.impl("cudnn_convolution_add_relu", _add_relu, "CPU")
     yield
-    library._destroy()
+    library._destroy()  # noqa: SLF001 - torch ends a registration with its object, at some time
 
 
 def _relu(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, *window: object) -> torch.Tensor:
