@@ -5,6 +5,7 @@ master, a model version, an engine and a second proof into FOLDER and kills itse
 """
 
 import filecmp
+import io
 import os
 import signal
 import subprocess
@@ -12,11 +13,10 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import pytest
+from obstore.store import LocalStore
 
-from services.contracts import object_store
 from services.contracts.errors import AlreadyPublishedError, NotFoundError
 from services.contracts.manifest import (
     BlobRef,
@@ -51,8 +51,8 @@ class OpenedFiles:
 class DyingStore(ObstoreArtifactStore):
     """Kills its process before the step with a number."""
 
-    def __init__(self, inner: ObstoreArtifactStore, last_step: int) -> None:
-        super().__init__(inner._backend, inner.name)
+    def __init__(self, backend: LocalStore, last_step: int) -> None:
+        super().__init__(backend, "a store")
         self._steps_left = last_step
 
     def _step(self) -> None:
@@ -74,6 +74,41 @@ class DyingStore(ObstoreArtifactStore):
         """One step."""
         self._step()
         super().fetch_blob(ref, target)
+
+
+class LargeFile(io.FileIO):
+    """Kills its process when an upload has read its last part, before the blob is visible.
+
+    More parts than may be in flight were read by then, so some are on the disk.
+    """
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """The next part; what digests a file reads into memory of its own."""
+        part = super().read(size)
+        if not part:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return part
+
+
+class LargePath(type(Path())):  # type: ignore[misc]
+    """A path whose file is that one."""
+
+    def open(self, *args: object, **options: object) -> LargeFile:
+        """For reading."""
+        return LargeFile(self)
+
+
+class DyingWithinABlob(ObstoreArtifactStore):
+    """Its process does not survive a blob of many parts."""
+
+    def put_blob(self, source: Path) -> BlobRef:
+        """Store it, if it is small."""
+        is_large = source.stat().st_size >= len(WEIGHTS)
+        return super().put_blob(LargePath(source) if is_large else source)
+
+
+def local_store(folder: Path) -> LocalStore:
+    return LocalStore(folder / "store", mkdir=True)
 
 
 def write_sources(folder: Path, weights: bytes = WEIGHTS) -> dict[str, Path]:
@@ -186,28 +221,13 @@ def test_a_publisher_killed_within_a_blob_leaves_no_blob(tmp_path: Path) -> None
     check_nothing_is_half(tmp_path, "cache")
 
 
-def die_within_a_blob() -> None:
-    """Let an upload end its process after the last part, before it is made visible.
-
-    More parts than may be in flight were read by then, so some are on the disk.
-    """
-    read_parts = object_store._verified_parts
-
-    def parts_then_death(file: BinaryIO, ref: BlobRef, source: str) -> Iterator[bytes]:
-        yield from read_parts(file, ref, source)
-        if ref.num_bytes > object_store._CHUNK_BYTES:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    object_store._verified_parts = parts_then_death
-
-
 def main(folder: Path, step: str) -> None:
     sources = {path.name: path for path in folder.iterdir() if path.is_file()}
-    store = open_store(str(folder / "store"))
+    store: ObstoreArtifactStore
     if step == WITHIN_A_BLOB:
-        die_within_a_blob()
+        store = DyingWithinABlob(local_store(folder), "a store")
     else:
-        store = DyingStore(store, int(step))
+        store = DyingStore(local_store(folder), int(step))
     publish_all(Registry(store, folder / "cache"), sources)
 
 

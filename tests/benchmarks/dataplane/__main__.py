@@ -35,7 +35,7 @@ from tests.benchmarks.dataplane.peers import interpreters, peer_versions, starte
 from tests.benchmarks.dataplane.servers import all_servers
 from tests.benchmarks.dataplane.tables import Load, cell_of, summary
 from tests.benchmarks.transport.measuring import measured
-from tests.benchmarks.transport.report import Cell, Sample, _table
+from tests.benchmarks.transport.report import Cell, Sample, table
 
 CONCURRENCIES = (1, 32, 128)
 _PACKAGES = ("grpcio", "protobuf", "uvloop", "ray", "onnxruntime", "numpy")
@@ -100,7 +100,7 @@ def main() -> None:
         f"medians of {arguments.rounds} rounds of {arguments.seconds:g} s.\n\n"
         f"## Smelt against the others\n\n{summary(samples, loads)}\n## All figures\n\n"
     )
-    text += "\n".join(line for load in loads for line in _table(*load, samples))
+    text += "\n".join(line for load in loads for line in table(*load, samples))
     print(text)
     if arguments.write:
         arguments.write.write_text(text)

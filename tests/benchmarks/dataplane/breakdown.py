@@ -39,7 +39,7 @@ from tests.benchmarks.dataplane.servers import Servers, smelt, started
 from tests.benchmarks.dataplane.stations import stations_table
 from tests.benchmarks.dataplane.tables import Load, cell_of
 from tests.benchmarks.transport.measuring import measured
-from tests.benchmarks.transport.report import Sample, _ratio
+from tests.benchmarks.transport.report import Sample, ratio
 
 FLOOR, BARE, SMELT = "floor", "bare gRPC", "Smelt"
 _COLUMNS = (
@@ -135,8 +135,8 @@ def table(costs: Mapping[tuple[Load, str], Sequence[Cost]], loads: Sequence[Load
         ideal_floor = _ideal_rps(load, floors_client_us, floor_us)
         figures = (client_us, floor_us, bare_us, gateway_us, replica_us)
         ratios = (
-            _ratio(samples, floors, "server_us"),
-            _ratio(samples, floors, "rps"),
+            ratio(samples, floors, "server_us"),
+            ratio(samples, floors, "rps"),
             _ideal_rps(load, client_us, gateway_us, replica_us) / ideal_floor,
         )
         cells = [load[0], str(load[1]), *(f"{each:.0f}" for each in figures)]

@@ -23,7 +23,7 @@ from tests.benchmarks.dataplane.launch import free_port, until_answers
 from tests.benchmarks.dataplane.payloads import PAYLOADS, answer, check_answer, request_of
 from tests.benchmarks.transport import grpc_links
 from tests.benchmarks.transport.payloads import Handler
-from tests.benchmarks.transport.processes import _load
+from tests.benchmarks.transport.processes import load
 
 # More than any concurrency that is measured: nothing waits in front of the replica.
 MAX_ONGOING = 512
@@ -102,10 +102,10 @@ async def client() -> None:
         async with grpc_links.channel_to(order["target"]) as channel:
             link = grpc_links.UnaryLink(channel)
             check_answer(order["payload"], await link.call(request))
-            await _load(link, request, concurrency, order["seconds"] / 5)
+            await load(link, request, concurrency, order["seconds"] / 5)
             print("warm", flush=True)
             await asyncio.to_thread(sys.stdin.readline)
-            result = await _load(link, request, concurrency, order["seconds"])
+            result = await load(link, request, concurrency, order["seconds"])
             print(json.dumps(result), flush=True)
 
 

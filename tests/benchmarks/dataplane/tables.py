@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from tests.benchmarks.dataplane.servers import SMELT
-from tests.benchmarks.transport.report import Cell, Sample, _ratio
+from tests.benchmarks.transport.report import Cell, Sample, ratio
 
 Samples = Mapping[Cell, list[Sample]]
 Load = tuple[str, int]
@@ -34,7 +34,7 @@ def _figure(figure: str, samples: Samples, loads: Sequence[Load], others: Sequen
     ]
     for load in loads:
         own = samples[cell_of(SMELT, *load)]
-        ratios = [_ratio(own, samples[cell_of(other, *load)], figure) for other in others]
+        ratios = [ratio(own, samples[cell_of(other, *load)], figure) for other in others]
         cells = " | ".join(f"{ratio:.2f}" for ratio in ratios)
         lines.append(f"| {load[0]} | {load[1]} | {cells} |")
     return "\n".join(lines) + "\n"

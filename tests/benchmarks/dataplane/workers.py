@@ -41,7 +41,7 @@ from tests.benchmarks.dataplane.launch import line_of
 from tests.benchmarks.dataplane.payloads import request_of
 from tests.benchmarks.transport import grpc_links
 from tests.benchmarks.transport.fleet import MALLOC_ENV
-from tests.benchmarks.transport.processes import _load
+from tests.benchmarks.transport.processes import load
 
 PAYLOAD = "tok"
 NUM_CONNECTIONS, NUM_EACH = 8, 8
@@ -76,7 +76,7 @@ async def client() -> None:
         links = [grpc_links.UnaryLink(channel) for channel in channels]
         for seconds in (order["seconds"] / 5, order["seconds"]):
             results = await asyncio.gather(
-                *(_load(link, request, NUM_EACH, seconds) for link in links)
+                *(load(link, request, NUM_EACH, seconds) for link in links)
             )
             print(json.dumps({key: sum(r[key] for r in results) for key in ("count", "rps")}),
                   flush=True)  # fmt: skip

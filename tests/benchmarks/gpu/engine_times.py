@@ -50,20 +50,27 @@ def main(store: str, name: str, *modes: str) -> int:
         master_path=registry.materialise_master(version.master) / "model.onnx",
         device=probe_device(),
     )
-    program = ArtifactProgram.load(spec, device="cuda", capture=capture_cuda_graph)
-    for number, batch in enumerate(SOURCES[name].batches):
-        _report(name, batch, _calls(spec, program, (number, batch), SOURCES[name], modes or MODES))
+    captured: list[Call] = []  # of the buckets, in their order
+
+    def capture(call: Call) -> Call:
+        captured.append(capture_cuda_graph(call))
+        return captured[-1]
+
+    program = ArtifactProgram.load(spec, device="cuda", capture=capture)
+    for engine_call, batch in zip(captured, SOURCES[name].batches, strict=False):
+        calls = _calls(spec, program, (engine_call, batch), SOURCES[name], modes or MODES)
+        _report(name, batch, calls)
     return 0
 
 
 def _calls(
     spec: LoadSpec,
     program: ArtifactProgram,
-    bucket: tuple[int, int],
+    bucket: tuple[Call, int],
     source: Source,
     modes: Sequence[str],
 ) -> Calls:
-    number, batch = bucket
+    engine_call, batch = bucket
     arrays = source.inputs(batch)
     program.run(list(arrays.values()), {"batch": batch})  # fills the bucket's buffers
     tensors = [torch.from_numpy(array).cuda() for array in arrays.values()]
@@ -75,10 +82,10 @@ def _calls(
         moved = [each.to(memory_format=torch.channels_last) for each in halves]
         calls["eager channels last"] = lambda: last(*moved)
     for mode in modes:
-        torch._dynamo.reset()
+        torch.compiler.reset()
         calls[f"compile {mode}"] = _compiled(source.make().cuda().half(), mode, halves)
     calls["unwritten"] = _unwritten(spec, batch, tensors)
-    calls["engine"] = program._programs[number].call
+    calls["engine"] = engine_call
     with torch.no_grad():
         wanted = source.make().cuda()(*tensors)
     for side in ("eager", "unwritten", "engine"):

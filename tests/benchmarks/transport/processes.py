@@ -74,7 +74,7 @@ async def gateway(link: str, address: str, front: str) -> None:
     await _until_stdin_ends()
 
 
-async def _load(link: Link, request: bytes, concurrency: int, seconds: float) -> dict[str, float]:
+async def load(link: Link, request: bytes, concurrency: int, seconds: float) -> dict[str, float]:
     """Keeps `concurrency` requests in flight for `seconds`; latencies in milliseconds."""
     latencies_ms: list[float] = []
     begin = time.perf_counter()
@@ -99,10 +99,10 @@ async def client() -> None:
         # A channel keeps the pace it happens to start with, so each cell gets a new one.
         async with grpc_links.channel_to(order["target"]) as channel:
             link = grpc_links.UnaryLink(channel)
-            await _load(link, request, concurrency, order["seconds"] / 5)
+            await load(link, request, concurrency, order["seconds"] / 5)
             print("warm", flush=True)
             await asyncio.to_thread(sys.stdin.readline)
-            result = await _load(link, request, concurrency, order["seconds"])
+            result = await load(link, request, concurrency, order["seconds"])
             print(json.dumps(result), flush=True)
 
 

@@ -38,7 +38,7 @@ def _median(samples: list[Sample], name: str) -> float:
     return statistics.median(getattr(sample, name) for sample in samples)
 
 
-def _ratio(samples: list[Sample], floors: list[Sample], name: str) -> float:
+def ratio(samples: list[Sample], floors: list[Sample], name: str) -> float:
     """The median of ratios within a round: samples and floors pair by round."""
     pairs = zip(samples, floors, strict=True)
     return statistics.median(getattr(a, name) / getattr(b, name) for a, b in pairs)
@@ -50,18 +50,18 @@ def _row(cell: Cell, samples: dict[Cell, list[Sample]]) -> str:
     columns = [
         cell.variant,
         f"{_median(own, 'rps'):.0f}",
-        f"{_ratio(own, floor, 'rps'):.2f}",
+        f"{ratio(own, floor, 'rps'):.2f}",
         f"{_median(own, 'p50_ms'):.2f}",
         f"{_median(own, 'p99_ms'):.1f}",
         f"{_median(own, 'gateway_us'):.0f}",
         f"{_median(own, 'replica_us'):.0f}",
         f"{_median(own, 'server_us'):.0f}",
-        f"{_ratio(own, floor, 'server_us'):.2f}",
+        f"{ratio(own, floor, 'server_us'):.2f}",
     ]
     return "| " + " | ".join(columns) + " |"
 
 
-def _table(payload: str, concurrency: int, samples: dict[Cell, list[Sample]]) -> list[str]:
+def table(payload: str, concurrency: int, samples: dict[Cell, list[Sample]]) -> list[str]:
     cells = [c for c in samples if (c.payload, c.concurrency) == (payload, concurrency)]
     header = (
         "variant", "RPS", "RPS / floor", "p50 ms", "p99 ms",
@@ -84,5 +84,5 @@ def markdown(samples: dict[Cell, list[Sample]]) -> str:
     lines = [f"CPython {platform.python_version()}, {versions}; medians of {rounds} rounds.", ""]
     for payload in ("tok", "big"):
         for concurrency in (1, 32, 128):
-            lines += _table(payload, concurrency, samples)
+            lines += table(payload, concurrency, samples)
     return "\n".join(lines)

@@ -186,10 +186,11 @@ async def test_classes_of_an_output_of_numbers_are_given(fleet: Fleet) -> None:
 async def test_strings_stay_in_shared_memory(fleet: Fleet) -> None:
     client = await fleet.client()
     data = serialize_byte_tensor(np.array(ROWS, dtype=object)).item()
-    region = shm.create_shared_memory_region("words", f"smelt-{uuid.uuid4().hex}", REGION_BYTES)
+    key = f"/smelt-{uuid.uuid4().hex}"
+    region = shm.create_shared_memory_region("words", key, REGION_BYTES)
     try:
         shm.set_shared_memory_region(region, [np.frombuffer(data, np.uint8)])
-        await client.register_system_shared_memory("words", region._shm_key, REGION_BYTES)
+        await client.register_system_shared_memory("words", key, REGION_BYTES)
         tensor = InferInput("words", [3, 2], "BYTES")
         tensor.set_shared_memory("words", len(data))
         output = InferRequestedOutput("name")
