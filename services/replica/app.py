@@ -15,7 +15,7 @@ from services.replica.settings import ReplicaSettings
 # Serve checks each second, so a replica that cannot answer is replaced within a few.
 _HEALTH_CHECK_PERIOD_S = 1.0
 # A GPU may stall for seconds while another process loads an engine; that is no death.
-_HEALTH_CHECK_TIMEOUT_S = 30.0
+HEALTH_CHECK_TIMEOUT_S = 30.0
 # Longer than the replica's own drain, which is longer than a request should take.
 _SHUTDOWN_TIMEOUT_S = 40.0
 # A share that orders placement and never blocks it: threads are the engine's business.
@@ -58,7 +58,7 @@ def application(args: dict[str, Any]) -> serve.Application:
             "runtime_env": {"env_vars": {**_MALLOC, **RAYS_THREADS_OFF}},
         },
         health_check_period_s=_HEALTH_CHECK_PERIOD_S,
-        health_check_timeout_s=_HEALTH_CHECK_TIMEOUT_S,
+        health_check_timeout_s=HEALTH_CHECK_TIMEOUT_S,
         graceful_shutdown_timeout_s=_SHUTDOWN_TIMEOUT_S,
         # No request comes through Serve, so there is nothing to wait for before the drain.
         graceful_shutdown_wait_loop_s=0.1,

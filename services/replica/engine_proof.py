@@ -26,7 +26,11 @@ SamplesOf = Callable[[Sequence[Bucket]], Iterable[Mapping[str, Array]]]
 
 
 class EngineProof:
-    """One proof at a time, of the engine in a worker's seat."""
+    """One proof at a time, of the engine in a worker's seat.
+
+    Attributes:
+        most_wait_s: how long a check waits for a verdict.
+    """
 
     def __init__(
         self,
@@ -41,11 +45,11 @@ class EngineProof:
         Args:
             worker: whose engine it is.
             samples_of: the inputs, for an engine of these buckets.
-            most_wait_s: for a verdict.
+            most_wait_s: see the class.
             clock: monotonic seconds.
         """
         self._worker, self._samples_of = worker, samples_of
-        self._most_wait_s, self._clock = most_wait_s, clock
+        self.most_wait_s, self._clock = most_wait_s, clock
         self._task: asyncio.Task[None] | None = None
         self._fault: tuple[EngineSeat, EngineError] | None = None
         self._passed: EngineSeat | None = None
@@ -64,7 +68,7 @@ class EngineProof:
         if self._task is None and not self._rests():
             self._task = asyncio.create_task(self._prove(), name="engine-proof")
         if self._task is not None:
-            await asyncio.wait([self._task], timeout=self._most_wait_s)
+            await asyncio.wait([self._task], timeout=self.most_wait_s)
         if self._fault and self._fault[0] is self._worker.seat:
             raise self._fault[1]
 

@@ -71,6 +71,7 @@ class EngineWorker:
         standby: Standby | None = None,
         *,
         on_return: Callable[[SeatedEngine, EngineSeat, str], None] = lambda *_: None,
+        second_look_s: float = _SECOND_LOOK_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Take over an engine that is loaded and warm.
@@ -80,11 +81,12 @@ class EngineWorker:
             standby: answers when the engine fails, and takes over when it hangs or is proven bad.
             on_return: called with the engine of the standby that serves again, the seat of the
                 bad one, which is to be closed, and its last words.
+            second_look_s: how long a run that stalls may still take before it is given up.
             clock: monotonic seconds.
         """
         self.seat = seat
         self._standby = standby or Standby()
-        self._on_return = on_return
+        self._on_return, self._second_look_s = on_return, second_look_s
         self._ended_s = 0.0
         self._clock = clock
         self._current: _Run | None = None
@@ -150,7 +152,7 @@ class EngineWorker:
         """
         run = self._current
         if run is not None and run.answer is not None:
-            await asyncio.wait([run.answer], timeout=_SECOND_LOOK_S)
+            await asyncio.wait([run.answer], timeout=self._second_look_s)
         if run is None or self._current is not run:
             return True
         # On a device that hangs the standby will too; then that is the next thing found.

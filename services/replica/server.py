@@ -59,7 +59,7 @@ _DRAIN_TIMEOUT_S = 30.0
 # is told in words. Not less: a live swap may hold loop and cores for seconds (a library that
 # keeps the interpreter to itself while it loads), and a failed knock has gateways turn away from
 # a replica that serves. Nothing is found later by it: a port that closed refuses at once.
-_KNOCK_TIMEOUT_S = 20.0
+KNOCK_TIMEOUT_S = 20.0
 # News of engines may be lost while the control line is down; looking is one listing.
 _RESELECT_PERIOD_S = 60.0
 # Twice in the shortest period at which Ray exports.
@@ -292,7 +292,7 @@ class ReplicaServer:
         path = self.addresses[0].removeprefix("unix:")
         meta = encode_hello(self.token)
         try:
-            async with asyncio.timeout(_KNOCK_TIMEOUT_S):
+            async with asyncio.timeout(KNOCK_TIMEOUT_S):
                 reader, writer = await asyncio.open_unix_connection(path)
                 try:
                     writer.write(header(Kind.HELLO, CONNECTION_ID, len(meta), 0) + meta)

@@ -29,13 +29,14 @@ class SeatedEngine:
 class Standby:
     """Holds one engine, or none; used from the event loop."""
 
-    def __init__(self, keep_s: float = 0.0) -> None:
+    def __init__(self, keep_s: float = 0.0, *, close_timeout_s: float = _CLOSE_TIMEOUT_S) -> None:
         """Empty.
 
         Args:
             keep_s: how long an engine stays after its last use; 0 keeps none.
+            close_timeout_s: how long engines that close are waited for.
         """
-        self._keep_s = keep_s
+        self._keep_s, self._close_timeout_s = keep_s, close_timeout_s
         self._held: SeatedEngine | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._closings: set[asyncio.Task[None]] = set()
@@ -71,7 +72,7 @@ class Standby:
         self._close(self.take())
         # Not `gather`, which would cancel them with whoever waits here.
         if self._closings:
-            _, left = await asyncio.wait(self._closings, timeout=_CLOSE_TIMEOUT_S)
+            _, left = await asyncio.wait(self._closings, timeout=self._close_timeout_s)
             if left:
                 logger.error("%d engines hang and stay in memory until the process ends", len(left))
 

@@ -8,6 +8,7 @@ helpers in its driver, and because this one gives its processors away.
 import json
 import os
 import sys
+from typing import Any
 
 import ray
 from ray import serve
@@ -29,10 +30,27 @@ class ToldDeployment(ReplicaDeployment):
         return os.environ["OMP_NUM_THREADS"], torch.get_num_threads()
 
 
+def asked_options(args: dict[str, Any]) -> dict[str, Any]:
+    """What an application asks Ray for."""
+    plain, asked = serve.deployment, list[dict[str, Any]]()
+
+    def deployment(*given: Any, **options: Any) -> Any:
+        asked.append(options["ray_actor_options"])
+        return plain(*given, **options)
+
+    serve.deployment = deployment
+    try:
+        app.application(args)
+    finally:
+        serve.deployment = plain
+    (options,) = asked
+    return options
+
+
 def main() -> None:
     """Serve, ask and stop."""
     args = json.loads(sys.argv[1]) | {"generation": GENERATION}
-    early = app.application(args)._bound_deployment.ray_actor_options
+    early = asked_options(args)
     app.ReplicaDeployment = ToldDeployment  # type: ignore[attr-defined]
     everything = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(everything)})

@@ -3,12 +3,15 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from services.gateway.replica_connection import ReplicaConnection, connect
 from services.pb import fleet_v1_pb2 as fleet
+from services.replica.engine_loading import EngineLoader, FetchedEngine
+from services.replica.loaded_engine import LoadedEngine, RunningEngine
 from services.replica.server import ReplicaServer
 from services.replica.settings import ReplicaSettings
 from services.telemetry.recorder import NullRecorder
@@ -60,6 +63,35 @@ async def serving(settings: ReplicaSettings) -> AsyncIterator[Serving]:
     yield start
     for server in servers:
         await server.stop(grace_s=0)
+
+
+LoadAs = Callable[..., None]
+
+
+@pytest.fixture
+def load_as(monkeypatch: pytest.MonkeyPatch) -> LoadAs:
+    """Has engines that are loaded from then on differ so from what was measured of them."""
+    plain_load = EngineLoader.load
+
+    def load_as(**changes: object) -> None:
+        def load(loader: EngineLoader, fetched: FetchedEngine) -> LoadedEngine:
+            return replace(plain_load(loader, fetched), **changes)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(EngineLoader, "load", load)
+
+    return load_as
+
+
+@pytest.fixture
+def own_thread(load_as: LoadAs) -> None:
+    """Engines run on threads of their own, however quick they are: they may be held."""
+    load_as(is_brief=False)
+
+
+def engine_of(server: ReplicaServer) -> RunningEngine:
+    """The engine in use."""
+    assert server.replica.loaded is not None
+    return server.replica.loaded.engine
 
 
 @asynccontextmanager

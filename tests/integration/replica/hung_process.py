@@ -9,49 +9,60 @@ from the next one. `starting`: the data port cannot be had, and the engine canno
 import asyncio
 import sys
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partialmethod
 from typing import Any
 
+from services.contracts.tensors import Array
 from services.replica import __main__ as process
-from services.replica import standby
+from services.replica.closing import has_threads_left
+from services.replica.data_server import DataServer
 from services.replica.engine_host import EngineHost
+from services.replica.loaded_engine import LoadedEngine, RunningEngine
 from services.replica.server import ReplicaServer
+from services.replica.standby import Standby
 from services.telemetry.tracing import CarriedTrace
 from tests.integration.replica.published import ids_of, request_of
 
 TRACE = CarriedTrace(f"00-{'a' * 32}-b7ad6b7169203331-01").beside("request")
+plain_load, plain_start = EngineHost.load, ReplicaServer.start
+# What nobody waits for, so that it is not collected.
+kept: list[object] = []
 
 
-class Hung:
-    """An engine that holds its thread for good."""
+class Hanging:
+    """An engine that holds its thread for good: after its first run, and when it is closed."""
 
-    def run(self, inputs: Any) -> Any:
-        """Say so and hold."""
-        print("hangs", flush=True)
-        threading.Event().wait()
+    def __init__(self, engine: RunningEngine) -> None:
+        self._engine, self._has_run = engine, False
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Compute once."""
+        if self._has_run:
+            _hang()
+        self._has_run = True
+        return self._engine.run(inputs)
 
     def close(self) -> None:
         """Hold."""
         threading.Event().wait()
 
 
-def _break_engine(server: ReplicaServer) -> None:
-    worker = server.replica._worker
-    assert worker is not None
-    worker.seat = replace(worker.seat, engine=Hung(), is_brief=False, stall_s=float(sys.argv[2]))
+def _load(host: EngineHost) -> LoadedEngine:
+    loaded = plain_load(host)
+    hanging = Hanging(loaded.engine)
+    return replace(loaded, engine=hanging, is_brief=False, stall_s=float(sys.argv[2]))
 
 
 async def _start(server: ReplicaServer) -> None:
-    await _plain_start(server)
+    await plain_start(server)
     await server.replica.infer(request_of(ids_of(1, 2)), trace=TRACE)
-    _break_engine(server)
     # When it serves: the loop has no turn before.
     asyncio.get_running_loop().call_soon(server.replica.infer, request_of(ids_of(1, 2)))
 
 
-async def _cannot_listen(server: ReplicaServer) -> None:
-    _break_engine(server)
+async def _cannot_listen(server: DataServer, address: str) -> str:
     raise OSError("no port is free")
 
 
@@ -61,23 +72,24 @@ def _hang(*_: object) -> Any:
 
 
 async def _look(server: ReplicaServer) -> None:
-    await _plain_start(server)
-    server.replica._host.choose = _hang  # type: ignore[method-assign]
-    server._looking = asyncio.create_task(server.replica.swap_if_better())  # type: ignore[attr-defined]
+    await plain_start(server)
+    EngineHost.choose = _hang  # type: ignore[method-assign]
+    kept.append(asyncio.create_task(server.replica.swap_if_better()))
 
-
-_plain_start = ReplicaServer.start
 
 if __name__ == "__main__":
     match sys.argv[1]:
         case "serving":
+            EngineHost.load = _load  # type: ignore[method-assign]
             ReplicaServer.start = _start  # type: ignore[method-assign]
         case "starting":
-            ReplicaServer._listen = _cannot_listen  # type: ignore[method-assign, assignment]
+            EngineHost.load = _load  # type: ignore[method-assign]
+            DataServer.listen = _cannot_listen  # type: ignore[method-assign]
         case "loading":
             EngineHost.load = _hang  # type: ignore[method-assign]
         case "looking":
             ReplicaServer.start = _look  # type: ignore[method-assign]
     ReplicaServer.stop = partialmethod(ReplicaServer.stop, grace_s=0.1)  # type: ignore[method-assign, assignment]
-    standby._CLOSE_TIMEOUT_S = process._THREADS_TIMEOUT_S = 0.1
+    Standby.__init__ = partialmethod(Standby.__init__, close_timeout_s=0.1)  # type: ignore[method-assign, assignment]
+    process.has_threads_left = lambda timeout_s: has_threads_left(0.1)  # type: ignore[attr-defined]
     sys.exit(process.main())

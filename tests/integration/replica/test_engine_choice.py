@@ -2,17 +2,18 @@
 
 import asyncio
 import errno
+import hashlib
 import os
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
-from services.contracts import cache
-from services.contracts.manifest import BlobRef, ModelVersion, PublishedEngine
+from services.contracts.manifest import ModelVersion, PublishedEngine
 from services.contracts.registry import Registry
 from services.engines.onnxruntime_engine import OnnxruntimeEngine
 from services.replica.engine_checker import EngineChecker
@@ -64,13 +65,13 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     for name in ("engines", "untrusted", "joint_runs"):
         count(name)
-    plain_is_intact = cache._is_intact
+    plain_file_digest = hashlib.file_digest
 
-    def is_intact(path: Path, ref: BlobRef) -> bool:
-        counts[path.name] += path.is_file()
-        return plain_is_intact(path, ref)
+    def file_digest(file: BinaryIO, name: str) -> object:
+        counts[Path(file.name).name] += 1
+        return plain_file_digest(file, name)
 
-    monkeypatch.setattr(cache, "_is_intact", is_intact)
+    monkeypatch.setattr(hashlib, "file_digest", file_digest)
     return counts
 
 
@@ -205,11 +206,14 @@ async def test_an_engine_that_serves_again_is_not_left_for_the_fallback(
 ) -> None:
     old = shelf.publish_engine("old", speedup=2.0)
     async with serving(shelf, tmp_path) as replica:
+        first = replica.loaded
         await swap_to_another(shelf, replica, old)
         put_out_of_reach(monkeypatch, old)
         assert not await replica.swap_if_better()
-        assert replica._standby.seat is not None
         await fail_in_service(replica, monkeypatch)
+        assert first is not None
+        assert replica.loaded is not None
+        assert replica.loaded.engine is first.engine
         assert digest_in_use(replica) == old.digest
         assert not await replica.swap_if_better()
         assert digest_in_use(replica) == old.digest

@@ -4,7 +4,6 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,9 +22,11 @@ from services.replica.server import ReplicaServer
 from services.replica.settings import ReplicaSettings
 from services.telemetry.recorder import NullRecorder
 
-from .conftest import Serving
+from .conftest import LoadAs, Serving, engine_of
 from .published import RECIPE, Shelf, assert_answers, host_of, ids_of, load_spec, request_of, typed
 from .test_serving import HeldEngine
+
+STALLS_AT_ONCE = {"is_brief": False, "stall_s": 0.0}
 
 
 def test_another_process_here_does_not_try_what_failed_in_one_before(
@@ -135,15 +136,15 @@ async def test_without_a_recipe_fallback_and_engine_take_and_refuse_the_same_siz
 
 
 async def test_an_engine_that_hangs_in_service_is_noted_and_the_one_before_answers(
-    shelf: Shelf, serving: Serving, monkeypatch: pytest.MonkeyPatch
+    shelf: Shelf, serving: Serving, load_as: LoadAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.replica.engine_worker._SECOND_LOOK_S", 0.0)
     shelf.publish_model()
     good = shelf.publish_engine("good", speedup=2.0)
     server = await serving()
     bad = shelf.publish_engine("bad", speedup=9.0)
+    load_as(**STALLS_AT_ONCE)
     assert await server.replica.swap_if_better()
-    async with hung(server) as answer:
+    async with hung(server, monkeypatch) as answer:
         await server.check_health()
         assert_answers(await answer, ids_of(1, 2))
         assert loaded(server).digest == good.digest
@@ -154,14 +155,14 @@ async def test_an_engine_that_hangs_in_service_is_noted_and_the_one_before_answe
 
 
 async def test_an_engine_that_hangs_alone_ends_its_replica_and_is_not_taken_again(
-    shelf: Shelf, serving: Serving, monkeypatch: pytest.MonkeyPatch
+    shelf: Shelf, serving: Serving, load_as: LoadAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.replica.engine_worker._SECOND_LOOK_S", 0.0)
+    load_as(**STALLS_AT_ONCE)
     shelf.publish_model()
     good = shelf.publish_engine("good", speedup=2.0)
     shelf.publish_engine("bad", speedup=9.0)
     server = await serving()
-    async with hung(server):
+    async with hung(server, monkeypatch):
         with pytest.raises(EngineError, match="has not returned"):
             await server.check_health()
     await server.stop(grace_s=0)
@@ -169,8 +170,9 @@ async def test_an_engine_that_hangs_alone_ends_its_replica_and_is_not_taken_agai
 
 
 async def test_an_engine_that_holds_the_event_loop_ends_its_process(
-    shelf: Shelf, settings: ReplicaSettings
+    shelf: Shelf, settings: ReplicaSettings, load_as: LoadAs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    load_as(is_brief=True, stall_s=0.0)
     shelf.publish_model()
     good = shelf.publish_engine("good", speedup=2.0)
     bad = shelf.publish_engine("bad", speedup=9.0)
@@ -179,23 +181,15 @@ async def test_an_engine_that_holds_the_event_loop_ends_its_process(
     has_ended = threading.Event()
     watch = HangWatch(server.replica, has_ended.set, period_s=0.01)
     try:
-        worker = server.replica._worker
-        assert worker is not None
-        engine = worker.seat.engine
+        engine = engine_of(server)
+        plain_run = engine.run
 
-        class Holding:
-            """Holds whatever thread it runs on until the watch acts."""
+        def held_run(inputs: Mapping[str, Array]) -> dict[str, Array]:
+            """Hold whatever thread it runs on until the watch acts, then compute."""
+            assert has_ended.wait(30)
+            return plain_run(inputs)
 
-            def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-                """Hold, then compute."""
-                assert has_ended.wait(30)
-                return engine.run(inputs)
-
-            def close(self) -> None:
-                """Close the engine."""
-                engine.close()
-
-        worker.seat = replace(worker.seat, engine=Holding(), is_brief=True, stall_s=0.0)
+        monkeypatch.setattr(engine, "run", held_run)
         watch.start()
         assert_answers(await server.replica.infer(request_of(ids_of(1, 2))), ids_of(1, 2))
         assert has_ended.is_set()
@@ -208,14 +202,17 @@ async def test_an_engine_that_holds_the_event_loop_ends_its_process(
     assert notes.reason(name_here(good.manifest, shelf.device, settings.num_threads)) == ""
 
 
-async def test_an_engine_on_its_own_thread_ends_no_process(shelf: Shelf, serving: Serving) -> None:
+async def test_an_engine_on_its_own_thread_ends_no_process(
+    shelf: Shelf, serving: Serving, load_as: LoadAs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load_as(**STALLS_AT_ONCE)
     shelf.publish_model()
     shelf.publish_engine()
     server = await serving()
-    async with hung(server):
-        worker = server.replica._worker
-        assert worker is not None
-        assert (worker.is_stalled, server.replica.is_loop_held) == (True, False)
+    async with hung(server, monkeypatch):
+        with pytest.raises(EngineError, match="has not returned"):
+            await server.check_health()
+        assert not server.replica.is_loop_held
 
 
 def loaded(server: ReplicaServer) -> LoadedEngine:
@@ -225,12 +222,11 @@ def loaded(server: ReplicaServer) -> LoadedEngine:
 
 
 @asynccontextmanager
-async def hung(server: ReplicaServer) -> AsyncIterator[asyncio.Future[bytes]]:
-    """A request whose run of the engine is taken for a hang, until the block ends."""
-    held = HeldEngine(server)
-    worker = server.replica._worker
-    assert worker is not None
-    worker.seat = replace(worker.seat, stall_s=0.0)
+async def hung(
+    server: ReplicaServer, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[asyncio.Future[bytes]]:
+    """A request that an engine of STALLS_AT_ONCE does not answer until the block ends."""
+    held = HeldEngine(server, monkeypatch)
     answer = server.replica.infer(request_of(ids_of(1, 2)))
     await held.is_held.wait()
     yield answer

@@ -32,7 +32,10 @@ def only(spans: list[ReadableSpan], name: str) -> ReadableSpan:
     return found
 
 
-async def test_requests_of_one_batch(shelf: Shelf, settings: ReplicaSettings) -> None:
+@pytest.mark.usefixtures("own_thread")
+async def test_requests_of_one_batch(
+    shelf: Shelf, settings: ReplicaSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shelf.publish_model()
     engine = shelf.publish_engine()
     exporter = InMemorySpanExporter()
@@ -41,7 +44,7 @@ async def test_requests_of_one_batch(shelf: Shelf, settings: ReplicaSettings) ->
     await server.start()
     try:
         async with connected(server.addresses[0], server.token) as connection:
-            held = HeldEngine(server)
+            held = HeldEngine(server, monkeypatch)
             first = asyncio.create_task(connection.infer(request_of(ids_of(1, 2))))
             await held.is_held.wait()
             infer = server.replica.infer

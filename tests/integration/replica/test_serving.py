@@ -2,7 +2,9 @@
 
 import asyncio
 import json
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -19,37 +21,34 @@ from services.contracts.frames import InferFrame
 from services.contracts.tensors import Array
 from services.pb import fleet_v1_pb2 as fleet
 from services.pb import open_inference_v2_pb2 as pb
+from services.replica.data_server import DataServer
 from services.replica.engine_worker import MAX_FAILURES_IN_A_ROW
 from services.replica.server import ReplicaServer
 from services.replica.settings import ReplicaSettings
 from services.telemetry.recorder import NullRecorder
 
-from .conftest import Serving, connected, until
+from .conftest import Serving, connected, engine_of, until
 from .controller import TestController
 from .published import NUM_ROWS, Shelf, assert_answers, ids_of, request_of
 
 
 class HeldEngine:
-    """Holds the calls of a real engine until the test lets them go."""
+    """Holds the calls of a real engine until the test lets them go; see `own_thread`."""
 
-    def __init__(self, server: ReplicaServer) -> None:
-        worker = server.replica._worker
-        assert worker is not None
-        self._engine, self._loop = worker.seat.engine, asyncio.get_running_loop()
+    def __init__(self, server: ReplicaServer, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert server.replica.loaded is not None
+        assert not server.replica.loaded.is_brief, "a held one must not hold the event loop"
+        engine, self._loop = engine_of(server), asyncio.get_running_loop()
+        self._plain_run = engine.run
         self.is_held = asyncio.Event()
         self.may_go = asyncio.Event()
-        # Brief or not, a held one must not hold the event loop.
-        worker.seat = replace(worker.seat, engine=self, is_brief=False)
+        monkeypatch.setattr(engine, "run", self.run)
 
-    def run(self, inputs: dict[str, Array]) -> dict[str, Array]:
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Tell the test, wait for it, compute."""
         self._loop.call_soon_threadsafe(self.is_held.set)
         asyncio.run_coroutine_threadsafe(self.may_go.wait(), self._loop).result(60)
-        return self._engine.run(inputs)
-
-    def close(self) -> None:
-        """Close the engine."""
-        self._engine.close()
+        return self._plain_run(inputs)
 
 
 async def test_reports_of_a_life_and_answers_on_both_ports(
@@ -89,12 +88,15 @@ async def test_large_requests_keep_every_byte(shelf: Shelf, serving: Serving) ->
             assert_answers(answer, ids)
 
 
-async def test_statistics_are_the_protocols(shelf: Shelf, serving: Serving) -> None:
+@pytest.mark.usefixtures("own_thread")
+async def test_statistics_are_the_protocols(
+    shelf: Shelf, serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shelf.publish_model()
     shelf.publish_engine()
     server = await serving()
     async with connected(server.addresses[0], server.token) as connection:
-        held = HeldEngine(server)
+        held = HeldEngine(server, monkeypatch)
         first = asyncio.create_task(connection.infer(request_of(ids_of(1, 2))))
         await held.is_held.wait()
         # Two more of other lengths wait together: they run as one batch of 5 rows.
@@ -119,15 +121,16 @@ async def test_statistics_are_the_protocols(shelf: Shelf, serving: Serving) -> N
     assert stats.last_inference > 1_600_000_000_000
 
 
+@pytest.mark.usefixtures("own_thread")
 async def test_load_figures_are_of_the_time_since_the_last_look(
-    shelf: Shelf, serving: Serving
+    shelf: Shelf, serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shelf.publish_model()
     shelf.publish_engine()
     server = await serving()
     server.replica.take_load()
     assert server.replica.take_load() == {"unanswered": 0.0, "busy": 0.0}
-    held = HeldEngine(server)
+    held = HeldEngine(server, monkeypatch)
     running = asyncio.ensure_future(server.replica.infer(request_of(ids_of(1, 2))))
     await held.is_held.wait()
     load = server.replica.take_load()
@@ -183,13 +186,14 @@ async def test_an_engine_that_raises_fails_that_request_only(
 
 
 @pytest.mark.parametrize("bound", ["max_queue", "max_queue_bytes"])
+@pytest.mark.usefixtures("own_thread")
 async def test_overload_while_the_engine_is_busy(
-    shelf: Shelf, serving: Serving, bound: str
+    shelf: Shelf, serving: Serving, bound: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shelf.publish_model(**{bound: 1})
     shelf.publish_engine()
     server = await serving()
-    held = HeldEngine(server)
+    held = HeldEngine(server, monkeypatch)
     async with connected(server.addresses[0], server.token) as connection:
         running = asyncio.create_task(connection.infer(request_of(ids_of(1, 2))))
         await held.is_held.wait()
@@ -204,15 +208,28 @@ async def test_overload_while_the_engine_is_busy(
         assert_answers(await waiting, ids_of(1, 3))
 
 
-async def test_a_deadline_that_passes_in_the_queue(shelf: Shelf, serving: Serving) -> None:
+@pytest.mark.usefixtures("own_thread")
+async def test_a_deadline_that_passes_in_the_queue(
+    shelf: Shelf, serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[Callable[[InferFrame], asyncio.Future[bytes]]] = []
+
+    class TellingServer(DataServer):
+        """Tells what takes its frames: over a connection, a client may give up first."""
+
+        def __init__(self, infer: Any, *others: Any, **options: Any) -> None:
+            taken.append(infer)
+            super().__init__(infer, *others, **options)
+
+    monkeypatch.setattr("services.replica.server.DataServer", TellingServer)
     shelf.publish_model()
     shelf.publish_engine()
     server = await serving()
-    held = HeldEngine(server)
+    held = HeldEngine(server, monkeypatch)
     async with connected(server.addresses[0], server.token) as connection:
         running = asyncio.create_task(connection.infer(request_of(ids_of(1, 2))))
         await held.is_held.wait()
-        by_frame = server._infer(
+        by_frame = taken[0](
             InferFrame(model="toy", version="", request=request_of(ids_of(2, 2)), deadline_s=0.0)
         )
         with_timeout = pb.ModelInferRequest.FromString(request_of(ids_of(2, 2)))
@@ -228,14 +245,15 @@ async def test_a_deadline_that_passes_in_the_queue(shelf: Shelf, serving: Servin
     assert server.replica.statistics.message().execution_count == 1
 
 
+@pytest.mark.usefixtures("own_thread")
 async def test_the_drain_command_answers_what_was_accepted(
-    shelf: Shelf, controller: TestController, serving: Serving
+    shelf: Shelf, controller: TestController, serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shelf.publish_model()
     shelf.publish_engine()
     server = await serving()
     await until(controller, fleet.REPLICA_STATE_READY)
-    held = HeldEngine(server)
+    held = HeldEngine(server, monkeypatch)
     async with connected(server.addresses[0], server.token) as connection:
         accepted = asyncio.create_task(connection.infer(request_of(ids_of(1, 2))))
         await held.is_held.wait()
@@ -276,15 +294,21 @@ async def test_a_dead_data_port_is_unhealthy_and_reported(
     shelf.publish_engine()
     server = await serving()
     await server.check_health()
-    assert server._data is not None
-    await server._data.close()
+    await asyncio.to_thread(Path(server.addresses[0].removeprefix("unix:")).unlink)
     with pytest.raises(EngineError, match="data port .* does not answer"):
         await server.check_health()
     await until(controller, fleet.REPLICA_STATE_FAILED)
 
 
+async def checked_without_end(server: ReplicaServer) -> NoReturn:
+    """Ask until it raises: an engine that passed a proof rests nine times as long as that took."""
+    async with asyncio.timeout(60):
+        while True:
+            await server.check_health()
+
+
 async def test_requests_that_every_engine_fails_on_do_not_end_a_replica(
-    shelf: Shelf, controller: TestController, serving: Serving
+    shelf: Shelf, controller: TestController, serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shelf.publish_model()
     shelf.publish_engine()
@@ -295,16 +319,15 @@ async def test_requests_that_every_engine_fails_on_do_not_end_a_replica(
             await server.replica.infer(outside)
     await server.check_health()
 
-    class BrokenEngine(HeldEngine):
-        def run(self, inputs: dict[str, Array]) -> dict[str, Array]:
-            raise RuntimeError("context is broken")
+    def broken(inputs: Mapping[str, Array]) -> dict[str, Array]:
+        raise RuntimeError("context is broken")
 
-    BrokenEngine(server)
+    monkeypatch.setattr(engine_of(server), "run", broken)
     for _ in range(MAX_FAILURES_IN_A_ROW):
         with pytest.raises(EngineError):
             await server.replica.infer(request_of(ids_of(1, 1)))
     with pytest.raises(EngineError, match="known to be good: context is broken"):
-        await server.check_health()
+        await checked_without_end(server)
     await until(controller, fleet.REPLICA_STATE_FAILED)
 
 

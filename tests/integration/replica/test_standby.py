@@ -90,8 +90,8 @@ def break_engine(
     replica: Replica, monkeypatch: pytest.MonkeyPatch, *, max_good_size: int = 0
 ) -> None:
     """Lose the device of the engine in use, or what it needs for all but its smallest batch."""
-    assert replica._worker is not None
-    engine = replica._worker.seat.engine
+    assert replica.loaded is not None
+    engine = replica.loaded.engine
     plain_run = engine.run
 
     def run(inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -263,9 +263,8 @@ async def test_the_engine_before_is_closed_when_nobody_needed_it_for_a_while(
     first = shelf.publish_engine("first", speedup=2.0)
     replica = await start(0.01)
     assert digest_in_use(replica) == first.digest
-    worker, closed = replica._worker, asyncio.Event()
-    assert worker is not None
-    loop, engine = asyncio.get_running_loop(), worker.seat.engine
+    assert replica.loaded is not None
+    loop, engine, closed = asyncio.get_running_loop(), replica.loaded.engine, asyncio.Event()
     plain_close = engine.close
 
     def close() -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -77,7 +77,9 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(model: ModelVersion) -> AsyncIterator[Bench]:
+async def bench(
+    model: ModelVersion, on_batch: Callable[[BatchReport], None] | None = None
+) -> AsyncIterator[Bench]:
     engine, clock, reports, dropped = ToyEngine(), Clock(), list[BatchReport](), list[Dropped]()
     seat = EngineSeat(engine=engine, buckets=model.recipe.buckets, thread=EngineThread())
     worker = EngineWorker(seat, clock=clock)
@@ -86,7 +88,7 @@ async def bench(model: ModelVersion) -> AsyncIterator[Bench]:
         worker,
         rules,
         model.recipe.batching,
-        on_batch=reports.append,
+        on_batch=on_batch or reports.append,
         on_dropped=dropped.append,
         clock=clock,
     )

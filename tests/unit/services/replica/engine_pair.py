@@ -46,13 +46,14 @@ def seat_of(engine: ToyEngine) -> EngineSeat:
 
 
 @asynccontextmanager
-async def open_pair() -> AsyncIterator[Pair]:
+async def open_pair(second_look_s: float = 0.0) -> AsyncIterator[Pair]:
     model, clock, standby = text_model(), Clock(), Standby(600.0)
     engine, before, returns = ToyEngine(), ToyEngine(), []
     worker = EngineWorker(
         seat_of(engine),
         standby,
         on_return=lambda engine, seat, words: (returns.append(words), standby.close_soon(seat)),
+        second_look_s=second_look_s,
         clock=clock,
     )
     rules = JoinRules.from_model(model, Signature.from_model(model))

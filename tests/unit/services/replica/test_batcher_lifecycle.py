@@ -1,7 +1,6 @@
 """A batcher whose engine fails, hangs, is swapped or goes; callers are always answered."""
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -170,13 +169,10 @@ async def test_a_suspect_engine_proves_itself_on_good_inputs() -> None:
 async def test_a_failing_observer_does_not_stop_the_batcher(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with bench(text_model()) as b:
+    def fail(report: BatchReport) -> None:
+        raise RuntimeError("no metrics")
 
-        def fail(report: BatchReport) -> None:
-            raise RuntimeError("no metrics")
-
-        observer: Callable[[BatchReport], None] = fail
-        b.batcher._on_batch = observer
+    async with bench(text_model(), on_batch=fail) as b:
         await submit(b.batcher, text_call())
         await submit(b.batcher, text_call())
         assert "recording a batch failed" in caplog.text

@@ -3,18 +3,21 @@
 import asyncio
 import threading
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from services.contracts.errors import NotReadyError
+from services.contracts.fleet_dialer import FleetDialer
 from services.pb import fleet_v1_pb2 as fleet
 from services.replica.closing import close_all, ended
 from services.replica.control_link import ControlLink
 from services.replica.data_server import DataServer
 from services.replica.engine_seat import EngineSeat, EngineThread
+from services.replica.forming import BatchFormer
 from services.replica.standby import Standby
 
-from .batching import ToyEngine, bench, hold_engine, queue, text_call
+from .batching import ToyEngine, assert_own, bench, hold_engine, queue, text_call
 from .models import text_model
 
 
@@ -65,19 +68,47 @@ async def test_ending_a_task_tells_its_error_in_the_log_only(
     assert "its own fault" in caplog.text
 
 
-async def test_a_batcher_that_died_still_answers_those_who_wait() -> None:
+def task_named(name: str) -> asyncio.Task[object]:
+    (found,) = (task for task in asyncio.all_tasks() if task.get_name() == name)
+    return found
+
+
+async def test_a_batcher_that_died_still_answers_those_who_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with bench(text_model(max_batch=1)) as b:
         held = await hold_engine(b)
         (waiting,) = await queue(b, [text_call()])
-        assert b.batcher._task is not None
-        b.batcher._task.cancel()
-        with pytest.raises(NotReadyError):
-            await held
-        b.batcher._task = asyncio.create_task(_fails())
-        await asyncio.wait([b.batcher._task])
+        monkeypatch.setattr(BatchFormer, "take", _fails_at_once)
+        task = task_named("batcher")
+        b.engine.may_run.set()
+        await asyncio.wait([task])
+        assert not b.batcher.is_alive
+        assert_own(text_call(), await held)
+        assert not waiting.done()
         await b.batcher.close()
         with pytest.raises(NotReadyError):
             await waiting
+
+
+async def test_a_batcher_that_is_cancelled_answers_what_runs_and_what_waits() -> None:
+    async with bench(text_model(max_batch=1)) as b:
+        held = await hold_engine(b)
+        (waiting,) = await queue(b, [text_call()])
+        task_named("batcher").cancel()
+        with pytest.raises(NotReadyError):
+            await held
+        await b.batcher.close()
+        with pytest.raises(NotReadyError):
+            await waiting
+
+
+class BrokenDialer(FleetDialer):
+    """Makes no channel, for a reason that nobody foresaw."""
+
+    def aio_channel(self, *args: object) -> NoReturn:
+        """Fail."""
+        _fails_at_once()
 
 
 async def test_a_control_line_whose_task_died_can_be_closed() -> None:
@@ -86,13 +117,15 @@ async def test_a_control_line_whose_task_died_can_be_closed() -> None:
         fleet.ReplicaReport,
         on_engines_changed=lambda digest: None,
         on_drain=lambda: None,
+        dialer=BrokenDialer(),
     )
-    link._task = asyncio.create_task(_fails())
-    await link.close()
+    link.start()
+    await asyncio.wait([task_named("control-link")])
     assert not link.is_alive
+    await link.close()
 
 
-async def _fails() -> None:
+def _fails_at_once(*_: object) -> NoReturn:
     raise ValueError("a fault of its own")
 
 
@@ -129,10 +162,9 @@ async def test_an_engine_is_closed_also_when_nobody_waits_for_it_any_more() -> N
 
 
 async def test_a_hung_engine_holds_up_the_closing_of_others_for_a_while_only(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("services.replica.standby._CLOSE_TIMEOUT_S", 0.01)
-    standby, engine, thread = Standby(60.0), HeldEngine(), EngineThread()
+    standby, engine, thread = Standby(close_timeout_s=0.01), HeldEngine(), EngineThread()
     engine.may_run.clear()
     running = asyncio.ensure_future(thread.submit(engine.run, dict(text_call().inputs)))
     standby.close_soon(EngineSeat(engine=engine, buckets=(), thread=thread))

@@ -10,7 +10,7 @@ import pytest
 from services.contracts.errors import EngineError
 from services.contracts.recipe import Bucket
 from services.contracts.tensors import Array
-from services.replica.engine_proof import EngineProof
+from services.replica.engine_proof import EngineProof, SamplesOf
 from services.replica.engine_worker import MAX_FAILURES_IN_A_ROW
 
 from .batching import Bench, ToyEngine, bench, submit, text_call
@@ -37,11 +37,14 @@ class Suspect:
         self.bench.engine.ran.clear()
 
 
-@asynccontextmanager
-async def suspect(most_wait_s: float = 30.0) -> AsyncIterator[Suspect]:
-    def samples_of(_: Sequence[Bucket]) -> Iterable[Mapping[str, Array]]:
-        return (text_call(length=length).inputs for length in LENGTHS)
+def samples_of(_: Sequence[Bucket]) -> Iterable[Mapping[str, Array]]:
+    return (text_call(length=length).inputs for length in LENGTHS)
 
+
+@asynccontextmanager
+async def suspect(
+    most_wait_s: float = 30.0, samples_of: SamplesOf = samples_of
+) -> AsyncIterator[Suspect]:
     async with bench(text_model()) as b:
         proof = EngineProof(b.worker, samples_of, most_wait_s=most_wait_s, clock=b.clock)
         found = Suspect(b, proof)
@@ -89,12 +92,12 @@ async def test_a_bad_verdict_holds_until_a_better_one() -> None:
         with pytest.raises(EngineError, match="bad kernel"):
             await s.proof.check()
         s.bench.engine.may_run.clear()
-        s.proof._most_wait_s = 0.0
+        s.proof.most_wait_s = 0.0
         for _ in range(3):
             with pytest.raises(EngineError, match="bad kernel"):
                 await s.proof.check()
         s.bench.engine.may_run.set()
-        s.proof._most_wait_s = 30.0
+        s.proof.most_wait_s = 30.0
         await s.proof.check()
         assert s.bench.engine.ran == [(1, 1), (1, 2), (1, 1), (1, 2), (1, 3)]
 
@@ -110,7 +113,7 @@ async def test_an_answer_ends_a_bad_verdict() -> None:
         # Nor is it that of the next proof, before there is one.
         await s.become()
         s.bench.engine.may_run.clear()
-        s.proof._most_wait_s = 0.0
+        s.proof.most_wait_s = 0.0
         await s.proof.check()
 
 
@@ -125,10 +128,10 @@ async def test_verdicts_are_of_the_engine_that_was_proven() -> None:
         old = worker.replace(replace(worker.seat, engine=s.bench.engine))
         await s.become()
         s.bench.engine.may_run.clear()
-        s.proof._most_wait_s = 0.0
+        s.proof.most_wait_s = 0.0
         await s.proof.check()
         s.bench.engine.may_run.set()
-        s.proof._most_wait_s = 30.0
+        s.proof.most_wait_s = 30.0
         await s.proof.check()
         # The one before has not passed, and the time of rest is not its own.
         s.bench.engine = bad
@@ -140,12 +143,10 @@ async def test_verdicts_are_of_the_engine_that_was_proven() -> None:
 
 
 async def test_a_proof_that_cannot_be_made_is_no_good_news() -> None:
-    async with suspect() as s:
+    def fail(_: Sequence[Bucket]) -> Iterable[Mapping[str, Array]]:
+        raise MemoryError("no room for samples")
 
-        def fail(_: Sequence[Bucket]) -> Iterable[Mapping[str, Array]]:
-            raise MemoryError("no room for samples")
-
-        s.proof._samples_of = fail
+    async with suspect(samples_of=fail) as s:
         with pytest.raises(EngineError, match="its proof failed: MemoryError: no room"):
             await s.proof.check()
 

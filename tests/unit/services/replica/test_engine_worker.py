@@ -17,15 +17,9 @@ async def pair() -> AsyncIterator[Pair]:
         yield opened
 
 
-@pytest.fixture
-def no_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.replica.engine_worker._SECOND_LOOK_S", 0.0)
-
-
 # ---------------------------------------------------------------- engines that hang
 
 
-@pytest.mark.usefixtures("no_second_look")
 async def test_the_engine_before_takes_over_from_one_that_hangs(pair: Pair) -> None:
     pair.keep_before()
     held = await hold(pair, pair.engine)
@@ -45,7 +39,6 @@ async def test_the_engine_before_takes_over_from_one_that_hangs(pair: Pair) -> N
     assert not pair.worker.is_stalled
 
 
-@pytest.mark.usefixtures("no_second_look")
 async def test_without_an_engine_before_a_hang_is_for_the_health_check(pair: Pair) -> None:
     held = await hold(pair, pair.engine)
     pair.clock.now_s += LIMIT_S + 1
@@ -55,7 +48,6 @@ async def test_without_an_engine_before_a_hang_is_for_the_health_check(pair: Pai
     assert_own(text_call(), await held)
 
 
-@pytest.mark.usefixtures("no_second_look")
 async def test_an_engine_before_that_hangs_too_is_not_left_for_another(pair: Pair) -> None:
     pair.keep_before()
     held = await hold(pair, pair.engine)
@@ -71,7 +63,6 @@ async def test_an_engine_before_that_hangs_too_is_not_left_for_another(pair: Pai
     assert_own(text_call(), await held)
 
 
-@pytest.mark.usefixtures("no_second_look")
 async def test_an_engine_before_that_hangs_over_a_failed_batch_is_for_the_health_check(
     pair: Pair,
 ) -> None:
@@ -87,19 +78,19 @@ async def test_an_engine_before_that_hangs_over_a_failed_batch_is_for_the_health
     assert pair.returns == []
 
 
-async def test_a_process_that_stood_still_does_not_leave_its_engine(pair: Pair) -> None:
-    pair.keep_before()
-    held = await hold(pair, pair.engine)
-    pair.clock.now_s += LIMIT_S + 1
-    leaving = asyncio.create_task(pair.worker.leave_hung())
-    await asyncio.sleep(0)
-    pair.engine.may_run.set()
-    assert await leaving
-    assert_own(text_call(), await held)
-    assert (pair.worker.seat.engine, pair.returns) == (pair.engine, [])
+async def test_a_process_that_stood_still_does_not_leave_its_engine() -> None:
+    async with open_pair(second_look_s=30.0) as pair:
+        pair.keep_before()
+        held = await hold(pair, pair.engine)
+        pair.clock.now_s += LIMIT_S + 1
+        leaving = asyncio.create_task(pair.worker.leave_hung())
+        await asyncio.sleep(0)
+        pair.engine.may_run.set()
+        assert await leaving
+        assert_own(text_call(), await held)
+        assert (pair.worker.seat.engine, pair.returns) == (pair.engine, [])
 
 
-@pytest.mark.usefixtures("no_second_look")
 async def test_closing_while_an_engine_is_being_left_ends_the_batcher(pair: Pair) -> None:
     pair.keep_before()
     held = await hold(pair, pair.engine)

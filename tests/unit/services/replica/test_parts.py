@@ -1,6 +1,7 @@
 """The small parts: statistics, metrics, samples, reports."""
 
 import asyncio
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from services.telemetry.catalog import REPLICA_METRICS
 from services.telemetry.prometheus_recorder import PrometheusRecorder
 from services.telemetry.recorder import NullRecorder
 
-from .batching import bench, hold_engine
+from .batching import ToyEngine
 from .codec_requests import text_request
 from .models import make_model, text_model
 
@@ -109,21 +110,25 @@ async def test_what_another_replica_will_answer_is_no_failure() -> None:
 
 
 async def test_nor_is_what_waits_in_one_that_stops() -> None:
-    model = text_model()
+    model, engine = text_model(), ToyEngine()
     device = DeviceFacts(generation="cpu-x86_64-v3", name="cpu", memory_gib=1)
-    host = EngineHost(None, model, device, lambda model: _NoEngine(), None)  # type: ignore[arg-type]
-    replica = Replica(model, device, host, NullRecorder())
-    async with bench(model) as b:
-        replica._batcher = b.batcher
-        held = await hold_engine(b)
-        waiting = replica.infer(text_request().SerializeToString())
-        gone = replica.infer(text_request().SerializeToString())
-        gone.cancel()
-        await asyncio.sleep(0)
-        await b.batcher.close()
+    ready = loaded(engine=engine, buckets=model.recipe.buckets)
+    host = SimpleNamespace(load=lambda: ready)
+    replica = Replica(model, device, host, NullRecorder())  # type: ignore[arg-type]
+    await replica.load()
+    engine.may_run.clear()
+    held = replica.infer(text_request().SerializeToString())
+    assert await asyncio.to_thread(engine.is_running.wait, 30)
+    waiting = replica.infer(text_request().SerializeToString())
+    gone = replica.infer(text_request().SerializeToString())
+    gone.cancel()
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(replica.close())
+    for stopped in (held, waiting):
         with pytest.raises(NotReadyError):
-            await waiting
-        assert isinstance((await asyncio.gather(held, return_exceptions=True))[0], NotReadyError)
+            await stopped
+    engine.may_run.set()
+    await closing
     assert replica.statistics.message().inference_stats.fail.count == 1
 
 
