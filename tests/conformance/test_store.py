@@ -179,6 +179,7 @@ def test_the_self_test_passes_at_every_start(store: ArtifactStore) -> None:
 def test_the_self_test_passes_when_processes_start_together(store: ArtifactStore) -> None:
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(verify_conditional_create, [store] * 3))
+    assert store.list("selftest/") == ["selftest/conditional-create"]
 
 
 def test_a_store_outlives_its_client(url: str, tmp_path: Path) -> None:

@@ -90,6 +90,8 @@ async def test_draining_an_idle_or_emptied_batcher_ends() -> None:
         gone.cancel()
         await held
         await b.batcher.drain()
+        assert b.batcher.num_unanswered == 0
+        assert gone.cancelled()
 
 
 async def test_closing_answers_those_who_still_wait() -> None:
