@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from obstore.store import MemoryStore
 
 from services.contracts.build_key import BuildKey
 from services.contracts.hardware import DeviceFacts
@@ -16,7 +17,7 @@ from services.contracts.manifest import (
     PublishedEngine,
     Timing,
 )
-from services.contracts.object_store import ObstoreArtifactStore, open_store
+from services.contracts.object_store import ObstoreArtifactStore
 from services.contracts.recipe import Bucket, DimRange
 from services.contracts.registry import Registry
 from services.contracts.tensors import TensorSpec
@@ -83,9 +84,15 @@ def manifest(**changes: Any) -> EngineManifest:
 
 
 @pytest.fixture
-def store() -> ObstoreArtifactStore:
+def backend() -> MemoryStore:
+    """What `store` keeps its objects in; another store over it sees the same."""
+    return MemoryStore()
+
+
+@pytest.fixture
+def store(backend: MemoryStore) -> ObstoreArtifactStore:
     """An empty store of its own."""
-    return open_store("memory:")
+    return ObstoreArtifactStore(backend, "store memory:")
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from obstore.store import MemoryStore
 
 from services.contracts.build_lease import MAX_SKEW_S, BuildLease, LeaseRevision, LeaseWatch
 from services.contracts.build_plan import timestamp, utc_now
@@ -146,7 +147,7 @@ class KeepingStore(ObstoreArtifactStore):
 def test_a_store_that_lets_nobody_delete_keeps_all_and_says_so_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = KeepingStore(open_store("memory:")._backend, "store memory:")
+    store = KeepingStore(MemoryStore(), "store memory:")
     registry = Registry(store, tmp_path)
     with caplog.at_level("WARNING"):
         for number in range(1, 5):
@@ -172,7 +173,7 @@ class MovingStore(ObstoreArtifactStore):
 
 
 def test_a_lease_that_moves_on_while_it_is_read_is_read_again(tmp_path: Path) -> None:
-    store = MovingStore(open_store("memory:")._backend, "store memory:")
+    store = MovingStore(MemoryStore(), "store memory:")
     registry = Registry(store, tmp_path)
     registry.offer_lease("k", 1, lease())
     store.num_moves = 2
@@ -197,9 +198,9 @@ class OvertakenStore(ObstoreArtifactStore):
 
 
 def test_a_lease_whose_holder_goes_on_meanwhile_is_the_holders(tmp_path: Path) -> None:
-    url = str(tmp_path / "store")
-    late = OvertakenStore(open_store(url)._backend, url)
-    late.holder = Registry(open_store(url), tmp_path)
+    backend = MemoryStore()
+    late = OvertakenStore(backend, "late")
+    late.holder = Registry(ObstoreArtifactStore(backend, "held"), tmp_path)
     registry = Registry(late, tmp_path)
     assert late.holder.offer_lease("k", 1, lease(holder="b"))
     assert not registry.offer_lease("k", 1, lease(holder="a"))

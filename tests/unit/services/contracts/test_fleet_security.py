@@ -114,11 +114,11 @@ def test_files_that_could_not_be_read_once_are_tried_again(
     files = authority.sign("me")
     path.write_text("old")
     tls, tokens = FleetTls(files.cert, files.key, authority.cert, 0), FleetTokens(path, 0)
+    former = tls.pems()
     newer = authority.sign("newer")
     files.cert.write_bytes(newer.cert.read_bytes())
     files.key.write_bytes(newer.key.read_bytes())
     path.write_text("newest")
-    former = tls._pems
     with monkeypatch.context() as broken:
         # The certificate is read, the authority is not, which itself did not change.
         read, absent = Path.read_bytes, (authority.cert, path)
@@ -141,9 +141,9 @@ def test_files_that_were_read_but_could_not_be_used_once_are_tried_again(
     authority = Authority(tmp_path)
     files, newer = authority.sign("me"), authority.sign("newer")
     tls = FleetTls(files.cert, files.key, authority.cert, 0)
+    former = tls.pems()
     files.cert.write_bytes(newer.cert.read_bytes())
     files.key.write_bytes(newer.key.read_bytes())
-    former = tls._pems
     with monkeypatch.context() as broken:
         broken.setattr(ssl.SSLContext, "load_cert_chain", fail)
         assert tls.pems() == former

@@ -11,6 +11,7 @@ from services.contracts.hardware import DeviceFacts
 from services.contracts.joint_order import joint_order, joint_timings
 from services.contracts.joint_run import JointRun, JointTiming
 from services.contracts.manifest import Proof, PublishedEngine, SideTiming
+from services.contracts.object_store import ObstoreArtifactStore
 from services.contracts.registry import Registry
 from services.contracts.selection import FallbackReason, select
 from services.contracts.signing import Signer, TrustRoot
@@ -208,10 +209,10 @@ class TestStore:
         assert registry.joint_runs("b" * 64) == []
 
     def test_one_that_cannot_be_read_is_left_out(
-        self, registry: Registry, caplog: pytest.LogCaptureFixture
+        self, registry: Registry, store: ObstoreArtifactStore, caplog: pytest.LogCaptureFixture
     ) -> None:
         registry.add_joint_run(run(a=1.0))
-        registry._store.create(f"joint_runs/{'a' * 64}/{HERE}/000002.json", b'{"new": 1}')
+        store.create(f"joint_runs/{'a' * 64}/{HERE}/000002.json", b'{"new": 1}')
         assert registry.joint_runs("a" * 64) == [run(a=1.0)]
         assert "a joint run is left out" in caplog.text
 

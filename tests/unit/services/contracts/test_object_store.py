@@ -74,17 +74,20 @@ def test_a_store_that_begins_to_lie_is_refused() -> None:
         verify_conditional_create(OverwritingStore(backend, "changed"))
 
 
-def test_a_file_that_changes_while_it_is_published_is_not_stored(tmp_path: Path) -> None:
-    source = tmp_path / "source"
+def test_a_file_that_changes_while_it_is_published_is_not_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, head = tmp_path / "source", obstore.head
 
-    class ChangingStore(ObstoreArtifactStore):
-        def _num_bytes(self, key: str) -> int | None:
-            source.write_bytes(b"B" * source.stat().st_size)
-            return super()._num_bytes(key)
+    def changing(backend: MemoryStore, key: str) -> object:
+        source.write_bytes(b"B" * source.stat().st_size)
+        return head(backend, key)
 
+    # Between the digest and the upload the store is asked whether it has the blob.
+    monkeypatch.setattr(obstore, "head", changing)
     for num_bytes in (10, 20 * MIB):
         source.write_bytes(b"A" * num_bytes)
-        store = ChangingStore(MemoryStore(), "memory")
+        store = ObstoreArtifactStore(MemoryStore(), "memory")
         with pytest.raises(CorruptBlobError, match="changed while it was published"):
             store.put_blob(source)
         assert store.list("blobs/") == []

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from obstore.store import MemoryStore
 
 from services.contracts.build_key import BuildKey
 from services.contracts.errors import (
@@ -31,9 +32,8 @@ from services.contracts.registry import Registry
 class LoggingStore(ObstoreArtifactStore):
     """Remembers what was written, in order."""
 
-    def __init__(self) -> None:
-        inner = open_store("memory:")
-        super().__init__(inner._backend, inner.name)
+    def __init__(self, backend: MemoryStore) -> None:
+        super().__init__(backend, "logging")
         self.written: list[str] = []
 
     def put_blob(self, source: Path) -> BlobRef:
@@ -50,8 +50,8 @@ class LoggingStore(ObstoreArtifactStore):
 
 
 @pytest.fixture
-def store() -> LoggingStore:
-    return LoggingStore()
+def store(backend: MemoryStore) -> LoggingStore:
+    return LoggingStore(backend)
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_the_newest_proof_counts(
 
 
 def test_a_lost_answer_to_the_manifest_is_a_success(
-    store: LoggingStore,
+    backend: MemoryStore,
     tmp_path: Path,
     make_manifest: Callable[..., EngineManifest],
     make_proof: Callable[..., Proof],
@@ -148,7 +148,7 @@ def test_a_lost_answer_to_the_manifest_is_a_success(
             super().create(key, data)
             super().create(key, data)
 
-    registry = Registry(LostAnswerStore(store._backend, store.name), tmp_path / "cache")
+    registry = Registry(LostAnswerStore(backend, "lost answers"), tmp_path / "cache")
     manifest = make_manifest()
     registry.publish_engine(manifest, {}, make_proof())
     assert [engine.manifest for engine in registry.engines()] == [manifest]
@@ -158,6 +158,7 @@ def test_provers_that_race_add_both_proofs(
     publish: Publish,
     registry: Registry,
     store: LoggingStore,
+    backend: MemoryStore,
     tmp_path: Path,
     make_proof: Callable[..., Proof],
 ) -> None:
@@ -176,7 +177,7 @@ def test_provers_that_race_add_both_proofs(
                 registry.add_proof(engine.digest, first)
             super().create(key, data)
 
-    racing = Registry(OvertakenStore(store._backend, store.name), tmp_path / "racing")
+    racing = Registry(OvertakenStore(backend, "overtaken"), tmp_path / "racing")
     assert racing.add_proof(engine.digest, second).proof == second
     proofs = [key[-11:] for key in store.list("engines/") if "/proofs/" in key]
     assert proofs == ["000001.json", "000002.json", "000003.json"]
@@ -189,13 +190,14 @@ def test_a_proof_needs_an_engine(registry: Registry, make_proof: Callable[..., P
 
 def test_the_proof_of_a_lost_race_does_not_count_for_the_winner(
     store: LoggingStore,
+    backend: MemoryStore,
     tmp_path: Path,
     engine_file: Path,
     make_manifest: Callable[..., EngineManifest],
     make_proof: Callable[..., Proof],
 ) -> None:
     """Two builders make other bytes for one key; the loser proved its own, later."""
-    winner, loser = (Registry(store, tmp_path / name) for name in ("winner", "loser"))
+    winner = Registry(store, tmp_path / "winner")
     other_file = tmp_path / "other"
     other_file.write_bytes(b"other bytes")
     not_run = make_proof(outcome=ProofOutcome.NOT_RUN, reason="no such device here")
@@ -208,9 +210,7 @@ def test_the_proof_of_a_lost_race_does_not_count_for_the_winner(
                 winner.publish_engine(make_manifest(), {"engine.plan": engine_file}, not_run)
             ObstoreArtifactStore.create(self, key, data)
 
-    racing = PublishedMeanwhile()
-    racing._backend = store._backend
-    loser = Registry(racing, tmp_path / "loser")
+    loser = Registry(PublishedMeanwhile(backend), tmp_path / "loser")
     with pytest.raises(AlreadyPublishedError):
         loser.publish_engine(make_manifest(), {"engine.plan": other_file}, make_proof())
     assert [engine.proof for engine in loser.engines()] == [not_run]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from obstore.store import MemoryStore
 
 from services.contracts.errors import (
     AlreadyPublishedError,
@@ -176,16 +177,16 @@ class LostAnswerStore(ObstoreArtifactStore):
 
 
 def test_a_lost_answer_is_no_second_publisher(
-    store: ObstoreArtifactStore, tmp_path: Path, opened: FakeOpened
+    backend: MemoryStore, tmp_path: Path, opened: FakeOpened
 ) -> None:
-    registry = Registry(LostAnswerStore(store._backend, store.name), tmp_path / "cache")
+    registry = Registry(LostAnswerStore(backend, "lost answers"), tmp_path / "cache")
     master = registry.publish_master(opened)
     assert add(registry, master).version == 1
     assert [version.version for version in registry.versions("mini")] == [1]
 
 
 def test_the_record_of_a_faster_publisher_counts(
-    store: ObstoreArtifactStore, tmp_path: Path, opened: FakeOpened
+    store: ObstoreArtifactStore, backend: MemoryStore, tmp_path: Path, opened: FakeOpened
 ) -> None:
     (tmp_path / "other").write_bytes(b"the same graph, serialised in another way")
     theirs = replace(opened, files={"model.onnx": tmp_path / "other"})
@@ -198,7 +199,7 @@ def test_the_record_of_a_faster_publisher_counts(
             Registry(store, tmp_path / "theirs").publish_master(theirs)
             super().create(key, data)
 
-    ours = Registry(OvertakenStore(store._backend, store.name), tmp_path / "ours")
+    ours = Registry(OvertakenStore(backend, "overtaken"), tmp_path / "ours")
     master = ours.publish_master(opened)
     assert list(master.files) == ["model.onnx"]
     assert ours.publish_master(opened) == master
