@@ -12,7 +12,7 @@ _NUM_WARM_UPS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Replay:
+class Replay:
     """A captured call.
 
     Attributes:
@@ -49,4 +49,4 @@ def capture_cuda_graph(call: Call) -> Call:
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         outputs = call()
 
-    return _Replay(call=call, graph=graph, outputs=outputs)
+    return Replay(call=call, graph=graph, outputs=outputs)

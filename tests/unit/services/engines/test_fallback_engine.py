@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch._inductor import standalone_compile
+import torch._inductor as inductor
 
 from services.contracts.default_buckets import default_buckets
 from services.contracts.errors import EngineError, InvalidRequestError
@@ -82,14 +82,14 @@ needs_cxx = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++: a
 def test_it_compiles_once_and_never_in_a_request(
     program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    num_compiled = 0
+    num_compiled, compile_graph = 0, inductor.standalone_compile
 
     def counted(*args: object, **kwargs: object) -> object:
         nonlocal num_compiled
         num_compiled += 1
-        return standalone_compile(*args, **kwargs)  # type: ignore[arg-type]
+        return compile_graph(*args, **kwargs)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(torch._inductor, "standalone_compile", counted)
+    monkeypatch.setattr(inductor, "standalone_compile", counted)
     engine = load(program)
     assert (engine.mode, engine.reason) == (FallbackMode.COMPILED, "")
     # From here on nothing could be compiled: a request that needed it would fail.
@@ -118,7 +118,7 @@ def test_a_compiler_that_fails_leaves_it_eager_with_its_words(
         raise RuntimeError("no kernel for this")
 
     monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/g++")
-    monkeypatch.setattr(torch._inductor, "standalone_compile", failing)
+    monkeypatch.setattr(inductor, "standalone_compile", failing)
     engine = load(program)
     assert engine.mode is FallbackMode.EAGER
     assert engine.reason == "Inductor failed: RuntimeError: no kernel for this"

@@ -16,7 +16,7 @@ from services.contracts.tensors import TensorSpec
 from services.engines.artifact_index import ArtifactIndex, BucketArtifact, WeightRef
 from services.engines.artifact_weights import MasterWeights, WeightTable
 from services.engines.base import LoadSpec
-from services.engines.cuda_graph import _Replay
+from services.engines.cuda_graph import Replay
 from services.engines.device_probe import probe_device
 from services.engines.inductor_artifact import ArtifactProgram, BucketProgram, StaticInput
 from tests.conformance.tiny_model import master_record, save_master, tiny_model
@@ -104,7 +104,7 @@ def test_a_captured_call_keeps_its_weights_alive() -> None:
     weight = torch.zeros(3)
     alive = weakref.ref(weight)
     outputs, graph = [torch.ones(1)], Graph()
-    replay = _Replay(call=lambda w=weight: [w], graph=graph, outputs=outputs)  # type: ignore[arg-type, misc]
+    replay = Replay(call=lambda w=weight: [w], graph=graph, outputs=outputs)  # type: ignore[arg-type, misc]
     del weight
     assert replay() is outputs
     assert graph.num_replays == 1

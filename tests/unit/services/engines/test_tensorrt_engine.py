@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from services.contracts.errors import EngineError, EngineIncompatibleError, InvalidRequestError
 from services.contracts.kinds import EngineKind
@@ -73,10 +74,14 @@ def test_what_the_library_says_is_in_the_error(
 
 
 class FakePlan:
-    """A plan whose contexts note what they are asked, and whose tensors have given sizes."""
+    """A plan whose contexts note their profiles, and whose tensors have given sizes."""
 
     def __init__(self, itemsizes: dict[str, int]) -> None:
         self.itemsizes = itemsizes
+        self.profiles: list[int] = []
+
+    def create_execution_context(self) -> "Context":
+        return Context(self.profiles)
 
     def get_tensor_dtype(self, name: str) -> Any:
         return SimpleNamespace(itemsize=self.itemsizes[name])
@@ -85,20 +90,24 @@ class FakePlan:
 class Context:
     """Stands for an execution context: only the choice of it is looked at."""
 
+    def __init__(self, profiles: list[int]) -> None:
+        self.profiles = profiles
+
+    def set_optimization_profile_async(self, profile: int, stream: int) -> None:
+        self.profiles.append(profile)
+
     def set_input_shape(self, name: str, shape: tuple[int, ...]) -> None:
         raise RuntimeError(f"{name} {shape}")
 
 
 def engine_with(monkeypatch: pytest.MonkeyPatch, itemsizes: dict[str, int]) -> TensorrtEngine:
-    profiles: list[int] = []
-    monkeypatch.setattr(
-        tensorrt_engine, "_context_of", lambda plan, profile: profiles.append(profile) or Context()
-    )
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
     spec = spec_for("cuda-sm90", "cuda-sm90", wanted=RTX, found=RTX, kind=EngineKind.TENSORRT)
     key = spec.manifest.key.model_copy(update={"buckets": BUCKETS})
     manifest = spec.manifest.model_copy(update={"key": key})
-    engine = TensorrtEngine(replace(spec, manifest=manifest), FakePlan(itemsizes))
-    assert profiles == [0, 1]
+    plan = FakePlan(itemsizes)
+    engine = TensorrtEngine(replace(spec, manifest=manifest), plan)
+    assert plan.profiles == [0, 1]
     return engine
 
 
