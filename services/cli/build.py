@@ -50,7 +50,7 @@ def run_build(
     else:
         for line in report_lines(report):
             console.print(line, markup=False, soft_wrap=True)
-        for line in _again_lines(registry, report):
+        for line in again_lines(registry, report):
             console.print(line, markup=False, soft_wrap=True)
         if not is_anything_there(report):
             print_error(f"no engine of {name} can be built as asked; the reasons stand above")
@@ -62,7 +62,7 @@ def is_anything_there(report: BuildReport) -> bool:
     return bool(report.records or report.up_to_date)
 
 
-def _again_lines(registry: Registry, report: BuildReport) -> list[str]:
+def again_lines(registry: Registry, report: BuildReport) -> list[str]:
     """Which failures were built once more because somebody asked."""
     failed = [r for r in report.records if r.outcome in _FAILURES]
     attempts = {r.key.digest(): len(registry.build_records(r.key.digest())) for r in failed}

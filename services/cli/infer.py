@@ -69,7 +69,7 @@ def run_infer(
         NotReadyError: no gateway answers.
         SmeltError: the gateway's answer, in the class that its status means.
     """
-    request = request_from_arrays(name, version, _read_inputs(inputs))
+    request = request_from_arrays(name, version, read_inputs(inputs))
     running = None if address else require_fleet(settings.run_dir)
     target = running.grpc_address if running else address
     metadata = tuple(bearer_metadata(settings).items())
@@ -81,7 +81,7 @@ def run_infer(
             raise _error_from_rpc(error, target, hint) from error
     outputs = arrays_from_response(response)
     if as_json:
-        print_json(_document(response, outputs))
+        print_json(answer_document(response, outputs))
         return
     console.print(f"{response.model_name} version {response.model_version}")
     print_table("Outputs", ("name", "datatype", "shape", "values"), [
@@ -119,7 +119,8 @@ def arrays_from_response(response: pb.ModelInferResponse) -> dict[str, Array]:
     return {o.name: array_from_bytes(data, o.datatype, tuple(o.shape)) for o, data in raw}
 
 
-def _read_inputs(texts: list[str]) -> dict[str, Array]:
+def read_inputs(texts: list[str]) -> dict[str, Array]:
+    """Arrays by name from `NAME=...`; raises InvalidRequestError for what is no such text."""
     arrays: dict[str, Array] = {}
     for name, array in map(_read_input, texts):
         if name in arrays:
@@ -189,7 +190,10 @@ def _known_models(settings: CliSettings, running: RunningFleet | None, name: str
     return ""
 
 
-def _document(response: pb.ModelInferResponse, outputs: dict[str, Array]) -> dict[str, object]:
+def answer_document(
+    response: pb.ModelInferResponse, outputs: dict[str, Array]
+) -> dict[str, object]:
+    """An answer as JSON, its arrays flat beside their shapes."""
     return {
         "model_name": response.model_name,
         "model_version": response.model_version,

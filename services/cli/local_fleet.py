@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Final, NoReturn, Self
+from typing import Any, NoReturn, Self
 
 import psutil
 from pydantic import model_validator
@@ -27,9 +27,6 @@ from services.contracts.document import Document
 from services.contracts.errors import InvalidRequestError, NotReadyError
 
 logger = logging.getLogger(__name__)
-
-# Of processes that others of this fleet began, once those have ended.
-_LINGER_S: Final = 5.0
 
 
 class UpOptions(Document):
@@ -72,15 +69,21 @@ class UpOptions(Document):
 
 
 class LocalFleet:
-    """Controller and gateway as children; use as a context manager, which stops them."""
+    """Controller and gateway as children; use as a context manager, which stops them.
 
-    def __init__(self, settings: CliSettings, options: UpOptions) -> None:
+    Attributes:
+        held: what ends with the fleet, the last first.
+    """
+
+    def __init__(self, settings: CliSettings, options: UpOptions, *, linger_s: float = 5.0) -> None:
+        """Nothing runs yet; `linger_s` is for processes that others of this fleet began."""
         self._settings = settings
         self._options = options
+        self._linger_s = linger_s
         self._processes: dict[str, ManagedProcess] = {}
         self._deaths: SimpleQueue[str] = SimpleQueue()
         self._running: RunningFleet | None = None
-        self._held = ExitStack()
+        self.held = ExitStack()
 
     def __enter__(self) -> Self:
         """Take the place of this host's fleet; nothing runs yet.
@@ -93,15 +96,15 @@ class LocalFleet:
         if self._options.is_observed:
             require_prometheus()
         run_dir = self._settings.run_dir
-        self._held.enter_context(fleet_lock(run_dir))
+        self.held.enter_context(fleet_lock(run_dir))
         try:
             self._require_free_ports()
         except InvalidRequestError:
-            self._held.close()  # a failed __enter__ has no __exit__
+            self.held.close()  # a failed __enter__ has no __exit__
             raise
         # Before the start too: whoever ran here last may have been killed.
         self._remove_sockets()
-        self._held.callback(self._remove_sockets)
+        self.held.callback(self._remove_sockets)
         return self
 
     def _remove_sockets(self) -> None:
@@ -118,10 +121,10 @@ class LocalFleet:
         with ExitStack() as open_files:
             begun = _pid_fds(_descendants(), open_files)
             try:
-                self._held.close()
+                self.held.close()
             finally:
                 # A second Ctrl-C or SIGTERM ends the close, and must not let them live on.
-                _end(begun)
+                _end(begun, self._linger_s)
 
     def start(self) -> None:
         """Start both and publish where they listen.
@@ -217,7 +220,7 @@ class LocalFleet:
 
     def _observed(self, running: RunningFleet) -> RunningFleet:
         """The fleet with its observers started."""
-        observers = self._held.enter_context(
+        observers = self.held.enter_context(
             observing(
                 self._settings.run_dir,
                 Observed(
@@ -243,7 +246,7 @@ class LocalFleet:
         process = ManagedProcess(spec, log_path, self._settings.start_timeout_s)
         self._processes[name] = process
         # The gateway, added last, stops first: no request meets a fleet without replicas.
-        self._held.callback(process.stop)
+        self.held.callback(process.stop)
         return process
 
     def _watch(self, name: str) -> None:
@@ -307,11 +310,11 @@ def _pid_fds(processes: Iterable[psutil.Process], open_files: ExitStack) -> set[
     return found
 
 
-def _end(pid_fds: set[int]) -> None:
+def _end(pid_fds: set[int], linger_s: float) -> None:
     """Kill those that linger; one more signal to us ends the waiting alone."""
     left = pid_fds
     try:
-        left = _still_running(pid_fds, _LINGER_S)
+        left = _still_running(pid_fds, linger_s)
     finally:
         for pid_fd in left:
             with suppress(ProcessLookupError):

@@ -65,11 +65,11 @@ def observing(
     with ExitStack() as held:
         held.callback(prometheus.start(port).stop)
         held.enter_context(_following(prometheus, observed))
-        grafana_url, hint = _start_grafana(folder / "grafana", prometheus.url, held)
+        grafana_url, hint = start_grafana(folder / "grafana", prometheus.url, held)
         yield Observers(prometheus_url=prometheus.url, grafana_url=grafana_url, hint=hint)
 
 
-def _start_grafana(folder: Path, prometheus_url: str, held: ExitStack) -> tuple[str, str]:
+def start_grafana(folder: Path, prometheus_url: str, held: ExitStack) -> tuple[str, str]:
     """Its URL, or what to do without it."""
     by_hand = f"import {BOARDS}/*.json into a Grafana with {prometheus_url} as data source"
     command = find_grafana()

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from compiler_worker.pipeline import BuildReport
 from compiler_worker.plan import BuildTable
-from services.cli.build import _again_lines
+from services.cli.build import again_lines
 from services.cli.main import app
 from services.contracts.errors import InvalidRequestError
 from services.contracts.manifest import BuildOutcome
@@ -80,7 +80,7 @@ def test_a_failure_that_was_tried_again_says_so(tmp_path: Path) -> None:
         table=BuildTable(planned=(world.KEYS[0],), skipped=()), records=(failed,), up_to_date=()
     )
     registry.record_build(failed)
-    assert _again_lines(registry, report) == []
+    assert again_lines(registry, report) == []
     registry.record_build(failed)
-    (line,) = _again_lines(registry, report)
+    (line,) = again_lines(registry, report)
     assert line.startswith(f"{world.KEYS[0].digest()[:12]} failed in attempt 2: ")

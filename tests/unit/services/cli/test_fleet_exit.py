@@ -1,5 +1,6 @@
 """What a fleet leaves when a signal comes while it stops."""
 
+import select
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -8,7 +9,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from services.cli import local_fleet
 from services.cli.local_fleet import LocalFleet, UpOptions
 from services.cli.settings import CliSettings
 
@@ -32,20 +32,19 @@ def fleet(
     """One that began the survivor, and nothing else that runs here."""
     begun = [psutil.Process(survivor.pid)]
     monkeypatch.setattr(psutil.Process, "children", lambda *_, **__: begun)
-    return LocalFleet(CliSettings(home=tmp_path), UpOptions())
+    return LocalFleet(CliSettings(home=tmp_path), UpOptions(), linger_s=0.1)
 
 
 def test_what_lingers_is_killed_when_a_signal_ends_the_close(
-    fleet: LocalFleet, survivor: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    fleet: LocalFleet, survivor: subprocess.Popen[bytes]
 ) -> None:
-    monkeypatch.setattr(local_fleet, "_LINGER_S", 0.1)
     stopped: list[str] = []
-    fleet._held.callback(stopped.append, "controller")
-    fleet._held.callback(interrupt)
+    fleet.held.callback(stopped.append, "controller")
+    fleet.held.callback(interrupt)
     with pytest.raises(KeyboardInterrupt):
         fleet.__exit__()
     assert stopped == ["controller"]
-    assert survivor.wait(10) == -signal.SIGKILL
+    assert survivor.wait(60) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("error", [OSError(24, "Too many open files"), psutil.NoSuchProcess(1)])
@@ -57,7 +56,7 @@ def test_a_fleet_that_cannot_list_its_processes_stops_those_it_knows(
 
     monkeypatch.setattr(psutil.Process, "children", fail)
     stopped: list[str] = []
-    fleet._held.callback(stopped.append, "controller")
+    fleet.held.callback(stopped.append, "controller")
     fleet.__exit__()
     assert stopped == ["controller"]
 
@@ -65,7 +64,7 @@ def test_a_fleet_that_cannot_list_its_processes_stops_those_it_knows(
 def test_a_signal_while_it_waits_for_what_lingers_ends_the_waiting_alone(
     fleet: LocalFleet, survivor: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_fleet, "_still_running", interrupt)
+    monkeypatch.setattr(select, "poll", interrupt)
     with pytest.raises(KeyboardInterrupt):
         fleet.__exit__()
-    assert survivor.wait(10) == -signal.SIGKILL
+    assert survivor.wait(60) == -signal.SIGKILL

@@ -37,26 +37,25 @@ def test_a_dtype_without_a_datatype_is_refused() -> None:
 def test_an_input_file_is_read_or_the_fault_is_named(tmp_path: Path) -> None:
     path = tmp_path / "x.npy"
     np.save(path, np.ones(2, np.float32))
-    name, array = infer._read_input(f"x=@{path}")
-    assert name == "x"
-    assert array.tolist() == [1, 1]
+    arrays = infer.read_inputs([f"x=@{path}"])
+    assert {name: array.tolist() for name, array in arrays.items()} == {"x": [1, 1]}
     with pytest.raises(InvalidRequestError, match=r"expected NAME=@FILE\.npy"):
-        infer._read_input("x")
+        infer.read_inputs(["x"])
     with pytest.raises(InvalidRequestError, match="No such file"):
-        infer._read_input(f"x=@{tmp_path / 'none.npy'}")
+        infer.read_inputs([f"x=@{tmp_path / 'none.npy'}"])
     (tmp_path / "bad.npy").write_bytes(b"not an array")
     np.savez(tmp_path / "many.npy.npz", a=np.ones(1))
     for file in ("bad.npy", "many.npy.npz"):
         with pytest.raises(InvalidRequestError, match=f"{file} is no .npy file"):
-            infer._read_input(f"x=@{tmp_path / file}")
+            infer.read_inputs([f"x=@{tmp_path / file}"])
     with pytest.raises(InvalidRequestError, match="--input x: expected once"):
-        infer._read_inputs([f"x=@{path}", f"x=@{path}"])
+        infer.read_inputs([f"x=@{path}", f"x=@{path}"])
 
 
 @pytest.mark.parametrize("array", [np.array([["a", "Ж"]]), np.array([[b"a", "Ж".encode()]])])
 def test_text_of_a_file_becomes_strings(tmp_path: Path, array: np.ndarray) -> None:
     np.save(tmp_path / "x.npy", array)
-    name, strings = infer._read_input(f"x=@{tmp_path / 'x.npy'}")
+    ((name, strings),) = infer.read_inputs([f"x=@{tmp_path / 'x.npy'}"]).items()
     assert (name, strings.dtype, strings.tolist()) == ("x", object, [["a", "Ж"]])
 
 
@@ -64,7 +63,7 @@ def test_strings_may_be_given_as_json(tmp_path: Path) -> None:
     text = '[["a=@b", ""], ["Ж\\u0000", "[x]"]]'
     (tmp_path / "x.json").write_text(text)
     for given in (f"x=@{tmp_path / 'x.json'}", f"x={text}"):
-        name, strings = infer._read_input(given)
+        ((name, strings),) = infer.read_inputs([given]).items()
         assert name == "x"
         assert strings.tolist() == [["a=@b", ""], ["Ж\0", "[x]"]]
         assert infer.request_from_arrays("m", "", {name: strings}).inputs[0].datatype == "BYTES"
@@ -90,7 +89,7 @@ def test_what_is_no_list_of_strings_is_refused(
     (tmp_path / "object.json").write_text('{"a": 1}')
     np.save(tmp_path / "latin.npy", np.array([b"\xe9"]))
     with pytest.raises(InvalidRequestError, match=words):
-        infer._read_input(f"x={value}")
+        infer.read_inputs([f"x={value}"])
 
 
 def test_json_keeps_every_integer() -> None:
@@ -102,5 +101,5 @@ def test_json_keeps_every_integer() -> None:
         "half": np.array([0.5], np.float16),
         "words": np.array(["東京", "[bold]"], object),
     }
-    data = [o["data"] for o in infer._document(response, outputs)["outputs"]]
+    data = [o["data"] for o in infer.answer_document(response, outputs)["outputs"]]
     assert data == [[large, -large], [2**64 - 1], [0.5], ["東京", "[bold]"]]

@@ -22,7 +22,7 @@ from services.contracts.errors import (
     NotFoundError,
 )
 from services.contracts.manifest import ModelVersion
-from services.contracts.object_store import open_store
+from services.contracts.object_store import ObstoreArtifactStore, open_store
 from services.contracts.recipe import Bucket, DimRange, InputRecipe, RankingTask, Recipe
 from services.contracts.registry import Registry
 from services.contracts.tensors import Array
@@ -32,8 +32,13 @@ RANKING = Recipe(ranking=RankingTask(output="pooled", num_queries=4, top_k=2))
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> Registry:
-    return Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
+def store(tmp_path: Path) -> ObstoreArtifactStore:
+    return open_store(str(tmp_path / "store"))
+
+
+@pytest.fixture
+def registry(store: ObstoreArtifactStore, tmp_path: Path) -> Registry:
+    return Registry(store, tmp_path / "cache")
 
 
 def source(folder: Path, seed: int = 7) -> str:
@@ -94,13 +99,15 @@ def test_a_ranking_task_without_enough_samples_is_refused(
     assert registry.model_names() == []
 
 
-def test_a_recipe_for_another_model_is_refused(registry: Registry, tmp_path: Path) -> None:
+def test_a_recipe_for_another_model_is_refused(
+    registry: Registry, store: ObstoreArtifactStore, tmp_path: Path
+) -> None:
     recipe = Recipe(inputs={"tokens": InputRecipe(high=9)})
     with pytest.raises(InvalidRecipeError, match="'tokens' is not in the model"):
         add(registry, source(tmp_path / "a"), Wishes(recipe=recipe))
     assert registry.model_names() == []
     # Weights of gigabytes are not stored for nothing.
-    assert registry._store.list("blobs/") == []
+    assert store.list("blobs/") == []
 
 
 def test_a_name_that_no_model_can_have_is_refused_before_anything_is_opened(

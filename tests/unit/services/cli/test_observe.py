@@ -116,7 +116,7 @@ def test_a_port_that_is_taken_is_told_with_the_option_to_change(tmp_path: Path) 
 def test_without_grafana_one_line_says_what_to_import(programs: Path, tmp_path: Path) -> None:
     assert find_grafana() == []
     with ExitStack() as held:
-        url, hint = observe._start_grafana(tmp_path, "http://127.0.0.1:9090", held)
+        url, hint = observe.start_grafana(tmp_path, "http://127.0.0.1:9090", held)
     assert url == ""
     assert f"{BOARDS}/*.json" in hint
     assert "http://127.0.0.1:9090" in hint
@@ -144,6 +144,6 @@ def test_grafana_is_provisioned_and_waited_for(programs: Path, tmp_path: Path) -
 def test_a_grafana_that_fails_costs_the_boards_only(programs: Path, tmp_path: Path) -> None:
     write_program(programs / "grafana-server", "#!/bin/sh\necho broken plugin\nexit 1\n")
     with ExitStack() as held:
-        url, hint = observe._start_grafana(tmp_path, "http://127.0.0.1:9090", held)
+        url, hint = observe.start_grafana(tmp_path, "http://127.0.0.1:9090", held)
     assert url == ""
     assert hint.startswith(f"Grafana did not start ({tmp_path}/grafana.log)")

@@ -30,5 +30,4 @@ def test_an_error_shows_words_in_brackets(console: Console) -> None:
 def test_progress_shows_words_in_brackets(console: Console) -> None:
     with progress.Steps(is_quiet=False).step("build") as line:
         line.update(BRACKETED)
-        line._progress.refresh()
     assert BRACKETED in console.export_text()

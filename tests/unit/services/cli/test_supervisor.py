@@ -2,7 +2,6 @@
 
 import os
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -56,4 +55,5 @@ def test_waiting_ends_with_the_process(start) -> None:
     process.start()
     os.kill(process.pid, 9)
     process.wait()
-    assert sys.exc_info() == (None, None, None)
+    with pytest.raises(ProcessLookupError):
+        os.kill(process.pid, 0)

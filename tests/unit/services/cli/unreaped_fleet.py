@@ -13,7 +13,6 @@ from pathlib import Path
 
 import psutil
 
-from services.cli import local_fleet
 from services.cli.local_fleet import LocalFleet, UpOptions
 from services.cli.settings import CliSettings
 from services.contracts.lifetime import end_with_parent
@@ -34,18 +33,17 @@ def _leave_zombie(fleet: LocalFleet) -> None:
     zombie = int(parent.stdout.readline())
     select.select([os.pidfd_open(zombie)], [], [])
     # Called last first: its parent ends, and it is the first process's.
-    fleet._held.callback(lambda: print(psutil.Process(zombie).status(), flush=True))
-    fleet._held.callback(parent.communicate)
+    fleet.held.callback(lambda: print(psutil.Process(zombie).status(), flush=True))
+    fleet.held.callback(parent.communicate)
 
 
 def _run_fleet(home: Path, what: str) -> None:
     options = UpOptions(grpc_port=0, metrics_port=0)
-    with LocalFleet(CliSettings(home=home), options) as fleet:
+    linger_s = 3600.0 if what == "zombie" else 0.1
+    with LocalFleet(CliSettings(home=home), options, linger_s=linger_s) as fleet:
         if what == "zombie":
-            local_fleet._LINGER_S = 3600.0  # type: ignore[misc]
             _leave_zombie(fleet)
         else:
-            local_fleet._LINGER_S = 0.1  # type: ignore[misc]
             survivor = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
     if what == "survivor":
         print(survivor.wait(), flush=True)
