@@ -24,9 +24,6 @@ from services.controller.joint_news import joint_news
 
 logger = logging.getLogger(__name__)
 
-# A start reads at most so many events, and the fold before them.
-_EVENTS_PER_FOLD = 200
-
 
 class EventTrail:
     """The one writer of events; methods block, and may be called from several threads.
@@ -35,8 +32,9 @@ class EventTrail:
     the stored events amount to, so a kill at any instant neither repeats nor loses one.
     """
 
-    def __init__(self, registry: EventRegistry) -> None:
-        self._registry = registry
+    def __init__(self, registry: EventRegistry, *, events_per_fold: int = 200) -> None:
+        """A start reads at most `events_per_fold` events, and the fold before them."""
+        self._registry, self._events_per_fold = registry, events_per_fold
         self._lock = threading.Lock()
         self._fold = TrailFold()
         self._is_loaded = False
@@ -122,7 +120,7 @@ class EventTrail:
             logger.warning("event %s/%d is left out: %s", position.day, position.number, error)
             self._fold = moved
         self._num_unkept += 1
-        if self._num_unkept >= _EVENTS_PER_FOLD:
+        if self._num_unkept >= self._events_per_fold:
             self._registry.keep_fold(self._fold)
             self._num_unkept = 0
 

@@ -30,6 +30,7 @@ class ReconcileLoop:
     """Deploys the newest version of each model, and announces engines to its replicas.
 
     Attributes:
+        deployments: those that it has begun, or found, and not yet withdrawn.
         last_pass_s: when the last pass ended, well or badly, in seconds of the clock.
     """
 
@@ -70,7 +71,7 @@ class ReconcileLoop:
         self._pass_lock = asyncio.Lock()
         self._observed = Observed()
         self._threads = FleetThreads(submit_timeout_s, ask_timeout_s)
-        self._deployments = Deployments(
+        self.deployments = Deployments(
             replicas,
             self._threads,
             on_change=lambda: self._show(self._observed),
@@ -102,7 +103,7 @@ class ReconcileLoop:
         finally:
             if watching:
                 watching.cancel()
-            self._deployments.cancel()
+            self.deployments.cancel()
             self._threads.close()
 
     async def _watch_attached(self) -> None:
@@ -114,7 +115,7 @@ class ReconcileLoop:
 
     async def _try_reconcile(self) -> None:
         try:
-            await self._reconcile()
+            await self.reconcile()
         except SmeltError as error:
             logger.warning("reconcile pass failed, the next one tries again: %s", error)
         except Exception:
@@ -126,11 +127,11 @@ class ReconcileLoop:
 
         Deployments go on in the background.
         """
-        self._deployments.end_pauses()
-        await self._reconcile()
+        self.deployments.end_pauses()
+        await self.reconcile()
 
-    async def _reconcile(self) -> None:
-        """One pass over store, nodes and fleet."""
+    async def reconcile(self) -> None:
+        """One pass over store, nodes and fleet; what failed waits for its time."""
         async with self._pass_lock:
             try:
                 await self._pass()
@@ -144,10 +145,10 @@ class ReconcileLoop:
     async def _pass(self) -> None:
         present = await self._threads.ask(self._replicas.deployed)
         if self._replicas.is_placing:
-            self._deployments.compare(present)
+            self.deployments.compare(present)
         else:
-            self._deployments.show_only(present)
-        deployed = self._deployments.all()
+            self.deployments.show_only(present)
+        deployed = self.deployments.all()
         observed = await asyncio.to_thread(self._store.look, deployed)
         if not self._replicas.is_placing:
             # What another fleet over this store unloaded is not ours to withdraw.
@@ -170,30 +171,30 @@ class ReconcileLoop:
         for version in observed.wanted():
             for generation in generations:
                 self._deploy_if_missing(version, generation)
-        for key in self._deployments.all():
+        for key in self.deployments.all():
             if self._may_go(key, observed, generations):
-                self._deployments.withdraw(key)
+                self.deployments.withdraw(key)
 
     def _deploy_if_missing(self, version: ModelVersion, generation: str) -> None:
         key = DeploymentKey(version.name, version.version, generation)
         num_attached = self._state.num_attached(*key)
         if (
-            key not in self._deployments
-            or self._deployments.is_due_again(key)
-            or self._deployments.is_orphaned(key, num_attached)
+            key not in self.deployments
+            or self.deployments.is_due_again(key)
+            or self.deployments.is_orphaned(key, num_attached)
         ):
-            self._deployments.start(key, version, self._replica_args)
+            self.deployments.start(key, version, self._replica_args)
 
     def _generations(self) -> list[str]:
         """Generations with nodes, and those that had some a moment ago; raises NotReadyError."""
         now_s = self._clock()
         pools = self._nodes.pools()
         present = {pool.node_class.generation for pool in pools if pool.num_nodes}
-        for key in self._deployments.all():
+        for key in self.deployments.all():
             # What an earlier controller deployed had nodes when that one looked.
             if key.generation not in self._known_generations:
                 self._last_seen_s[key.generation] = now_s
-        self._known_generations |= present | {key.generation for key in self._deployments.all()}
+        self._known_generations |= present | {key.generation for key in self.deployments.all()}
         self._last_seen_s |= dict.fromkeys(present, now_s)
         for generation, seen_s in list(self._last_seen_s.items()):
             if now_s - seen_s > self._withdraw_after_s:
@@ -224,7 +225,7 @@ class ReconcileLoop:
 
     def _show(self, observed: Observed) -> None:
         """Say of each version that is wanted or still there how it is."""
-        deployed = {key[:2] for key in self._deployments.all()}
+        deployed = {key[:2] for key in self.deployments.all()}
         newest = {(name, version.version): version for name, version in observed.versions.items()}
         there = deployed | observed.weights.keys()
         others = {key: version for key, version in observed.others.items() if key in there}
@@ -239,13 +240,13 @@ class ReconcileLoop:
                 self._state.remove_model(model.name, model.version)
 
     def _served(self, version: ModelVersion, *, is_unloaded: bool) -> fleet.ServedModel:
-        state, reason = self._deployments.state(version.name, version.version)
+        state, reason = self.deployments.state(version.name, version.version)
         wanted = self._replicas.num_wanted(version.name, version.version)
         if is_unloaded:
             reason, wanted = "unloaded", 0
         elif wanted is None:
             key = version.name, version.version
-            num_places = sum(deployed[:2] == key for deployed in self._deployments.all())
+            num_places = sum(deployed[:2] == key for deployed in self.deployments.all())
             wanted = version.recipe.num_replicas * max(num_places, 1)
         return fleet.ServedModel(
             name=version.name,

@@ -149,7 +149,7 @@ class RayServeFleet:
         with self._submission:
             application = load_function(self._replica_app)(args)
             target = RunTarget(application, name=application_name(key), route_prefix=None)
-            _retried(partial(serve.run_many, [target], wait_for_applications_running=False))
+            retried(partial(serve.run_many, [target], wait_for_applications_running=False))
 
     def deployed(self) -> list[DeploymentKey]:
         """Ask Serve for its applications."""
@@ -226,7 +226,7 @@ def application_name(key: DeploymentKey) -> str:
     return _SEPARATOR.join((_PREFIX, key.name, str(key.version), key.generation))
 
 
-def _retried(submit: Callable[[], object]) -> None:
+def retried(submit: Callable[[], object]) -> None:
     """Submit, again where another thread met Serve's pickler.
 
     Asking for a status registers the same module with it and takes it away; a lock over both

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 from services.contracts.errors import NotReadyError
@@ -18,6 +19,8 @@ from services.controller.seams import NodePool
 from services.pb import fleet_v1_pb2 as fleet
 
 OLD, NEW = "cuda-sm80", "cuda-sm90"
+# Long enough for any machine; it only ends a test that fails.
+LIMIT_S = 60.0
 
 
 class FakeFleet:
@@ -124,7 +127,14 @@ def ready(version: int, generation: str, name: str = "r") -> fleet.ReplicaReport
 
 
 async def until(state: FleetState, wanted: dict[int, str]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         async for snapshot in state.watch():
             if {m.version: m.state for m in snapshot.models} == wanted:
+                return
+
+
+async def until_model(state: FleetState, is_so: Callable[[fleet.ServedModel], bool]) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        async for snapshot in state.watch():
+            if any(is_so(model) for model in snapshot.models):
                 return

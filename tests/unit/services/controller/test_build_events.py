@@ -11,13 +11,13 @@ from services.contracts.build_plan import RebuildRequest, TaskStart
 from services.contracts.events import Event, EventKind, EventPosition, TrailFold
 from services.contracts.hardware import DeviceFacts
 from services.contracts.manifest import BuildOutcome, ProofOutcome, SideTiming, Timing
-from services.contracts.object_store import open_store
+from services.contracts.object_store import ObstoreArtifactStore, open_store
 from services.contracts.recipe import Recipe
 from services.contracts.registry_events import EventRegistry
-from services.controller import build_events
 from services.controller.build_events import EventTrail
 from services.controller.build_policy import Quarantined
 from services.controller.build_view import FleetView
+from services.controller.event_fold import fold_event
 from services.controller.event_news import Serving, serving_of
 from services.pb import fleet_v1_pb2 as fleet
 from tests.unit.services.controller import build_world as world
@@ -26,8 +26,13 @@ ORT, OPENVINO = world.KEYS
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> EventRegistry:
-    return EventRegistry(open_store(str(tmp_path / "store")))
+def store(tmp_path: Path) -> ObstoreArtifactStore:
+    return open_store(str(tmp_path / "store"))
+
+
+@pytest.fixture
+def registry(store: ObstoreArtifactStore) -> EventRegistry:
+    return EventRegistry(store)
 
 
 @pytest.fixture
@@ -264,30 +269,38 @@ def replica(
     )  # fmt: skip
 
 
+def fold_of_all(registry: EventRegistry) -> TrailFold:
+    """What the events amount to for one who reads them from the first."""
+    fold = TrailFold()
+    for position, event in registry.events_after(EventPosition()):
+        fold = fold_event(fold, event, position)
+    return fold
+
+
 class TestRestart:
-    def test_a_start_reads_the_newest_fold_and_what_follows(
-        self, registry: EventRegistry, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(build_events, "_EVENTS_PER_FOLD", 3)
-        first = EventTrail(registry)
+    def test_a_start_reads_the_newest_fold_and_what_follows(self, registry: EventRegistry) -> None:
+        first = EventTrail(registry, events_per_fold=3)
         first.observe(view(world.engine(ORT), world.engine(OPENVINO)))
         fold = registry.last_fold()
         assert fold.position.number in (3, 6)
         assert fold.versions == {"m": 1}
         before = kinds(registry)
-        second = EventTrail(registry)
+        second = EventTrail(registry, events_per_fold=1)
         second.observe(view(world.engine(ORT), world.engine(OPENVINO)))
         assert kinds(registry) == before
-        assert second._fold == first._fold
+        second.observe(view(world.engine(ORT), world.engine(OPENVINO), pools=()))
+        assert kinds(registry) == [*before, "generation_gone"]
+        assert registry.last_fold() == fold_of_all(registry)
 
     def test_a_fold_of_another_smelt_is_passed_over(
-        self, registry: EventRegistry, trail: EventTrail
+        self, registry: EventRegistry, store: ObstoreArtifactStore, trail: EventTrail
     ) -> None:
         trail.observe(view())
         before = kinds(registry)
-        registry._store.create("event-folds/000001.json", b'{"of": "another"}')
-        restarted = EventTrail(registry)
+        store.create("event-folds/000001.json", b'{"of": "another"}')
+        restarted = EventTrail(registry, events_per_fold=1)
         restarted.observe(view())
         assert kinds(registry) == before
-        assert restarted._fold.position != EventPosition()
-        assert restarted._fold != TrailFold()
+        restarted.observe(view(pools=()))
+        assert kinds(registry) == [*before, "generation_gone"]
+        assert registry.last_fold() == fold_of_all(registry)

@@ -12,7 +12,7 @@ import pytest
 from services.contracts.errors import StoreError
 from services.contracts.events import EventKind
 from services.contracts.hardware import DeviceFacts
-from services.contracts.object_store import open_store
+from services.contracts.object_store import ObstoreArtifactStore, open_store
 from services.contracts.recipe import Recipe
 from services.contracts.registry import Registry
 from services.controller.build_loop import BuildLoop, BuildPace
@@ -36,6 +36,7 @@ PACE = BuildPace(
 class World:
     """A store, a worker, nodes and a clock, and loops over them."""
 
+    store: ObstoreArtifactStore
     registry: Registry
     worker: world.InstantWorker
     nodes: list[NodePool]
@@ -57,7 +58,7 @@ class World:
         )  # fmt: skip
 
     def put(self, key: str, data: bytes = NEWER) -> None:
-        self.registry._store.create(key, data)
+        self.store.create(key, data)
 
     def told(self) -> Counter[EventKind]:
         return Counter(event.kind for _, event in self.registry.last_events(1000))
@@ -65,8 +66,9 @@ class World:
 
 @pytest.fixture
 def here(tmp_path: Path) -> World:
-    registry = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
-    made = World(registry, world.InstantWorker(registry), [world.pool()], FleetState("", 0))
+    store = open_store(str(tmp_path / "store"))
+    registry = Registry(store, tmp_path / "cache")
+    made = World(store, registry, world.InstantWorker(registry), [world.pool()], FleetState("", 0))
     made.add_model("m")
     return made
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from services.contracts.events import EventDay
-from services.contracts.object_store import open_store
+from services.contracts.object_store import ObstoreArtifactStore, open_store
 from services.contracts.registry_events import EventRegistry
 from services.controller import build_events
 from services.controller.build_events import EventTrail
@@ -17,8 +17,13 @@ NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> EventRegistry:
-    return EventRegistry(open_store(str(tmp_path / "store")))
+def store(tmp_path: Path) -> ObstoreArtifactStore:
+    return open_store(str(tmp_path / "store"))
+
+
+@pytest.fixture
+def registry(store: ObstoreArtifactStore) -> EventRegistry:
+    return EventRegistry(store)
 
 
 def view(num_nodes: int = 1, *names: str) -> FleetView:
@@ -44,7 +49,7 @@ def test_a_clock_set_back_over_midnight_repeats_nothing(
         trail.observe(view())
         trail.observe(view(0))
     assert kinds(registry) == ["generation_appeared", "generation_gone"] * 4
-    assert trail._fold.position.day == "2026-03-02"
+    assert registry.event_end().day == "2026-03-02"
     trail.observe(view(0))
     assert len(kinds(registry)) == 8
 
@@ -91,15 +96,18 @@ def test_a_writer_that_comes_second_takes_in_the_other_ones_event_first(
     ],
 )
 def test_an_event_that_cannot_be_understood_stops_nothing(
-    registry: EventRegistry, unreadable: bytes, caplog: pytest.LogCaptureFixture
+    registry: EventRegistry,
+    store: ObstoreArtifactStore,
+    unreadable: bytes,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     trail = EventTrail(registry)
     trail.observe(view())
-    position = trail._fold.position
-    registry._store.create(f"events/{position.day}/000002.json", unreadable)
+    position = registry.event_end()
+    store.create(f"events/{position.day}/000002.json", unreadable)
     for _ in range(2):
         trail.observe(view(1, "m"))
-    assert trail._fold.position.number == 3
+    assert registry.event_end().number == 3
     EventTrail(registry).observe(view(1, "m"))
     assert kinds(registry)[-1] == "model_published"
     assert kinds(registry).count("model_published") == 1
@@ -107,10 +115,10 @@ def test_an_event_that_cannot_be_understood_stops_nothing(
 
 
 def test_a_day_that_was_begun_and_has_no_event_is_no_hindrance(
-    registry: EventRegistry, monkeypatch: pytest.MonkeyPatch
+    registry: EventRegistry, store: ObstoreArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     day = EventDay(day="2026-03-02")
-    registry._store.create("event-days/2026-03-02.json", day.canonical_json())
+    store.create("event-days/2026-03-02.json", day.canonical_json())
     set_clock(monkeypatch, NOON)
     EventTrail(registry).observe(view())
     assert kinds(registry) == ["generation_appeared"]

@@ -143,4 +143,4 @@ async def test_no_change_is_lost_between_two_snapshots() -> None:
     async with aclosing(state.watch()) as watch:
         await anext(watch)
         state.set_model(_model())
-        assert (await asyncio.wait_for(anext(watch), 5)).revision == 1
+        assert (await asyncio.wait_for(anext(watch), 60)).revision == 1

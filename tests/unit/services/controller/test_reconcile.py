@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.object_store import open_store
+from services.contracts.object_store import ObstoreArtifactStore, open_store
 from services.contracts.registry import Registry
 from services.controller.fleet_state import FleetState
 from services.controller.reconcile import ReconcileLoop
@@ -14,12 +14,17 @@ from services.controller.replica_fleet import (
     load_function,
 )
 
-from .reconcile_world import OLD, FakeFleet, Nodes, add, loop_over, ready, until
+from .reconcile_world import LIMIT_S, OLD, FakeFleet, Nodes, add, loop_over, ready, until
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> Registry:
-    return Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
+def store(tmp_path: Path) -> ObstoreArtifactStore:
+    return open_store(str(tmp_path / "store"))
+
+
+@pytest.fixture
+def registry(store: ObstoreArtifactStore, tmp_path: Path) -> Registry:
+    return Registry(store, tmp_path / "cache")
 
 
 async def test_a_published_model_is_deployed_once(registry: Registry) -> None:
@@ -70,7 +75,7 @@ async def _replace(registry: Registry, state: FleetState, loop: ReconcileLoop) -
     """Publish version 2 and have a replica of it ready."""
     add(registry, "b")
     await loop.reconcile_now()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         async for snapshot in state.watch():
             if any(m.version == 2 and m.state == "READY" for m in snapshot.models):
                 break
@@ -112,7 +117,7 @@ async def test_a_removal_that_fails_is_tried_again(
     await _replace(registry, state, loop)
     fake.removal_fault = "Serve is away"
     await loop.reconcile_now()
-    await loop._deployments.withdrawn()
+    await loop.deployments.withdrawn()
     assert f"retiring m version 1 on {OLD} failed" in caplog.text
     assert fake.removed == []
     fake.removal_fault = ""
@@ -130,7 +135,7 @@ async def test_models_that_load_for_long_leave_room_for_others(registry: Registr
     for name in names:
         add(registry, "a", name)
     running = asyncio.create_task(loop.run())
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT_S):
         async for snapshot in state.watch():
             if len(snapshot.models) == len(names):
                 break
@@ -142,17 +147,17 @@ async def test_models_that_load_for_long_leave_room_for_others(registry: Registr
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    await asyncio.sleep(0)
-    tasks = [d.task for d in loop._deployments._known.values() if d.task]
-    await asyncio.wait(tasks)
+    async with asyncio.timeout(LIMIT_S):
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*left, return_exceptions=True)
 
 
 async def test_a_model_that_cannot_be_read_keeps_no_other_from_serving(
-    registry: Registry, caplog: pytest.LogCaptureFixture
+    registry: Registry, store: ObstoreArtifactStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     state, fake = FleetState("u", 1), FakeFleet()
     add(registry, "a")
-    registry._store.create("models/newer/versions/000001.json", b'{"of": "tomorrow"}')
+    store.create("models/newer/versions/000001.json", b'{"of": "tomorrow"}')
     await loop_over(registry, state, fake).reconcile_now()
     await until(state, {1: "READY"})
     assert "model 'newer' is left as it is" in caplog.text

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,18 @@ from services.controller.reconcile import ReconcileLoop
 from services.controller.replica_fleet import DeploymentKey
 from services.pb import fleet_v1_pb2 as fleet
 
-from .reconcile_world import NEW, OLD, FakeFleet, Nodes, add, loop_over, ready, until
-
-LIMIT_S = 30.0
+from .reconcile_world import (
+    LIMIT_S,
+    NEW,
+    OLD,
+    FakeFleet,
+    Nodes,
+    add,
+    loop_over,
+    ready,
+    until,
+    until_model,
+)
 
 
 @pytest.fixture
@@ -62,13 +71,6 @@ def impatient(registry: Registry, state: FleetState, hanging: HangingFleet) -> R
     )  # fmt: skip
 
 
-async def until_model(state: FleetState, is_so: Callable[[fleet.ServedModel], bool]) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        async for snapshot in state.watch():
-            if any(is_so(model) for model in snapshot.models):
-                return
-
-
 async def test_models_are_known_once_a_pass_went_well(
     registry: Registry, state: FleetState
 ) -> None:
@@ -97,7 +99,7 @@ async def test_a_deploy_that_hangs_is_told_and_what_serves_can_still_be_removed(
     await impatient.reconcile_now()
     await until_model(state, lambda m: m.name == "m" and "did not take" in m.reason)
     async with asyncio.timeout(LIMIT_S):
-        await impatient._deployments.withdrawn()
+        await impatient.deployments.withdrawn()
     assert hanging.removed == [("old", 1, OLD)]
 
 
@@ -112,7 +114,7 @@ async def test_a_deploy_that_hangs_does_not_keep_it_from_being_withdrawn(
     hanging.present.append(DeploymentKey("m", 1, OLD))
     await impatient.reconcile_now()
     async with asyncio.timeout(LIMIT_S):
-        await impatient._deployments.withdrawn()
+        await impatient.deployments.withdrawn()
     assert hanging.removed == [("m", 1, OLD)]
 
 
@@ -127,10 +129,10 @@ async def test_what_serve_takes_late_and_nobody_wants_any_more_is_removed(
     registry.remove_model("m")
     for _ in range(2):
         await impatient.reconcile_now()
-        await impatient._deployments.withdrawn()
+        await impatient.deployments.withdrawn()
     hanging.present.append(DeploymentKey("m", 1, OLD))  # the late one
     await impatient.reconcile_now()
-    await impatient._deployments.withdrawn()
+    await impatient.deployments.withdrawn()
     assert hanging.present == []
 
 
@@ -215,7 +217,7 @@ async def test_what_fails_is_tried_after_pauses_that_double_or_when_somebody_ask
     fake.fault = "out of memory"
     tried = []
     for now_s[0] in (0, 10, 15, 16, 30, 44, 45, 100, 105):
-        await loop._reconcile()
+        await loop.reconcile()
         await until(state, {1: "UNAVAILABLE"})
         if len(fake.asked) > len(tried):
             tried.append(now_s[0])

@@ -16,7 +16,7 @@ from services.controller.replica_fleet import (
 )
 from services.controller.surroundings import PlacedByRayService
 
-from .reconcile_world import NEW, OLD, FakeFleet, Nodes, add, loop_over, ready, until
+from .reconcile_world import NEW, OLD, FakeFleet, Nodes, add, loop_over, ready, until, until_model
 
 
 @pytest.fixture
@@ -35,11 +35,11 @@ async def test_a_new_generation_is_served_too_and_one_that_left_is_withdrawn(
     nodes.generations.append(NEW)
     await loop.reconcile_now()
     assert state.models()[0].num_replicas_wanted == 2
-    await asyncio.gather(*(d.task for d in loop._deployments._known.values() if d.task))
+    await until_model(state, lambda m: not m.reason)
     assert [key.generation for key, _ in fake.asked] == [OLD, NEW]
     nodes.generations.remove(OLD)
     await loop.reconcile_now()
-    await loop._deployments.withdrawn()
+    await loop.deployments.withdrawn()
     assert fake.removed == [("m", 1, OLD)]
     assert state.models()[0].num_replicas_wanted == 1
 
@@ -57,11 +57,11 @@ async def test_a_generation_that_is_away_for_a_moment_keeps_its_replicas(
     nodes.generations.remove(OLD)
     now[0] = 10
     await loop.reconcile_now()
-    await loop._deployments.withdrawn()
+    await loop.deployments.withdrawn()
     assert fake.removed == []
     now[0] = 11
     await loop.reconcile_now()
-    await loop._deployments.withdrawn()
+    await loop.deployments.withdrawn()
     assert fake.removed == [("m", 1, OLD)]
 
 
@@ -73,7 +73,7 @@ async def test_unknown_nodes_change_nothing(registry: Registry) -> None:
     await until(state, {1: "READY"})
     nodes.fault = "Ray is away"
     await loop.reconcile_now()
-    await loop._deployments.withdrawn()
+    await loop.deployments.withdrawn()
     assert fake.removed == []
 
 
@@ -87,7 +87,7 @@ async def test_the_new_version_must_serve_where_the_old_one_does(registry: Regis
     await until(state, {1: "READY", 2: "READY"})
     state.attach(ready(2, NEW))
     await loop.reconcile_now()
-    await loop._deployments.withdrawn()
+    await loop.deployments.withdrawn()
     assert fake.removed == [("m", 1, NEW)]
 
 
@@ -100,7 +100,7 @@ async def test_what_an_earlier_controller_deployed_is_withdrawn_when_nobody_want
     loop = loop_over(registry, state, fake)
     add(registry, "a")
     await loop.reconcile_now()
-    await loop._deployments.withdrawn()
+    await loop.deployments.withdrawn()
     assert fake.removed == [gone]
     assert {m.version: m.state for m in state.models()} == {1: "READY"}
 
@@ -217,11 +217,11 @@ async def test_a_restarted_controller_withdraws_nothing_before_it_knows_the_node
     await loop.reconcile_now()
     now[0] = 10
     await loop.reconcile_now()
-    await loop._deployments.withdrawn()
+    await loop.deployments.withdrawn()
     assert fake.removed == []
     now[0] = 11
     await loop.reconcile_now()
-    await loop._deployments.withdrawn()
+    await loop.deployments.withdrawn()
     assert fake.removed == [key]
 
 
@@ -234,5 +234,5 @@ async def test_a_failed_deployment_that_is_wanted_no_more_is_removed(registry: R
     await until(state, {1: "UNAVAILABLE"})
     nodes.generations = [NEW]
     await loop.reconcile_now()
-    await loop._deployments.withdrawn()
+    await loop.deployments.withdrawn()
     assert fake.removed == [("m", 1, OLD)]

@@ -19,7 +19,7 @@ async def test_a_removed_model_is_withdrawn(tmp_path: Path) -> None:
     registry.remove_model("m")
     await loop.reconcile_now()
     await until(state, {})
-    await loop._deployments.withdrawn()
+    await loop.deployments.withdrawn()
     assert fake.removed == [("m", 1, OLD)]
 
 
@@ -39,7 +39,7 @@ async def test_a_removed_newest_version_goes_when_the_one_before_serves(tmp_path
     assert fake.removed == []
     state.attach(ready(1, OLD))
     await loop.reconcile_now()
-    await loop._deployments.withdrawn()
+    await loop.deployments.withdrawn()
     await loop.reconcile_now()
     await until(state, {1: "READY"})
     assert fake.removed == [("m", 2, OLD)]

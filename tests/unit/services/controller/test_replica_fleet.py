@@ -5,7 +5,7 @@ import sys
 import pytest
 from ray import cloudpickle
 
-from services.controller.replica_fleet import _retried, raised_words
+from services.controller.replica_fleet import raised_words, retried
 
 
 def test_a_clash_with_another_thread_is_tried_again_and_nothing_else_is() -> None:
@@ -18,7 +18,7 @@ def test_a_clash_with_another_thread_is_tried_again_and_nothing_else_is() -> Non
             # Ray's own words: another thread has taken the module away already.
             cloudpickle.unregister_pickle_by_value(module)
 
-    _retried(submit)
+    retried(submit)
     assert len(calls) == 3
 
     def wrong() -> None:
@@ -26,7 +26,7 @@ def test_a_clash_with_another_thread_is_tried_again_and_nothing_else_is() -> Non
         raise ValueError("no such application")
 
     with pytest.raises(ValueError, match="no such application"):
-        _retried(wrong)
+        retried(wrong)
     assert len(calls) == 4
 
 

@@ -12,7 +12,7 @@ from services.controller.fleet_state import FleetState
 from services.controller.replica_fleet import DeploymentKey
 from services.controller.serving import Serving
 
-from .reconcile_world import OLD, FakeFleet, Nodes, add, loop_over, until
+from .reconcile_world import LIMIT_S, OLD, FakeFleet, Nodes, add, loop_over, until
 
 
 class _World:
@@ -35,7 +35,7 @@ async def test_a_model_is_unloaded_and_loaded_again_also_by_another_controller(
     await world.serving.set_served("m", is_served=False, who="search-team")
     (model,) = world.state.models()
     assert (model.state, model.reason, model.num_replicas_wanted) == ("UNLOADING", "unloaded", 0)
-    await world.loop._deployments.withdrawn()
+    await world.loop.deployments.withdrawn()
     await until(world.state, {1: "UNAVAILABLE"})
     assert world.fake.removed == [("m", 1, OLD)]
     add(world.registry, "b")
@@ -57,7 +57,7 @@ async def test_a_model_that_is_loaded_while_it_goes_is_deployed_anew(tmp_path: P
     await world.serving.set_served("m", is_served=True)
     running = asyncio.create_task(world.loop.run())
     await world.serving.set_served("m", is_served=False)
-    reply = await asyncio.wait_for(world.serving.set_served("m", is_served=True), 10)
+    reply = await asyncio.wait_for(world.serving.set_served("m", is_served=True), LIMIT_S)
     assert reply.is_ready
     assert (len(world.fake.removed), len(world.fake.asked)) == (1, 2)
     running.cancel()

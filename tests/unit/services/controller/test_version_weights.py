@@ -33,7 +33,7 @@ async def test_an_older_version_stays_while_it_has_a_share(registry: Registry) -
     await until(state, {1: "READY", 2: "READY"})
     state.attach(ready(2, OLD, "r2"))
     await loop.reconcile_now()
-    await loop._deployments.withdrawn()
+    await loop.deployments.withdrawn()
     assert fake.removed == []
     assert _weights(state) == {1: 95.0, 2: 0.0}
     registry.set_version_weights("m", {1: 95, 2: 5})
@@ -41,7 +41,7 @@ async def test_an_older_version_stays_while_it_has_a_share(registry: Registry) -
     assert _weights(state) == {1: 95.0, 2: 5.0}
     registry.set_version_weights("m", {})
     await loop.reconcile_now()
-    await loop._deployments.withdrawn()
+    await loop.deployments.withdrawn()
     assert fake.removed == [("m", 1, OLD)]
 
 
