@@ -41,6 +41,12 @@ def application(args: dict[str, Any]) -> serve.Application:
     Raises:
         InvalidRequestError: a field is unknown or has a wrong value.
     """
+    deployment, settings = deployment_of(args)
+    return deployment.bind(settings.model_dump(mode="json"))
+
+
+def deployment_of(args: dict[str, Any]) -> tuple[serve.Deployment, ReplicaSettings]:
+    """The deployment of that application, and the settings that its replicas get."""
     given = {name: value for name, value in args.items() if name not in _OWN_ARGS}
     try:
         settings = ReplicaSettings(**given)
@@ -65,7 +71,7 @@ def application(args: dict[str, Any]) -> serve.Application:
         # A rollout starts the new replica before it stops the old one.
         max_surge_percent=100,
     )
-    return deployment.bind(settings.model_dump(mode="json"))
+    return deployment, settings
 
 
 def _default_num_gpus(settings: ReplicaSettings, generation: str) -> int:

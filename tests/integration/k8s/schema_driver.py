@@ -6,7 +6,7 @@ import sys
 from ray.serve.schema import ServeDeploySchema
 
 from services.contracts.errors import InvalidRequestError
-from services.replica.app import application
+from services.replica.app import application, deployment_of
 
 
 def main() -> None:
@@ -19,7 +19,7 @@ def main() -> None:
             for app in parsed.applications
             for deployment in app.deployments
         ]
-        built = [application(app["args"])._bound_deployment.name for app in config["applications"]]
+        built = [deployment_of(app["args"])[0].name for app in config["applications"]]
         print(json.dumps({"labels": labels, "deployments": built, "refused": refusal(config)}))
 
 
