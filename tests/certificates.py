@@ -21,19 +21,24 @@ class CertificateFiles:
 
 
 class Authority:
-    """Signs certificates for 127.0.0.1; `cert` is what others trust it by."""
+    """Signs certificates for 127.0.0.1.
+
+    Attributes:
+        cert: what others trust it by.
+        subject, public_key: what stands in that.
+    """
 
     def __init__(self, folder: Path, name: str = "authority") -> None:
         self._folder = folder
-        self._name = _name(name)
         self._key = ec.generate_private_key(ec.SECP256R1())
+        self.subject, self.public_key = _name(name), self._key.public_key()
         self.cert = folder / f"{name}.crt"
         self.vouch_for(self)
 
     def vouch_for(self, other: "Authority") -> None:
         """Write another authority's certificate anew, signed by this one."""
         basics = x509.BasicConstraints(ca=True, path_length=None)
-        built = self._builder(other._name, other._key.public_key())
+        built = self._builder(other.subject, other.public_key)
         signed = built.add_extension(basics, critical=True).sign(self._key, hashes.SHA256())
         other.cert.write_bytes(signed.public_bytes(Encoding.PEM))
 
@@ -57,7 +62,7 @@ class Authority:
         return (
             x509.CertificateBuilder()
             .subject_name(name)
-            .issuer_name(self._name)
+            .issuer_name(self.subject)
             .public_key(public)
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - dt.timedelta(minutes=5))

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import psutil
 import pytest
 
 from services.cli.control_client import get_fleet, watch_fleet
 from services.cli.settings import CliSettings
 from services.contracts.errors import NotReadyError
 from services.contracts.fleet_dialer import FleetDialer
-from services.contracts.fleet_security import FleetSecuritySettings
+from services.contracts.fleet_security import FleetSecuritySettings, FleetTls
 from services.gateway.controller_watch import ControllerWatch
 from services.pb import fleet_v1_pb2 as fleet
 from services.replica.control_link import ControlLink
@@ -47,6 +48,15 @@ async def secured(tmp_path: Path, security: dict[str, Any]) -> AsyncIterator[Wor
         yield here
 
 
+def established_to(port: int) -> list[object]:
+    """Connections that a port of this process has accepted."""
+    return [
+        each
+        for each in psutil.Process().net_connections("tcp")
+        if each.laddr.port == port and each.status == psutil.CONN_ESTABLISHED
+    ]
+
+
 async def asked(settings: CliSettings, controller: str) -> fleet.FleetSnapshot:
     """What a command is told; commands block, and the controller is in this event loop."""
     return await asyncio.to_thread(get_fleet, controller, settings)
@@ -57,8 +67,16 @@ async def test_requests_and_commands_go_through(
 ) -> None:
     ids = ids_of(2, 5)
     assert_answers(await secured.channel.unary_unary(INFER)(request_of(ids)), ids)
-    (connection,) = secured.replica._data._connections  # type: ignore[union-attr]
-    assert connection._transport.get_extra_info("ssl_object").version() == "TLSv1.3"  # type: ignore[union-attr]
+    # The gateway's own connection is to this port, and what the port speaks is TLS 1.3.
+    host, port = secured.data_port
+    (_,) = established_to(port)
+    tls = FleetTls.of(FleetSecuritySettings(**security))
+    assert tls is not None
+    _, writer = await asyncio.open_connection(
+        host, port, ssl=tls.client_context(), server_hostname=""
+    )
+    assert writer.get_extra_info("ssl_object").version() == "TLSv1.3"
+    writer.transport.abort()
     settings = CliSettings(home=tmp_path, **security)
     snapshot = await asked(settings, secured.controller)
     assert [replica.model_name for replica in snapshot.replicas] == ["toy"]

@@ -28,17 +28,22 @@ class WatchedNodes:
 
     Attributes:
         said: nodes by generation, at each change.
+        fault: raised by the listener, once it has heard of a change.
     """
 
     def __init__(self, cluster: EmulatedCluster, timing: WatchTiming) -> None:
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self.said: list[dict[str, int]] = []
+        self.fault: Exception | None = None
         self.source = KubernetesNodes(cluster.config, NAMESPACE, self._heard, timing)
 
     def _heard(self) -> None:
-        self.said.append(counts(self.source._pools or []))
+        with suppress(NotReadyError):
+            self.said.append(counts(self.source.pools()))
         self._loop.call_soon_threadsafe(self._changed.set)
+        if self.fault:
+            raise self.fault
 
     async def until(self, is_so: Callable[[list[NodePool]], bool]) -> list[NodePool]:
         """The pools, once they are so; looked at only when they were said to have changed."""

@@ -62,6 +62,11 @@ class _Emulator(kmock.KubernetesEmulator):
         finally:
             self.answered.set()
 
+    def num_streams(self, kind: str) -> int:
+        """How many watches would be told of the next change; kmock has no public word for it."""
+        buses = self._buses.items()
+        return sum(bus.consumer_count for resource, bus in buses if resource.plural == kind)
+
 
 def asked_by(method: str, path: str, is_watch: bool) -> Asked:
     """The verb, group and resource of a request."""
@@ -95,14 +100,16 @@ class EmulatedCluster:
             self.emulator.resources[name] = kmock.ResourceInfo(
                 kind=kind, singular=kind.lower(), namespaced=namespaced, verbs=_VERBS
             )
-        self._server: kmock.Server | None = None
-        self.port: int | None = None
+        self._listener: asyncio.Server | None = None
+        self.port = 0
 
     async def start(self) -> None:
         """Listen; the second time on the same port."""
-        self._server = kmock.Server(self.emulator, host="127.0.0.1", port=self.port)
-        await self._server.__aenter__()
-        self.port = self._server.port
+        # A stream whose connection is lost ends, and its watch counts no more.
+        self._web = aiohttp.web.Server(self.emulator, handler_cancellation=True)
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(self._web, "127.0.0.1", self.port)
+        self.port = self._listener.sockets[0].getsockname()[1]
 
     async def __aenter__(self) -> Self:
         """Serve until the block ends."""
@@ -117,22 +124,18 @@ class EmulatedCluster:
 
     async def stop(self) -> None:
         """Break all connections, streams included, and listen no more."""
-        if self._server is None:
+        if self._listener is None:
             return
-        runner: Any = self._server.server.runner
-        for site in runner.sites:
-            await stop_accepting(site._server)
+        await stop_accepting(self._listener)
         self.break_connections()
         # The loop tells the server of its lost connections; else it waits for their streams.
         await asyncio.sleep(0)
-        await self._server.__aexit__(None, None, None)
-        self._server = None
+        await self._web.shutdown(1)
+        self._listener = None
 
     def break_connections(self) -> None:
         """Cut every connection in the middle of whatever it carries."""
-        assert self._server is not None
-        runner: Any = self._server.server.runner
-        for connection in runner.server.connections:
+        for connection in self._web.connections:
             if connection.transport is not None:
                 connection.transport.abort()
 
@@ -181,18 +184,14 @@ class EmulatedCluster:
         when it is.
         """
         async with asyncio.timeout(limit_s):
-            while self._num_streams(kind) != wanted:  # noqa: ASYNC110 - see above
+            while self.emulator.num_streams(kind) != wanted:  # noqa: ASYNC110 - see above
                 await asyncio.sleep(0.001)
-
-    def _num_streams(self, kind: str) -> int:
-        buses = self.emulator._buses.items()
-        return sum(bus.consumer_count for resource, bus in buses if resource.plural == kind)
 
     def objects(self, kind: str) -> dict[str, dict[str, Any]]:
         """What is stored, by name; `kind` is the plural."""
         return {
             name: dict(found.raw)
-            for (resource, _, name), found in self.emulator.objects._objects.items()
+            for (resource, _, name), found in self.emulator.objects.items()
             if resource.plural == kind and not found.deleted
         }
 

@@ -152,13 +152,7 @@ async def test_a_listener_that_fails_stops_nothing(
 ) -> None:
     nodes = watch_nodes(cluster)
     await nodes.until_counts()
-    working = nodes.source._on_change
-
-    def fail() -> None:
-        working()
-        raise RuntimeError("boom")
-
-    nodes.source._on_change = fail
+    nodes.fault = RuntimeError("boom")
     await cluster.create(NODES, gpu_node("a", 9, 0))
     await nodes.until_counts(sm90=1)
     await cluster.create(NODES, gpu_node("b", 9, 0))
