@@ -41,10 +41,6 @@ def test_each_fact_is_told_with_its_reason(
     assert found.reason == BuildKey.model_fields[wanted[0].partition(".")[0]].description
 
 
-def test_every_field_has_a_reason() -> None:
-    assert all(field.description for field in BuildKey.model_fields.values())
-
-
 def test_equal_keys_differ_in_nothing(make_key: MakeKey) -> None:
     assert key_differences(make_key(), make_key()) == []
 
