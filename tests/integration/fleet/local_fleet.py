@@ -21,7 +21,7 @@ from services.pb import fleet_v1_pb2 as pb
 
 SMELT = str(Path(sys.executable).with_name("smelt"))
 # Generous, because it only ends a test that fails: several fleets may share two cores.
-WAIT_S = 150.0
+WAIT_S = 240.0
 Condition = Callable[[pb.FleetSnapshot], bool]
 Replica = dict[str, Any]
 

@@ -38,7 +38,7 @@ from tests.integration.hardware_change.cluster_keeper import Cluster, ray_cluste
 
 MODEL, FACTOR, WIDTH = "scaled", 3.0, 64
 # Generous, because it only ends a test that fails.
-WAIT_S = 100.0
+WAIT_S = 240.0
 # Between a caller's requests: the machine that is loaded is the one that builds.
 _PAUSE_S = 0.02
 _POLL_S = 0.05

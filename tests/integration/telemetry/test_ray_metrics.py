@@ -3,7 +3,9 @@
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
@@ -61,7 +63,7 @@ def test_names_and_labels_arrive(metrics_port: int) -> None:
 
     actor = Recording.remote()
     ray.get(actor.record.remote())
-    values = exported(metrics_port, "ray_smelt_engine_in_use", deadline_s=60)
+    values = exported(metrics_port, "ray_smelt_engine_in_use", deadline_s=120)
     assert value_of(values, "ray_smelt_fallbacks_total", 'reason="no_engine"') == 1.0
     assert value_of(values, "ray_smelt_engine_in_use", 'kind="x"') == 1.0
     assert value_of(values, "ray_smelt_batch_size_bucket", 'le="2.0"') == 0.0
@@ -76,8 +78,10 @@ def exported(port: int, awaited: str, deadline_s: float) -> list[str]:
     """Lines of the agent's page once a metric is on it; the agent reports every few seconds."""
     deadline = time.monotonic() + deadline_s
     while time.monotonic() < deadline:
-        with urlopen(f"http://127.0.0.1:{port}/metrics") as reply:
-            lines: list[str] = reply.read().decode().splitlines()
+        lines: list[str] = []
+        # Ray starts before its agent listens.
+        with suppress(URLError), urlopen(f"http://127.0.0.1:{port}/metrics") as reply:
+            lines = reply.read().decode().splitlines()
         if any(line.startswith(awaited) for line in lines):
             return [line for line in lines if line.startswith("ray_smelt_")]
         time.sleep(0.2)  # the page changes when the agent's timer says so; it tells nobody

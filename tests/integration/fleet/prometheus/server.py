@@ -15,7 +15,7 @@ from urllib.request import urlopen
 import pytest
 
 # Two cores may be shared by several fleets; it only ends a test that fails.
-WAIT_S = 90.0
+WAIT_S = 180.0
 # Prometheus and the exporters tell nobody when they know more: one has to ask again.
 _POLL_S = 0.2
 Labels = dict[str, str]

@@ -128,7 +128,7 @@ class TestBuilds:
             is_anywhere=False, attempt=2, reason="1 to build", created_at=world.AT,
         )  # fmt: skip
         unproven = world.engine(ORT, world.proof(ProofOutcome.NOT_RUN, device=None))
-        later = datetime.now(UTC) + timedelta(seconds=1)
+        later = datetime.now(UTC) + timedelta(hours=1)
         proven = world.engine(ORT, world.proof(created_at=later.isoformat()))
         for seen in (view(running=[start]), view(unproven), view(proven)):
             trail.observe(seen)

@@ -14,7 +14,7 @@ from services.telemetry.ready import announce_ready, wait_ready
 def test_the_parent_gets_the_line() -> None:
     read_fd, write_fd = os.pipe()
     announce_ready(write_fd, {"port": 1})
-    assert wait_ready(read_fd, 5, "child") == {"port": 1}
+    assert wait_ready(read_fd, 60, "child") == {"port": 1}
 
 
 def test_a_child_that_ends_first_is_an_error_at_once() -> None:
