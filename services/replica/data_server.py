@@ -41,8 +41,6 @@ logger = logging.getLogger(__name__)
 
 # How long a gateway may take to read the last answers.
 _CLOSE_TIMEOUT_S = 1.0
-# How long a peer may hold a connection without a HELLO.
-_HELLO_TIMEOUT_S = 10.0
 
 # A coroutine runs as a task of its own; a future costs less.
 InferHandler = Callable[[InferFrame], Coroutine[Any, Any, bytes] | asyncio.Future[bytes]]
@@ -54,6 +52,7 @@ class DataServer:
 
     Attributes:
         addresses: where it listens, in the form `connect` of the gateway takes.
+        connections: of gateways, that are open.
     """
 
     def __init__(
@@ -64,6 +63,7 @@ class DataServer:
         token: bytes = NO_TOKEN,
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
         tls: FleetTls | None = None,
+        greeting_timeout_s: float = 10.0,
     ) -> None:
         """Nothing listens yet.
 
@@ -74,16 +74,19 @@ class DataServer:
             token: what gateways must say in HELLO; NO_TOKEN takes any.
             max_payload_bytes: larger requests are refused, with their connection.
             tls: what TCP ports speak; None leaves them in the clear, as unix sockets always are.
+            greeting_timeout_s: how long a peer may take for a handshake, to say HELLO, and to say
+                what memory it lends.
         """
         self.addresses: list[str] = []
         self.infer, self.statistics = infer, statistics
         self.token, self.max_payload_bytes = token, max_payload_bytes
         self.is_draining = False
+        self.greeting_timeout_s = greeting_timeout_s
         self._tls = tls
         self._servers: list[asyncio.Server] = []
         self._tls_ports: list[TlsPort] = []
         self._memory_ports: list[MemoryPort] = []
-        self._connections: set[GatewayConnection] = set()
+        self.connections: set[GatewayConnection] = set()
 
     async def listen(self, address: str) -> str:
         """Listens on `host:port` or `unix:/path` and returns the address; port 0 takes a free one.
@@ -110,7 +113,7 @@ class DataServer:
         # Whoever may write to the socket may use the replica.
         await asyncio.to_thread(Path(path).chmod, 0o600)
         try:
-            self._memory_ports.append(MemoryPort(path, self.token))
+            self._memory_ports.append(MemoryPort(path, self.token, self.greeting_timeout_s))
         except OSError as error:
             logger.info("large requests will be copied: no memory port beside %s: %s", path, error)
 
@@ -123,8 +126,9 @@ class DataServer:
 
     async def _listen_tcp(self, host: str, port: int) -> int:
         if self._tls:
-            self._tls_ports.append(TlsPort(host, port, self._tls, self._accepted))
-            return self._tls_ports[-1].port
+            taken = TlsPort(host, port, self._tls, self._accepted, self.greeting_timeout_s)
+            self._tls_ports.append(taken)
+            return taken.port
         warn_in_the_clear("data port", host)
         server = await asyncio.get_running_loop().create_server(self._accepted, host, port)
         self._servers.append(server)
@@ -144,20 +148,20 @@ class DataServer:
 
     async def _close_connections(self, grace_s: float) -> None:
         try:
-            answers = [answer for c in self._connections for answer in c.answers.values()]
+            answers = [answer for c in self.connections for answer in c.answers.values()]
             if answers and grace_s > 0:
                 await asyncio.wait(answers, timeout=grace_s)
-            gone = [connection.gone for connection in self._connections]
-            for connection in list(self._connections):
+            gone = [connection.gone for connection in self.connections]
+            for connection in list(self.connections):
                 connection.close()
             if gone:
                 await asyncio.wait(gone, timeout=_CLOSE_TIMEOUT_S)
         finally:
-            for connection in list(self._connections):
+            for connection in list(self.connections):
                 connection.abort()
 
     def _accepted(self) -> "GatewayConnection":
-        return GatewayConnection(self, self._connections)
+        return GatewayConnection(self, self.connections)
 
 
 class GatewayConnection(FrameProtocol):
@@ -181,7 +185,7 @@ class GatewayConnection(FrameProtocol):
         """Waits for the gateway's HELLO, so long and no longer."""
         super().connection_made(transport)
         loop = asyncio.get_running_loop()
-        self._hello_timer = loop.call_later(_HELLO_TIMEOUT_S, self.abort)
+        self._hello_timer = loop.call_later(self._server.greeting_timeout_s, self.abort)
 
     def opened(self) -> None:
         """The gateway said HELLO and is welcome."""

@@ -30,8 +30,6 @@ from services.replica.lent_slots import LentSlots
 logger = logging.getLogger(__name__)
 
 _NUM_DESCRIPTORS: Final = 2
-# How long a peer may take to say what it lends, and to say on a data connection that it did.
-_GREETING_TIMEOUT_S: Final = 10.0
 _BACKLOG: Final = 128
 _PAUSE_S: Final = 0.1
 
@@ -39,13 +37,20 @@ _PAUSE_S: Final = 0.1
 class MemoryPort:
     """Listens from the start on; use within one event loop."""
 
-    def __init__(self, data_path: str, token: bytes) -> None:
-        """Listen beside that data socket, for gateways that say the token; NO_TOKEN takes any.
+    def __init__(self, data_path: str, token: bytes, greeting_timeout_s: float) -> None:
+        """Listen beside a data socket.
+
+        Args:
+            data_path: of that socket.
+            token: what gateways must say; NO_TOKEN takes any.
+            greeting_timeout_s: how long a peer may take to say what it lends, and to say on a
+                data connection that it did.
 
         Raises:
             OSError: the address cannot be had.
         """
         self._path, self._token = Path(memory_path(data_path)), token
+        self._greeting_timeout_s = greeting_timeout_s
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             if self._path.is_socket():
@@ -94,7 +99,7 @@ class MemoryPort:
             self._loop.call_later(_PAUSE_S, self._go_on)
             return
         peer.setblocking(False)
-        self._greeting[peer] = self._loop.call_later(_GREETING_TIMEOUT_S, self._let_go, peer)
+        self._greeting[peer] = self._loop.call_later(self._greeting_timeout_s, self._let_go, peer)
         # Not by asyncio's own reads, which lose descriptors.
         self._loop.add_reader(peer, self._greet, peer)
 
@@ -113,7 +118,7 @@ class MemoryPort:
         else:
             _tell(peer, WELCOME)
             self._unclaimed[link_id] = LentSlots(peer.detach(), arena, ledger)
-            self._loop.call_later(_GREETING_TIMEOUT_S, self._expire, link_id)
+            self._loop.call_later(self._greeting_timeout_s, self._expire, link_id)
 
     def _expire(self, link_id: bytes) -> None:
         """Nobody said on a data connection that this was lent."""

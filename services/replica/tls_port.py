@@ -20,8 +20,7 @@ from services.replica.closing import close_all, ended
 
 logger = logging.getLogger(__name__)
 
-# How long a peer may take for its handshake, and for its goodbye.
-_HANDSHAKE_TIMEOUT_S = 10.0
+# How long a peer may take for its goodbye.
 _SHUTDOWN_TIMEOUT_S = 1.0
 # Of handshakes that fail because the peer began without TLS.
 _IN_THE_CLEAR = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNEXPECTED_MESSAGE")
@@ -35,7 +34,12 @@ class TlsPort:
     """
 
     def __init__(
-        self, host: str, port: int, tls: FleetTls, accepted: Callable[[], FrameProtocol]
+        self,
+        host: str,
+        port: int,
+        tls: FleetTls,
+        accepted: Callable[[], FrameProtocol],
+        handshake_timeout_s: float,
     ) -> None:
         """Listen; port 0 takes a free one.
 
@@ -47,6 +51,7 @@ class TlsPort:
         self._listening.setblocking(False)
         self.port = int(self._listening.getsockname()[1])
         self._tls, self._accepted = tls, accepted
+        self._handshake_timeout_s = handshake_timeout_s
         self._shaking: set[asyncio.Task[None]] = set()
         self._task = asyncio.get_running_loop().create_task(self._accept(), name="TLS data port")
 
@@ -82,7 +87,7 @@ class TlsPort:
                 lambda: connection,
                 taken,
                 ssl=self._tls.server_context(),
-                ssl_handshake_timeout=_HANDSHAKE_TIMEOUT_S,
+                ssl_handshake_timeout=self._handshake_timeout_s,
                 ssl_shutdown_timeout=_SHUTDOWN_TIMEOUT_S,
             )
         except OSError as error:

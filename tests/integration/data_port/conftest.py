@@ -1,14 +1,16 @@
 """A data server on real sockets, on both event loops, and a raw peer to misbehave with."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
 
 from services.contracts.frame_decoder import FrameDecoder
-from services.contracts.frames import MAX_PAYLOAD_BYTES, Frame, InferFrame
+from services.contracts.frame_protocol import FrameProtocol
+from services.contracts.frames import MAX_PAYLOAD_BYTES, Frame, InferFrame, Payload
 from services.gateway.replica_connection import ReplicaConnection, connect
 from services.gateway.request_memory.arena import RequestArena
 from services.pb import open_inference_v2_pb2 as pb
@@ -70,6 +72,41 @@ class RawPeer:
             await self.writer.wait_closed()
         except ConnectionError:
             return
+
+
+class WatchedTransport:
+    """A transport whose writes are counted; with all else that it has."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self.num_writes = 0
+        self._transport = transport
+
+    def write(self, data: Payload) -> None:
+        """Counts as one."""
+        self.num_writes += 1
+        self._transport.write(data)
+
+    def writelines(self, parts: Iterable[Payload]) -> None:
+        """Counts as one, too: it is one system call."""
+        self.num_writes += 1
+        self._transport.writelines(parts)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+@pytest.fixture
+def transports(monkeypatch: pytest.MonkeyPatch) -> dict[type[FrameProtocol], WatchedTransport]:
+    """The last one that each kind of end was given."""
+    found: dict[type[FrameProtocol], WatchedTransport] = {}
+    made = FrameProtocol.connection_made
+
+    def watched(self: FrameProtocol, transport: asyncio.Transport) -> None:
+        found[type(self)] = WatchedTransport(transport)
+        made(self, found[type(self)])  # type: ignore[arg-type] # it is used like one
+
+    monkeypatch.setattr(FrameProtocol, "connection_made", watched)
+    return found
 
 
 class Port:

@@ -4,15 +4,22 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from services.contracts.errors import OverloadedError
-from services.contracts.frames import InferFrame
+from services.contracts.errors import InvalidRequestError, OverloadedError
+from services.contracts.frames import (
+    Frame,
+    InferFrame,
+    Kind,
+    decode_error,
+    encode_hello,
+    header,
+)
 from services.gateway.request_memory.arena import MIN_ARENA_BYTES, RequestArena
 from services.gateway.request_memory.link import ArenaLink, lend_arena
 
 ARENA_BYTES = 2 * MIN_ARENA_BYTES
 SIZE = 602_112
 # Of any wait for something that is sure to happen.
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 
 
 def requested(arena: RequestArena, size: int = SIZE, fill: int = 7) -> memoryview:
@@ -50,6 +57,28 @@ async def open_link(arena: RequestArena, address: str, token: bytes) -> ArenaLin
 
     await lend_arena(arena, address.removeprefix("unix:"), token, keep)
     return found[0] if found else None
+
+
+def wire(kind: Kind, request_id: int, meta: bytes = b"", payload: bytes = b"") -> bytes:
+    """One frame's bytes."""
+    return header(kind, request_id, len(meta), len(payload)) + meta + payload
+
+
+async def refusal_of(port: Any, address: str, token: bytes, link: ArenaLink) -> str:
+    """Why a connection of its own may not use that link; it goes on without."""
+    peer = await port.dial_raw(address)
+    peer.writer.write(
+        wire(Kind.HELLO, 0, encode_hello(token))
+        + wire(Kind.LEND, 1, payload=link.link_id)
+        + wire(Kind.PING, 2)
+    )
+    async with asyncio.timeout(PATIENCE_S):
+        hello, error, pong = [await peer.read_frame() for _ in range(3)]
+    assert (hello.kind, error.kind, error.request_id) == (Kind.HELLO, Kind.ERROR, 1)
+    assert pong == Frame(Kind.PONG, 2, b"", b"")
+    reason = decode_error(error)
+    assert isinstance(reason, InvalidRequestError)
+    return str(reason)
 
 
 class Holding:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from services.contracts.errors import InvalidRequestError
 from services.contracts.frames import (
     Frame,
     InferFrame,
@@ -17,20 +16,19 @@ from services.contracts.frames import (
     decode_error,
     encode_hello,
     encode_infer,
-    header,
 )
-from services.contracts.lent_memory import (
-    PLACE,
-)
+from services.contracts.lent_memory import PLACE
 from services.gateway.request_memory.arena import RequestArena, slot_of
 from services.gateway.request_memory.link import ArenaLink
 from tests.integration.data_port.lending import (
     ARENA_BYTES,
     PATIENCE_S,
     open_link,
+    refusal_of,
     requested,
     until,
     until_free,
+    wire,
 )
 
 TOKEN = bytes(range(32))
@@ -41,11 +39,6 @@ INFER_META = encode_infer(InferFrame(model="m", version="", request=b""))
 def no_log(caplog: pytest.LogCaptureFixture) -> None:
     """Errors that pytest keeps refer to all that they are about."""
     caplog.set_level(logging.ERROR)
-
-
-def wire(kind: Kind, request_id: int, meta: bytes = b"", payload: bytes = b"") -> bytes:
-    """One frame's bytes."""
-    return header(kind, request_id, len(meta), len(payload)) + meta + payload
 
 
 @dataclass
@@ -194,10 +187,10 @@ async def test_an_unknown_link_is_answered_with_an_error(lender: Lender, link_id
     await lender.lend()
 
 
-async def test_a_link_is_claimed_once(lender: Lender) -> None:
+async def test_a_link_is_claimed_once(port, lender: Lender) -> None:
     await lender.lend()
-    with pytest.raises(InvalidRequestError, match="nothing was lent under that id"):
-        await lender.other._announce(lender.link)
+    refusal = await refusal_of(port, port.server.addresses[0], TOKEN, lender.link)
+    assert "nothing was lent under that id" in refusal
     payload = requested(lender.arena, 70_000)
     assert await lender.other.infer(payload) == payload
 
@@ -206,9 +199,7 @@ async def test_nobody_lends_to_a_replica_of_tcp_alone(port, arena) -> None:
     other = await port.serve(family="unix", token=TOKEN)
     link = await open_link(arena, other, TOKEN)
     assert link is not None
-    connection = await port.connect(await port.serve(token=TOKEN), token=TOKEN)
-    with pytest.raises(InvalidRequestError, match="nothing was lent under that id"):
-        await connection._announce(link)
-    await connection.ping()
+    refusal = await refusal_of(port, await port.serve(token=TOKEN), TOKEN, link)
+    assert "nothing was lent under that id" in refusal
     link.close()
     await until(lambda: not arena.borrowers)

@@ -170,7 +170,7 @@ async def test_a_view_outlives_its_connection_and_ends_the_link(port, arena, who
         await port.server.close()
     assert isinstance(await failure_of(asking), ConnectionLostError)
     del asking
-    await until(lambda: not port.server._connections)
+    await until(lambda: not port.server.connections)
     assert len(arena.borrowers) == 1
     assert arena.num_taken_bytes > SIZE
     assert bytes(handler.kept[0]) == b"\7" * SIZE
@@ -227,7 +227,7 @@ async def echo(frame: InferFrame) -> bytes:
 
 
 async def test_requests_are_copied_where_memory_cannot_be_shared(
-    port, arena, kinds, tmp_path, monkeypatch
+    port, arena, kinds, tmp_path
 ) -> None:
     await lent(port, arena, echo)
     over_tcp = await port.connect(await port.serve(echo), arena=arena)
@@ -238,14 +238,14 @@ async def test_requests_are_copied_where_memory_cannot_be_shared(
     no_port = await port.connect(await port.serve(echo, family="unix"), arena=arena)
     await _copied(port, arena, kinds, no_port)
     assert len(arena.borrowers) == 1
-    await _copied(port, arena, kinds, await _refused_the_token(port, arena, monkeypatch))
+    await _copied(port, arena, kinds, await _refused_the_token(port, arena))
     assert len(arena.borrowers) == 1
 
 
-async def _refused_the_token(port: Any, arena: RequestArena, monkeypatch: Any) -> Any:
+async def _refused_the_token(port: Any, arena: RequestArena) -> Any:
     """A connection to a replica whose memory port wants another token than its data port."""
-    address = await port.serve(echo, family="unix", token=TOKEN)
-    monkeypatch.setattr(port.server._memory_ports[0], "_token", TOKEN[::-1])
+    address = await port.serve(echo, family="unix", token=TOKEN[::-1])
+    port.server.token = TOKEN
     return await port.connect(address, token=TOKEN, arena=arena)
 
 
@@ -313,16 +313,21 @@ async def test_what_is_closed_lends_nothing_more(port, arena, kinds) -> None:
 async def test_nothing_is_kept_of_a_connection_that_ends_while_memory_is_lent(
     port, arena, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    begun = asyncio.Event()
+
     async def endless(*_: Any) -> None:
+        begun.set()
         await asyncio.Event().wait()
 
     monkeypatch.setattr("services.gateway.replica_connection.lend_arena", endless)
-    monkeypatch.setattr("services.gateway.replica_connection._LEND_PATIENCE_S", 0.01)
     address = await port.serve(Holding(), family="unix", token=TOKEN)
-    connection, gone = await connect(address, token=TOKEN, arena=arena), asyncio.Event()
+    connection, gone = await connect(address, token=TOKEN), asyncio.Event()
     weakref.finalize(connection, gone.set)
+    lending = asyncio.create_task(connection.lend(arena, address.removeprefix("unix:")))
+    await begun.wait()
     connection.close()
     await connection.wait_lost()
-    del connection
+    await lending
+    del connection, lending
     async with asyncio.timeout(PATIENCE_S):
         await gone.wait()

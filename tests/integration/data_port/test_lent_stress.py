@@ -191,7 +191,7 @@ async def test_a_gateway_that_is_killed_takes_no_memory_with_it(port) -> None:
             await handler.started.acquire()
         process.send_signal(signal.SIGKILL)
         await process.wait()
-        await until(lambda: not port.server._connections)
+        await until(lambda: not port.server.connections)
     (seen,) = handler.kept
     assert seen.readonly
     assert bytes(seen) == b"\7" * SIZE

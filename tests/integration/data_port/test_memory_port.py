@@ -10,10 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from services.contracts.errors import InvalidRequestError
-from services.contracts.frames import (
-    NO_TOKEN,
-)
+from services.contracts.frames import NO_TOKEN
 from services.contracts.lent_memory import (
     GREETING,
     MAGIC,
@@ -27,6 +24,7 @@ from services.contracts.lent_memory import (
 from tests.integration.data_port.lending import (
     PATIENCE_S,
     open_link,
+    refusal_of,
     requested,
     until,
 )
@@ -61,17 +59,24 @@ def memory() -> Iterator[dict[str, int]]:
 
 async def _answer_to(address: str, said: bytes, descriptors: list[int]) -> bytes:
     """What the memory port says to a greeting, until it hangs up or has welcomed us."""
-    loop = asyncio.get_running_loop()
-    with socket.socket(socket.AF_UNIX) as peer:
-        peer.setblocking(False)
-        await loop.sock_connect(peer, memory_path(address.removeprefix("unix:")))
-        if said or descriptors:
-            socket.send_fds(peer, [said], descriptors)
-        heard = b""
-        async with asyncio.timeout(PATIENCE_S):
-            while heard != WELCOME and (more := await loop.sock_recv(peer, 4096)):
-                heard += more
-        return heard
+    with await _dialled(address) as peer:
+        socket.send_fds(peer, [said], descriptors)
+        return await _heard(peer)
+
+
+async def _dialled(address: str) -> socket.socket:
+    peer = socket.socket(socket.AF_UNIX)
+    peer.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(peer, memory_path(address.removeprefix("unix:")))
+    return peer
+
+
+async def _heard(peer: socket.socket) -> bytes:
+    heard = b""
+    async with asyncio.timeout(PATIENCE_S):
+        while heard != WELCOME and (more := await asyncio.get_running_loop().sock_recv(peer, 4096)):
+            heard += more
+    return heard
 
 
 PAIR = ("arena", "ledger")
@@ -129,39 +134,32 @@ async def test_a_replica_without_a_token_takes_any(port, memory) -> None:
     assert await _answer_to(address, GOOD, [memory[name] for name in PAIR]) == WELCOME
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A port that waits for nobody."""
-    monkeypatch.setattr("services.replica.memory_port._GREETING_TIMEOUT_S", 0.05)
-
-
-@pytest.mark.usefixtures("impatient")
 async def test_a_peer_that_says_nothing_is_given_up(port) -> None:
-    address = await port.serve(family="unix")
-    assert await _answer_to(address, b"", []) == b""
-    assert port.server._memory_ports[0]._greeting == {}
+    address = await port.serve(family="unix", greeting_timeout_s=0.05)
+    with await _dialled(address) as silent:
+        assert await _heard(silent) == b""
+    # It is forgotten, too: a socket that is closed cannot be let go of once more.
+    await port.server.close()
 
 
-@pytest.mark.usefixtures("impatient")
 async def test_what_nobody_claims_is_let_go_of(port, arena) -> None:
-    address = await port.serve(family="unix", token=TOKEN)
+    address = await port.serve(family="unix", token=TOKEN, greeting_timeout_s=0.3)
     link = await open_link(arena, address, TOKEN)
     assert arena.borrowers == {link}
     await until(lambda: not arena.borrowers)
     assert link is not None
-    connection = await port.connect(address, token=TOKEN)
-    with pytest.raises(InvalidRequestError, match="nothing was lent under that id"):
-        await connection._announce(link)
-    await connection.ping()
+    port.server.greeting_timeout_s = PATIENCE_S
+    refusal = await refusal_of(port, address, TOKEN, link)
+    assert "nothing was lent under that id" in refusal
 
 
 async def test_a_port_that_closes_lets_go_of_everyone(port, arena, tmp_path) -> None:
     address = await port.serve(family="unix", token=TOKEN)
-    await open_link(arena, address, TOKEN)
-    silent = asyncio.create_task(_answer_to(address, b"", []))
-    await until(lambda: bool(port.server._memory_ports[0]._greeting))
-    await port.server.close()
-    assert await silent == b""
+    with await _dialled(address) as silent:
+        # Peers are taken in their order: when this one is welcome, the other is waited for.
+        assert await open_link(arena, address, TOKEN) is not None
+        await port.server.close()
+        assert await _heard(silent) == b""
     await until(lambda: not arena.borrowers)
     assert list(tmp_path.iterdir()) == []
     assert await open_link(arena, address, TOKEN) is None

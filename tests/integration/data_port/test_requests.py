@@ -14,7 +14,8 @@ from services.contracts.errors import (
     OverloadedError,
     SmeltError,
 )
-from services.contracts.frames import InferFrame, Payload
+from services.contracts.frames import InferFrame
+from services.gateway.replica_connection import ReplicaConnection
 from services.replica.data_server import GatewayConnection
 
 SIZES = [0, 1, 2_000, 65_535, 65_536, 602_112, 3_000_000]
@@ -121,7 +122,7 @@ async def test_cancelling_a_request_cancels_its_handler(port) -> None:
     task = asyncio.create_task(connection.infer(b""))
     await handler.started.wait()
     task.cancel()
-    await asyncio.wait_for(handler.cancelled.wait(), 10)
+    await asyncio.wait_for(handler.cancelled.wait(), 30)
     with pytest.raises(asyncio.CancelledError):
         await task
     assert await connection.infer(b"quick") == b"done"
@@ -137,7 +138,7 @@ async def test_a_request_cancelled_before_its_handler_starts_leaves_no_trace(por
     await asyncio.gather(task, return_exceptions=True)
     await connection.ping()
     assert await connection.infer(b"quick") == b"done"
-    (gateway,) = port.server._connections
+    (gateway,) = port.server.connections
     assert gateway.answers == {}
 
 
@@ -146,7 +147,7 @@ async def test_a_deadline_ends_the_request_on_both_sides(port) -> None:
     connection = await port.connect(await port.serve(handler))
     with pytest.raises(DeadlineExceededError, match="^no answer .* the 50 ms that were left"):
         await connection.infer(b"", timeout_s=0.05)
-    await asyncio.wait_for(handler.cancelled.wait(), 10)
+    await asyncio.wait_for(handler.cancelled.wait(), 30)
 
 
 async def test_a_passed_deadline_is_not_sent(port) -> None:
@@ -164,7 +165,7 @@ async def test_a_gateway_that_leaves_cancels_its_requests(port) -> None:
     task = asyncio.create_task(connection.infer(b""))
     await handler.started.wait()
     connection.abort()
-    await asyncio.wait_for(handler.cancelled.wait(), 10)
+    await asyncio.wait_for(handler.cancelled.wait(), 30)
     with pytest.raises(ConnectionLostError):
         await task
 
@@ -190,7 +191,7 @@ async def test_draining_answers_what_is_in_flight_and_refuses_the_rest(port) -> 
     release.set()
     assert await first == b"done"
     await closing
-    await asyncio.wait_for(connection.wait_lost(), 10)
+    await asyncio.wait_for(connection.wait_lost(), 30)
     assert not await asyncio.to_thread(Path(address.removeprefix("unix:")).exists)
 
 
@@ -203,16 +204,8 @@ async def test_a_request_beyond_the_limit_stays_here(port) -> None:
 
 
 @pytest.mark.parametrize("num", [1, 7])
-async def test_answers_of_one_turn_leave_in_one_write(port, num: int, monkeypatch) -> None:
+async def test_answers_of_one_turn_leave_in_one_write(port, transports, num: int) -> None:
     waiting: list[asyncio.Future[bytes]] = []
-    writes = []
-    write = GatewayConnection._write
-
-    def watched(
-        self: GatewayConnection, transport: asyncio.Transport, head: bytes, payload: Payload
-    ) -> None:
-        writes.append(head)
-        write(self, transport, head, payload)
 
     def wait(_: InferFrame) -> asyncio.Future[bytes]:
         waiting.append(asyncio.get_running_loop().create_future())
@@ -222,16 +215,17 @@ async def test_answers_of_one_turn_leave_in_one_write(port, num: int, monkeypatc
         return waiting[-1]
 
     connection = await port.connect(await port.serve(wait))
-    monkeypatch.setattr(GatewayConnection, "_write", watched)
+    replica = transports[GatewayConnection]
+    before = replica.num_writes
     answers = await asyncio.gather(*(connection.infer(b"x") for _ in range(num)))
     assert answers == [b"answer"] * num
-    assert len(writes) == 1
+    assert replica.num_writes - before == 1
 
 
-async def test_a_unix_socket_takes_a_large_request_at_once(port) -> None:
+async def test_a_unix_socket_takes_a_large_request_at_once(port, transports) -> None:
     """Its own buffer is a third of an image's request, and no kernel makes it larger by itself."""
-    connection = await port.connect(await port.serve(family="unix"))
+    await port.connect(await port.serve(family="unix"))
     with socket.socket(socket.AF_UNIX) as plain:
         usual = plain.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
-    used = connection._transport.get_extra_info("socket")
+    used = transports[ReplicaConnection].get_extra_info("socket")
     assert used.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) > usual

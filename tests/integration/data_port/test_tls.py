@@ -86,7 +86,7 @@ async def test_a_gateway_in_the_clear_is_told_what_it_lacks(
         await port.connect(address)
     assert "does not speak the fleet's TLS" in caplog.text
     assert await (await port.connect(address, tls=fleet.gateway)).infer(b"1") == b"1"
-    assert len(port.server._connections) == 1
+    assert len(port.server.connections) == 1
 
 
 async def test_a_replica_in_the_clear_is_found_out(
@@ -114,14 +114,11 @@ async def test_only_whom_the_authority_signed_is_let_in(
     assert "certificate that the fleet's authority signed" in caplog.text
 
 
-async def test_a_peer_that_says_nothing_is_let_go(
-    port: "Port", fleet: Fleet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("services.replica.tls_port._HANDSHAKE_TIMEOUT_S", 0.05)
-    peer = await port.dial_raw(await port.serve(tls=fleet.replica))
+async def test_a_peer_that_says_nothing_is_let_go(port: "Port", fleet: Fleet) -> None:
+    peer = await port.dial_raw(await port.serve(tls=fleet.replica, greeting_timeout_s=0.05))
     async with asyncio.timeout(30):
         assert await peer.reader.read() == b""
-    assert port.server._connections == set()
+    assert port.server.connections == set()
 
 
 async def test_a_connection_for_which_no_descriptor_is_left_is_let_go(
