@@ -56,6 +56,7 @@ class GatewayServer:
 
     Attributes:
         port: where clients connect, once started.
+        arena: what large requests are read into; None where there is no memory for it.
         endpoints: the replicas that can be asked.
         triton_metrics: to be registered with whatever is scraped; None when switched off.
     """
@@ -77,10 +78,10 @@ class GatewayServer:
         self.port = 0
         self._settings = settings
         dialer = FleetDialer.of(settings)
-        self._arena = request_arena(settings.request_memory_bytes)
+        self.arena = request_arena(settings.request_memory_bytes)
         self.endpoints = EndpointSet(
             host_id=settings.host_id,
-            connect=partial(connect, tls=dialer.tls, arena=self._arena),
+            connect=partial(connect, tls=dialer.tls, arena=self.arena),
             slow_start_s=settings.slow_start_s,
         )
         self._health = HealthServicer()
@@ -90,7 +91,7 @@ class GatewayServer:
         self._bounds = ModelBounds(settings.max_in_flight_per_model, settings.model_max_in_flight)
         self._forwarded = ForwardedInference(self.endpoints, recorder, self._outliers, self._bounds)
         self._observer = FleetObserver(
-            self._health, recorder, self._forwarded.num_in_flight, self._arena
+            self._health, recorder, self._forwarded.num_in_flight, self.arena
         )
         self._watch = ControllerWatch(
             settings.controller,
@@ -114,7 +115,7 @@ class GatewayServer:
         unhandled = UnhandledRequests(recorder, self._requests.refused if self._requests else None)
         self._server = GrpcServer(
             _limits_of(settings),
-            take=self._arena.take if self._arena else None,
+            take=self.arena.take if self.arena else None,
             check=early_check(gate, statuses) if gate else None,
             on_unhandled=unhandled.note,
             overload=_overload_of(statuses),
@@ -229,8 +230,8 @@ class GatewayServer:
             self._grace.cancel()
         self.endpoints.close()
         self._extras.close()
-        if self._arena:
-            self._arena.close()
+        if self.arena:
+            self.arena.close()
         if self._keeper:
             self._keeper.close()
         if self._requests:

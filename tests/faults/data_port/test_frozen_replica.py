@@ -9,13 +9,28 @@ import pytest
 
 from services.contracts.errors import ConnectionLostError
 from services.contracts.frames import NO_TOKEN
+from services.contracts.manifest import MasterRecord, ModelVersion
+from services.contracts.recipe import Bucket, DimRange, Recipe
+from services.contracts.tensors import TensorSpec
 from services.gateway.endpoint import Endpoint
 from services.gateway.endpoints import EndpointSet
-from services.gateway.fleet_view import EngineInUse, FleetView, Replica
+from services.gateway.fleet_view import EngineInUse, FleetView, Replica, ServedModel
 from services.gateway.replica_connection import connect
 from tests.faults.data_port.replica_process import ReplicaProcess, replica_process
 
 ENGINE = EngineInUse(digest="", kind="", precision="", generation="", fallback_reason="")
+TENSOR = TensorSpec(name="x", datatype="FP32", shape=("batch",))
+MODEL = ModelVersion(
+    name="m",
+    version=1,
+    master=MasterRecord(
+        digest="d" * 64, files={}, inputs=(TENSOR,), outputs=(TENSOR,), opset=23, num_parameters=0
+    ),
+    recipe=Recipe(buckets=(Bucket(dims={"batch": DimRange(min=1, opt=1, max=1)}),)),
+    source="test",
+    source_fingerprint="f",
+    created_at="2025-01-01T00:00:00Z",
+)
 
 
 def _view(addresses: tuple[str, ...], *, is_ready: bool) -> FleetView:
@@ -30,7 +45,8 @@ def _view(addresses: tuple[str, ...], *, is_ready: bool) -> FleetView:
         generation="",
         engine=ENGINE,
     )
-    return FleetView(is_known=True, replicas={"r1": replica})
+    served = ServedModel(document=MODEL, state="READY", reason="")
+    return FleetView(is_known=True, models={"m": {1: served}}, replicas={"r1": replica})
 
 
 @pytest.fixture
@@ -47,9 +63,8 @@ async def _connected(endpoints: EndpointSet, replica: ReplicaProcess) -> Endpoin
     """The connection to a replica that the controller lists as ready."""
     addresses = tuple(replica.addresses.values())
     endpoints.apply(_view(addresses, is_ready=True))
-    async with asyncio.timeout(10):
-        while (endpoint := endpoints._holders["r1"].endpoint) is None:
-            await endpoints.changed.wait()
+    await endpoints.settle(30)
+    ((endpoint,),) = endpoints.peers()
     return endpoint
 
 
@@ -81,7 +96,7 @@ async def test_a_retired_replica_that_lives_is_waited_for(
         assert not owed.done()
         owed.cancel()
         # The last answer is no longer owed: now the connection goes.
-        await asyncio.wait_for(endpoint.connection.wait_lost(), 10)
+        await asyncio.wait_for(endpoint.connection.wait_lost(), 30)
 
 
 async def _answered_pings(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
@@ -93,6 +108,6 @@ async def _answered_pings(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, n
         answered.release()
 
     monkeypatch.setattr(endpoint.connection, "ping", counted)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         for _ in range(number):
             await answered.acquire()

@@ -19,6 +19,7 @@ from services.contracts.hardware import DeviceFacts
 from services.contracts.manifest import MasterRecord, ModelVersion
 from services.contracts.recipe import Bucket, DimRange, Recipe
 from services.contracts.tensors import TensorSpec
+from services.gateway.endpoint import Endpoint
 from services.gateway.server import GatewayServer
 from services.gateway.settings import GatewaySettings
 from services.pb import fleet_v1_pb2 as fleet
@@ -33,6 +34,8 @@ from services.telemetry.tracing import Tracing
 DEVICE = DeviceFacts(generation="cpu-x86_64-v3", name="cpu", memory_gib=8)
 TENSOR = TensorSpec(name="x", datatype="FP32", shape=("batch", 4))
 Answer = Callable[[InferFrame], Awaitable[bytes]]
+# Of any wait for something that is sure to happen.
+LIMIT_S = 30.0
 _UNLOADED = ("UNAVAILABLE", "unloaded")
 
 
@@ -123,6 +126,7 @@ class ReplicaServer:
     answer: Answer | None = None
     token: bytes = NO_TOKEN
     server: DataServer = field(init=False)
+    dying: asyncio.Task[None] | None = None
 
     def __post_init__(self) -> None:
         self.server = DataServer(self._infer, self._statistics, token=self.token)
@@ -161,10 +165,23 @@ class ReplicaServer:
 
     def die(self) -> None:
         """Break every connection in the middle of whatever it does; listen no longer."""
-        for server in self.server._servers:
-            server.close()
-        for connection in list(self.server._connections):
+        for connection in list(self.server.connections):
             connection.abort()
+        self.dying = self.dying or asyncio.create_task(self.server.close())
+
+    async def come_back(self, address: str, token: bytes | None = None) -> None:
+        """Listen there as a new process does, with a token of its own if it is a stranger."""
+        assert self.dying is not None
+        await self.dying
+        self.dying = None
+        self.server = DataServer(self._infer, self._statistics, token=token or self.token)
+        await self.server.listen(address)
+
+    async def close(self) -> None:
+        """Listen no longer."""
+        if self.dying is not None:
+            await self.dying
+        await self.server.close()
 
 
 class WatchedRecorder(PrometheusRecorder):
@@ -241,7 +258,7 @@ class Fleet:
         self.replicas[name] = replica
         unix = await replica.server.listen(f"unix:{self._folder / name}")
         tcp = await replica.server.listen("127.0.0.1:0")
-        self._stack.push_async_callback(replica.server.close)
+        self._stack.push_async_callback(replica.close)
         self.controller.snapshot.replicas.add(
             replica_id=name,
             model_name=model,
@@ -267,7 +284,7 @@ class Fleet:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until the gateway's routing table fulfils a condition."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LIMIT_S):
             while not condition():
                 await self.gateway.endpoints.changed.wait()
 
@@ -276,14 +293,18 @@ class Fleet:
         self.controller.publish()
         await self.until(lambda: self.routed() == set(names))
 
+    def endpoints(self) -> dict[str, Endpoint]:
+        """Those that the gateway would ask, by replica."""
+        peers = self.gateway.endpoints.peers()
+        return {each.replica.replica_id: each for endpoints in peers for each in endpoints}
+
     def routed(self) -> set[str]:
         """Ids of the replicas that the gateway would ask."""
-        pools = self.gateway.endpoints.table.pools.values()
-        return {endpoint.replica.replica_id for pool in pools for endpoint in pool.endpoints}
+        return set(self.endpoints())
 
     async def until_metric(self, value: float, name: str, **labels: str) -> None:
         """Wait until a series has a value: the client may know the outcome first."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LIMIT_S):
             while self.metric(name, **labels) != value:
                 self.recorder.recorded.clear()
                 await self.recorder.recorded.wait()
