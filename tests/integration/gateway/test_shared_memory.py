@@ -3,6 +3,7 @@
 import os
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +29,15 @@ REGION_BYTES = 4096
 
 
 @pytest.fixture
-def region() -> Iterator[Any]:
+def key() -> str:
+    """The region's name in the system."""
+    return f"smelt-{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def region(key: str) -> Iterator[Any]:
     """A region that a client made, with the values at its begin."""
-    handle = shm.create_shared_memory_region("region", f"smelt-{uuid.uuid4().hex}", REGION_BYTES)
+    handle = shm.create_shared_memory_region("region", key, REGION_BYTES)
     shm.set_shared_memory_region(handle, [VALUES])
     yield handle
     shm.destroy_shared_memory_region(handle)
@@ -44,17 +51,19 @@ async def client(echo_fleet: "Fleet") -> InferenceServerClient:
     return await echo_fleet.client()
 
 
-async def test_what_lies_in_regions_counts_as_the_request(echo_fleet: "Fleet", region: Any) -> None:
+async def test_what_lies_in_regions_counts_as_the_request(
+    echo_fleet: "Fleet", region: Any, key: str
+) -> None:
     await echo_fleet.start_gateway(shared_memory=True, max_message_bytes=1024)
     await echo_fleet.until_ready("r1", "r2")
     client = await echo_fleet.client()
-    await _register(client, region)
+    await _register(client, key)
     with pytest.raises(InferenceServerException, match="at most 1024 bytes are taken"):
         await client.infer("echo", _input(num_bytes=2048))
 
 
-async def _register(client: InferenceServerClient, handle: Any) -> None:
-    await client.register_system_shared_memory("region", handle._shm_key, REGION_BYTES)
+async def _register(client: InferenceServerClient, key: str) -> None:
+    await client.register_system_shared_memory("region", key, REGION_BYTES)
 
 
 def _input(offset: int = 0, num_bytes: int = NUM_BYTES, name: str = "region") -> list[InferInput]:
@@ -70,12 +79,12 @@ def _output(offset: int, num_bytes: int = NUM_BYTES) -> list[InferRequestedOutpu
 
 
 async def test_inputs_and_outputs_stay_in_the_region(
-    client: InferenceServerClient, region: Any
+    client: InferenceServerClient, region: Any, key: str
 ) -> None:
     assert "system_shared_memory" in (await client.get_server_metadata()).extensions
-    await _register(client, region)
+    await _register(client, key)
     status = (await client.get_system_shared_memory_status()).regions["region"]
-    assert (status.key, status.offset, status.byte_size) == (region._shm_key, 0, REGION_BYTES)
+    assert (status.key, status.offset, status.byte_size) == (key, 0, REGION_BYTES)
     result = await client.infer("echo", _input(), outputs=_output(NUM_BYTES), request_id="7")
     answer = result.get_response()
     assert (answer.id, list(answer.raw_output_contents)) == ("7", [b""])
@@ -86,9 +95,9 @@ async def test_inputs_and_outputs_stay_in_the_region(
 
 
 async def test_one_side_alone_may_be_shared_and_streams_too(
-    client: InferenceServerClient, region: Any, inputs: Callable[..., list[InferInput]]
+    client: InferenceServerClient, region: Any, key: str, inputs: Callable[..., list[InferInput]]
 ) -> None:
-    await _register(client, region)
+    await _register(client, key)
     result = await client.infer("echo", _input())
     np.testing.assert_array_equal(result.as_numpy("y"), VALUES)
 
@@ -119,9 +128,9 @@ _REFUSED: dict[str, tuple[Callable[[InferenceServerClient], Awaitable[Any]], str
 
 @pytest.mark.parametrize("fault", _REFUSED)
 async def test_wrong_places_are_refused(
-    client: InferenceServerClient, region: Any, fault: str
+    client: InferenceServerClient, region: Any, key: str, fault: str
 ) -> None:
-    await _register(client, region)
+    await _register(client, key)
     ask, message = _REFUSED[fault]
     with pytest.raises(InferenceServerException, match=message):
         await ask(client)
@@ -131,9 +140,9 @@ async def test_wrong_places_are_refused(
 
 
 async def test_a_region_that_is_cut_short_or_unregistered_harms_its_request_alone(
-    echo_fleet: "Fleet", client: InferenceServerClient, region: Any
+    echo_fleet: "Fleet", client: InferenceServerClient, region: Any, key: str
 ) -> None:
-    await _register(client, region)
+    await _register(client, key)
 
     async def unregister_first(frame: InferFrame) -> bytes:
         await client.unregister_system_shared_memory("region")
@@ -145,15 +154,20 @@ async def test_a_region_that_is_cut_short_or_unregistered_harms_its_request_alon
     found = shm.get_contents_as_numpy(region, np.float32, VALUES.shape, NUM_BYTES)
     np.testing.assert_array_equal(found, VALUES)
     assert not (await client.get_system_shared_memory_status()).regions
-    await _register(client, region)
-    os.truncate(FOLDER / region._shm_key, 16)
+    await _register(client, key)
+    os.truncate(FOLDER / key, 16)
     with pytest.raises(InferenceServerException, match="was cut short: 32 of 48"):
         await client.infer("echo", _input())
     assert await client.is_server_live()
 
 
-def _num_files() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
+def _num_open(folder: Path) -> int:
+    """Descriptors of what lies there: others come and go, as garbage is collected."""
+    num_open = 0
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # it was closed since, as that of this list is
+            num_open += descriptor.readlink().is_relative_to(folder)
+    return num_open
 
 
 async def test_registrations_are_kept_within_shared_memory(tmp_path: Path) -> None:
@@ -182,12 +196,12 @@ async def test_registrations_are_kept_within_shared_memory(tmp_path: Path) -> No
     await refuses("good", "within the 8 bytes", offset=5)
     await refuses("good", "within the 8 bytes", offset=2**64 - 1)
     await refuses("good", "1 byte or more", byte_size=0)
-    num_files = _num_files()
     ask = pb.SystemSharedMemoryRegisterRequest(key="/good", offset=4, byte_size=4)
     for number in range(MAX_REGIONS):
         ask.name = str(number)
         await regions.register(ask)
     await refuses("good", "which is the most")
+    assert _num_open(folder) == MAX_REGIONS
     assert regions.region("3").read(1, 2) == b"67"
     await regions.unregister(pb.SystemSharedMemoryUnregisterRequest())
-    assert _num_files() == num_files
+    assert _num_open(folder) == 0

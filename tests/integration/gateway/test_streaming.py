@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 import yaml
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from services.contracts.frames import InferFrame
@@ -301,6 +302,8 @@ async def test_the_index_lists_every_version_and_its_state(
         ("echo", "1", "READY", ""),
         ("slow", "3", "LOADING", "replicas start"),
     ]
-    request = pb.RepositoryIndexRequest(repository_name="other")
-    with pytest.raises(Exception, match="this server has one repository"):
-        await client._client_stub.RepositoryIndex(request)
+    request = service_pb2.RepositoryIndexRequest(repository_name="other")
+    async with grpc.aio.insecure_channel(echo_fleet.url) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        with pytest.raises(grpc.RpcError, match="this server has one repository"):
+            await stub.RepositoryIndex(request)

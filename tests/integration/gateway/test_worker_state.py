@@ -32,12 +32,18 @@ async def gateway(echo_fleet: "Fleet") -> AsyncIterator[RunningGateway]:
 
 
 @pytest.fixture
-def region() -> Iterator[Any]:
+def key() -> str:
+    """The region's name in the system."""
+    return f"smelt-{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def region(key: str) -> Iterator[Any]:
     """A region that a client made, with the values in it."""
-    handle = shm.create_shared_memory_region("region", f"smelt-{uuid.uuid4().hex}", VALUES.nbytes)
+    handle = shm.create_shared_memory_region("region", key, VALUES.nbytes)
     shm.set_shared_memory_region(handle, [VALUES])
     yield handle
-    if Path("/dev/shm", handle._shm_key.strip("/")).exists():
+    if Path("/dev/shm", key).exists():
         shm.destroy_shared_memory_region(handle)
 
 
@@ -82,14 +88,14 @@ async def _seen(client: Client) -> tuple[list[str], str, bool, list[str]]:
 
 
 async def test_a_change_reaches_all_workers_and_those_that_come_later(
-    gateway: RunningGateway, region: Any
+    gateway: RunningGateway, region: Any, key: str
 ) -> None:
     async with AsyncExitStack() as stack:
         clients = await _clients(gateway, stack)
         before = (["1000"], "OFF", True, list[str]())
         assert [await _seen(each) for each in clients] == [before] * len(clients)
         first, last = clients[0], clients[-1]  # at different workers
-        await first.register_system_shared_memory("region", region._shm_key, VALUES.nbytes)
+        await first.register_system_shared_memory("region", key, VALUES.nbytes)
         await last.update_trace_settings(settings={"trace_rate": "7"})
         await first.update_trace_settings(settings={"trace_level": ["TIMESTAMPS"]})
         await last.update_log_settings({"log_info": False})
