@@ -35,8 +35,6 @@ logger = logging.getLogger(__name__)
 
 # Data that waits in the transport while a client does not read; the rest waits for its turn.
 _WRITE_HIGH_BYTES: Final = 1 << 20
-# How long a peer may take to read why its connection ends.
-_LINGER_S: Final = 1.0
 # A host that vanished without a word is given up within a minute or two.
 _KEEPALIVE: Final = (
     (socket.TCP_KEEPIDLE, 30),
@@ -113,7 +111,8 @@ class Connection(asyncio.BufferedProtocol):
             self._linger(transport)
 
     def _linger(self, transport: asyncio.Transport) -> None:
-        asyncio.get_running_loop().call_later(_LINGER_S, self._lingered, transport)
+        linger_s = self._host.terms.limits.linger_s
+        asyncio.get_running_loop().call_later(linger_s, self._lingered, transport)
 
     def _lingered(self, transport: asyncio.Transport) -> None:
         if self._is_patient and transport.get_write_buffer_size():

@@ -42,6 +42,10 @@ class Limits:
         max_streams: calls at once on one connection.
         max_metadata_bytes: of a call, names and values.
         greeting_timeout_s: how long a new connection may take to say that it speaks HTTP/2.
+        patience_s: how long a client that has room may stand still while others wait for some.
+        drain_timeout_s: how long calls are taken that were on their way when a client is told
+            to send no more.
+        linger_s: how long a peer may take to read why its connection ends.
     """
 
     max_message_bytes: int = 2**31 - 1
@@ -51,6 +55,9 @@ class Limits:
     max_streams: int = 8192
     max_metadata_bytes: int = 16_384
     greeting_timeout_s: float = 20.0
+    patience_s: float = 30.0
+    drain_timeout_s: float = 1.0
+    linger_s: float = 1.0
 
     @property
     def max_small_bytes(self) -> int:

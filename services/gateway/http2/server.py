@@ -67,8 +67,10 @@ class GrpcServer:
             take=take,
             check=check,
             on_unhandled=on_unhandled,
-            room=UploadRoom(limits.max_upload_bytes),
-            small_room=UploadRoom(limits.max_small_bytes, min_waiting=_MIN_WAITING_SMALL),
+            room=UploadRoom(limits.max_upload_bytes, limits.patience_s),
+            small_room=UploadRoom(
+                limits.max_small_bytes, limits.patience_s, min_waiting=_MIN_WAITING_SMALL
+            ),
             overload=overload or Overload(),
         )
         self._generic: list[GenericHandler] = []

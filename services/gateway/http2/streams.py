@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 # Larger grants come with an answer's progress; tiny ones make it many tiny frames.
 _TINY_GRANT_BYTES: Final = 1024
-_DRAIN_TIMEOUT_S: Final = 1.0
 _MAX_RESET_IDS: Final = 256
 
 
@@ -167,7 +166,7 @@ class Streams:
         self._is_draining = True
         # Two steps: requests that are on their way when the first arrives are still served.
         self.sender.control(goaway(MAX_WINDOW, ErrorCode.NO_ERROR) + frame(PING, 0, 0, DRAIN_PING))
-        asyncio.get_running_loop().call_later(_DRAIN_TIMEOUT_S, self._refuse_new)
+        asyncio.get_running_loop().call_later(self._limits.drain_timeout_s, self._refuse_new)
 
     def end_all(self, code: grpc.StatusCode, details: str) -> None:
         """End every call with a status; the client learns which ones it may send elsewhere."""

@@ -56,7 +56,7 @@ async def unpacked(packed: Packed, upload: Roomy) -> Message:
     """
     if upload.has_room:
         return await _whole(packed, _LARGE_POOL)
-    unpacking = _Unpacking(packed)
+    unpacking = Unpacking(packed)
     if len(packed.body) <= _AT_ONCE_IN_BYTES and unpacking.go_on(_AT_ONCE_BYTES):
         return bytes(unpacking.message)
     is_whole = await _gone_on(unpacking, SMALL_BYTES, _POOL)
@@ -75,12 +75,12 @@ async def unpacked(packed: Packed, upload: Roomy) -> Message:
 
 
 async def _whole(packed: Packed, pool: ThreadPoolExecutor) -> Message:
-    unpacking = _Unpacking(packed)
+    unpacking = Unpacking(packed)
     await _gone_on(unpacking, packed.max_bytes, pool)
     return memoryview(unpacking.message)
 
 
-async def _gone_on(unpacking: "_Unpacking", num_bytes: int, pool: ThreadPoolExecutor) -> bool:
+async def _gone_on(unpacking: "Unpacking", num_bytes: int, pool: ThreadPoolExecutor) -> bool:
     """As `go_on`, beside the event loop."""
     loop = asyncio.get_running_loop()
     try:
@@ -90,7 +90,7 @@ async def _gone_on(unpacking: "_Unpacking", num_bytes: int, pool: ThreadPoolExec
         raise
 
 
-class _Unpacking:
+class Unpacking:
     """One message on its way out of its compression.
 
     Attributes:

@@ -15,9 +15,7 @@ from services.gateway.http2.limits import STREAM_WINDOW
 # Of a room, as many bytes may wait beside it, and at least so many requests.
 _WAITING_PART: Final = 1 / 4
 _MIN_WAITING: Final = 8
-# While others wait, whoever has room must use it: looked at so often,
-_PATIENCE_S: Final = 30.0
-# and in so many of these times all of the request must be here, whatever its size.
+# Within so many looks all of a request must be here, whatever its size.
 _TIMES: Final = 20
 
 
@@ -86,13 +84,13 @@ class UploadRoom:
     """The room of one process; first come, first served."""
 
     def __init__(
-        self, max_bytes: int, patience_s: float = _PATIENCE_S, *, min_waiting: int = _MIN_WAITING
+        self, max_bytes: int, patience_s: float, *, min_waiting: int = _MIN_WAITING
     ) -> None:
         """Nothing is taken yet; one request alone may be larger than all of it.
 
         Args:
             max_bytes: of all requests that have room.
-            patience_s: how long one that has may stand still while others wait.
+            patience_s: how often those that have are looked at while others wait.
             min_waiting: so many may wait, however small the room is.
         """
         self._max_bytes, self._patience_s = max_bytes, patience_s
@@ -103,9 +101,14 @@ class UploadRoom:
         self._timer: asyncio.TimerHandle | None = None
 
     @property
+    def num_waiting(self) -> int:
+        """Requests that have no room yet."""
+        return len(self._waiting)
+
+    @property
     def is_crowded(self) -> bool:
         """Whether no more requests should wait, each with a window's bytes in memory."""
-        return len(self._waiting) >= self._max_waiting
+        return self.num_waiting >= self._max_waiting
 
     def ask(
         self,
@@ -163,9 +166,10 @@ class UploadRoom:
         if self._waiting and self._timer is None:
             loop = asyncio.get_running_loop()
             # In nobody's context: whom it ends is not the caller that waits.
-            self._timer = loop.call_later(self._patience_s, self._look, context=Context())
+            self._timer = loop.call_later(self._patience_s, self.look, context=Context())
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """End those that make too little use of their room; comes by itself while others wait."""
         self._timer = None
         for share in tuple(self._given):
             share.look()

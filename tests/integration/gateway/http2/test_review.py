@@ -14,7 +14,8 @@ import grpc
 import pytest
 from h2.errors import ErrorCodes as Error
 
-from services.gateway.http2 import connection, flood, streams
+from services.gateway.http2 import flood
+from services.gateway.http2.connection import Connection
 from services.gateway.http2.limits import Limits
 from tests.certificates import Authority
 from tests.integration.gateway.http2 import frames as f
@@ -164,25 +165,46 @@ async def test_a_handler_that_is_late_has_no_time_left(host: "Host") -> None:
     assert left_s == [0.0] * len(streams_)
 
 
+class LookedAt:
+    """A transport with all that it has, which counts how often it is asked what it still holds.
+
+    Attributes:
+        was_looked_at: three times.
+    """
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self.was_looked_at = asyncio.Event()
+        self._transport, self._num_looks, self._is_ended = transport, 0, False
+
+    def write_eof(self) -> None:
+        """From here on it is looked at until it holds nothing."""
+        self._is_ended = True
+        self._transport.write_eof()
+
+    def get_write_buffer_size(self) -> int:
+        """Counts, once it is closing: a client that does not read is looked at before, too."""
+        self._num_looks += self._is_ended
+        if self._num_looks == 3:
+            self.was_looked_at.set()
+        return self._transport.get_write_buffer_size()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
 async def test_an_answer_to_a_slow_reader_outlives_a_stop(
     host: "Host", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was answered within the grace arrives, though the transport still holds it."""
-    looks = 0
-    looked = asyncio.Event()
-    lingered = connection.Connection._lingered
+    served: list[LookedAt] = []
+    made = Connection.connection_made
 
-    def count(self: Any, transport: asyncio.Transport) -> None:
-        nonlocal looks
-        looks += 1
-        if looks == 3:
-            looked.set()
-        lingered(self, transport)
+    def watched(self: Connection, transport: asyncio.Transport) -> None:
+        served.append(LookedAt(transport))
+        made(self, served[-1])  # type: ignore[arg-type] # it is used like one
 
-    monkeypatch.setattr(connection, "_LINGER_S", 0.02)
-    monkeypatch.setattr(streams, "_DRAIN_TIMEOUT_S", 0.02)
-    monkeypatch.setattr(connection.Connection, "_lingered", count)
-    await host.serve()
+    monkeypatch.setattr(Connection, "connection_made", watched)
+    await host.serve(Limits(linger_s=0.02, drain_timeout_s=0.02))
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     sock.setblocking(False)
@@ -191,12 +213,12 @@ async def test_an_answer_to_a_slow_reader_outlives_a_stop(
     try:
         await client.send(f.wide())
         await client.settled()
-        (served,) = host.server._connections
-        held = served._transport.get_extra_info("socket")  # type: ignore[union-attr]
+        (transport,) = served
+        held = transport.get_extra_info("socket")
         held.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
         await client.send(f.call(1, "Size", b"900000"))
         stopping = asyncio.create_task(host.server.stop(LIMIT_S))
-        await soon(looked.wait())
+        await soon(transport.was_looked_at.wait())
         answer = await client.answer(1)
         assert (len(answer.messages[0]), answer.status) == (900_000, 0)
     finally:
@@ -204,16 +226,13 @@ async def test_an_answer_to_a_slow_reader_outlives_a_stop(
     await soon(stopping)
 
 
-async def test_a_handshake_that_ends_after_a_stop(
-    host: "Host", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_handshake_that_ends_after_a_stop(host: "Host", tmp_path: Path) -> None:
     """Its connection is told to go, like those that were there in time."""
-    monkeypatch.setattr(streams, "_DRAIN_TIMEOUT_S", 0.02)
     authority = Authority(tmp_path)
     files = authority.sign("server")
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(files.cert, files.key)
-    await host.serve(tls=tls)
+    await host.serve(Limits(drain_timeout_s=0.02), tls=tls)
     trust = ssl.create_default_context(cafile=str(authority.cert))
     trust.check_hostname = False
     late = socket.create_connection(("127.0.0.1", host.port), LIMIT_S)

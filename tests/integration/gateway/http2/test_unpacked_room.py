@@ -53,7 +53,7 @@ async def wait_until(is_so: Callable[[], bool]) -> None:
 
 async def wait_for_waiting(host: "Host", number: int) -> None:
     """Returns once so many wait for room."""
-    await wait_until(lambda: len(host.server.terms.room._waiting) == number)
+    await wait_until(lambda: host.server.terms.room.num_waiting == number)
 
 
 async def let_all_go(host: "Host", client: "RawClient", streams: Iterable[int]) -> None:
@@ -215,7 +215,7 @@ async def test_small_ones_wait_for_each_other(host: "Host") -> None:
         await client.send(f.body(stream, SMALL))
     for _ in range(16):
         await soon(host.probe.began.get())
-    await wait_until(lambda: len(host.server.terms.small_room._waiting) == 24)
+    await wait_until(lambda: host.server.terms.small_room.num_waiting == 24)
     assert host.probe.began.empty()
     await let_all_go(host, client, streams)
 
@@ -249,9 +249,9 @@ async def test_what_is_unpacked_for_a_call_that_is_over_takes_no_room(
     host: "Host", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reading: list[asyncio.Future[Any]] = []
-    may_go, go_on = threading.Event(), unpacking._Unpacking.go_on
+    may_go, go_on = threading.Event(), unpacking.Unpacking.go_on
 
-    def held(self: unpacking._Unpacking, num_bytes: int) -> bool:
+    def held(self: unpacking.Unpacking, num_bytes: int) -> bool:
         if threading.current_thread() is not threading.main_thread():
             may_go.wait(20)
         return go_on(self, num_bytes)
@@ -260,7 +260,7 @@ async def test_what_is_unpacked_for_a_call_that_is_over_takes_no_room(
         reading.append(asyncio.ensure_future(anext(requests)))
         yield await asyncio.shield(reading[0])
 
-    monkeypatch.setattr(unpacking._Unpacking, "go_on", held)
+    monkeypatch.setattr(unpacking.Unpacking, "go_on", held)
     method = grpc.stream_stream_rpc_method_handler(aside)
     await host.serve(methods={"Aside": method})
     client = await host.dial(f.wide())

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from h2.settings import SettingCodes
 
-from services.gateway.http2 import upload_room
 from services.gateway.http2.limits import SMALL_BYTES, STREAM_WINDOW, Limits
 from services.gateway.http2.terms import Overload
 from services.gateway.status_codes import StatusTable
@@ -30,13 +29,9 @@ FIRST, REST = LARGE[:STREAM_WINDOW], LARGE[STREAM_WINDOW:]
 INFER = [(k, "/test.More/Infer" if k == ":path" else v) for k, v in f.request_fields()]
 NO_WINDOW = {SettingCodes.INITIAL_WINDOW_SIZE: 0}
 TOO_MUCH = 8
+# A room that looks often at whoever makes no use of it.
+IMPATIENT = Limits(max_upload_bytes=len(LARGE), patience_s=0.05)
 CALLER: ContextVar[str] = ContextVar("caller", default="nobody")
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A room that looks often at whoever makes no use of it."""
-    monkeypatch.setattr(upload_room.UploadRoom.__init__, "__defaults__", (0.05,))
 
 
 class Model:
@@ -88,10 +83,8 @@ async def let_on(client: "RawClient", stream: int = 1) -> None:
     await client.until(lambda: client.seen(stream).credit >= len(REST))
 
 
-async def test_a_unary_call_that_is_not_ended_is_not_waited_for(
-    host: "Host", impatient: None
-) -> None:
-    await host.serve(Limits(max_upload_bytes=len(LARGE)))
+async def test_a_unary_call_that_is_not_ended_is_not_waited_for(host: "Host") -> None:
+    await host.serve(IMPATIENT)
     bad, good = await host.dial(f.wide()), await host.dial(f.wide())
     await bad.send(first_part())
     await let_on(bad)
@@ -103,10 +96,8 @@ async def test_a_unary_call_that_is_not_ended_is_not_waited_for(
     await let_on(good)
 
 
-async def test_a_small_message_does_not_stand_for_a_large_one_that_is_cut_off(
-    host: "Host", impatient: None
-) -> None:
-    await host.serve(Limits(max_upload_bytes=len(LARGE)))
+async def test_a_small_message_does_not_stand_for_a_large_one_that_is_cut_off(host: "Host") -> None:
+    await host.serve(IMPATIENT)
     bad, good = await host.dial(f.wide()), await host.dial(f.wide())
     # The small one is not taken while the large one begins.
     await bad.send(f.headers(1, f.request_fields("Gated")))
@@ -120,13 +111,13 @@ async def test_a_small_message_does_not_stand_for_a_large_one_that_is_cut_off(
 
 @pytest.mark.parametrize("num_small", [MAX_AHEAD, 2 * MAX_AHEAD], ids=["next", "later"])
 async def test_a_stream_whose_answers_are_not_taken_is_not_waited_for(
-    host: "Host", impatient: None, num_small: int
+    host: "Host", num_small: int
 ) -> None:
     """Its large request is here, and would be taken once earlier answers were."""
     # So large that a handler waits with the second one.
     model = Model(300_000)
     model.gate.set()
-    await host.serve(Limits(max_upload_bytes=len(LARGE)), methods=model.methods())
+    await host.serve(IMPATIENT, methods=model.methods())
     deaf, good = await host.dial(f.greeting(NO_WINDOW)), await host.dial(f.wide())
     await deaf.send(f.headers(1, INFER), f.body(1, SMALL * num_small, is_last=False))
     await deaf.settled()
@@ -158,16 +149,16 @@ async def test_a_stream_is_waited_for_while_its_answers_are_made_and_while_they_
     await other.settled()
     room = host.server.terms.room
     for _ in range(3):
-        room._look()
+        room.look()
     model.gate.set()
     for _ in range(14):
         # More than what waits at a time, and never all of them.
         await slow.send(f.window_update(1, 350_000))
         await slow.settled()
-        room._look()
+        room.look()
     assert (slow.seen(1).is_ended, other.seen(1).credit) == (False, 0)
     # Now it stops.
-    room._look()
+    room.look()
     await let_on(other)
     assert host.ended() == [("Infer", "RESOURCE_EXHAUSTED")]
 
@@ -267,7 +258,7 @@ async def test_a_large_compressed_request_needs_room_for_what_it_may_become(host
     await let_on(plain, 3)
 
 
-async def test_who_is_ended_is_no_business_of_who_waits(host: "Host", impatient: None) -> None:
+async def test_who_is_ended_is_no_business_of_who_waits(host: "Host") -> None:
     """What is logged of one names its caller by a context variable."""
     gate = asyncio.Event()
 
@@ -279,7 +270,7 @@ async def test_who_is_ended_is_no_business_of_who_waits(host: "Host", impatient:
 
     handler = grpc.stream_stream_rpc_method_handler(infer)
     host.unhandled = seen = Callers()
-    await host.serve(Limits(max_upload_bytes=len(LARGE)), methods={"Infer": handler})
+    await host.serve(IMPATIENT, methods={"Infer": handler})
     bob, alice = await host.dial(f.wide()), await host.dial(f.wide())
     await bob.send(first_part())
     await let_on(bob)

@@ -18,6 +18,8 @@ from services.gateway.http2.upload_room import Share, UploadRoom
 MIB = 1 << 20
 # More than any test sends.
 WIDE = 1 << 40
+# Of any wait for something that is sure to happen.
+PATIENCE_S = 30.0
 ENDED = gzip.compress(b"whole")
 PACKERS: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": zlib.compress}
 SIZES = [0, 1, 10, 65_535, 65_536, 65_537, 300_000, MIB, 3 * MIB + 1]
@@ -44,20 +46,20 @@ class Upload:
 
 async def unpacked(packed: Packed) -> Message:
     """The message, where there is much room."""
-    return await unpacking.unpacked(packed, Upload(UploadRoom(WIDE)))
+    return await unpacking.unpacked(packed, Upload(UploadRoom(WIDE, PATIENCE_S)))
 
 
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Names of threads that have unpacked something, without their numbers."""
     found: set[str] = set()
-    step = unpacking._Unpacking._step
+    go_on = unpacking.Unpacking.go_on
 
-    def seen_step(self: unpacking._Unpacking, num_bytes: int) -> bool:
+    def seen(self: unpacking.Unpacking, num_bytes: int) -> bool:
         found.add(threading.current_thread().name.partition("_")[0])
-        return step(self, num_bytes)
+        return go_on(self, num_bytes)
 
-    monkeypatch.setattr(unpacking._Unpacking, "_step", seen_step)
+    monkeypatch.setattr(unpacking.Unpacking, "go_on", seen)
     return found
 
 
@@ -167,17 +169,17 @@ async def test_a_large_message_is_unpacked_beside_the_event_loop_and_is_never_th
 async def test_what_becomes_large_holds_up_nothing_that_does_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    may_go, go_on = threading.Event(), unpacking._Unpacking.go_on
+    may_go, go_on = threading.Event(), unpacking.Unpacking.go_on
 
-    def held(self: unpacking._Unpacking, num_bytes: int) -> bool:
+    def held(self: unpacking.Unpacking, num_bytes: int) -> bool:
         if threading.current_thread().name.startswith("unpack-large"):
-            may_go.wait(20)
+            may_go.wait(PATIENCE_S)
         return go_on(self, num_bytes)
 
-    monkeypatch.setattr(unpacking._Unpacking, "go_on", held)
+    monkeypatch.setattr(unpacking.Unpacking, "go_on", held)
     large = Packed(gzip.compress(bytes(6 * MIB)), "gzip", 8 * MIB)
     waiting = [asyncio.create_task(unpacked(large)) for _ in range(20)]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         small = await unpacked(Packed(gzip.compress(bytes(3 * MIB)), "gzip", 8 * MIB))
     assert len(small) == 3 * MIB
     assert not any(task.done() for task in waiting)
@@ -198,28 +200,28 @@ async def test_a_short_message_is_begun_at_once(
 async def test_what_nobody_waits_for_is_not_unpacked_further(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made: list[unpacking._Unpacking] = []
+    made: list[unpacking.Unpacking] = []
     has_begun, may_go, has_ended = threading.Event(), threading.Event(), threading.Event()
-    go_on = unpacking._Unpacking.go_on
+    go_on = unpacking.Unpacking.go_on
 
-    def held(self: unpacking._Unpacking, num_bytes: int) -> bool:
+    def held(self: unpacking.Unpacking, num_bytes: int) -> bool:
         if threading.current_thread() is threading.main_thread():
             return go_on(self, num_bytes)
         made.append(self)
         has_begun.set()
-        may_go.wait(10)
+        may_go.wait(PATIENCE_S)
         is_done = go_on(self, num_bytes)
         has_ended.set()
         return is_done
 
-    monkeypatch.setattr(unpacking._Unpacking, "go_on", held)
+    monkeypatch.setattr(unpacking.Unpacking, "go_on", held)
     task = asyncio.create_task(unpacked(Packed(gzip.compress(bytes(50 * MIB)), "gzip", 64 * MIB)))
-    await asyncio.to_thread(has_begun.wait, 10)
+    await asyncio.to_thread(has_begun.wait, PATIENCE_S)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     may_go.set()
-    await asyncio.to_thread(has_ended.wait, 10)
+    await asyncio.to_thread(has_ended.wait, PATIENCE_S)
     assert (len(made), made[0].num_bytes) == (1, 0)
 
 
@@ -230,14 +232,14 @@ async def test_what_nobody_waits_for_is_not_unpacked_further(
 async def test_what_is_large_then_has_a_share_of_what_it_becomes_or_may(
     size: int, expected: list[int]
 ) -> None:
-    upload = Upload(UploadRoom(WIDE))
+    upload = Upload(UploadRoom(WIDE, PATIENCE_S))
     body = gzip.compress(random.Random(0).randbytes(size), 1)
     await unpacking.unpacked(Packed(body, "gzip", 9 * MIB), upload)
     assert [share.num_bytes for share in upload.shares] == expected
 
 
 async def test_what_has_room_already_asks_for_none() -> None:
-    upload = Upload(UploadRoom(1), has_room=True)
+    upload = Upload(UploadRoom(1, PATIENCE_S), has_room=True)
     payload = bytes(20 * MIB)
     packed = Packed(gzip.compress(payload), "gzip", len(payload))
     assert await unpacking.unpacked(packed, upload) == payload
@@ -246,14 +248,14 @@ async def test_what_has_room_already_asks_for_none() -> None:
 
 @pytest.mark.parametrize("size", [MIB, 40 * MIB])
 async def test_what_waits_for_room_holds_no_memory(size: int) -> None:
-    room = UploadRoom(MIB)
+    room = UploadRoom(MIB, PATIENCE_S)
     other = room.ask(MIB, lambda: None)
     upload, payload = Upload(room), bytes(size)
     body = gzip.compress(payload)
     tracemalloc.start()
     try:
         task = asyncio.create_task(unpacking.unpacked(Packed(body, "gzip", size), upload))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while not upload.shares:  # noqa: ASYNC110 - there is no event
                 await asyncio.sleep(0.001)
         await asyncio.sleep(0.01)
