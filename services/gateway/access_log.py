@@ -27,8 +27,6 @@ STANDARD_OUTPUT: Final = "-"
 MAX_PENDING: Final = 65_536
 # Waking the thread for each line would take the interpreter from the event loop as often.
 _WRITE_EVERY_S: Final = 0.25
-# A pipe that nobody reads must not keep the process from its end.
-_CLOSE_TIMEOUT_S: Final = 5.0
 _MAY_BE_EMPTY: Final = (
     "request_id", "trace_id", "model", "version", "peer", "caller", "replica_id",
 )  # fmt: skip
@@ -74,18 +72,21 @@ class AccessRecord(NamedTuple):
 class AccessLog:
     """Takes records on the event loop, and writes them a moment later."""
 
-    def __init__(self, target: str, recorder: Recorder, *, share: float = 1.0) -> None:
+    def __init__(
+        self, target: str, recorder: Recorder, *, share: float = 1.0, close_timeout_s: float = 5.0
+    ) -> None:
         """Begin to write.
 
         Args:
             target: a file, or `-` for standard output.
             recorder: counts what is left out.
             share: of the requests that went well; all others are always written.
+            close_timeout_s: how long a pipe that nobody reads may keep the process from its end.
 
         Raises:
             InvalidRequestError: the file cannot be written.
         """
-        self._share, self._recorder = share, recorder
+        self._share, self._recorder, self._close_timeout_s = share, recorder, close_timeout_s
         self._pending: deque[AccessRecord] = deque()
         self._num_dropped, self._num_counted = 0, 0
         self._target = target
@@ -112,7 +113,7 @@ class AccessLog:
     def close(self) -> None:
         """Write what is left, and close; what a stuck disk or pipe does not take is lost."""
         self._closing.set()
-        self._thread.join(_CLOSE_TIMEOUT_S)
+        self._thread.join(self._close_timeout_s)
         if self._thread.is_alive():
             logger.error("access log %s takes no more lines; its last ones are lost", self._target)
 

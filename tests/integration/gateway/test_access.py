@@ -4,6 +4,7 @@ import base64
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +67,15 @@ def access_file(tmp_path: Path, issuer: Issuer) -> Path:
 
 
 @pytest.fixture
-async def guarded_fleet(echo_fleet: "Fleet", access_file: Path) -> "Fleet":
+def looks_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gates that look at their file with each request."""
+    monkeypatch.setattr(
+        "services.gateway.access.gate.WatchedFile", partial(WatchedFile, period_s=0)
+    )
+
+
+@pytest.fixture
+async def guarded_fleet(echo_fleet: "Fleet", access_file: Path, looks_always: None) -> "Fleet":
     await echo_fleet.start_gateway(access_file=access_file)
     await echo_fleet.until_ready("r1", "r2")
     return echo_fleet
@@ -202,9 +211,8 @@ async def test_keys_that_cannot_be_had_stop_only_the_issuers_tokens(
 
 
 async def test_a_token_that_is_taken_out_of_the_file_is_refused(
-    guarded_fleet: "Fleet", inputs: Inputs, access_file: Path, monkeypatch: pytest.MonkeyPatch
+    guarded_fleet: "Fleet", inputs: Inputs, access_file: Path
 ) -> None:
-    monkeypatch.setattr(WatchedFile, "_may_look", lambda self: True)
     client = await guarded_fleet.client()
     await client.infer("echo", inputs(), headers=bearer(READER))
     document = document_of(access_file)
@@ -241,11 +249,11 @@ async def test_a_token_of_a_withdrawn_key_is_believed_no_longer_than_keys_are(
     assert await gate.caller_of(metadata) is not known
 
 
+@pytest.mark.usefixtures("looks_always")
 async def test_a_file_that_cannot_be_read_once_is_read_again(
     access_file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A token that was taken away is refused, though what kept us from reading shows nowhere."""
-    monkeypatch.setattr(WatchedFile, "_may_look", lambda self: True)
     gate, metadata = Gate(access_file), [("authorization", f"Bearer {READER}")]
     document = document_of(access_file)
     del document["tokens"][0]

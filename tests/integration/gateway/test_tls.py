@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,8 @@ from cryptography import x509
 from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
-from services.contracts.watched_file import WatchedFile
+from services.gateway import server
+from services.gateway.access.tls import RotatingTls
 from tests.certificates import Authority, CertificateFiles
 
 if TYPE_CHECKING:
@@ -83,7 +85,8 @@ async def test_with_an_authority_for_clients_only_those_it_signed_are_served(
 async def test_a_rotated_certificate_is_shown_to_new_connections_and_old_ones_live_on(
     echo_fleet: "Fleet", tmp_path: Path, inputs: Inputs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(WatchedFile, "_may_look", lambda self: True)
+    # The files are looked at for each connection.
+    monkeypatch.setattr(server, "RotatingTls", partial(RotatingTls, period_s=0))
     authority = Authority(tmp_path)
     files = authority.sign("gateway")
     await serve(echo_fleet, files)

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from services.contracts.watched_file import WatchedFile
 from services.gateway.access.tls import RotatingTls, TlsFiles
 from tests.certificates import Authority, CertificateFiles
 
@@ -55,7 +54,7 @@ class Port:
         listening = socket.create_server(("127.0.0.1", 0))
         self.address = listening.getsockname()
         self._server = await loop.create_server(
-            lambda: Echo(self), sock=listening, ssl=RotatingTls(files).context
+            lambda: Echo(self), sock=listening, ssl=RotatingTls(files, period_s=0).context
         )
 
     async def close(self) -> None:
@@ -89,9 +88,8 @@ class Port:
 
 
 @pytest.fixture
-async def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Port]:
+async def port(tmp_path: Path) -> AsyncIterator[Port]:
     """A port whose files are looked at for each connection."""
-    monkeypatch.setattr(WatchedFile, "_may_look", lambda self: True)
     port = Port(tmp_path)
     yield port
     await port.close()

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -76,14 +77,16 @@ def test_what_does_not_fit_is_left_out_and_counted(
 ) -> None:
     may_write, is_writing = threading.Event(), threading.Event()
 
-    def wait(*_: object) -> None:
-        is_writing.set()
-        assert may_write.wait(30)
+    class Waiting(io.FileIO):
+        def write(self, data: Any) -> int:
+            is_writing.set()
+            assert may_write.wait(30)
+            return super().write(data)
 
     registry = CollectorRegistry()
     log = AccessLog(str(tmp_path / "log"), PrometheusRecorder(GATEWAY_METRICS, registry))
     monkeypatch.setattr(access_log, "MAX_PENDING", 3)
-    monkeypatch.setattr(access_log, "_append", wait)
+    monkeypatch.setattr(Path, "open", lambda path, mode, **_: Waiting(path, mode))
     log.add(RECORD)
     assert is_writing.wait(30)
     for _ in range(5):
@@ -91,16 +94,18 @@ def test_what_does_not_fit_is_left_out_and_counted(
     may_write.set()
     log.close()
     assert registry.get_sample_value(ACCESS_LOG_DROPPED.name) == 2
+    monkeypatch.undo()
+    assert len(lines_of(tmp_path / "log")) == 4
 
 
 def test_a_disk_that_fails_is_told_once_and_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     registry = CollectorRegistry()
     log = AccessLog(str(folder / "log"), PrometheusRecorder(GATEWAY_METRICS, registry))
-    monkeypatch.setattr(log, "_target", str(tmp_path))  # a folder is no file
+    shutil.rmtree(folder)
     log.add(RECORD)
     log.close()
     assert registry.get_sample_value(ACCESS_LOG_DROPPED.name) == 1
@@ -123,24 +128,22 @@ def test_whatever_fails_ends_no_log(
     registry = CollectorRegistry()
     log = AccessLog(str(tmp_path / "log"), PrometheusRecorder(GATEWAY_METRICS, registry))
     with monkeypatch.context() as broken:
-        broken.setattr(access_log, "_append", closed)
+        broken.setattr(Path, "open", closed)
         log.add(RECORD)
         log.close()
     assert registry.get_sample_value(ACCESS_LOG_DROPPED.name) == 1
     assert f"access log {tmp_path / 'log'} cannot be written now" in caplog.text
 
 
-def test_a_pipe_that_nobody_reads_holds_up_no_end(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(access_log, "_CLOSE_TIMEOUT_S", 0.1)
+def test_a_pipe_that_nobody_reads_holds_up_no_end(caplog: pytest.LogCaptureFixture) -> None:
     read_fd, write_fd = os.pipe()
-    log = AccessLog(f"/dev/fd/{write_fd}", NullRecorder())
+    log = AccessLog(f"/dev/fd/{write_fd}", NullRecorder(), close_timeout_s=0.1)
     log.add(RECORD._replace(caller="x" * 1_000_000))
     log.close()
     assert "takes no more lines; its last ones are lost" in caplog.text
     os.close(read_fd)  # and the writer learns that nobody will
-    log._thread.join(30)
+    (writer,) = (each for each in threading.enumerate() if each.name == "access log")
+    writer.join(30)
     os.close(write_fd)
 
 

@@ -35,6 +35,7 @@ class Source:
     def __init__(self) -> None:
         self.now_s, self.num_reads = 100.0, 0
         self.data: bytes | None = None
+        self.fault: Exception = OSError("no route")
         self.ids("a")
         self.keys = IssuerKeys("there", 300, clock=lambda: self.now_s, read=self.read)
 
@@ -48,16 +49,19 @@ class Source:
         """Give the bytes, or fail."""
         self.num_reads += 1
         if self.data is None:
-            raise OSError("no route")
+            raise self.fault
         return self.data
 
     async def later(self) -> set[str | None]:
         """Ids of the keys that are given once these are old, and read again."""
         self.now_s += 301
-        await self.keys.with_id(None)
-        assert self.keys._reading is not None
-        await self.keys._reading
+        await self.known(None)
+        await self.has_read()
         return await self.known(None)
+
+    async def has_read(self) -> None:
+        """Returns when a reading that was begun has ended: who asks for an unknown key waits."""
+        await self.keys.with_id("nobody's")
 
     async def known(self, key_id: str | None = "a") -> set[str | None]:
         """Ids of the keys that are given for an id."""
@@ -92,8 +96,8 @@ async def test_old_keys_are_read_again_and_serve_meanwhile() -> None:
     source.ids("b")
     source.now_s += 301
     assert await source.known("a") == {"a"}
-    assert source.keys._reading is not None
-    await source.keys._reading
+    await source.has_read()
+    assert source.num_reads == 2
     assert await source.known("b") == {"b"}
 
 
@@ -117,8 +121,7 @@ async def test_what_cannot_be_read_leaves_the_keys_as_they_were(data: bytes | No
     source.data = data
     source.now_s += 301
     await source.known()
-    assert source.keys._reading is not None
-    await source.keys._reading
+    await source.has_read()
     assert await source.known() == {"a"}
     assert source.num_reads == 2
 
@@ -166,12 +169,9 @@ def test_a_file_is_a_source_too(tmp_path: Path) -> None:
     "fault", [IncompleteRead(b""), BadStatusLine("x"), RecursionError(), KeyError("x")]
 )
 async def test_an_answer_that_breaks_off_leaves_the_keys_as_they_were(fault: Exception) -> None:
-    def fail(_: str) -> bytes:
-        raise fault
-
     source = Source()
     await source.known()
-    source.keys._read = fail
+    source.data, source.fault = None, fault
     source.now_s += 301
     assert await source.known("b") == {"a"}
     assert await source.known() == {"a"}

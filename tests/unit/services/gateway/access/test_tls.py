@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.watched_file import WatchedFile
 from services.gateway.access.tls import RotatingTls, TlsFiles
 from tests.certificates import Authority, CertificateFiles
 
@@ -29,8 +28,9 @@ class Port:
         """Begin to serve; with authorities for clients, only those they signed."""
         self.trust(*clients)
         ca = self.client_ca if clients else None
-        tls = RotatingTls(TlsFiles(cert=self.files.cert, key=self.files.key, client_ca=ca))
-        self.context = tls.context
+        files = TlsFiles(cert=self.files.cert, key=self.files.key, client_ca=ca)
+        # They are looked at for each connection.
+        self.context = RotatingTls(files, period_s=0).context
         return self.context
 
     def trust(self, *clients: Authority) -> None:
@@ -92,9 +92,7 @@ class Connection:
 
 
 @pytest.fixture
-def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Port:
-    """A port whose files are looked at for each connection."""
-    monkeypatch.setattr(WatchedFile, "_may_look", lambda self: True)
+def port(tmp_path: Path) -> Port:
     return Port(tmp_path)
 
 
