@@ -53,7 +53,7 @@ def _view(addresses: tuple[str, ...], *, is_ready: bool) -> FleetView:
 async def endpoints(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[EndpointSet]:
     """Of a gateway that asks for signs of life more often than ours do."""
     monkeypatch.setattr("services.gateway.replica_holder.PING_EVERY_S", 0.05)
-    monkeypatch.setattr("services.gateway.replica_holder.PING_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("services.gateway.replica_holder.PING_TIMEOUT_S", 3.0)
     endpoints = EndpointSet(host_id="here", connect=connect)
     yield endpoints
     endpoints.close()

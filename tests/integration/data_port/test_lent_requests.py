@@ -109,7 +109,7 @@ def _fail(asking: asyncio.Task[Any], handler: Holding) -> None:
 
 _ENDS = {
     "cancelled": (_cancel, None, type(None)),
-    "expired": (_expire, 0.05, DeadlineExceededError),
+    "expired": (_expire, 0.5, DeadlineExceededError),
     "failed": (_fail, None, OverloadedError),
 }
 

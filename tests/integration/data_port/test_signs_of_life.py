@@ -88,7 +88,7 @@ async def held(
         replica, host_id="here", connect=partial(connect, tls=tls), on_change=changed.set
     )
     try:
-        await asyncio.wait_for(changed.wait(), 10)
+        await asyncio.wait_for(changed.wait(), 30)
         assert holder.endpoint
         yield holder, holder.endpoint
     finally:
@@ -142,7 +142,7 @@ async def test_a_line_that_stands_still_is_given_up_whatever_waits(
     async with line.open(tmp_path) as address, held(address) as (_, endpoint):
         line.is_cut.set()
         sent = [endpoint.infer(bytes(NUM_BYTES), 60.0, trace="") for _ in range(2)]
-        errors = await asyncio.wait_for(asyncio.gather(*sent, return_exceptions=True), 20)
+        errors = await asyncio.wait_for(asyncio.gather(*sent, return_exceptions=True), 30)
         assert [type(error) for error in errors] == [ConnectionLostError] * 2
 
 
@@ -150,10 +150,10 @@ async def test_a_sign_of_life_is_asked_for_before_requests_that_wait(port) -> No
     connection = await port.connect(await port.serve())
     connection.pause_writing()
     waiting = asyncio.create_task(connection.infer(b"later"))
-    await asyncio.wait_for(connection.ping(), 10)
+    await asyncio.wait_for(connection.ping(), 30)
     assert not waiting.done()
     connection.resume_writing()
-    assert await asyncio.wait_for(waiting, 10) == b"later"
+    assert await asyncio.wait_for(waiting, 30) == b"later"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The bound on requests in flight, and what Prometheus sees of every request."""
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ async def _fill(echo_fleet: "Fleet", inputs: Inputs) -> tuple[asyncio.Task[Any],
         replica.answer = wait
     client = await echo_fleet.client()
     task = asyncio.ensure_future(client.infer("echo", inputs()))
-    await asyncio.wait_for(started.wait(), 10)
+    await asyncio.wait_for(started.wait(), 30)
     return task, finish
 
 
@@ -80,7 +81,11 @@ async def test_a_request_without_room_is_refused_and_counted_as_any_overload(
         # One has room, and eight may wait for it.
         labels = {"model": "", "version": "", "reason": "memory"}
         await echo_fleet.until_metric(3, "smelt_requests_rejected_total", **labels)
+        ends = [asyncio.ensure_future(each.code()) for each in calls]
+        for end in itertools.islice(asyncio.as_completed(ends, timeout=30), 3):
+            assert await end is grpc.StatusCode.UNAVAILABLE
         refused = [each for each in calls if each.done()]
+        assert len(refused) == 3
         for each in refused:
             assert await each.code() is grpc.StatusCode.UNAVAILABLE
             assert dict(await each.trailing_metadata())["retry-after-ms"] == "50"

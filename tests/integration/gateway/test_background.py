@@ -15,7 +15,7 @@ async def test_serving_ends_when_it_is_told_to(fleet_of: "Fleet") -> None:
     await asyncio.sleep(0)
     assert not serving.done()
     stop.set()
-    await asyncio.wait_for(serving, 10)
+    await asyncio.wait_for(serving, 30)
 
 
 async def test_a_fault_in_background_work_ends_serving(
@@ -28,4 +28,4 @@ async def test_a_fault_in_background_work_ends_serving(
     monkeypatch.setattr("services.gateway.server.fleet_view_from_snapshot", fail)
     fleet_of.controller.publish()
     with pytest.raises(ValueError, match="broken"):
-        await asyncio.wait_for(serving, 10)
+        await asyncio.wait_for(serving, 30)

@@ -161,7 +161,7 @@ async def test_other_rpcs_say_that_they_are_not_offered(echo_fleet: "Fleet", rpc
 async def _watch(channel: grpc.aio.Channel, name: str, status: int) -> None:
     """Return once a service has this status."""
     stub = health_pb2_grpc.HealthStub(channel)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         async for answer in stub.Watch(health_pb2.HealthCheckRequest(service=name)):
             if answer.status == status:
                 return
@@ -200,10 +200,10 @@ async def test_each_watcher_of_a_name_is_told(
         leaving.cancel()
         fleet_of.add_model(new_model())
         fleet_of.controller.publish()
-        assert (await asyncio.wait_for(staying.read(), 10)).status == NOT_SERVING
+        assert (await asyncio.wait_for(staying.read(), 30)).status == NOT_SERVING
         await fleet_of.add_replica("r1")
         fleet_of.controller.publish()
-        assert (await asyncio.wait_for(staying.read(), 10)).status == SERVING
+        assert (await asyncio.wait_for(staying.read(), 30)).status == SERVING
 
 
 async def test_reflection_describes_every_service(fleet_of: "Fleet") -> None:

@@ -60,13 +60,13 @@ class Held:
 
     async def arrived(self, num: int) -> None:
         """Return once so many more are there."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             for _ in range(num):
                 await self._arrived.acquire()
 
     async def cancelled(self) -> None:
         """Return once one more was given up."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await self._cancelled.acquire()
 
 
@@ -191,7 +191,7 @@ async def test_who_gave_up_and_who_was_too_late_is_counted(
     echo_fleet: "Fleet", inputs: Inputs
 ) -> None:
     client, held = await echo_fleet.client(), Held(list(echo_fleet.replicas.values()))
-    timeouts_s = iter((0.2, 1.0, 5.0))
+    timeouts_s = iter((0.2, 1.0, 5.0, 30.0))
     while not held.has_any:  # a slow machine may take longer to send it
         # Whichever of the two clocks comes first.
         with pytest.raises(InferenceServerException, match=r"(?i)deadline.exceeded"):

@@ -226,7 +226,7 @@ async def test_a_client_that_leaves_takes_its_requests_with_it(
     for replica in echo_fleet.replicas.values():
         replica.answer = never
     asking = asyncio.create_task(ask(echo_fleet, [{"model_name": "echo", "inputs": inputs()}]))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         await begun.wait()
         asking.cancel()
         await is_cancelled.wait()

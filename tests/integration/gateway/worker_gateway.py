@@ -38,7 +38,7 @@ class RunningGateway:
 
     def _scrape(self) -> str:
         url = f"http://127.0.0.1:{self._metrics_port}/metrics"
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=30) as answer:
             return str(answer.read().decode())
 
     async def until_scraped(self, *wanted: str) -> None:

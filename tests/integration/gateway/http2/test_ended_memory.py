@@ -45,7 +45,7 @@ class Memory:
 
 async def until(is_so: Callable[[], bool]) -> None:
     """Returns once it is so."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         while not is_so():  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.002)
 
@@ -117,7 +117,7 @@ async def test_a_stream_that_is_over_keeps_no_memory_though_answers_wait(host: "
     await deaf.until(lambda: deaf.seen(1).credit > 0)
     await good.send(f.headers(1), f.data(1, f.message(bytes(6 * MIB))[:5]))
     await good.send(f.body(1, bytes(STREAM_WINDOW - 5), is_last=False, size=MIB))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         while not host.unhandled:
             await good.ping()
     assert host.ended() == [("Chat", "RESOURCE_EXHAUSTED")]

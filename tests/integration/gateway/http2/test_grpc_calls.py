@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from tests.integration.gateway.http2.probe import SERVICE, soon
+from services.gateway.http2.frames import ACK, PING
+from services.gateway.http2.streams import Streams
+from tests.integration.gateway.http2.probe import LIMIT_S, SERVICE, soon
 
 if TYPE_CHECKING:
     from tests.integration.gateway.http2.conftest import Host
@@ -138,12 +140,19 @@ async def test_compressed_requests(host: "Host", algorithm: str) -> None:
     assert [answer async for answer in chat] == WORDS
 
 
-async def test_keepalive_pings_are_answered(host: "Host") -> None:
-    # A ping that nobody answers within a second would end the call.
+async def test_keepalive_pings_are_answered(host: "Host", monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client sends the next one once the last was answered, and no sooner."""
+    pinged, take = asyncio.Semaphore(0), Streams.frame
+
+    def watched(self: Streams, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
+        if kind == PING and not flags & ACK:
+            pinged.release()
+        take(self, kind, flags, stream_id, payload)
+
+    monkeypatch.setattr(Streams, "frame", watched)
     await host.serve()
     options = {
         "keepalive_time_ms": 10,
-        "keepalive_timeout_ms": 1000,
         "http2.max_pings_without_data": 0,
         "keepalive_permit_without_calls": 1,
     }
@@ -151,7 +160,7 @@ async def test_keepalive_pings_are_answered(host: "Host") -> None:
     for turn in range(5):
         await call.write(b"%d" % turn)
         assert await soon(call.read()) == b"%d" % turn
-        await asyncio.sleep(0.05)  # quiet, so that pings are sent
+        await soon(pinged.acquire())
     await call.done_writing()
     assert await soon(call.code()) is grpc.StatusCode.OK
 
@@ -165,6 +174,6 @@ async def test_a_blocking_client(host: "Host") -> None:
             ask = channel.unary_unary(f"/{SERVICE}/Echo")
             chat = channel.stream_stream(f"/{SERVICE}/Chat")
             later = [ask.future(b"%d" % n) for n in range(50)]
-            return [[each.result(timeout=20) for each in later], list(chat(iter(WORDS)))]
+            return [[each.result(timeout=LIMIT_S) for each in later], list(chat(iter(WORDS)))]
 
     assert await asyncio.to_thread(work) == [[b"%d" % n for n in range(50)], WORDS]

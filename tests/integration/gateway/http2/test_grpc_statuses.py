@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from services.gateway.http2.limits import Limits
-from tests.integration.gateway.http2.probe import SERVICE, soon
+from tests.integration.gateway.http2.probe import LIMIT_S, SERVICE, soon
 
 if TYPE_CHECKING:
     from tests.integration.gateway.http2.conftest import Host
@@ -110,13 +110,16 @@ async def test_a_deadline_passes(host: "Host", method: str) -> None:
     await host.serve()
     channel = host.channel()
     shape = channel.unary_unary if method == "Hold" else channel.stream_unary
-    request: Any = b"x" if method == "Hold" else iter([b"x"])
-    error = await refusal_of(shape(f"/{SERVICE}/{method}")(request, timeout=0.2))
-    assert error.code() is Code.DEADLINE_EXCEEDED
+    for timeout_s in (0.2, 2.0, LIMIT_S / 2):
+        request: Any = b"x" if method == "Hold" else iter([b"x"])
+        error = await refusal_of(shape(f"/{SERVICE}/{method}")(request, timeout=timeout_s))
+        assert error.code() is Code.DEADLINE_EXCEEDED
+        if not host.probe.began.empty():  # a slow machine may take longer to send it
+            break
     assert await soon(host.probe.ended.get()) == "cancelled"
 
 
-@pytest.mark.parametrize("timeout_s", [None, 0.5, 100.0, 100_000.0, 10_000_000.0])
+@pytest.mark.parametrize("timeout_s", [None, 30.0, 100.0, 100_000.0, 10_000_000.0])
 async def test_the_time_that_remains(host: "Host", timeout_s: float | None) -> None:
     remaining: list[float | None] = []
 

@@ -311,7 +311,7 @@ async def test_how_a_request_ends_that_never_was_whole_is_told(host: "Host", end
         client.close()
     elif end == "stop":
         await host.server.stop(0)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not host.unhandled:
             await other.ping()
     code = {"deadline": "DEADLINE_EXCEEDED", "stop": "UNAVAILABLE"}.get(end, "CANCELLED")

@@ -51,7 +51,7 @@ async def test_one_that_idles_holds_nothing_of_its_last_request_and_answer() -> 
     answers = behaviour.stream_stream(requests(), context)
     assert bytes(await anext(answers)) == BODY
     waiting = asyncio.create_task(anext(answers))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await is_idle.wait()
     gc.collect()
     assert [each() for each in seen] == [None, None]
