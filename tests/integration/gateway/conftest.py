@@ -34,8 +34,6 @@ from services.telemetry.tracing import Tracing
 DEVICE = DeviceFacts(generation="cpu-x86_64-v3", name="cpu", memory_gib=8)
 TENSOR = TensorSpec(name="x", datatype="FP32", shape=("batch", 4))
 Answer = Callable[[InferFrame], Awaitable[bytes]]
-# Of any wait for something that is sure to happen.
-LIMIT_S = 30.0
 _UNLOADED = ("UNAVAILABLE", "unloaded")
 
 
@@ -284,7 +282,7 @@ class Fleet:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until the gateway's routing table fulfils a condition."""
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(30):
             while not condition():
                 await self.gateway.endpoints.changed.wait()
 
@@ -295,8 +293,7 @@ class Fleet:
 
     def endpoints(self) -> dict[str, Endpoint]:
         """Those that the gateway would ask, by replica."""
-        peers = self.gateway.endpoints.peers()
-        return {each.replica.replica_id: each for endpoints in peers for each in endpoints}
+        return {e.replica.replica_id: e for peers in self.gateway.endpoints.peers() for e in peers}
 
     def routed(self) -> set[str]:
         """Ids of the replicas that the gateway would ask."""
@@ -304,7 +301,7 @@ class Fleet:
 
     async def until_metric(self, value: float, name: str, **labels: str) -> None:
         """Wait until a series has a value: the client may know the outcome first."""
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(30):
             while self.metric(name, **labels) != value:
                 self.recorder.recorded.clear()
                 await self.recorder.recorded.wait()

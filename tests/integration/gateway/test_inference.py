@@ -193,9 +193,10 @@ async def test_the_deadline_reaches_the_replica_and_frees_it(
     assert 0 < frame.deadline_s < 60
     for replica in echo_fleet.replicas.values():
         replica.answer = hang
-    # Over a connection that is there: it has to get as far as the replica in that time.
+    # Over a connection that is there: it has to get as far as the replica in that time. Clients
+    # round what is a second or more up, and would give up before the gateway knows it is late.
     with pytest.raises(InferenceServerException) as caught:
-        await client.infer("echo", inputs(), client_timeout=3.0)
+        await client.infer("echo", inputs(), client_timeout=0.9)
     assert caught.value.status() == "StatusCode.DEADLINE_EXCEEDED"
     await asyncio.wait_for(cancelled.wait(), 30)
     await echo_fleet.until_metric(

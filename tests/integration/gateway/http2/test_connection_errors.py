@@ -232,7 +232,8 @@ async def test_a_peer_that_says_nothing(host: "Host", first: bytes) -> None:
 
 
 async def test_a_peer_that_has_greeted_may_say_nothing(host: "Host") -> None:
-    await host.serve(Limits(greeting_timeout_s=0.05))
+    # Its greeting has to come in that time.
+    await host.serve(Limits(greeting_timeout_s=0.5))
     silent, greeted = await host.dial(b""), await host.dial()
     await silent.rest()
     assert (await greeted.ask(f.call(1, payload=b"late"))).messages == [b"late"]
