@@ -24,6 +24,7 @@ class EngineCase:
         max_abs: largest distance to the reference; outputs of the tiny model are about 1.
         form: how it is built, where a kind has several forms (see `workshop.py`).
         has_buckets: whether its recipe names any; those by default begin nowhere at 0.
+        is_variant: another form of a kind that compiles for long; `make test` has the first.
     """
 
     name: str
@@ -34,6 +35,7 @@ class EngineCase:
     generation: str = PORTABLE_CPU
     form: str = "published"
     has_buckets: bool = True
+    is_variant: bool = False
 
 
 _FP32 = 2e-5
@@ -44,6 +46,7 @@ ENGINE_CASES = (
     EngineCase(
         name="inductor-bf16",
         kind=EngineKind.INDUCTOR,
+        is_variant=True,
         precision=Precision.BF16,
         generation=BF16_CPU,
         max_abs=_BF16,
@@ -52,6 +55,7 @@ ENGINE_CASES = (
     EngineCase(
         name="inductor-artifact",
         kind=EngineKind.INDUCTOR,
+        is_variant=True,
         max_abs=_FP32,
         is_bounded=True,
         form="artifact",
@@ -59,6 +63,7 @@ ENGINE_CASES = (
     EngineCase(
         name="inductor-artifact-bf16",
         kind=EngineKind.INDUCTOR,
+        is_variant=True,
         precision=Precision.BF16,
         max_abs=_BF16,
         is_bounded=True,
@@ -87,6 +92,7 @@ ENGINE_CASES = (
     EngineCase(
         name="fallback-compiled-by-default",
         kind=None,
+        is_variant=True,
         max_abs=_FP32,
         is_bounded=True,
         form="compiled",

@@ -1,6 +1,6 @@
 """Fixtures of the conformance suite: every case built once, one loaded engine per case."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import onnx
 import pytest
@@ -33,16 +33,22 @@ def built_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[EngineCase],
     return get
 
 
-@pytest.fixture(scope="module", params=ENGINE_CASES, ids=lambda case: case.name)
+def parameters(cases: Iterable[EngineCase]) -> list["pytest.ParameterSet"]:
+    """One a case, by its name."""
+    return [
+        pytest.param(case, id=case.name, marks=pytest.mark.slow if case.is_variant else ())
+        for case in cases
+    ]
+
+
+@pytest.fixture(scope="module", params=parameters(ENGINE_CASES))
 def built(request: pytest.FixtureRequest, built_of: Callable[[EngineCase], Built]) -> Built:
     """Every case in turn, built; it need not run on this host."""
     return built_of(request.param)
 
 
 @pytest.fixture(
-    scope="module",
-    params=[case for case in ENGINE_CASES if case.kind is not None],
-    ids=lambda case: case.name,
+    scope="module", params=parameters(case for case in ENGINE_CASES if case.kind is not None)
 )
 def published(request: pytest.FixtureRequest, built_of: Callable[[EngineCase], Built]) -> Published:
     """As `built`, without the fallback: that one is compiled where it runs."""

@@ -13,6 +13,8 @@ from services.contracts.manifest import BuildOutcome
 from tests.faults.mutated_models import fate_of
 from tests.quick_workshop import quick_workshop
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 NUM_MODELS = 200
 ROOT = Path(__file__).parents[2]
 

@@ -22,6 +22,8 @@ from tests.integration.fleet.load import DEADLINE_S, OK, UNAVAILABLE, Load
 from tests.integration.fleet.local_fleet import LocalFleet, fleet_home, ready_in, still_running
 from tests.integration.fleet.onnx_files import write_recipe, write_scaled
 
+pytestmark = pytest.mark.slow
+
 NUM_CALLERS = 32
 WIDTH = 64
 FACTOR = 3.0

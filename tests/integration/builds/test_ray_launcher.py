@@ -27,6 +27,8 @@ from services.controller.launchers.ray_tasks import RayBuildLauncher
 from services.controller.seams import BuildTask, NodePool, TaskState, TaskStatus
 from tests.integration.builds.conftest import QUICK, ROOT, Place
 
+pytestmark = pytest.mark.slow
+
 AddVersion = Callable[..., ModelVersion]
 SIMULATED = local_devices("cpu-x86_64-v3")
 LIMIT_S = 120.0

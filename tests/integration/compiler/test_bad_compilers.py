@@ -18,7 +18,7 @@ from tests.integration.compiler.conftest import with_settings
 REAL = shutil.which("g++") or ""
 # It holds what it took until somebody ends it.
 EATER = "import signal; held = bytearray(b'x') * (3 << 30); signal.pause()"
-pytestmark = pytest.mark.skipif(not REAL, reason="no g++ on PATH")
+pytestmark = [pytest.mark.skipif(not REAL, reason="no g++ on PATH"), pytest.mark.slow]
 
 
 @pytest.fixture(autouse=True)

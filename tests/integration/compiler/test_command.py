@@ -16,6 +16,8 @@ from compiler_worker.workshop import Workshop
 from services.contracts.manifest import ModelVersion
 from tests.conformance.tiny_model import draw_inputs, reference, tiny_model
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 ROOT = Path(__file__).resolve().parents[3]
 
 

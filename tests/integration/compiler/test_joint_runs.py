@@ -32,7 +32,7 @@ def assert_faults_are_told_alone(
 ) -> None:
     """A run that is cut short, and one that meets a fault of the worker itself."""
     with caplog.at_level(logging.WARNING):
-        assert list(time_together(version, with_settings(workshop, proof_time_limit_s=0.1))) == []
+        assert list(time_together(version, with_settings(workshop, proof_time_limit_s=1e-3))) == []
     assert "are compared by their own proofs" in caplog.text
     with pytest.MonkeyPatch.context() as faulty:
         faulty.setattr("compiler_worker.joint.run_child", lambda *_: 1 / 0)

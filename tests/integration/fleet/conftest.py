@@ -23,6 +23,7 @@ from tests.integration.fleet.onnx_files import (
     write_scaled,
 )
 from tests.integration.fleet.prometheus.server import is_prometheus_installed
+from tests.process_server import environment_of_forks
 
 # Figures soon, so that a test need not wait: the defaults are for fleets that live longer.
 QUICK = {
@@ -68,7 +69,7 @@ def served(
     """
     asked = {name for item in request.session.items for name in getattr(item, "fixturenames", ())}
     folder = tmp_path_factory.mktemp("models")
-    with fleet_home(**QUICK) as fleet:
+    with fleet_home(**QUICK, **environment_of_forks()) as fleet:
         linear, noop = write_linear(folder / "linear.onnx"), write_noop(folder / "noop.onnx")
         fleet.add("linear", linear, write_recipe(folder / "linear.yaml", 2))
         fleet.add("noop", noop, write_recipe(folder / "noop.yaml", 1, tokens=300))

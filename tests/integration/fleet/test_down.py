@@ -4,8 +4,12 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.integration.fleet.local_fleet import fleet_home, still_running
 from tests.integration.fleet.onnx_files import write_noop, write_recipe
+
+pytestmark = pytest.mark.slow
 
 
 def test_down_leaves_no_process_behind(tmp_path: Path) -> None:

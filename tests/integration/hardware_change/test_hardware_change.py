@@ -20,7 +20,7 @@ NUM_CALLERS = 8
 NUM_EAGER_CALLERS = 32
 NUM_REQUESTS = 5_000
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

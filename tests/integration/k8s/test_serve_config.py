@@ -54,6 +54,7 @@ def test_ray_and_our_application_take_every_config() -> None:
         assert "modle" in said["refused"]
 
 
+@pytest.mark.slow
 async def test_a_config_of_the_manifests_serves(
     shelf: Shelf, controller: TestController, tmp_path: Path
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +40,14 @@ ZOO: dict[str, Callable[[], Entry]] = {
     "detector": zoo_vision.detector,
     "recommender": zoo_vision.recommender,
 }
+# One of each family in each run; the others compile much the same ops.
+IN_EACH_RUN = ("DistilBERT", "LSTM and GRU tagger", "detector", "recommender")
 PORTABLE = Generation.parse("cpu-x86_64-v3")
+
+
+def zoo() -> Iterator[pytest.ParameterSet]:
+    for name, make in ZOO.items():
+        yield pytest.param(make, id=name, marks=() if name in IN_EACH_RUN else pytest.mark.slow)
 
 
 @pytest.fixture
@@ -50,7 +57,7 @@ def quiet() -> None:
 
 
 @pytest.mark.usefixtures("quiet")
-@pytest.mark.parametrize("make", ZOO.values(), ids=ZOO.keys())
+@pytest.mark.parametrize("make", zoo())
 def test_compiled_master_equals_onnxruntime(make: Callable[[], Entry], tmp_path: Path) -> None:
     torch.manual_seed(0)
     entry = make()

@@ -6,8 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from services.replica.settings import ReplicaSettings
 from tests.integration.replica.published import Shelf
+
+pytestmark = pytest.mark.slow
 
 
 async def test_gpus_go_by_the_generation_and_threads_by_the_node(

@@ -231,6 +231,7 @@ def test_a_process_that_cannot_serve_says_why(
     assert re.search(words, stderr.decode())
 
 
+@pytest.mark.slow
 async def test_ray_serve_places_restarts_and_drains_replicas(
     shelf: Shelf, settings: ReplicaSettings, controller: TestController
 ) -> None:

@@ -10,12 +10,15 @@ from urllib.request import urlopen
 
 import pytest
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::pydantic.PydanticDeprecatedSince20",
-    "ignore::ResourceWarning",
-    "ignore::DeprecationWarning",
-    "ignore::FutureWarning",
-)
+pytestmark = [
+    pytest.mark.filterwarnings(
+        "ignore::pydantic.PydanticDeprecatedSince20",
+        "ignore::ResourceWarning",
+        "ignore::DeprecationWarning",
+        "ignore::FutureWarning",
+    ),
+    pytest.mark.slow,
+]
 ROOT = Path(__file__).resolve().parents[3]
 
 

@@ -5,11 +5,15 @@ Last of this folder, as it disturbs the fleet that the others look at.
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from services.telemetry import catalog
 from tests.integration.fleet.prometheus.traffic import WATCHED
 
 if TYPE_CHECKING:
     from tests.integration.fleet.prometheus.conftest import Watched
+
+pytestmark = pytest.mark.slow
 
 CONNECTED = catalog.CONTROLLER_CONNECTED.name
 
