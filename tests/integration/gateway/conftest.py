@@ -30,9 +30,12 @@ from services.telemetry.catalog import GATEWAY_METRICS
 from services.telemetry.metric import Metric
 from services.telemetry.prometheus_recorder import PrometheusRecorder
 from services.telemetry.tracing import Tracing
+from tests.integration.gateway.http2.frames import body, headers, message, request_fields
+from tests.integration.gateway.http2.raw_client import RawClient
 
 DEVICE = DeviceFacts(generation="cpu-x86_64-v3", name="cpu", memory_gib=8)
 TENSOR = TensorSpec(name="x", datatype="FP32", shape=("batch", 4))
+INFER = "/inference.GRPCInferenceService/ModelInfer"
 Answer = Callable[[InferFrame], Awaitable[bytes]]
 _UNLOADED = ("UNAVAILABLE", "unloaded")
 
@@ -279,6 +282,20 @@ class Fleet:
     async def client(self) -> InferenceServerClient:
         """An unmodified Triton client."""
         return await self._stack.enter_async_context(InferenceServerClient(self.url))
+
+    async def status_in(self, grpc_timeout: str, request: bytes) -> int | None:
+        """How ModelInfer ends with this grpc-timeout, for a client that has no clock of its own.
+
+        Of a usual client's clock and the gateway's, either may be first, and what the gateway then
+        counts is a cancelled call.
+        """
+        client = await RawClient.dial(self.gateway.port)
+        try:
+            fields = dict(request_fields(more=[("grpc-timeout", grpc_timeout)])) | {":path": INFER}
+            sent = headers(1, fields.items()) + body(1, message(request))
+            return (await client.ask(sent)).status
+        finally:
+            client.close()
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until the gateway's routing table fulfils a condition."""
