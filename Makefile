@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: run test test-all check lock clean
+.PHONY: run test test-all test-changed check lock clean
 .DEFAULT_GOAL := run
 
 run: $(STAMP)
@@ -11,18 +11,22 @@ run: $(STAMP)
 
 # Two at a time: much of what is tested waits for processes, or for a compiler's one thread. In the
 # order of the folders, so that slow files of few tests do not come last, one after the other.
-PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+TOGETHER := --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 
 # What every change has to pass: each promise, with few cases of what takes long.
 test: $(STAMP) check
 	deploy/local/install_prometheus.sh
-	$(PYTEST) -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest $(TOGETHER) -m "not slow" $(ARGS)
 
 # Everything, and how much of the code it covers.
 test-all: $(STAMP) check
 	deploy/local/install_prometheus.sh
 	$(BIN)/coverage erase
-	$(PYTEST) --cov --cov-report=term:skip-covered $(ARGS)
+	$(BIN)/python -m pytest $(TOGETHER) --cov --cov-report=term:skip-covered $(ARGS)
+
+# Slow tests that the changes since BASE reach; ARGS=--list only says which files these reach, and why.
+test-changed: $(STAMP)
+	PYTEST_ADDOPTS="$(TOGETHER) $$PYTEST_ADDOPTS" $(BIN)/python -m tests.changed $(BASE) $(ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
