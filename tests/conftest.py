@@ -37,6 +37,7 @@ remove_unfinished(Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]))
 TOGETHER = ("integration/fleet",)
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test with the top folder it lies in, and with what runs in the same process."""
     for item in items:
