@@ -11,7 +11,7 @@ run: $(STAMP)
 
 # Two at a time: much of what is tested waits for processes, or for a compiler's one thread. In the
 # order of the folders, so that slow files of few tests do not come last, one after the other.
-TOGETHER := --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+TOGETHER := --numprocesses 2 --no-loadscope-reorder
 
 # What every change has to pass: each promise, with few cases of what takes long.
 test: $(STAMP) check

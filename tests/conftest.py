@@ -3,9 +3,11 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 from services.engines.unfinished import remove_unfinished
 from tests.process_server import environment_of_forks
@@ -34,18 +36,29 @@ remove_unfinished(Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]))
 
 
 # Folders whose tests share what is dear to start, and so run in one process.
-TOGETHER = ("integration/fleet",)
+TOGETHER = ("tests/integration/fleet/",)
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
+class Groups(LoadScopeScheduling):
+    """Gives the tests of a file, or of a folder that is named above, to one process."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        return next((folder for folder in TOGETHER if path.startswith(folder)), path)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
+    """Whatever --dist says: xdist's own groups are lost in the node ids of pytest 9.2."""
+    return Groups(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test with the top folder it lies in, and with what runs in the same process."""
+    """Mark each test with the name of the top folder it lies in."""
     for item in items:
-        path = item.path.relative_to(TESTS)
-        if len(path.parts) > 1:
-            item.add_marker(path.parts[0])
-        folder = next((name for name in TOGETHER if path.is_relative_to(name)), None)
-        item.add_marker(pytest.mark.xdist_group(folder or str(path)))
+        top, *below = item.path.relative_to(TESTS).parts
+        if below:
+            item.add_marker(top)
 
 
 @pytest.fixture(scope="module")
