@@ -39,6 +39,10 @@ remove_unfinished(Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]))
 TOGETHER = ("tests/integration/fleet/",)
 
 
+# A loop has a TLS of its own.
+EACH_LOOP = "integration/gateway/tls"
+
+
 class Groups(LoadScopeScheduling):
     """Gives the tests of a file, or of a folder that is named above, to one process."""
 
@@ -54,11 +58,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test with the name of the top folder it lies in."""
+    """Mark each test with the name of the top folder it lies in.
+
+    Gateways and replicas run on uvloop: asyncio's own loop is slow, but where each loop has an
+    implementation of its own of what is tested.
+    """
     for item in items:
-        top, *below = item.path.relative_to(TESTS).parts
-        if below:
-            item.add_marker(top)
+        path = item.path.relative_to(TESTS)
+        if len(path.parts) > 1:
+            item.add_marker(path.parts[0])
+        parameters = getattr(getattr(item, "callspec", None), "id", "").split("-")
+        if "asyncio" in parameters and not path.is_relative_to(EACH_LOOP):
+            item.add_marker("slow")
 
 
 @pytest.fixture(scope="module")

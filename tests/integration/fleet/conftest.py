@@ -27,9 +27,9 @@ from tests.process_server import environment_of_forks
 
 # Figures soon, so that a test need not wait: the defaults are for fleets that live longer.
 QUICK = {
-    "SMELT_SCRAPE_INTERVAL_S": "0.5",
+    "SMELT_SCRAPE_INTERVAL_S": "1",
     "SMELT_CONTROLLER_RESYNC_S": "2",
-    "RAY_metrics_report_interval_ms": "2000",
+    "RAY_metrics_report_interval_ms": "4000",
     # Enough requests are traced that histograms have exemplars.
     "OTEL_TRACES_EXPORTER": "console",
     "OTEL_TRACES_SAMPLER": "traceidratio",
@@ -58,7 +58,7 @@ class Served:
     noop: Path
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:

@@ -57,7 +57,7 @@ def quiet() -> None:
 
 
 @pytest.mark.usefixtures("quiet")
-@pytest.mark.parametrize("make", zoo())
+@pytest.mark.parametrize("make", list(zoo()))
 def test_compiled_master_equals_onnxruntime(make: Callable[[], Entry], tmp_path: Path) -> None:
     torch.manual_seed(0)
     entry = make()
