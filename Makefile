@@ -13,6 +13,9 @@ run: $(STAMP)
 # order of the folders, so that slow files of few tests do not come last, one after the other.
 TOGETHER := --numprocesses 2 --no-loadscope-reorder
 
+# A thousand processes import the same modules: they are compiled once, whatever is set outside.
+export PYTHONDONTWRITEBYTECODE :=
+
 # What every change has to pass: each promise, with few cases of what takes long.
 test: $(STAMP) check
 	deploy/local/install_prometheus.sh

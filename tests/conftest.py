@@ -36,7 +36,7 @@ remove_unfinished(Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]))
 
 
 # Folders whose tests share what is dear to start, and so run in one process.
-TOGETHER = ("tests/integration/fleet/",)
+TOGETHER = ("tests/conformance/", "tests/integration/fleet/")
 
 
 # A loop has a TLS of its own.

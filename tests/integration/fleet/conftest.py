@@ -27,7 +27,7 @@ from tests.process_server import environment_of_forks
 
 # Figures soon, so that a test need not wait: the defaults are for fleets that live longer.
 QUICK = {
-    "SMELT_SCRAPE_INTERVAL_S": "1",
+    "SMELT_SCRAPE_INTERVAL_S": "2",
     "SMELT_CONTROLLER_RESYNC_S": "2",
     "RAY_metrics_report_interval_ms": "4000",
     # Enough requests are traced that histograms have exemplars.

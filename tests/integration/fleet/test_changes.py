@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from services.contracts.tensors import Array
 from services.pb import fleet_v1_pb2 as pb
@@ -80,6 +81,7 @@ async def test_replicas_swap_to_another_engine_under_load(
     assert {r["fallback_reason"] for r in after} == {""}
 
 
+@pytest.mark.slow
 async def test_a_new_version_takes_over(fleet: LocalFleet, tmp_path: Path) -> None:
     """Unversioned requests go over from one version to the next; none fails or is mixed up."""
     old = write_scaled(tmp_path / "old.onnx", 5.0)

@@ -9,6 +9,8 @@ from services.cli.demo.sentences import sample_sentences
 from services.cli.settings import CliSettings
 from tests.integration.fleet.local_fleet import LocalFleet
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def demo(fleet: LocalFleet) -> LocalFleet:

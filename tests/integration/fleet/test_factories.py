@@ -6,7 +6,11 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from .local_fleet import SMELT, WAIT_S
+
+pytestmark = pytest.mark.usefixtures("forked_children")
 
 README = Path(__file__).resolve().parents[3] / "README.md"
 

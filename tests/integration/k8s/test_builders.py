@@ -19,6 +19,8 @@ from tests.integration.k8s.ray_rules import GENERATION
 from tests.integration.k8s.rendering import K8S, OVERLAYS, render
 from tests.integration.k8s.schemas import check_kubernetes_kinds
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 IMAGE = "registry.example.com/smelt-compiler:1"
 PRODUCTION = K8S / "overlays" / "production"
 

@@ -28,6 +28,8 @@ from tests.integration.kubernetes.conftest import FORGIVING
 from tests.integration.kubernetes.emulated_cluster import NAMESPACE, EmulatedCluster, gpu_node
 from tests.integration.kubernetes.kubelet import fitting_nodes, run_job
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 NODES = "/api/v1/nodes"
 # Of a build in a process of its own; reached by nothing but a fault.
 LIMIT_S = 240.0

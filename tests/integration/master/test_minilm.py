@@ -102,6 +102,7 @@ def test_storing_again_changes_nothing(
     assert again.files["model.onnx"].read_bytes() == minilm.files["model.onnx"].read_bytes()
 
 
+@pytest.mark.slow
 def test_another_process_and_folder_give_the_same_bytes(
     minilm: OpenedMaster,
     tmp_path: Path,

@@ -196,6 +196,7 @@ def test_inductor_compiles_the_control_flow(name: str) -> None:
         assert_equals_onnxruntime(built, graph, compiled)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a choice by data", "a scan of open length"])
 def test_a_package_holds_the_control_flow(name: str, tmp_path: Path) -> None:
     graph = GRAPHS[name]

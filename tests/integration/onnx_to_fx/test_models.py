@@ -14,7 +14,13 @@ from compiler_worker.onnx_to_fx import graph_module_from_onnx
 from tests.integration.onnx_to_fx.conftest import Imported
 
 # ResNet has no op whose form differs between the opsets.
-CASES = [("minilm", 23), ("minilm", 20), ("vit", 23), ("vit", 20), ("resnet50", 23)]
+CASES = [
+    ("minilm", 23),
+    pytest.param("minilm", 20, marks=pytest.mark.slow),
+    ("vit", 23),
+    pytest.param("vit", 20, marks=pytest.mark.slow),
+    pytest.param("resnet50", 23, marks=pytest.mark.slow),
+]
 Make = Callable[[str, int], Imported]
 
 

@@ -64,7 +64,7 @@ def keys(workshop: Workshop, version: ModelVersion) -> list[BuildKey]:
     return list(plan_builds(version, Wanted(), workshop.devices).planned)
 
 
-@pytest.mark.parametrize("name", ["conv", "attention"])
+@pytest.mark.parametrize("name", ["conv", pytest.param("attention", marks=pytest.mark.slow)])
 def test_quantised_engines_are_built_and_proven(
     workshop: Workshop, models: Path, name: str
 ) -> None:

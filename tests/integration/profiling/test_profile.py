@@ -121,6 +121,7 @@ def _check_files(report: ProfileReport, out: Path) -> None:
     assert any(report.kernels[0].name in (name or "") for name in compiled)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_the_compiler_s_own_command_shows_it_in_lines(
     settings: CompilerSettings, tmp_path: Path, capfd: pytest.CaptureFixture[str]

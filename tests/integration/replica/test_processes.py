@@ -186,6 +186,7 @@ async def test_a_process_ends_as_it_is_told_whatever_its_threads_wait_for(
     assert process.returncode == status, stderr.decode()
 
 
+@pytest.mark.slow
 async def test_a_process_compiles_its_fallback_into_its_own_cache(
     shelf: Shelf, settings: ReplicaSettings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

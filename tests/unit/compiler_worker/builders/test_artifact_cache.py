@@ -49,6 +49,7 @@ def cache(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_second_machine_and_a_sibling_compile_nothing(
     make_plan: PlanMaker, tmp_path: Path, cache: Path
 ) -> None:

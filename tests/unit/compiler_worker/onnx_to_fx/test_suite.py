@@ -92,6 +92,7 @@ def test_no_answer_is_wrong_when_every_axis_is_dynamic(
     assert len(named(dynamic_outcomes, "pass")) >= PASSED_DYNAMIC
 
 
+@pytest.mark.slow
 def test_one_case_of_every_op_exports(
     cases: list[Case], dynamic_outcomes: dict[str, Outcome]
 ) -> None:

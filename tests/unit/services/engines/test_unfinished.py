@@ -47,6 +47,7 @@ def test_what_is_in_the_making_stays(tmp_path: Path) -> None:
     assert remove_unfinished(tmp_path) == [path]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(280)
 def test_torch_compiles_again_what_was_cut(tmp_path: Path) -> None:
     environment = os.environ | {
