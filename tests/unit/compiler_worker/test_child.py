@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+import torch._inductor.codecache  # noqa: F401 - it stays with the cache folder of its first import
 
 from compiler_worker import prove_child
 from compiler_worker.child import EXIT_FAILURE, Events, build_one, limit_threads, run_request
