@@ -81,7 +81,7 @@ class AccessLog:
             target: a file, or `-` for standard output.
             recorder: counts what is left out.
             share: of the requests that went well; all others are always written.
-            close_timeout_s: how long a pipe that nobody reads may keep the process from its end.
+            close_timeout_s: how long a pipe without a reader may delay the end of the process.
 
         Raises:
             InvalidRequestError: the file cannot be written.

@@ -43,8 +43,7 @@ class Limits:
         max_metadata_bytes: of a call, names and values.
         greeting_timeout_s: how long a new connection may take to say that it speaks HTTP/2.
         patience_s: how long a client that has room may stand still while others wait for some.
-        drain_timeout_s: how long calls are taken that were on their way when a client is told
-            to send no more.
+        drain_timeout_s: how long calls are taken that were on their way when GOAWAY was sent.
         linger_s: how long a peer may take to read why its connection ends.
     """
 

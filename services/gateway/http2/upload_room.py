@@ -169,7 +169,7 @@ class UploadRoom:
             self._timer = loop.call_later(self._patience_s, self.look, context=Context())
 
     def look(self) -> None:
-        """End those that make too little use of their room; comes by itself while others wait."""
+        """End those that make too little use of their room; runs on a timer while others wait."""
         self._timer = None
         for share in tuple(self._given):
             share.look()

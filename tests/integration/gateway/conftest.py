@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
@@ -23,13 +22,13 @@ from services.gateway.endpoint import Endpoint
 from services.gateway.server import GatewayServer
 from services.gateway.settings import GatewaySettings
 from services.pb import fleet_v1_pb2 as fleet
-from services.pb import fleet_v1_pb2_grpc as fleet_grpc
 from services.pb import open_inference_v2_pb2 as pb
 from services.replica.data_server import DataServer
 from services.telemetry.catalog import GATEWAY_METRICS
 from services.telemetry.metric import Metric
 from services.telemetry.prometheus_recorder import PrometheusRecorder
 from services.telemetry.tracing import Tracing
+from tests.integration.gateway.fleet_controller import Controller
 from tests.integration.gateway.http2.frames import body, headers, message, request_fields
 from tests.integration.gateway.http2.raw_client import RawClient
 
@@ -37,7 +36,6 @@ DEVICE = DeviceFacts(generation="cpu-x86_64-v3", name="cpu", memory_gib=8)
 TENSOR = TensorSpec(name="x", datatype="FP32", shape=("batch", 4))
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 Answer = Callable[[InferFrame], Awaitable[bytes]]
-_UNLOADED = ("UNAVAILABLE", "unloaded")
 
 
 def model_version(name: str = "echo", version: int = 1) -> ModelVersion:
@@ -56,63 +54,6 @@ def model_version(name: str = "echo", version: int = 1) -> ModelVersion:
         source_fingerprint="f",
         created_at="2025-01-01T00:00:00Z",
     )
-
-
-class Controller(fleet_grpc.FleetControlServicer):
-    """FleetControl that streams whatever the test publishes."""
-
-    def __init__(self) -> None:
-        self.port = 0
-        self.snapshot = fleet.FleetSnapshot(life_id=1)
-        self.asked_to_serve: list[tuple[str, bool]] = []
-        self.who_asked: list[str] = []
-        self.why_not_ready = ""
-        self._server: grpc.aio.Server | None = None
-        self._changed = asyncio.Event()
-
-    async def start(self) -> None:
-        """Listen; on the former port when there was one."""
-        self._server = grpc.aio.server()
-        fleet_grpc.add_FleetControlServicer_to_server(self, self._server)
-        self.port = self._server.add_insecure_port(f"127.0.0.1:{self.port}")
-        await self._server.start()
-
-    async def stop(self) -> None:
-        """Die: every watch breaks."""
-        if self._server:
-            await self._server.stop(None)
-
-    def publish(self) -> None:
-        """Send the snapshot to everyone who watches."""
-        self.snapshot.revision += 1
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    async def SetServed(  # noqa: N802
-        self, request: fleet.SetServedRequest, context: Any
-    ) -> fleet.SetServedReply:
-        """Mark the model's versions, as the controller does once the store has it."""
-        self.asked_to_serve.append((request.model_name, request.is_served))
-        self.who_asked.append(request.who)
-        found = [model for model in self.snapshot.models if model.name == request.model_name]
-        if not found:
-            details = f"model '{request.model_name}' not found"
-            await context.abort(grpc.StatusCode.NOT_FOUND, details)
-        for model in found:
-            model.is_unloaded = not request.is_served
-            model.state, model.reason = ("READY", "") if request.is_served else _UNLOADED
-        self.publish()
-        is_ready = request.is_served and not self.why_not_ready
-        return fleet.SetServedReply(is_ready=is_ready, reason=self.why_not_ready)
-
-    async def WatchEndpoints(  # noqa: N802 - the generated base names it
-        self, request: fleet.WatchEndpointsRequest, context: Any
-    ) -> AsyncIterator[fleet.FleetSnapshot]:
-        """The snapshot now and after each change."""
-        while True:
-            changed = self._changed
-            yield self.snapshot
-            await changed.wait()
 
 
 @dataclass(kw_only=True)
