@@ -1,5 +1,7 @@
 """A small model in a local store, and a compiler that works on it with real children."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,3 +79,11 @@ def with_settings(workshop: Workshop, **changed: object) -> Workshop:
     """The same workshop with other settings."""
     settings = workshop.settings.model_copy(update=changed)
     return replace(workshop, settings=settings)
+
+
+@contextmanager
+def hurried(workshop: Workshop, **limits: float) -> Iterator[Workshop]:
+    """The same workshop with limits that no child can keep: each imports torch itself."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.delenv("SMELT_TESTS_PROCESS_SERVER", raising=False)
+        yield with_settings(workshop, **limits)

@@ -30,7 +30,7 @@ from services.contracts.recipe import Tolerance
 from services.contracts.selection import select
 from services.telemetry.catalog import COMPILER_METRICS
 from services.telemetry.prometheus_recorder import PrometheusRecorder
-from tests.integration.compiler.conftest import with_settings
+from tests.integration.compiler.conftest import hurried
 
 pytestmark = pytest.mark.usefixtures("forked_children")
 
@@ -152,8 +152,8 @@ def test_an_engine_that_came_here_unproven_is_proven_by_the_next_build(
     (record,) = build_model(version, wanted, builder).records
     assert record.outcome is BuildOutcome.BUILT
     # A proof that is killed says nothing of the engine: it is tried again as any failure is.
-    hurried = with_settings(workshop, proof_time_limit_s=0.1)
-    (killed,) = build_model(version, wanted, hurried).records
+    with hurried(workshop, proof_time_limit_s=0.1) as hasty:
+        (killed,) = build_model(version, wanted, hasty).records
     assert killed.outcome is BuildOutcome.FAILED
     assert killed.stage in (Stage.PROVE, Stage.BENCHMARK)  # as far as a machine gets by then
     assert "no result within 0.1 s" in killed.reason
@@ -283,8 +283,8 @@ def test_a_fault_of_the_worker_itself_is_recorded_and_stops_no_other_key(
 
 
 def test_a_build_that_takes_too_long_is_ended(workshop: Workshop, version: ModelVersion) -> None:
-    hurried = with_settings(workshop, build_time_limit_s=0.5)
-    (record,) = build_model(version, Wanted(kinds=(EngineKind.INDUCTOR,)), hurried).records
+    with hurried(workshop, build_time_limit_s=0.5) as hasty:
+        (record,) = build_model(version, Wanted(kinds=(EngineKind.INDUCTOR,)), hasty).records
     assert record.outcome is BuildOutcome.FAILED
     assert "no result within 0.5 s, in stage 'build'" in record.reason
     assert "SMELT_BUILD_TIME_LIMIT_S" in record.reason

@@ -18,7 +18,7 @@ from services.contracts.kinds import EngineKind, Precision
 from services.contracts.manifest import ModelVersion
 from services.contracts.selection import select
 from services.contracts.signing import Signer, TrustRoot
-from tests.integration.compiler.conftest import RECIPE, with_settings
+from tests.integration.compiler.conftest import RECIPE, hurried, with_settings
 from tests.signing_keys import new_keys
 
 pytestmark = pytest.mark.usefixtures("forked_children")
@@ -31,8 +31,8 @@ def assert_faults_are_told_alone(
     version: ModelVersion, workshop: Workshop, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A run that is cut short, and one that meets a fault of the worker itself."""
-    with caplog.at_level(logging.WARNING):
-        assert list(time_together(version, with_settings(workshop, proof_time_limit_s=1e-3))) == []
+    with caplog.at_level(logging.WARNING), hurried(workshop, proof_time_limit_s=1e-3) as hasty:
+        assert list(time_together(version, hasty)) == []
     assert "are compared by their own proofs" in caplog.text
     with pytest.MonkeyPatch.context() as faulty:
         faulty.setattr("compiler_worker.joint.run_child", lambda *_: 1 / 0)
@@ -110,8 +110,8 @@ def test_candidates_are_timed_together_and_newcomers_beside_the_best(
     # One that fails is no reason for a failed build, and is made up for by the next one.
     # A precision that every CPU has.
     rounded = Wanted(kinds=(EngineKind.OPENVINO,), precisions=(Precision.INT8_WEIGHT_ONLY,))
-    hurried = with_settings(workshop, benchmark_together=False)
-    assert build_model(version, rounded, hurried).is_success
+    alone = with_settings(workshop, benchmark_together=False)
+    assert build_model(version, rounded, alone).is_success
     assert_faults_are_told_alone(version, workshop, caplog)
 
     (second_run,) = build(

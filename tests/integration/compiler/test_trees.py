@@ -18,7 +18,7 @@ from services.contracts.manifest import BuildOutcome, ModelVersion, ProofOutcome
 from services.contracts.recipe import Bucket, DimRange, Recipe
 from tests.conformance.tiny_model import tiny_model
 from tests.conformance.trees import classifier, regressor
-from tests.integration.compiler.conftest import with_settings
+from tests.integration.compiler.conftest import hurried
 
 pytestmark = pytest.mark.usefixtures("forked_children")
 
@@ -86,8 +86,8 @@ def test_a_master_that_ends_the_importer_is_left_to_the_build(
     """A child that gives no verdict refuses nothing, and nothing is kept of it."""
     recipe = Recipe(kinds=(EngineKind.INDUCTOR,), buckets=(BUCKET,))
     version = added(regressor(), workshop, tmp_path, recipe)
-    hasty = with_settings(workshop, build_time_limit_s=0.01)
-    (plan,) = keep_plans(version, Wanted(), hasty)
+    with hurried(workshop, build_time_limit_s=0.01) as hasty:
+        (plan,) = keep_plans(version, Wanted(), hasty)
     assert [planned.key.kind for planned in plan.planned] == [EngineKind.INDUCTOR]
     assert not (workshop.settings.cache_dir / "imports").exists()
     (plan,) = keep_plans(version, Wanted(), workshop)

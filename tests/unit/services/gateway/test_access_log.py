@@ -141,8 +141,8 @@ def test_a_pipe_that_nobody_reads_holds_up_no_end(caplog: pytest.LogCaptureFixtu
     log.add(RECORD._replace(caller="x" * 1_000_000))
     log.close()
     assert "takes no more lines; its last ones are lost" in caplog.text
-    os.close(read_fd)  # and the writer learns that nobody will
     (writer,) = (each for each in threading.enumerate() if each.name == "access log")
+    os.close(read_fd)  # and the writer learns that nobody will
     writer.join(30)
     os.close(write_fd)
 
