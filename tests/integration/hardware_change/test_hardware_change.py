@@ -51,7 +51,7 @@ def test_a_new_generation_serves_at_once_and_is_swapped_to_its_own_engine(
         callers.wait_for(OK, 100)
         began_s = time.monotonic()
         node = fleet.add_node(generation)
-        fleet.wait_until(on(generation, num_ready=NUM_REPLICAS))
+        first = fleet.wait_until(on(generation, num_ready=NUM_REPLICAS))
         fallback_s = time.monotonic() - began_s
         fleet.wait_until(on(generation, num_ready=NUM_REPLICAS, is_proven=True))
         engine_s = time.monotonic() - began_s
@@ -67,7 +67,9 @@ def test_a_new_generation_serves_at_once_and_is_swapped_to_its_own_engine(
     check(load)
     check(eager.load)
     told = [event.kind for event in fleet.events(generation)]
-    assert told.index(EventKind.FALLBACK_SERVING) < told.index(EventKind.ENGINE_SERVING)
+    # A host that is slow at starting replicas may have built the engine before they serve.
+    if not any(replica.engine_digest for replica in first):
+        assert told.index(EventKind.FALLBACK_SERVING) < told.index(EventKind.ENGINE_SERVING)
     num_calls = load.outcomes[OK] + eager.load.outcomes[OK]
     print(f"\n| node added, killed | {num_calls} | 0 | {fleet.num_retried()} | {fallback_s:.1f} | "
           f"{engine_s:.1f} | {max(load.longest_s, eager.load.longest_s):.2f} |")  # fmt: skip
