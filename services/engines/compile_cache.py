@@ -44,12 +44,15 @@ def prepare_compile_cache(cache_dir: Path) -> None:
 def keep_headers_in_cache() -> None:
     """Have precompiled headers kept beside the rest; call it when torch is about to compile.
 
-    Their folder is a constant of torch's module, which no setting names.
+    Their folder is a constant of torch's module, which no setting names; where a process has
+    compiled into another one, torch remembers headers that may be gone with it.
     """
     from torch._inductor import codecache
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
     folder = os.path.join(cache_dir(), "precompiled_headers")  # noqa: PTH118 - torch takes a str
+    if folder != codecache._HEADER_DIR:  # noqa: SLF001
+        codecache._precompile_header.cache_clear()  # noqa: SLF001
     codecache._HEADER_DIR = folder  # noqa: SLF001
     codecache._HEADER_LOCK_DIR = os.path.join(folder, "locks")  # noqa: PTH118, SLF001
 

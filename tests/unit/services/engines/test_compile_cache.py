@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -59,6 +60,27 @@ def test_code_and_headers_go_below_the_cache(tmp_path: Path) -> None:
     assert Path(headers) == tmp_path / "inductor" / "precompiled_headers"
     assert Path(locks).parent == Path(headers)
     assert "_HEADER_DIR" in read_for_headers
+
+
+# A small header, in a process of its own: it changes constants of torch's module.
+TWICE = """
+import os, shutil, sys
+from pathlib import Path
+from services.engines.compile_cache import keep_headers_in_cache
+from torch._inductor import codecache
+for folder in sys.argv[1:]:
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+    keep_headers_in_cache()
+    header = codecache._precompile_header("cstdint", "", device_type="cpu")
+    assert Path(header).is_file() and header.startswith(folder), header
+    shutil.rmtree(folder)
+"""
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++: apt install g++")
+def test_headers_are_compiled_again_in_another_folder(tmp_path: Path) -> None:
+    """Else g++ is told to include one that went with the first folder, and nothing compiles."""
+    subprocess.run([sys.executable, "-c", TWICE, tmp_path / "a", tmp_path / "b"], check=True)
 
 
 def test_a_folder_that_is_set_already_stays(
