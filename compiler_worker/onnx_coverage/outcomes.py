@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import torch
 
+from compiler_worker.master.opset6 import at_opset_7
 from compiler_worker.onnx_coverage.cases import Case
 from compiler_worker.onnx_to_fx import graph_module_from_onnx
 from compiler_worker.onnx_to_fx.dtypes import array_sharing_memory, tensor_sharing_memory
@@ -59,7 +60,7 @@ def outcome(case: Case, *, is_dynamic: bool = False, is_exported: bool = False) 
     refusal: UnsupportedGraphError | None = None
     for variant, constants in _variants(model, case.data[0][0]):
         try:
-            module = graph_module_from_onnx(variant)
+            module = graph_module_from_onnx(at_opset_7(variant))
         except UnsupportedGraphError as error:
             # The first one is about the model as it is, the second about what is left of it.
             refusal = error
@@ -78,6 +79,8 @@ def _with_dynamic_inputs(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model with every axis of every input named and none given a size."""
     dynamic = onnx.ModelProto()
     dynamic.CopyFrom(model)
+    # Sizes of computed values say those of the inputs; a master keeps none of them.
+    dynamic.graph.ClearField("value_info")
     for position, entry in enumerate(dynamic.graph.input):
         for axis, dim in enumerate(entry.type.tensor_type.shape.dim):
             dim.dim_param = f"input{position}_axis{axis}"

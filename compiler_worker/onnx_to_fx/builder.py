@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from keyword import iskeyword
 from typing import Any
 
@@ -23,7 +22,7 @@ from compiler_worker.onnx_to_fx.dtypes import (
 )
 from compiler_worker.onnx_to_fx.folding import fold
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym
-from compiler_worker.onnx_to_fx.values import Constant, Dims, Host, Tensor, Value
+from compiler_worker.onnx_to_fx.values import AnyValue, Constant, Dims, Host, Tensor, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +34,28 @@ class InputSpec:
     axes: tuple[int | str, ...]
 
 
+@dataclass(slots=True)
+class FloatTypes:
+    """What the master's float32 runs as; one for a graph and all inside of its nodes.
+
+    Attributes:
+        usual: for most nodes.
+        is_own: whether the node that is emitted now runs in the master's own types.
+        own: fx nodes that hold the master's float32 as float32, where that is not usual.
+    """
+
+    usual: torch.dtype
+    is_own: bool = False
+    own: set[torch.fx.Node] = field(default_factory=set)
+
+
 class GraphBuilder:
     """Builds one fx graph and the module that owns its weights.
 
     Attributes:
         graph: the fx graph under construction.
         root: owner of parameters and buffers.
-        float_dtype: what the master's float32 runs as.
+        floats: what the master's float32 runs as.
         constant_of: parameter or buffer name -> name of its constant in the master.
         depth: how many graphs this one is inside of.
         owners: who emits into which graph: this one and those inside of its nodes.
@@ -51,10 +65,10 @@ class GraphBuilder:
     def __init__(self, float_dtype: torch.dtype) -> None:
         self.graph = torch.fx.Graph()
         self.root = torch.nn.Module()
-        self.float_dtype = float_dtype
+        self.floats = FloatTypes(float_dtype)
         self.constant_of: dict[str, str] = {}
         self._shared: dict[tuple[Any, ...], torch.fx.Node] = {}
-        self._registered: dict[int, Tensor] = {}
+        self._registered: dict[tuple[int, torch.dtype], Tensor] = {}
         # Keeps registered constants alive, so that an id is never used twice.
         self._constant_at: dict[torch.fx.Node, Constant] = {}
         self.anchor: torch.fx.Node | None = None
@@ -63,10 +77,36 @@ class GraphBuilder:
         self.owners: dict[torch.fx.Graph, GraphBuilder] = {self.graph: self}
         self.depth = 0
 
+    @property
+    def float_dtype(self) -> torch.dtype:
+        """What the master's float32 runs as in the node that is emitted now."""
+        return torch.float32 if self.floats.is_own else self.floats.usual
+
+    @contextmanager
+    def own_types(self) -> Iterator[None]:
+        """Emit a node in the master's own types."""
+        self.floats.is_own = True
+        try:
+            yield
+        finally:
+            self.floats.is_own = False
+
+    def mark_own(self, value: AnyValue) -> None:
+        """Remember that a value was emitted in the master's own types."""
+        if isinstance(value, Tensor) and value.dtype == torch.float32:
+            self.floats.own.add(value.node)
+
+    def running(self, value: AnyValue) -> AnyValue:
+        """Return a value in the type that the node emitted now takes it in."""
+        if not isinstance(value, Tensor) or value.dtype != torch.float32:
+            return value
+        if (value.node in self.floats.own) == self.floats.is_own:
+            return value
+        return value.like(self.method("to", value, self.dtype(torch.float32)))
+
     def inputs(self, specs: Sequence[InputSpec]) -> list[Tensor]:
         """Add the graph's inputs, in order."""
-        names = {"self"}
-        nodes = [self.graph.placeholder(argument_name(spec.name, names)) for spec in specs]
+        nodes = [argument(self.graph, spec.name) for spec in specs]
         # Tensors made in the graph follow the first input to its device.
         self.anchor = next(iter(nodes), None)
         return [
@@ -183,7 +223,7 @@ class GraphBuilder:
         A node rather than a value, so that `.half()` and `.double()` on the finished
         module also move casts and constants made in the graph.
         """
-        if dtype != torch.float32:
+        if dtype != torch.float32 or self.floats.is_own:
             return carrier(dtype)
         return self.shared(getattr, self.float_like(), "dtype")
 
@@ -207,11 +247,12 @@ class GraphBuilder:
 
     def weight(self, constant: Constant) -> Tensor:
         """Return a constant as a parameter or buffer of the module."""
-        if id(constant) not in self._registered:
+        key = id(constant), self.running_dtype(constant.dtype)
+        if key not in self._registered:
             node = self._register(constant.name, self._running(constant))
             self._constant_at[node] = constant
-            self._registered[id(constant)] = Tensor(node, constant.dtype, constant.dims)
-        return self._registered[id(constant)]
+            self._registered[key] = Tensor(node, constant.dtype, constant.dims)
+        return self._registered[key]
 
     def _running(self, constant: Constant) -> torch.Tensor:
         data = carried_tensor(constant.array, constant.dtype)
@@ -260,7 +301,7 @@ class GraphBuilder:
         """Return an empty tensor of the type that the master's float32 runs as."""
         # Holds no data: it exists to be moved with the module and asked for its type.
         if not hasattr(self.root, "float_like"):
-            empty = torch.zeros((), dtype=self.float_dtype)
+            empty = torch.zeros((), dtype=self.floats.usual)
             self.root.register_buffer("float_like", empty, persistent=False)
             self._float_node = self.graph.get_attr("float_like")
         return self._float_node
@@ -272,13 +313,14 @@ def _identifier(name: str, otherwise: str) -> str:
     return f"{otherwise[0]}{base}" if base[0].isdigit() or iskeyword(base) else base
 
 
-def argument_name(name: str, taken: set[str]) -> str:
-    """Return a name for an argument that no earlier one has, and remember it."""
+def argument(graph: torch.fx.Graph, name: str) -> torch.fx.Node:
+    """Add an input, named after a value of the model where that name is free."""
     base = _identifier(name, "input")
-    candidates = chain([base], (f"{base}_{count}" for count in itertools.count(1)))
-    chosen = next(candidate for candidate in candidates if candidate not in taken)
-    taken.add(chosen)
-    return chosen
+    node = graph.placeholder("input_self" if base == "self" else base)
+    # fx gives a node another name where its own is taken. The argument has the same one: as a
+    # second name it could be that of another node, which would be overwritten.
+    node.target = node.name
+    return node
 
 
 def _argument(value: Any) -> Any:

@@ -99,6 +99,11 @@ def torch_dtype_from_onnx(elem_type: int) -> torch.dtype | None:
     return _TORCH_FROM_ONNX.get(elem_type)
 
 
+def onnx_type_from_torch(dtype: torch.dtype) -> int:
+    """Return the `TensorProto.DataType` of an element type."""
+    return _ONNX_FROM_TORCH[dtype]
+
+
 def onnx_type_name(elem_type: int) -> str:
     """Return the ONNX name of a `TensorProto.DataType`, for messages."""
     names = {number: name for name, number in onnx.TensorProto.DataType.items()}

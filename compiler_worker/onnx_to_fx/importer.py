@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import torch
 from numpy.typing import NDArray
-from onnx.inliner import inline_local_functions, inline_selected_functions
+from onnx.inliner import inline_local_functions
 
 from compiler_worker.onnx_to_fx.builder import GraphBuilder, InputSpec
 from compiler_worker.onnx_to_fx.constants import constant_from_tensor
@@ -39,7 +39,8 @@ def graph_module_from_onnx(
     Args:
         model: a checked model; external data must be loaded or given in `weights`.
         float_dtype: what the master's float32 tensors, casts and constants run as.
-            float64 gives the reference of a proof, float16 or bfloat16 a typed engine.
+            float64 gives the reference of a proof, where decisions (integers made of floats,
+            comparisons, roundings) stay float32; float16 or bfloat16 a typed engine.
         weights: arrays by initializer name, used by reference in place of the
             model's own copies (memory-mapped blobs, or weights shared by imports).
 
@@ -66,7 +67,7 @@ class _Import:
         self._model = _without_functions(model)
         self._weights = weights
         self._graph = GraphBuilder(float_dtype)
-        self._walk = Walk(_opsets(self._model))
+        self._walk = Walk(_opsets(self._model), _own(self._model, float_dtype))
         self._scope = Scope(self._graph, declared=_declared(self._model.graph))
 
     def run(self) -> torch.fx.GraphModule:
@@ -126,7 +127,7 @@ class _Import:
         value = self._scope.find(name)
         if value is None:
             raise UnsupportedGraphError(f"output '{name}' is produced by no node")
-        return self._returned(value)
+        return self._returned(self._graph.running(value))
 
     def _returned(self, value: AnyValue) -> _Returned:
         """Return what the module hands out: a list for a sequence, None for an empty optional."""
@@ -155,6 +156,16 @@ class _Import:
 _Returned: TypeAlias = torch.fx.Node | list[torch.fx.Node] | None
 
 
+def _own(model: onnx.ModelProto, float_dtype: torch.dtype) -> frozenset[str]:
+    """Outputs of the nodes that keep the master's own types."""
+    if float_dtype != torch.float64:
+        return frozenset()
+    # Replicas import float32 alone, and are spared what this imports.
+    from compiler_worker.precision.decisions import deciding_outputs
+
+    return deciding_outputs(model)
+
+
 def _opsets(model: onnx.ModelProto) -> dict[str, int]:
     opsets = {entry.domain: entry.version for entry in model.opset_import}
     if "ai.onnx" in opsets:
@@ -180,22 +191,5 @@ def _axes(tensor_type: onnx.TypeProto.Tensor) -> Axes:
 
 
 def _without_functions(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Inline functions of the model and of ONNX itself; models without any are used as they are."""
-    if model.functions:
-        model = inline_local_functions(model)
-    versions = {entry.domain: entry.version for entry in model.opset_import}
-    if versions.get(_PREVIEW) != 1 or not any(map(_is_inlined, model.graph.node)):
-        return model
-    names = [(_PREVIEW, op_type) for op_type in _INLINED]
-    return inline_selected_functions(model, names, exclude=False, inline_schema_functions=True)
-
-
-# Ops that ONNX writes in other ops, with graphs of the node's own put in the middle; the
-# attributes that version 1 has.
-_PREVIEW = "ai.onnx.preview"
-_INLINED = {"FlexAttention": {"prob_mod", "scale", "score_mod", "softmax_precision"}}
-
-
-def _is_inlined(node: onnx.NodeProto) -> bool:
-    known = _INLINED.get(node.op_type) if node.domain == _PREVIEW else None
-    return known is not None and known >= {attribute.name for attribute in node.attribute}
+    """Inline functions of the model; one without any is used as it is."""
+    return inline_local_functions(model) if model.functions else model

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from compiler_worker.onnx_to_fx.builder import GraphBuilder, argument_name
+from compiler_worker.onnx_to_fx.builder import GraphBuilder, argument
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym
 from compiler_worker.onnx_to_fx.values import Constant, Dims, Tensor
 
@@ -23,11 +23,11 @@ class NestedBuilder(GraphBuilder):
     def __init__(self, outer: GraphBuilder) -> None:
         """Start an empty graph below `outer`."""
         super().__init__(outer.float_dtype)
+        self.floats = outer.floats
         self._outer, self.depth = outer, outer.depth + 1
         self.owners = outer.owners
         self.owners[self.graph] = self
         self._lifted: dict[torch.fx.Node, torch.fx.Node] = {}
-        self._names = {"self"}
         self._own: list[torch.fx.Node] = []
         self.anchor = outer.anchor
 
@@ -82,7 +82,7 @@ class NestedBuilder(GraphBuilder):
         # Inputs stand first: the own ones, then those from around, as they were added.
         start = self.graph.inserting_after(before[-1]) if before else self.graph.inserting_before()
         with start:
-            return self.graph.placeholder(argument_name(name, self._names))
+            return argument(self.graph, name)
 
     def leaf(self, node: torch.fx.Node) -> Any:
         """Return what a constant around this graph holds, None for any other node."""

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from compiler_worker.onnx_to_fx.builder import GraphBuilder
 from compiler_worker.onnx_to_fx.dtypes import element_type_name
-from compiler_worker.onnx_to_fx.kernels.rounds import filled, own_copy, put, runs
+from compiler_worker.onnx_to_fx.kernels.rounds import filled, of_sizes, own_copy, put, runs
 from compiler_worker.onnx_to_fx.kernels.while_loop import while_loop
 from compiler_worker.onnx_to_fx.nested import NestedBuilder
 from compiler_worker.onnx_to_fx.rounds import Done, Rounds
 from compiler_worker.onnx_to_fx.rows import empty_stack
-from compiler_worker.onnx_to_fx.sym import HostInt, Sym, known_equal, sym_max
+from compiler_worker.onnx_to_fx.sym import HostInt, Sym, sym_max
+from compiler_worker.onnx_to_fx.unrolled import host_scalar
 from compiler_worker.onnx_to_fx.values import AnyValue, Dims, Listed, Maybe, Tensor
 
 # Every round has its place in memory before the first one runs.
@@ -43,6 +45,7 @@ class _Repeated:
         self._inner = NestedBuilder(self._outer)
         self._start = [self._started(value) for value in rounds.first]
         self._stacks: list[Tensor] = []
+        self._ahead: Sequence[AnyValue] | None = None
         self._is_counted = rounds.known(rounds.goes_on) is True
 
     def emit(self) -> Done:
@@ -56,6 +59,7 @@ class _Repeated:
         return self._results(node)
 
     def _started(self, value: AnyValue) -> Tensor:
+        """Return a tensor before the loop, all of its sizes known there."""
         if isinstance(value, Listed | Maybe):
             kind = "a sequence" if isinstance(value, Listed) else "an optional"
             raise self._op.refuse(
@@ -84,7 +88,7 @@ class _Repeated:
         own = [inner.add_input("carried", x.dtype, x.dims) for x in self._start]
         done = rounds.body(inner, index, own)
         after = [self._kept(*pair) for pair in zip(self._start, done.carried, strict=True)]
-        filled_stacks = [self._filled(index, row) for row in done.rows]
+        filled_stacks = [self._filled(index, *each) for each in enumerate(done.rows)]
         goes_on = None
         if rounds.known(done.goes_on) is not True:
             self._is_counted = False
@@ -96,22 +100,33 @@ class _Repeated:
     def _kept(self, before: Tensor, value: AnyValue) -> Tensor:
         """Return what the next round starts with, of the type and sizes of the first."""
         after = self._inner.tensor(self._op.as_tensor(value))
-        sizes = zip(before.dims, after.dims, strict=False)
-        is_same = before.rank == after.rank and all(_is_equal(*pair) for pair in sizes)
-        if before.dtype == after.dtype and is_same:
+        is_alike = (before.dtype, before.rank) == (after.dtype, after.rank)
+        if is_alike and before.dims == after.dims:
             return after
+        if is_alike and all(map(_may_be_equal, before.dims, after.dims)):
+            # As of a broadcast: each round tells, or fails.
+            return before.like(self._inner.call(of_sizes, after, before.dims))
         raise self._op.refuse(
             f"what goes round must keep its type and sizes, found {_shown(before)} before and "
             f"{_shown(after)} after a round, and only the call knows how often it runs"
         )
 
-    def _filled(self, index: Tensor, row: AnyValue) -> torch.fx.Node:
+    def _filled(self, index: Tensor, position: int, row: AnyValue) -> torch.fx.Node:
         op, inner = self._op, self._inner
         tensor = inner.tensor(op.as_tensor(row))
+        if None in inner.outer_dims(tensor):
+            tensor = replace(tensor, dims=self._first_row(position).dims)
         stack = empty_stack(op, tensor, self._most_rounds(), inner)
         self._stacks.append(stack)
         own = inner.add_input("rows", stack.dtype, stack.dims)
         return inner.call(put, own, index, tensor)
+
+    def _first_row(self, position: int) -> Tensor:
+        """Return a row of the first round, computed once more before the loop for its sizes."""
+        if self._ahead is None:
+            rounds = self._rounds
+            self._ahead = rounds.body(self._outer, host_scalar(0), rounds.first).rows
+        return self._started(self._ahead[position])
 
     def _most_rounds(self) -> HostInt:
         count = self._rounds.count
@@ -147,8 +162,9 @@ class _Repeated:
         return Tensor(rows, stack.dtype, (None, *stack.dims[1:]))
 
 
-def _is_equal(before: HostInt | None, after: HostInt | None) -> bool:
-    return before is not None and after is not None and known_equal(before, after) is True
+def _may_be_equal(before: HostInt | None, after: HostInt | None) -> bool:
+    # Two symbols are two computations: one that makes what goes round grow is refused here.
+    return after is None or before == after or isinstance(before, Sym) != isinstance(after, Sym)
 
 
 def _shown(tensor: Tensor) -> str:

@@ -29,7 +29,7 @@ class Subgraph:
     def __init__(self, proto: onnx.GraphProto, scope: Scope, convert: Convert, kept: Kept) -> None:
         """Remember the graph and what is around it; `kept` is shared by all of a model."""
         self.proto = proto
-        self.num_nodes = sum(1 for _ in _nodes(proto))
+        self.num_nodes = sum(1 for _ in nodes_of(proto))
         self._scope, self._convert, self._kept = scope, convert, kept
 
     def inline(
@@ -79,12 +79,13 @@ class Subgraph:
         value = scope.find(name)
         if value is None:
             raise UnsupportedGraphError(f"output '{name}' is produced by no node")
-        return value
+        return scope.graph.running(value)
 
 
-def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+def nodes_of(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
+    """Yield every node, those of the graphs inside of nodes included."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                yield from _nodes(attribute.g)
+                yield from nodes_of(attribute.g)

@@ -18,7 +18,7 @@ Emit: TypeAlias = Callable[..., torch.fx.Node]
 
 
 class Sym:
-    """One integer or boolean that depends on the shapes of the call.
+    """One integer that depends on the shapes of the call; a boolean is one that is 0 or 1.
 
     Attributes:
         node: the fx node that yields it.
@@ -121,13 +121,22 @@ def product(items: list[HostInt]) -> HostInt:
 
 
 def truncated_div(left: HostInt, right: HostInt) -> HostInt | None:
-    """Return ONNX integer division (toward zero), None where signs are not known."""
-    if isinstance(left, Sym) or isinstance(right, Sym):
-        return left // right if _ge0(left, right) else None
-    if right == 0:
+    """Return ONNX integer division (toward zero), None for one by zero."""
+    if _is(right, 0):
         return None
-    quotient = abs(left) // abs(right)
-    return quotient if (left < 0) == (right < 0) else -quotient
+    if _ge0(left, right):
+        return left // right
+    if isinstance(left, Sym):
+        return left.apply(_truncated_div_in_call, left, right)
+    if isinstance(right, Sym):
+        return right.apply(_truncated_div_in_call, left, right)
+    return _truncated_div_in_call(left, right)
+
+
+def _truncated_div_in_call(left: int, right: int) -> int:
+    if left < 0:
+        return -_truncated_div_in_call(-left, right)
+    return -(left // -right) if right < 0 else left // right
 
 
 def left_over(total: list[HostInt], parts: list[HostInt]) -> int | None:
@@ -153,6 +162,37 @@ def known_equal(left: HostInt, right: HostInt) -> bool | None:
         if isinstance(one, Sym) and one.is_size and not isinstance(other, Sym) and other < 0:
             return False
     return None
+
+
+def sym_equal(left: HostInt, right: HostInt) -> HostInt:
+    """Return whether two values are equal.
+
+    As arithmetic: what asks a size in the call would make an export serve the sizes that
+    answer as the example does, and no others.
+    """
+    known = known_equal(left, right)
+    return known if known is not None else sym_not(sym_max(left - right, right - left))
+
+
+def sym_greater(left: HostInt, right: HostInt) -> HostInt:
+    """Return whether the first value is the larger one."""
+    if not isinstance(left, Sym) and not isinstance(right, Sym):
+        return left > right
+    return sym_max(0, sym_min(1, left - right))
+
+
+def sym_not(value: HostInt) -> HostInt:
+    """Return whether a value, which is not negative, is zero."""
+    return sym_max(0, 1 - value) if isinstance(value, Sym) else not value
+
+
+def sym_choice(condition: HostInt, left: HostInt, right: HostInt) -> HostInt:
+    """Return the first value where the condition holds, else the second."""
+    if not isinstance(condition, Sym):
+        return left if condition else right
+    if left is right or known_equal(left, right):
+        return left
+    return condition * left + sym_not(condition) * right
 
 
 def _extreme(

@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any
 
 import onnx
 import torch
 
 from compiler_worker.onnx_to_fx import registry
-from compiler_worker.onnx_to_fx.dtypes import CARRIED, element_type_name, integer_range
+from compiler_worker.onnx_to_fx.dtypes import CARRIED, element_type_name
+from compiler_worker.onnx_to_fx.functions import function_of
+from compiler_worker.onnx_to_fx.integers import is_in_range, with_wrapped_symbols
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.scope import Scope
 from compiler_worker.onnx_to_fx.subgraph import Kept, Subgraph
-from compiler_worker.onnx_to_fx.sym import Sym
 from compiler_worker.onnx_to_fx.values import AnyValue, Constant, Host, Listed, Maybe, Tensor
 from services.contracts.errors import UnsupportedGraphError
 
 # Of older opsets only some ops are translated.
-OLDEST_OPSET = 6
+OLDEST_OPSET = 7
 
 
 class Walk:
     """The walk over the nodes of a model and of the graphs inside of its nodes."""
 
-    def __init__(self, opsets: Mapping[str, int]) -> None:
-        """Remember the opset by domain; "" is ai.onnx."""
-        self._opsets = opsets
+    def __init__(self, opsets: Mapping[str, int], own: Collection[str] = ()) -> None:
+        """Remember how nodes are read.
+
+        Args:
+            opsets: by domain; "" is ai.onnx.
+            own: outputs of nodes that run in the master's own types, whatever the others do.
+        """
+        self._opsets, self._own = opsets, own
         self._kept: Kept = {}
 
     def convert(self, proto: onnx.NodeProto, scope: Scope) -> None:
@@ -35,9 +43,13 @@ class Walk:
         Raises:
             UnsupportedGraphError: the node has no exact translation; names it.
         """
-        op = self._op(proto, scope)
-        results = _results(op)
         names = list(proto.output)
+        is_own = any(name in self._own for name in names)
+        with scope.graph.own_types() if is_own else nullcontext():
+            op = self._op(proto, scope)
+            row = registry.find(_domain(proto), proto.op_type, op.version)
+            body = function_of(op) if row is None else None
+            results = _results(op, row) if body is None else self._converted(op, body)
         if any(name and (i >= len(results) or results[i] is None) for i, name in enumerate(names)):
             raise op.refuse(f"only {len(results)} of its outputs are translated")
         taken = [name for name in names if scope.defines(name)]
@@ -45,6 +57,8 @@ class Walk:
             raise op.refuse(f"output '{taken[0]}' is a name that is already defined")
         for name, value in zip(names, results, strict=False):
             if name and value is not None:
+                if is_own:
+                    scope.graph.mark_own(value)
                 scope.define(name, _with_declared_dims(name, value, scope))
 
     def refusal(self, proto: onnx.NodeProto, reason: str) -> UnsupportedGraphError:
@@ -56,6 +70,18 @@ class Walk:
             node=proto.name or next(iter(proto.output), ""),
             opset=self._opsets.get(domain, 0),
         )
+
+    def _converted(self, op: Op, body: onnx.FunctionProto) -> list[AnyValue | None]:
+        """Convert the nodes of a function, which sees its inputs and no names around it."""
+        scope = Scope(op.graph)
+        for name, value in zip(body.input, op.inputs, strict=False):
+            if value is not None:
+                scope.define(name, value)
+        own = {_domain(entry): entry.version for entry in body.opset_import}
+        walk = Walk({**self._opsets, **own})
+        for node in body.node:
+            walk.convert(node, scope)
+        return [scope.find(name) for name in body.output]
 
     def _op(self, proto: onnx.NodeProto, scope: Scope) -> Op:
         domain = _domain(proto)
@@ -79,25 +105,27 @@ class Walk:
         if value is None:
             kinds = "a graph input, an initializer nor an earlier output"
             raise self.refusal(proto, f"input '{name}' is neither {kinds}")
-        return value
+        return scope.graph.running(value)
 
 
-def _results(op: Op) -> Sequence[AnyValue | None]:
+def _results(op: Op, row: registry.Converter | None) -> Sequence[AnyValue | None]:
     try:
-        return _as_sequence(_result(_row(op), op))
+        return _as_sequence(_result(_checked(row, op), op))
     except UnsupportedGraphError as error:
         if error.op_type:
             raise
         raise op.refuse(error.reason) from error
 
 
-def _row(op: Op) -> registry.Converter:
+def _checked(row: registry.Converter | None, op: Op) -> registry.Converter:
     """Return the converter of an op, or refuse what it does not know."""
-    domain = _domain(op.proto)
-    row = registry.find(domain, op.proto.op_type, op.version)
     if row is None:
-        is_old = not domain and op.opset < OLDEST_OPSET
+        is_old = not op.schema.domain and op.opset < OLDEST_OPSET
         hint = "; convert the model with onnx.version_converter first" if is_old else ""
+        # onnx's stubs do not know all of a schema.
+        schema: Any = op.schema
+        if schema.has_context_dependent_function:
+            hint = ", and ONNX writes it in other ops only where more of its inputs is known"
         raise op.refuse(f"version {op.version} of the op is not translated{hint}")
     unknown = sorted(op.attribute_names() - row.attributes)
     if unknown:
@@ -126,18 +154,9 @@ def _result(row: registry.Converter, op: Op) -> registry.Result:
     """Compute on the host what is shape arithmetic, emit the rest."""
     if row.convert_on_host is not None and _is_host_only(op):
         done = row.convert_on_host(op)
-        if done is not None and all(map(_is_in_range, _as_sequence(done))):
-            return done
+        if done is not None and all(map(is_in_range, _as_sequence(done))):
+            return [with_wrapped_symbols(value) for value in _as_sequence(done)]
     return row.convert(op)
-
-
-def _is_in_range(value: AnyValue | None) -> bool:
-    """Whether no integer is past its type: Python's do not wrap, so the device computes those."""
-    if not isinstance(value, Host) or value.dtype == torch.bool:
-        return True
-    least, largest = integer_range(value.dtype)
-    items = [item for item in value.data.reshape(-1) if not isinstance(item, Sym)]
-    return all(least <= item <= largest for item in items)
 
 
 def _is_host_only(op: Op) -> bool:
@@ -165,5 +184,5 @@ def _with_declared_dims(name: str, value: AnyValue, scope: Scope) -> AnyValue:
     return replace(value, dims=dims)
 
 
-def _domain(proto: onnx.NodeProto) -> str:
+def _domain(proto: onnx.NodeProto | onnx.OperatorSetIdProto) -> str:
     return "" if proto.domain == "ai.onnx" else proto.domain

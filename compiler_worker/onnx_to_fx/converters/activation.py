@@ -52,13 +52,6 @@ def elu(op: Op) -> Tensor:
     return x.like(op.call(functional.elu, x, op.attr_float("alpha")))
 
 
-@converter("Celu", versions=(12, 28), attributes=("alpha",))
-def celu(op: Op) -> Tensor:
-    """Continuously differentiable exponential linear unit."""
-    x = op.tensor(0)
-    return x.like(op.call(functional.celu, x, op.attr_float("alpha")))
-
-
 @converter("Selu", versions=(6, 22), attributes=("alpha", "gamma"))
 def selu(op: Op) -> Tensor:
     """Scaled exponential linear unit; its two constants are attributes."""
@@ -97,21 +90,6 @@ def hard_sigmoid(op: Op) -> Tensor:
     x = op.tensor(0)
     line = op.call(torch.add, op.call(torch.mul, x, op.attr_float("alpha")), op.attr_float("beta"))
     return x.like(op.call(torch.clamp, line, 0.0, 1.0))
-
-
-@converter("Swish", versions=(24,), attributes=("alpha",))
-def swish(op: Op) -> Tensor:
-    """X sigmoid(alpha x)."""
-    x = op.tensor(0)
-    gate = op.call(torch.sigmoid, op.call(torch.mul, x, op.attr_float("alpha")))
-    return x.like(op.call(torch.mul, x, gate))
-
-
-@converter("SwiGLU", versions=(28,), attributes=("alpha",))
-def swiglu(op: Op) -> Tensor:
-    """Swish of the first operand, gating the second."""
-    gate = swish(op)
-    return gate.like(op.call(torch.mul, gate, op.tensor(1)))
 
 
 @converter("Shrink", versions=(9,), attributes=("bias", "lambd"))

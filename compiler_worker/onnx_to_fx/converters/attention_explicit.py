@@ -13,6 +13,7 @@ import torch
 
 from compiler_worker.onnx_to_fx.dtypes import torch_dtype_from_onnx
 from compiler_worker.onnx_to_fx.op import Op
+from compiler_worker.onnx_to_fx.sym import Sym
 from compiler_worker.onnx_to_fx.values import Tensor
 
 
@@ -45,21 +46,28 @@ def explicit_attention(
 
 def _repeated(op: Op, heads: Heads) -> tuple[torch.fx.Node, torch.fx.Node]:
     """Return keys transposed [B, H, D, K] and values [B, H, K, E], one per query head."""
-    if heads.group is None:
-        raise op.refuse("the number of heads must be static where the fused kernel does not serve")
     k, v = heads.k.node, heads.v.node
-    if heads.group > 1:
-        k, v = (op.call(torch.repeat_interleave, x, heads.group, dim=1) for x in (k, v))
+    if heads.group != 1:
+        k, v = (_per_query_head(op, heads, x) for x in (heads.k, heads.v))
     return op.call(torch.transpose, k, -2, -1), v
 
 
-def _scale(op: Op, heads: Heads) -> float:
+def _per_query_head(op: Op, heads: Heads, x: Tensor) -> torch.fx.Node:
+    """Repeat each head of [B, G, K, D] for the query heads that share it."""
+    count = op.graph.dim(heads.q, 1)
+    sizes = [op.graph.dim(x, axis) for axis in range(x.rank)]
+    alike = [-1, -1, count // sizes[1], -1, -1]
+    wide = op.method("expand", op.call(torch.unsqueeze, x, 2), alike)
+    return op.call(torch.reshape, wide, [sizes[0], count, *sizes[2:]])
+
+
+def _scale(op: Op, heads: Heads) -> float | torch.fx.Node:
     scale = op.maybe_float("scale")
     if scale is not None:
         return scale
-    size = heads.q.static[3]
-    if size is None:
-        raise op.refuse("the head size must be static where the fused kernel does not serve")
+    size = op.graph.dim(heads.q, 3)
+    if isinstance(size, Sym):
+        return op.graph.shared(operator.truediv, 1.0, op.graph.shared(torch.sym_sqrt, size))
     return float(size**-0.5)
 
 

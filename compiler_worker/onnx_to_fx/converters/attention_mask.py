@@ -50,19 +50,17 @@ def _given_mask(op: Op, span: Span) -> Tensor | None:
     mask = op.maybe(3)
     if mask is None or op.version < 24:
         return mask
-    have, want = mask.static[-1], span.keys
-    if have is not None and not isinstance(want, Sym):
-        return mask if have == want else _padded(op, mask, want - have)
-    # A shorter mask is filled with "no" by ONNX, but a size-1 axis would broadcast in torch:
-    # narrowing to the full length fails for both instead of answering wrongly.
-    return mask.like(op.call(torch.narrow, mask, -1, 0, want))
+    have, want = op.graph.dim(mask, mask.rank - 1), span.keys
+    # ONNX fills a shorter mask with "no", one of size 1 too.
+    return mask if have == want else _padded(op, mask, want - have)
 
 
-def _padded(op: Op, mask: Tensor, missing: int) -> Tensor:
-    if missing < 0:
+def _padded(op: Op, mask: Tensor, missing: HostInt) -> Tensor:
+    if not isinstance(missing, Sym) and missing < 0:
         raise op.refuse(f"the mask is {-missing} longer than the keys")
     fill = False if mask.dtype == torch.bool else float("-inf")
-    return mask.like(op.call(functional.pad, mask, [0, missing], "constant", fill))
+    node = op.call(functional.pad, mask, [0, missing], "constant", fill)
+    return Tensor(node, mask.dtype, (*mask.dims[:-1], None))
 
 
 def _allowed(op: Op, span: Span) -> Tensor | None:

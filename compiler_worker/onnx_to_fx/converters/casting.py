@@ -18,7 +18,7 @@ from compiler_worker.onnx_to_fx.dtypes import (
 )
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.registry import converter
-from compiler_worker.onnx_to_fx.sym import Sym
+from compiler_worker.onnx_to_fx.sym import HostInt, Sym, sym_equal, sym_not
 from compiler_worker.onnx_to_fx.values import Constant, Host, Tensor
 
 HOST_TYPES = (torch.int64, torch.int32, torch.bool)
@@ -37,14 +37,18 @@ def _cast_on_host(op: Op) -> Host | None:
 
 
 def _host_cast(op: Op, dtype: torch.dtype) -> Host | None:
-    data = op.host(0)
-    symbolic = any(isinstance(item, Sym) for item in data.reshape(-1))
-    if dtype not in HOST_TYPES or (symbolic and torch.bool in (dtype, op.value(0).dtype)):
+    if dtype not in HOST_TYPES:
         return None
-    if symbolic:
-        return Host(data, dtype)
-    kind = bool if dtype == torch.bool else int
-    return Host(np.asarray(np.frompyfunc(kind, 1, 1)(data), dtype=object), dtype)
+    kind = _truth if dtype == torch.bool else _integer
+    return Host(np.asarray(np.frompyfunc(kind, 1, 1)(op.host(0)), dtype=object), dtype)
+
+
+def _truth(item: HostInt) -> HostInt:
+    return sym_not(sym_equal(item, 0))
+
+
+def _integer(item: HostInt) -> HostInt:
+    return item if isinstance(item, Sym) else int(item)
 
 
 @converter(

@@ -23,15 +23,14 @@ _TRANSPOSED = {
 CONV_ATTRIBUTES = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 
 
-def kernel_sizes(op: Op, weight: Tensor) -> list[int]:
-    """Return the kernel's spatial sizes from the attribute or a weight of static shape."""
+def kernel_sizes(op: Op, weight: Tensor) -> list[HostInt]:
+    """Return the kernel's spatial sizes from the attribute or the weight."""
     given = op.maybe_ints("kernel_shape")
-    if given is not None:
-        return given
-    sizes = [size for size in weight.static[2:] if size is not None]
-    if len(sizes) != weight.rank - 2:
-        raise op.refuse("kernel_shape is missing and the weight's shape is not static")
-    return sizes
+    return (
+        [*given]
+        if given is not None
+        else [op.graph.dim(weight, axis) for axis in range(2, weight.rank)]
+    )
 
 
 @converter("Conv", versions=(1, 11, 22), attributes=CONV_ATTRIBUTES)
@@ -48,6 +47,8 @@ def emit_conv(op: Op, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         x = emit_constant_pad(op, x, [0, 0, *box.begins], [0, 0, *box.ends], 0.0)
         padding = [0] * box.rank
     group = op.attr_int("group")
+    if weight.dims[1] == 0:
+        raise op.refuse("it has no input channels, and torch then gives no output channels")
     node = op.call(_CONV[box.rank], x, weight, bias, box.strides, padding, box.dilations, group)
     return Tensor(node, x.dtype, (x.dims[0], weight.dims[0], *(None,) * box.rank))
 

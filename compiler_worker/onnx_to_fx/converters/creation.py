@@ -12,7 +12,7 @@ from compiler_worker.onnx_to_fx.converters.casting import HOST_TYPES, dtype_from
 from compiler_worker.onnx_to_fx.dtypes import CARRIED, WIDE_UNSIGNED, carried_tensor
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.registry import converter
-from compiler_worker.onnx_to_fx.sym import HostInt, Sym
+from compiler_worker.onnx_to_fx.sym import HostInt, Sym, sym_max, sym_min
 from compiler_worker.onnx_to_fx.values import MAX_HOST_ELEMENTS, Constant, Host, Tensor
 from services.contracts.errors import UnsupportedGraphError
 
@@ -87,6 +87,9 @@ def range_(op: Op) -> Tensor:
     graph = op.graph
     if dtype.is_floating_point:
         return _float_range(op, dtype, (start, limit, delta))
+    if not isinstance(delta, Sym) and isinstance(limit - start, Sym):
+        # No elements where the bounds cross, at which torch raises.
+        limit = sym_max(start, limit) if delta > 0 else sym_min(start, limit)
     node = op.call(torch.arange, start, limit, delta, dtype=dtype, device=graph.device())
     return Tensor(node, dtype, (_range_length(start, limit, delta),))
 

@@ -11,7 +11,7 @@ import torch
 from compiler_worker.onnx_to_fx.dtypes import CARRIED
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.registry import converter
-from compiler_worker.onnx_to_fx.sym import HostInt, Sym, sym_max
+from compiler_worker.onnx_to_fx.sym import HostInt, Sym, sym_max, sym_min
 from compiler_worker.onnx_to_fx.values import Constant, Host, Tensor, unknown
 
 
@@ -38,21 +38,42 @@ def _cuts(op: Op, rank: int) -> list[_Cut]:
     if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
         raise op.refuse("starts, ends, axes and steps differ in length, or a step is 0")
     return [
-        _Cut(op.axis(axis, rank), start, end, step)
+        _Cut(op.axis(axis, rank), _within_reach(start), _within_reach(end), step)
         for axis, start, end, step in zip(axes, starts, ends, steps, strict=True)
     ]
 
 
+# "To the end" is written as any huge number in ONNX; no axis is as long as this one.
+_HUGE = 2**31 - 1
+
+
+def _within_reach(bound: HostInt) -> HostInt:
+    return bound if isinstance(bound, Sym) else min(max(bound, -_HUGE), _HUGE)
+
+
 def _slice_on_host(op: Op) -> Host | None:
     data = op.host(0)
-    index = [slice(None)] * data.ndim
     for cut in _cuts(op, data.ndim):
-        if isinstance(cut.start, Sym) or isinstance(cut.end, Sym):
+        places = _places(cut, data.shape[cut.axis])
+        if places is None:
             return None
-        # Beyond the front, a negative end means "up to and with the first element".
-        end = None if cut.step < 0 and cut.end < -data.shape[cut.axis] else cut.end
-        index[cut.axis] = slice(cut.start, end, cut.step)
-    return Host(data[tuple(index)], op.value(0).dtype)
+        data = np.take(data, np.arange(places.start, places.stop, places.step), axis=cut.axis)
+    return Host(data, op.value(0).dtype)
+
+
+def _places(cut: _Cut, size: HostInt | None) -> range | None:
+    """Return the positions that a cut takes, None where only the call can tell.
+
+    ONNX counts negative bounds from the back once, then clamps them: into [0, size], or for
+    a negative step into [0, size - 1] and [-1, size - 1].
+    """
+    start, end = cut.start, cut.end
+    if not isinstance(size, int) or isinstance(start, Sym) or isinstance(end, Sym):
+        return None
+    start, end = (place + size if place < 0 else place for place in (start, end))
+    if cut.step < 0:
+        return range(min(max(start, 0), size - 1), min(max(end, -1), size - 1), cut.step)
+    return range(min(max(start, 0), size), min(max(end, 0), size), cut.step)
 
 
 @converter(
@@ -65,16 +86,15 @@ def _slice_on_host(op: Op) -> Host | None:
 def slice_(op: Op) -> Tensor:
     """Take [start, end) by step along some axes; negative steps run backwards."""
     x = op.tensor(0)
-    cuts = _cuts(op, x.rank)
-    forward = {cut.axis: cut if cut.step > 0 else _mirrored(op, x, cut) for cut in cuts}
-    flipped = [cut.axis for cut in cuts if cut.step < 0]
+    cuts = {cut.axis: cut for cut in _cuts(op, x.rank)}
+    forward = {a: cut if cut.step > 0 else _mirrored(op, x, cut) for a, cut in cuts.items()}
+    flipped = [axis for axis, cut in cuts.items() if cut.step < 0]
     source = op.call(torch.flip, x, flipped) if flipped else x.node
     index = tuple(
         _python_slice(forward[axis]) if axis in forward else slice(None) for axis in range(x.rank)
     )
     dims = tuple(
-        _cut_size(size, forward[axis]) if axis in forward else size
-        for axis, size in enumerate(x.dims)
+        _cut_size(cuts[axis], size) if axis in cuts else size for axis, size in enumerate(x.dims)
     )
     return Tensor(op.call(operator.getitem, source, index), x.dtype, dims)
 
@@ -82,37 +102,37 @@ def slice_(op: Op) -> Tensor:
 def _mirrored(op: Op, x: Tensor, cut: _Cut) -> _Cut:
     """Return the cut with a positive step that takes the same elements of the flipped axis."""
     size = op.graph.dim(x, cut.axis)
-    start = _from_back(size, cut.start)
-    end = _from_back(size, cut.end)
+    start, end = (_from_back(size, place) for place in (cut.start, cut.end))
+    # A start before the first element is the first one, which flipping made the last.
+    start = sym_min(start, size - 1) if start != 0 else 0
     return _Cut(cut.axis, start, end, -cut.step)
 
 
-def _from_back(size: HostInt, position: HostInt) -> HostInt:
-    if isinstance(position, Sym):
-        return sym_max(size - 1 - position, 0)
-    # A negative position counts from the back already, and is static.
-    return -1 - position if position < 0 else sym_max(size - 1 - position, 0)
+def _from_back(size: HostInt, place: HostInt) -> HostInt:
+    """Return how far before the last element a place is, 0 where it is behind that."""
+    if isinstance(place, Sym) and not place.is_size:
+        return place.apply(_from_back_in_call, size, place, is_size=True)
+    if isinstance(place, Sym) or 0 <= place < _HUGE:
+        return sym_max(size - 1 - place, 0)
+    return max(-1 - place, 0)
+
+
+def _from_back_in_call(size: int, place: int) -> int:
+    """The same for a number whose sign only the call knows, or the range of an export."""
+    from_front = place + size if place < 0 else place
+    found: int = torch.sym_max(size - 1 - from_front, 0)  # type: ignore[no-untyped-call]
+    return found
 
 
 def _python_slice(cut: _Cut) -> slice:
-    def bound(value: HostInt) -> HostInt | None:
-        # "To the end" is written as a huge number in ONNX; None keeps it out of the graph.
-        return None if not isinstance(value, Sym) and abs(value) >= 2**31 - 1 else value
-
-    start = bound(cut.start)
-    end = bound(cut.end)
-    step = cut.step
-    return slice(
-        start.node if isinstance(start, Sym) else start,
-        end.node if isinstance(end, Sym) else end,
-        None if step == 1 else step,
-    )
+    # What reaches to the end stays out of the graph.
+    start, end = (bound.node if isinstance(bound, Sym) else bound for bound in (cut.start, cut.end))
+    return slice(start, None if end == _HUGE else end, None if cut.step == 1 else cut.step)
 
 
-def _cut_size(size: HostInt | None, cut: _Cut) -> int | None:
-    if not isinstance(size, int) or isinstance(cut.start, Sym) or isinstance(cut.end, Sym):
-        return None
-    return len(range(*slice(cut.start, cut.end, cut.step).indices(size)))
+def _cut_size(cut: _Cut, size: HostInt | None) -> int | None:
+    places = _places(cut, size)
+    return None if places is None else len(places)
 
 
 def _gather_on_host(op: Op) -> Host | None:
@@ -171,22 +191,20 @@ def gather_nd(op: Op) -> Tensor:
     """Pick slices addressed by the last axis of the indices."""
     x, index = op.tensor(0), op.tensor(1)
     batch = op.attr_int("batch_dims") if op.version >= 12 else 0
-    depth = _depth(op, index)
+    depth = index.static[-1]
+    if depth is None:
+        raise op.refuse("the last axis of the indices must have a static size")
     leading = [_batch_index(op, x, axis, index.rank - 1) for axis in range(batch)]
     picks = (*leading, *_columns(op, index, depth))
     dims = (*index.dims[:-1], *x.dims[batch + depth :])
     return Tensor(op.call(operator.getitem, x, picks), x.dtype, dims)
 
 
-def _depth(op: Op, index: Tensor) -> int:
-    depth = index.static[-1]
-    if depth is None:
-        raise op.refuse("the last axis of the indices must have a static size")
-    return depth
-
-
 def _columns(op: Op, index: Tensor, depth: int) -> list[torch.fx.Node]:
     picked = _index_node(op, index)
+    if index.static[-1] is None:
+        # A reshape, which fails where the last axis has another size.
+        picked = op.call(torch.unflatten, picked, -1, [depth])
     return [op.call(torch.select, picked, -1, column) for column in range(depth)]
 
 
@@ -234,7 +252,11 @@ def scatter(op: Op) -> Tensor:
 def scatter_nd(op: Op) -> Tensor:
     """Write slices addressed by the last axis of the indices into a copy."""
     x, index, updates = op.tensor(0), op.tensor(1), op.tensor(2)
-    columns = _columns(op, index, _depth(op, index))
+    # What is written has the axes of the indices but their last, then those not addressed.
+    depth = index.rank - 1 + x.rank - updates.rank
+    if index.static[-1] not in (None, depth):
+        raise op.refuse(f"updates of rank {updates.rank} do not go with the indices' last axis")
+    columns = _columns(op, index, depth)
     reduction = _reduction(op)
     if reduction in (None, "sum"):
         accumulate = reduction == "sum"

@@ -38,8 +38,7 @@ def concat(op: Op) -> Tensor:
     """Join along one axis."""
     parts = op.tensors()
     axis = op.axis(op.attr_int("axis"), parts[0].rank)
-    along = [part.static[axis] for part in parts]
-    total = None if None in along else sum(size for size in along if size is not None)
+    total: HostInt = sum(op.graph.dim(part, axis) for part in parts)
     dims = (*parts[0].dims[:axis], total, *parts[0].dims[axis + 1 :])
     return Tensor(op.call(torch.cat, parts, dim=axis), parts[0].dtype, dims)
 

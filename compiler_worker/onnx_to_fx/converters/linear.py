@@ -24,12 +24,7 @@ def matmul_dims(a: Dims, b: Dims) -> Dims:
 
 @converter("Gemm", versions=(7, 9, 11, 13), attributes=("alpha", "beta", "transA", "transB"))
 def gemm(op: Op) -> Tensor:
-    """Alpha A' B' + beta C, for matrices."""
-    return emit_gemm(op)
-
-
-def emit_gemm(op: Op) -> Tensor:
-    """Emit Gemm with the node's factors; C broadcasts to the product."""
+    """Alpha A' B' + beta C, for matrices; C broadcasts to the product."""
     a, b, c = op.tensor(0), op.tensor(1), op.maybe(2)
     alpha, beta = op.attr_float("alpha"), op.attr_float("beta")
     if not a.is_float and (alpha, beta) != (1.0, 1.0):
@@ -64,8 +59,12 @@ def einsum(op: Op) -> Tensor:
     """Sum of products in Einstein's notation."""
     equation = op.attr_str("equation").replace(" ", "")
     operands = op.tensors()
-    rank = _einsum_rank(equation, operands)
-    return Tensor(op.call(torch.einsum, equation, operands), operands[0].dtype, unknown(rank))
+    dtype, rank = operands[0].dtype, _einsum_rank(equation, operands)
+    node = op.call(torch.einsum, equation, operands)
+    if not operands[0].is_float and dtype != torch.int64:
+        # torch sums small integers in 64 bits.
+        node = op.method("to", node, dtype)
+    return Tensor(node, dtype, unknown(rank))
 
 
 def _einsum_rank(equation: str, operands: list[Tensor]) -> int:

@@ -11,8 +11,15 @@ from compiler_worker.onnx_to_fx.converters.binary import emit_binary, on_host
 from compiler_worker.onnx_to_fx.converters.unsigned import ordered
 from compiler_worker.onnx_to_fx.dtypes import WIDE_UNSIGNED
 from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.registry import ConvertOnHost, converter, register
-from compiler_worker.onnx_to_fx.sym import HostInt, Sym, known_equal
+from compiler_worker.onnx_to_fx.registry import converter, register
+from compiler_worker.onnx_to_fx.sym import (
+    sym_choice,
+    sym_equal,
+    sym_greater,
+    sym_max,
+    sym_min,
+    sym_not,
+)
 from compiler_worker.onnx_to_fx.values import Host, Tensor, broadcast_dims
 
 
@@ -27,53 +34,30 @@ def _comparison(function: Callable[..., Any]) -> Callable[[Op], Tensor]:
     return convert
 
 
-def _static_only(function: Callable[[int, int], bool]) -> ConvertOnHost:
-    """Compare on the host where both sides are plain ints; symbolic ones go to the device."""
-
-    def compare(left: HostInt, right: HostInt) -> bool | None:
-        if isinstance(left, Sym) or isinstance(right, Sym):
-            return None
-        return bool(function(left, right))
-
-    return on_host(compare, torch.bool)
-
-
-_COMPARISONS: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
-    "Greater": (operator.gt, (7, 9, 13)),
-    "GreaterOrEqual": (operator.ge, (12, 16)),
-    "Less": (operator.lt, (7, 9, 13)),
-    "LessOrEqual": (operator.le, (12, 16)),
+# What the device computes, and what the host does.
+_COMPARISONS: dict[str, tuple[Callable[..., Any], Callable[[Any, Any], Any], tuple[int, ...]]] = {
+    "Equal": (operator.eq, sym_equal, (7, 11, 13, 19)),
+    "Greater": (operator.gt, sym_greater, (7, 9, 13)),
+    "GreaterOrEqual": (operator.ge, lambda x, y: sym_not(sym_greater(y, x)), (12, 16)),
+    "Less": (operator.lt, lambda x, y: sym_greater(y, x), (7, 9, 13)),
+    "LessOrEqual": (operator.le, lambda x, y: sym_not(sym_greater(x, y)), (12, 16)),
+    "And": (operator.and_, sym_min, (7,)),
+    "Or": (operator.or_, sym_max, (7,)),
+    "Xor": (operator.xor, lambda x, y: sym_not(sym_equal(x, y)), (7,)),
 }
-for _name, (_function, _versions) in _COMPARISONS.items():
+for _name, (_function, _on_host, _versions) in _COMPARISONS.items():
     register(
         _name,
         _comparison(_function),
         versions=_versions,
-        host=_static_only(_function),
+        host=on_host(_on_host, torch.bool),
         carried=WIDE_UNSIGNED,
     )
 
-register(
-    "Equal",
-    _comparison(operator.eq),
-    versions=(7, 11, 13, 19),
-    host=on_host(known_equal, torch.bool),
-    carried=WIDE_UNSIGNED,
-)
 
-for _name, _function in {
-    "And": operator.and_,
-    "Or": operator.or_,
-    "Xor": operator.xor,
-}.items():
-    register(_name, _comparison(_function), versions=(7,), host=_static_only(_function))
-
-
-def _not_on_host(op: Op) -> Host | None:
-    data = op.host(0)
-    if any(isinstance(item, Sym) for item in data.reshape(-1)):
-        return None
-    return Host(np.asarray(np.frompyfunc(operator.not_, 1, 1)(data), dtype=object), torch.bool)
+def _not_on_host(op: Op) -> Host:
+    data = np.frompyfunc(sym_not, 1, 1)(op.host(0))
+    return Host(np.asarray(data, dtype=object), torch.bool)
 
 
 @converter("Not", versions=(1,), host=_not_on_host)
@@ -83,11 +67,8 @@ def logical_not(op: Op) -> Tensor:
     return x.like(op.call(torch.logical_not, x))
 
 
-def _where_on_host(op: Op) -> Host | None:
-    condition = op.host(0)
-    if any(isinstance(item, Sym) for item in condition.reshape(-1)):
-        return None
-    data = np.where(condition.astype(bool), op.host(1), op.host(2))
+def _where_on_host(op: Op) -> Host:
+    data = np.frompyfunc(sym_choice, 3, 1)(op.host(0), op.host(1), op.host(2))
     return Host(np.asarray(data, dtype=object), op.value(1).dtype)
 
 

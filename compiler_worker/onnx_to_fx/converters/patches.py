@@ -1,17 +1,14 @@
-"""Images from windows, unpooled maxima, and crops around the centre."""
+"""Images from windows, and unpooled maxima."""
 
 from __future__ import annotations
-
-import operator
 
 import torch
 
 from compiler_worker.onnx_to_fx.converters.layout import emit_constant_pad
-from compiler_worker.onnx_to_fx.dtypes import WIDE_UNSIGNED
 from compiler_worker.onnx_to_fx.kernels.patches import col2im
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.registry import converter
-from compiler_worker.onnx_to_fx.sym import HostInt, product, sym_max
+from compiler_worker.onnx_to_fx.sym import product
 from compiler_worker.onnx_to_fx.values import Tensor
 
 
@@ -61,35 +58,3 @@ def max_unpool(op: Op) -> Tensor:
     wanted = op.ints(2)
     ends = [target - size for target, size in zip(wanted, sizes, strict=True)]
     return emit_constant_pad(op, y, [0] * x.rank, ends, 0)
-
-
-@converter("CenterCropPad", versions=(18,), attributes=("axes",), carried=WIDE_UNSIGNED)
-def center_crop_pad(op: Op) -> Tensor:
-    """Cut or pad axes to given sizes, the same on both sides or one more at the end."""
-    x, wanted = op.tensor(0), op.ints(1)
-    given = op.maybe_ints("axes")
-    axes = list(range(x.rank)) if given is None else [op.axis(axis, x.rank) for axis in given]
-    if len(axes) != len(wanted):
-        raise op.refuse(f"{len(wanted)} sizes for {len(axes)} axes")
-    for axis, target in zip(axes, wanted, strict=True):
-        if op.graph.dim(x, axis) != target:
-            x = _centred(op, x, axis, target)
-    return x
-
-
-def _centred(op: Op, x: Tensor, axis: int, target: HostInt) -> Tensor:
-    """Pick elements around the centre; zeros where the axis is too short.
-
-    Slices would have to know while exporting whether the axis grows or shrinks.
-    """
-    size = op.graph.dim(x, axis)
-    # Half of what is cut, or of what is missing, rounded toward the front.
-    shift = sym_max(size - target, 0) // 2 - sym_max(target - size, 0) // 2
-    place = op.call(torch.arange, target, device=op.graph.device())
-    place = op.call(operator.add, place, shift)
-    index = op.call(torch.clamp, place, 0, size - 1)
-    picked = op.call(torch.index_select, x, axis, index)
-    inside = op.call(torch.eq, place, index)
-    inside = op.call(torch.reshape, inside, [-1] + [1] * (x.rank - axis - 1))
-    node = op.call(torch.where, inside, picked, op.call(torch.zeros_like, picked))
-    return Tensor(node, x.dtype, (*x.dims[:axis], target, *x.dims[axis + 1 :]))

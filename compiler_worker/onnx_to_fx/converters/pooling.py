@@ -10,7 +10,7 @@ from compiler_worker.onnx_to_fx.converters.layout import emit_constant_pad
 from compiler_worker.onnx_to_fx.converters.windows import Window, window
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.registry import converter
-from compiler_worker.onnx_to_fx.sym import HostInt, ceil_div, product, sym_min
+from compiler_worker.onnx_to_fx.sym import HostInt, Sym, ceil_div, product, sym_min
 from compiler_worker.onnx_to_fx.values import Tensor
 
 _MAX = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
@@ -31,7 +31,8 @@ def _pooled(x: Tensor, node: torch.fx.Node) -> Tensor:
 
 def _fits_torch(box: Window, padding: list[int]) -> bool:
     # torch allows padding of half a window at most.
-    return all(p * 2 <= k for p, k in zip(padding, box.kernel, strict=True))
+    sides = zip(padding, box.kernel, strict=True)
+    return all(not isinstance(k, Sym) and p * 2 <= k for p, k in sides)
 
 
 @converter("MaxPool", versions=(1, 8, 10, 11, 12, 22), attributes=(*_ATTRIBUTES, "storage_order"))

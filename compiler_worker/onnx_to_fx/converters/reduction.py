@@ -100,7 +100,7 @@ def _reduction(reduce: Reduce, axes_input_since: int) -> Callable[[Op], Tensor]:
         keepdims = bool(op.attr_int("keepdims"))
         if not axes:
             # No axis is left to reduce, but the elements still change (abs, square, log).
-            wide = x.like(op.call(torch.unsqueeze, x, 0))
+            wide = Tensor(op.call(torch.unsqueeze, x, 0), x.dtype, (1, *x.dims))
             return x.like(reduce(op, wide, [0], False))
         return Tensor(reduce(op, x, axes, keepdims), x.dtype, reduced_dims(x.dims, axes, keepdims))
 

@@ -204,21 +204,20 @@ def _pytorch_half_pixel(op: Op, target: _Axis) -> torch.fx.Node:
 def _half_pixel_symmetric(op: Op, target: _Axis) -> torch.fx.Node:
     if target.scale is None:
         return _half_pixel(op, target)
-    if isinstance(target.size, Sym) or isinstance(target.target, Sym):
-        raise op.refuse("half_pixel_symmetric by scales needs a static size")
-    adjustment = target.target / (target.scale * target.size)
-    offset = target.size / 2 * (1 - adjustment)
+    length = op.call(operator.mul, target.scale, target.size)
+    adjustment = op.call(operator.truediv, target.target, length)
+    half = op.call(operator.truediv, target.size, 2)
+    offset = op.call(operator.mul, half, op.call(operator.sub, 1, adjustment))
     return op.call(operator.add, _half_pixel(op, target), offset)
 
 
 def _align_corners(op: Op, target: _Axis) -> torch.fx.Node:
     last, target_last = target.size - 1, sym_max(target.target - 1, 1)
     if target.scale is not None:
-        if isinstance(target.size, Sym):
-            raise op.refuse("align_corners by scales needs a static size")
         # ONNX takes the unrounded length here, not the number of elements.
-        length = target.scale * target.size - 1
-        step = 0.0 if length == 0 else (target.size - 1) / length
+        length = op.call(operator.sub, op.call(operator.mul, target.scale, target.size), 1)
+        # Where it is below 1 there is one element, at coordinate 0 whatever the step is.
+        step = op.call(operator.truediv, last, op.call(torch.sym_max, length, 0.5))
         return op.call(operator.mul, _steps(op, target), step)
     whole = op.call(operator.mul, _steps(op, target), last)
     return op.call(operator.truediv, whole, target_last)

@@ -63,9 +63,12 @@ def _reshape_on_host(op: Op) -> Host | None:
 def reshape(op: Op) -> Tensor:
     """New sizes; 0 copies the input's unless allowzero, -1 is what is left."""
     x, sizes = op.tensor(0), op.ints(1)
-    if op.version < 14 or not op.attr_int("allowzero"):
+    copies = op.version < 14 or not op.attr_int("allowzero")
+    if copies:
         sizes = [_copied(op, x, axis, size) for axis, size in enumerate(sizes)]
     sizes = _with_rest(x, sizes)
+    if copies:
+        sizes = [_copied_in_call(op, x, axis, size) for axis, size in enumerate(sizes)]
     dims = tuple(None if size == -1 else size for size in sizes)
     return Tensor(op.call(torch.reshape, x, sizes), x.dtype, dims)
 
@@ -85,6 +88,18 @@ def _copied(op: Op, x: Tensor, axis: int, size: HostInt) -> HostInt:
     if axis >= x.rank:
         raise op.refuse(f"size 0 at axis {axis} copies an axis the rank-{x.rank} input has not")
     return op.graph.dim(x, axis)
+
+
+def _copied_in_call(op: Op, x: Tensor, axis: int, size: HostInt) -> HostInt:
+    """Return a size that may turn out to be 0 in a call, and copies the input's then."""
+    if not isinstance(size, Sym) or axis >= x.rank:
+        return size
+    own = op.graph.dim(x, axis)
+    return size if size == own else size.apply(_own_if_zero, size, own, is_size=size.is_size)
+
+
+def _own_if_zero(size: int, own: int) -> int:
+    return own if size == 0 else size
 
 
 @converter("Flatten", versions=(1, 9, 11, 13, *_TYPES_ONLY), attributes=("axis",), carried=CARRIED)

@@ -1,5 +1,6 @@
 """Ops of one operand, element by element."""
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ from compiler_worker.onnx_to_fx.converters.elements import wrapped
 from compiler_worker.onnx_to_fx.dtypes import WIDE_UNSIGNED
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.registry import converter, register
-from compiler_worker.onnx_to_fx.sym import Sym
+from compiler_worker.onnx_to_fx.sym import HostInt, Sym, sym_max
 from compiler_worker.onnx_to_fx.values import Host, Tensor
 
 _UNARY: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
@@ -52,23 +53,21 @@ for _name, (_function, _versions) in _UNARY.items():
     register(_name, _unary(_function), versions=_versions)
 
 
-def _on_host(function: Callable[..., Any]) -> Callable[[Op], Host | None]:
-    def convert(op: Op) -> Host | None:
-        data = op.host(0)
-        if any(isinstance(item, Sym) for item in data.reshape(-1)):
-            return None
-        return Host(np.frompyfunc(function, 1, 1)(data), _host_dtype(op))
+def _on_host(function: Callable[[HostInt], HostInt]) -> Callable[[Op], Host]:
+    def convert(op: Op) -> Host:
+        # numpy gives the element itself where there is no axis.
+        data = np.asarray(np.frompyfunc(function, 1, 1)(op.host(0)), dtype=object)
+        return Host(data, op.value(0).dtype)
 
     return convert
 
 
-def _host_dtype(op: Op) -> torch.dtype:
-    value = op.value(0)
-    return value.dtype
+def _absolute(item: HostInt) -> HostInt:
+    return sym_max(item, -item) if isinstance(item, Sym) else abs(item)
 
 
-register("Abs", _unary(torch.abs), versions=(6, 13), host=_on_host(abs))
-register("Neg", _unary(torch.neg), versions=(6, 13), host=_on_host(lambda item: -item))
+register("Abs", _unary(torch.abs), versions=(6, 13), host=_on_host(_absolute))
+register("Neg", _unary(torch.neg), versions=(6, 13), host=_on_host(operator.neg))
 
 
 @converter("IsNaN", versions=(9, 13, 20))

@@ -1,5 +1,6 @@
 """Sliding windows: what convolutions and pools share about kernels, strides and padding."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compiler_worker.onnx_to_fx.op import Op
@@ -15,14 +16,14 @@ class Window:
     """One sliding window; every list has one entry per spatial axis.
 
     Attributes:
-        kernel: window sizes.
+        kernel: window sizes; symbolic where a weight's shape is open.
         strides: steps between windows.
         dilations: steps within a window.
         begins: padding before the first element; symbolic where SAME needs sizes.
         ends: padding after the last element.
     """
 
-    kernel: list[int]
+    kernel: list[HostInt]
     strides: list[int]
     dilations: list[int]
     begins: list[HostInt]
@@ -41,7 +42,7 @@ class Window:
         return [begin for begin in self.begins if not isinstance(begin, Sym)]
 
 
-def window(op: Op, x: Tensor, kernel: list[int]) -> Window:
+def window(op: Op, x: Tensor, kernel: Sequence[HostInt]) -> Window:
     """Read strides, dilations and padding of a node whose input is x [N, C, *spatial]."""
     rank = x.rank - 2
     if rank not in SPATIAL_RANKS:
@@ -51,11 +52,11 @@ def window(op: Op, x: Tensor, kernel: list[int]) -> Window:
     strides = op.maybe_ints("strides") or [1] * rank
     dilations = op.maybe_ints("dilations") or [1] * rank
     begins, ends = _padding(op, x, kernel, strides, dilations)
-    return Window(kernel, strides, dilations, begins, ends)
+    return Window([*kernel], strides, dilations, begins, ends)
 
 
 def _padding(
-    op: Op, x: Tensor, kernel: list[int], strides: list[int], dilations: list[int]
+    op: Op, x: Tensor, kernel: Sequence[HostInt], strides: list[int], dilations: list[int]
 ) -> tuple[list[HostInt], list[HostInt]]:
     rank = len(kernel)
     auto = op.attr_str("auto_pad")
@@ -77,7 +78,7 @@ def _padding(
     return (smaller, larger) if auto == "SAME_UPPER" else (larger, smaller)
 
 
-def _same_total(size: HostInt, extent: int, stride: int) -> HostInt:
+def _same_total(size: HostInt, extent: HostInt, stride: int) -> HostInt:
     """Return the padding that makes the number of windows ceil(size / stride)."""
     if stride == 1:
         return extent - 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 
@@ -23,6 +25,19 @@ def runs(
 def own_copy(x: torch.Tensor) -> torch.Tensor:
     """Return a copy with plain strides: what crosses the edge of a graph shares no memory."""
     return x.clone(memory_format=torch.contiguous_format)
+
+
+def of_sizes(x: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    """Return `x`, of these sizes.
+
+    Raises:
+        ValueError: it has others.
+    """
+    if any(found != wanted for found, wanted in zip(x.shape, sizes, strict=True)):
+        raise ValueError(
+            f"what goes round must keep its sizes, found {list(x.shape)}, wanted {[*sizes]}"
+        )
+    return x
 
 
 def put(stack: torch.Tensor, index: torch.Tensor, row: torch.Tensor) -> torch.Tensor:

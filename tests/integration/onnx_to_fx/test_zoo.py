@@ -14,8 +14,9 @@ import pytest
 import torch
 from torch._inductor import aoti_compile_and_package, aoti_load_package
 
-from compiler_worker.builders.graphs import export_dynamic, interface_inputs
+from compiler_worker.builders.graphs import export_dynamic
 from compiler_worker.builders.inductor_builder import inductor_config
+from compiler_worker.builders.typed_graphs import interface_inputs
 from compiler_worker.master.equality import resized_inputs
 from compiler_worker.onnx_to_fx import graph_module_from_onnx
 from services.contracts.hardware import Generation
@@ -27,6 +28,9 @@ ZOO: dict[str, Callable[[], Entry]] = {
     "BERT": zoo_text.bert,
     "DistilBERT": zoo_text.distilbert,
     "cross-encoder": zoo_text.cross_encoder,
+    "DeBERTa": zoo_text.deberta,
+    "T5 encoder": zoo_text.t5_encoder,
+    "MPNet": zoo_text.mpnet,
     "Llama prefill": zoo_text.llama_prefill,
     "CLIP text": zoo_text.clip_text,
     "Whisper encoder": zoo_text.whisper_encoder,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -72,6 +73,44 @@ def distilbert() -> Entry:
         vocab_size=1000, max_position_embeddings=64, dim=64, n_layers=2, n_heads=4, hidden_dim=128
     )
     return _text_model(transformers.DistilBertModel(config), "last_hidden_state")
+
+
+def deberta() -> Entry:
+    """DeBERTa-v2, whose terms of distance are folded into weights."""
+    config = transformers.DebertaV2Config(
+        **_SMALL,
+        hidden_size=128,
+        num_hidden_layers=2,
+        intermediate_size=128,
+        relative_attention=True,
+        pos_att_type=["p2c", "c2p"],
+        position_buckets=32,
+        share_att_key=True,
+        norm_rel_ebd="layer_norm",
+    )
+    return _text_model(transformers.DebertaV2Model(config), "last_hidden_state")
+
+
+def t5_encoder() -> Entry:
+    """T5's encoder, whose distances fall into buckets; torch.export fails on its attention."""
+    config = transformers.T5Config(
+        vocab_size=1000, d_model=64, d_kv=16, d_ff=128, num_layers=2, num_heads=4
+    )
+    entry = _text_model(transformers.T5EncoderModel(config), "last_hidden_state")
+    return replace(entry, export=export_by_tracing)
+
+
+def mpnet() -> Entry:
+    """MPNet, with T5's buckets."""
+    config = transformers.MPNetConfig(
+        vocab_size=1000,
+        num_attention_heads=4,
+        hidden_size=64,
+        num_hidden_layers=2,
+        intermediate_size=128,
+        max_position_embeddings=80,
+    )
+    return _text_model(transformers.MPNetModel(config), "last_hidden_state")
 
 
 def llama_prefill() -> Entry:

@@ -45,6 +45,12 @@ REFUSED = {
         "Loop",
         f"found FLOAT[?, 4] before and FLOAT[?, 4] after a round, and {OPEN}",
     ),
+    "what grows by rows that only the call counts": (
+        f"""{ROWS}, float[M, 4] z, int64 n) => (float y) {{ [here] y = Loop <body = {BODY}) {{
+        d = Identity (c)  s = Add (x, z)  u = Concat <axis = 0> (v, s) }}> (n, , x) }}""",
+        "Loop",
+        f"found FLOAT[?, 4] before and FLOAT[?, 4] after a round, and {OPEN}",
+    ),
     "a sequence that grows in open rounds": (
         f"""{ROWS}, int64 n) => (float y) {{ e = SequenceEmpty ()
         [here] s = Loop <body = b (int64 i, bool c, seq(float[N, 4]) v) =>

@@ -185,6 +185,14 @@ def test_a_remainder_on_the_host_has_the_sign_that_the_op_says(
     assert (y.tolist(), z.tolist()) == (wanted, [2])
 
 
+def test_a_size_that_is_zero_in_a_call_copies_the_axis() -> None:
+    graph = """g (float[N, 6] x, float[M] z) => (float[A, B] y)
+        { m = Shape(z)  t = Concat <axis: int = 0> (m, six)  y = Reshape(x, t) }"""
+    module = graph_module_from_onnx(model(graph, six=np.array([6])))
+    for rows, others in ((4, 0), (4, 4), (0, 0)):
+        assert module(torch.zeros(rows, 6), torch.zeros(others))[0].shape == (rows, 6)
+
+
 def test_inputs_that_share_a_dim_share_a_symbol() -> None:
     graph = """g (float[N] a, float[N] b) => (float[K] y)
         { s = Shape(b)  d = Mul(s, two)  y = Expand(one_f, d) }"""
@@ -217,6 +225,37 @@ def test_integers_wrap_as_their_type_does() -> None:
     built = model(graph, **constants, c=np.array([2**33 + 7]))
     y, z = graph_module_from_onnx(built)(torch.zeros(1))
     assert (y.tolist(), z.tolist()) == ([2**30 + 5], [7])
+
+
+@pytest.mark.parametrize(
+    ("nodes", "wanted"),
+    [
+        ("y = Mul(i, large)", -(2**31)),
+        ("m = Mul(i, large)  y = Div(m, four)", -(2**29)),
+        ("b = Mul(s, large_64)  y = Cast <to: int = 6> (b)", -(2**31)),
+        ("m = Sub(four, i)  d = Mul(m, m)  e = Neg(d)  y = Div(e, i)", 0),
+        ("m = Neg(i)  y = Div(m, four)", -1),
+    ],
+)
+def test_sizes_in_32_bits_wrap_and_divide_as_their_type_does(nodes: str, wanted: int) -> None:
+    graph = (
+        f"g (float[N] x) => (int32[1] y) {{ s = Shape(x)  i = Cast <to: int = 6> (s)  {nodes} }}"
+    )
+    narrow = {"large": np.array([2**30], np.int32), "four": np.array([4], np.int32)}
+    built = model(graph, **narrow, large_64=np.array([2**30]))
+    (y,) = graph_module_from_onnx(built)(torch.zeros(6))
+    assert (y.dtype, y.tolist()) == (torch.int32, [wanted])
+
+
+def test_sizes_in_32_bits_that_stay_there_are_exported_as_they_are() -> None:
+    graph = """g (float[N, 4] x) => (float[M] y)
+        { s = Shape <end: int = 1> (x)  i = Cast <to: int = 6> (s)  m = Mul(i, four)
+          t = Cast <to: int = 7> (m)  y = Reshape(x, t) }"""
+    module = graph_module_from_onnx(model(graph, four=np.array([4], np.int32)))
+    rows = torch.export.Dim("rows", min=2, max=64)
+    program = torch.export.export(module, (torch.zeros(3, 4),), dynamic_shapes=({0: rows},))
+    assert operator.mod not in node_names(program.module())
+    assert program.module()(torch.zeros(64, 4))[0].shape == (256,)
 
 
 @pytest.mark.parametrize("name", ["0", "self", "lambda", "a.b", "class"])

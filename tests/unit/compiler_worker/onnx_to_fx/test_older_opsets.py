@@ -15,7 +15,6 @@ import torch
 from _pytest.mark.structures import ParameterSet
 
 from compiler_worker.onnx_to_fx import graph_module_from_onnx
-from services.contracts.errors import UnsupportedGraphError
 from tests.unit.compiler_worker.onnx_to_fx.graphs import model
 
 # Oldest opset of the range, newest one, what is tested, and the nodes from x to y.
@@ -92,44 +91,6 @@ def rows() -> Iterator[ParameterSet]:
         oldest, newest, name = head.split(" ", 2)
         for opset in sorted({int(oldest), int(newest)}):
             yield pytest.param(opset, nodes, id=f"{name}-{opset}")
-
-
-X_NCW = np.arange(24, dtype=np.float32).reshape(2, 3, 4) - 9
-ROW, CHANNELS = np.array([1, -2, 0, 4], np.float32), np.array([3, -1, 2], np.float32)
-# What runs at opset 6, and what it gives.
-BROADCASTS = {
-    "y = Sub <broadcast = 1> (x, row)": X_NCW - ROW,
-    "y = Mul <broadcast = 1, axis = 1> (x, channels)": X_NCW * CHANNELS[:, None],
-    "y = Div <broadcast = 1, axis = -2> (x, channels)": X_NCW / CHANNELS[:, None],
-    "g = Less <broadcast = 1, axis = 1> (x, channels) y = Cast <to = 1> (g)": (
-        (CHANNELS[:, None] > X_NCW).astype(np.float32)
-    ),
-    "y = PRelu(x, channels)": np.where(X_NCW >= 0, X_NCW, X_NCW * CHANNELS[:, None]),
-    "y = Dropout <is_test = 1> (x)": X_NCW,
-}
-
-
-@pytest.mark.parametrize("nodes", BROADCASTS)
-def test_opset_6_broadcasts_when_it_is_asked_to(nodes: str) -> None:
-    text = f"g (float[N, C, W] x) => (float[N, C, W] y) {{ {nodes} }}"
-    built = model(text, opset=6, row=ROW, channels=CHANNELS)
-    (got,) = graph_module_from_onnx(built)(torch.from_numpy(X_NCW))
-    np.testing.assert_array_equal(got.numpy(), BROADCASTS[nodes])
-
-
-@pytest.mark.parametrize(
-    "nodes",
-    [
-        "y = Add(x, row)",
-        "y = Add <broadcast = 1, axis = 3> (x, row)",
-        "y = Dropout(x)",
-        "y = AveragePool <kernel_shape = [2], pads = [1, 1]> (x)",
-    ],
-)
-def test_opset_6_refuses_what_it_leaves_open(nodes: str) -> None:
-    text = f"g (float[N, C, W] x) => (float[N, C, W] y) {{ {nodes} }}"
-    with pytest.raises(UnsupportedGraphError):
-        graph_module_from_onnx(model(text, opset=6, row=ROW))
 
 
 @pytest.mark.parametrize(("opset", "nodes"), list(rows()))

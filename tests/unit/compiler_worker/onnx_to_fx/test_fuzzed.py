@@ -1,0 +1,80 @@
+"""Graphs that a fuzzer found (`tests/faults/graphs`): each gave a wrong answer or raised once."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+
+from compiler_worker.onnx_to_fx import graph_module_from_onnx
+from services.contracts.errors import UnsupportedGraphError
+from tests.unit.compiler_worker.onnx_to_fx.graphs import model
+
+ROUND = "b (int64 i, bool c, float[N] v) => (bool d, float[N] u"
+# A graph, its constants, and sizes of x.
+GRAPHS: dict[str, tuple[str, dict[str, object], list[tuple[int, ...]]]] = {
+    "reduction of a scalar": (
+        "g (float x) => (float y, float z) { y = ReduceMax(x)  z = ReduceMin <keepdims = 0> (x) }",
+        {},
+        [()],
+    ),
+    "einsum of small integers": (
+        """g (float[N, 3] x) => (int32[N] y)
+        { i = Cast <to = 6> (x)  y = Einsum <equation = "ij->i"> (i) }""",
+        {},
+        [(2, 3), (4, 3)],
+    ),
+    "an element on the host": (
+        f"""g (float[N] x) => (float[N] y, int64[A] z) {{ y, z = Loop <body = {ROUND}, int64 r)
+        {{ d = Identity(c)  u = Relu(v)  r = Abs(i) }}> (two, , x) }}""",
+        {"two": 2},
+        [(3,)],
+    ),
+    "a bound below zero, computed from a size": (
+        """g (float[N, 4] x) => (float[A, 4] y) { n = Shape <end = 1> (x)  m = Neg(n)
+        a = Abs(m)  b = Sub(a, two)  y = Slice(x, m, b) }""",
+        {"two": [2]},
+        [(3, 4), (6, 4)],
+    ),
+    "a range whose bounds cross": (
+        """g (float[N] x) => (int64[A] y)
+        { n = Shape(x)  s = Squeeze(n)  y = Range(two, s, one) }""",
+        {"two": 2, "one": 1},
+        [(1,), (5,)],
+    ),
+    "sizes around a loop that its body measures too": (
+        """g (float[N, M, 4] x) => (float[N, M, 4] z, int64[A, B] y) {
+        q = AveragePool <kernel_shape = [3]> (x)  z, y = Scan <num_scan_inputs = 1, body =
+        b (float[N, M, 4] s, float[S, T] r) => (float[N, M, 4] t, int64[3] u) {
+        n = Shape(s)  k = Shape(r)  first = Gather(k, nought)  unused = Add(first, nought)
+        t = Identity(s)  u = Identity(n) }> (x, q) }""",
+        {"nought": [0]},
+        [(2, 5, 4), (3, 6, 4)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_answers_are_those_of_onnx_runtime(name: str) -> None:
+    graph, constants, shapes = GRAPHS[name]
+    built = model(graph, **{name: np.asarray(value) for name, value in constants.items()})
+    module = graph_module_from_onnx(built)
+    for shape in shapes:
+        x = np.random.default_rng(1).integers(-4, 5, shape).astype(np.float32)
+        found, wanted = module(torch.from_numpy(x)), _by_onnxruntime(built, x)
+        for one, other in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(one.numpy(), other, strict=True)
+
+
+def test_a_convolution_without_channels_is_refused() -> None:
+    graph = "g (float[N, 0, 4] x) => (float[N, 2, 4] y) { y = Conv(x, w) }"
+    built = model(graph, w=np.zeros((2, 0, 1), np.float32))
+    with pytest.raises(UnsupportedGraphError, match="no input channels"):
+        graph_module_from_onnx(built)
+
+
+def _by_onnxruntime(built: onnx.ModelProto, x: np.ndarray) -> list[np.ndarray]:
+    session = onnxruntime.InferenceSession(built.SerializeToString())
+    return [np.asarray(answer) for answer in session.run(None, {"x": x})]
