@@ -9,11 +9,14 @@ from compiler_worker.master import walk
 from compiler_worker.master.reading import ReadModel
 from services.contracts.errors import InvalidModelError, UnsupportedGraphError
 
-# 7 is where broadcasting took today's form; 26 is the newest that ONNX Runtime 1.31 runs,
-# and without it there is no independent reference.
-MIN_OPSET, MAX_OPSET = 7, 26
+# 7 is where broadcasting took today's form (6 is written in it); above 26, the newest that ONNX
+# Runtime 1.31 runs, a master is served by what the importer makes of it, and witnessed by ONNX's
+# own implementation.
+MIN_OPSET, NEWEST_RUN_OPSET, MAX_OPSET = 7, 26, defs.onnx_opset_version()
 # Trees and the like are no tensor programs, but some kinds of engines run them.
 ML_DOMAIN = "ai.onnx.ml"
+# ONNX's drafts: the importer and ONNX's own implementation run them, no other library does.
+_DOMAINS = ("", ML_DOMAIN, "ai.onnx.preview", "ai.onnx.preview.training")
 _NO_ZIPMAP = (
     "export it with zipmap=False (skl2onnx: convert_sklearn(..., options={'zipmap': False})), so "
     "that the probabilities are one tensor"
@@ -39,6 +42,8 @@ def admit(model: ReadModel) -> None:
     if any(graph.sparse_initializer for graph in walk.graphs(proto)):
         raise UnsupportedGraphError("sparse initialisers found; store them as dense tensors")
     check_rules(model.path)
+    if walk.opsets_of(proto.opset_import).get("", 0) > NEWEST_RUN_OPSET:
+        _check_import(model.path)
 
 
 def check_rules(path: Path) -> None:
@@ -58,14 +63,28 @@ def check_rules(path: Path) -> None:
         ) from error
 
 
+def _check_import(path: Path) -> None:
+    """Refuse what neither ONNX Runtime nor the importer takes: nothing could serve it."""
+    from compiler_worker.onnx_to_fx import graph_module_from_onnx
+
+    try:
+        graph_module_from_onnx(onnx.load(path))
+    except UnsupportedGraphError as error:
+        raise UnsupportedGraphError(
+            f"{error}; above opset {NEWEST_RUN_OPSET}, which is the newest of ONNX Runtime, only "
+            "what the importer translates is taken: convert the model to that opset with "
+            "onnx.version_converter.convert_version"
+        ) from error
+
+
 def _check_opset(proto: onnx.ModelProto) -> None:
     opsets = walk.opsets_of(proto.opset_import)
     opset = opsets.get("", 0)
-    if ML_DOMAIN in opsets and "" not in opsets:
+    if "" not in opsets and opsets.keys() & set(_DOMAINS):
         return  # then no node is of ai.onnx
     if not MIN_OPSET <= opset <= MAX_OPSET:
         raise UnsupportedGraphError(
-            f"opset {opset} of ai.onnx found, {MIN_OPSET} to {MAX_OPSET} wanted; export again "
+            f"opset {opset} of ai.onnx found, {MIN_OPSET - 1} to {MAX_OPSET} wanted; export again "
             "or convert with onnx.version_converter.convert_version"
         )
 
@@ -103,12 +122,12 @@ def _check_output(value: onnx.ValueInfoProto) -> None:
 def _check_node(node: onnx.NodeProto, opsets: dict[str, int]) -> None:
     domain = walk.domain_of(node.domain)
     opset = opsets.get(domain, 0)
-    if domain not in ("", ML_DOMAIN):
+    if domain not in _DOMAINS:
         raise _refusal(
             node,
             opset,
-            f"custom domain '{domain}' found, only ai.onnx and {ML_DOMAIN} are taken; export "
-            "without custom ops or bring the op's body as a local function of the model",
+            f"custom domain '{domain}' found, only ai.onnx, {', '.join(_DOMAINS[1:])} are taken; "
+            "export without custom ops or bring the op's body as a local function of the model",
         )
     if domain and node.op_type == "ZipMap":
         raise _refusal(node, opset, f"it gives maps, a tensor wanted; {_NO_ZIPMAP}")

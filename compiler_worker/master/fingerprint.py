@@ -14,8 +14,8 @@ from compiler_worker.master.source import MasterSource, OnnxFile, TorchFactory
 from services.contracts.document import canonical_json
 from services.contracts.errors import InvalidModelError
 
-# Raise it when export or normalisation changes what a source becomes.
-MASTER_REVISION = 1
+# Raise it when export or normalisation changes what a source becomes, or what is recorded of it.
+MASTER_REVISION = 2
 _EXPORTERS = ("torch", "onnx", "onnxscript", "onnx-ir")
 
 

@@ -4,6 +4,7 @@ Every pass is a kept library's; here are only their order and the loop that make
 result a fixed point, so that normalising a master again changes nothing.
 """
 
+import numpy as np
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
 from onnxscript import optimizer
@@ -23,6 +24,7 @@ def normalise(model: ir.Model) -> None:
         passes.InlinePass(),
         passes.RemoveInitializersFromInputsPass(),
     )
+    declared = _without_shapes(model)
     before = None
     for _ in range(_MAX_ROUNDS):
         _simplify(model)
@@ -34,10 +36,25 @@ def normalise(model: ir.Model) -> None:
     # The pass takes every value for a tensor.
     if not any("Sequence" in n.op_type or "Optional" in n.op_type for n in model.graph.all_nodes()):
         _run(model, passes.ShapeInferencePass())
+    for value, shape in zip(model.graph.outputs, declared, strict=True):
+        value.shape = shape if value.producer() else value.shape
     # A graph without an op of ai.onnx has lost it.
     model.opset_imports.setdefault("", opset)
     _strip(model)
     model.ir_version = min(max(model.ir_version, _MIN_IR_VERSION), _MAX_IR_VERSION)
+
+
+def _without_shapes(model: ir.Model) -> list[ir.Shape | None]:
+    """Forget what the file says of shapes of computed values; return that of the outputs.
+
+    Tools that change a graph leave old ones behind, no checker compares those of dynamic axes
+    with anything, and passes fold `Shape` by them. What can be known is inferred again.
+    """
+    declared = [value.shape for value in model.graph.outputs]
+    for node in model.graph.all_nodes():
+        for value in node.outputs:
+            value.shape = None
+    return declared
 
 
 def _simplify(model: ir.Model) -> None:
@@ -45,6 +62,10 @@ def _simplify(model: ir.Model) -> None:
     _run(
         model,
         passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+    )
+    _lay_out_weights(model)
+    _run(
+        model,
         passes.DeduplicateHashedInitializersPass(),
         passes.CommonSubexpressionEliminationPass(),
         # The pass would take a branch's only node, where that gives a value from around it.
@@ -52,6 +73,16 @@ def _simplify(model: ir.Model) -> None:
         passes.RemoveUnusedNodesPass(),
         passes.RemoveUnusedOpsetsPass(),
     )
+
+
+def _lay_out_weights(model: ir.Model) -> None:
+    """Copy weights that folding left as views of others: bytes are taken in their own order."""
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            held = value.const_value
+            if isinstance(held, ir.Tensor) and not held.numpy().flags.c_contiguous:
+                array = np.ascontiguousarray(held.numpy())
+                value.const_value = ir.Tensor(array, held.dtype, shape=held.shape, name=held.name)
 
 
 def _run(model: ir.Model, *sequence: ir.passes.InPlacePass) -> None:

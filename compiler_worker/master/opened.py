@@ -9,6 +9,7 @@ from compiler_worker.master.samples import check_samples, write_samples
 from compiler_worker.master.source import MasterSource, OnnxFile, TorchFactory
 from compiler_worker.progress import Progress
 from services.contracts.dim_limits import DimLimits
+from services.contracts.input_values import InputValues
 from services.contracts.recipe import Recipe
 from services.contracts.tensors import TensorSpec
 
@@ -22,6 +23,7 @@ class OpenedMaster:
         files: path by file name; `model.onnx` is the entry, others are external data.
         opset: version of the default domain.
         num_parameters: elements over all initialisers.
+        input_values: by input, the integers that its graph takes.
         recipe: from a factory that brings one.
         dim_limits: by dimension, from a factory.
         samples: real inputs (.npz) from a factory that brings some.
@@ -33,6 +35,7 @@ class OpenedMaster:
     outputs: tuple[TensorSpec, ...]
     opset: int
     num_parameters: int
+    input_values: Mapping[str, InputValues] = field(default_factory=dict)
     recipe: Recipe | None = None
     samples: Path | None = None
     dim_limits: Mapping[str, DimLimits] = field(default_factory=dict)

@@ -10,6 +10,7 @@ from services.contracts.byte_strings import BYTES, STRING_DTYPE, strings_from_ar
 from services.contracts.errors import InvalidModelError, InvalidRequestError
 from services.contracts.recipe import InputRecipe, Recipe
 from services.contracts.tensors import Array, TensorSpec
+from services.contracts.value_limits import ValueLimits
 
 SAMPLES_FILE = "samples.npz"
 # Of an input, for proofs: they lie in the recipe, which is read often.
@@ -86,12 +87,16 @@ def write_samples(samples: Mapping[str, Array], folder: Path) -> Path:
     return path
 
 
-def check_samples(samples: Mapping[str, Array], inputs: Sequence[TensorSpec]) -> None:
-    """Compare samples with a model's inputs.
+def check_samples(
+    samples: Mapping[str, Array],
+    inputs: Sequence[TensorSpec],
+    limits: Mapping[str, ValueLimits] | None = None,
+) -> None:
+    """Compare samples with a model's inputs, and with the limits of requests where they are known.
 
     Raises:
-        InvalidModelError: a name, datatype or rank that is not the model's, or inputs with
-            different numbers of samples.
+        InvalidModelError: a name, datatype or rank that is not the model's, integers that a
+            request may not hold, or inputs with different numbers of samples.
     """
     wanted = [spec.name for spec in inputs]
     if sorted(samples) != sorted(wanted):
@@ -103,6 +108,12 @@ def check_samples(samples: Mapping[str, Array], inputs: Sequence[TensorSpec]) ->
             spec.check(samples[spec.name])
     except InvalidRequestError as error:
         raise InvalidModelError(f"samples: {error}") from error
+    for name, allowed in (limits or {}).items():
+        if (place := allowed.first_outside(samples[name])) is not None:
+            raise InvalidModelError(
+                f"samples: input '{name}' at {list(place)} holds {samples[name][place]}, values "
+                f"from {allowed.span_at(place)}{allowed.source} wanted: such a request is refused"
+            )
     counts = {name: array.shape[:1] for name, array in samples.items()}
     if len(set(counts.values())) != 1:
         raise InvalidModelError(f"samples: expected equal leading dimensions, found {counts}")

@@ -6,18 +6,21 @@ pages. Equal masters give equal bytes.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
 
 from compiler_worker.master import walk
-from compiler_worker.master.admission import MAX_OPSET, admit, check_rules
+from compiler_worker.master.admission import NEWEST_RUN_OPSET, admit, check_rules
 from compiler_worker.master.digest import canonical_digest
+from compiler_worker.master.integer_inputs import input_values
 from compiler_worker.master.interface import name_dynamic_dims, tensor_specs
 from compiler_worker.master.normalise import normalise
+from compiler_worker.master.opset6 import at_opset_7
 from compiler_worker.master.reading import read_onnx
+from services.contracts.input_values import InputValues
 from services.contracts.tensors import TensorSpec
 
 MODEL_FILE, WEIGHTS_FILE = "model.onnx", "weights.bin"
@@ -31,6 +34,7 @@ class StoredMaster:
 
     Attributes:
         files: path by file name; without `weights.bin` when no weight is large.
+        input_values: by input, the integers that its graph takes.
     """
 
     digest: str
@@ -39,6 +43,7 @@ class StoredMaster:
     outputs: tuple[TensorSpec, ...]
     opset: int
     num_parameters: int
+    input_values: dict[str, InputValues]
 
 
 def store_onnx(path: Path, target_dir: Path) -> StoredMaster:
@@ -51,6 +56,7 @@ def store_onnx(path: Path, target_dir: Path) -> StoredMaster:
     normalise(model)
     name_dynamic_dims(model)
     inputs, outputs = tensor_specs(model.graph.inputs), tensor_specs(model.graph.outputs)
+    values = input_values(model)
     files = _write(model, target_dir)
     check_rules(files[MODEL_FILE])
     return StoredMaster(
@@ -60,18 +66,20 @@ def store_onnx(path: Path, target_dir: Path) -> StoredMaster:
         outputs=outputs,
         opset=model.opset_imports[""],
         num_parameters=_num_parameters(model),
+        input_values=values,
     )
 
 
 def load_ir(path: Path) -> ir.Model:
     """Read and admit an ONNX file; its external weights stay on disk, memory-mapped."""
     read = read_onnx(path)
+    read = replace(read, proto=at_opset_7(read.proto))
     admit(read)
     for entry in read.proto.opset_import:
         entry.domain = walk.domain_of(entry.domain)
     if "" not in walk.opsets_of(read.proto.opset_import):
         # A master has a version of ai.onnx, also one that uses none of its ops.
-        read.proto.opset_import.append(onnx.helper.make_opsetid("", MAX_OPSET))
+        read.proto.opset_import.append(onnx.helper.make_opsetid("", NEWEST_RUN_OPSET))
     model = ir.from_proto(read.proto)
     ir.external_data.set_base_dir(model.graph, path.parent)
     return model

@@ -6,8 +6,9 @@ from typing import Self
 
 from services.contracts.errors import InvalidRequestError
 from services.contracts.manifest import ModelVersion
-from services.contracts.recipe import Bucket, InputRecipe
+from services.contracts.recipe import Bucket
 from services.contracts.tensors import Array, TensorSpec
+from services.contracts.value_limits import ValueLimits, limits_of
 from services.engines.shapes import dims_that_may_be_empty, ranges_text
 from services.replica.growing import growing_dims
 
@@ -23,7 +24,7 @@ class Signature:
         batch_dim: the dimension counted as rows; None when the master has no such dimension.
         growing: dimensions that may be made larger than a request's.
         buckets: the shapes that the model is served at; empty sets no limit.
-        limits: the recipe of each input whose values it limits.
+        limits: of each input whose values the graph or the recipe limits.
     """
 
     name: str
@@ -33,7 +34,7 @@ class Signature:
     batch_dim: str | None
     growing: frozenset[str]
     buckets: tuple[Bucket, ...]
-    limits: Mapping[str, InputRecipe]
+    limits: Mapping[str, ValueLimits]
 
     @classmethod
     def from_model(cls, model: ModelVersion) -> Self:
@@ -51,11 +52,7 @@ class Signature:
             batch_dim=batch_dim,
             growing=growing_dims(inputs, outputs, batch_dim, model.recipe.inputs),
             buckets=model.buckets,
-            limits={
-                name: recipe
-                for name, recipe in model.recipe.inputs.items()
-                if (recipe.min, recipe.max) != (None, None)
-            },
+            limits=limits_of(model.master, model.recipe),
         )
 
     @property
@@ -90,18 +87,17 @@ class Signature:
             raise InvalidRequestError(self._size_error(sizes))
 
     def check_values(self, inputs: Mapping[str, Array]) -> None:
-        """Refuse values that the recipe does not allow: no engine may look them up.
+        """Refuse integers that graph or recipe do not allow: no engine may look them up.
 
         Raises:
-            InvalidRequestError: says input, row, the value found and those allowed.
+            InvalidRequestError: says input, place, the value found and those allowed.
         """
-        for name, limit in self.limits.items():
-            values = inputs[name]
-            # Extremes alone: no copy of the input. Where they are is looked for only when wrong.
-            if values.size and limit.min is not None and values.min() < limit.min:
-                raise self._value_error(name, limit, values, int(values.argmin()))
-            if values.size and limit.max is not None and values.max() > limit.max:
-                raise self._value_error(name, limit, values, int(values.argmax()))
+        for name, limits in self.limits.items():
+            if (place := limits.first_outside(inputs[name])) is not None:
+                raise InvalidRequestError(
+                    f"input '{name}' for model '{self.name}' at {list(place)}: expected values "
+                    f"from {limits.span_at(place)}{limits.source}, got {inputs[name][place]}"
+                )
 
     def _size_error(self, sizes: Mapping[str, int]) -> str:
         allowed = " or ".join(ranges_text(bucket.dims) for bucket in self.buckets)
@@ -117,17 +113,6 @@ class Signature:
                 padded = "" if dim in self.growing else ", as it cannot be padded"
                 return f"{words}; dimension '{dim}' is {size}, allowed is {ranges}{padded}"
         return words
-
-    def _value_error(
-        self, name: str, limit: InputRecipe, values: Array, position: int
-    ) -> InvalidRequestError:
-        row = position // values[0].size if values.ndim else 0
-        low = "any" if limit.min is None else limit.min
-        high = "any" if limit.max is None else limit.max
-        return InvalidRequestError(
-            f"input '{name}' for model '{self.name}', row {row}: expected values from {low} to "
-            f"{high}, got {values.flat[position]}"
-        )
 
 
 def fits(bucket: Bucket, sizes: Mapping[str, int], growing: Collection[str]) -> bool:

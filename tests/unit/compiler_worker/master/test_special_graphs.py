@@ -9,9 +9,11 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import torch
 from onnx import parser
 
 from compiler_worker.master.stored import MODEL_FILE, StoredMaster, store_onnx
+from compiler_worker.onnx_to_fx import graph_module_from_onnx
 from tests.conformance.trees import classifier, regressor
 
 Save = Callable[..., Path]
@@ -45,6 +47,27 @@ def test_control_flow_stays_what_it_was(text: str, save: Save, tmp_path: Path) -
     assert again.digest == stored.digest
 
 
+VIEWS = {
+    "transposed": "{ t = Transpose (w)  y = MatMul (x, t) }",
+    "backwards": """<int64[1] a = {-1}, int64[1] b = {-9}, int64[1] c = {0}>
+        { t = Slice (w, a, b, c, a)  u = Reshape <allowzero = 0> (t, s)  y = MatMul (x, u) }""",
+}
+
+
+@pytest.mark.parametrize("text", VIEWS.values(), ids=VIEWS.keys())
+def test_weights_that_folding_leaves_as_views_are_stored(
+    text: str, save: Save, tmp_path: Path
+) -> None:
+    model = parser.parse_model(HEAD + text)
+    weights = {"w": np.arange(24, dtype=np.float32).reshape(6, 4), "s": np.array([4, 6])}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(a, n) for n, a in weights.items())
+    path = save(model)
+    stored = store_onnx(path, tmp_path / "target")
+    feeds = {"x": np.arange(8, dtype=np.float32).reshape(2, 4)}
+    wanted, found = (ran(each, feeds) for each in (path, stored.files[MODEL_FILE]))
+    np.testing.assert_array_equal(found[0], wanted[0])
+
+
 @pytest.mark.parametrize("make", [regressor, classifier])
 def test_trees_are_masters(make: Callable[[], onnx.ModelProto], save: Save, tmp_path: Path) -> None:
     path = save(make())
@@ -70,3 +93,19 @@ def ran(path: Path, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
     """What ONNX Runtime gives for a file."""
     outputs: list[np.ndarray] = onnxruntime.InferenceSession(str(path)).run(None, feeds)
     return outputs
+
+
+def test_declared_shapes_of_computed_values_are_not_believed(save: Save, tmp_path: Path) -> None:
+    model = parser.parse_model(
+        HEAD
+        + """ <int64[1] one = {1}, int64[1] last = {-1}, float[6, 4] h> {
+            h = Slice (x, one, last)  n = Shape <end = 1> (h)  f = Cast <to = 1> (n)
+            y = Mul (h, f) }"""
+    )
+    assert model.graph.value_info[0].type.tensor_type.shape.dim[0].dim_value == 6
+    stored = store_onnx(save(model), tmp_path / "target")
+    x = np.ones((7, 4), np.float32)
+    module = graph_module_from_onnx(onnx.load(stored.files[MODEL_FILE]))
+    for found in (ran(stored.files[MODEL_FILE], {"x": x})[0], module(torch.from_numpy(x))[0]):
+        np.testing.assert_array_equal(found, np.full((5, 4), 5, np.float32))
+    assert stored.outputs[0].shape == ("A", "B")

@@ -1,9 +1,10 @@
-"""Values that a recipe limits: refused by input, row and value before an engine sees them."""
+"""Values that a graph or a recipe limits: refused by place and value before an engine sees any."""
 
 import numpy as np
 import pytest
 
 from services.contracts.errors import InvalidRequestError
+from services.contracts.input_values import InputValues, Span
 from services.contracts.recipe import InputRecipe, Recipe
 from services.contracts.tensors import NUMPY_FROM_DATATYPE, TensorSpec, bytes_from_array
 from services.pb import open_inference_v2_pb2 as pb
@@ -15,10 +16,15 @@ from .models import make_model
 SHAPE = (2, 3)
 
 
-def signature(datatype: str = "INT64", **limits: int) -> Signature:
+def signature(
+    datatype: str = "INT64", known: InputValues | None = None, **limits: int
+) -> Signature:
     spec = TensorSpec(name="ids", datatype=datatype, shape=("batch", "sequence"))
     recipe = Recipe(inputs={"ids": InputRecipe(low=5, pad=5, **limits)})
-    return Signature.from_model(make_model((spec,), (), recipe))
+    model = make_model((spec,), (), recipe)
+    values = {"ids": known} if known else {}
+    master = model.master.model_copy(update={"input_values": values})
+    return Signature.from_model(model.model_copy(update={"master": master}))
 
 
 def raw(values: np.ndarray, datatype: str = "INT64") -> bytes:
@@ -46,7 +52,7 @@ def ids(*, row: int = 0, value: int = 5, datatype: str = "INT64") -> np.ndarray:
 def test_a_value_outside_is_refused_with_input_row_found_and_allowed(
     encode: object, row: int, value: int
 ) -> None:
-    told = rf"input 'ids' for model 'm', row {row}: expected values from 0 to 9, got {value}$"
+    told = rf"input 'ids' for model 'm' at \[{row}, 2\]: expected values from 0 to 9, got {value}$"
     with pytest.raises(InvalidRequestError, match=told):
         call_from_request(encode(ids(row=row, value=value)), signature(min=0, max=9))  # type: ignore[operator]
 
@@ -77,3 +83,46 @@ def test_an_unsigned_input_is_compared_as_a_number() -> None:
 
 def test_without_limits_any_value_passes() -> None:
     assert call_from_request(raw(ids(value=2**60)), signature()).inputs["ids"].max() == 2**60
+
+
+ROWS = InputValues(allowed=(Span(min=0, max=59),), tables=("word.weight",))
+COLUMNS = InputValues(allowed=(Span(min=0, max=9), Span(max=99), Span(min=-5)))
+
+
+@pytest.mark.parametrize("value", [60, -1])
+def test_what_the_graph_takes_is_checked_and_its_table_named(value: int) -> None:
+    told = rf"\[0, 2\]: expected values from 0 to 59 \(rows of 'word.weight'\), got {value}$"
+    with pytest.raises(InvalidRequestError, match=told):
+        call_from_request(raw(ids(value=value)), signature(known=ROWS))
+    call_from_request(raw(ids(value=59)), signature(known=ROWS))
+
+
+def test_the_recipe_narrows_what_the_graph_takes() -> None:
+    narrow = signature(known=ROWS, min=3, max=40)
+    call_from_request(raw(ids(value=40)), narrow)
+    with pytest.raises(InvalidRequestError, match="from 3 to 40 .*, got 41"):
+        call_from_request(raw(ids(value=41)), narrow)
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ([10, 5, 5], r"\[1, 0\]: expected values from 0 to 9, got 10"),
+        ([5, 100, 5], r"\[1, 1\]: expected values from any to 99, got 100"),
+        ([5, 5, -6], r"\[1, 2\]: expected values from -5 to any, got -6"),
+    ],
+)
+def test_columns_have_bounds_of_their_own(row: list[int], told: str) -> None:
+    columns = signature(known=COLUMNS)
+    call_from_request(raw(np.array([[9, -(2**60), 2**60], [0, 99, -5]])), columns)
+    with pytest.raises(InvalidRequestError, match=told):
+        call_from_request(raw(np.array([[5, 5, 5], row])), columns)
+
+
+def test_an_empty_input_holds_nothing_wrong() -> None:
+    limits = signature(known=COLUMNS).limits["ids"]
+    assert limits.first_outside(np.empty((0, 3), np.int64)) is None
+
+
+def test_numbers_that_are_no_integers_are_never_looked_at() -> None:
+    assert signature("FP32", known=ROWS).limits == {}

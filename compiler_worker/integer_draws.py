@@ -1,0 +1,69 @@
+"""Integers of proof inputs: over all that the graph takes, unless the recipe says otherwise."""
+
+import math
+
+import numpy as np
+
+from services.contracts.input_values import InputValues, Span
+from services.contracts.manifest import MasterRecord
+from services.contracts.recipe import InputRecipe, InputRole, Recipe
+from services.contracts.tensors import Array
+
+# Where nothing says what integers mean: a table has at least two rows and a mask two values, and
+# inputs that are all one value would leave most of a model unproven.
+_WIDTH_BY_DEFAULT = 2
+
+
+def drawn_role(master: MasterRecord, recipe: Recipe, name: str) -> InputRole:
+    """How an input is drawn: as the recipe says, or by default as the graph uses it."""
+    own = recipe.inputs.get(name, InputRecipe())
+    known = master.input_values.get(name, InputValues())
+    return own.role if own.role is InputRole.MASK or own.has_range else known.role
+
+
+def draw_integers(
+    shape: tuple[int, ...], recipe: InputRecipe, known: InputValues, generator: np.random.Generator
+) -> Array:
+    """Uniform over the whole range, whose two ends are always among them.
+
+    Args:
+        shape: of the input.
+        recipe: its own range counts before the graph's.
+        known: what the graph says.
+        generator: that of this input.
+    """
+    low, high = (np.array(ends) for ends in zip(*map(_closed, _spans(recipe, known)), strict=True))
+    ends = (low.squeeze(), high.squeeze())
+    drawn = np.asarray(generator.integers(*ends, size=shape, endpoint=True))
+    if drawn.size > 1:
+        _set_ends(drawn.reshape(-1, shape[-1]), low, high)
+    return drawn
+
+
+def _set_ends(rows: Array, low: Array, high: Array) -> None:
+    """At the start of rows, where a mask has its valid positions; of all columns or the first."""
+    if len(rows) > 1:
+        rows[0, : len(low)], rows[1, : len(high)] = low, high
+    elif len(low) == 1:
+        rows[0, 0], rows[0, -1] = low[0], high[0]
+
+
+def _spans(recipe: InputRecipe, known: InputValues) -> tuple[Span, ...]:
+    """The recipe's range, else the graph's, within the limits of requests."""
+    allowed = Span(min=recipe.min, max=recipe.max)
+    if not recipe.has_range:
+        return tuple(span.within(allowed) for span in known.drawn or (Span(),))
+    low = math.ceil(recipe.low)
+    if recipe.high is not None:
+        return (Span(min=low, max=max(low, math.ceil(recipe.high) - 1)),)
+    # A low alone begins what min and max or the graph end.
+    allowed = allowed.within(Span(min=low))
+    return tuple(span.within(allowed) for span in known.drawn or (Span(),))
+
+
+def _closed(span: Span) -> tuple[int, int]:
+    """Both ends, where there is one only or none too."""
+    low, high = span.min, span.max
+    if low is None:
+        low = 0 if high is None else high - _WIDTH_BY_DEFAULT + 1
+    return low, low + _WIDTH_BY_DEFAULT - 1 if high is None else high

@@ -1,0 +1,50 @@
+"""What a master's graph says of the integers that its inputs may hold."""
+
+import onnx_ir as ir
+
+from compiler_worker.master.integer_rules import RULES
+from compiler_worker.master.integer_uses import IntegerUses
+from compiler_worker.master.mask_uses import is_mask
+from compiler_worker.master.spans import Spans
+from services.contracts.input_values import InputValues, Span
+from services.contracts.recipe import InputRole
+
+
+def input_values(model: ir.Model) -> dict[str, InputValues]:
+    """By name, what is known of inputs; those of which nothing is known are left out.
+
+    Args:
+        model: in its normal form, with shapes inferred.
+    """
+    known = {value.name or "": _values_of(model, value) for value in model.graph.inputs}
+    return {name: values for name, values in known.items() if values != InputValues()}
+
+
+def _values_of(model: ir.Model, value: ir.Value) -> InputValues:
+    if value.dtype is None or not (value.dtype.is_integer() or value.dtype is ir.DataType.BOOL):
+        return InputValues()
+    strict = IntegerUses(model, RULES, is_strict=True)
+    # Looked at twice, as an op may decide for itself what becomes of values that mean nothing.
+    drawn = _spans(value, strict.spans(value), is_strict=True)
+    allowed = _spans(value, IntegerUses(model, RULES, is_strict=False).spans(value))
+    if not drawn and not allowed and is_mask(value):
+        return InputValues(role=InputRole.MASK)
+    if value.dtype is ir.DataType.BOOL:
+        return InputValues()
+    return InputValues(drawn=drawn, allowed=allowed, tables=tuple(sorted(strict.tables)))
+
+
+def _spans(value: ir.Value, found: Spans, *, is_strict: bool = False) -> tuple[Span, ...]:
+    """One for all places, or one for each place of the last axis; none where all may be."""
+    by_column = found.joined(range(found.low.ndim - 1), is_strict=is_strict)
+    if by_column.is_open or by_column.is_empty:
+        return ()
+    assert value.dtype is not None
+    least, largest = float(value.dtype.min), float(value.dtype.max)
+    spans = tuple(
+        # An end beyond that of the input's own type is none.
+        Span(min=int(low) if low > least else None, max=int(high) if high < largest else None)
+        for low, high in zip(by_column.low.flat, by_column.high.flat, strict=True)
+    )
+    alike = spans[:1] if len(set(spans)) == 1 else spans
+    return () if alike == (Span(),) else alike
