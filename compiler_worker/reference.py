@@ -2,19 +2,21 @@
 
 The float64 run goes through our own importer, so a fault of the importer would stand in
 the reference and in every engine compiled from the same import. ONNX Runtime, which shares
-no code with it, must therefore agree before the reference is believed.
+no code with it, must therefore agree before the reference is believed; where it refuses the
+master (an opset that it does not know yet), ONNX's own reference implementation must. Who is
+wrong where they differ is asked in `blame`.
 
 A master that the importer refuses (trees, for one) is compared with ONNX Runtime, and engines
 of ONNX Runtime itself with ONNX's own reference implementation: never with their own library.
 """
 
-import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from functools import cache, partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib import metadata
 from pathlib import Path
+from typing import TypeVar
 
 from compiler_worker.comparison import compare_output
 from compiler_worker.distance import Distance
@@ -22,13 +24,35 @@ from compiler_worker.models import EvaluatorModel, FxModel, Model, OrtModel
 from compiler_worker.reference_cache import CachedModel, reference_folder
 from compiler_worker.sampling import Sample
 from compiler_worker.tolerances import tolerance_for
+from services.contracts.code_digest import code_digest
 from services.contracts.errors import ProofError, UnsupportedGraphError
 from services.contracts.kinds import EngineKind, Precision
 from services.contracts.manifest import MasterRecord
 from services.contracts.recipe import Recipe, Tolerance
+from services.contracts.tensors import TensorSpec
 from services.engines.toolchain import installed_version
 
+_M = TypeVar("_M", bound=Model)
 _ANY_DISTANCE = Tolerance(rel_l2=math.inf, max_abs=math.inf, cosine_distance=math.inf)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recourse:
+    """What is left where a reference and its witness contradict each other.
+
+    Attributes:
+        master_path: the master's `model.onnx`.
+        is_imported: whether engines of the kind in question are made by the importer too.
+        open_third: ONNX's own reference implementation.
+        open_values: the float64 import with values of the graph as its outputs.
+        without_import: the reference that a master has without an import, for a reason.
+    """
+
+    master_path: Path
+    is_imported: bool
+    open_third: Callable[[], EvaluatorModel]
+    open_values: Callable[[Sequence[str]], Model]
+    without_import: Callable[[str], "Reference"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +66,8 @@ class Reference:
         baseline: what engines are timed against: the eager float32 fx graph, or unoptimised
             ONNX Runtime when the importer refuses the graph.
         eager_outputs: outputs of the eager graph, kept on disk; None when there is none.
+        witness_name: of the library that the witness runs in, and its version.
+        recourse: what is used where the witness contradicts; None when there is none.
     """
 
     name: str
@@ -49,6 +75,8 @@ class Reference:
     witness: Model | None
     baseline: Model
     eager_outputs: Model | None
+    witness_name: str = ""
+    recourse: Recourse | None = None
 
 
 def open_eager(master_path: Path, master: MasterRecord, device: str) -> FxModel | str:
@@ -83,35 +111,96 @@ def open_reference(
     Raises:
         ProofError: nothing but the engine's own library can run the master.
     """
+    if isinstance(eager, str):
+        return _without_import(master_path, master, eager, cache_dir, kind, num_threads)
     keep = partial(_kept, master, cache_dir)
-    ort_name = f"onnxruntime {installed_version('onnxruntime')} fp32"
-    witness, refusal = _opened_witness(
-        partial(OrtModel.open, master_path, master, num_threads=num_threads)
-    )
-    if isinstance(eager, FxModel):
-        torch_name = f"torch {installed_version('torch')}"
-        open_double = partial(FxModel.open, master_path, master, device="cpu", is_double=True)
-        return Reference(
-            name=f"float64 import, {torch_name}; {refusal or f'witness {ort_name}'}",
-            model=keep(f"float64 {torch_name} {importer_digest()}", open_double),
-            witness=keep(ort_name, lambda: witness) if witness else None,
-            baseline=eager,
-            eager_outputs=keep(f"fp32 {torch_name} {importer_digest()} {device}", lambda: eager),
+    witness: Model | None
+    witness, refusal = _opened(partial(OrtModel.open, master_path, master, num_threads=num_threads))
+    witness_name, recourse = ort_name(), None
+    if witness:
+        recourse = Recourse(
+            master_path=master_path,
+            is_imported=kind is EngineKind.INDUCTOR,
+            open_third=partial(EvaluatorModel.open, master_path, master),
+            open_values=partial(FxModel.of_values, master_path, master),
+            without_import=lambda reason: _doubled(
+                _without_import(master_path, master, reason, cache_dir, kind, num_threads),
+                master_path,
+                master,
+                cache_dir,
+                kind,
+            ),
         )
+    else:
+        witness, none = _opened(partial(EvaluatorModel.open, master_path, master))
+        witness_name, refusal = evaluator_name(), "; ".join(filter(None, (refusal, none)))
+    torch_name = f"torch {installed_version('torch')}"
+    words = f"witness {witness_name}" if witness else "no witness"
+    open_double = partial(FxModel.open, master_path, master, device="cpu", is_double=True)
+    return Reference(
+        name=f"float64 import, {torch_name}; {': '.join(filter(None, (words, refusal)))}",
+        model=keep(f"float64 {torch_name} {importer_digest()}", open_double),
+        witness=keep(witness_name, lambda: witness) if witness else None,
+        baseline=eager,
+        eager_outputs=keep(f"fp32 {torch_name} {importer_digest()} {device}", lambda: eager),
+        witness_name=witness_name if witness else "",
+        recourse=recourse,
+    )
+
+
+def _without_import(
+    master_path: Path,
+    master: MasterRecord,
+    reason: str,
+    cache_dir: Path,
+    kind: EngineKind | None,
+    num_threads: int,
+) -> Reference:
+    keep = partial(_kept, master, cache_dir)
+    witness, refusal = _opened(partial(OrtModel.open, master_path, master, num_threads=num_threads))
     if witness is None:
-        raise ProofError(f"no reference can run this master: {eager}; {refusal}")
-    name, model = ort_name, keep(ort_name, lambda: witness)
+        raise ProofError(f"no reference can run this master: {reason}; {refusal}")
+    name, model = ort_name(), keep(ort_name(), lambda: witness)
     if kind is EngineKind.ONNXRUNTIME:
-        name = f"onnx.reference {metadata.version('onnx')} fp32"
-        evaluator = _opened_evaluator(master_path, master, eager)
+        name = evaluator_name()
+        evaluator = _opened_evaluator(master_path, master, reason)
         model = keep(name, lambda: evaluator)
     return Reference(
-        name=f"{name}; no float64 import: {eager}",
+        name=f"{name}; no float64 import: {reason}",
         model=model,
         witness=None,
         baseline=witness,
         eager_outputs=None,
     )
+
+
+def _doubled(
+    reference: Reference,
+    master_path: Path,
+    master: MasterRecord,
+    cache_dir: Path,
+    kind: EngineKind | None,
+) -> Reference:
+    """The same reference in float64, where its library has the kernels."""
+    open_model: Callable[..., Model] = OrtModel.open
+    if kind is EngineKind.ONNXRUNTIME:
+        open_model = EvaluatorModel.open
+    model, _ = _opened(partial(open_model, master_path, master, is_double=True))
+    if model is None:
+        return reference
+    name = reference.name.replace(" fp32", " fp64", 1)
+    identity = f"{name.partition(';')[0]} {code_digest('compiler_worker.precision.doubled')}"
+    return replace(reference, name=name, model=_kept(master, cache_dir, identity, lambda: model))
+
+
+def ort_name() -> str:
+    """ONNX Runtime as it runs a master here."""
+    return f"onnxruntime {installed_version('onnxruntime')} fp32"
+
+
+def evaluator_name() -> str:
+    """ONNX's own reference implementation as it runs a master here."""
+    return f"onnx.reference {metadata.version('onnx')} fp32"
 
 
 def _opened_evaluator(master_path: Path, master: MasterRecord, refusal: str) -> EvaluatorModel:
@@ -123,20 +212,17 @@ def _opened_evaluator(master_path: Path, master: MasterRecord, refusal: str) -> 
         ) from error
 
 
-def _opened_witness(open_ort: Callable[[], OrtModel]) -> tuple[OrtModel | None, str]:
+def _opened(open_model: Callable[[], _M]) -> tuple[_M | None, str]:
+    """A model, or why there is none."""
     try:
-        return open_ort(), ""
+        return open_model(), ""
     except ProofError as error:
-        return None, f"no witness: {error}"
+        return None, str(error)
 
 
-@cache
 def importer_digest() -> str:
-    """Digest of the importer's own text: what it computed before a mend is no reference after."""
-    hasher = hashlib.sha256()
-    for path in sorted((Path(__file__).parent / "onnx_to_fx").rglob("*.py")):
-        hasher.update(path.read_bytes())
-    return hasher.hexdigest()
+    """Digest of the importer's code: what it computed before a mend is no reference after."""
+    return code_digest("compiler_worker.onnx_to_fx.importer")
 
 
 def _kept(
@@ -161,6 +247,48 @@ def eager_errors(
     return largest
 
 
+@dataclass(frozen=True, kw_only=True)
+class Disagreement:
+    """Where a witness contradicts its reference.
+
+    Attributes:
+        spec: of the output.
+        allowed: how far they may be from each other.
+        fault: how far they are.
+    """
+
+    spec: TensorSpec
+    sample: Sample
+    allowed: Tolerance
+    fault: str
+
+    @property
+    def words(self) -> str:
+        """Output, sizes, what was found and what is allowed."""
+        return f"output '{self.spec.name}' at {self.sample.sizes}: {self.fault}"
+
+
+def disagreement(
+    reference: Reference,
+    master: MasterRecord,
+    recipe: Recipe,
+    samples: Iterable[Sample],
+    errors: Mapping[str, Distance],
+) -> Disagreement | None:
+    """The first output in which a reference's witness contradicts it."""
+    if reference.witness is None:
+        return None
+    for sample in samples:
+        found, wanted = (m.run(sample.inputs) for m in (reference.witness, reference.model))
+        for spec in master.outputs:
+            # Not the recipe's tolerance: that is for engines, which may be meant to differ.
+            allowed = tolerance_for(Precision.FP32, Recipe(), errors.get(spec.name))
+            result = compare_output(spec, recipe, sample.inputs, found, wanted, allowed)
+            if result.fault:
+                return Disagreement(spec=spec, sample=sample, allowed=allowed, fault=result.fault)
+    return None
+
+
 def require_agreement(
     reference: Reference,
     master: MasterRecord,
@@ -173,16 +301,9 @@ def require_agreement(
     Raises:
         ProofError: names output, sizes, what was found and what is allowed.
     """
-    if reference.witness is None:
-        return
-    for sample in samples:
-        found, wanted = (m.run(sample.inputs) for m in (reference.witness, reference.model))
-        for spec in master.outputs:
-            # Not the recipe's tolerance: that is for engines, which may be meant to differ.
-            allowed = tolerance_for(Precision.FP32, Recipe(), errors.get(spec.name))
-            result = compare_output(spec, recipe, sample.inputs, found, wanted, allowed)
-            if result.fault:
-                raise ProofError(
-                    f"the reference itself is refused ({reference.name}): the witness differs in "
-                    f"output '{spec.name}' at {sample.sizes}: {result.fault}"
-                )
+    found = disagreement(reference, master, recipe, samples, errors)
+    if found:
+        raise ProofError(
+            f"the reference itself is refused ({reference.name}): the witness differs in "
+            f"{found.words}"
+        )

@@ -1,10 +1,11 @@
-"""Ops that ONNX defines and its own reference implementation lacks, by their definition."""
+"""Ops that ONNX's own reference implementation lacks or fails at, by their definition."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from onnx.reference.op_run import OpRun
+from onnx.reference.ops.aionnxml import op_tree_ensemble_classifier, op_tree_ensemble_regressor
 
 from services.contracts.byte_strings import STRING_DTYPE
 from services.contracts.tensors import Array
@@ -42,4 +43,53 @@ def _mapped(x: Array, table: dict[Any, Any], default: Any, dtype: "np.dtype[Any]
     return mapped
 
 
-OPS = (CategoryMapper,)
+class LRN(OpRun):
+    """Sums squares around every channel; onnx 1.23 does so around as many as the batch has rows."""
+
+    def _run(
+        self,
+        x: Array,
+        *,
+        size: int,
+        alpha: float = 1e-4,
+        beta: float = 0.75,
+        bias: float = 1.0,
+    ) -> tuple[Array]:
+        before = (size - 1) // 2
+        sides = [(0, 0), (before, size - 1 - before), *[(0, 0)] * (x.ndim - 2)]
+        squares = np.lib.stride_tricks.sliding_window_view(np.pad(x**2, sides), size, axis=1)
+        normal: Array = x / (bias + alpha / size * squares.sum(axis=-1)) ** beta
+        return (normal.astype(x.dtype),)
+
+
+class QLinearMatMul(OpRun):
+    """Rounds, then adds the zero point; onnx 1.23 does so the other way round, and ties differ."""
+
+    def _run(
+        self, a: Array, a_scale: Array, a_zero: Array, b: Array, b_scale: Array, b_zero: Array,
+        y_scale: Array, y_zero: Array,
+    ) -> tuple[Array]:  # fmt: skip
+        product = (a.astype(np.int32) - a_zero) @ (b.astype(np.int32) - b_zero)
+        rounded = np.rint(product.astype(np.float32) * (a_scale * b_scale / y_scale)) + y_zero
+        limits = np.iinfo(y_zero.dtype)
+        return (np.clip(rounded, limits.min, limits.max).astype(y_zero.dtype),)
+
+
+def _taking_nan(trees: Any) -> Any:
+    """An op of trees where a missing value takes the false branch unless a node says otherwise."""
+
+    def run(self: Any, x: Array, **nodes: Any) -> Any:
+        if nodes.get("nodes_missing_value_tracks_true") is None:
+            nodes["nodes_missing_value_tracks_true"] = [0] * len(nodes["nodes_nodeids"])
+        return trees._run(self, x, **nodes)  # noqa: SLF001 (what every op overrides)
+
+    return type(trees.__name__, (trees,), {"op_domain": "ai.onnx.ml", "_run": run})
+
+
+OPS = (
+    CategoryMapper,
+    LRN,
+    QLinearMatMul,
+    _taking_nan(op_tree_ensemble_classifier.TreeEnsembleClassifier),
+    _taking_nan(op_tree_ensemble_regressor.TreeEnsembleRegressor),
+)

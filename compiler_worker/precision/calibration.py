@@ -15,13 +15,13 @@ from compiler_worker.master.samples import read_arrays, write_samples
 from compiler_worker.precision.parquet_columns import read_parquet
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.nearest import nearest
-from services.contracts.recipe import Recipe
 from services.contracts.tensors import (
     DATATYPE_FROM_NUMPY,
     NUMPY_FROM_DATATYPE,
     Array,
     TensorSpec,
 )
+from services.contracts.value_limits import ValueLimits
 
 # A scale is the largest value that was seen: fewer samples miss most of what is to come.
 MIN_SAMPLES = 16
@@ -29,7 +29,7 @@ _KEY = "recipe: calibration.path"
 
 
 def read_calibration(
-    path: Path, inputs: Sequence[TensorSpec], recipe: Recipe | None = None
+    path: Path, inputs: Sequence[TensorSpec], limits: Mapping[str, ValueLimits] | None = None
 ) -> dict[str, Array]:
     """The arrays of a calibration file by input name, checked against a model's inputs.
 
@@ -44,7 +44,7 @@ def read_calibration(
         _check_type(path, spec, arrays[spec.name])
     _check_number(path, arrays, inputs)
     for spec in inputs:
-        _check_values(path, spec, arrays[spec.name], recipe or Recipe())
+        _check_values(path, spec, arrays[spec.name], (limits or {}).get(spec.name))
     return arrays
 
 
@@ -136,7 +136,7 @@ def _check_number(path: Path, arrays: Mapping[str, Array], inputs: Sequence[Tens
         )
 
 
-def _check_values(path: Path, spec: TensorSpec, array: Array, recipe: Recipe) -> None:
+def _check_values(path: Path, spec: TensorSpec, array: Array, limits: ValueLimits | None) -> None:
     what = f"{_KEY} {path}: column '{spec.name}'"
     if NUMPY_FROM_DATATYPE[spec.datatype].kind not in "iub":
         if not np.isfinite(array.astype(np.float32)).all():
@@ -144,10 +144,9 @@ def _check_values(path: Path, spec: TensorSpec, array: Array, recipe: Recipe) ->
         return
     if not array.size:
         raise InvalidRecipeError(f"{what} is empty: rows {list(array.shape[1:])} calibrate nothing")
-    limits = recipe.inputs.get(spec.name)
-    low, high = (limits.min, limits.max) if limits else (None, None)
-    if (low is not None and array.min() < low) or (high is not None and array.max() > high):
+    place = limits.first_outside(array) if limits else None
+    if limits and place is not None:
         raise InvalidRecipeError(
-            f"{what} holds {array.min()} to {array.max()}, inputs.{spec.name} allows "
-            f"{low} to {high}: such a request would be refused"
+            f"{what} holds {array[place]} at {list(place)}, values from {limits.span_at(place)}"
+            f"{limits.source} are allowed: such a request would be refused"
         )

@@ -8,8 +8,9 @@ integers alone (positions, masks) stays float32, because a narrow type cannot co
 sequence's end; and an op runs narrow only where ONNX allows that type at the model's opset.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from enum import Enum
+from typing import Protocol
 
 import onnx_ir as ir
 from onnx import defs
@@ -23,15 +24,24 @@ _NARROW_OPS = frozenset(
 # Needed: a narrow type loses these results by overflow or by the length of the sum.
 # LayerNormalization, RMSNormalization and GroupNormalization are not here: ONNX defines
 # their statistics in float32 (stash_type) whatever the type of their input is.
-_FULL_OPS = frozenset(
+_FULL_SUMS = frozenset(
     {
-        "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "CumProd", "CumSum",
-        "Exp", "GlobalAveragePool", "GlobalLpPool", "HannWindow", "InstanceNormalization", "Log",
-        "LogSoftmax", "LpNormalization", "MeanVarianceNormalization", "Pow", "Reciprocal",
-        "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean", "ReduceProd",
-        "ReduceSum", "ReduceSumSquare", "Sin", "Sinh", "Softmax", "Softplus", "Sqrt", "Tan",
+        "CumProd", "CumSum", "GlobalAveragePool", "GlobalLpPool", "InstanceNormalization",
+        "LogSoftmax", "LpNormalization", "MeanVarianceNormalization", "ReduceL1", "ReduceL2",
+        "ReduceLogSum", "ReduceLogSumExp", "ReduceMean", "ReduceProd", "ReduceSum",
+        "ReduceSumSquare", "Softmax",
     }
 )  # fmt: skip
+_FULL_OPS = _FULL_SUMS | {
+    "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Exp", "HannWindow", "Log",
+    "Pow", "Reciprocal", "Sin", "Sinh", "Softplus", "Sqrt", "Tan",
+}  # fmt: skip
+# Sums of terms in no order that ONNX names: kernels differ in the last bits of each.
+_SUMS = _NARROW_OPS | _FULL_SUMS | {
+    "AveragePool", "BatchNormalization", "DFT", "DeformConv", "Det", "GridSample",
+    "GroupNormalization", "LRN", "LayerNormalization", "LpPool", "RMSNormalization", "Resize",
+    "RoiAlign", "STFT",
+}  # fmt: skip
 # A row of a table is data, although the table is constant and the index an integer.
 _LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
 
@@ -43,6 +53,13 @@ class Standing(Enum):
     POSITIONAL = "from integers and constants alone; float32"
     FULL = "data in float32"
     NARROW = "data in the narrow type"
+
+
+class AnyPolicy(Protocol):
+    """What is to become of a graph's float32 values; see `Policy`."""
+
+    standings: dict[ir.Value, Standing]
+    narrowed: dict[ir.Node, frozenset[str]]
 
 
 class Policy:
@@ -74,7 +91,7 @@ class Policy:
         if standing is not Standing.NARROW:
             self._stand(node.outputs, standing)
             return
-        variables = self._narrowable(node)
+        variables = retypable(node, self._opset, self._allowed_type, self.standings)
         self.narrowed[node] = variables
         self._stand(node.outputs, Standing.FULL)
         self._stand(
@@ -96,26 +113,38 @@ class Policy:
         is_count = value is not None and value.shape is not None and len(value.shape) > 1
         return standing is Standing.FULL or (standing is Standing.POSITIONAL and is_count)
 
-    def _narrowable(self, node: ir.Node) -> frozenset[str]:
-        schema = _schema(node, self._opset)
-        if schema is None:
-            return frozenset()
-        allowed = {
-            constraint.type_param_str
-            for constraint in schema.type_constraints
-            if self._allowed_type in constraint.allowed_type_strs
-        }
-        bound = {
-            variable
-            for value, variable in typed_inputs(node, self._opset)
-            if value in self.standings
-        }
-        return frozenset(allowed & bound)
-
     def _stand(self, values: Iterable[ir.Value], standing: Standing) -> None:
         for value in values:
             if value.dtype is ir.DataType.FLOAT:
                 self.standings[value] = standing
+
+
+def is_sum(node: ir.Node) -> bool:
+    """Whether it adds up terms in an order of the kernel's own, so that its last bits are too."""
+    return node.op_type in _SUMS
+
+
+def retypable(
+    node: ir.Node, opset: int, allowed_type: str, values: Container[ir.Value]
+) -> frozenset[str]:
+    """Names of type variables that ONNX lets be another type, of those that inputs bind.
+
+    Args:
+        node: of the graph.
+        opset: of ai.onnx.
+        allowed_type: in the words of ONNX's schemas: `tensor(float16)`.
+        values: those in question; other inputs bind nothing.
+    """
+    schema = _schema(node, opset)
+    if schema is None:
+        return frozenset()
+    allowed = {
+        constraint.type_param_str
+        for constraint in schema.type_constraints
+        if allowed_type in constraint.allowed_type_strs
+    }
+    bound = {variable for value, variable in typed_inputs(node, opset) if value in values}
+    return frozenset(allowed & bound)
 
 
 def typed_inputs(node: ir.Node, opset: int) -> Iterator[tuple[ir.Value | None, str]]:

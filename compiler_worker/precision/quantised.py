@@ -73,7 +73,7 @@ def _quantised(
     model: onnx.ModelProto, precision: Precision, feeds: Sequence[dict[str, Array]]
 ) -> onnx.ModelProto:
     nncf = _nncf()
-    ops = {node.op_type for node in model.graph.node}
+    is_transformer = bool({node.op_type for node in model.graph.node} & _TRANSFORMER_OPS)
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     # Types of inner values of an exporter may be stale or missing; NNCF relies on them.
@@ -84,8 +84,9 @@ def _quantised(
             nncf.Dataset(feeds),
             subset_size=len(feeds),
             target_device=nncf.TargetDevice.CPU,
-            model_type=nncf.ModelType.TRANSFORMER if ops & _TRANSFORMER_OPS else None,
+            model_type=nncf.ModelType.TRANSFORMER if is_transformer else None,
             ignored_scope=nncf.IgnoredScope(types=list(_LEFT_ALONE), validate=False),
+            advanced_parameters=None if is_transformer else _whole_range(nncf),
             **_mode(nncf, precision),
         )
     except Exception as error:  # NNCF's and ONNX Runtime's share no base below Exception
@@ -98,6 +99,17 @@ def _mode(nncf: Any, precision: Precision) -> dict[str, Any]:
         return {"mode": nncf.QuantizationMode.FP8_E4M3}
     # Symmetric: an offset costs a correction in every product, and TensorRT has none.
     return {"preset": nncf.QuantizationPreset.PERFORMANCE}
+
+
+def _whole_range(nncf: Any) -> Any:
+    """Scales by the largest value of all samples.
+
+    By default they go by the mean of the samples' largest values, which clips whole images that
+    are brighter than others: a small residual net erred by 0.11 of its logits so, and by 0.011
+    with these scales. The activations of transformers have outliers that are better clipped.
+    """
+    sets = import_module("nncf.quantization.range_estimator").RangeEstimatorParametersSet
+    return nncf.AdvancedQuantizationParameters(activations_range_estimator_params=sets.MINMAX)
 
 
 def _nncf() -> Any:

@@ -12,7 +12,13 @@ import onnx_ir.passes.common as passes
 
 from compiler_worker.precision.free_names import FreeNames
 from compiler_worker.precision.limits import check_limits
-from compiler_worker.precision.policy import Policy, Standing, typed_inputs, typed_outputs
+from compiler_worker.precision.policy import (
+    AnyPolicy,
+    Policy,
+    Standing,
+    typed_inputs,
+    typed_outputs,
+)
 from services.contracts.kinds import Precision
 
 _NARROW_TYPE = {Precision.FP16: ir.DataType.FLOAT16, Precision.BF16: ir.DataType.BFLOAT16}
@@ -35,34 +41,42 @@ def typed_model(model: onnx.ModelProto, precision: Precision) -> onnx.ModelProto
     passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(typed)
     # Types of inner values are what everything here is decided by.
     passes.ShapeInferencePass()(typed)
-    _Rewriter(typed, precision).run()
+    narrow = _NARROW_TYPE[precision]
+    Rewriter(typed, Policy(typed, narrow), narrow, precision.value).run()
     passes.RemoveUnusedNodesPass()(typed)
     return ir.to_proto(typed)
 
 
-class _Rewriter:
+class Rewriter:
     """One rewrite of one graph.
 
     Attributes:
+        narrow: the type that takes float32's place.
         casts: cast value by original value and type, so that users share one cast.
     """
 
-    def __init__(self, model: ir.Model, precision: Precision) -> None:
+    def __init__(
+        self, model: ir.Model, policy: AnyPolicy, narrow: ir.DataType, suffix: str
+    ) -> None:
+        """Names of new values end in `suffix`."""
         self.graph = model.graph
         self.opset = model.opset_imports[""]
-        self.suffix = precision.value
-        self.narrow = _NARROW_TYPE[precision]
-        self.policy = Policy(model, self.narrow)
+        self.suffix, self.narrow, self.policy = suffix, narrow, policy
         self.casts: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
         self.names = FreeNames(model.graph)
 
     def run(self) -> None:
-        # A copy, because casts are inserted on the way.
-        for node in tuple(self.graph):
-            self._retype(node)
+        """Retype all nodes; outputs keep their types."""
+        self.retype()
         for index, value in enumerate(self.graph.outputs):
             if value.dtype is self.narrow and value in self.policy.standings:
                 self.graph.outputs[index] = self._border_cast(value)
+
+    def retype(self) -> None:
+        """Retype all nodes, and outputs with them."""
+        # A copy, because casts are inserted on the way.
+        for node in tuple(self.graph):
+            self._retype(node)
 
     def _retype(self, node: ir.Node) -> None:
         narrowed = self.policy.narrowed.get(node, frozenset())

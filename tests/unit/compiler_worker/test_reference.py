@@ -1,6 +1,7 @@
 """The reference: float64, witnessed, kept on disk, refused when it cannot be trusted."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
@@ -178,18 +179,28 @@ class TestReference:
         with pytest.raises(ProofError, match="no reference but ONNX Runtime itself.*QuickGelu"):
             opened(path, small_master(), tmp_path / "cache", EngineKind.ONNXRUNTIME)
 
-    def test_without_a_witness_it_says_so(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("op", "witness"),
+        [("Relu", "witness onnx.reference "), ("GlobalLpPool", "no witness: ONNX Runtime refuses")],
+    )
+    def test_what_onnxruntime_refuses_has_onnxs_own_as_its_witness(
+        self, tmp_path: Path, op: str, witness: str
+    ) -> None:
         model = parser.parse_model(
             '<ir_version: 13, opset_import: ["" : 20]>'
-            "m (float[batch, 4] x) => (float[batch, 4] y) { y = Relu (x) }"
+            f"m (float[batch, 4, 4] x) => (float[batch, 4, s] y) {{ y = {op} (x) }}"
         )
         model.ir_version = 99  # newer than any ONNX Runtime reads
         path = tmp_path / "model.onnx"
         path.write_bytes(model.SerializeToString())
         found = opened(path, small_master(), tmp_path / "cache")
-        assert found.witness is None
-        assert "no witness: ONNX Runtime refuses the master" in found.name
-        require_agreement(found, small_master(), Recipe(), [SAMPLE], {})
+        assert witness in found.name
+        assert "ONNX Runtime refuses the master" in found.name
+        x = np.ones((3, 4, 4), np.float32)
+        sample = replace(SAMPLE, inputs={"x": x})
+        require_agreement(found, small_master(), Recipe(), [sample], {})
+        if found.witness:
+            assert (found.witness.run({"x": x})["y"] == x).all()
 
     def test_without_anything_that_runs_there_is_none(self, tmp_path: Path) -> None:
         text = "m (float[batch, 4] x) => (float[batch, 4] y) { y = com.nobody.Odd (x) }"

@@ -1,0 +1,137 @@
+"""Who is wrong where the importer and ONNX Runtime differ: ONNX's own implementation is asked.
+
+Where it sides with ONNX Runtime the importer is wrong: engines that it made are refused, and all
+others are compared without it. Where it sides with the importer, ONNX Runtime is no witness of
+this master. Where it sides with neither, or cannot run the graph, nothing is proven.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from compiler_worker.comparison import compare_output
+from compiler_worker.distance import Distance, compare
+from compiler_worker.models import Model
+from compiler_worker.proof.claim import Claim
+from compiler_worker.reference import (
+    Disagreement,
+    Recourse,
+    Reference,
+    disagreement,
+    evaluator_name,
+    require_agreement,
+)
+from compiler_worker.sampling import Sample
+from compiler_worker.tolerances import DEFAULT_TOLERANCES
+from services.contracts.errors import ProofError, UnsupportedGraphError
+from services.contracts.kinds import Precision
+from services.contracts.tensors import Array
+
+
+def agreed(
+    reference: Reference, claim: Claim, samples: Sequence[Sample], errors: Mapping[str, Distance]
+) -> Reference:
+    """The reference that a proof may trust: this one, or what is left without who is wrong.
+
+    Args:
+        reference: as it was opened.
+        claim: of the engine.
+        samples: at which reference and witness have to agree.
+        errors: of eager float32, by output.
+
+    Raises:
+        ProofError: the engine is made by an importer that is wrong, or it cannot be told which is.
+    """
+    found = disagreement(reference, claim.master, claim.recipe, samples, errors)
+    if found is None:
+        return reference
+    if reference.recourse is None:
+        raise _untrusted(reference, found, "no third implementation is at hand")
+    third, answer = _asked(reference, reference.recourse, found)
+    by_witness = _fault(reference.witness, answer, found, claim)
+    by_import = _fault(reference.model, answer, found, claim)
+    if by_import and not by_witness:
+        return _without_import(reference, reference.recourse, found)
+    if by_import or not by_witness:
+        sides = (
+            f"{by_import or 'agrees'} from the import, {by_witness or 'agrees'} from the witness"
+        )
+        raise _untrusted(reference, found, f"{evaluator_name()} does not say who is wrong: {sides}")
+    confirmed = _with_witness(reference, third, found)
+    require_agreement(confirmed, claim.master, claim.recipe, samples, errors)
+    return confirmed
+
+
+def _asked(
+    reference: Reference, recourse: Recourse, found: Disagreement
+) -> tuple[Model, Mapping[str, Array]]:
+    """The third, and its answer to the sample in question."""
+    try:
+        third = recourse.open_third()
+        return third, third.run(found.sample.inputs)
+    except ProofError as error:
+        raise _untrusted(reference, found, f"a third cannot be asked: {error}") from error
+
+
+def _without_import(reference: Reference, recourse: Recourse, found: Disagreement) -> Reference:
+    reason = (
+        f"the importer is wrong: {found.words}, between its graph and {reference.witness_name}, "
+        f"with which {evaluator_name()} agrees{_first_difference(recourse, found.sample)}"
+    )
+    if recourse.is_imported:
+        raise ProofError(f"{reason}; this engine is made of the same import")
+    return recourse.without_import(reason)
+
+
+def _with_witness(reference: Reference, third: Model, found: Disagreement) -> Reference:
+    words = f"{reference.witness_name} is wrong: {found.words}, between it and both others"
+    return replace(
+        reference,
+        name=f"{reference.name}; {evaluator_name()} is the witness in its place, as {words}",
+        witness=third,
+        recourse=None,
+    )
+
+
+def _untrusted(reference: Reference, found: Disagreement, why: str) -> ProofError:
+    return ProofError(
+        f"the reference itself is refused ({reference.name}): the witness differs in "
+        f"{found.words}; {why}"
+    )
+
+
+def _fault(
+    model: Model | None, answer: Mapping[str, Array], found: Disagreement, claim: Claim
+) -> str:
+    """How far a third's answer is from that of a model, "" where they agree."""
+    assert model is not None
+    inputs = found.sample.inputs
+    wanted = model.run(inputs)
+    return compare_output(found.spec, claim.recipe, inputs, answer, wanted, found.allowed).fault
+
+
+def _first_difference(recourse: Recourse, sample: Sample) -> str:
+    """The first node after which the importer computes something else, "" where none is found."""
+    try:
+        wanted = recourse.open_third().values(sample.inputs)
+        nodes = [(name, words) for name, words in _nodes(recourse) if name in wanted]
+        found = recourse.open_values([name for name, _ in nodes]).run(sample.inputs)
+    except (ProofError, UnsupportedGraphError):
+        return ""
+    # Far more than rounding, which a graph may make much of on its way.
+    allowed = DEFAULT_TOLERANCES[Precision.FP16]
+    for name, words in nodes:
+        fault = compare(found[name], wanted[name], allowed, has_batch_axis=False).fault
+        if fault and np.isfinite(wanted[name]).any():
+            return f"; first after {words}: {fault}"
+    return ""
+
+
+def _nodes(recourse: Recourse) -> Iterator[tuple[str, str]]:
+    """Each value that a node of the master gives, with the node in words."""
+    import onnx
+
+    for node in onnx.load(recourse.master_path, load_external_data=False).graph.node:
+        for name in node.output:
+            yield name, f"{node.op_type} node '{node.name or node.output[0]}'"

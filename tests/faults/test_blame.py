@@ -1,0 +1,123 @@
+"""Where importer and ONNX Runtime differ, a third says who is wrong; only they bear it."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from compiler_worker.models import EvaluatorModel, Model
+from compiler_worker.onnx_to_fx.registry import CONVERTERS
+from compiler_worker.proof.claim import Verdict
+from services.contracts.errors import ProofError
+from services.contracts.kinds import EngineKind
+from services.contracts.tensors import Array
+from tests.faults.judged import Altered, Answer, Subject, normal, written
+
+GRAPH = """g (float[batch, 8] x) => (float[batch, 4] y) {
+    h = MatMul (x, w)  r = Relu (h)  y = MatMul (r, v) }"""
+WEIGHTS = {"w": normal(8, 16), "v": normal(16, 4)}
+OTHERS = [EngineKind.ONNXRUNTIME, EngineKind.OPENVINO, EngineKind.TENSORRT]
+
+
+@pytest.fixture
+def wrong_importer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relu is imported as if it did nothing."""
+    rows = [replace(row, convert=lambda op: op.tensor(0)) for row in CONVERTERS["", "Relu"]]
+    monkeypatch.setitem(CONVERTERS, ("", "Relu"), rows)
+
+
+def subject_of(folder: Path, kind: EngineKind) -> Subject:
+    return Subject.opened(folder, written(folder, GRAPH, **WEIGHTS), kind)
+
+
+@pytest.mark.usefixtures("wrong_importer")
+class TestWrongImporter:
+    @pytest.mark.parametrize("kind", OTHERS)
+    def test_engines_that_it_did_not_make_are_proven_without_it(
+        self, kind: EngineKind, tmp_path: Path
+    ) -> None:
+        subject = subject_of(tmp_path, kind)
+        verdict = subject.judged(subject.engine)
+        assert verdict.reason == ""
+        library = "onnx.reference" if kind is EngineKind.ONNXRUNTIME else "onnxruntime"
+        assert re.match(
+            rf"{library} \S+ fp64; no float64 import: the importer is wrong: output 'y' at",
+            verdict.reference,
+        )
+        assert max(check.rel_l2 for check in verdict.checks) < 1e-6
+
+    def test_what_onnxruntime_computes_in_float32_alone_is_compared_so(
+        self, tmp_path: Path
+    ) -> None:
+        graph = GRAPH.replace("r = Relu (h)", "e = Erf (h)  r = Relu (e)")
+        path = written(tmp_path, graph, **WEIGHTS)
+        subject = Subject.opened(tmp_path, path, EngineKind.OPENVINO)
+        verdict = subject.judged(subject.engine)
+        assert verdict.reason == ""
+        assert re.match(r"onnxruntime \S+ fp32; no float64 import", verdict.reference)
+
+    @pytest.mark.parametrize("kind", OTHERS)
+    def test_engines_that_are_wrong_as_it_is_are_refused(
+        self, kind: EngineKind, tmp_path: Path
+    ) -> None:
+        subject = subject_of(tmp_path, kind)
+        wrong = subject.engine_of(GRAPH.replace("Relu", "Identity"), **WEIGHTS)
+        assert "output 'y'" in subject.judged(wrong).reason
+
+    def test_engines_that_it_made_are_refused_with_the_place(self, tmp_path: Path) -> None:
+        subject = subject_of(tmp_path, EngineKind.INDUCTOR)
+        wanted = (
+            "the importer is wrong: output 'y' at .*: rel_l2 .* found, .* allowed.*, between its "
+            "graph and onnxruntime .*, with which onnx.reference .* agrees; first after Relu node "
+            "'r': rel_l2 .*; this engine is made of the same import"
+        )
+        with pytest.raises(ProofError, match=wanted):
+            subject.judged(subject.engine)
+
+
+def louder(answer: Answer, inputs: Mapping[str, Array]) -> None:
+    answer["y"] = answer["y"] * np.float32(1.01)
+
+
+def judged_beside(
+    folder: Path, witness: Model, engine: Model, third: Callable[[], Any] | None = None
+) -> Verdict:
+    subject = Subject.of(folder, GRAPH, **WEIGHTS)
+    recourse = subject.reference.recourse
+    assert recourse is not None
+    if third is not None:
+        recourse = replace(recourse, open_third=third)
+    reference = replace(subject.reference, witness=witness, recourse=recourse)
+    return replace(subject, reference=reference).judged(engine)
+
+
+class TestWrongWitness:
+    def test_it_is_one_no_longer(self, tmp_path: Path) -> None:
+        subject = Subject.of(tmp_path, GRAPH, **WEIGHTS)
+        lying = Altered(subject.engine, louder)
+        right, wrong = (judged_beside(tmp_path, lying, e) for e in (subject.engine, lying))
+        assert right.reason == ""
+        assert "fp32 is wrong: output 'y'" in right.reference
+        assert "output 'y'" in wrong.reason
+
+    def test_a_third_that_cannot_run_says_so(self, tmp_path: Path) -> None:
+        def refuses() -> EvaluatorModel:
+            raise ProofError("onnx.reference refuses the master: no such op")
+
+        subject = Subject.of(tmp_path, GRAPH, **WEIGHTS)
+        lying = Altered(subject.engine, louder)
+        with pytest.raises(ProofError, match=r"differs in output 'y'.* cannot be asked: .*such op"):
+            judged_beside(tmp_path, lying, subject.engine, refuses)
+
+    def test_a_third_that_sides_with_nobody_proves_nothing(self, tmp_path: Path) -> None:
+        subject = Subject.of(tmp_path, GRAPH, **WEIGHTS)
+        lying = Altered(subject.engine, louder)
+        odd = Altered(lying, louder)
+        with pytest.raises(
+            ProofError, match=r"does not say who is wrong: rel_l2 .* from the import"
+        ):
+            judged_beside(tmp_path, lying, subject.engine, lambda: odd)
