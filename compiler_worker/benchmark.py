@@ -1,10 +1,9 @@
-"""Latency of an engine beside eager PyTorch and the fallback: interleaved, in one process.
+"""Latency of an engine beside eager PyTorch and the fallback, call by call, in one process.
 
-Blocks of calls alternate, so that a change of clock or load meets all sides alike. The
-first call of a block is not measured: it warms up, and the other sides' threads still spin for
-work then, which would make a fast model look many times slower. The median is that of each
-side's quietest block, because other work on the machine slows eager's many small kernels
-far more than an engine's few; the 95th percentile is over all calls.
+All sides take turns, one measured call each, so that a change of clock or load meets all alike;
+every other round goes backwards, so that none always runs after the same one. Before it a short
+call is made once unmeasured: the caches are the side's own then, and other sides' threads have
+stopped to spin for work. The baseline takes part twice: what it seems to gain on itself is noise.
 
 All take and give numpy arrays, as a replica does; eager is the master's own float32 graph,
 whatever the engine's precision, so that speed-ups of all engines of a model can be compared.
@@ -19,14 +18,16 @@ import numpy as np
 
 from compiler_worker.memory import memory_peak
 from compiler_worker.models import Model
+from compiler_worker.paired import FEWEST_PAIRS, ratio_of
 from compiler_worker.sampling import Sample
 from services.contracts.hardware import Platform
 from services.contracts.manifest import SideTiming, Timing
+from services.contracts.ratio import Ratio
 from services.contracts.recipe import Recipe
 
-# A call of seconds is not repeated ten times: a median of three tells enough of it.
-_FEWEST = 3
+# Where other work disturbs, three times the calls are made at most.
 _PATIENCE = 3
+_CLOSE = 1.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,18 +35,18 @@ class BenchmarkLimits:
     """How long to measure.
 
     Attributes:
-        seconds_per_side: time that each side is measured for at one shape.
+        seconds_per_side: time that the sides are measured for at one shape, on average; three
+            times that where the interval of a ratio is not close by then.
         min_iterations: calls of each side even when they take longer than that, unless they
-            take three times as long.
-        max_iterations: calls after which quantiles do not change any more.
-        block_calls, block_s: least size of a block.
+            take three times as long; never fewer than tell an interval.
+        max_iterations: calls after which a close interval is close enough.
+        warm_below_s: calls that take longer are not made once before they are measured.
     """
 
     seconds_per_side: float = 0.5
     min_iterations: int = 10
     max_iterations: int = 500
-    block_calls: int = 5
-    block_s: float = 0.1
+    warm_below_s: float = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,47 +83,28 @@ class _Side:
     contender: Contender
     platform: Platform
     added_bytes: int = 0
-    blocks: list[list[float]] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
 
-    @property
-    def seconds(self) -> list[float]:
-        return [seconds for block in self.blocks for seconds in block]
-
-    def run_block(self, sample: Sample, limits: BenchmarkLimits) -> None:
+    def take_turn(self, sample: Sample, limits: BenchmarkLimits) -> None:
         model = self.contender.model
-        if self.blocks:
-            model.run(sample.inputs)
-        else:
+        if not self.seconds:
             with memory_peak(self.platform) as peak:
                 model.run(sample.inputs)
             self.added_bytes = peak.num_bytes
-        block: list[float] = []
-        self.blocks.append(block)
-        block_started = time.perf_counter()
-        while not self.is_done(limits):
-            started = time.perf_counter()
+        elif self.seconds[-1] < limits.warm_below_s:
             model.run(sample.inputs)
-            ended = time.perf_counter()
-            block.append(ended - started)
-            if len(block) >= limits.block_calls and ended - block_started >= limits.block_s:
-                return
+        started = time.perf_counter()
+        model.run(sample.inputs)
+        self.seconds.append(time.perf_counter() - started)
 
-    def is_done(self, limits: BenchmarkLimits) -> bool:
-        seconds = self.seconds
-        num_calls, elapsed_s = len(seconds), sum(seconds)
-        if num_calls >= limits.max_iterations:
-            return True
-        if num_calls >= limits.min_iterations:
-            return elapsed_s >= limits.seconds_per_side
-        return num_calls >= _FEWEST and elapsed_s >= _PATIENCE * limits.seconds_per_side
-
-    def timing(self, num_samples: int, limits: BenchmarkLimits) -> SideTiming:
-        p50_s = quietest_median(self.blocks, limits.block_calls)
+    def timing(self, num_samples: int, ratio: Ratio) -> SideTiming:
+        p50_s = median(self.seconds)
         return SideTiming(
             p50_s=p50_s,
             p95_s=float(np.quantile(self.seconds, 0.95)),
             throughput=num_samples / p50_s,
             peak_memory_bytes=self.contender.held_bytes + self.added_bytes,
+            ratio=ratio,
         )
 
 
@@ -140,14 +122,39 @@ def race(
     recipe: Recipe,
     limits: BenchmarkLimits,
 ) -> list[SideTiming]:
-    """Time any number of sides at one sample's shape, in turns."""
-    sides = [_Side(contender, platform) for contender in contenders]
-    while not all(side.is_done(limits) for side in sides):
-        for side in sides:
-            if not side.is_done(limits):
-                side.run_block(sample, limits)
+    """Time any number of sides at one sample's shape; the last one is the baseline."""
+    *others, baseline = (_Side(contender, platform) for contender in contenders)
+    again = _Side(baseline.contender, platform)
+    # As far from itself as its neighbours are.
+    order = [baseline, *others, again]
+    while not _is_enough(order, limits):
+        for side in order:
+            side.take_turn(sample, limits)
+        order.reverse()
     num_samples = sample.sizes.get(recipe.batching.batch_dim or "", 1)
-    return [side.timing(num_samples, limits) for side in sides]
+    pairs = [*((side, side) for side in others), (baseline, again)]
+    return [
+        side.timing(num_samples, ratio_of(baseline.seconds, other.seconds)) for side, other in pairs
+    ]
+
+
+def _is_enough(sides: Sequence[_Side], limits: BenchmarkLimits) -> bool:
+    num_calls = len(sides[0].seconds)
+    elapsed_s = sum(sum(side.seconds) for side in sides) / len(sides)
+    if num_calls < FEWEST_PAIRS:
+        return False
+    most_s, most_calls = limits.seconds_per_side, limits.max_iterations
+    if num_calls >= _PATIENCE * most_calls or elapsed_s >= _PATIENCE * most_s:
+        return True
+    is_long = num_calls >= limits.min_iterations and elapsed_s >= most_s
+    return (is_long or num_calls >= most_calls) and _are_close(sides)
+
+
+def _are_close(sides: Sequence[_Side]) -> bool:
+    """Whether the bounds of each ratio to the first side are close enough to tell."""
+    baseline, *others = sides
+    ratios = (ratio_of(baseline.seconds, side.seconds) for side in others)
+    return all(ratio.high < _CLOSE * ratio.low for ratio in ratios)
 
 
 def _time_at(sample: Sample, contest: Contest, recipe: Recipe, limits: BenchmarkLimits) -> Timing:
@@ -162,13 +169,5 @@ def _time_at(sample: Sample, contest: Contest, recipe: Recipe, limits: Benchmark
         eager_p50_s=eager.p50_s,
         eager=eager,
         fallback=others[0] if others else None,
+        ratio=engine.ratio,
     )
-
-
-def quietest_median(blocks: Sequence[Sequence[float]], least_calls: int) -> float:
-    """The least median of all blocks of at least so many calls; of any, when all are shorter.
-
-    A block that was cut short is left out: the median of one lucky call says nothing.
-    """
-    whole = [block for block in blocks if len(block) >= least_calls]
-    return min(median(block) for block in whole or blocks if block)

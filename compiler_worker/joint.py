@@ -2,7 +2,8 @@
 
 A proof times its engine alone with eager and the fallback. When the last engine of a build is
 proven, all that could serve are timed once more, in turns at each shape. Later newcomers are
-timed beside the one that was best before, which links their figures to the earlier runs'.
+timed beside the one that was best before, which links their figures to the earlier runs'. So are
+those that could not be told from the fallback; a controller launches that again after a while.
 """
 
 import hashlib
@@ -18,10 +19,10 @@ from compiler_worker.turns import awaited_lease, leased
 from compiler_worker.workshop import Workshop
 from services.contracts.errors import ProofError, SmeltError
 from services.contracts.hardware import DeviceFacts
-from services.contracts.joint_order import joint_order
+from services.contracts.joint_order import joint_order, unsettled
 from services.contracts.joint_run import JointRun
 from services.contracts.manifest import ModelVersion, PublishedEngine
-from services.contracts.selection import FallbackReason, fastest_first, select
+from services.contracts.selection import GATED, fastest_first, select
 
 logger = logging.getLogger(__name__)
 
@@ -77,10 +78,12 @@ def field_of(version: ModelVersion, device: DeviceFacts, workshop: Workshop) -> 
     candidates = _candidates(registry.engines(version.master.digest), device, version)
     known = {engine.digest: engine for engine in candidates}
     joint = joint_order(known, device.generation, runs)
-    if not joint.uncovered or len(known) < 2:
+    again = unsettled(candidates, version.recipe, device.generation, runs)
+    if not again and (not joint.uncovered or len(known) < 2):
         return None
     best = joint_order(known.keys() - joint.uncovered, device.generation, runs).order[:1]
-    newcomers = fastest_first(known[digest] for digest in joint.uncovered)
+    waiting = (joint.uncovered | again).difference(best)
+    newcomers = fastest_first(known[digest] for digest in waiting)
     # Without an incumbent, whoever was left out of an earlier run gets another chance.
     others = newcomers if best else fastest_first(candidates)
     entrants, left_out = _bounded([*(known[digest] for digest in best), *others], workshop)
@@ -105,10 +108,9 @@ def _time_on(device: DeviceFacts, version: ModelVersion, workshop: Workshop) -> 
 def _candidates(
     engines: Sequence[PublishedEngine], device: DeviceFacts, version: ModelVersion
 ) -> list[PublishedEngine]:
-    """All that could serve a version, also those that were slower than the fallback so far."""
+    """All that could serve a version, also those that the gate keeps from it so far."""
     found = select(engines, device, version=version)
-    slower = FallbackReason.SLOWER_THAN_FALLBACK
-    digests = {rejection.digest for rejection in found.rejections if rejection.reason is slower}
+    digests = {rejection.digest for rejection in found.rejections if rejection.reason in GATED}
     fitting = [each for each in (found.engine, *found.runners_up) if each is not None]
     fitting += [engine for engine in engines if engine.digest in digests]
     timed = [engine for engine in fitting if engine.proof.timings]

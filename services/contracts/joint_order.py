@@ -8,9 +8,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from services.contracts.gate import NOISE
+from services.contracts.gate import NOISE, is_settled, speed_bounds
 from services.contracts.joint_run import JointRun
-from services.contracts.manifest import Timing
+from services.contracts.manifest import PublishedEngine, Timing
+from services.contracts.recipe import Recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,19 +55,38 @@ def joint_order(digests: Iterable[str], generation: str, runs: Sequence[JointRun
     )
 
 
-def joint_timings(generation: str, runs: Sequence[JointRun]) -> dict[str, tuple[Timing, ...]]:
-    """By digest, what an engine took beside others in the newest run that has it.
+def engine_history(
+    engine: PublishedEngine, generation: str, runs: Sequence[JointRun]
+) -> list[Sequence[Timing]]:
+    """What an engine took in its proof, and then in each run that has it, oldest first.
 
-    A run in which the fallback was not timed hides none in which it was.
+    Args:
+        engine: with its newest proof.
+        generation: of the device that will run it.
+        runs: of its master, oldest first.
     """
-    found: dict[str, tuple[Timing, ...]] = {}
-    for run in runs:
-        if run.device.generation != generation:
-            continue
-        for digest in run.digests:
-            if run.has_fallback or not any(t.fallback for t in found.get(digest, ())):
-                found[digest] = run.timings(digest)
-    return found
+    told = [run for run in runs if run.device.generation == generation]
+    beside = (run.timings(engine.digest) for run in told if engine.digest in run.digests)
+    return [engine.proof.timings, *beside]
+
+
+def unsettled(
+    engines: Iterable[PublishedEngine], recipe: Recipe, generation: str, runs: Sequence[JointRun]
+) -> frozenset[str]:
+    """Digests of those that are to be timed beside the fallback again.
+
+    Args:
+        engines: that could serve.
+        recipe: none are when it does not ask them to beat the fallback.
+        generation: of the device that will run them.
+        runs: of their master, oldest first.
+    """
+    histories = {each.digest: engine_history(each, generation, runs) for each in engines}
+    return frozenset(
+        digest
+        for digest, history in histories.items()
+        if recipe.must_beat_fallback and not is_settled(history)
+    )
 
 
 class _Chain:
@@ -95,7 +115,7 @@ class _Chain:
             self.slowness, self.left_out, self._best, scale = {}, set(), "", 1.0
         self.slowness |= {digest: mean_s * scale for digest, mean_s in found.items()}
         self.left_out = (self.left_out | run.left_out.keys()) - self.slowness.keys()
-        self._crown(found)
+        self._crown(run)
 
     def order(self) -> tuple[str, ...]:
         """The wanted ones, best first; those that were left out come last."""
@@ -104,9 +124,20 @@ class _Chain:
         ranked = sorted(known, key=lambda digest: (self.slowness[digest], digest))
         return (*first, *ranked, *sorted(self._wanted & self.left_out))
 
-    def _crown(self, found: Iterable[str]) -> None:
+    def _crown(self, run: JointRun) -> None:
         """Two runs of one engine differ by the noise: only more than that takes the crown."""
-        fastest = min(sorted(self._wanted.intersection(found)), key=self.slowness.__getitem__)
+        timed = sorted(self._wanted & run.digests)
+        fastest = min(timed, key=self.slowness.__getitem__)
         wanted_s = (1 - NOISE) * self.slowness.get(self._best, math.inf)
-        if self._best not in self._wanted or self.slowness[fastest] < wanted_s:
+        if self._best not in self._wanted or (
+            self.slowness[fastest] < wanted_s and not _overlap(run, fastest, self._best)
+        ):
             self._best = fastest
+
+
+def _overlap(run: JointRun, one: str, other: str) -> bool:
+    """Whether a run has both of two engines, and their intervals leave open which is faster."""
+    if not {one, other} <= run.digests:
+        return False
+    mine, theirs = (speed_bounds(run.timings(digest)) for digest in (one, other))
+    return bool(mine and theirs and mine.low <= theirs.high and theirs.low <= mine.high)

@@ -32,6 +32,11 @@ class JointTiming(Document):
     eager: SideTiming
     fallback: SideTiming | None = None
 
+    def paired_s(self, digest: str) -> float:
+        """Seconds per call of an engine, relative to the baseline's."""
+        side, baseline = self.engines[digest], self.fallback or self.eager
+        return baseline.p50_s / side.ratio.median if side.ratio else side.p50_s
+
 
 class JointRun(Document):
     """One run.
@@ -70,7 +75,8 @@ class JointRun(Document):
     @property
     def words(self) -> str:
         """When it was, and of how many, for people."""
-        return f"timed together on {readable_time(self.created_at)}, {len(self.digests)} candidates"
+        num = f"{len(self.digests)} candidate{'' if len(self.digests) == 1 else 's'}"
+        return f"timed together on {readable_time(self.created_at)}, {num}"
 
     @property
     def has_fallback(self) -> bool:
@@ -82,8 +88,11 @@ class JointRun(Document):
         return self.model_copy(update={"signature": None}).canonical_json()
 
     def mean_s(self, digest: str) -> float:
-        """Seconds per call of an engine, the geometric mean of all shapes."""
-        return geometric_mean(shape.engines[digest].p50_s for shape in self.shapes)
+        """Seconds per call of an engine, the geometric mean of all shapes.
+
+        Without what changed in the meantime: the baseline's seconds by the ratio of paired calls.
+        """
+        return geometric_mean(shape.paired_s(digest) for shape in self.shapes)
 
     def timings(self, digest: str) -> tuple[Timing, ...]:
         """The curve of one engine beside eager and the fallback, as a proof has it."""

@@ -11,9 +11,9 @@ from statistics import geometric_mean
 from types import MappingProxyType
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.gate import gate_fault
+from services.contracts.gate import Verdict, deciding, gate_fault, verdict
 from services.contracts.hardware import DeviceFacts, Generation
-from services.contracts.joint_order import JointOrder, joint_order, joint_timings
+from services.contracts.joint_order import JointOrder, engine_history, joint_order
 from services.contracts.joint_run import JointRun
 from services.contracts.manifest import ModelVersion, ProofOutcome, PublishedEngine, Timing
 from services.contracts.terms import calibration_digest, proof_terms
@@ -31,6 +31,7 @@ class FallbackReason(StrEnum):
     TOOLCHAIN_MISMATCH = "toolchain_mismatch"
     NOT_PROVEN = "not_proven"
     NOT_TRUSTED = "not_trusted"
+    NOT_MEASURABLE = "not_measurable"
     SLOWER_THAN_FALLBACK = "slower_than_fallback"
     LOAD_FAILED = "load_failed"
 
@@ -72,8 +73,11 @@ _PROGRESS = (
     FallbackReason.NOT_PROVEN,
     FallbackReason.NOT_TRUSTED,
     FallbackReason.SLOWER_THAN_FALLBACK,
+    FallbackReason.NOT_MEASURABLE,
     FallbackReason.LOAD_FAILED,
 )
+# Of engines that fit: the benchmark's gate alone keeps them from serving.
+GATED = (FallbackReason.SLOWER_THAN_FALLBACK, FallbackReason.NOT_MEASURABLE)
 
 
 def select(
@@ -84,8 +88,12 @@ def select(
     failed_digests: frozenset[str] = frozenset(),
     untrusted: Mapping[str, str] = MappingProxyType({}),
     runs: Sequence[JointRun] = (),
+    serving: str = "",
 ) -> Selection:
     """Choose the fastest proven engine that this device can load and that beats the fallback.
+
+    An engine that could not be told from the fallback when it was timed last keeps its place, if
+    an earlier run gave it one or it serves now, and gets none otherwise.
 
     Args:
         engines: all of one master, whatever recipe they were built for.
@@ -95,12 +103,12 @@ def select(
         failed_digests: engines that failed to load on this device before.
         untrusted: why engines lack a trusted signature, by digest (`Registry.untrusted`).
         runs: joint runs of the master that may be believed (`Registry.joint_runs`).
+        serving: digest of the engine that serves now; "" for the fallback, or for nothing.
     """
-    together = joint_timings(device.generation, runs)
     fitting: list[PublishedEngine] = []
     rejections: list[Rejection] = []
     for engine in engines:
-        rejection = _reject(engine, device, version, failed_digests, untrusted, together)
+        rejection = _reject(engine, device, version, failed_digests, untrusted, runs, serving)
         if rejection is None:
             fitting.append(engine)
         else:
@@ -150,6 +158,12 @@ def mean_speedup(timings: Sequence[Timing]) -> float:
     return geometric_mean(speedups) if speedups else 0.0
 
 
+def gate_reason(timings: Sequence[Timing]) -> FallbackReason:
+    """The kind of a gate's fault."""
+    is_slower = verdict(timings) is Verdict.SLOWER
+    return FallbackReason.SLOWER_THAN_FALLBACK if is_slower else FallbackReason.NOT_MEASURABLE
+
+
 def recipe_fault(engine: PublishedEngine, version: ModelVersion) -> str:
     """Why an engine is not for a version's recipe; "" when it is.
 
@@ -186,21 +200,20 @@ def _reject(
     version: ModelVersion | None,
     failed_digests: frozenset[str],
     untrusted: Mapping[str, str],
-    together: Mapping[str, tuple[Timing, ...]],
+    runs: Sequence[JointRun],
+    serving: str,
 ) -> Rejection | None:
+    timings = deciding(engine_history(engine, device.generation, runs))
+    gated = gate_reason(timings)
+    keeps_place = gated is FallbackReason.NOT_MEASURABLE and engine.digest == serving
+    gate_words = "" if keeps_place else gate_fault(timings, version.recipe if version else None)
     checks = (
         (FallbackReason.NO_ENGINE_FOR_GENERATION, _generation_fault(engine, device)),
         (FallbackReason.OTHER_RECIPE, recipe_fault(engine, version) if version else ""),
         (FallbackReason.TOOLCHAIN_MISMATCH, _toolchain_fault(engine, device)),
         (FallbackReason.NOT_PROVEN, _proof_fault(engine, device)),
         (FallbackReason.NOT_TRUSTED, untrusted.get(engine.digest, "")),
-        (
-            FallbackReason.SLOWER_THAN_FALLBACK,
-            gate_fault(
-                together.get(engine.digest, engine.proof.timings),
-                version.recipe if version else None,
-            ),
-        ),
+        (gated, gate_words),
         (
             FallbackReason.LOAD_FAILED,
             "failed to load on this device" if engine.digest in failed_digests else "",

@@ -7,15 +7,25 @@ were told. Only this one says how engines stand to each other.
 from collections.abc import Iterator, Sequence
 
 from services.contracts.events import Event, EventKind, TrailFold
-from services.contracts.gate import speed_over_fallback
+from services.contracts.gate import Verdict, speed_bounds, speed_over_fallback, verdict
 from services.contracts.joint_run import JointRun
 from services.contracts.manifest import ModelVersion, PublishedEngine, Timing
-from services.contracts.selection import FallbackReason, Selection, mean_speedup, select
+from services.contracts.selection import (
+    GATED,
+    FallbackReason,
+    Selection,
+    mean_speedup,
+    select,
+)
 from services.contracts.words import readable_ratio
 from services.controller.build_view import FleetView
 from services.controller.event_fold import place
 
 _SHORT = 12
+_GATED_WORDS = {
+    FallbackReason.SLOWER_THAN_FALLBACK: " (slower than the fallback)",
+    FallbackReason.NOT_MEASURABLE: " (not measurable beside the fallback)",
+}
 
 
 def joint_news(fold: TrailFold, view: FleetView) -> Iterator[Event]:
@@ -39,6 +49,8 @@ def speed_words(timings: Sequence[Timing]) -> str:
     """`1.25 x eager, 2.10 x the fallback`, as far as they were measured."""
     over_fallback = speed_over_fallback(timings)
     beside = "" if over_fallback is None else f"{readable_ratio(over_fallback)} x the fallback"
+    if beside and (bounds := speed_bounds(timings)):
+        beside += f" ({bounds.words})"
     return ", ".join(filter(None, (eager_words(timings), beside)))
 
 
@@ -56,7 +68,7 @@ def _news(
     is_decided = bool(now.joint.order) and now.joint.decided_by == run
     if now.engine is not None and not is_decided:
         return  # an engine is new since, and the next run has it; or none of this one fits
-    if now.engine is None and now.fallback_reason is not FallbackReason.SLOWER_THAN_FALLBACK:
+    if now.engine is None and now.fallback_reason not in GATED:
         return
     before = select(engines, run.device, version=version, runs=runs[:-1])
     words = (
@@ -80,10 +92,14 @@ def _best_words(now: Selection, run: JointRun) -> str:
     if now.engine is None:
         fastest = min(sorted(run.digests), key=run.mean_s)
         speed = speed_words(run.timings(fastest))
+        if now.fallback_reason is FallbackReason.NOT_MEASURABLE:
+            return f"not measurable here now: {fastest[:_SHORT]} is {speed}, and is timed again"
         return f"the fallback is best: the fastest engine, {fastest[:_SHORT]}, is {speed}"
-    timed = now.engine.digest in run.digests
-    speed = speed_words(run.timings(now.engine.digest)) if timed else ""
-    return f"{_words(now.engine)} is best{speed and ': '}{speed}"
+    timed = run.timings(now.engine.digest) if now.engine.digest in run.digests else ()
+    speed = speed_words(timed)
+    is_clear = verdict(timed) is not Verdict.NOT_MEASURABLE
+    found = "is best" if is_clear else "stays best, although not measurable here now"
+    return f"{_words(now.engine)} {found}{speed and ': '}{speed}"
 
 
 def _place_words(now: Selection, before: Selection) -> str:
@@ -97,11 +113,10 @@ def _others_words(now: Selection, engines: Sequence[PublishedEngine], run: Joint
     """What the run says of the others: it may correct what their proofs said."""
     if now.engine is None:
         return ""
-    slower = {r.digest for r in now.rejections if r.reason is FallbackReason.SLOWER_THAN_FALLBACK}
+    gated = {r.digest: _GATED_WORDS[r.reason] for r in now.rejections if r.reason in GATED}
     timed = [e for e in engines if e.digest in run.digests and e.digest != now.engine.digest]
     return ", ".join(
-        f"{_words(engine)} {eager_words(run.timings(engine.digest))}"
-        f"{' (slower than the fallback)' if engine.digest in slower else ''}"
+        f"{_words(engine)} {eager_words(run.timings(engine.digest))}{gated.get(engine.digest, '')}"
         for engine in sorted(timed, key=lambda engine: run.mean_s(engine.digest))
     )
 

@@ -3,12 +3,16 @@
 import ctypes
 from collections.abc import Mapping, Sequence
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from services.contracts.errors import EngineError
 from services.contracts.hardware import Platform
 from services.contracts.kinds import EngineKind
+from services.contracts.manifest import EngineManifest, MasterRecord
+from services.contracts.recipe import Bucket
 from services.contracts.tensors import NUMPY_FROM_DATATYPE, Array, TensorSpec
 from services.engines.base import LoadSpec
 from services.engines.compatibility import refuse_incompatible
@@ -31,11 +35,16 @@ _BFLOAT16 = NUMPY_FROM_DATATYPE["BF16"]
 _ONNX_BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16
 
 
+_Model = MasterRecord | EngineManifest
+
+
 class OnnxruntimeEngine(GuardedEngine):
     """One session; shapes are dynamic, so buckets do not bound it."""
 
-    def __init__(self, spec: LoadSpec, session: "onnxruntime.InferenceSession") -> None:
-        super().__init__(spec.manifest.inputs, spec.manifest.outputs, spec.manifest.buckets)
+    def __init__(
+        self, model: _Model, buckets: Sequence[Bucket], session: "onnxruntime.InferenceSession"
+    ) -> None:
+        super().__init__(model.inputs, model.outputs, buckets)
         self._session: onnxruntime.InferenceSession | None = session
         self._has_bfloat16 = has_bfloat16(self._inputs, self._outputs)
 
@@ -52,7 +61,29 @@ class OnnxruntimeEngine(GuardedEngine):
         path = spec.directory / TYPED_MODEL if has_own_model else spec.master_path
         platform = spec.device.parsed_generation.platform
         with library_errors(f"ONNX Runtime failed to load {path.name}"):
-            return cls(spec, open_session(str(path), platform, spec.num_threads))
+            session = open_session(str(path), platform, spec.num_threads)
+        return cls(spec.manifest, spec.manifest.buckets, session)
+
+    @classmethod
+    def of_master(
+        cls, master: MasterRecord, buckets: Sequence[Bucket], path: Path, *, num_threads: int = 0
+    ) -> Self:
+        """The master on the CPU, its graph as it is: what everything else is held to.
+
+        Args:
+            master: names and types of inputs and outputs.
+            buckets: say which sizes may be 0.
+            path: of the master's `model.onnx`.
+            num_threads: 0 leaves it to the library.
+
+        Raises:
+            EngineError: ONNX Runtime is not installed, or refuses the master.
+        """
+        if reason := cls.unavailable_reason():
+            raise EngineError(reason)
+        with library_errors(f"ONNX Runtime failed to load {path.name}"):
+            session = open_session(str(path), Platform.CPU, num_threads, is_optimised=False)
+        return cls(master, buckets, session)
 
     def _compute(self, arrays: list[Array], sizes: Sizes) -> Sequence[Array]:
         assert self._session is not None
@@ -99,7 +130,7 @@ def _array_of(value: "onnxruntime.OrtValue") -> Array:
 
 
 def open_session(
-    path: str, platform: Platform, num_threads: int = 0
+    path: str, platform: Platform, num_threads: int = 0, *, is_optimised: bool = True
 ) -> "onnxruntime.InferenceSession":
     """A deterministic session on the platform's provider; 0 threads leaves it to the library.
 
@@ -117,7 +148,11 @@ def open_session(
     options.use_deterministic_compute = True
     options.intra_op_num_threads = num_threads
     options.inter_op_num_threads = 1
+    # As torch's threads do (`waiting_threads`): they share the processors with others.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = _ERRORS_ONLY
+    if not is_optimised:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(
         path,
         options,

@@ -80,6 +80,8 @@ def compile_for_cpu(path: Path, hint: str, num_threads: int = 0) -> "openvino.Co
 
     config: dict[str, str | int] = {
         "PERFORMANCE_HINT": "LATENCY",
+        # Replicas of one host would all be bound to its first processors.
+        "ENABLE_CPU_PINNING": False,
         PRECISION_HINT: hint,
     }
     if num_threads:

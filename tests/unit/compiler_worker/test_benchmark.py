@@ -3,8 +3,8 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
-from itertools import groupby
 
 import numpy as np
 import pytest
@@ -14,9 +14,10 @@ from compiler_worker.benchmark import (
     Contender,
     Contest,
     benchmark,
-    quietest_median,
+    race,
 )
 from compiler_worker.memory import memory_growth, peak_resident_bytes
+from compiler_worker.paired import FEWEST_PAIRS
 from compiler_worker.sampling import Sample, SampleVariant
 from services.contracts.batching import Batching
 from services.contracts.hardware import Platform
@@ -65,44 +66,73 @@ def timed(
         for held_mib, side in enumerate(filter(None, sides), start=1):
             assert 0 < side.p50_s <= side.p95_s
             assert side.throughput == batch / side.p50_s
+            assert side.ratio is not None
+            assert side.ratio.low <= side.ratio.median <= side.ratio.high
             assert side.peak_memory_bytes is not None
             assert held_mib * MIB <= side.peak_memory_bytes
     return calls
 
 
-def test_blocks_alternate_and_begin_with_a_call_that_is_not_measured() -> None:
-    limits = BenchmarkLimits(seconds_per_side=1e9, max_iterations=12, block_calls=5, block_s=0)
-    calls = timed(limits, sample(batch=8))
-    blocks = [(name, len(list(group))) for name, group in groupby(calls)]
-    assert blocks == [("engine", 6), ("eager", 6)] * 2 + [("engine", 3), ("eager", 3)]
+EAGER, ENGINE = ["eager"] * 2, ["engine"] * 2
+
+
+def test_sides_alternate_call_by_call_and_the_baseline_meets_itself() -> None:
+    """Each measured call comes after one that is not measured."""
+    calls = timed(BenchmarkLimits(seconds_per_side=0, min_iterations=1), sample(batch=8))
+    assert calls == [*EAGER, *ENGINE, *EAGER] * FEWEST_PAIRS
 
 
 def test_the_fallback_takes_its_turn() -> None:
-    limits = BenchmarkLimits(seconds_per_side=1e9, max_iterations=10, block_calls=5, block_s=0)
+    limits = BenchmarkLimits(seconds_per_side=0, min_iterations=1)
     calls = timed(limits, sample(batch=8), has_fallback=True)
-    blocks = [(name, len(list(group))) for name, group in groupby(calls)]
-    assert blocks == [("engine", 6), ("eager", 6), ("fallback", 6)] * 2
+    fallback = ["fallback"] * 2
+    there, back = [*fallback, *ENGINE, *EAGER, *fallback], [*fallback, *EAGER, *ENGINE, *fallback]
+    assert calls == [*there, *back] * (FEWEST_PAIRS // 2)
 
 
-def test_the_quietest_whole_block_gives_the_median() -> None:
-    disturbed, quiet, cut_short = [5.0, 9.0, 7.0], [2.0, 1.0, 8.0], [0.1]
-    assert quietest_median([disturbed, quiet, cut_short], 3) == 2.0
-    assert quietest_median([cut_short, [0.3, 0.5], []], 3) == 0.1
+def test_long_calls_are_measured_at_once() -> None:
+    limits = BenchmarkLimits(seconds_per_side=0, min_iterations=1, warm_below_s=0)
+    calls = timed(limits, sample(batch=8))
+    assert calls[:9] == [*EAGER, *ENGINE, *EAGER, "eager", "engine", "eager"]
 
 
 def test_every_shape_is_timed() -> None:
     limits = BenchmarkLimits(seconds_per_side=0, min_iterations=1)
-    assert len(timed(limits, sample(batch=1), sample(batch=2))) == 2 * 2 * (1 + 1)
+    assert len(timed(limits, sample(batch=1), sample(batch=2))) == 2 * 3 * 2 * FEWEST_PAIRS
 
 
 def test_fast_models_stop_at_the_most_iterations() -> None:
     limits = BenchmarkLimits(seconds_per_side=1e9, max_iterations=20)
-    assert timed(limits, sample()) == ["engine"] * 21 + ["eager"] * 21
+    assert 2 * 20 <= timed(limits, sample()).count("engine") <= 2 * 60
+
+
+class Alternating:
+    """Takes a tenth of a millisecond, every other time so many times as long."""
+
+    def __init__(self, longer: float) -> None:
+        self._longer, self._num_calls = longer, 0
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        self._num_calls += 1
+        ends_at = time.perf_counter() + 1e-4 * (self._longer if self._num_calls // 2 % 2 else 1.0)
+        while time.perf_counter() < ends_at:
+            pass
+        return {}
+
+
+def test_where_bounds_are_not_close_more_calls_are_made() -> None:
+    limits = BenchmarkLimits(seconds_per_side=1e9, max_iterations=10)
+    sides = [Contender(model=Alternating(longer)) for longer in (8.0, 1.0)]
+    wild, baseline = race(sides, Platform.CPU, sample(), Recipe(), limits)
+    assert wild.ratio is not None
+    assert baseline.ratio is not None
+    assert wild.ratio.num_pairs == 30
+    assert wild.ratio.high > 4 * wild.ratio.low
 
 
 def test_slow_models_are_called_less_often() -> None:
     limits = BenchmarkLimits(seconds_per_side=1e-12, min_iterations=50)
-    assert timed(limits, sample()) == ["engine"] * 4 + ["eager"] * 4
+    assert timed(limits, sample()).count("engine") == 2 * FEWEST_PAIRS
 
 
 def test_a_model_without_a_batch_dimension_counts_calls() -> None:

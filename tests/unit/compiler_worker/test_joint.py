@@ -19,6 +19,7 @@ from services.contracts.manifest import (
     Timing,
 )
 from services.contracts.object_store import open_store
+from services.contracts.ratio import Ratio
 from services.contracts.recipe import Bucket, Recipe
 from services.contracts.registry import Registry
 from services.contracts.terms import proof_terms
@@ -51,6 +52,7 @@ class Shop:
         *,
         fallback_s: float = 100.0,
         held_gib: float = 0.0,
+        wide: float = 1.0,
         outcome: ProofOutcome = ProofOutcome.PASSED,
     ) -> str:
         """An engine that took so long in its proof; its digest."""
@@ -61,7 +63,7 @@ class Shop:
         )
         timing = Timing(
             bucket="b", sizes={}, eager_p50_s=100.0, fallback=side(fallback_s),
-            p50_s=p50_s, p95_s=p50_s, throughput=1.0,
+            p50_s=p50_s, p95_s=p50_s, throughput=1.0, ratio=ratio(fallback_s / p50_s, wide),
         )  # fmt: skip
         proof = Proof(
             outcome=outcome, device=DEVICE, timings=(timing,), created_at=AT,
@@ -70,11 +72,18 @@ class Shop:
         self.workshop.registry.publish_engine(small_manifest(key), {}, proof)
         return key.digest()
 
-    def time(self, engines_s: dict[str, float], incumbent: str = "") -> None:
-        """A joint run that was."""
+    def time(
+        self, engines_s: dict[str, float], incumbent: str = "", fallback_s: float = 0.0
+    ) -> None:
+        """A joint run that was; with the fallback it measured all engines well."""
+        baseline_s = fallback_s or 9.0
         shape = JointTiming(
             bucket="b", sizes={}, eager=side(9.0),
-            engines={digest: side(p50_s) for digest, p50_s in engines_s.items()},
+            fallback=side(fallback_s) if fallback_s else None,
+            engines={
+                digest: side(p50_s).model_copy(update={"ratio": ratio(baseline_s / p50_s, 1.0)})
+                for digest, p50_s in engines_s.items()
+            },
         )  # fmt: skip
         self.workshop.registry.add_joint_run(
             JointRun(
@@ -93,6 +102,10 @@ class Shop:
         found = self.field()
         assert found is not None
         return [engine.digest for engine in found.engines]
+
+
+def ratio(median: float, wide: float) -> Ratio:
+    return Ratio(median=median, low=median / wide, high=median * wide, num_pairs=20)
 
 
 def side(p50_s: float) -> SideTiming:
@@ -121,6 +134,17 @@ def test_all_take_part_the_first_time_but_what_could_not_serve(shop: Shop) -> No
 
 def test_what_was_timed_is_not_timed_again(shop: Shop) -> None:
     shop.time({shop.publish("a"): 1.0, shop.publish("b"): 2.0})
+    assert shop.field() is None
+
+
+def test_what_could_not_be_told_from_the_fallback_is_timed_again(shop: Shop) -> None:
+    """Also alone; beside the best one, where there is one."""
+    unclear = shop.publish("a", 1.0, fallback_s=1.1, wide=1.5)
+    assert shop.entrants() == [unclear]
+    best, other = shop.publish("b", 2.0), shop.publish("c", 3.0)
+    shop.time({best: 1.0, other: 2.0, unclear: 3.0})
+    assert shop.entrants() == [best, unclear]
+    shop.time({best: 1.0, unclear: 3.0}, best, fallback_s=9.0)
     assert shop.field() is None
 
 

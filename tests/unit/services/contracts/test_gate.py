@@ -1,10 +1,17 @@
-"""An engine that is slower than the fallback is published, never selected, and says so."""
+"""An engine that is slower than the fallback, or may be, is published and not selected."""
 
 from collections.abc import Callable
 
 import pytest
 
-from services.contracts.gate import gate_fault, speed_over_fallback
+from services.contracts.gate import (
+    Verdict,
+    deciding,
+    gate_fault,
+    is_settled,
+    speed_over_fallback,
+    verdict,
+)
 from services.contracts.hardware import DeviceFacts
 from services.contracts.kinds import EngineKind, Precision
 from services.contracts.manifest import (
@@ -15,6 +22,7 @@ from services.contracts.manifest import (
     SideTiming,
     Timing,
 )
+from services.contracts.ratio import Ratio
 from services.contracts.recipe import Recipe
 from services.contracts.selection import FallbackReason, select
 from services.contracts.tensors import TensorSpec
@@ -39,6 +47,24 @@ def timing(batch: int, engine_s: float, fallback_s: float | None) -> Timing:
         bucket="b", sizes={"batch": batch}, p50_s=engine_s, p95_s=engine_s,
         throughput=batch / engine_s, eager_p50_s=100.0, fallback=fallback or None,
     )  # fmt: skip
+
+
+def paired(low: float, high: float, noise: float = 1.0) -> Timing:
+    """An engine's interval beside the fallback, and by how much that gains on itself."""
+    plain = timing(1, 1.0, 1.0)
+    assert plain.fallback
+    itself = Ratio(median=1.0, low=1 / noise, high=noise, num_pairs=20)
+    median = (low * high) ** 0.5
+    return plain.model_copy(
+        update={
+            "ratio": Ratio(median=median, low=low, high=high, num_pairs=20),
+            "fallback": plain.fallback.model_copy(update={"ratio": itself}),
+        }
+    )
+
+
+SLOWER, FASTER, UNKNOWN = paired(0.7, 0.8), paired(1.2, 1.3), paired(0.6, 1.9)
+OLD_SLOWER = timing(1, 1.0, 0.79)
 
 
 def version(*, must_beat_fallback: bool) -> ModelVersion:
@@ -122,6 +148,73 @@ def test_older_proofs_keep_their_bytes(make_proof: MakeProof) -> None:
     """Signatures cover them."""
     old = Timing.from_json(OLD_TIMING)
     assert old.canonical_json() == OLD_TIMING
-    assert b"fallback" not in make_proof(timings=(old,)).canonical_json()
-    new = timing(1, 1.0, 2.0)
+    written = make_proof(timings=(old,)).canonical_json()
+    assert b"fallback" not in written
+    assert b'"ratio"' not in written
+    new = paired(1.0, 2.0)
     assert Timing.from_json(new.canonical_json()) == new
+
+
+@pytest.mark.parametrize(
+    ("timings", "found"),
+    [
+        ([FASTER], Verdict.KEEPS_UP),
+        ([paired(0.97, 1.03)], Verdict.KEEPS_UP),  # equal, and known to be
+        ([SLOWER], Verdict.SLOWER),
+        ([UNKNOWN], Verdict.NOT_MEASURABLE),
+        ([paired(1.2, 1.3, noise=1.4)], Verdict.NOT_MEASURABLE),
+        ([paired(0.7, 0.8, noise=1.4)], Verdict.NOT_MEASURABLE),
+        ([paired(1.1, 40.0)], Verdict.NOT_MEASURABLE),  # wild figures rank nobody
+        ([FASTER, UNKNOWN, FASTER], Verdict.KEEPS_UP),  # the mean of all shapes
+        ([timing(1, 1.0, None)], None),
+        ([OLD_SLOWER], Verdict.SLOWER),  # older records have no interval
+    ],
+)
+def test_a_verdict_needs_an_interval_without_doubt(
+    timings: list[Timing], found: Verdict | None
+) -> None:
+    assert verdict(timings) is found
+    assert bool(gate_fault(timings)) is (found in (Verdict.SLOWER, Verdict.NOT_MEASURABLE))
+
+
+def test_what_cannot_be_measured_says_so_and_is_no_verdict_for_ever() -> None:
+    assert gate_fault([UNKNOWN]) == (
+        "not measurable here now: 0.60 to 1.90 x the fallback's speed, as this machine is busy "
+        "or both are equal; what served before stays, and the fleet times them again later; at "
+        "once: smelt build MODEL"
+    )
+    assert gate_fault([SLOWER]).startswith("slower than the fallback: 0.75 x its speed (0.70 to")
+
+
+@pytest.mark.parametrize(
+    ("history", "counts", "settled"),
+    [
+        ([[FASTER], [UNKNOWN]], FASTER, True),  # it keeps its place
+        ([[UNKNOWN], [SLOWER], [UNKNOWN]], SLOWER, True),
+        ([[SLOWER], [FASTER]], FASTER, True),
+        ([[UNKNOWN], [UNKNOWN]], UNKNOWN, False),
+        ([[OLD_SLOWER]], OLD_SLOWER, False),  # decided by one figure: timed again, as it serves
+        ([[OLD_SLOWER], [UNKNOWN]], OLD_SLOWER, False),
+        ([[OLD_SLOWER], [FASTER]], FASTER, True),
+        ([[FASTER], [timing(1, 1.0, None)]], FASTER, True),
+        ([[timing(1, 1.0, None)]], timing(1, 1.0, None), True),
+    ],
+)
+def test_the_newest_run_without_doubt_counts(
+    history: list[list[Timing]], counts: Timing, settled: bool
+) -> None:
+    assert deciding(history) == [counts]
+    assert is_settled(history) is settled
+    assert deciding([()]) == ()
+
+
+def test_the_fallback_serves_where_nothing_was_ever_measured(
+    make_engine: MakeEngine, make_proof: MakeProof, make_device: MakeDevice
+) -> None:
+    engine = make_engine(make_proof(timings=(UNKNOWN,)))
+    selection = select([engine], make_device())
+    assert selection.engine is None
+    assert selection.fallback_reason is FallbackReason.NOT_MEASURABLE
+    assert select([engine], make_device(), serving=engine.digest).engine == engine
+    slow = make_engine(make_proof(timings=(SLOWER,)))
+    assert select([slow], make_device(), serving=slow.digest).engine is None

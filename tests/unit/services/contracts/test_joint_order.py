@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from services.contracts.gate import speed_over_fallback
+from services.contracts.gate import deciding, speed_over_fallback
 from services.contracts.hardware import DeviceFacts
-from services.contracts.joint_order import joint_order, joint_timings
+from services.contracts.joint_order import engine_history, joint_order
 from services.contracts.joint_run import JointRun, JointTiming
 from services.contracts.manifest import Proof, PublishedEngine, SideTiming
 from services.contracts.object_store import ObstoreArtifactStore
+from services.contracts.ratio import Ratio
 from services.contracts.registry import Registry
 from services.contracts.selection import FallbackReason, select
 from services.contracts.signing import Signer, TrustRoot
@@ -140,16 +141,73 @@ def test_the_words_name_the_day_and_the_number() -> None:
     assert joint_order("abx", HERE, [run(a=2.0, b=1.0)]).uncovered == {"x"}
 
 
-def test_the_newest_run_of_an_engine_counts_for_the_gate() -> None:
+def test_the_newest_run_of_an_engine_with_the_fallback_counts(
+    make_engine: MakeEngine, make_proof: MakeProof
+) -> None:
+    engine = make_engine(make_proof(speedup=3.0))
+    (proof,) = engine.proof.timings
+    assert deciding(engine_history(engine, HERE, [])) == (proof,)
+    a = engine.digest
     runs = [
-        run_of({"a": 1.0, "b": 2.0}, fallback_s=4.0),
-        run(a=1.0, b=2.0),
-        run_of({"a": 1.0}, "a", fallback_s=0.5),
+        run_of({a: 1.0, "b": 2.0}, fallback_s=4.0),
+        run_of({a: 1.0, "b": 2.0}, "b", fallback_s=0.5),
+        run_of({a: 1.0, "b": 2.0}),
+        run(b=1.0),
     ]
-    found = joint_timings(HERE, runs)
-    assert {name: speed_over_fallback(found[name]) for name in found} == {"a": 0.5, "b": 2.0}
-    assert [t.speedup for t in found["b"]] == [50.0, 50.0]
-    assert joint_timings("cuda-sm80", runs) == {}
+    assert [t.speedup for t in deciding(engine_history(engine, HERE, runs[2:]))] == [100.0] * 2
+    assert speed_over_fallback(deciding(engine_history(engine, HERE, runs))) == 0.5
+    assert engine_history(engine, "cuda-sm80", runs) == [(proof,)]
+
+
+def measured(widest: float, **engines_s: float) -> JointRun:
+    """A run on paired calls: each interval reaches so many times beyond its median."""
+    plain = run_of(engines_s, fallback_s=1.0)
+    shapes = [
+        shape.model_copy(
+            update={
+                "engines": {
+                    digest: known.model_copy(
+                        update={"ratio": around(1 / engines_s[digest], widest)}
+                    )
+                    for digest, known in shape.engines.items()
+                }
+            }
+        )
+        for shape in plain.shapes
+    ]
+    return plain.model_copy(update={"shapes": tuple(shapes)})
+
+
+def around(median: float, widest: float) -> Ratio:
+    return Ratio(median=median, low=median / widest, high=median * widest, num_pairs=20)
+
+
+@pytest.mark.parametrize(("widest", "order"), [(1.05, "na"), (1.5, "an")])
+def test_the_lead_changes_only_where_intervals_do_not_overlap(widest: float, order: str) -> None:
+    """The newcomer has four fifths of the seconds."""
+    first = measured(widest, a=0.5)
+    second = measured(widest, a=0.5, n=0.4).model_copy(update={"incumbent": "a"})
+    assert "".join(joint_order("an", HERE, [first, second]).order) == order
+
+
+def test_the_ratio_of_pairs_counts_and_not_the_seconds() -> None:
+    """Seconds of one side alone change with the load of the machine."""
+    changed = measured(1.05, a=0.5, b=0.4)
+    slow = {digest: side(9.0 + n) for n, digest in enumerate("ab")}
+    shapes = tuple(
+        shape.model_copy(
+            update={
+                "engines": {
+                    digest: each.model_copy(update={"ratio": shape.engines[digest].ratio})
+                    for digest, each in slow.items()
+                }
+            }
+        )
+        for shape in changed.shapes
+    )
+    assert joint_order("ab", HERE, [changed.model_copy(update={"shapes": shapes})]).order == (
+        "b", "a",
+    )  # fmt: skip
 
 
 class TestSelection:

@@ -10,6 +10,7 @@ from services.contracts.joint_run import JointRun, JointTiming
 from services.contracts.kinds import EngineKind
 from services.contracts.manifest import ModelVersion, ProofOutcome, SideTiming, Timing
 from services.contracts.object_store import open_store
+from services.contracts.ratio import Ratio
 from services.contracts.recipe import Recipe
 from services.contracts.registry_events import EventRegistry
 from services.contracts.terms import proof_terms
@@ -45,6 +46,15 @@ def run(
         master_digest=world.MASTER.digest, device=world.DEVICE, shapes=(shape,),
         created_at=created_at,
     )  # fmt: skip
+
+
+def paired(low: float, high: float, created_at: str = FIRST) -> JointRun:
+    """A run of both that found the same of each: so many times the fallback's speed."""
+    found = Ratio(median=(low * high) ** 0.5, low=low, high=high, num_pairs=20)
+    plain = run({A: 3.0, B: 3.0}, created_at)
+    (shape,) = plain.shapes
+    engines = {d: side(3.0).model_copy(update={"ratio": found}) for d in shape.engines}
+    return plain.model_copy(update={"shapes": (shape.model_copy(update={"engines": engines}),)})
 
 
 def proven(p50_s: float) -> tuple[Timing, ...]:
@@ -107,6 +117,24 @@ def test_where_the_fallback_is_best_it_says_so(registry: EventRegistry) -> None:
     assert event.why.startswith(
         f"the fallback is best: the fastest engine, {A[:12]}, is 0.006 x eager, 0.004 x the"
     )
+
+
+def test_where_nothing_can_be_measured_it_says_so_and_nobody_is_best(
+    registry: EventRegistry,
+) -> None:
+    unclear, better = paired(0.6, 1.9), paired(1.2, 1.3, SECOND)
+    first, second = compared(registry, view(unclear), view(unclear, better))
+    assert first.why.startswith(f"not measurable here now: {min(A, B)[:12]} is 2.00 x eager, 1.07")
+    assert "x the fallback (0.60 to 1.90), and is timed again; timed together on" in first.why
+    assert first.key == ""
+    assert " is best: 2.00 x eager, 1.25 x the fallback (1.20 to 1.30); " in second.why
+
+
+def test_one_that_was_best_stays_so_where_nothing_can_be_measured(registry: EventRegistry) -> None:
+    clear, unclear = paired(1.2, 1.3), paired(0.6, 1.9, SECOND)
+    first, second = compared(registry, view(clear), view(clear, unclear))
+    assert second.key == first.key
+    assert " stays best, although not measurable here now: " in second.why
 
 
 def test_a_run_that_lacks_a_newer_engine_waits_for_the_next_one(registry: EventRegistry) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from services.contracts.fallback_verdict import FallbackVerdict
 from services.contracts.hardware import DeviceFacts
 from services.contracts.object_store import open_store
 from services.contracts.recipe import Recipe
@@ -94,3 +95,22 @@ def test_a_model_that_lost_its_replicas_was_not_unloaded(tmp_path: Path) -> None
         trail.observe_serving(serving_of(snapshot))
     kinds = [event.kind.value for _, event in registry.last_events(100)]
     assert kinds[2:] == ["fallback_serving"]
+
+
+def test_a_fallback_that_is_wrong_is_told_when_it_is_added_and_where_it_serves(
+    tmp_path: Path,
+) -> None:
+    registry = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
+    registry.add_model_version(
+        name="m", master=world.MASTER, recipe=Recipe(), source="s", source_fingerprint="0",
+        fallback_verdict=FallbackVerdict(refuted="output 'y' is far off", num_samples=3),
+    )  # fmt: skip
+    snapshot = fleet.FleetSnapshot()
+    snapshot.CopyFrom(READY)
+    snapshot.replicas[0].fallback_refuted = "ONNX Runtime serves: output 'y' is far off"
+    trail = EventTrail(registry)
+    trail.observe(ViewReader(registry, RetryPolicy(), "").read([world.pool()], []))
+    trail.observe_serving(serving_of(snapshot))
+    why = {event.kind.value: event.why for _, event in registry.last_events(100)}
+    assert why["model_published"].startswith("from s; the fallback's graph is refuted, so ONNX")
+    assert why["fallback_serving"] == "no_engine; ONNX Runtime serves: output 'y' is far off"

@@ -1,0 +1,19 @@
+"""What a benchmark found of two sides that took turns."""
+
+from pydantic import Field
+
+from services.contracts.document import Document
+
+
+class Ratio(Document):
+    """How many times faster a side is than the run's baseline, of pairs of neighbouring calls.
+
+    Attributes:
+        median: of the pairs' ratios.
+        low, high: the 99 % interval of that median.
+    """
+
+    median: float = Field(gt=0)
+    low: float = Field(gt=0)
+    high: float = Field(gt=0)
+    num_pairs: int

@@ -1,0 +1,192 @@
+"""Says whether joint runs of one model agree, on the machine as it is and with processes beside.
+
+    python -m tests.benchmarks.joint_runs FOLDER [--model minilm|small] [--runs N] [--spinning K]
+
+The model is built and proven once into a store below FOLDER. Then its engines are timed
+together N times as after a build, each time in a process of its own, every second time beside K
+processes that only spin. Each run names a winner, or nobody where its intervals leave doubt. The
+exit code is 0 when all runs that name one name the same, and no engine's ratio moves by more than
+a tenth between those of its figures that count.
+"""
+
+import argparse
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version as installed
+from os import getloadavg
+from pathlib import Path
+
+from compiler_worker.devices import main_device
+from compiler_worker.joint import Field, run_field
+from compiler_worker.pipeline import build_model
+from compiler_worker.plan import Wanted
+from compiler_worker.settings import CompilerSettings
+from compiler_worker.workshop import Workshop
+from services.cli.models import Wishes, add_model
+from services.cli.progress import Steps
+from services.contracts.gate import Verdict, speed_bounds, speed_over_fallback, verdict
+from services.contracts.joint_run import JointRun
+from services.contracts.kinds import EngineKind
+from services.contracts.manifest import ModelVersion, PublishedEngine
+from services.contracts.object_store import open_store
+from services.contracts.registry import Registry
+from services.contracts.selection import recipe_fault
+
+FACTORIES = {
+    "minilm": "services.cli.demo.minilm:sentence_embedder",
+    "small": "tests.benchmarks.small_encoder:small_encoder",
+}
+FALLBACK = "fallback"
+KINDS = (EngineKind.INDUCTOR, EngineKind.ONNXRUNTIME, EngineKind.OPENVINO)
+WANTED_SPREAD = 0.10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What a run says of one engine beside the fallback."""
+
+    ratio: float
+    low: float
+    high: float
+    verdict: Verdict | None
+
+    @property
+    def words(self) -> str:
+        """For a table."""
+        doubt = "" if self.verdict is not Verdict.NOT_MEASURABLE else " ?"
+        return f"{self.ratio:.2f} ({self.low:.2f} to {self.high:.2f}){doubt}"
+
+
+def main(arguments: list[str]) -> int:
+    """Build, time again and again, print and sum up."""
+    given = _parser().parse_args(arguments)
+    workshop = _workshop(given.folder)
+    wishes = Wishes(folder=given.folder)
+    factory = FACTORIES[given.model]
+    version = add_model(workshop.registry, given.model, factory, wishes, Steps(is_quiet=True))
+    build_model(version, Wanted(kinds=KINDS), workshop)
+    engines = [
+        engine
+        for engine in workshop.registry.engines(version.master.digest)
+        if engine.proof.timings and not recipe_fault(engine, version)
+    ]
+    names = [engine.manifest.key.kind.value for engine in engines]
+    print_machine()
+    print(f"\n| run | beside | {' | '.join(names)} | fallback against itself | winner |")
+    print("|---" * (len(names) + 4) + "|")
+    runs = []
+    for number in range(given.runs):
+        num_beside = given.spinning * (number % 2)
+        with spinning(num_beside):
+            run = _run(engines, version, workshop)
+        found = {name: _found(run, e.digest) for name, e in zip(names, engines, strict=True)}
+        runs.append((num_beside, found))
+        told = " | ".join(each.words for each in found.values())
+        print(
+            f"| {number + 1} | {num_beside} | {told} | {_itself(run)} | {winner(found)} |",
+            flush=True,
+        )
+    return 0 if _is_agreed(runs) else 1
+
+
+def winner(found: dict[str, Found]) -> str:
+    """Who is faster than all others beyond doubt, the fallback included; "" for nobody."""
+    sides = found | {FALLBACK: Found(ratio=1.0, low=1.0, high=1.0, verdict=Verdict.KEEPS_UP)}
+    if any(each.verdict is Verdict.NOT_MEASURABLE for each in found.values()):
+        return ""
+    best = max(sides, key=lambda name: sides[name].ratio)
+    others = (each for name, each in sides.items() if name != best)
+    return best if all(each.high < sides[best].low for each in others) else ""
+
+
+def _is_agreed(runs: Sequence[tuple[int, dict[str, Found]]]) -> bool:
+    winners = [winner(found) for _, found in runs]
+    named = set(filter(None, winners))
+    num_named = sum(map(bool, winners))
+    print(f"\n{num_named} of {len(runs)} runs name a winner: {', '.join(sorted(named)) or 'none'}")
+    spreads = [_spread(name, runs) for name in runs[0][1]]
+    verdicts = {name: {str(found[name].verdict) for _, found in runs} for name in runs[0][1]}
+    for name, told in verdicts.items():
+        print(f"{name} beside the fallback: {', '.join(sorted(told))}")
+    return len(named) <= 1 and all(spread <= WANTED_SPREAD for spread in spreads)
+
+
+def _spread(name: str, runs: Sequence[tuple[int, dict[str, Found]]]) -> float:
+    """By how much an engine's ratio moved, of the runs that had no doubt of it."""
+    told = {
+        beside: [
+            found[name].ratio
+            for each, found in runs
+            if each == beside and found[name].verdict is not Verdict.NOT_MEASURABLE
+        ]
+        for beside in sorted({each for each, _ in runs})
+    }
+    spreads = {beside: max(r) / min(r) - 1 for beside, r in told.items() if r}
+    every = [ratio for ratios in told.values() for ratio in ratios]
+    spread = max(every) / min(every) - 1 if every else 0.0
+    parts = ", ".join(f"beside {beside}: {each:.1%}" for beside, each in spreads.items())
+    print(f"{name}: the ratio moved by {spread:.1%} ({parts}), {len(every)} of {len(runs)} count")
+    return spread
+
+
+def _run(engines: Sequence[PublishedEngine], version: ModelVersion, workshop: Workshop) -> JointRun:
+    field = Field(engines=tuple(engines), incumbent="", left_out={})
+    return run_field(field, version, main_device(workshop.devices), workshop)
+
+
+def _found(run: JointRun, digest: str) -> Found:
+    timings = run.timings(digest)
+    ratio, bounds = speed_over_fallback(timings), speed_bounds(timings)
+    if ratio is None or bounds is None:
+        raise SystemExit(f"the fallback was not timed: {run.fallback}")
+    return Found(ratio=ratio, low=bounds.low, high=bounds.high, verdict=verdict(timings))
+
+
+def _itself(run: JointRun) -> str:
+    ratios = [s.fallback.ratio for s in run.shapes if s.fallback and s.fallback.ratio]
+    return ", ".join(f"{ratio.low:.2f} to {ratio.high:.2f}" for ratio in ratios)
+
+
+@contextmanager
+def spinning(number: int) -> Iterator[None]:
+    """So many processes that only spin."""
+    beside = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(number)]
+    try:
+        yield
+    finally:
+        for process in beside:
+            process.kill()
+            process.wait()
+
+
+def _workshop(folder: Path) -> Workshop:
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = CompilerSettings(
+        store_url=str(folder / "store"), cache_dir=folder / "cache", benchmark_together=False
+    )
+    registry = Registry(open_store(settings.store_url), settings.cache_dir)
+    return Workshop(registry=registry, settings=settings)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--model", choices=list(FACTORIES), default="minilm")
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--spinning", type=int, default=2)
+    return parser
+
+
+def print_machine() -> None:
+    """Where and with which libraries figures are made."""
+    libraries = ("torch", "onnxruntime", "openvino", "transformers")
+    versions = ", ".join(f"{name} {installed(name)}" for name in libraries)
+    print(f"{platform.platform()}; {versions}; load before: {getloadavg()[0]:.1f}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

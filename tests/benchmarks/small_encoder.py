@@ -1,0 +1,69 @@
+"""A small text encoder with weights from a seed: what a busy machine builds within minutes."""
+
+import torch
+
+from compiler_worker.master.pytorch_source import DimLimits, PyTorchModel
+from services.contracts.batching import Batching
+from services.contracts.kinds import EngineKind
+from services.contracts.recipe import Bucket, DimRange, InputRecipe, Recipe
+
+_NUM_WORDS, _WIDTH, _HEADS = 1000, 128, 4
+
+
+class _Layer(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = torch.nn.ModuleList(torch.nn.LayerNorm(_WIDTH) for _ in range(2))
+        self.projections = torch.nn.ModuleList(torch.nn.Linear(_WIDTH, _WIDTH) for _ in range(4))
+        self.inner = torch.nn.Sequential(
+            torch.nn.Linear(_WIDTH, 4 * _WIDTH),
+            torch.nn.GELU(),
+            torch.nn.Linear(4 * _WIDTH, _WIDTH),
+        )
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """hidden: float32 [B, T, 128]; returns the same shape."""
+        *into, out = self.projections
+        normed = self.norms[0](hidden)
+        query, key, value = (
+            each(normed).unflatten(2, (_HEADS, _WIDTH // _HEADS)).transpose(1, 2) for each in into
+        )
+        attended = torch.nn.functional.scaled_dot_product_attention(query, key, value)
+        hidden = hidden + out(attended.transpose(1, 2).flatten(2))
+        return hidden + self.inner(self.norms[1](hidden))
+
+
+class _Encoder(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = torch.nn.Embedding(_NUM_WORDS, _WIDTH)
+        self.layers = torch.nn.Sequential(*(_Layer() for _ in range(4)))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """ids: int64 [B, T]; returns float32 [B, 128]."""
+        return self.layers(self.words(ids)).mean(1)
+
+
+def small_encoder() -> PyTorchModel:
+    """Four layers of width 128, one row of up to 32 words or 8 of up to 64."""
+    torch.manual_seed(0)
+    boxes = [
+        {
+            "batch": DimRange(min=rows, opt=rows, max=rows),
+            "words": DimRange(min=1, opt=opt, max=top),
+        }
+        for rows, opt, top in ((1, 16, 32), (8, 64, 64))
+    ]
+    return PyTorchModel(
+        module=_Encoder().eval(),
+        example_inputs={"ids": torch.randint(0, _NUM_WORDS, (2, 7))},
+        dynamic_dims={"ids": {0: "batch", 1: "words"}},
+        dim_limits={"batch": DimLimits(min=1, max=8), "words": DimLimits(min=1, max=64)},
+        output_names=("embedding",),
+        recipe=Recipe(
+            kinds=(EngineKind.INDUCTOR, EngineKind.ONNXRUNTIME, EngineKind.OPENVINO),
+            buckets=tuple(Bucket(dims=dims) for dims in boxes),
+            inputs={"ids": InputRecipe(low=0, high=_NUM_WORDS, min=0, max=_NUM_WORDS - 1)},
+            batching=Batching(batch_dim="batch"),
+        ),
+    )
