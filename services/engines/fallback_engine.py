@@ -151,7 +151,7 @@ def _check_empty(program: "ExportedProgram", spec: FallbackSpec, device: str) ->
     from services.engines.torch_arrays import tensor_from_array
 
     empty = [sizes for sizes in corners_of(spec.buckets) if not all(sizes.values())]
-    graph = _on_device(program.module(), device) if empty else None
+    graph = _on_device(_unguarded(program), device) if empty else None
     for sizes in empty:
         assert graph is not None
         try:
@@ -201,7 +201,16 @@ def _compiled_or_eager(
         except Exception as error:  # whatever Inductor raises, eager still serves
             reason = f"Inductor failed: {type(error).__name__}: {error}"
     logger.warning("fallback runs eagerly: %s", reason)
-    return program.module(), reason
+    return _unguarded(program), reason
+
+
+def _unguarded(program: "ExportedProgram") -> Graph:
+    """The program as a module, for all sizes of its ranges, against which requests are checked.
+
+    Its guards are what the export met at the sizes it traced with, and hold for no others.
+    """
+    graph: Graph = program.module(check_guards=False)
+    return graph
 
 
 def _no_compiler_reason(spec: FallbackSpec) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from services.contracts.build_key import BUILD_REVISION
+from services.contracts.code_digest import code_digest
 from services.contracts.document import canonical_json
 from services.contracts.manifest import MasterRecord
 from services.contracts.recipe import Bucket
@@ -43,7 +43,7 @@ def kept_program(
     # importer makes another program.
     shapes = canonical_json([bucket.model_dump(mode="json") for bucket in buckets])
     asked = hashlib.sha256(shapes).hexdigest()
-    made_by = f"r{BUILD_REVISION}-torch{installed_version('torch')}"
+    made_by = f"{importer_code()}-torch{installed_version('torch')}"
     name = f"{master.digest}-{asked}-{made_by}.pt2"
     target = cache_dir / "programs" / name
     if target.is_file():
@@ -62,6 +62,11 @@ def kept_program(
         words = ", ".join(path.name[:12] for path in removed)
         _logger.info("programs of fallbacks that were not used for long are removed: %s", words)
     return target
+
+
+def importer_code() -> str:
+    """Digest of the code that makes the graphs of fallbacks from masters."""
+    return code_digest("compiler_worker.builders.exported_program")
 
 
 def _programs(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:

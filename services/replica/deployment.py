@@ -11,6 +11,7 @@ from services.contracts.interpreter import tune_for_serving
 from services.contracts.node_class import SIMULATED_LABEL
 from services.contracts.settings import read_settings
 from services.engines.compile_cache import prepare_compile_cache
+from services.engines.waiting_threads import wait_asleep
 from services.replica.hang_watch import HangWatch, end_process
 from services.replica.own_threads import claim_threads
 from services.replica.server import ReplicaServer
@@ -39,6 +40,7 @@ class ReplicaDeployment:
         configure_logging("replica")
         given = ReplicaSettings(**_as_simulated_here(settings))
         claim_threads(given.num_threads)
+        wait_asleep()
         await asyncio.to_thread(prepare_compile_cache, given.cache_dir)
         context = serve.get_replica_context()
         self._tracing = tracing_from_settings(read_settings(TracingSettings), "smelt-replica")

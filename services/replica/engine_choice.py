@@ -14,7 +14,7 @@ from services.contracts.errors import EngineError
 from services.contracts.hardware import DeviceFacts
 from services.contracts.joint_run import JointRun
 from services.contracts.manifest import ModelVersion, PublishedEngine
-from services.contracts.selection import FallbackReason, Selection, select
+from services.contracts.selection import GATED, Selection, select
 from services.replica.engine_failures import EngineFailures
 from services.replica.engine_loading import EngineLoader, FetchedEngine
 from services.replica.loaded_engine import LoadedEngine
@@ -101,17 +101,22 @@ class EngineChoice:
         """The fallback; None when there is none and slower engines are to be tried."""
         selection = self._selection(self._failed)
         detail = _explanation(selection, self._failed)
+        # Other engines may have been passed over for other reasons, which come first.
+        is_slower_there = any(each.reason in GATED for each in selection.rejections)
         try:
-            return self._loader.load_fallback(selection.fallback_reason, detail)
+            loaded = self._loader.load_fallback(selection.fallback_reason, detail)
+            if loaded.refutation is None or not is_slower_there:
+                return loaded
+            loaded.engine.close()
+            why = loaded.refutation.words
         except (EngineError, OSError) as error:
-            # Other engines may have been passed over for other reasons, which come first.
-            slower = FallbackReason.SLOWER_THAN_FALLBACK
-            if not any(each.reason is slower for each in selection.rejections):
+            if not is_slower_there:
                 raise
-            # What it is slower than is not there: it is the best that this model has.
-            logger.error("no fallback here, so slower engines are taken: %s", error)
-            self._failures.is_fallback_missing = True
-            return None
+            why = str(error)
+        # What it is slower than is not there: it is the best that this model has.
+        logger.error("no fallback here, so slower engines are taken: %s", why)
+        self._failures.is_fallback_missing = True
+        return None
 
     def _selection(self, failed: Mapping[str, str]) -> Selection:
         is_gated = not self._failures.is_fallback_missing
@@ -122,6 +127,7 @@ class EngineChoice:
             failed_digests=frozenset(failed),
             untrusted=self._offer.untrusted,
             runs=self._offer.runs,
+            serving=self._current_digest or "",
         )
 
     def _passed_over(self, digest: str) -> str:

@@ -23,7 +23,8 @@ class EngineFailures:
     """The failures of one model's engines on one device.
 
     Attributes:
-        is_fallback_missing: no fallback could be loaded where slower engines could serve.
+        is_fallback_missing: no fallback could be loaded, or it is wrong, where slower engines
+            could serve.
     """
 
     def __init__(

@@ -14,9 +14,9 @@ from services.contracts.signing import TrustRoot
 from services.replica.engine_checker import EngineChecker, name_here
 from services.replica.engine_choice import EngineChoice, Offer
 from services.replica.engine_failures import EngineFailures
-from services.replica.engine_loading import EngineLoader, FallbackLoader
+from services.replica.engine_loading import EngineLoader
 from services.replica.failure_notes import FailureNotes
-from services.replica.loaded_engine import LoadedEngine
+from services.replica.loaded_engine import FallbackLoader, LoadedEngine
 
 
 class EngineHost:

@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from services.contracts.errors import EngineError
 from services.contracts.hardware import DeviceFacts, Platform
@@ -19,10 +18,12 @@ from services.contracts.selection import FallbackReason
 from services.contracts.tensors import Array
 from services.engines.base import LoadSpec
 from services.engines.loader import engine_class
+from services.replica.checked_fallback import CheckedFallback
 from services.replica.engine_checker import EngineChecker
 from services.replica.loaded_engine import (
     BRIEF_RUN_S,
     FALLBACK_KIND,
+    FallbackLoader,
     LoadedEngine,
     RunningEngine,
     stall_limit_s,
@@ -30,14 +31,6 @@ from services.replica.loaded_engine import (
 from services.replica.samples import edge_sizes, sample_inputs
 
 logger = logging.getLogger(__name__)
-
-
-class FallbackLoader(Protocol):
-    """Makes the engine that serves when no published one can."""
-
-    def __call__(self, model: ModelVersion) -> RunningEngine:
-        """A loaded fallback; raises EngineError with the reason when there can be none."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +63,7 @@ class EngineLoader:
         """Take the parts; nothing is read yet."""
         self._registry = registry
         self._model, self._device = model, device
-        self._load_fallback = load_fallback
+        self._fallback = CheckedFallback(registry, load_fallback, num_threads)
         self._checker = checker
         self._num_threads = num_threads
         self._clock = clock
@@ -123,17 +116,17 @@ class EngineLoader:
         return loaded
 
     def load_fallback(self, reason: FallbackReason | None, detail: str) -> LoadedEngine:
-        """The fallback, warm, for the shapes that engines of this model serve.
+        """The fallback, right and warm, for the shapes that engines of this model serve.
 
         Raises:
-            EngineError, OSError: there can be none.
+            EngineError, StoreError, NotFoundError, OSError: there can be none.
         """
         start_s, buckets = self._clock(), self._model.buckets
         logger.warning(
             "model '%s' version %d serves on the fallback: %s",
             self._model.name, self._model.version, detail,
         )  # fmt: skip
-        engine = self._load_fallback(self._model)
+        engine, refutation = self._fallback.load(self._model)
         longest_run_s = self._warm(engine, buckets)
         return LoadedEngine(
             engine=engine,
@@ -142,6 +135,7 @@ class EngineLoader:
             precision=Precision.FP32.value,
             generation=self._device.generation,
             fallback_reason=reason,
+            refutation=refutation,
             detail=detail,
             load_duration_s=self._clock() - start_s,
             stall_s=self._stall_limit_s(longest_run_s, buckets),

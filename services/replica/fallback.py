@@ -22,7 +22,7 @@ _TAIL_LINES = 5
 
 
 class CompiledFallback:
-    """Loads the fallback engine of a model version; see `engine_loading.FallbackLoader`."""
+    """Loads the fallback engine of a model version; see `loaded_engine.FallbackLoader`."""
 
     def __init__(
         self,

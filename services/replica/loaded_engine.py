@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Protocol
 
+from services.contracts.manifest import ModelVersion
 from services.contracts.recipe import Bucket
 from services.contracts.selection import FallbackReason
 from services.contracts.tensors import Array
@@ -34,6 +36,33 @@ class RunningEngine(Protocol):
         ...
 
 
+class FallbackLoader(Protocol):
+    """Makes the engine that serves when no published one can."""
+
+    def __call__(self, model: ModelVersion) -> RunningEngine:
+        """A loaded fallback; raises EngineError with the reason when there can be none."""
+        ...
+
+
+class FoundBy(StrEnum):
+    """What showed a fallback to be wrong; a label of a metric, so a closed set.
+
+    IMPORTER: its graph differed from ONNX Runtime when the model was added. DEVICE: what was
+    compiled of it differs from the kept answers here.
+    """
+
+    IMPORTER = "importer"
+    DEVICE = "device"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refutation:
+    """Why torch's fallback does not serve, with output, distance and bound in words."""
+
+    found_by: FoundBy
+    words: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class LoadedEngine:
     """One engine in this process.
@@ -43,6 +72,7 @@ class LoadedEngine:
         kind: an EngineKind's value, or `fallback`.
         digest: "" for the fallback.
         fallback_reason: None for a published engine.
+        refutation: why ONNX Runtime is the fallback; None where torch is, and for other engines.
         detail: the reason in words, "" for a published engine that is the best one here.
         load_duration_s: seconds to verify, load and warm it.
         pads_to_largest: it computes the largest sizes of a bucket, whatever it is given.
@@ -58,6 +88,7 @@ class LoadedEngine:
     generation: str
     digest: str = ""
     fallback_reason: FallbackReason | None = None
+    refutation: Refutation | None = None
     detail: str = ""
     load_duration_s: float = 0.0
     pads_to_largest: bool = False

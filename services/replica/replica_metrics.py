@@ -39,7 +39,7 @@ class ReplicaMetrics:
         self._real, self._padded = 0, 0
 
     def engine_changed(self, loaded: LoadedEngine) -> None:
-        """Another engine serves from now on; a fallback is counted with its reason."""
+        """Another engine serves from now on; a fallback is counted with its reasons."""
         self.add_sums()
         if self._in_use:
             self._set_in_use(self._in_use, 0)
@@ -62,6 +62,9 @@ class ReplicaMetrics:
         if loaded.fallback_reason:
             reason = loaded.fallback_reason.value
             self._recorder.count(catalog.FALLBACKS, 1, reason=reason, **self._place)
+        if loaded.refutation:
+            reason = loaded.refutation.found_by.value
+            self._recorder.count(catalog.FALLBACKS_REFUTED, 1, reason=reason, **self._place)
 
     def engine_returned(self, bad: LoadedEngine) -> None:
         """An engine failed in service, and the one before it serves again."""

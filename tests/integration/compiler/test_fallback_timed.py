@@ -97,4 +97,4 @@ def test_without_the_fallback_s_figures_no_engine_is_slow(
 def twice_as_slow(timing: Timing) -> Timing:
     half_s = timing.p50_s / 2
     fallback = SideTiming(p50_s=half_s, p95_s=half_s, throughput=1.0, peak_memory_bytes=1)
-    return timing.model_copy(update={"fallback": fallback})
+    return timing.model_copy(update={"fallback": fallback, "ratio": None})

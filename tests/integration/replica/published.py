@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from services.contracts.build_key import BuildKey
 from services.contracts.default_buckets import default_buckets
 from services.contracts.errors import EngineError
 from services.contracts.hardware import DeviceFacts
+from services.contracts.input_values import InputValues
 from services.contracts.kinds import EngineKind, Precision
 from services.contracts.manifest import (
     BlobRef,
@@ -99,6 +100,7 @@ class Master:
     outputs: tuple[TensorSpec, ...]
     opset: int = 20
     num_parameters: int = NUM_ROWS * WIDTH
+    input_values: Mapping[str, InputValues] = field(default_factory=dict)
 
 
 def write_master(folder: Path) -> Master:

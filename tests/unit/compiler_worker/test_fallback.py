@@ -1,14 +1,22 @@
 """A fallback that cannot be opened leaves the engine's proof as it is."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from compiler_worker.fallback import open_fallback, smallest_of
+from compiler_worker.master.opened import open_master
+from compiler_worker.master.source import OnnxFile
+from compiler_worker.proving import ProofJob, proof_request
 from compiler_worker.requests import ProofRequest
+from services.contracts.fallback_verdict import FallbackVerdict
 from services.contracts.hardware import DeviceFacts
 from services.contracts.recipe import Bucket, DimRange, Recipe
+from services.engines.fallback_program import importer_code
+from tests.conformance.tiny_model import save_master, tiny_model
+from tests.quick_workshop import quick_workshop
 from tests.unit.services.controller import build_world as world
 
 
@@ -48,3 +56,29 @@ def test_it_is_warmed_at_the_smallest_sizes_that_hold_something() -> None:
         "batch": DimRange(min=2, opt=2, max=2),
         "n": DimRange(min=1, opt=1, max=1),
     }
+
+
+@pytest.mark.parametrize(
+    ("refuted", "code", "is_timed"),
+    [("far off", "", False), ("far off", "another importer's", True), ("", "", True)],
+)
+def test_no_engine_has_to_be_faster_than_a_fallback_that_is_wrong(
+    tmp_path: Path, refuted: str, code: str, is_timed: bool
+) -> None:
+    workshop = quick_workshop(tmp_path)
+    verdict = FallbackVerdict(refuted=refuted, code=code or importer_code())
+    registry = workshop.registry
+    opened = open_master(OnnxFile(path=save_master(tiny_model(), tmp_path)), tmp_path / "m", print)
+    version = registry.add_model_version(
+        name="m", master=registry.publish_master(opened), recipe=Recipe(), source="s",
+        source_fingerprint="0", fallback_verdict=verdict,
+    )  # fmt: skip
+    job = ProofJob(
+        manifest=world.manifest(world.key()),
+        engine_dir=tmp_path,
+        version=version,
+        device=DeviceFacts(generation="cpu-x86_64-v3", name="cpu", memory_gib=1, toolchain={}),
+    )
+    settings = workshop.settings.model_copy(update={"benchmark_fallback": True})
+    request = proof_request(job, replace(workshop, settings=settings), tmp_path)
+    assert request.is_fallback_timed is is_timed

@@ -187,6 +187,29 @@ def test_a_model_of_one_shape_is_served_at_its_buckets_by_default(
     np.testing.assert_array_equal(engine.run({"x": np.ones((2, 3), np.float32)})["y"], 2.0)
 
 
+class Cut(torch.nn.Module):
+    """Every other row but of three, and no column: that there are few elements seems to matter."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+        rows = torch.sym_max(x.shape[0] - 3, 0)
+        columns = slice(torch.sym_min(2, x.shape[1] - 1), 0)
+        return (torch.flip(x, [0, 1])[slice(0, rows, 2), columns],)
+
+
+def test_a_guard_of_the_traced_sizes_refuses_no_others(tmp_path: Path) -> None:
+    path = tmp_path / "program.pt2"
+    dims = {0: torch.export.Dim("batch", min=2, max=5), 1: torch.export.Dim("width", min=2, max=6)}
+    example = (torch.zeros(2, 3),)
+    exported = torch.export.export(Cut(), example, dynamic_shapes=(dims,), strict=False)
+    x = torch.zeros(5, 5)
+    with pytest.raises(AssertionError, match="Guard failed"):
+        exported.module()(x)
+    torch.export.save(exported, path)
+    ranges = {"batch": DimRange(min=2, opt=2, max=5), "width": DimRange(min=2, opt=4, max=6)}
+    engine = load(path, Bucket(dims=ranges), is_compiled=False)
+    assert engine.run({"x": x.numpy()})["y"].shape == (1, 0)
+
+
 def test_a_broken_program_is_an_engine_error(tmp_path: Path) -> None:
     path = tmp_path / "program.pt2"
     path.write_bytes(b"not a program")

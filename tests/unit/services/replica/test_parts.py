@@ -1,6 +1,7 @@
 """The small parts: statistics, metrics, samples, reports."""
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +17,7 @@ from services.pb import fleet_v1_pb2 as fleet
 from services.replica.batcher import BatchReport
 from services.replica.engine_host import EngineHost
 from services.replica.engine_worker import BatchTimes
-from services.replica.loaded_engine import LoadedEngine
+from services.replica.loaded_engine import FoundBy, LoadedEngine, Refutation
 from services.replica.replica import Replica
 from services.replica.replica_metrics import ReplicaMetrics
 from services.replica.reports import report_from_replica
@@ -141,8 +142,9 @@ def test_metrics_follow_the_engine_in_use() -> None:
     metrics = ReplicaMetrics(PrometheusRecorder(REPLICA_METRICS, registry), "m", "3", node)
     model = {"model": "m", "version": "3"}
     fallback = loaded(
-        kind="fallback", digest="", generation=node, fallback_reason=FallbackReason.NOT_PROVEN
-    )
+        kind="fallback", digest="", generation=node, fallback_reason=FallbackReason.NOT_PROVEN,
+        refutation=Refutation(found_by=FoundBy.DEVICE, words="wrong"),
+    )  # fmt: skip
     metrics.engine_changed(fallback)
     metrics.record_batch(REPORT)
     metrics.engine_changed(loaded())
@@ -159,6 +161,7 @@ def test_metrics_follow_the_engine_in_use() -> None:
     assert value(in_use, **of_fallback, precision="fp32", digest="") == 0
     assert value(in_use, **of_engine, precision="fp32", digest="e1") == 1
     assert value("smelt_fallbacks_total", generation=node, reason="not_proven") == 1
+    assert value("smelt_fallbacks_refuted_total", generation=node, reason="device") == 1
     assert value("smelt_batch_size_sum") == 7
     assert value("smelt_rows_total") == 7
     assert value("smelt_batch_size_count") == 3
@@ -261,6 +264,10 @@ async def test_a_report_tells_state_and_engine() -> None:
     told = report()
     assert (told.state, told.engine_kind) == (fleet.REPLICA_STATE_READY, "fallback")
     assert (told.fallback_reason, told.detail) == ("no_engine", "why")
+    assert told.fallback_refuted == ""
+    wrong = Refutation(found_by=FoundBy.IMPORTER, words="ONNX Runtime serves")
+    replica.loaded = replace(replica.loaded, refutation=wrong)
+    assert report().fallback_refuted == "ONNX Runtime serves"
     assert not told.engine_speeds
     assert told.data_token == b"t" * 32
     assert (told.model_name, told.model_version, told.replica_id) == ("m", 3, "r")

@@ -1,0 +1,14 @@
+"""Which fallback a replica serves with, and why, in words."""
+
+from services.pb import fleet_v1_pb2 as fleet
+
+
+def fallback_name(report: fleet.ReplicaReport) -> str:
+    """What computes; ONNX Runtime where torch's fallback is wrong."""
+    return "ONNX Runtime" if report.fallback_refuted else "torch.compile"
+
+
+def fallback_why(report: fleet.ReplicaReport) -> str:
+    """Why no engine serves, and why torch does not where it does not; "" while it loads."""
+    why = report.fallback_reason or report.detail
+    return "; ".join(words for words in (why, report.fallback_refuted) if words)
