@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from compiler_worker.builders.failures import build_errors, recorded_warnings
-from compiler_worker.builders.graphs import export_dynamic, fx_graph, interface_inputs
+from compiler_worker.builders.graphs import export_dynamic, fx_graph
+from compiler_worker.builders.typed_graphs import interface_inputs
 from services.contracts.kinds import Precision
 from services.contracts.recipe import Bucket
 from services.engines.shapes import union_of

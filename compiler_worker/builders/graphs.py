@@ -1,120 +1,25 @@
-"""The master as the compilers want it: typed, imported, exported with its dynamic dimensions."""
+"""The master imported into torch, and exported with its dynamic dimensions."""
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compiler_worker.builders.quantiser import quantiser_options
-from services.contracts.build_key import BUILD_REVISION
-from services.contracts.errors import BuildError, UnsupportedGraphError
+from compiler_worker.builders.typed_graphs import dynamic_names, typed_graph
 from services.contracts.kinds import Precision
-from services.contracts.recipe import CALIBRATION_FIX, DimRange
-from services.contracts.tensors import DATATYPE_FROM_NUMPY, NUMPY_FROM_DATATYPE, TensorSpec
+from services.contracts.recipe import DimRange
+from services.contracts.tensors import TensorSpec
 from services.engines.request_check import Sizes
 from services.engines.shapes import zeros_at
-from services.engines.toolchain import installed_version
 
 if TYPE_CHECKING:
-    import onnx
     import torch
     from torch.export import ExportedProgram
 
-    from compiler_worker.builders.base import BuildPlan
 
 # Sizes 0 and 1 are special to torch: a dimension traced with them stays that size for ever.
 _SMALLEST_TRACED = 2
 _ANY_SIZE = DimRange(min=1, opt=_SMALLEST_TRACED, max=2**31 - 1)
-
-
-def typed_graph(
-    master_path: Path, precision: Precision, calibration_path: Path | None = None
-) -> "onnx.ModelProto":
-    """The master's graph in one precision, weights loaded; inputs and outputs keep their types.
-
-    Raises:
-        UnsupportedGraphError: the graph cannot be had in that precision.
-        BuildError: it could not be calibrated, or there is nothing to calibrate it with.
-    """
-    import onnx
-
-    model = onnx.load(master_path)
-    match precision:
-        case Precision.FP32:
-            return model
-        case Precision.FP16 | Precision.BF16:
-            from compiler_worker.precision.typed import typed_model
-
-            return typed_model(model, precision)
-        case Precision.INT8_WEIGHT_ONLY:
-            from compiler_worker.precision.weights import weight_only_model
-
-            return weight_only_model(model)
-        case Precision.INT8 | Precision.FP8:
-            return _quantised_graph(model, master_path, precision, calibration_path)
-
-
-def planned_graph(plan: "BuildPlan") -> "onnx.ModelProto":
-    """The typed graph of a plan, calibrated once for all kinds; raises what `typed_graph` does."""
-    key = plan.key
-    make = partial(typed_graph, plan.master_path, key.precision, plan.calibration_path)
-    if plan.typed_graphs is None or not key.precision.is_calibrated:
-        return make()
-    from compiler_worker.precision.kept import kept_graph
-
-    identity = {
-        "revision": BUILD_REVISION,
-        "master": key.master_digest,
-        "calibration": key.calibration_digest,
-        "precision": key.precision.value,
-        # It runs the samples.
-        "onnxruntime": installed_version("onnxruntime"),
-        **quantiser_options(key.precision),
-    }
-    return kept_graph(plan.typed_graphs, identity, make)
-
-
-def _quantised_graph(
-    model: "onnx.ModelProto",
-    master_path: Path,
-    precision: Precision,
-    calibration_path: Path | None,
-) -> "onnx.ModelProto":
-    from compiler_worker.precision.calibration import feeds, read_calibration
-    from compiler_worker.precision.quantised import quantised_model
-
-    if calibration_path is None:
-        raise BuildError(f"{precision} without a calibration set: {CALIBRATION_FIX}")
-    inputs = interface_inputs(master_path)
-    arrays = read_calibration(calibration_path, inputs)
-    return quantised_model(model, precision, feeds(arrays, inputs))
-
-
-def interface_inputs(master_path: Path) -> tuple[TensorSpec, ...]:
-    """The master's inputs as its file declares them; raises UnsupportedGraphError."""
-    import onnx
-
-    graph = onnx.load(master_path, load_external_data=False).graph
-    weights = {tensor.name for tensor in graph.initializer}
-    return tuple(_spec_of(entry) for entry in graph.input if entry.name not in weights)
-
-
-def _spec_of(entry: "onnx.ValueInfoProto") -> TensorSpec:
-    from onnx.helper import tensor_dtype_to_np_dtype
-
-    tensor = entry.type.tensor_type
-    dtype = tensor_dtype_to_np_dtype(tensor.elem_type)
-    if dtype not in DATATYPE_FROM_NUMPY:
-        raise UnsupportedGraphError(
-            f"input '{entry.name}' is {dtype}, one of {', '.join(NUMPY_FROM_DATATYPE)} wanted; "
-            "cast it inside the model"
-        )
-    return TensorSpec(
-        name=entry.name,
-        datatype=DATATYPE_FROM_NUMPY[dtype],
-        shape=tuple(dim.dim_param or dim.dim_value for dim in tensor.shape.dim),
-    )
 
 
 def fx_graph(master_path: Path, precision: Precision) -> "torch.fx.GraphModule":
@@ -166,22 +71,6 @@ def zero_tensors(
     from services.engines.torch_arrays import tensor_from_array
 
     return tuple(tensor_from_array(zeros_at(spec, sizes)).to(device) for spec in inputs)
-
-
-def dynamic_names(inputs: Sequence[TensorSpec]) -> list[str]:
-    """Names of the dynamic dimensions, in order of appearance."""
-    dims = (dim for spec in inputs for dim in spec.shape if isinstance(dim, str))
-    return list(dict.fromkeys(dims))
-
-
-def check_ranges(inputs: Sequence[TensorSpec], ranges: Mapping[str, DimRange]) -> None:
-    """Raise BuildError when a bucket says nothing about a dynamic dimension."""
-    missing = [name for name in dynamic_names(inputs) if name not in ranges]
-    if missing:
-        raise BuildError(
-            f"no bucket gives a range for dimension '{missing[0]}': expected ranges for "
-            f"{', '.join(dynamic_names(inputs))}; add it to every bucket of the recipe"
-        )
 
 
 def traced_sizes(ranges: Mapping[str, DimRange]) -> Sizes:

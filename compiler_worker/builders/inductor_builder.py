@@ -6,7 +6,6 @@ from typing import Any
 
 from compiler_worker.builders.base import BuildOutput, BuildPlan
 from compiler_worker.builders.failures import build_errors, recorded_warnings, refuse
-from compiler_worker.builders.graphs import check_ranges
 from compiler_worker.builders.hosts import (
     bf16_reason,
     foreign_cuda_reason,
@@ -15,6 +14,7 @@ from compiler_worker.builders.hosts import (
 )
 from compiler_worker.builders.inductor_packages import CXX
 from compiler_worker.builders.quantiser import quantiser_options, quantiser_reason
+from compiler_worker.builders.typed_graphs import check_ranges
 from compiler_worker.progress import Progress
 from services.contracts.hardware import Generation, Platform
 from services.contracts.kinds import Precision

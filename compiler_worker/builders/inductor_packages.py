@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from compiler_worker.builders.base import BuildOutput, BuildPlan
 from compiler_worker.builders.cached_cxx import launcher
-from compiler_worker.builders.graphs import export_dynamic, planned_graph
+from compiler_worker.builders.graphs import export_dynamic
+from compiler_worker.builders.typed_graphs import planned_graph
 from compiler_worker.fx_rewrites.names import rewrites_for
 from compiler_worker.progress import Progress
 from services.contracts.kinds import Precision

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from compiler_worker.builders.base import BuildOutput, BuildPlan
 from compiler_worker.builders.failures import MAX_LOG_LINES, build_errors, refuse
-from compiler_worker.builders.graphs import check_ranges
 from compiler_worker.builders.quantiser import quantiser_options
 from compiler_worker.builders.tensorrt_api import BuildSession, TensorrtApi, api_for
 from compiler_worker.builders.tensorrt_api import unavailable_reason as api_unavailable_reason
@@ -16,6 +15,7 @@ from compiler_worker.builders.tensorrt_graphs import (
     precision_reason,
 )
 from compiler_worker.builders.tensorrt_timings import keep_timing_cache, use_timing_cache
+from compiler_worker.builders.typed_graphs import check_ranges
 from compiler_worker.progress import Progress
 from services.contracts.errors import BuildError
 from services.contracts.hardware import Generation

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compiler_worker.builders.base import BuildPlan
-from compiler_worker.builders.graphs import planned_graph
 from compiler_worker.builders.quantiser import quantiser_reason
+from compiler_worker.builders.typed_graphs import planned_graph
 from services.contracts.hardware import Generation
 from services.contracts.kinds import Precision
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from torch import fx
 
+from compiler_worker.fx_rewrites.casts import holds, is_widening
 from compiler_worker.fx_rewrites.editor import (
     CASTS,
     Editor,
@@ -83,20 +84,27 @@ def _is_fusable(scores: Scores, product: fx.Node) -> bool:
     q, k, v = scores.q, scores.k, product.args[1]
     heads = [shape_of(each)[1] if rank_of(each) == 4 else None for each in (q, k, v)]
     one_type = len({dtype_of(each) for each in (q, k, v, product)}) == 1
-    return None not in heads and len({str(size) for size in heads}) == 1 and one_type
+    # The call adds the mask in the operands' type, in which a wider one's numbers may not exist.
+    is_mask_held = scores.mask is None or holds(dtype_of(q), dtype_of(scores.mask))
+    is_one = None not in heads and len({str(size) for size in heads}) == 1
+    return is_one and one_type and is_mask_held
 
 
 def _product(softmax: fx.Node) -> fx.Node | None:
     """The product of the probabilities with the values; all between has one reader."""
     node = _next(softmax, aten.isnan.default)
     user = only_user(node)
+    between = []
     while is_call(user, *CASTS, aten.dropout.default):
         assert user is not None
         if is_call(user, aten.dropout.default) and user.args[2]:
             return None
+        between.append(user)
         user = only_user(user)
     is_left = is_call(user, aten.matmul.default) and user is not None and user.args[1] is not node
-    return user if is_left else None
+    # The call rounds the probabilities to the product's type once, and to no other.
+    is_kept = all(holds(dtype_of(each), dtype_of(user)) for each in between)
+    return user if is_left and is_kept else None
 
 
 def _next(softmax: fx.Node, guard: Any) -> fx.Node:
@@ -147,7 +155,8 @@ def _product_of(editor: Editor, node: Any) -> Scaled | None:
 
 
 def _uncast(node: Any) -> Any:
-    while is_call(node, *CASTS):
+    """What casts that change no number were made of; others decide what the scores are."""
+    while is_call(node, *CASTS) and is_widening(node):
         node = node.args[0]
     return node
 

@@ -29,8 +29,11 @@ def _attend(  # type: ignore[no-untyped-def]
     D: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     LOG2_E: tl.constexpr = 1.4426950408889634
-    batch, head = tl.program_id(1) // NUM_HEADS, tl.program_id(1) % NUM_HEADS
-    rows = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)
+    blocks: tl.constexpr = (NUM_Q + BLOCK_Q - 1) // BLOCK_Q
+    entry, head = tl.program_id(0) // blocks // NUM_HEADS, tl.program_id(0) // blocks % NUM_HEADS
+    # Its elements may be more than 32 bits count.
+    batch = entry.to(tl.int64)
+    rows = tl.program_id(0) % blocks * BLOCK_Q + tl.arange(0, BLOCK_Q)
     keys, sizes = tl.arange(0, BLOCK_K), tl.arange(0, D)
     is_row = rows < NUM_Q
     q_place = q_BHQD + batch * q_b + head * q_h + rows[:, None] * q_q + sizes[None, :]
@@ -46,7 +49,6 @@ def _attend(  # type: ignore[no-untyped-def]
         k_place = k_start + column[None, :] * k_k + sizes[:, None]
         k = tl.load(k_place, mask=is_key[None, :], other=0.0)
         scores = tl.dot(q, k) * (SCALE * LOG2_E)
-        is_open = is_key[None, :]
         if HAS_MASK:
             if HAS_ROWS:
                 m_place = m_start + rows[:, None] * m_q + column[None, :] * m_k
@@ -54,10 +56,10 @@ def _attend(  # type: ignore[no-untyped-def]
             else:
                 given = tl.load(m_start + column * m_k, mask=is_key, other=0)[None, :]
             if IS_BOOL:
-                is_open = is_open & (given != 0)
-            else:
-                scores += given.to(tl.float32) * LOG2_E
-        scores = tl.where(is_open, scores, float("-inf"))
+                # Added as torch does: what is not a number stays none behind a mask.
+                given = tl.where(given != 0, 0.0, float("-inf"))
+            scores += given.to(tl.float32) * LOG2_E
+        scores = tl.where(is_key[None, :], scores, float("-inf"))
         peak = tl.maximum(highest, tl.max(scores, 1))
         # A row that may attend nothing so far: any finite number keeps NaN away.
         base = tl.where(peak == float("-inf"), 0.0, peak)
@@ -68,7 +70,8 @@ def _attend(  # type: ignore[no-untyped-def]
         v = tl.load(v_place, mask=is_key[:, None], other=0.0)
         result = tl.dot(weights.to(v.dtype), v, result * kept[:, None])
         highest = peak
-    result = tl.where(total[:, None] > 0, result / total[:, None], 0.0)
+    # Not "above zero": a NaN among the keys is one in the answer.
+    result = tl.where(total[:, None] == 0, 0.0, result / total[:, None])
     o_start = out_BQHD + (batch * NUM_Q * NUM_HEADS + head) * D
     o_place = o_start + rows[:, None] * (NUM_HEADS * D) + sizes[None, :]
     tl.store(o_place, result.to(out_BQHD.dtype.element_ty), mask=is_row[:, None])
@@ -78,6 +81,11 @@ def _with_rows(operand: torch.Tensor) -> torch.Tensor:
     """The operand with its last axis contiguous, as the kernel reads it; copied if it was not."""
     # Heads split off an image's channels leave the positions as the contiguous axis.
     return operand if operand.stride(3) == 1 else operand.contiguous()
+
+
+def launch_grid(batch: int, heads: int, queries: int, block_q: int) -> tuple[int]:
+    """One program per block of queries, all on the first axis: CUDA's others end at 65,535."""
+    return (triton.cdiv(queries, block_q) * heads * batch,)
 
 
 @triton_op("smelt::attention", mutates_args={})
@@ -103,7 +111,7 @@ def attention(
     if mask is not None:
         mask = mask.contiguous()
         steps = tuple(0 if n == 1 else mask.stride(axis) for axis, n in enumerate(mask.shape))
-    wrap_triton(_attend)[(triton.cdiv(queries, block_q), batch * heads)](
+    wrap_triton(_attend)[launch_grid(batch, heads, queries, block_q)](
         q_BHQD, k_BHKD, v_BHKD, q_BHQD if mask is None else mask, out_BQHD,
         *q_BHQD.stride()[:3], *k_BHKD.stride()[:3], *v_BHKD.stride()[:3], *steps,
         SCALE=scale, NUM_HEADS=heads, NUM_Q=queries, NUM_K=keys,

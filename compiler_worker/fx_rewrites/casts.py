@@ -22,7 +22,7 @@ _MOVES = (
     aten.view.default,
 )
 # The narrower first: every value of a type exists in the types that follow it here.
-_WIDER = {
+WIDER: dict[torch.dtype | None, set[torch.dtype]] = {
     torch.float16: {torch.float32, torch.float64},
     torch.bfloat16: {torch.float32, torch.float64},
     torch.float32: {torch.float64},
@@ -49,7 +49,7 @@ def _fold(editor: Editor, cast: fx.Node) -> int:
     if not is_call(inner, *CASTS) or not isinstance(inner, fx.Node):
         return 0
     origin = inner.args[0]
-    if dtype_of(inner) not in _WIDER.get(dtype_of(origin), ()):  # type: ignore[arg-type]
+    if dtype_of(inner) not in WIDER.get(dtype_of(origin), ()):
         return 0
     node: Any = origin
     for move in moves:
@@ -58,6 +58,18 @@ def _fold(editor: Editor, cast: fx.Node) -> int:
         node = editor.call(cast, aten.to.dtype, node, wanted)
     editor.replace(cast, node)
     return 1
+
+
+def is_widening(cast: fx.Node) -> bool:
+    """Whether a cast takes floating-point numbers to a type that holds each of them."""
+    return holds(dtype_of(cast), dtype_of(cast.args[0]))
+
+
+def holds(wide: torch.dtype | None, narrow: torch.dtype | None) -> bool:
+    """Whether a floating-point type holds every number of another one."""
+    if wide is None or narrow is None or not narrow.is_floating_point:
+        return False
+    return wide == narrow or wide in WIDER.get(narrow, ())
 
 
 def _moved(node: Any) -> tuple[list[fx.Node], Any]:

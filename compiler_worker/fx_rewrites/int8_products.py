@@ -80,7 +80,8 @@ def _convolve(editor: Editor, node: fx.Node) -> bool:
 def _product(editor: Editor, node: fx.Node) -> Product | None:
     is_linear = is_call(node, aten.linear.default)
     weight = _weight(editor, node.args[1], axis=0 if is_linear else 1)
-    if weight is None or weight.values.dim() != 2:
+    # Rows of nothing could be any number of them.
+    if weight is None or weight.values.dim() != 2 or not weight.values.numel():
         return None
     bias_node, result = argument(node, 2, "bias") if is_linear else None, node
     if not is_linear and (total := _sum(editor, node, weight)):

@@ -34,7 +34,8 @@ def merge_projections(editor: Editor) -> int:
     groups: dict[tuple[Any, ...], list[Projection]] = {}
     for node in editor.calls(aten.matmul.default, aten.mm.default):
         if found := _projection(editor, node):
-            key = (node.args[0], found.weight.dtype, found.bias is None)
+            bias_type = None if found.bias is None else found.bias.dtype
+            key = (node.args[0], found.weight.dtype, bias_type)
             groups.setdefault(key, []).append(found)
     merged = [group for group in groups.values() if len(group) > 1]
     for group in merged:

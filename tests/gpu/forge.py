@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from compiler_worker.import_verdict import judge_import
 from compiler_worker.master.opened import open_master
 from compiler_worker.master.source import OnnxFile
 from compiler_worker.pipeline import BuildReport, build_model
@@ -83,6 +84,7 @@ def open_forge(folder: Path) -> Forge:
         cache_dir=folder / "cache",
         benchmark_s=0.05,
         benchmark_iterations=10,
+        verdict_time_limit_s=600,
     )
     registry = Registry(open_store(settings.store_url), settings.cache_dir)
     source, samples = folder / "source", folder / "samples.npz"
@@ -90,12 +92,20 @@ def open_forge(folder: Path) -> Forge:
     np.savez(samples, allow_pickle=False, **draw_inputs(32, 12))
     path = save_master(tiny_model(), source)
     master = open_master(OnnxFile(path=path), folder / "master", print)
+    record = registry.publish_master(master)
+    model_path = master.files["model.onnx"]
+    judged = judge_import(
+        (model_path, record), RECIPE, RECIPE.buckets, folder / "verdict", settings, print
+    )
+    assert judged is not None
     version = registry.add_model_version(
         name=MODEL,
-        master=registry.publish_master(master),
+        master=record,
         recipe=RECIPE,
         source="tiny.onnx",
         source_fingerprint="0",
         samples=samples,
+        fallback_verdict=judged.verdict,
+        fallback_answers=judged.answers,
     )
     return Forge(workshop=Workshop(registry=registry, settings=settings), version=version)

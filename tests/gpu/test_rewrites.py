@@ -71,6 +71,31 @@ def test_a_row_that_may_attend_nothing_is_zero(device: DeviceFacts) -> None:
     assert bool((found[1] == 0).all())
 
 
+@pytest.mark.parametrize("operand", ["query", "key", "value"])
+def test_what_is_not_a_number_stays_none(device: DeviceFacts, operand: str) -> None:
+    from compiler_worker.fx_rewrites.attention_kernel import attention
+
+    q, k, v = given = operands(torch.float16, TOKENS, TOKENS, 32)
+    given[["query", "key", "value"].index(operand)][0, 0, 3] = float("nan")
+    found = attention(q, k, v, None, 0.2)
+    wanted = nn.functional.scaled_dot_product_attention(q, k, v, scale=0.2)
+    assert torch.equal(found.isnan(), wanted.isnan())
+    assert bool(found[0, 0].isnan().any())
+    assert not found[1:].isnan().any()
+
+
+def test_more_heads_than_an_axis_of_the_grid_has_places(device: DeviceFacts) -> None:
+    from compiler_worker.fx_rewrites.attention_kernel import attention
+
+    batch = 65_536 // HEADS + 1
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, batch, HEADS, 16, 16, device="cuda", dtype=torch.float16)
+    found = attention(q, k, v, None, 0.2)
+    wanted = nn.functional.scaled_dot_product_attention(q.float(), k.float(), v.float(), scale=0.2)
+    # All heads, those beyond the 65,535th included.
+    assert float((found.float() - wanted).abs().max()) <= MAX_REL_L2[torch.float16]
+
+
 class Attending(nn.Module):
     """Attention between projections, a mask of valid tokens."""
 

@@ -55,6 +55,7 @@ def main(store: str, cache: str, name: str) -> int:
         print(name, record.outcome, record.reason)
     for engine in registry.engines(version.master.digest):
         print(f"{name}: built in {engine.manifest.build_duration_s:.1f} s")
+        print(f"{name}: proven in {engine.proof.duration_s:.1f} s, samples {engine.proof.samples}")
         print(f"{name}: {engine.manifest.num_bytes / 1e6:.1f} MB without the master's weights")
     return 0 if [record.outcome.value for record in report.records] == ["proven"] else 1
 

@@ -7,14 +7,11 @@ import onnx
 import pytest
 import torch
 
-from compiler_worker.builders.graphs import (
+from compiler_worker.builders.graphs import export_dims, export_dynamic, fx_graph, traced_sizes
+from compiler_worker.builders.typed_graphs import (
     check_ranges,
     dynamic_names,
-    export_dims,
-    export_dynamic,
-    fx_graph,
     interface_inputs,
-    traced_sizes,
     typed_graph,
 )
 from services.contracts.errors import BuildError

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable
 
 import torch
+from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
 BATCH, HEADS, SCALE = 2, 3, 0.2
@@ -24,6 +25,10 @@ SIZES = ((1, 1, 16), (20, 70, 16), (70, 20, 32))
 LAYOUTS = ("tokens", "channels", "mixed")
 # Of all operands, where layouts are compared.
 LAYOUT_SHAPE = (BATCH, HEADS, 24, 16)
+# Queries, keys or values, and the row: of a block of keys of its own, or one that is masked.
+NAN_PLACES = {"a query": (0, 2), "a key": (1, 69), "a masked key": (1, 3), "a value": (2, 0)}
+# Batch, heads, queries, and how many of them one program takes.
+LARGE_GRID = (8192, 12, 130, 64)
 Operands = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
@@ -38,7 +43,7 @@ def plain_attention(
         scores = scores + mask.double()
     weights = torch.exp(scores)
     total = weights.sum(3, keepdim=True)
-    return torch.where(total > 0, weights / total, 0.0) @ v_BHKD.double()
+    return torch.where(total == 0, 0.0, weights / total) @ v_BHKD.double()
 
 
 def mask_of(form: str, queries: int, keys: int, dtype: torch.dtype) -> torch.Tensor | None:
@@ -94,6 +99,30 @@ def distances() -> dict[str, float]:
     return found
 
 
+def not_numbers() -> dict[str, list[bool]]:
+    """By where a NaN stands: which queries of the first head answer NaN, here and in torch."""
+    from compiler_worker.fx_rewrites.attention_kernel import attention
+
+    found = {}
+    for place, (operand, row) in NAN_PLACES.items():
+        given = operands("tokens", 20, 70, 16)
+        given[operand][0, 0, row] = math.nan
+        mask = torch.ones(BATCH, 1, 1, 70, dtype=torch.bool)
+        mask[..., 3] = False
+        wanted = functional.scaled_dot_product_attention(*given, mask, scale=SCALE)
+        for name, answer in (("kernel", attention(*given, mask, SCALE)), ("torch", wanted)):
+            assert not answer[1:].isnan().any()
+            found[f"{place}, {name}"] = answer[0, 0].isnan().any(1).tolist()
+    return found
+
+
+def grid() -> list[int]:
+    """The launch of more heads in all than an axis beyond the first of CUDA's has places."""
+    from compiler_worker.fx_rewrites.attention_kernel import launch_grid
+
+    return list(launch_grid(*LARGE_GRID))
+
+
 def copies(layout: str) -> list[list[int]]:
     """Shapes of the operands that a call copies."""
     from compiler_worker.fx_rewrites.attention_kernel import attention
@@ -112,4 +141,5 @@ def _cloned(call: Callable[[], object]) -> list[list[int]]:
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    print(json.dumps({"distances": distances(), "copies": {n: copies(n) for n in LAYOUTS}}))
+    told = {"distances": distances(), "nan": not_numbers(), "grid": grid()}
+    print(json.dumps({**told, "copies": {n: copies(n) for n in LAYOUTS}}))

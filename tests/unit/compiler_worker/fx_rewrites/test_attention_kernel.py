@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from .interpreted_attention import DTYPES, FORMS, LAYOUT_SHAPE, LAYOUTS, SIZES
+from .interpreted_attention import (
+    DTYPES,
+    FORMS,
+    LARGE_GRID,
+    LAYOUT_SHAPE,
+    LAYOUTS,
+    NAN_PLACES,
+    SIZES,
+)
 
 ROOT = Path(__file__).parents[4]
 # Half a step of float16 near 2; sums of up to 70 products in float32.
@@ -59,3 +67,17 @@ def test_what_lies_along_the_tokens_is_copied_and_nothing_else(
     told: Told, layout: str, num_copies: int
 ) -> None:
     assert told["copies"][layout] == [list(LAYOUT_SHAPE)] * num_copies
+
+
+@pytest.mark.parametrize("place", NAN_PLACES)
+def test_what_is_not_a_number_stays_none(told: Told, place: str) -> None:
+    assert told["nan"][f"{place}, kernel"] == told["nan"][f"{place}, torch"]
+    assert any(told["nan"][f"{place}, kernel"])
+
+
+def test_any_number_of_heads_is_launched(told: Told) -> None:
+    batch, heads, queries, block = LARGE_GRID
+    assert batch * heads > 65_535
+    first, *others = told["grid"]
+    assert first == batch * heads * -(-queries // block)
+    assert all(size <= 65_535 for size in others)

@@ -137,6 +137,13 @@ def test_weights_that_the_kernels_do_not_take_stay_in_floats(changes: dict[str, 
     found.check(floats(2, 5, 16), max_rel_l2=MAX_REL_L2)
 
 
+def test_rows_of_nothing_stay_in_floats() -> None:
+    nothing = {"wa": np.empty((0, 16), np.int8), "wb": np.empty((0, 8), np.int8)}
+    found = case(_PROJECTIONS, floats(3, 0), **nothing)
+    assert found.counts["int8_products"] == 0
+    found.check(floats(2, 0))
+
+
 def test_floats_have_the_names_that_they_had() -> None:
     assert "int8_products" in rewrites_for("cpu", is_int8=True)
     assert set(NAMES) - set(rewrites_for("cuda")) == {"int8_products"}
