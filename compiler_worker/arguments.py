@@ -126,6 +126,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--json", action="store_true")
     for name in (
         "import-one", "build-one", "prove-one", "time-one", "replay-one", "profile-one",
+        "verdict-one",
     ):  # fmt: skip
         child = commands.add_parser(name, help="a throw-away child of this compiler")
         child.add_argument("--request", type=Path, required=True, metavar="FILE")

@@ -2,7 +2,10 @@
 
 from collections.abc import Mapping
 
-from compiler_worker.distance import INFINITELY_FAR, Comparison, compare
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler_worker.distance import INFINITELY_FAR, Comparison, compare, compared_elements
 from services.contracts.recipe import Recipe, Tolerance
 from services.contracts.tensors import DATATYPE_FROM_NUMPY, Array, TensorSpec
 
@@ -14,6 +17,7 @@ def compare_output(
     found: Mapping[str, Array],
     wanted: Mapping[str, Array],
     allowed: Tolerance,
+    typical: float = 0.0,
 ) -> Comparison:
     """Compare the output that `spec` names: presence, datatype, shape, then values.
 
@@ -27,11 +31,23 @@ def compare_output(
     if datatype != spec.datatype:
         fault = f"datatype {datatype} found, {spec.datatype} wanted"
         return Comparison(distance=INFINITELY_FAR, fault=fault)
-    output = recipe.outputs.get(spec.name)
     return compare(
         array,
         wanted[spec.name],
         allowed,
-        valid=inputs[output.valid_where] if output and output.valid_where else None,
+        valid=_valid(spec, recipe, inputs),
         has_batch_axis=bool(spec.shape) and spec.shape[0] == recipe.batching.batch_dim,
+        typical=typical,
     )
+
+
+def compared_in(
+    spec: TensorSpec, recipe: Recipe, inputs: Mapping[str, Array], like: Array
+) -> NDArray[np.bool_]:
+    """Which elements of an output count, in the shape of `like`."""
+    return compared_elements(_valid(spec, recipe, inputs), like)
+
+
+def _valid(spec: TensorSpec, recipe: Recipe, inputs: Mapping[str, Array]) -> Array | None:
+    output = recipe.outputs.get(spec.name)
+    return inputs[output.valid_where] if output and output.valid_where else None

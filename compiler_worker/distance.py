@@ -63,10 +63,12 @@ class Comparison:
 
     Attributes:
         fault: "" when equal within the bounds, else what was found and what was allowed.
+        num_differing: of an output that must be equal in every element, how many are not.
     """
 
     distance: Distance
     fault: str
+    num_differing: int = 0
 
 
 def compare(
@@ -76,6 +78,7 @@ def compare(
     *,
     valid: Array | None = None,
     has_batch_axis: bool = True,
+    typical: float = 0.0,
 ) -> Comparison:
     """Compare an output with its reference.
 
@@ -85,11 +88,13 @@ def compare(
         allowed: bounds for floating outputs; all others must be equal in every element.
         valid: mask over the leading axes, 0 where elements are not compared.
         has_batch_axis: whether the first axis counts samples; else all is one sample.
+        typical: size of an element. What is smaller than so large elements is measured against
+            them: a logit near zero is known no better than another one.
     """
     if found.shape != wanted.shape:
         fault = f"shape {list(found.shape)} found, {list(wanted.shape)} wanted"
         return Comparison(distance=INFINITELY_FAR, fault=fault)
-    keep = _keep(valid, wanted)
+    keep = compared_elements(valid, wanted)
     if wanted.size and not keep.any():
         # Any output at all would be equal then.
         return Comparison(distance=INFINITELY_FAR, fault="no position is valid: nothing to compare")
@@ -102,12 +107,16 @@ def compare(
     if wanted.size and not usable.any():
         # The engine agrees on NaN or Inf everywhere: that proves no number of it.
         fault = (
-            "the reference itself is NaN or Inf everywhere; look at the master's weights, or, "
+            "the reference itself is NaN or Inf everywhere; look at the master's weights, give "
+            "inputs that must not be negative a range (inputs: {NAME: {low: 0, high: 1}}), or, "
             "where a size is 0, begin the bucket at 1: a mean of nothing is no number"
         )
         return Comparison(distance=INFINITELY_FAR, fault=fault)
     distance = _distance(
-        np.where(usable, found_64, 0.0), np.where(usable, wanted_64, 0.0), has_batch_axis
+        np.where(usable, found_64, 0.0),
+        np.where(usable, wanted_64, 0.0),
+        has_batch_axis,
+        np.where(usable, typical, 0.0),
     )
     return Comparison(distance=distance, fault=distance.excess(allowed))
 
@@ -118,7 +127,7 @@ def _is_floating(array: Array) -> bool:
     return array.dtype.kind not in "biuO"
 
 
-def _keep(valid: Array | None, like: Array) -> NDArray[np.bool_]:
+def compared_elements(valid: Array | None, like: Array) -> NDArray[np.bool_]:
     """Which elements are compared, in the shape of `like`."""
     if valid is None:
         return np.ones(like.shape, dtype=np.bool_)
@@ -135,7 +144,7 @@ def _compare_exact(found: Array, wanted: Array, keep: NDArray[np.bool_]) -> Comp
         # Of strings a number says little: a space or a point may be all.
         at = tuple(np.argwhere(np.asarray(found != wanted) & keep)[0])
         fault += f"; the first: {found[at]!r:.{_SHOWN}} found, {wanted[at]!r:.{_SHOWN}} wanted"
-    return Comparison(distance=INFINITELY_FAR, fault=fault)
+    return Comparison(distance=INFINITELY_FAR, fault=fault, num_differing=num_wrong)
 
 
 def _non_finite_fault(found: Float64, wanted: Float64, keep: NDArray[np.bool_]) -> str:
@@ -146,18 +155,22 @@ def _non_finite_fault(found: Float64, wanted: Float64, keep: NDArray[np.bool_]) 
     return f"{num_wrong} NaN or Inf values found, 0 allowed" if num_wrong else ""
 
 
-def _distance(found: Float64, wanted: Float64, has_batch_axis: bool) -> Distance:
+def _distance(found: Float64, wanted: Float64, has_batch_axis: bool, typical: Float64) -> Distance:
     if not wanted.size:
         return Distance()
     num_samples = wanted.shape[0] if has_batch_axis and wanted.ndim else 1
-    found_sn, wanted_sn = found.reshape(num_samples, -1), wanted.reshape(num_samples, -1)
+    found_sn, wanted_sn, least_sn = (
+        array.reshape(num_samples, -1) for array in (found, wanted, typical)
+    )
     error_sn = np.abs(found_sn - wanted_sn)
-    rel_l2_s = np.linalg.norm(error_sn, axis=1) / _scale(np.linalg.norm(wanted_sn, axis=1))
-    max_abs_s = error_sn.max(axis=1) / _scale(np.abs(wanted_sn).max(axis=1))
+    lengths = np.maximum(np.linalg.norm(wanted_sn, axis=1), _typical_lengths(least_sn))
+    rel_l2_s = np.linalg.norm(error_sn, axis=1) / _scale(lengths)
+    largest = np.maximum(np.abs(wanted_sn).max(axis=1), least_sn.max(axis=1))
+    max_abs_s = error_sn.max(axis=1) / _scale(largest)
     return Distance(
         rel_l2=float(rel_l2_s.max()),
         max_abs=float(max_abs_s.max()),
-        cosine_distance=_cosine_distance(found, wanted),
+        cosine_distance=_cosine_distance(found, wanted, typical),
     )
 
 
@@ -168,17 +181,31 @@ def _scale(sizes: Any) -> Float64:
     return scale
 
 
-def _cosine_distance(found: Float64, wanted: Float64) -> float:
+def _cosine_distance(found: Float64, wanted: Float64, typical: Float64) -> float:
     if wanted.ndim == 0 or wanted.shape[-1] < 2:
         return 0.0  # A single number has a sign but no direction.
-    found_nd, wanted_nd = (a.reshape(-1, a.shape[-1]) for a in (found, wanted))
+    found_nd, wanted_nd, least_nd = (a.reshape(-1, a.shape[-1]) for a in (found, wanted, typical))
     sizes = np.linalg.norm(wanted_nd, axis=1)
     has_direction = sizes > _VANISHING * sizes.max()
     if not has_direction.any():
         return 0.0
     units = [_unit(vectors[has_direction]) for vectors in (found_nd, wanted_nd)]
-    # Half the squared chord is 1 - cosine, without the cancellation of computing it so.
-    return float((((units[0] - units[1]) ** 2).sum(axis=1) / 2).max())
+    sizes, least = sizes[has_direction], _typical_lengths(least_nd[has_direction])
+    shortness = sizes / np.maximum(sizes, least)
+    # Half the squared chord is 1 - cosine, without the cancellation of computing it so. The same
+    # error turns a short vector more: by the square of how much shorter it is.
+    return float((((units[0] - units[1]) ** 2).sum(axis=1) / 2 * shortness**2).max())
+
+
+def _typical_lengths(typical: Float64) -> Float64:
+    """Lengths of vectors of typical elements, zeros not counted.
+
+    The fewer elements, the more an error's own length scatters: once in a thousand, as chi-square
+    has it, it is 1 + 2.3 / sqrt(n) times the usual one. Of one number that is 3.3.
+    """
+    num = np.count_nonzero(typical, axis=1)
+    lengths: Float64 = np.linalg.norm(typical, axis=1) * (1 + 2.3 / np.sqrt(np.maximum(num, 1)))
+    return lengths
 
 
 def _unit(vectors: Float64) -> Float64:

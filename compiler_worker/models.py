@@ -9,12 +9,15 @@ import numpy as np
 from services.contracts.byte_strings import strings_from_array
 from services.contracts.errors import ProofError
 from services.contracts.manifest import MasterRecord
-from services.contracts.tensors import Array
+from services.contracts.tensors import Array, TensorSpec
 from services.engines.onnxruntime_engine import has_bfloat16, run_as_values
 from services.engines.toolchain import missing_reason
 
 if TYPE_CHECKING:
+    import onnx
     import torch
+
+_NUMBERS = (np.ndarray, np.generic)
 
 
 class Model(Protocol):
@@ -53,6 +56,26 @@ class FxModel:
         dtype = torch.float64 if is_double else torch.float32
         module = graph_module_from_onnx(onnx.load(master_path), float_dtype=dtype)
         return cls(module, master, device=device, is_double=is_double)
+
+    @classmethod
+    def of_values(cls, master_path: Path, master: MasterRecord, names: Sequence[str]) -> "FxModel":
+        """The master in float64 with values of its graph as outputs, in place of its own.
+
+        Raises:
+            UnsupportedGraphError: the importer has no exact translation of the graph.
+        """
+        import onnx
+        import torch
+
+        from compiler_worker.onnx_to_fx import graph_module_from_onnx
+
+        proto = onnx.load(master_path)
+        del proto.graph.output[:]
+        proto.graph.output.extend(onnx.helper.make_empty_tensor_value_info(n) for n in names)
+        module = graph_module_from_onnx(proto, float_dtype=torch.float64)
+        specs = tuple(TensorSpec(name=name, datatype="FP32", shape=()) for name in names)
+        given = master.model_copy(update={"outputs": specs})
+        return cls(module, given, device="cpu", is_double=True)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Compute all outputs; float32 ones come as float64 from a float64 import.
@@ -98,8 +121,15 @@ class OrtModel:
         self._master = master
 
     @classmethod
-    def open(cls, master_path: Path, master: MasterRecord, *, num_threads: int = 0) -> "OrtModel":
-        """Load the master.
+    def open(
+        cls,
+        master_path: Path,
+        master: MasterRecord,
+        *,
+        num_threads: int = 0,
+        is_double: bool = False,
+    ) -> "OrtModel":
+        """Load the master, in its own types or in float64.
 
         Raises:
             ProofError: ONNX Runtime is not installed or refuses the graph; its words are in
@@ -116,8 +146,9 @@ class OrtModel:
         # What it logs would end up on a terminal, and all that matters is raised as well.
         options.log_severity_level = 4
         try:
+            source = _doubled(master_path).SerializeToString() if is_double else str(master_path)
             session = onnxruntime.InferenceSession(
-                str(master_path), options, providers=["CPUExecutionProvider"]
+                source, options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:  # its exceptions share no base below Exception
             raise ProofError(f"ONNX Runtime refuses the master: {error}") from error
@@ -150,8 +181,10 @@ class EvaluatorModel:
         self._master = master
 
     @classmethod
-    def open(cls, master_path: Path, master: MasterRecord) -> "EvaluatorModel":
-        """Load the master.
+    def open(
+        cls, master_path: Path, master: MasterRecord, *, is_double: bool = False
+    ) -> "EvaluatorModel":
+        """Load the master, in its own types or in float64.
 
         Raises:
             ProofError: it holds an op that the reference implementation does not have.
@@ -161,7 +194,8 @@ class EvaluatorModel:
         from compiler_worker.reference_ops import OPS
 
         try:
-            evaluator = ReferenceEvaluator(str(master_path), new_ops=list(OPS))
+            source = _doubled(master_path) if is_double else str(master_path)
+            evaluator = ReferenceEvaluator(source, new_ops=list(OPS))
         except Exception as error:  # its exceptions share no base below Exception
             raise ProofError(f"onnx.reference refuses the master: {error}") from error
         return cls(evaluator, master)
@@ -173,13 +207,32 @@ class EvaluatorModel:
             ProofError: the reference implementation failed; its words are in the message.
         """
         names = [spec.name for spec in self._master.outputs]
+        outputs = self._computed(names, inputs)
+        return _plain(names, map(np.asarray, outputs))
+
+    def values(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Compute all tensors of the graph that are no strings, by name; raises as `run` does."""
+        values: dict[str, Any] = self._computed(None, inputs, intermediate=True)
+        arrays = {n: np.asarray(v) for n, v in values.items() if isinstance(v, _NUMBERS)}
+        return {name: array for name, array in arrays.items() if array.dtype.kind in "fiub"}
+
+    def _computed(
+        self, names: Sequence[str] | None, inputs: Mapping[str, Array], **wishes: bool
+    ) -> Any:
         try:
             # It computes infinities and overflows without a word, as engines do.
             with np.errstate(all="ignore"):
-                outputs = self._evaluator.run(names, dict(inputs))
+                return self._evaluator.run(names, dict(inputs), **wishes)
         except Exception as error:  # its exceptions share no base below Exception
             raise ProofError(f"onnx.reference run of the master failed: {error}") from error
-        return _plain(names, map(np.asarray, outputs))
+
+
+def _doubled(master_path: Path) -> "onnx.ModelProto":
+    import onnx
+
+    from compiler_worker.precision.doubled import doubled_model
+
+    return doubled_model(onnx.load(master_path))
 
 
 def _plain(names: Sequence[str], outputs: Iterable[Array]) -> dict[str, Array]:

@@ -25,6 +25,7 @@ from compiler_worker.shared_cache import shared_cache
 from compiler_worker.turns import Turns, leased
 from compiler_worker.workshop import MASTER_FILE, Workshop
 from services.contracts.build_key import BuildKey
+from services.contracts.code_digest import proof_code
 from services.contracts.errors import AlreadyPublishedError, SmeltError
 from services.contracts.hardware import Generation
 from services.contracts.joint_run import JointRun
@@ -36,6 +37,7 @@ from services.contracts.manifest import (
     Proof,
     ProofOutcome,
     PublishedEngine,
+    is_of_other_code,
 )
 
 logger = logging.getLogger(__name__)
@@ -220,13 +222,13 @@ def _proven(
 ) -> PublishedEngine:
     """Prove an engine that runs on a device of this machine and is not proven for it.
 
-    One that is asked for by its key is proven again, whatever its proof says.
+    One that other code of Smelt's judged, or that is asked for by its key, is proven again.
     """
     generation = Generation.parse(engine.manifest.key.generation)
     device = device_that_runs(generation, workshop.devices)
     if device is None:
         return engine
-    if wanted.keys:
+    if wanted.keys or is_of_other_code(engine.proof, proof_code()):
         return prove_published(engine.digest, workshop, version, attempt.follow)
     if engine.proof.outcome is ProofOutcome.FAILED:
         return engine

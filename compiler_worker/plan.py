@@ -8,7 +8,8 @@ from compiler_worker.builders.base import Builder
 from compiler_worker.builders.select import builder_for
 from compiler_worker.devices import Devices, main_device
 from compiler_worker.recipe_check import check_recipe
-from services.contracts.build_key import BUILD_REVISION, BuildKey
+from services.contracts.build_key import BuildKey
+from services.contracts.code_digest import build_code
 from services.contracts.default_buckets import default_buckets, dynamic_dims
 from services.contracts.dim_limits import DimLimits, limits_fault
 from services.contracts.errors import InvalidRecipeError
@@ -119,7 +120,7 @@ def plan_builds(
             pads={name: each.pad for name, each in version.recipe.inputs.items() if each.pad},
             proof_terms=proof_terms(version.recipe, precision, version.samples),
             builder_options={
-                "build_revision": BUILD_REVISION,
+                "code": build_code(kind),
                 **builder.options(generation, precision),
                 **version.recipe.builder_options(kind),
             },

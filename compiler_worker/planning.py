@@ -18,6 +18,7 @@ from compiler_worker.refusals import Refusals
 from compiler_worker.workshop import Workshop
 from services.contracts.build_key import BuildKey
 from services.contracts.build_plan import BuildPlan, PlannedKey, SkippedKey, timestamp, utc_now
+from services.contracts.code_digest import proof_code
 from services.contracts.errors import InvalidRequestError, NotFoundError
 from services.contracts.hardware import Generation
 from services.contracts.kinds import EngineKind
@@ -91,6 +92,7 @@ def plan_for(
         node_class=NodeClass.from_facts(facts) if facts else NodeClass(generation=str(generation)),
         facts=facts,
         compiler=compiler,
+        proof_code=proof_code(),
         planned=tuple(
             PlannedKey(
                 key=key,

@@ -1,176 +1,117 @@
 """The proof of one engine: equal to its reference over every bucket, or why not."""
 
-import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from compiler_worker.comparison import compare_output
-from compiler_worker.distance import INFINITELY_FAR, Distance
+import numpy as np
+
+from compiler_worker.blame import agreed
+from compiler_worker.distance import Distance
 from compiler_worker.models import Model
 from compiler_worker.progress import Progress, tell_nobody
+from compiler_worker.proof.claim import Claim, Verdict, sizes_text
+from compiler_worker.proof.comparing import Comparing, told
+from compiler_worker.proof.given_samples import given_samples
+from compiler_worker.proof.power import power_check
+from compiler_worker.proof.sabotages import Sabotage
+from compiler_worker.proof.sample_sizes import edge_sizes
+from compiler_worker.proof.spoilt_model import SpoiltModel
 from compiler_worker.ranking import check_ranking
-from compiler_worker.reference import Reference, eager_errors, require_agreement
-from compiler_worker.sampling import Sample, proof_samples
+from compiler_worker.reference import Reference, eager_errors
+from compiler_worker.sampling import Sample, SampleVariant, proof_samples
 from compiler_worker.tasks import TaskSamples, check_tasks
-from compiler_worker.tolerances import DEFAULT_TOLERANCES, tolerance_for
-from compiler_worker.worst_sample import Meeting, WorstSample
-from services.contracts.errors import EngineError, InvalidRequestError
-from services.contracts.kinds import Precision
-from services.contracts.manifest import MasterRecord, OutputCheck, TaskCheck
-from services.contracts.recipe import Bucket, Recipe, Tolerance
+from compiler_worker.tolerances import tolerance_for
+from services.contracts.errors import EngineError, InvalidRequestError, ProofError
+from services.contracts.manifest import TaskCheck
+from services.contracts.proof_checks import PowerCheck
 from services.contracts.tensors import Array
-
-logger = logging.getLogger(__name__)
-
-_MAX_FAULTS_TOLD = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class Claim:
-    """What an engine claims to be: this master, in this precision, over these buckets.
-
-    Attributes:
-        samples: real inputs for the recipe's task; None when the model version has none.
-    """
-
-    master: MasterRecord
-    recipe: Recipe
-    precision: Precision
-    buckets: tuple[Bucket, ...]
-    samples: Mapping[str, Array] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """Outcome of all comparisons.
-
-    Attributes:
-        reason: the first faults in words, "" when there are none.
-        worst: the worst sample that was met; None when nothing was compared.
-    """
-
-    reason: str
-    checks: tuple[OutputCheck, ...] = ()
-    tasks: tuple[TaskCheck, ...] = ()
-    worst: WorstSample | None = None
 
 
 def judge(
     engine: Model, reference: Reference, claim: Claim, report: Progress = tell_nobody
 ) -> Verdict:
-    """Compare an engine with its reference: values, datatypes, repeatability, task.
+    """Compare an engine with its reference, and measure what the comparison would have seen.
+
+    Values, datatypes, columns, repeatability and the recipe's tasks; then copies of the
+    reference's own answers, spoilt in known ways, under the same bounds.
 
     Raises:
         ProofError: the reference itself cannot be trusted or run; says nothing about the
             engine.
     """
-    samples = list(proof_samples(claim.master, claim.recipe, claim.buckets))
-    told = _told(samples, "computing the reference", report)
-    errors = eager_errors(reference, claim.master, claim.recipe, told)
-    require_agreement(reference, claim.master, claim.recipe, samples, errors)
+    samples, notes = _samples(claim, reference.model)
+    announced = told(samples, "computing the reference", report)
+    errors = eager_errors(reference, claim.master, claim.recipe, announced)
+    trusted = agreed(reference, claim, samples, errors)
+    if trusted.eager_outputs is None:
+        # Nothing may come from an import that is wrong: neither wide bounds nor ties of ids.
+        errors, claim = {}, replace(claim, master_path=None)
+    verdict = _compared(engine, trusted, claim, samples, errors, report)
+    return replace(verdict, notes=(*notes, *verdict.notes), reference=trusted.name)
+
+
+def _compared(
+    engine: Model,
+    reference: Reference,
+    claim: Claim,
+    samples: Sequence[Sample],
+    errors: Mapping[str, Distance],
+    report: Progress,
+) -> Verdict:
+    """Compare with a reference that is trusted."""
     allowed = {
         spec.name: tolerance_for(claim.precision, claim.recipe, errors.get(spec.name))
         for spec in claim.master.outputs
     }
-    worst = WorstSample(allowed)
+    comparing = Comparing(engine, reference, claim, allowed)
     try:
-        checks = check_outputs(engine, reference.model, claim, samples, allowed, worst, report)
-        tasks = _check_tasks(engine, reference.model, claim, samples, allowed)
+        comparing.run(samples, report)
+        tasks = _check_tasks(engine, reference.model, claim, samples)
     except EngineError as error:
-        return Verdict(reason=f"the engine failed: {error}", worst=worst)
-    return Verdict(reason=_reason(checks, tasks), checks=checks, tasks=tasks, worst=worst)
+        return Verdict(reason=f"the engine failed: {error}", worst=comparing.worst)
+    verdict = replace(comparing.verdict(tasks, ()), samples=_counted(samples))
+    if verdict.reason:
+        return verdict
+    report("measuring what the proof would have refused")
+    power = _power(comparing, reference.model, claim, samples)
+    return replace(verdict, power=power, reason=_blindness(power))
 
 
-def check_outputs(
-    engine: Model,
-    reference: Model,
-    claim: Claim,
-    samples: Sequence[Sample],
-    allowed: Mapping[str, Tolerance],
-    worst: WorstSample,
-    report: Progress = tell_nobody,
-) -> tuple[OutputCheck, ...]:
-    """Compare every output at every sample; one check per bucket, sizes and output.
-
-    Raises:
-        EngineError: the engine failed; says at which bucket and sizes.
-    """
-    checks: dict[tuple[str, str, str], OutputCheck] = {}
-    for sample in _told(samples, "comparing", report):
-        found = _run(engine, sample, worst)
-        again = _run(engine, sample, worst) if _is_repeated(sample, claim.buckets) else found
-        wanted = reference.run(sample.inputs)
-        here = tuple(
-            _check_output(name, claim, sample, (found, again), wanted, tolerance)
-            for name, tolerance in allowed.items()
-        )
-        worst.meet(Meeting(sample=sample, checks=here, wanted=wanted, found=found))
-        for name, check in zip(allowed, here, strict=True):
-            key = (sample.bucket, str(sorted(sample.sizes.items())), name)
-            checks[key] = _union(checks[key], check) if key in checks else check
-    return tuple(checks.values())
+def _counted(samples: Sequence[Sample]) -> dict[str, int]:
+    counts = Counter(sample.variant.value for sample in samples)
+    return {
+        variant.value: counts[variant.value] for variant in SampleVariant if counts[variant.value]
+    }
 
 
-def _told(samples: Sequence[Sample], what: str, report: Progress) -> Iterator[Sample]:
-    """The samples, each announced: a person sees how far a long proof is."""
-    for number, sample in enumerate(samples, 1):
-        report(f"{what}, {number} of {len(samples)}: {sample.bucket} at {_text(sample.sizes)}")
-        yield sample
-
-
-def _is_repeated(sample: Sample, buckets: Sequence[Bucket]) -> bool:
-    """Whether the engine runs twice: at the least, usual and largest sizes of a bucket."""
-    bucket = next(bucket for bucket in buckets if bucket.label == sample.bucket)
-    ends = ({n: getattr(r, end) for n, r in bucket.dims.items()} for end in ("min", "opt", "max"))
-    return sample.sizes in ends
-
-
-def _run(engine: Model, sample: Sample, worst: WorstSample) -> dict[str, Array]:
+def _samples(claim: Claim, reference: Model) -> tuple[list[Sample], list[str]]:
+    """Drawn and given ones, and what is left out."""
+    drawn = proof_samples(claim.master, claim.recipe, claim.buckets, engine_seed=claim.seed)
+    samples, notes = [], list[str]()
+    edges = [sizes for bucket in claim.buckets for sizes in edge_sizes(bucket)]
+    for sample in drawn:
+        try:
+            wanted = reference.run(sample.inputs)
+        except ProofError as error:
+            if sample.sizes in edges:
+                raise
+            # Some models compute only some sizes, multiples of a stride for one.
+            notes.append(f"the model itself does not compute {sizes_text(sample.sizes)}: {error}")
+            continue
+        if sample.variant is not SampleVariant.LARGE or _has_numbers(wanted):
+            samples.append(sample)
     try:
-        return engine.run(sample.inputs)
-    except (EngineError, InvalidRequestError) as error:
-        worst.meet(Meeting(sample=sample, checks=(_no_answer(sample, str(error)),)))
-        raise EngineError(f"bucket {sample.bucket} at {_text(sample.sizes)}: {error}") from error
+        samples += given_samples(claim.samples, claim.master, claim.recipe, claim.buckets)
+    except InvalidRequestError as error:
+        notes.append(f"the model's samples are not compared: {error}")
+    return samples, notes
 
 
-def _no_answer(sample: Sample, words: str) -> OutputCheck:
-    return OutputCheck(
-        bucket=sample.bucket, sizes=sample.sizes, output="", fault=words, **vars(INFINITELY_FAR)
-    )
-
-
-def _check_output(
-    name: str,
-    claim: Claim,
-    sample: Sample,
-    runs: tuple[Mapping[str, Array], Mapping[str, Array]],
-    wanted: Mapping[str, Array],
-    allowed: Tolerance,
-) -> OutputCheck:
-    spec = next(spec for spec in claim.master.outputs if spec.name == name)
-    first, second = runs
-    result = compare_output(spec, claim.recipe, sample.inputs, first, wanted, allowed)
-    fault = result.fault
-    if not fault:
-        # Bit-equal runs pass at once; others may differ as fp32 sums in another order do.
-        repeat = compare_output(
-            spec, claim.recipe, sample.inputs, second, first, DEFAULT_TOLERANCES[Precision.FP32]
-        )
-        fault = f"two runs on the same inputs differ: {repeat.fault}" if repeat.fault else ""
-    return OutputCheck(
-        bucket=sample.bucket, sizes=sample.sizes, output=name, fault=fault, **vars(result.distance)
-    )
-
-
-def _union(one: OutputCheck, other: OutputCheck) -> OutputCheck:
-    largest = _distance(one).union(_distance(other))
-    return one.model_copy(update={**vars(largest), "fault": one.fault or other.fault})
-
-
-def _distance(check: OutputCheck) -> Distance:
-    return Distance(
-        rel_l2=check.rel_l2, max_abs=check.max_abs, cosine_distance=check.cosine_distance
-    )
+def _has_numbers(outputs: Mapping[str, Array]) -> bool:
+    # bfloat16 is of kind V.
+    floats = [array for array in outputs.values() if array.dtype.kind in "fV"]
+    return all(np.isfinite(array.astype(np.float64)).any() for array in floats)
 
 
 def _check_tasks(
@@ -178,7 +119,6 @@ def _check_tasks(
     reference: Model,
     claim: Claim,
     samples: Sequence[Sample],
-    allowed: Mapping[str, Tolerance],
 ) -> tuple[TaskCheck, ...]:
     judged_on = TaskSamples(
         master=claim.master,
@@ -187,24 +127,20 @@ def _check_tasks(
         real=claim.samples,
         drawn=samples,
     )
-    found = check_tasks(engine, reference, judged_on, claim.precision, allowed)
-    return (*_check_ranking(engine, reference, claim, allowed), *found)
+    found = check_tasks(engine, reference, judged_on)
+    return (*_check_ranking(engine, reference, claim), *found)
 
 
-def _check_ranking(
-    engine: Model, reference: Model, claim: Claim, allowed: Mapping[str, Tolerance]
-) -> tuple[TaskCheck, ...]:
+def _check_ranking(engine: Model, reference: Model, claim: Claim) -> tuple[TaskCheck, ...]:
     task = claim.recipe.ranking
     if task is None:
         return ()
     try:
-        tolerance = allowed.get(task.output, DEFAULT_TOLERANCES[claim.precision])
         return (
             check_ranking(
-                engine, reference, claim.samples, claim.master, claim.recipe, claim.buckets,
-                tolerance,
+                engine, reference, claim.samples, claim.master, claim.recipe, claim.buckets
             ),
-        )  # fmt: skip
+        )
     except InvalidRequestError as error:
         name = f"top{task.top_k}_overlap:{task.output}"
         failed = TaskCheck(
@@ -213,21 +149,29 @@ def _check_ranking(
         return (failed,)
 
 
-def _reason(checks: Sequence[OutputCheck], tasks: Sequence[TaskCheck]) -> str:
-    faults = [
-        f"output '{c.output}', bucket {c.bucket} at {_text(c.sizes)}: {c.fault}"
-        for c in checks
-        if c.fault
-    ]
-    faults += [
-        f"task {t.name}: {t.value:.4f} found, {t.bound:.4f} wanted ({t.detail})"
-        for t in tasks
-        if not t.is_passed
-    ]
-    more = len(faults) - _MAX_FAULTS_TOLD
-    told = faults[:_MAX_FAULTS_TOLD] + ([f"and {more} more"] if more > 0 else [])
-    return "; ".join(told)
+def _power(
+    comparing: Comparing,
+    reference: Model,
+    claim: Claim,
+    samples: Sequence[Sample],
+) -> tuple[PowerCheck, ...]:
+    def passes_tasks(output: str, sabotage: Sabotage) -> bool:
+        spoilt = SpoiltModel(reference, comparing.judges[output], sabotage)
+        tasks = _check_tasks(spoilt, reference, claim, samples)
+        return all(task.is_passed for task in tasks)
+
+    kept = comparing.answered.kept
+    checks = (power_check(judge, kept, passes_tasks) for judge in comparing.judges.values())
+    return tuple(check for check in checks if check is not None)
 
 
-def _text(sizes: Mapping[str, int]) -> str:
-    return " ".join(f"{name}={size}" for name, size in sorted(sizes.items())) or "its fixed shape"
+def _blindness(power: Sequence[PowerCheck]) -> str:
+    """Why a proof that found no fault is none, "" when it would have found one."""
+    blind = [check for check in power if check.unaccepted]
+    return "; ".join(
+        f"the proof is blind to {', '.join(check.unaccepted)} on output '{check.output}': an "
+        "engine with such a fault would have passed its bounds; tighten them (tolerances, a task, "
+        "samples that differ), or accept it in the recipe: "
+        f"outputs: {{{check.output}: {{accept_blind: {list(check.unaccepted)}}}}}"
+        for check in blind
+    )

@@ -14,15 +14,19 @@ from compiler_worker.child import Events
 from compiler_worker.fallback import open_fallback
 from compiler_worker.memory import memory_growth
 from compiler_worker.models import FxModel, Model
-from compiler_worker.prove import Claim, Verdict, judge
+from compiler_worker.proof.calibrated_recipe import calibrated_recipe
+from compiler_worker.proof.claim import Claim, Verdict
+from compiler_worker.prove import judge
 from compiler_worker.publish import now
 from compiler_worker.reference import Reference, open_eager, open_reference
 from compiler_worker.requests import ProofRequest, Stage
 from compiler_worker.sampling import Sample, timed_samples
 from services.contracts.byte_strings import strings_from_array
+from services.contracts.code_digest import proof_code
 from services.contracts.errors import EngineError, EngineIncompatibleError, InvalidRequestError
 from services.contracts.hardware import Platform
 from services.contracts.manifest import FailedSample, Proof, ProofOutcome
+from services.contracts.recipe import Recipe
 from services.contracts.tensors import Array
 from services.engines.base import Engine, LoadSpec
 from services.engines.compile_cache import use_compile_cache
@@ -68,13 +72,13 @@ class _Proving:
                 # What this machine lacks must not stand against an engine that others run.
                 raise
             except (EngineError, InvalidRequestError) as error:
-                return self._proof(Verdict(reason=f"the engine failed: {error}"), "")
+                return self._proof(Verdict(reason=f"the engine failed: {error}"))
             with memory_growth(self._platform) as eager_growth:
                 eager = self._opened_eager()
             reference = self._opened_reference(eager)
             self._events.line(f"comparing with {reference.name}")
             verdict = judge(engine, reference, self._claim(), self._events.line)
-        proof = self._proof(verdict, reference.name).model_copy(
+        proof = self._proof(verdict).model_copy(
             update={
                 "peak_memory_bytes": engine_growth.num_bytes,
                 "eager_peak_memory_bytes": eager_growth.num_bytes,
@@ -113,10 +117,12 @@ class _Proving:
         request = self._request
         return Claim(
             master=request.master,
-            recipe=request.recipe,
+            recipe=drawn_recipe(request),
             precision=request.manifest.key.precision,
             buckets=request.manifest.buckets,
             samples=_read_samples(request.samples_path),
+            seed=int(request.manifest.key.digest()[:12], 16),
+            master_path=request.master_path,
         )
 
     def _timed(self) -> list[Sample]:
@@ -145,15 +151,20 @@ class _Proving:
             fallback.close()
         return proof.model_copy(update={"timings": timings, "fallback": fallback.words})
 
-    def _proof(self, verdict: Verdict, reference: str) -> Proof:
+    def _proof(self, verdict: Verdict) -> Proof:
         return Proof(
             outcome=ProofOutcome.FAILED if verdict.reason else ProofOutcome.PASSED,
             reason=verdict.reason,
-            reference=reference,
+            reference=verdict.reference,
             device=self._request.device,
             checks=verdict.checks,
             tasks=verdict.tasks,
-            findings=tuple(self._findings),
+            code=proof_code(),
+            samples=dict(verdict.samples),
+            columns=verdict.columns,
+            agreements=verdict.agreements,
+            power=verdict.power,
+            findings=(*self._findings, *verdict.notes),
             created_at=now(),
         )
 
@@ -186,6 +197,14 @@ def prepare_torch(num_threads: int) -> None:
         torch.set_num_threads(num_threads)
     # Eager's own error sets the bound for fp32 engines: it must be fp32 throughout.
     use_full_fp32()
+
+
+def drawn_recipe(request: ProofRequest) -> Recipe:
+    """The recipe that a proof's inputs are drawn by."""
+    calibration = _read_samples(request.calibration_path)
+    if calibration is None:
+        return request.recipe
+    return calibrated_recipe(request.recipe, request.master, calibration)
 
 
 def _read_samples(path: Path | None) -> dict[str, Array] | None:

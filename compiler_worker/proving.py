@@ -16,6 +16,7 @@ from services.contracts.errors import EngineIncompatibleError, NotFoundError, Pr
 from services.contracts.hardware import DeviceFacts, Generation
 from services.contracts.manifest import EngineManifest, ModelVersion, Proof, PublishedEngine
 from services.contracts.terms import calibration_digest, proof_terms
+from services.engines.fallback_program import importer_code
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +69,10 @@ def _is_perhaps_the_fallbacks(outcome: ChildOutcome, request: ProofRequest) -> b
 def proof_request(job: ProofJob, workshop: Workshop, place: Path) -> ProofRequest:
     """What a child that works in the folder `place` is to prove."""
     registry, settings, version = workshop.registry, workshop.settings, job.version
-    samples = version.samples
+    samples, verdict = version.samples, version.fallback_verdict
+    # No replica serves with a wrong one, so no engine has to be faster than that.
+    is_fallback_wrong = verdict is not None and verdict.refutes(importer_code())
+    calibration = version.calibration if job.manifest.key.calibration_digest else None
     return ProofRequest(
         manifest=job.manifest,
         master=version.master,
@@ -76,12 +80,13 @@ def proof_request(job: ProofJob, workshop: Workshop, place: Path) -> ProofReques
         recipe=version.recipe,
         engine_dir=job.engine_dir,
         samples_path=registry.materialise_samples(samples) if samples else None,
+        calibration_path=registry.materialise_samples(calibration) if calibration else None,
         device=job.device,
         cache_dir=settings.cache_dir.absolute(),
         num_threads=settings.num_threads,
         benchmark_s=settings.benchmark_s,
         benchmark_iterations=settings.benchmark_iterations,
-        is_fallback_timed=settings.benchmark_fallback,
+        is_fallback_timed=settings.benchmark_fallback and not is_fallback_wrong,
         worst_path=place / _WORST,
     )
 

@@ -9,37 +9,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler_worker.models import Model
-from compiler_worker.task_scores import kept_share
+from compiler_worker.task_scores import kept_share, tie_margin
 from services.contracts.errors import InvalidRequestError
 from services.contracts.manifest import MasterRecord, TaskCheck
-from services.contracts.recipe import Bucket, RankingTask, Recipe, Tolerance
+from services.contracts.recipe import Bucket, RankingTask, Recipe
 from services.contracts.tensors import Array
 
 Float64 = NDArray[np.float64]
 
 
-def rank_agreement(
-    found_nd: Array, wanted_nd: Array, task: RankingTask, allowed: Tolerance
-) -> TaskCheck:
-    """Mean overlap of the engine's top k with the reference's, ties counted as kept.
-
-    A candidate is a tie when its reference score lies within twice the largest score error
-    of the k-th. That error counts only up to what `allowed` would explain: a broken engine
-    must not be excused by the size of its own errors.
-    """
+def rank_agreement(found_nd: Array, wanted_nd: Array, task: RankingTask) -> TaskCheck:
+    """Mean overlap of the engine's top k with the reference's, ties counted as kept."""
     found_qc, wanted_qc = (_scores(array, task.num_queries) for array in (found_nd, wanted_nd))
     top_k = min(task.top_k, wanted_qc.shape[1])
     error = float(np.abs(found_qc - wanted_qc).max())
-    # Two unit vectors, each off by r, have a dot product that is off by at most 2r + r*r.
-    margin = 2 * min(error, 2 * allowed.rel_l2 + allowed.rel_l2**2)
-    overlap = kept_share(found_qc, wanted_qc, top_k, margin)
+    margin_q1 = tie_margin(wanted_qc, error)
+    overlap = kept_share(found_qc, wanted_qc, top_k, margin_q1)
     return TaskCheck(
         name=f"top{top_k}_overlap:{task.output}",
         value=overlap,
         bound=task.min_overlap,
         is_passed=overlap >= task.min_overlap,
         detail=f"{len(wanted_qc)} queries, {wanted_qc.shape[1]} candidates, "
-        f"score error {error:.1e}, tie margin {margin:.1e}",
+        f"score error {error:.1e}, tie margin {float(margin_q1.max()):.1e}",
     )
 
 
@@ -50,7 +42,6 @@ def check_ranking(
     master: MasterRecord,
     recipe: Recipe,
     buckets: Sequence[Bucket],
-    allowed: Tolerance,
 ) -> TaskCheck:
     """Run the real samples through engine and reference, and compare the rankings.
 
@@ -68,7 +59,7 @@ def check_ranking(
         np.concatenate([model.run(inputs)[task.output][:rows] for inputs, rows in chunks])
         for model in (engine, reference)
     )
-    return rank_agreement(found, wanted, task, allowed)
+    return rank_agreement(found, wanted, task)
 
 
 def require_samples(

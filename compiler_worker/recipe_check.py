@@ -6,8 +6,12 @@ drawn as plain numbers, an output whose mask is lost is compared where nothing i
 
 from collections.abc import Iterable
 
+from pydantic import ValidationError
+
+from compiler_worker.integer_draws import drawn_role
 from services.contracts.byte_strings import BYTES
 from services.contracts.errors import InvalidRecipeError
+from services.contracts.input_values import InputValues, Span
 from services.contracts.kinds import Precision
 from services.contracts.manifest import MasterRecord
 from services.contracts.nearest import nearest
@@ -21,10 +25,11 @@ def check_recipe(master: MasterRecord, recipe: Recipe) -> None:
 
     Raises:
         InvalidRecipeError: it names an input or output that the master lacks, limits the values
-            of an input that holds no integers, names a `valid_where` that is no mask of the
-            output's leading dimensions, a ranking output that is no embedding, or a task's that
-            cannot be what the task compares; says of strings what is for numbers, or the other
-            way round; or it asks for a calibrated precision and names no calibration set.
+            of an input that holds no integers, takes integers that the graph does not, names a
+            `valid_where` that is no mask of the output's leading dimensions, a ranking output that
+            is no embedding, or a task's that cannot be what the task compares; says of strings
+            what is for numbers, or the other way round; or it asks for a calibrated precision and
+            names no calibration set.
     """
     _check_calibration(master, recipe)
     inputs, outputs = _by_name(master.inputs), _by_name(master.outputs)
@@ -33,9 +38,11 @@ def check_recipe(master: MasterRecord, recipe: Recipe) -> None:
     for name, input_recipe in recipe.inputs.items():
         _check_limits(inputs[name], input_recipe)
         _check_strings(inputs[name], input_recipe)
+        if known := master.input_values.get(name):
+            _check_within(name, input_recipe, known)
     for name, output in recipe.outputs.items():
         if output.valid_where is not None:
-            _check_mask(outputs[name], output.valid_where, recipe, inputs)
+            _check_mask(outputs[name], output.valid_where, master, recipe)
     for task in recipe.tasks:
         _check_task(task, outputs)
     if recipe.ranking is not None:
@@ -112,6 +119,24 @@ def _check_limits(spec: TensorSpec, recipe: InputRecipe) -> None:
         )
 
 
+def _check_within(name: str, recipe: InputRecipe, known: InputValues) -> None:
+    """A recipe may narrow what the graph takes; what it draws and pads with has to lie inside."""
+    key, legal = f"recipe: inputs.{name}", f"the model takes {known.words}"
+    own = Span(min=recipe.min, max=recipe.max)
+    both = own.within(known.widest)
+    for end, asked, found in (("min", own.min, both.min), ("max", own.max, both.max)):
+        if asked is not None and asked != found:
+            raise InvalidRecipeError(
+                f"{key}: {end} is {asked}, but {legal}: a recipe may only narrow that"
+            )
+    for span in known.allowed:
+        limits = span.within(own).model_dump()
+        try:
+            InputRecipe.model_validate(recipe.model_dump() | limits)
+        except ValidationError as error:
+            raise InvalidRecipeError(f"{key}: {error.errors()[0]['msg']} ({legal})") from error
+
+
 def _check_strings(spec: TensorSpec, recipe: InputRecipe) -> None:
     """What is said of numbers is not for strings, and the other way round."""
     key = f"recipe: inputs.{spec.name}"
@@ -132,12 +157,11 @@ def _check_strings(spec: TensorSpec, recipe: InputRecipe) -> None:
             )
 
 
-def _check_mask(
-    output: TensorSpec, mask: str, recipe: Recipe, inputs: dict[str, TensorSpec]
-) -> None:
+def _check_mask(output: TensorSpec, mask: str, master: MasterRecord, recipe: Recipe) -> None:
+    inputs = _by_name(master.inputs)
     key = f"outputs.{output.name}.valid_where"
     _check_names(key, [mask], inputs)
-    if mask not in recipe.inputs or recipe.inputs[mask].role is not InputRole.MASK:
+    if drawn_role(master, recipe, mask) is not InputRole.MASK:
         raise InvalidRecipeError(
             f"recipe: {key}: '{mask}' is drawn as values, a mask is wanted; add to the recipe: "
             f"inputs: {{{mask}: {{role: mask}}}}"

@@ -1,8 +1,8 @@
 """Which kinds of engines cannot take a master, found before anything is built.
 
-Strings are for ONNX Runtime alone, and TensorRT and OpenVINO know the ops of ai.onnx alone. For
-Inductor the importer is asked itself, once per master, in a throw-away process: what a graph of a
-stranger does to it stays there.
+Strings are for ONNX Runtime alone, which knows no opset above 26, and TensorRT and OpenVINO know
+the ops of ai.onnx alone. For Inductor the importer is asked itself, once per master, in a
+throw-away process: what a graph of a stranger does to it stays there.
 """
 
 import os
@@ -34,7 +34,7 @@ class Refusals:
     def reason(self, kind: EngineKind) -> str:
         """Say why a kind cannot take the master; "" leaves it to the build."""
         if kind is EngineKind.ONNXRUNTIME:
-            return ""
+            return self._new_opset
         if strings := strings_among(self._master.inputs, self._master.outputs):
             return f"{strings} is strings (BYTES): kind {kind} computes with numbers alone"
         try:
@@ -46,6 +46,15 @@ class Refusals:
     @cached_property
     def _path(self) -> Path:
         return self._workshop.registry.materialise_master(self._master) / MASTER_FILE
+
+    @property
+    def _new_opset(self) -> str:
+        from compiler_worker.master.admission import NEWEST_RUN_OPSET
+
+        opset = self._master.opset
+        if opset <= NEWEST_RUN_OPSET:
+            return ""
+        return f"opset {opset} of ai.onnx: ONNX Runtime knows opsets up to {NEWEST_RUN_OPSET}"
 
     def _foreign_op(self, kind: EngineKind) -> str:
         if self._foreign is None:

@@ -6,12 +6,12 @@ from compiler_worker.child import Events
 from compiler_worker.comparison import compare_output
 from compiler_worker.distance import INFINITELY_FAR
 from compiler_worker.models import Model
-from compiler_worker.prove_child import load_engine, prepare_torch
+from compiler_worker.prove_child import drawn_recipe, load_engine, prepare_torch
 from compiler_worker.reference import open_eager, open_reference
 from compiler_worker.requests import ReplayRequest, ReplayResult, Stage
-from compiler_worker.sampling import draw_sample
+from compiler_worker.sampling import DEFAULT_SEED, SampleVariant, draw_sample
 from compiler_worker.worst_sample import read_arrays, variant_of
-from services.contracts.errors import EngineError, InvalidRequestError
+from services.contracts.errors import EngineError, InvalidRequestError, ProofError
 from services.contracts.manifest import OutputCheck
 from services.contracts.tensors import Array
 from services.engines.compile_cache import use_compile_cache
@@ -53,7 +53,14 @@ def _inputs(request: ReplayRequest) -> dict[str, Array]:
     failed, proof = request.failed, request.proof
     bucket = next(each for each in proof.manifest.buckets if each.label == failed.bucket)
     variant = variant_of(failed)
-    return draw_sample(proof.master, proof.recipe, bucket, failed.sizes, variant=variant).inputs
+    if variant is SampleVariant.GIVEN:
+        raise ProofError(
+            f"the sample was run {failed.seed} of the model's own, and too large to be kept"
+        )
+    seed = DEFAULT_SEED if failed.seed is None else failed.seed
+    return draw_sample(
+        proof.master, drawn_recipe(proof), bucket, failed.sizes, variant=variant, seed=seed
+    ).inputs
 
 
 def wanted_outputs(request: ReplayRequest, inputs: _Arrays) -> _Arrays:
@@ -80,7 +87,8 @@ def _compared(
     checks = []
     for spec in request.proof.master.outputs:
         allowed = request.failed.allowed[spec.name]
-        result = compare_output(spec, request.proof.recipe, inputs, found, wanted, allowed)
+        typical = request.failed.typical.get(spec.name, 0.0)
+        result = compare_output(spec, request.proof.recipe, inputs, found, wanted, allowed, typical)
         checks.append(_check(request, spec.name, vars(result.distance), result.fault))
     return tuple(checks)
 

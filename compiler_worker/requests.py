@@ -72,6 +72,7 @@ class ProofRequest(Document):
     Attributes:
         engine_dir: folder with the engine's files.
         samples_path: real inputs (.npz); None when the model version has none.
+        calibration_path: those that a calibrated engine's scales were taken from; else None.
         device: where it runs and is timed.
         cache_dir: where reference outputs are kept.
         worst_path: where the arrays of a failed proof's worst sample go.
@@ -85,6 +86,7 @@ class ProofRequest(Document):
     recipe: Recipe
     engine_dir: Path
     samples_path: Path | None
+    calibration_path: Path | None = None
     device: DeviceFacts
     cache_dir: Path
     worst_path: Path | None = None

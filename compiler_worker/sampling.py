@@ -6,31 +6,52 @@ platform, so a reference is computed once and a failed proof can be repeated any
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import product
+from itertools import chain, zip_longest
 
 import numpy as np
 
+from compiler_worker.integer_draws import draw_integers, drawn_role
+from compiler_worker.proof.sample_sizes import (
+    edge_sizes,
+    interior_sizes,
+    largest_but_one,
+    timed_sizes,
+)
 from services.contracts.byte_strings import BYTES, STRING_DTYPE
 from services.contracts.document import canonical_json
+from services.contracts.input_values import InputValues
 from services.contracts.manifest import MasterRecord
 from services.contracts.recipe import Bucket, InputRecipe, InputRole, Recipe
 from services.contracts.tensors import NUMPY_FROM_DATATYPE, Array, TensorSpec
 from services.engines.shapes import shape_at
 
 DEFAULT_SEED = 20_261
-# Two values: a table or a mask has at least as many, and inputs that are all one value would
-# leave most of a model unproven.
-_INTEGERS_BY_DEFAULT = 2
+
+
+# So many rows let a column's own spread be told from an accident.
+_MIN_ROWS = 8
+# What overflows in half precision at this many times the usual size, or leaves the range of
+# scales that were taken from usual values.
+_LARGE = 8.0
+# Along each axis of an image: few enough to be left after pooling.
+_PATCHES = 3
 
 
 class SampleVariant(StrEnum):
-    """Masks with all positions valid, or with rows of different length."""
+    """How masks and values were drawn.
+
+    FULL: all positions valid. RAGGED: rows of different length. LEFT_PADDED: the same, with the
+    invalid positions first. LARGE: values of eight times the usual size. GIVEN: real inputs.
+    """
 
     FULL = "full"
     RAGGED = "ragged"
+    LEFT_PADDED = "left_padded"
+    LARGE = "large"
+    GIVEN = "given"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,42 +61,16 @@ class Sample:
     Attributes:
         bucket: label of the bucket they lie in.
         sizes: the dynamic dimensions.
-        variant: how its masks were drawn.
+        variant: how its masks and values were drawn.
         inputs: array by input name.
+        seed: what they were drawn from; of given ones the number of their run.
     """
 
     bucket: str
     sizes: dict[str, int]
     variant: SampleVariant
     inputs: dict[str, Array]
-
-
-def edge_sizes(bucket: Bucket) -> list[dict[str, int]]:
-    """Concrete sizes that cover a bucket: every dimension at its min, opt and max.
-
-    All combinations for one and two dimensions. For more, whose combinations explode:
-    all at min, opt and max, and each at one end while the others are at the other.
-    Where a dimension begins at 0, so it does at 1: what is fixed for either serves both.
-    """
-    names = sorted(bucket.dims)
-    ranges = [bucket.dims[name] for name in names]
-    if len(names) <= 2:
-        corners = list(product(*((r.min, max(r.min, 1), r.opt, r.max) for r in ranges)))
-    else:
-        low, opt, high = ([getattr(r, end) for r in ranges] for end in ("min", "opt", "max"))
-        least = [max(r.min, 1) for r in ranges]
-        corners = [tuple(low), tuple(least), tuple(opt), tuple(high)]
-        for i in range(len(names)):
-            corners.append((*high[:i], low[i], *high[i + 1 :]))
-            corners.append((*low[:i], high[i], *low[i + 1 :]))
-    return [dict(zip(names, corner, strict=True)) for corner in dict.fromkeys(corners)]
-
-
-def timed_sizes(bucket: Bucket) -> list[dict[str, int]]:
-    """The sizes at which an engine is timed: all at opt, all at max."""
-    opt = {name: r.opt for name, r in bucket.dims.items()}
-    largest = {name: r.max for name, r in bucket.dims.items()}
-    return [opt] if opt == largest else [opt, largest]
+    seed: int = DEFAULT_SEED
 
 
 def timed_samples(master: MasterRecord, recipe: Recipe, buckets: Sequence[Bucket]) -> list[Sample]:
@@ -85,16 +80,80 @@ def timed_samples(master: MasterRecord, recipe: Recipe, buckets: Sequence[Bucket
 
 
 def proof_samples(
-    master: MasterRecord, recipe: Recipe, buckets: Sequence[Bucket], seed: int = DEFAULT_SEED
-) -> Iterator[Sample]:
-    """Draw every sample of an engine's buckets.
+    master: MasterRecord,
+    recipe: Recipe,
+    buckets: Sequence[Bucket],
+    seed: int = DEFAULT_SEED,
+    engine_seed: int | None = None,
+) -> list[Sample]:
+    """Draw every sample of an engine's buckets, large and small ones in turn.
 
-    Masks of several rows are ragged, with a shortest and a full row among them; a single row
-    is drawn twice, full and partly valid.
+    Args:
+        master: names and shapes of the inputs.
+        recipe: says how each is drawn. Masks of several rows are ragged, with a shortest and a
+            full row among them; a single row is drawn twice, full and partly valid.
+        buckets: each is drawn at its edges, one below its largest sizes, and inside.
+        seed: the same for all engines of a master, so that a reference is computed once.
+        engine_seed: adds sizes and values that no other engine is proven with.
     """
-    for bucket, sizes in _each_once(buckets, edge_sizes):
-        for variant in _variants(master, recipe, sizes):
-            yield draw_sample(master, recipe, bucket, sizes, variant=variant, seed=seed)
+    samples = [
+        draw_sample(master, recipe, bucket, sizes, variant=variant, seed=seed)
+        for bucket, sizes in _each_once(buckets, lambda each: _proof_sizes(each, seed))
+        for variant in _variants(master, recipe, bucket, sizes)
+    ]
+    if engine_seed is not None:
+        samples += [
+            draw_sample(master, recipe, bucket, sizes, variant=_ragged(master, recipe, sizes),
+                        seed=engine_seed)
+            for bucket, sizes in _each_once(buckets, lambda each: _engine_sizes(each, engine_seed))
+        ]  # fmt: skip
+    samples += _further_rows(samples, master, recipe, buckets)
+    return _in_turns(samples)
+
+
+def _proof_sizes(bucket: Bucket, seed: int) -> list[dict[str, int]]:
+    return [*edge_sizes(bucket), largest_but_one(bucket), _inner(bucket, seed)]
+
+
+def _engine_sizes(bucket: Bucket, seed: int) -> list[dict[str, int]]:
+    """One inside, and the usual one: other values in a shape that the engine has seen before."""
+    return [_inner(bucket, seed), timed_sizes(bucket)[0]]
+
+
+def _inner(bucket: Bucket, seed: int) -> dict[str, int]:
+    return interior_sizes(bucket, _generator(seed, bucket.label, {}, SampleVariant.FULL, "sizes"))
+
+
+def _further_rows(
+    samples: Sequence[Sample], master: MasterRecord, recipe: Recipe, buckets: Sequence[Bucket]
+) -> list[Sample]:
+    """More draws at the usual sizes, for a model that is seldom asked for more than one row."""
+    batch = recipe.batching.batch_dim
+    usual = [s for s in samples if s.variant is not SampleVariant.LARGE and all(s.sizes.values())]
+    missing = _MIN_ROWS - sum(sample.sizes.get(batch or "", 1) for sample in usual)
+    bucket, further = buckets[-1], list[Sample]()
+    while usual and missing > 0:
+        sizes = timed_sizes(bucket)[0]
+        variant = _ragged(master, recipe, sizes)
+        seed = DEFAULT_SEED + 1 + len(further)
+        further.append(draw_sample(master, recipe, bucket, sizes, variant=variant, seed=seed))
+        missing -= sizes.get(batch or "", 1)
+    return further
+
+
+def _in_turns(samples: Sequence[Sample]) -> list[Sample]:
+    """The largest first, then the smallest, and so on.
+
+    What an engine leaves in its buffers shows where another size follows.
+    """
+    ranked = sorted(samples, key=_num_elements, reverse=True)
+    half = (len(ranked) + 1) // 2
+    pairs = zip_longest(ranked[:half], reversed(ranked[half:]))
+    return [sample for sample in chain.from_iterable(pairs) if sample is not None]
+
+
+def _num_elements(sample: Sample) -> int:
+    return sum(array.size for array in sample.inputs.values())
 
 
 def _each_once(
@@ -124,31 +183,60 @@ def draw_sample(
     inputs = {
         spec.name: _draw(
             spec,
-            recipe.inputs.get(spec.name, InputRecipe()),
+            master,
+            recipe,
             sizes,
             _generator(seed, bucket.label, sizes, variant, spec.name),
-            is_ragged=variant is SampleVariant.RAGGED,
+            variant,
         )
         for spec in master.inputs
     }
-    return Sample(bucket=bucket.label, sizes=dict(sizes), variant=variant, inputs=inputs)
+    return Sample(bucket=bucket.label, sizes=dict(sizes), variant=variant, inputs=inputs, seed=seed)
 
 
 def _variants(
+    master: MasterRecord, recipe: Recipe, bucket: Bucket, sizes: Mapping[str, int]
+) -> list[SampleVariant]:
+    lengths = _mask_shapes(master, recipe, sizes)
+    variants = [SampleVariant.FULL]
+    if lengths:
+        is_single_row = any(math.prod(shape[:-1]) == 1 for shape in lengths)
+        variants = [SampleVariant.FULL] * is_single_row + [SampleVariant.RAGGED]
+    if sizes in timed_sizes(bucket):
+        if lengths:
+            variants.append(SampleVariant.LEFT_PADDED)
+        if sizes == timed_sizes(bucket)[0] and _has_free_values(master, recipe):
+            variants.append(SampleVariant.LARGE)
+    return variants
+
+
+def _ragged(master: MasterRecord, recipe: Recipe, sizes: Mapping[str, int]) -> SampleVariant:
+    has_masks = bool(_mask_shapes(master, recipe, sizes))
+    return SampleVariant.RAGGED if has_masks else SampleVariant.FULL
+
+
+def _mask_shapes(
     master: MasterRecord, recipe: Recipe, sizes: Mapping[str, int]
-) -> tuple[SampleVariant, ...]:
+) -> list[tuple[int, ...]]:
+    """Shapes of the masks; none where they have one position, and so nothing to mask out."""
     shapes = [
         shape_at(spec, dict(sizes))
         for spec in master.inputs
-        if recipe.inputs.get(spec.name, InputRecipe()).role is InputRole.MASK
+        if drawn_role(master, recipe, spec.name) is InputRole.MASK
     ]
-    if not shapes:
-        return (SampleVariant.FULL,)
-    is_single_row = any(math.prod(shape[:-1]) == 1 for shape in shapes)
-    is_whole = all(shape[-1:] in ((), (0,), (1,)) for shape in shapes)
-    if is_whole:  # nothing to mask out: one valid position is all there is
-        return (SampleVariant.FULL,)
-    return tuple(SampleVariant) if is_single_row else (SampleVariant.RAGGED,)
+    return [] if all(shape[-1:] in ((), (0,), (1,)) for shape in shapes) else shapes
+
+
+def _has_free_values(master: MasterRecord, recipe: Recipe) -> bool:
+    """Whether an input is floating whose range the recipe leaves open."""
+    return any(
+        _is_floating(spec) and not recipe.inputs.get(spec.name, InputRecipe()).has_range
+        for spec in master.inputs
+    )
+
+
+def _is_floating(spec: TensorSpec) -> bool:
+    return spec.datatype != BYTES and NUMPY_FROM_DATATYPE[spec.datatype].kind not in "biu"
 
 
 def _generator(
@@ -163,26 +251,58 @@ def _generator(
 
 def _draw(
     spec: TensorSpec,
-    recipe: InputRecipe,
+    master: MasterRecord,
+    recipe: Recipe,
     sizes: Mapping[str, int],
     generator: np.random.Generator,
-    *,
-    is_ragged: bool,
+    variant: SampleVariant,
 ) -> Array:
-    shape = shape_at(spec, dict(sizes))
+    shape, own = shape_at(spec, dict(sizes)), recipe.inputs.get(spec.name, InputRecipe())
     if spec.datatype == BYTES:
-        return _strings(shape, recipe.strings, generator)
+        return _strings(shape, own.strings, generator)
     dtype = NUMPY_FROM_DATATYPE[spec.datatype]
-    if recipe.role is InputRole.MASK:
-        return _mask(shape, generator, is_ragged=is_ragged).astype(dtype)
+    if drawn_role(master, recipe, spec.name) is InputRole.MASK:
+        return _mask(shape, generator, variant).astype(dtype)
     if dtype.kind == "b":
         return generator.integers(0, 2, size=shape).astype(dtype)
     if dtype.kind in "iu":
-        low = math.ceil(recipe.low)
-        high = low + _INTEGERS_BY_DEFAULT if recipe.high is None else math.ceil(recipe.high)
-        return generator.integers(low, max(low + 1, high), size=shape).astype(dtype)
-    high_value = recipe.low + 1.0 if recipe.high is None else recipe.high
-    return generator.uniform(recipe.low, high_value, size=shape).astype(dtype)
+        known = master.input_values.get(spec.name, InputValues())
+        return draw_integers(shape, own, known, generator).astype(dtype)
+    return _floats(shape, own, generator, variant).astype(dtype)
+
+
+def _floats(
+    shape: tuple[int, ...],
+    recipe: InputRecipe,
+    generator: np.random.Generator,
+    variant: SampleVariant,
+) -> Array:
+    """Of both signs and mostly near zero; evenly spread over the recipe's range if it has one."""
+    normal = _uneven_normal(shape, generator)
+    if not recipe.has_range:
+        return normal * (_LARGE if variant is SampleVariant.LARGE else 1.0)
+    high = recipe.low + 1.0 if recipe.high is None else recipe.high
+    # Within 0.01 of the normal distribution's own function.
+    even = 1 / (1 + np.exp(-1.702 * normal))
+    spread: Array = recipe.low + (high - recipe.low) * even
+    return spread
+
+
+def _uneven_normal(shape: tuple[int, ...], generator: np.random.Generator) -> Array:
+    """Normally distributed values; images are as bright as they like, and in patches.
+
+    Pure noise has the same mean everywhere, so that a model that pools over an image answers the
+    same to each: nothing could be told of its engine.
+    """
+    fine = generator.standard_normal(shape)
+    if len(shape) < 3 or not fine.size:
+        return fine
+    patches = generator.standard_normal([*shape[:2], *(min(n, _PATCHES) for n in shape[2:])])
+    for axis, size in enumerate(shape[2:], start=2):
+        patches = patches.take(np.arange(size) * patches.shape[axis] // size, axis)
+    levels = generator.standard_normal([*shape[:2], *(1 for _ in shape[2:])])
+    uneven: Array = (fine + patches + levels) / math.sqrt(3)
+    return uneven
 
 
 def _strings(shape: tuple[int, ...], words: Sequence[str], generator: np.random.Generator) -> Array:
@@ -192,12 +312,14 @@ def _strings(shape: tuple[int, ...], words: Sequence[str], generator: np.random.
     return strings.reshape(shape)
 
 
-def _mask(shape: tuple[int, ...], generator: np.random.Generator, *, is_ragged: bool) -> Array:
-    """Valid positions first; of several rows one has just one and one has all."""
+def _mask(shape: tuple[int, ...], generator: np.random.Generator, variant: SampleVariant) -> Array:
+    """Valid positions first, or last; of several rows one has just one and one has all."""
     length = shape[-1] if shape else 0
-    if not is_ragged or not length:
+    is_full = variant not in (SampleVariant.RAGGED, SampleVariant.LEFT_PADDED)
+    if is_full or not length:
         return np.ones(shape)
     lengths = generator.integers(1, length + 1, size=shape[:-1])
     if lengths.size > 1:
         lengths.flat[0], lengths.flat[1] = 1, length
-    return np.arange(length) < lengths[..., np.newaxis]
+    mask: Array = np.arange(length) < lengths[..., np.newaxis]
+    return mask[..., ::-1] if variant is SampleVariant.LEFT_PADDED else mask

@@ -18,6 +18,8 @@ class CompilerSettings(BaseSettings):
         cache_dir: local copies of masters and engines, reference outputs, workspaces.
         build_time_limit_s: a build that takes longer is ended and recorded as failed.
         proof_time_limit_s: as the other, for a proof with its benchmark.
+        verdict_time_limit_s: as the others, for comparing a fallback's graph with ONNX Runtime when
+            a model is added; an eighth of it is for samples. 0 adds models without a verdict.
         memory_limit_gib: resident memory of a build or proof with all its children; by default
             most of the host's, or of the container's.
         num_threads: threads of CPU engines and of eager; 0 leaves it to each library.
@@ -45,6 +47,7 @@ class CompilerSettings(BaseSettings):
     cache_dir: Path = Field(default_factory=lambda given: given["home"].expanduser() / "cache")
     build_time_limit_s: float = Field(default=1800.0, gt=0)
     proof_time_limit_s: float = Field(default=1800.0, gt=0)
+    verdict_time_limit_s: float = Field(default=120.0, ge=0)
     memory_limit_gib: float = Field(default_factory=usable_memory_gib, gt=0)
     num_threads: int = Field(default=0, ge=0)
     benchmark_s: float = Field(default=0.5, ge=0)

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import psutil
 
-from compiler_worker.models import OrtModel
-from compiler_worker.sampling import draw_sample, edge_sizes
+from compiler_worker.models import EvaluatorModel, Model, OrtModel
+from compiler_worker.proof.sample_sizes import edge_sizes
+from compiler_worker.sampling import draw_sample
 from services.contracts.errors import InvalidRecipeError, ProofError
 from services.contracts.manifest import MasterRecord
 from services.contracts.recipe import Bucket, Recipe
@@ -31,7 +32,7 @@ def check_empty(
         for sizes in edge_sizes(bucket)
         if not all(sizes.values())
     ]
-    model = OrtModel.open(master_path, master) if empty else None
+    model = _opened(master_path, master) if empty else None
     for bucket, sizes in empty:
         assert model is not None
         try:
@@ -41,6 +42,14 @@ def check_empty(
                 f"recipe: bucket {bucket.label}: the model fails at {sizes}: {error}; begin the "
                 "bucket at 1 where a size is 0"
             ) from error
+
+
+def _opened(master_path: Path, master: MasterRecord) -> Model:
+    """ONNX's own implementation where ONNX Runtime does not know the master's opset."""
+    try:
+        return OrtModel.open(master_path, master)
+    except ProofError:
+        return EvaluatorModel.open(master_path, master)
 
 
 def check_largest(

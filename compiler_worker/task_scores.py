@@ -12,40 +12,51 @@ from numpy.typing import NDArray
 
 from services.contracts.errors import ProofError
 from services.contracts.manifest import TaskCheck
-from services.contracts.recipe import Tolerance
 from services.contracts.task_recipe import BoxFormat, BoxTask, FunctionTask, TopKTask
 from services.contracts.tensors import Array
 
 Float64 = NDArray[np.float64]
 Arrays = Mapping[str, Array]
+# Part of a row's own standard deviation: of scores further apart one is better, whatever the
+# precision that an engine errs by.
+_TIE_CAP = 0.05
+
 Metric = Callable[[Sequence[Arrays], Sequence[Arrays], Sequence[Arrays]], float]
 
 
-def kept_share(found_rc: Float64, wanted_rc: Float64, top_k: int, margin: float) -> float:
+def tie_margin(values_rc: Float64, error: float, axis: int = -1) -> Float64:
+    """How far two values of a row may lie apart and still be a tie, one margin for each row.
+
+    What an engine's error explains, and never more than a small part of the row's own spread: a
+    broken engine must not be excused by the size of its own errors, nor a coarse precision by its
+    bounds.
+    """
+    margin: Float64 = np.minimum(2 * error, _TIE_CAP * values_rc.std(axis, keepdims=True))
+    return margin
+
+
+def kept_share(found_rc: Float64, wanted_rc: Float64, top_k: int, margin_r1: Float64) -> float:
     """Mean share of the k best found that are among the k best wanted, or within a margin."""
-    kth_r = np.sort(wanted_rc, axis=1)[:, -top_k]
+    kth_r1 = np.sort(wanted_rc, axis=1)[:, -top_k, np.newaxis]
     best_rk = np.argsort(-found_rc, axis=1, kind="stable")[:, :top_k]
-    is_kept_rk = np.take_along_axis(wanted_rc, best_rk, axis=1) >= kth_r[:, np.newaxis] - margin
+    is_kept_rk = np.take_along_axis(wanted_rc, best_rk, axis=1) >= kth_r1 - margin_r1
     return float(is_kept_rk.mean())
 
 
-def top_k_agreement(
-    found_rc: Array, wanted_rc: Array, task: TopKTask, allowed: Tolerance
-) -> TaskCheck:
-    """Compare the best classes of each row."""
+def top_k_agreement(found_rc: Array, wanted_rc: Array, task: TopKTask) -> TaskCheck:
+    """Compare the best classes of each row, ties counted as kept."""
     found, wanted = found_rc.astype(np.float64), wanted_rc.astype(np.float64)
     top_k = min(task.k, wanted.shape[1])
     error = float(np.abs(found - wanted).max())
-    # A broken engine must not be excused by the size of its own errors.
-    margin = 2 * min(error, allowed.max_abs * float(np.abs(wanted).max()))
-    value = kept_share(found, wanted, top_k, margin)
+    margin_r1 = tie_margin(wanted, error)
+    value = kept_share(found, wanted, top_k, margin_r1)
     return TaskCheck(
         name=f"top{top_k}_agreement:{task.output}",
         value=value,
         bound=task.min_agreement,
         is_passed=value >= task.min_agreement,
         detail=f"{wanted.shape[0]} rows, {wanted.shape[1]} classes, score error {error:.1e}, "
-        f"tie margin {margin:.1e}",
+        f"tie margin {float(margin_r1.max()):.1e}",
     )
 
 

@@ -15,11 +15,9 @@ from compiler_worker.task_scores import (
     metric_of,
     top_k_agreement,
 )
-from compiler_worker.tolerances import DEFAULT_TOLERANCES
 from services.contracts.errors import InvalidRequestError
-from services.contracts.kinds import Precision
 from services.contracts.manifest import MasterRecord, TaskCheck
-from services.contracts.recipe import Bucket, Recipe, Tolerance
+from services.contracts.recipe import Bucket, Recipe
 from services.contracts.task_recipe import BoxTask, FunctionTask, Task, TopKTask
 from services.contracts.tensors import Array, TensorSpec
 
@@ -69,8 +67,6 @@ def check_tasks(
     engine: Model,
     reference: Model,
     samples: TaskSamples,
-    precision: Precision,
-    allowed: Mapping[str, Tolerance],
 ) -> tuple[TaskCheck, ...]:
     """Judge every task of the recipe.
 
@@ -93,15 +89,12 @@ def check_tasks(
             metric = metrics[task.entry]
             check = function_check(metric, task, runs.inputs, runs.wanted, runs.found)
         else:
-            bounds = allowed.get(task.output, DEFAULT_TOLERANCES[precision])
-            check = _array_check(task, runs, samples.recipe, bounds)
+            check = _array_check(task, runs, samples.recipe)
         checks.append(check.model_copy(update={"detail": f"{samples.words}, {check.detail}"}))
     return tuple(checks)
 
 
-def _array_check(
-    task: TopKTask | BoxTask, runs: _Runs, recipe: Recipe, allowed: Tolerance
-) -> TaskCheck:
+def _array_check(task: TopKTask | BoxTask, runs: _Runs, recipe: Recipe) -> TaskCheck:
     try:
         found, wanted = (
             _rows(task.output, runs, side, recipe) for side in (runs.found, runs.wanted)
@@ -113,7 +106,7 @@ def _array_check(
         return _failed(task, f"there are no equal rows to compare: {words}")
     match task:
         case TopKTask():
-            return top_k_agreement(found, wanted, task, allowed)
+            return top_k_agreement(found, wanted, task)
         case BoxTask():
             return box_iou(found, wanted, task)
         case _:

@@ -25,6 +25,8 @@ them. Who asks for int8 or fp8 should name a task in the recipe: an overlap of t
 of 0.92 and more goes with these distances.
 """
 
+from dataclasses import dataclass
+
 from compiler_worker.distance import Distance
 from services.contracts.kinds import Precision
 from services.contracts.recipe import Recipe, Tolerance
@@ -37,7 +39,28 @@ DEFAULT_TOLERANCES: dict[Precision, Tolerance] = {
     Precision.INT8: Tolerance(rel_l2=2e-1, max_abs=4e-1, cosine_distance=2e-2),
     Precision.FP8: Tolerance(rel_l2=2e-1, max_abs=4e-1, cosine_distance=2e-2),
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Together:
+    """Bounds of all samples of an output together, none left open; see `recipe.Tolerance`."""
+
+    column: float
+    gain: float
+    agreement: float
+
+
+DEFAULTS_TOGETHER: dict[Precision, Together] = {
+    Precision.FP32: Together(column=1e-3, gain=1e-4, agreement=0.999),
+    Precision.FP16: Together(column=5e-2, gain=3e-3, agreement=0.99),
+    Precision.BF16: Together(column=0.2, gain=1e-2, agreement=0.97),
+    Precision.INT8_WEIGHT_ONLY: Together(column=0.4, gain=1.5e-2, agreement=0.95),
+    Precision.INT8: Together(column=0.6, gain=5e-2, agreement=0.9),
+    Precision.FP8: Together(column=0.6, gain=5e-2, agreement=0.9),
+}
 EAGER_FACTOR = 10.0
+# However ill-conditioned a model: a column that is off by a tenth of its spread is another one.
+_LARGEST_COLUMN_BOUND = 0.1
 
 
 def tolerance_for(
@@ -56,6 +79,38 @@ def tolerance_for(
     if precision is not Precision.FP32 or eager_error is None:
         return default
     return _widened(default, eager_error, DEFAULT_TOLERANCES[Precision.FP16], EAGER_FACTOR)
+
+
+def together_for(precision: Precision, recipe: Recipe) -> Together:
+    """The bounds of all samples together.
+
+    Those that a recipe leaves open are as much looser than the defaults as its others are, and
+    never looser than those of int8.
+    """
+    default, loosest = DEFAULTS_TOGETHER[precision], DEFAULTS_TOGETHER[Precision.INT8]
+    own = recipe.tolerances.get(precision)
+    if own is None:
+        return default
+    looser = max(own.rel_l2 / DEFAULT_TOLERANCES[precision].rel_l2, 1.0)
+    agreement = max(1 - (1 - default.agreement) * looser, loosest.agreement)
+    return Together(
+        column=own.column or min(default.column * looser, loosest.column),
+        gain=own.gain or min(default.gain * looser, loosest.gain),
+        agreement=own.agreement or agreement,
+    )
+
+
+def column_bound(allowed: Together, precision: Precision, eager_error: float) -> float:
+    """The bound of a column at which eager fp32 itself errs by so many of its spreads.
+
+    Only fp32 engines are given what eager errs: a spread that is rounding noise in half precision
+    is one that its engine does not show.
+    """
+    if precision is not Precision.FP32:
+        return allowed.column
+    # A recipe's own bound may be larger.
+    largest = max(allowed.column, _LARGEST_COLUMN_BOUND)
+    return _clamp(EAGER_FACTOR * eager_error, allowed.column, largest)
 
 
 def _loosened(own: Tolerance, eager_error: Distance | None) -> Tolerance:

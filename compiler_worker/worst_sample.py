@@ -25,10 +25,11 @@ _Arrays = Mapping[str, Array]
 
 @dataclass(kw_only=True)
 class Meeting:
-    """One sample that failed: its checks by output, and the arrays."""
+    """One sample that failed: checks and the size of a typical element, by output; arrays."""
 
     sample: Sample
     checks: tuple[OutputCheck, ...]
+    typical: Mapping[str, float] = field(default_factory=dict)
     wanted: _Arrays = field(default_factory=dict)
     found: _Arrays = field(default_factory=dict)
 
@@ -61,8 +62,10 @@ class WorstSample:
             bucket=sample.bucket,
             sizes=sample.sizes,
             variant=sample.variant.value,
+            seed=sample.seed,
             checks=meeting.checks,
             allowed=self._allowed,
+            typical=dict(meeting.typical),
         )
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from compiler_worker.builders.failures import build_errors, recorded_warnings, refuse
-from compiler_worker.builders.graphs import check_ranges, fx_graph
+from compiler_worker.builders.graphs import fx_graph
 from compiler_worker.builders.inductor_builder import InductorBuilder, inductor_config
+from compiler_worker.builders.typed_graphs import check_ranges
 from compiler_worker.profiling.accounts import CompiledRun, EagerRun
 from compiler_worker.profiling.compiled import Compiled, compiled, exported
 from compiler_worker.profiling.eager_run import dispatched_ops, named_run, plain_run

@@ -12,11 +12,6 @@ from services.contracts.document import Document
 from services.contracts.kinds import EngineKind, Precision
 from services.contracts.recipe import Bucket
 
-# Raise it when importer, typed graphs or builders come to make other engines of one master:
-# what is published by the old ones would otherwise count as up to date for ever. It is a part
-# of every key, and of what nodes say of their toolchain.
-BUILD_REVISION = "4"
-
 
 class BuildKey(Document):
     """Identity of an engine; `digest()` names it everywhere. Descriptions are the reasons."""
@@ -36,7 +31,9 @@ class BuildKey(Document):
         description="inputs, bounds and samples it was proven by: another recipe has others",
     )
     builder_options: dict[str, str] = Field(
-        default={}, description="flags that change code generation; the builder lists them"
+        default={},
+        description="flags that change code generation, and the digest of Smelt's own code that "
+        "makes engines of this kind; the builder lists the former",
     )
     generation: str = Field(description="machine code of one generation fails on another")
     device_name: str = Field(

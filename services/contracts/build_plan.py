@@ -52,6 +52,8 @@ class BuildPlan(Document):
         node_class: of the node that made the plan; only a generation when none was there.
         facts: the device it was made on; None for a plan made elsewhere, ahead of time.
         compiler: what its launcher called the compiler that made it; "" when nobody did.
+        proof_code: digest of the code that proves engines where the plan was made; "" in older
+            plans. What other code proved is proven again there, and serves meanwhile.
         planned: in the order in which they are built.
         created_at: ISO 8601, UTC.
     """
@@ -61,6 +63,7 @@ class BuildPlan(Document):
     node_class: NodeClass
     facts: DeviceFacts | None = None
     compiler: str = ""
+    proof_code: str = ""
     planned: tuple[PlannedKey, ...] = ()
     skipped: tuple[SkippedKey, ...] = ()
     created_at: str

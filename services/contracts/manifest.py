@@ -19,7 +19,11 @@ from services.contracts.build_key import BuildKey
 from services.contracts.default_buckets import default_buckets
 from services.contracts.dim_limits import DimLimits
 from services.contracts.document import Document
+from services.contracts.fallback_verdict import FallbackVerdict
 from services.contracts.hardware import DeviceFacts
+from services.contracts.input_values import InputValues
+from services.contracts.proof_checks import AgreementCheck, ColumnCheck, PowerCheck
+from services.contracts.ratio import Ratio
 from services.contracts.recipe import Bucket, Recipe, Tolerance
 from services.contracts.tensors import TensorSpec
 
@@ -52,6 +56,7 @@ class MasterRecord(Document):
         files: blob by file name; `model.onnx` is the entry, others are external data.
         opset: version of the default domain.
         num_parameters: elements over all initialisers.
+        input_values: by input, the integers that its graph takes; none in older records.
     """
 
     digest: str
@@ -60,6 +65,8 @@ class MasterRecord(Document):
     outputs: tuple[TensorSpec, ...]
     opset: int
     num_parameters: int
+    # Left out when there are none: older records are read and written as they were.
+    input_values: dict[str, InputValues] = Field(default={}, exclude_if=_is_empty)
 
 
 class ModelVersion(Document):
@@ -72,6 +79,8 @@ class ModelVersion(Document):
         calibration: real inputs (.npz) for the scales of quantised engines, when the recipe
             names some.
         dim_limits: by dimension, from a source that says what sizes it takes.
+        fallback_verdict, fallback_answers: what a fallback is held to (see `kept_answers`); None
+            of older versions.
         created_at: ISO 8601, UTC.
     """
 
@@ -84,6 +93,9 @@ class ModelVersion(Document):
     samples: BlobRef | None = None
     calibration: BlobRef | None = None
     dim_limits: dict[str, DimLimits] = Field(default={}, exclude_if=_is_empty)
+    # Left out when they are not there: older records are read and written as they were.
+    fallback_verdict: FallbackVerdict | None = Field(default=None, exclude_if=_is_none)
+    fallback_answers: BlobRef | None = Field(default=None, exclude_if=_is_none)
     created_at: str
 
     @property
@@ -155,12 +167,15 @@ class SideTiming(Document):
         throughput: samples per second (batch / p50).
         peak_memory_bytes: what it holds once loaded and the most that a run at this shape
             adds, resident or on the device.
+        ratio: to the baseline, which is the fallback, or eager where that was not timed; the
+            baseline's own is to itself, and tells the noise. None in older records.
     """
 
     p50_s: float = Field(gt=0)
     p95_s: float = Field(gt=0)
     throughput: float
     peak_memory_bytes: int = Field(ge=0)
+    ratio: Ratio | None = Field(default=None, exclude_if=_is_none)
 
 
 class Timing(Document):
@@ -170,7 +185,7 @@ class Timing(Document):
         p50_s, p95_s: seconds per call of the engine.
         throughput: samples per second of the engine (batch / p50).
         eager_p50_s: seconds per call of the same graph, uncompiled, same process and run.
-        peak_memory_bytes: of the engine, as in `SideTiming`.
+        peak_memory_bytes, ratio: of the engine, as in `SideTiming`.
         eager, fallback: all figures of the others; None in older proofs, and for a fallback
             that was not timed (see `Proof.fallback`).
     """
@@ -185,6 +200,7 @@ class Timing(Document):
     peak_memory_bytes: int | None = Field(default=None, exclude_if=_is_none)
     eager: SideTiming | None = Field(default=None, exclude_if=_is_none)
     fallback: SideTiming | None = Field(default=None, exclude_if=_is_none)
+    ratio: Ratio | None = Field(default=None, exclude_if=_is_none)
 
     @property
     def speedup(self) -> float:
@@ -202,17 +218,21 @@ class FailedSample(Document):
     """The sample at which an engine that failed its proof was farthest off.
 
     Attributes:
-        bucket, sizes, variant: what it was drawn for; with the recipe they give it once more.
+        bucket, sizes, variant, seed: what it was drawn for; with the recipe they give it once
+            more.
         checks: of all outputs at this sample; one without a name when the engine failed.
         allowed: the bounds, by output.
+        typical: size of an element over all samples, by output, that distances are measured by.
         arrays: .npz with inputs, wanted and found outputs; None when they were too large.
     """
 
     bucket: str
     sizes: dict[str, int]
     variant: str
+    seed: int | None = Field(default=None, exclude_if=_is_none)
     checks: tuple[OutputCheck, ...]
     allowed: dict[str, Tolerance]
+    typical: dict[str, float] = Field(default={}, exclude_if=_is_empty)
     arrays: BlobRef | None = None
 
 
@@ -228,6 +248,9 @@ class Proof(Document):
         findings: warnings of builder and loader, word for word.
         worst: the worst sample of a proof that failed; None in older ones, and where no sample
             was compared.
+        code: digest of Smelt's own code that proved it; "" in older proofs.
+        samples: how many were compared, by how they were drawn; `given` ones are real.
+        columns, agreements, power: over all samples, by output; empty in older proofs.
     """
 
     outcome: ProofOutcome
@@ -242,6 +265,11 @@ class Proof(Document):
     eager_peak_memory_bytes: int = 0
     findings: tuple[str, ...] = ()
     worst: FailedSample | None = Field(default=None, exclude_if=_is_none)
+    code: str = ""
+    samples: dict[str, int] = {}
+    columns: tuple[ColumnCheck, ...] = ()
+    agreements: tuple[AgreementCheck, ...] = ()
+    power: tuple[PowerCheck, ...] = ()
     duration_s: float = 0.0
     created_at: str
 
@@ -276,6 +304,11 @@ class EngineManifest(Document):
     def num_bytes(self) -> int:
         """Size of the engine's own files."""
         return sum(ref.num_bytes for ref in self.files.values())
+
+
+def is_of_other_code(proof: Proof, code: str) -> bool:
+    """Whether a verdict is of other code than `code`; "" is of a compiler that names none."""
+    return proof.outcome is not ProofOutcome.NOT_RUN and bool(code) and proof.code != code
 
 
 class PublishedEngine(Document):

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Self
 
-from services.contracts.build_key import BUILD_REVISION
+from services.contracts.code_digest import compiler_code
 from services.contracts.document import Document, canonical_json
 from services.contracts.hardware import DeviceFacts, Generation
 
@@ -20,7 +20,7 @@ GENERATION_LABEL = f"{PREFIX}generation"
 SIMULATED_LABEL = f"{PREFIX}simulated-generation"
 _TOOLCHAIN_DIGITS = 16
 # No library is called so.
-_REVISION_NAME = "smelt build revision"
+_CODE_NAME = "smelt build code"
 _LABEL_LENGTH = 63
 _NOT_IN_LABEL = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -99,10 +99,10 @@ class NodeClass(Document):
 def toolchain_digest(toolchain: Mapping[str, str]) -> str:
     """What engines are made with, in a few hex digits; equal versions, equal digits.
 
-    Smelt's own build revision is a part of it: a node that was upgraded is one of another
-    class, for which plans are made and engines built without anybody asking.
+    Smelt's own code that makes and proves engines is a part of it: a node that was upgraded is one
+    of another class, for which plans are made and engines built without anybody asking.
     """
-    makers = dict(toolchain) | {_REVISION_NAME: BUILD_REVISION}
+    makers = dict(toolchain) | {_CODE_NAME: compiler_code()}
     return hashlib.sha256(canonical_json(makers)).hexdigest()[:_TOOLCHAIN_DIGITS]
 
 

@@ -79,12 +79,16 @@ class InputRecipe(Document):
 
     Attributes:
         role: `mask` marks valid positions with 1 (ragged in proofs), `values` is drawn.
-        low, high: bounds of drawn values, high exclusive for integers; by default one above
-            low, for integers two above: low and its successor are drawn.
+        low, high: bounds of drawn values, high exclusive for integers. Without them floats are
+            drawn around zero with spread 1, and once of eight times that size; a low other than
+            0 alone has a high one above it. Integers are drawn by default over all that the graph
+            takes (see `input_values`) and min and max allow; where none of them say, low and its
+            successor.
         pad: value for padded positions.
-        min, max: the values that a request may hold, both allowed, for integers: the rows of
-            the table that the model looks them up in. Engines differ in what they do with
-            others: most fail, OpenVINO answers as if the row were zeros. By default any.
+        min, max: the values that a request may hold, both allowed, for integers; by default
+            those that the graph takes, the rows of the tables that it looks them up in. A recipe
+            may only narrow these. Engines differ in what they do with others: most fail,
+            OpenVINO answers as if the row were zeros.
         values: the strings that proofs draw, of BYTES alone: put in those that the model knows.
     """
 
@@ -100,6 +104,11 @@ class InputRecipe(Document):
     )
 
     @property
+    def has_range(self) -> bool:
+        """Whether drawn values have bounds; 0 alone is what older recipes hold for none."""
+        return self.high is not None or self.low != 0.0
+
+    @property
     def strings(self) -> tuple[str, ...]:
         """What an input of strings is drawn from."""
         return self.values or _DEFAULT_STRINGS
@@ -109,7 +118,9 @@ class InputRecipe(Document):
         if self.min is not None and self.max is not None and self.min > self.max:
             raise ValueError(f"expected min <= max, got {self.min} and {self.max}")
         is_mask = self.role is InputRole.MASK
-        drawn = {"a mask's 0": 0.0, "a mask's 1": 1.0} if is_mask else {"low": self.low}
+        drawn = {"a mask's 0": 0.0, "a mask's 1": 1.0} if is_mask else {}
+        if self.has_range and not is_mask:
+            drawn["low"] = self.low
         if self.high is not None and not is_mask:
             drawn["the largest value below high"] = max(self.low, math.ceil(self.high) - 1)
         for name, value in (drawn | {"pad": self.pad}).items():
@@ -129,9 +140,13 @@ class OutputRecipe(Document):
     Attributes:
         valid_where: name of a mask input with the output's leading dims; positions where it
             is 0 are not compared, because exporters define them differently.
+        accept_blind: faults that the bounds of this output may let pass, by the names that
+            `smelt why` gives them; an engine whose proof is blind to any other is refused.
     """
 
     valid_where: str | None = None
+    # Left out when there are none: proof terms of older recipes are digests without it.
+    accept_blind: tuple[str, ...] = Field(default=(), exclude_if=lambda v: v == ())
 
 
 class Tolerance(Document):
@@ -141,6 +156,10 @@ class Tolerance(Document):
         rel_l2: ||out - ref|| / ||ref|| per sample.
         max_abs: |out - ref| relative to max |ref| per sample.
         cosine_distance: 1 - cosine per sample (the last axis is the vector).
+        column: root mean square error of the worst column (feature, class, channel) over all
+            samples, in spreads of that column.
+        gain: how far the slope of the output over the reference is from 1, over all columns.
+        agreement: least share of equal elements of an output of integers or booleans.
         relative_to_eager: where eager fp32 itself errs so much that this many times its error
             is above a bound, that counts in the bound's place, up to the default for bf16: the
             error of a deep or ill-conditioned model is its own, not the engine's.
@@ -149,7 +168,10 @@ class Tolerance(Document):
     rel_l2: float = Field(gt=0)
     max_abs: float = Field(gt=0)
     cosine_distance: float = Field(gt=0)
-    # Left out when it is not given: proof terms of older recipes are digests without it.
+    # Left out when they are not given: proof terms of older recipes are digests without them.
+    column: float | None = Field(default=None, gt=0, exclude_if=lambda v: v is None)
+    gain: float | None = Field(default=None, gt=0, exclude_if=lambda v: v is None)
+    agreement: float | None = Field(default=None, gt=0, le=1, exclude_if=lambda v: v is None)
     relative_to_eager: float | None = Field(default=None, ge=1, exclude_if=lambda v: v is None)
 
 

@@ -13,6 +13,8 @@ from typing import Protocol
 
 from services.contracts.dim_limits import DimLimits
 from services.contracts.errors import AlreadyPublishedError, InvalidRequestError, NotFoundError
+from services.contracts.fallback_verdict import FallbackVerdict
+from services.contracts.input_values import InputValues
 from services.contracts.manifest import MasterRecord, ModelRemoval, ModelVersion
 from services.contracts.recipe import Recipe
 from services.contracts.records import RecordKeeper, numbered_key, revision_numbers
@@ -55,12 +57,20 @@ class OpenedMaster(Protocol):
         """Elements over all initialisers."""
         ...
 
+    @property
+    def input_values(self) -> Mapping[str, InputValues]:
+        """By input, the integers that its graph takes."""
+        ...
+
 
 class ModelRegistry(RecordKeeper):
     """Publishes masters and numbered versions of named models, and finds them."""
 
     def publish_master(self, opened: OpenedMaster) -> MasterRecord:
-        """Store a master's files, then its record; one that is there is returned as it is.
+        """Store a master's files, then its record.
+
+        One that is there is returned with the input values of this opening: an older record has
+        none.
 
         Raises:
             AlreadyPublishedError: the digest is there and names a master with another
@@ -76,7 +86,7 @@ class ModelRegistry(RecordKeeper):
                 f"master {opened.digest} is published with other inputs, outputs or opset: "
                 "its digest does not cover them; nothing was overwritten"
             )
-        return known
+        return known.model_copy(update={"input_values": dict(opened.input_values)})
 
     def add_model_version(
         self,
@@ -89,10 +99,12 @@ class ModelRegistry(RecordKeeper):
         samples: Path | None = None,
         calibration: Path | None = None,
         dim_limits: Mapping[str, DimLimits] | None = None,
+        fallback_verdict: FallbackVerdict | None = None,
+        fallback_answers: Path | None = None,
     ) -> ModelVersion:
         """Publish the next version of a model; one that repeats the latest returns the latest.
 
-        A removed version is repeated by a next one.
+        A removed version is repeated by a next one. What is found of the fallback makes none.
 
         Raises:
             InvalidRequestError: the name has characters that cannot stand in a key.
@@ -100,6 +112,7 @@ class ModelRegistry(RecordKeeper):
         check_model_name(name)
         samples_ref = self._store.put_blob(samples) if samples else None
         calibration_ref = self._store.put_blob(calibration) if calibration else None
+        answers_ref = self._store.put_blob(fallback_answers) if fallback_answers else None
         while True:
             kept, highest = self._numbers(name)
             # Only what is newest of all can be repeated: after it was removed nothing can.
@@ -114,6 +127,8 @@ class ModelRegistry(RecordKeeper):
                 samples=samples_ref,
                 calibration=calibration_ref,
                 dim_limits=dict(dim_limits or {}),
+                fallback_verdict=fallback_verdict,
+                fallback_answers=answers_ref,
                 created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
             )
             if latest and _is_repeat(latest, version):
@@ -201,6 +216,7 @@ class ModelRegistry(RecordKeeper):
             outputs=opened.outputs,
             opset=opened.opset,
             num_parameters=opened.num_parameters,
+            input_values=dict(opened.input_values),
         )
         try:
             self._records.create(key, record)

@@ -12,7 +12,9 @@ import onnx
 import pytest
 
 from compiler_worker.models import Model
-from compiler_worker.prove import Claim, Verdict, judge
+from compiler_worker.proof.claim import Claim, Verdict
+from compiler_worker.proof.sample_sizes import edge_sizes
+from compiler_worker.prove import judge
 from compiler_worker.reference import Reference, open_eager, open_reference
 from services.contracts.errors import EngineError, ProofError
 from services.contracts.kinds import EngineKind, Precision
@@ -127,7 +129,11 @@ def faulty(verdict: Verdict) -> set[tuple[str, str]]:
 def test_the_honest_engine_passes(honest: OnnxruntimeEngine, reference: Reference) -> None:
     verdict = judge(honest, reference, CLAIM)
     assert verdict.reason == ""
-    assert len(verdict.checks) == 2 * 9 * 2, "two buckets, nine edges, two outputs"
+    shapes = {(check.bucket, *check.sizes.values()) for check in verdict.checks}
+    edges = {(b.label, *sizes.values()) for b in CLAIM.buckets for sizes in edge_sizes(b)}
+    assert len(edges) == 2 * 9
+    assert edges < shapes
+    assert len(verdict.checks) == 2 * len(shapes), "two outputs"
     assert [task.value for task in verdict.tasks] == [1.0]
     assert 0 < max(check.rel_l2 for check in verdict.checks) < 1e-5
     assert "float64" in reference.name
@@ -138,7 +144,7 @@ def test_a_scaled_output_is_refused(honest: OnnxruntimeEngine, reference: Refere
         answer["pooled"] = answer["pooled"] * np.float32(1.01)
 
     verdict = judge(Altered(honest, scale), reference, CLAIM)
-    assert "output 'pooled', bucket batch4-sequence8 at batch=1 sequence=1:" in verdict.reason
+    assert "output 'pooled', bucket batch4-sequence24 at batch=4 sequence=24:" in verdict.reason
     assert "rel_l2 1.00e-02 found, 1.00e-05 allowed" in verdict.reason
     assert faulty(verdict) == {("pooled", SHORT.label), ("pooled", LONG.label)}
 
@@ -146,7 +152,7 @@ def test_a_scaled_output_is_refused(honest: OnnxruntimeEngine, reference: Refere
 def test_exchanged_weights_are_refused(tmp_path: Path, reference: Reference) -> None:
     engine = loaded(exchanged("wq", "wv"), tmp_path / "engine")
     verdict = judge(engine, reference, CLAIM)
-    assert "output 'hidden', bucket batch4-sequence8" in verdict.reason
+    assert "output 'hidden', bucket batch4-sequence" in verdict.reason
     assert faulty(verdict) == {
         (output, bucket.label) for output in ("hidden", "pooled") for bucket in CLAIM.buckets
     }
@@ -192,7 +198,7 @@ def test_a_wrong_datatype_is_refused(honest: OnnxruntimeEngine, reference: Refer
         answer["pooled"] = answer["pooled"].astype(np.float64)
 
     verdict = judge(Altered(honest, widen), reference, CLAIM)
-    assert "output 'pooled', bucket batch4-sequence8" in verdict.reason
+    assert "output 'pooled', bucket batch4-sequence24" in verdict.reason
     assert "datatype FP64 found, FP32 wanted" in verdict.reason
 
 
@@ -202,7 +208,7 @@ def test_a_wrong_shape_is_refused(honest: OnnxruntimeEngine, reference: Referenc
 
     verdict = judge(Altered(honest, flatten), reference, CLAIM)
     assert "output 'hidden'" in verdict.reason
-    assert "shape [1, 16] found, [1, 1, 16] wanted" in verdict.reason
+    assert "shape [4, 384] found, [4, 24, 16] wanted" in verdict.reason
 
 
 def test_a_missing_output_is_refused(honest: OnnxruntimeEngine, reference: Reference) -> None:
@@ -226,8 +232,8 @@ def test_an_engine_that_answers_differently_each_time_is_refused(
     claim = Claim(**{**vars(CLAIM), "precision": Precision.BF16})
     assert judge(honest, reference, claim).reason == ""
     verdict = judge(Altered(honest, drift), reference, claim)
-    assert "output 'pooled', bucket batch4-sequence8" in verdict.reason
-    assert "two runs on the same inputs differ: rel_l2 1.00e-03 found, 1.00e-05 allowed" in (
+    assert "output 'pooled', bucket batch4-sequence24" in verdict.reason
+    assert "two runs on the same inputs differ: rel_l2 9.99e-04 found, 1.00e-05 allowed" in (
         verdict.reason
     )
 
@@ -265,7 +271,7 @@ def test_an_engine_that_fails_is_refused_with_its_words(
 def test_a_reference_that_its_witness_contradicts_is_refused_itself(
     honest: OnnxruntimeEngine, tmp_path: Path
 ) -> None:
-    """As when the importer has a fault: no engine may pass beside such a reference."""
+    """As when the importer has a fault, and nobody can be asked: no engine may pass beside it."""
     (tmp_path / "other").mkdir()
     path, other = (
         save_master(tiny_model(), tmp_path),
@@ -274,6 +280,6 @@ def test_a_reference_that_its_witness_contradicts_is_refused_itself(
     eager = open_eager(other, MASTER, "cpu")
     crossed = open_reference(other, MASTER, eager, tmp_path / "cache")
     witnessed = open_reference(path, MASTER, eager, tmp_path / "cache2")
-    mixed = Reference(**{**vars(crossed), "witness": witnessed.witness})
+    mixed = Reference(**{**vars(crossed), "witness": witnessed.witness, "recourse": None})
     with pytest.raises(ProofError, match="the reference itself is refused .* differs in output"):
         judge(honest, mixed, CLAIM)

@@ -10,14 +10,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from obstore.store import LocalStore
 
 from services.contracts.errors import AlreadyPublishedError, NotFoundError
+from services.contracts.input_values import InputValues
 from services.contracts.manifest import (
     BlobRef,
     ProofOutcome,
@@ -46,6 +47,7 @@ class OpenedFiles:
     outputs: tuple[TensorSpec, ...] = ()
     opset: int = 23
     num_parameters: int = 1
+    input_values: Mapping[str, InputValues] = field(default_factory=dict)
 
 
 class DyingStore(ObstoreArtifactStore):

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from compiler_worker.devices import main_device
 from compiler_worker.pipeline import build_model, run_build
 from compiler_worker.plan import Wanted, plan_builds
+from compiler_worker.proof.sample_sizes import edge_sizes
 from compiler_worker.proving import prove_published
 from compiler_worker.requests import ChildEvent, Stage
 from compiler_worker.workshop import Workshop
@@ -63,7 +64,11 @@ def test_engines_of_this_machine_are_proven_and_published(
         proof = engine.proof
         assert proof.outcome is ProofOutcome.PASSED
         assert proof.device == main_device(workshop.devices)
-        assert len(proof.checks) == 9 * 2
+        (bucket,) = engine.manifest.buckets
+        sizes = [check.sizes for check in proof.checks]
+        assert all(sizes.count(edge) == 2 for edge in edge_sizes(bucket)), "two outputs"
+        assert {check.output for check in proof.columns} == {"hidden", "pooled"}
+        assert all(check.refused and not check.blind for check in proof.power)
         assert [task.is_passed for task in proof.tasks] == [True]
         assert [timing.sizes["batch"] for timing in proof.timings] == [2, 4]
         assert all(timing.p95_s >= timing.p50_s > 0 for timing in proof.timings)

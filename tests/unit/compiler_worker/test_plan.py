@@ -16,6 +16,7 @@ from compiler_worker.plan import (
 )
 from compiler_worker.progress import Progress
 from services.contracts.batching import Batching
+from services.contracts.code_digest import build_code
 from services.contracts.dim_limits import DimLimits
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.hardware import DeviceFacts, Generation, Platform
@@ -142,12 +143,11 @@ def test_a_kind_that_cannot_take_the_master_is_skipped_in_words() -> None:
     assert asked == [EngineKind.OPENVINO, EngineKind.ONNXRUNTIME]
 
 
-def test_the_key_holds_what_the_builder_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compiler_worker.plan.BUILD_REVISION", "next")
+def test_the_key_holds_what_the_builder_says_and_the_code_that_builds() -> None:
     wanted = Wanted(kinds=(EngineKind.INDUCTOR,))
     (key,) = plan_builds(version(), wanted, WITH_GPU, always(TableBuilder())).planned
     assert key.master_digest == master_record().digest
-    assert key.builder_options == {"precision": "fp32", "build_revision": "next"}
+    assert key.builder_options == {"precision": "fp32", "code": build_code(EngineKind.INDUCTOR)}
     assert key.toolchain == {"torch": "2.13.0"}
     assert (key.device_name, key.device_memory_gib, key.driver) == ("", 0, "")
 

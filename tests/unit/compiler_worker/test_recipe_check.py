@@ -6,8 +6,9 @@ import pytest
 
 from compiler_worker.recipe_check import check_recipe
 from services.contracts.errors import InvalidRecipeError
+from services.contracts.input_values import InputValues, Span
 from services.contracts.manifest import MasterRecord
-from services.contracts.recipe import InputRecipe, Recipe
+from services.contracts.recipe import InputRecipe, InputRole, Recipe
 from services.contracts.tensors import TensorSpec
 from tests.conformance.tiny_model import master_record
 
@@ -57,6 +58,59 @@ def test_what_fits_is_taken(recipe: dict[str, Any]) -> None:
 def test_what_does_not_fit_is_told_with_the_way_out(recipe: dict[str, Any], told: str) -> None:
     with pytest.raises(InvalidRecipeError, match=told):
         check_recipe(master_record(), Recipe.model_validate(recipe))
+
+
+def known(**values: InputValues) -> MasterRecord:
+    """The tiny model, and what a graph says of its inputs."""
+    return master_record().model_copy(update={"input_values": values})
+
+
+ROWS = known(ids=InputValues(allowed=(Span(min=0, max=59),), tables=("word",)))
+COLUMNS = known(ids=InputValues(allowed=(Span(min=0, max=9), Span(min=0, max=99))))
+FROM_ONE = known(ids=InputValues(allowed=(Span(min=1, max=60),)))
+
+
+@pytest.mark.parametrize(
+    ("master", "ids"),
+    [
+        (ROWS, {"min": 0, "max": 59, "low": 5, "high": 60, "pad": 59}),
+        (ROWS, {"min": 5, "max": 9, "pad": 5}),
+        (COLUMNS, {"max": 99, "high": 10}),
+        (FROM_ONE, {"pad": 1}),
+        (known(ids=InputValues(allowed=(Span(max=59),))), {"min": -7}),
+        (known(ids=InputValues(drawn=(Span(min=0, max=9),))), {"max": 30, "high": 30}),
+    ],
+)
+def test_a_recipe_may_narrow_what_the_graph_takes(
+    master: MasterRecord, ids: dict[str, Any]
+) -> None:
+    check_recipe(master, Recipe.model_validate({"inputs": {"ids": ids}}))
+
+
+@pytest.mark.parametrize(
+    ("master", "ids", "told"),
+    [
+        (ROWS, {"max": 60}, r"max is 60, but the model takes 0 to 59 \(rows of 'word'\): a rec"),
+        (ROWS, {"min": -1}, "min is -1, but the model takes 0 to 59 .*may only narrow"),
+        (ROWS, {"high": 61}, "largest value below high is 60, outside of min 0 and max 59"),
+        (ROWS, {"low": -3}, "low is -3, outside of min 0 and max 59"),
+        (ROWS, {"pad": 60}, "pad is 60, outside of min 0 and max 59"),
+        (FROM_ONE, {}, "pad is 0, outside of min 1 and max 60"),
+        (FROM_ONE, {"role": "mask", "pad": 1}, "a mask's 0 is 0, outside of min 1"),
+        (COLUMNS, {"min": 10, "pad": 10}, "expected min <= max, got 10 and 9"),
+        (COLUMNS, {"high": 11}, "largest value below high is 10, outside of min 0 and max 9"),
+    ],
+)
+def test_what_a_table_does_not_have_is_refused(
+    master: MasterRecord, ids: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(InvalidRecipeError, match=f"recipe: inputs.ids: .*{told}"):
+        check_recipe(master, Recipe.model_validate({"inputs": {"ids": ids}}))
+
+
+def test_a_mask_that_the_graph_shows_needs_no_word() -> None:
+    recipe = Recipe.model_validate({"outputs": {"hidden": {"valid_where": "mask"}}})
+    check_recipe(known(mask=InputValues(role=InputRole.MASK)), recipe)
 
 
 STRINGS = MasterRecord(

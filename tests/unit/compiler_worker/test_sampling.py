@@ -4,18 +4,25 @@ import hashlib
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from compiler_worker.proof.sample_sizes import (
+    edge_sizes,
+    interior_sizes,
+    largest_but_one,
+    timed_sizes,
+)
 from compiler_worker.sampling import (
+    Sample,
     SampleVariant,
     draw_sample,
-    edge_sizes,
     proof_samples,
     timed_samples,
-    timed_sizes,
 )
 from services.contracts.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
 from services.contracts.tensors import TensorSpec
@@ -80,14 +87,99 @@ def test_values_stay_within_the_recipes_bounds_and_reach_them() -> None:
 
 
 def test_masks_are_ragged_from_shortest_to_full() -> None:
-    samples = list(proof_samples(MASTER, RECIPE, [BUCKET]))
-    assert len(samples) == 9 + 3, "a single row is drawn twice"
-    lengths = samples[-1].inputs["mask"].sum(axis=1)
+    samples = proof_samples(MASTER, RECIPE, [BUCKET])
+    assert len(samples) == 9 + 3 + 2 + 2, "a single row is drawn twice; two are left-padded"
+    largest = variants_at(samples, batch=8, sequence=32)[SampleVariant.RAGGED]
+    lengths = largest.inputs["mask"].sum(axis=1)
     assert (lengths.min(), lengths.max()) == (1, 32)
     assert len(set(lengths.tolist())) > 2
-    for mask in (sample.inputs["mask"] for sample in samples):
+    for sample in samples:
+        mask = sample.inputs["mask"]
         assert (mask.sum(axis=1) >= 1).all()
-        assert (np.diff(mask, axis=1) <= 0).all(), "valid positions come first"
+        if sample.variant is not SampleVariant.LEFT_PADDED:
+            assert (np.diff(mask, axis=1) <= 0).all(), "valid positions come first"
+
+
+def test_masks_are_left_padded_at_the_usual_and_the_largest_sizes() -> None:
+    samples = proof_samples(MASTER, RECIPE, [BUCKET])
+    padded = [s for s in samples if s.variant is SampleVariant.LEFT_PADDED]
+    assert {tuple(sample.sizes.values()) for sample in padded} == {(4, 16), (8, 32)}
+    for sample in padded:
+        assert (np.diff(sample.inputs["mask"], axis=1) >= 0).all(), "valid positions come last"
+        assert not sample.inputs["mask"].all()
+
+
+def variants_at(samples: Sequence[Sample], **sizes: int) -> dict[SampleVariant, Sample]:
+    """The samples of one shape."""
+    return {sample.variant: sample for sample in samples if sample.sizes == sizes}
+
+
+def test_sizes_are_also_one_below_the_largest_and_no_powers_of_two() -> None:
+    assert largest_but_one(BUCKET) == {"batch": 7, "sequence": 31}
+    for seed in range(50):
+        inner = interior_sizes(BUCKET, np.random.default_rng(seed))
+        assert 1 < inner["batch"] < 8
+        assert 2 < inner["sequence"] < 32
+        assert all(size & (size - 1) for size in inner.values())
+    fixed = Bucket(dims={"batch": DimRange(min=4, opt=4, max=4)})
+    assert interior_sizes(fixed, np.random.default_rng(1)) == largest_but_one(fixed) == {"batch": 4}
+
+
+def test_another_engine_is_compared_at_further_sizes_and_values() -> None:
+    common = proof_samples(MASTER, RECIPE, [BUCKET])
+    drawn = [proof_samples(MASTER, RECIPE, [BUCKET], engine_seed=seed) for seed in (5, 6)]
+    seen = {content(sample) for sample in common}
+    further = [[s for s in samples if content(s) not in seen] for samples in drawn]
+    assert [len(samples) for samples in further] == [2, 2]
+    assert all({"batch": 4, "sequence": 16} in [s.sizes for s in samples] for samples in further)
+    assert content(further[0][0]) != content(further[1][0])
+    assert all(seen < {content(s) for s in samples} for samples in drawn)
+
+
+def content(sample: Sample) -> bytes:
+    """All inputs of a sample, to tell it from others."""
+    return b"".join(array.tobytes() for _, array in sorted(sample.inputs.items()))
+
+
+def test_large_and_small_samples_take_turns() -> None:
+    """What an engine leaves in its buffers shows where a smaller sample follows a larger one."""
+    sizes = [s.inputs["ids"].size for s in proof_samples(MASTER, RECIPE, [BUCKET])]
+    assert sizes[0] == max(sizes)
+    assert sizes[1] == min(sizes)
+    falls = sum(after < before for before, after in pairwise(sizes))
+    assert falls >= len(sizes) // 2 - 1
+
+
+FLOATS = MASTER.model_copy(
+    update={"inputs": (TensorSpec(name="x", datatype="FP32", shape=("batch", 50)),)}
+)
+
+
+def test_floats_are_of_both_signs_and_once_of_eight_times_the_size() -> None:
+    samples = proof_samples(FLOATS, Recipe(), [Bucket(dims={"batch": BUCKET.dims["batch"]})])
+    (large,) = (s.inputs["x"] for s in samples if s.variant is SampleVariant.LARGE)
+    usual = np.concatenate([s.inputs["x"] for s in samples if s.variant is SampleVariant.FULL])
+    assert (usual < 0).mean() == pytest.approx(0.5, abs=0.1)
+    assert usual.std() == pytest.approx(1.0, abs=0.1)
+    assert large.std() == pytest.approx(8.0, rel=0.2)
+
+
+def test_floats_of_a_range_stay_in_it() -> None:
+    recipe = Recipe(inputs={"x": InputRecipe(low=0, high=2)})
+    bucket = Bucket(dims={"batch": BUCKET.dims["batch"]})
+    samples = proof_samples(FLOATS, recipe, [bucket])
+    assert {sample.variant for sample in samples} == {SampleVariant.FULL}
+    values = np.concatenate([sample.inputs["x"].ravel() for sample in samples])
+    assert values.min() >= 0
+    assert 1.9 < values.max() <= 2
+
+
+def test_a_model_of_single_rows_is_asked_for_enough_of_them() -> None:
+    single = Bucket(dims={"batch": DimRange(min=1, opt=1, max=1)})
+    samples = proof_samples(FLOATS, Recipe(), [single])
+    usual = [s.inputs["x"] for s in samples if s.variant is SampleVariant.FULL]
+    assert sum(map(len, usual)) >= 8
+    assert len({x.tobytes() for x in usual}) == len(usual)
 
 
 def test_a_batch_of_one_is_ragged_too() -> None:
@@ -102,16 +194,17 @@ def test_a_batch_of_one_is_ragged_too() -> None:
 
 def test_a_mask_of_one_position_is_drawn_once() -> None:
     dims = {**BUCKET.dims, "sequence": DimRange(min=1, opt=1, max=1)}
-    samples = list(proof_samples(MASTER, RECIPE, [Bucket(dims=dims)]))
-    assert [sample.sizes["batch"] for sample in samples] == [1, 4, 8]
+    samples = proof_samples(MASTER, RECIPE, [Bucket(dims=dims)])
+    sizes = sorted(sample.sizes["batch"] for sample in samples)
+    assert sizes == sorted({1, 4, 8, 7} | set(sizes))
     assert all(sample.inputs["mask"].all() for sample in samples)
 
 
 def test_what_may_be_empty_is_drawn_empty_too() -> None:
     dims = {**BUCKET.dims, "sequence": DimRange(min=0, opt=1, max=1)}
-    samples = list(proof_samples(MASTER, RECIPE, [Bucket(dims=dims)]))
-    assert [sample.sizes["sequence"] for sample in samples] == 3 * [0, 1]
-    assert [sample.inputs["ids"].shape for sample in samples[:2]] == [(1, 0), (1, 1)]
+    samples = proof_samples(MASTER, RECIPE, [Bucket(dims=dims)])
+    shapes = {sample.inputs["ids"].shape for sample in samples}
+    assert {(batch, sequence) for batch in (1, 4, 8) for sequence in (0, 1)} <= shapes
 
 
 def test_what_begins_at_0_begins_at_1_too() -> None:
@@ -139,7 +232,9 @@ def test_one_of_two_masks_may_be_empty() -> None:
 
 
 def test_without_a_mask_each_edge_is_drawn_once() -> None:
-    assert len(list(proof_samples(MASTER, Recipe(), [BUCKET]))) == 9
+    samples = proof_samples(MASTER, Recipe(), [BUCKET])
+    assert len(samples) == 9 + 2
+    assert {sample.variant for sample in samples} == {SampleVariant.FULL}
 
 
 @pytest.mark.parametrize("datatype", ["FP32", "FP16", "BF16", "FP64", "BOOL", "UINT8", "INT32"])
@@ -164,8 +259,11 @@ def test_sizes_that_two_buckets_share_are_drawn_once() -> None:
         (sample.bucket, *sample.sizes.values())
         for sample in proof_samples(MASTER, Recipe(), [BUCKET, larger])
     ]
-    assert len({shape[1:] for shape in shapes}) == len(shapes) == 9 + 3
-    assert {shape[1] for shape in shapes if shape[0] == larger.label} == {16}
+    assert len({shape[1:] for shape in shapes}) == len(shapes)
+    edges = {tuple(sizes.values()) for each in (BUCKET, larger) for sizes in edge_sizes(each)}
+    assert len(edges) == 9 + 3
+    assert edges < {shape[1:] for shape in shapes}
+    assert {shape[1] for shape in shapes if shape[0] == larger.label} >= {16, 15}
     timed = [sample.sizes["batch"] for sample in timed_samples(MASTER, RECIPE, [BUCKET, larger])]
     assert timed == [4, 8, 8, 16]
 
@@ -193,7 +291,7 @@ def test_another_process_draws_the_same_bytes() -> None:
 
 def test_the_draw_is_the_one_that_was_always_drawn() -> None:
     """A change would compute all kept references anew and make old proofs unrepeatable."""
-    assert fingerprint() == "68cd011cfb8aafa874f17f3cae229e7d9f075b1754871c9c7e71e8bb02f52afd"
+    assert fingerprint() == "371d25e7f1b878281a686090cee4dbd0f2a85458066606d767c37d187ba680f4"
 
 
 WORDS = TensorSpec(name="words", datatype="BYTES", shape=("batch", 2))

@@ -53,9 +53,11 @@ def _check_empty(path: Path, least: int) -> None:
     check_empty(path, MASTER, recipe, recipe.buckets)
 
 
-def _saved(body: str, folder: Path) -> Path:
+def _saved(body: str, folder: Path, opset: int = 20) -> Path:
     path = folder / "model.onnx"
-    onnx.save(parser.parse_model(_GRAPH.format(body=body)), path)
+    model = parser.parse_model(_GRAPH.format(body=body))
+    model.opset_import[0].version = opset
+    onnx.save(model, path)
     return path
 
 
@@ -80,6 +82,12 @@ def test_a_model_that_fails_at_its_largest_sizes_is_refused_with_them(tmp_path: 
         check_largest(path, MASTER, Recipe(), default_buckets(MASTER.inputs, "batch"))
     limits = {"n": DimLimits(min=1, max=6)}
     check_largest(path, MASTER, Recipe(), default_buckets(MASTER.inputs, "batch", limits))
+
+
+def test_an_opset_that_onnxruntime_does_not_know_is_checked_too(tmp_path: Path) -> None:
+    _check_empty(_saved(SUM, tmp_path, opset=28), 0)
+    with pytest.raises(InvalidRecipeError, match=r"onnx\.reference run of the master failed"):
+        _check_empty(_saved(FIRST, tmp_path, opset=28), 0)
 
 
 def test_a_model_that_fails_at_any_size_is_left_to_its_proof(tmp_path: Path) -> None:

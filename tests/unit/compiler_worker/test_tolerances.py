@@ -1,9 +1,16 @@
 """Which bounds apply to an output."""
 
+from dataclasses import replace
+
 import pytest
 
 from compiler_worker.distance import Distance
-from compiler_worker.tolerances import DEFAULT_TOLERANCES, tolerance_for
+from compiler_worker.tolerances import (
+    DEFAULT_TOLERANCES,
+    column_bound,
+    together_for,
+    tolerance_for,
+)
 from services.contracts.kinds import Precision
 from services.contracts.recipe import Recipe, Tolerance
 
@@ -64,3 +71,31 @@ def test_a_recipe_may_ask_for_bounds_by_eager_s_own_error() -> None:
         tolerance_for(Precision.FP16, recipe, distance(1.0)) == DEFAULT_TOLERANCES[Precision.BF16]
     )
     assert tolerance_for(Precision.FP16, recipe) == own
+
+
+def test_bounds_that_a_recipe_leaves_open_are_as_loose_as_its_others() -> None:
+    default = together_for(Precision.BF16, Recipe())
+    tight = Tolerance(rel_l2=1e-3, max_abs=1e-3, cosine_distance=1e-6, agreement=1.0)
+    found = together_for(Precision.BF16, Recipe(tolerances={Precision.BF16: tight}))
+    assert found == replace(default, agreement=1.0)
+    loose = Tolerance(rel_l2=4e-2, max_abs=8e-2, cosine_distance=1e-3)
+    found = together_for(Precision.BF16, Recipe(tolerances={Precision.BF16: loose}))
+    assert (found.column, found.gain) == (pytest.approx(0.4), pytest.approx(0.02))
+    assert found.agreement == pytest.approx(0.94)
+    looser = loose.model_copy(update={"rel_l2": 0.5})
+    found = together_for(Precision.BF16, Recipe(tolerances={Precision.BF16: looser}))
+    assert found == together_for(Precision.INT8, Recipe()), "never looser than of int8"
+
+
+def test_a_column_of_an_fp32_engine_may_err_as_eager_errs() -> None:
+    fp32, bf16 = (together_for(each, Recipe()) for each in (Precision.FP32, Precision.BF16))
+    assert column_bound(fp32, Precision.FP32, 0.0) == fp32.column
+    assert column_bound(fp32, Precision.FP32, 5e-3) == pytest.approx(5e-2)
+    assert column_bound(fp32, Precision.FP32, 1.0) == 0.1
+    assert column_bound(bf16, Precision.BF16, 1.0) == bf16.column
+
+
+def test_a_recipe_s_own_bound_of_columns_counts_in_fp32_too() -> None:
+    wide = Tolerance(rel_l2=1, max_abs=1, cosine_distance=1, column=0.5)
+    together = together_for(Precision.FP32, Recipe(tolerances={Precision.FP32: wide}))
+    assert {column_bound(together, Precision.FP32, error) for error in (0.0, 0.2)} == {0.5}

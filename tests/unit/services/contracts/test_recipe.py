@@ -86,7 +86,7 @@ def test_a_full_recipe_is_read() -> None:
         ("[]", r"recipe: document: got \[\]"),
         ("inputs: {ids: {min: 9, max: 1}}", r"inputs\.ids: .*expected min <= max, got 9 and 1"),
         ("inputs: {ids: {low: 1, high: 12, max: 10}}", r"below high is 11, outside of .* max 10"),
-        ("inputs: {ids: {min: 1}}", r"low is 0, outside of min 1"),
+        ("inputs: {ids: {min: 1, low: -1, pad: 1}}", r"low is -1, outside of min 1"),
         ("inputs: {ids: {max: 9, pad: 10}}", r"pad is 10, outside of .* max 9"),
         ("inputs: {mask: {role: mask, max: 0}}", r"a mask's 1 is 1, outside of .* max 0"),
         ("num_replicas: 0", r"recipe: num_replicas: got 0: .*greater than or equal to 1"),

@@ -15,6 +15,8 @@ from services.contracts.errors import (
     NotFoundError,
     StoreError,
 )
+from services.contracts.fallback_verdict import FallbackVerdict
+from services.contracts.input_values import InputValues
 from services.contracts.manifest import MasterRecord, ModelVersion
 from services.contracts.object_store import ObstoreArtifactStore
 from services.contracts.recipe import Recipe
@@ -32,6 +34,7 @@ class FakeOpened:
     outputs: tuple[TensorSpec, ...] = field(default=())
     opset: int = 23
     num_parameters: int = 7
+    input_values: Mapping[str, InputValues] = field(default_factory=dict)
 
 
 @pytest.fixture
@@ -105,6 +108,38 @@ def test_repeating_the_latest_version_adds_none(registry: Registry, master: Mast
     first = add(registry, master)
     assert add(registry, master) == first
     assert len(registry.versions("mini")) == 1
+
+
+def test_what_was_found_of_a_fallback_is_kept_and_makes_no_version_by_itself(
+    registry: Registry, master: MasterRecord, tmp_path: Path
+) -> None:
+    (tmp_path / "answers").write_bytes(b"answers")
+    verdict = FallbackVerdict(refuted="output 'y': far off", code="c", num_samples=3)
+    first = registry.add_model_version(
+        name="mini",
+        master=master,
+        recipe=Recipe(),
+        source="file.onnx",
+        source_fingerprint="f1",
+        fallback_verdict=verdict,
+        fallback_answers=tmp_path / "answers",
+    )
+    (found,) = registry.versions("mini")
+    assert (found, found.fallback_verdict) == (first, verdict)
+    assert found.fallback_answers is not None
+    kept = registry.materialise_samples(found.fallback_answers)
+    assert kept.read_bytes() == b"answers"
+    assert add(registry, master) == first
+
+
+def test_a_version_of_before_fallbacks_were_judged_keeps_its_bytes(
+    registry: Registry, master: MasterRecord
+) -> None:
+    version = add(registry, master)
+    text = version.canonical_json()
+    assert b"fallback" not in text.replace(b"must_beat_fallback", b"")
+    assert ModelVersion.from_json(text) == version
+    assert (version.fallback_verdict, version.fallback_answers) == (None, None)
 
 
 def test_a_new_recipe_is_a_new_version(registry: Registry, master: MasterRecord) -> None:

@@ -1,0 +1,1 @@
+"""What a proof compares, by which bounds, and what it would have refused."""

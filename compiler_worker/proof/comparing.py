@@ -1,0 +1,183 @@
+"""An engine beside its reference, sample by sample."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from compiler_worker.comparison import compare_output
+from compiler_worker.distance import INFINITELY_FAR, Comparison, Distance
+from compiler_worker.models import Model
+from compiler_worker.progress import Progress
+from compiler_worker.proof.claim import Claim, Verdict, reason_of, sizes_text
+from compiler_worker.proof.id_values import IdValues
+from compiler_worker.proof.output_judge import Bounds, OutputJudge, eager_columns
+from compiler_worker.proof.power import Answered
+from compiler_worker.reference import Reference
+from compiler_worker.sampling import Sample
+from compiler_worker.tolerances import DEFAULT_TOLERANCES, together_for
+from compiler_worker.worst_sample import Meeting, WorstSample
+from services.contracts.errors import EngineError, InvalidRequestError
+from services.contracts.kinds import Precision
+from services.contracts.manifest import OutputCheck, TaskCheck
+from services.contracts.recipe import Bucket, Tolerance
+from services.contracts.tensors import Array
+
+
+class Comparing:
+    """An engine beside its reference: what every sample says, and all of them together.
+
+    Attributes:
+        worst: the sample that is farthest off.
+        answered: some of the reference's answers.
+    """
+
+    def __init__(
+        self, engine: Model, reference: Reference, claim: Claim, allowed: Mapping[str, Tolerance]
+    ) -> None:
+        """Judge every output by its bounds."""
+        self._engine, self._reference, self._claim = engine, reference, claim
+        self._allowed = allowed
+        ids = IdValues(claim.master_path, claim.master) if claim.master_path else None
+        self.judges = {
+            spec.name: OutputJudge.of(
+                Bounds(
+                    spec=spec,
+                    recipe=claim.recipe,
+                    precision=claim.precision,
+                    allowed=allowed[spec.name],
+                    together=together_for(claim.precision, claim.recipe),
+                    ids=ids,
+                )
+            )
+            for spec in claim.master.outputs
+        }
+        self.worst = WorstSample(allowed)
+        self.answered = Answered()
+        self._checks: dict[tuple[str, str, str], OutputCheck] = {}
+
+    def run(self, samples: Sequence[Sample], report: Progress) -> None:
+        """Compare every output at every sample; one check per bucket, sizes and output.
+
+        Each sample whose sizes are the ends of a bucket is run again after another one: what an
+        engine leaves in its buffers, or keeps from a first call, is seen then.
+
+        Raises:
+            EngineError: the engine failed; says at which bucket and sizes.
+        """
+        for sample in samples:
+            wanted = self._reference.model.run(sample.inputs)
+            for judge in self.judges.values():
+                judge.expect(sample, wanted)
+        before: tuple[Sample, dict[str, Array]] | None = None
+        for sample in told(samples, "comparing", report):
+            found = self._run_engine(sample)
+            is_right = self._meet(sample, found)
+            if before is not None:
+                self._repeat(*before)
+            is_repeated = is_right and _is_repeated(sample, self._claim.buckets)
+            before = (sample, found) if is_repeated else None
+        if before is not None:
+            self._run_engine(samples[0])
+            self._repeat(*before)
+
+    def verdict(self, tasks: tuple[TaskCheck, ...], notes: Sequence[str]) -> Verdict:
+        """All checks, with the first faults in words."""
+        judges = self.judges.values()
+        checks = tuple(self._checks.values())
+        columns = tuple(c for judge in judges if (c := judge.column_check()))
+        agreements = tuple(a for judge in judges if (a := judge.agreement_check()))
+        return Verdict(
+            reason=reason_of(checks, (*columns, *agreements), tasks),
+            checks=checks,
+            tasks=tasks,
+            columns=columns,
+            agreements=agreements,
+            worst=self.worst,
+            notes=tuple(notes),
+        )
+
+    def _meet(self, sample: Sample, found: Mapping[str, Array]) -> bool:
+        wanted = self._reference.model.run(sample.inputs)
+        self.answered.offer(sample, wanted)
+        eager = self._reference.eager_outputs
+        eager_columns(self.judges, eager, sample, wanted)
+        here = tuple(
+            _output_check(sample, name, judge.meet(sample, found, wanted))
+            for name, judge in self.judges.items()
+        )
+        typical = {name: judge.sizes.typical for name, judge in self.judges.items()}
+        self.worst.meet(
+            Meeting(sample=sample, checks=here, typical=typical, wanted=wanted, found=found)
+        )
+        self._keep(sample, here)
+        return not any(check.fault for check in here)
+
+    def _repeat(self, sample: Sample, found: Mapping[str, Array]) -> None:
+        """Bit-equal runs pass at once; others may differ as fp32 sums in another order do."""
+        again = self._run_engine(sample)
+        recipe, allowed = self._claim.recipe, DEFAULT_TOLERANCES[Precision.FP32]
+        for spec in self._claim.master.outputs:
+            if spec.name not in found:
+                continue
+            result = compare_output(spec, recipe, sample.inputs, again, found, allowed)
+            if result.fault:
+                fault = f"two runs on the same inputs differ: {result.fault}"
+                self._keep(sample, (_output_check(sample, spec.name, result, fault),))
+
+    def _keep(self, sample: Sample, here: Sequence[OutputCheck]) -> None:
+        for check in here:
+            key = (sample.bucket, str(sorted(sample.sizes.items())), check.output)
+            known = self._checks.get(key)
+            self._checks[key] = _union(known, check) if known else check
+
+    def _run_engine(self, sample: Sample) -> dict[str, Array]:
+        try:
+            return self._engine.run(sample.inputs)
+        except (EngineError, InvalidRequestError) as error:
+            self.worst.meet(Meeting(sample=sample, checks=(_no_answer(sample, str(error)),)))
+            raise EngineError(
+                f"bucket {sample.bucket} at {sizes_text(sample.sizes)}: {error}"
+            ) from error
+
+
+def told(samples: Sequence[Sample], what: str, report: Progress) -> Iterator[Sample]:
+    """The samples, each announced: a person sees how far a long proof is."""
+    for number, sample in enumerate(samples, 1):
+        report(f"{what}, {number} of {len(samples)}: {sample.bucket} at {sizes_text(sample.sizes)}")
+        yield sample
+
+
+def _is_repeated(sample: Sample, buckets: Sequence[Bucket]) -> bool:
+    """Whether the engine runs twice: at the least, usual and largest sizes of a bucket."""
+    bucket = next(bucket for bucket in buckets if bucket.label == sample.bucket)
+    ends = ({n: getattr(r, end) for n, r in bucket.dims.items()} for end in ("min", "opt", "max"))
+    return sample.sizes in ends
+
+
+def _no_answer(sample: Sample, words: str) -> OutputCheck:
+    return OutputCheck(
+        bucket=sample.bucket, sizes=sample.sizes, output="", fault=words, **vars(INFINITELY_FAR)
+    )
+
+
+def _output_check(
+    sample: Sample, name: str, result: Comparison, fault: str | None = None
+) -> OutputCheck:
+    # How far two runs lie from each other says nothing of how far they lie from the reference.
+    distance = result.distance if fault is None else Distance()
+    return OutputCheck(
+        bucket=sample.bucket,
+        sizes=sample.sizes,
+        output=name,
+        fault=result.fault if fault is None else fault,
+        **vars(distance),
+    )
+
+
+def _union(one: OutputCheck, other: OutputCheck) -> OutputCheck:
+    largest = _distance(one).union(_distance(other))
+    return one.model_copy(update={**vars(largest), "fault": one.fault or other.fault})
+
+
+def _distance(check: OutputCheck) -> Distance:
+    return Distance(
+        rel_l2=check.rel_l2, max_abs=check.max_abs, cosine_distance=check.cosine_distance
+    )

@@ -1,0 +1,261 @@
+"""One output of an engine over all samples: each by itself, then all of them together."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler_worker.comparison import compare_output, compared_in
+from compiler_worker.distance import Comparison, Distance
+from compiler_worker.models import Model
+from compiler_worker.proof.columns import (
+    NO_SUMS,
+    ColumnDistance,
+    Columns,
+    ColumnSums,
+    Float64,
+    column_axes,
+)
+from compiler_worker.proof.id_values import IdValues
+from compiler_worker.sampling import Sample, SampleVariant
+from compiler_worker.tolerances import Together, column_bound
+from services.contracts.byte_strings import BYTES
+from services.contracts.kinds import Precision
+from services.contracts.proof_checks import AgreementCheck, ColumnCheck
+from services.contracts.recipe import Recipe, Tolerance
+from services.contracts.tensors import Array, TensorSpec
+
+_Arrays = Mapping[str, Array]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """What one output of an engine is judged by.
+
+    Attributes:
+        allowed: of each sample.
+        together: of all samples.
+        ids: tells ties of integers; None compares them as they are.
+    """
+
+    spec: TensorSpec
+    recipe: Recipe
+    precision: Precision
+    allowed: Tolerance
+    together: Together
+    ids: IdValues | None = None
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the output holds integers or booleans."""
+        return "INT" in self.spec.datatype or self.spec.datatype == "BOOL"
+
+    @property
+    def is_floating(self) -> bool:
+        """Whether it holds floats: strings are neither."""
+        return not self.is_exact and self.spec.datatype != BYTES
+
+    def has_columns(self, sample: Sample) -> bool:
+        """Whether a sample's answers count in the columns: numbers of the usual size."""
+        return self.is_floating and sample.variant is not SampleVariant.LARGE
+
+    def columns(self) -> Columns:
+        """A collection of this output's columns, with nothing in it."""
+        return Columns(column_axes(self.spec.shape))
+
+
+@dataclass(kw_only=True)
+class Sizes:
+    """How large the elements of an output are, over all samples."""
+
+    squares: float = 0.0
+    num: int = 0
+    least: float = 0.0
+    most: float = 0.0
+
+    def add(self, elements: Float64) -> None:
+        """Take some into account."""
+        self.squares += float((elements**2).sum())
+        self.num += elements.size
+        self.least = min(self.least, float(elements.min(initial=0.0)))
+        self.most = max(self.most, float(elements.max(initial=0.0)))
+
+    @property
+    def typical(self) -> float:
+        """Root mean square where elements have either sign: zero is a value like others there.
+
+        Where all have one sign it is 0: of probabilities and amounts each is its own measure.
+        """
+        return math.sqrt(self.squares / self.num) if self.least < 0 < self.most else 0.0
+
+
+@dataclass(kw_only=True)
+class OutputJudge:
+    """Collects one output, sample by sample.
+
+    Attributes:
+        eager: what eager float32 answered, collected beside it.
+        sizes: how large the reference's answers are.
+    """
+
+    bounds: Bounds
+    eager: Columns
+    sizes: Sizes = field(default_factory=Sizes)
+    columns: Columns = field(init=False)
+    num_elements: int = 0
+    num_equal: int = 0
+
+    def __post_init__(self) -> None:
+        """Begin with no sample."""
+        self.columns = self.bounds.columns()
+
+    @classmethod
+    def of(cls, bounds: Bounds) -> "OutputJudge":
+        """A judge who has seen nothing yet."""
+        return cls(bounds=bounds, eager=bounds.columns())
+
+    def expect(self, sample: Sample, wanted: _Arrays) -> None:
+        """Learn from the reference's answer how large answers are, before any is compared."""
+        if self.bounds.is_floating and sample.variant is not SampleVariant.LARGE:
+            _, array, keep = _values(self.bounds, sample, wanted, wanted)
+            self.sizes.add(array[keep & np.isfinite(array)])
+
+    def meet(self, sample: Sample, found: _Arrays, wanted: _Arrays) -> Comparison:
+        """Compare one answer with its reference, and keep what is judged at the end."""
+        bounds = self.bounds
+        result = compare_output(
+            bounds.spec,
+            bounds.recipe,
+            sample.inputs,
+            found,
+            wanted,
+            bounds.allowed,
+            self.sizes.typical,
+        )
+        if bounds.is_exact:
+            return self._meet_integers(sample, found, wanted, result)
+        if bounds.has_columns(sample) and result.distance.rel_l2 < np.inf:
+            self.columns.add(*_values(bounds, sample, found, wanted))
+        return result
+
+    def meet_eager(self, sample: Sample, found: _Arrays, wanted: _Arrays) -> None:
+        """Keep what eager float32 answers to the same inputs."""
+        if self.bounds.has_columns(sample):
+            self.eager.add(*_values(self.bounds, sample, found, wanted))
+
+    def _meet_integers(
+        self, sample: Sample, found: _Arrays, wanted: _Arrays, result: Comparison
+    ) -> Comparison:
+        if result.fault and not result.num_differing:
+            return result
+        bounds, name = self.bounds, self.bounds.spec.name
+        keep = compared_in(bounds.spec, bounds.recipe, sample.inputs, wanted[name])
+        differs = (found[name] != wanted[name]) & keep
+        if differs.any() and bounds.ids is not None:
+            differs &= ~bounds.ids.ties(
+                name, sample.inputs, found[name], wanted[name], bounds.allowed
+            )
+        self.num_elements += int(keep.sum())
+        self.num_equal += int(keep.sum() - differs.sum())
+        return Comparison(distance=Distance(), fault="")
+
+    def moments(self) -> tuple[int | None, ColumnSums]:
+        """The reference's moments along the output's last fixed axis; of integers none."""
+        return self.columns.sums() if self.columns.is_begun else (None, NO_SUMS)
+
+    @property
+    def fault(self) -> str:
+        """What all samples together are beyond, "" when within bounds."""
+        check = self.agreement_check() or self.column_check()
+        return check.fault if check else ""
+
+    def is_within(self, noticed: float) -> bool:
+        """Whether nobody would notice what is off: no integer, no column by more than this."""
+        if agreement := self.agreement_check():
+            return agreement.share == 1
+        column = self.column_check()
+        return column is None or (column.column < noticed and column.gain < noticed)
+
+    def is_farther_than(self, other: "OutputJudge", factor: float) -> bool:
+        """Whether these answers are more than so many times as far off as others are."""
+        if (mine := self.agreement_check()) and (others := other.agreement_check()):
+            return 1 - mine.share > factor * (1 - others.share)
+        here, there = self.column_check(), other.column_check()
+        if here is None or there is None:
+            return False
+        return here.column > factor * there.column or here.gain > factor * there.gain
+
+    def column_check(self) -> ColumnCheck | None:
+        """What all samples together say of an output of floats; None of others."""
+        allowed = self.bounds.together
+        if self.bounds.is_exact or not self.columns.is_begun:
+            return None
+        distance = self.columns.distance(self.eager if self.eager.is_begun else None)
+        bound = column_bound(allowed, self.bounds.precision, distance.eager_error)
+        gain_bound = allowed.gain * bound / allowed.column
+        return ColumnCheck(
+            output=self.bounds.spec.name,
+            column=distance.error,
+            column_bound=bound,
+            place=distance.place,
+            gain=distance.gain,
+            gain_bound=gain_bound,
+            num_rows=distance.num_rows,
+            fault=_column_fault(distance, bound, gain_bound),
+        )
+
+    def agreement_check(self) -> AgreementCheck | None:
+        """How many integers are as they should be; None of other outputs."""
+        bound = self.bounds.together.agreement
+        if not self.bounds.is_exact or not self.num_elements:
+            return None
+        share = self.num_equal / self.num_elements
+        num_wrong = self.num_elements - self.num_equal
+        words = (
+            f"{num_wrong} of {self.num_elements} elements differ: agreement {share:.4f} found, "
+            f"{bound:.4f} wanted"
+        )
+        return AgreementCheck(
+            output=self.bounds.spec.name,
+            share=share,
+            bound=bound,
+            num_elements=self.num_elements,
+            fault=words if share < bound else "",
+        )
+
+
+def eager_columns(
+    judges: Mapping[str, OutputJudge], eager: Model | None, sample: Sample, wanted: _Arrays
+) -> None:
+    """Have eager float32 answer one sample for every output, where it can."""
+    if eager is None:
+        return
+    found = eager.run(sample.inputs)
+    for judge in judges.values():
+        judge.meet_eager(sample, found, wanted)
+
+
+def _values(
+    bounds: Bounds, sample: Sample, found: _Arrays, wanted: _Arrays
+) -> tuple[Float64, Float64, NDArray[np.bool_]]:
+    name = bounds.spec.name
+    keep = compared_in(bounds.spec, bounds.recipe, sample.inputs, wanted[name])
+    return found[name].astype(np.float64), wanted[name].astype(np.float64), keep
+
+
+def _column_fault(distance: ColumnDistance, bound: float, gain_bound: float) -> str:
+    faults = []
+    if not distance.error <= bound:
+        place = f" ({distance.place})" if distance.place else ""
+        faults.append(
+            f"the worst column{place} is off by {distance.error:.2e} of its own spread, "
+            f"{bound:.2e} allowed"
+        )
+    if not distance.gain <= gain_bound:
+        faults.append(
+            f"values are {distance.gain:.2e} too large or too small on average, "
+            f"{gain_bound:.2e} allowed"
+        )
+    return "; ".join(faults)

@@ -1,0 +1,29 @@
+"""The reference with one output spoilt: whether a recipe's tasks would see it."""
+
+from collections.abc import Mapping
+
+from compiler_worker.models import Model
+from compiler_worker.proof.output_judge import OutputJudge
+from compiler_worker.proof.power import Kept, spoilt
+from compiler_worker.proof.sabotages import Sabotage
+from compiler_worker.sampling import Sample, SampleVariant
+from services.contracts.tensors import Array
+
+
+class SpoiltModel:
+    """Answers as the reference does, but for one output."""
+
+    def __init__(self, reference: Model, judge: OutputJudge, sabotage: Sabotage) -> None:
+        """Spoil the output of `judge`, whose moments are known."""
+        self._reference, self._judge, self._sabotage = reference, judge, sabotage
+        self._num_runs = 0
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Compute all outputs; raises ProofError as the reference does."""
+        wanted = self._reference.run(inputs)
+        name = self._judge.bounds.spec.name
+        sample = Sample(bucket="", sizes={}, variant=SampleVariant.GIVEN, inputs=dict(inputs))
+        self._num_runs += 1
+        kept = Kept(sample=sample, wanted=wanted)
+        array = spoilt(self._sabotage, self._judge, kept, wanted[name].size, self._num_runs)
+        return {**wanted, name: array}

@@ -1,0 +1,326 @@
+"""Engines that fooled a proof once: each computes something else, and each is refused.
+
+The right engine of every model here is proven beside them.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compiler_worker.models import Model
+from compiler_worker.proof.claim import Verdict
+from services.contracts.kinds import Precision
+from services.contracts.recipe import (
+    Bucket,
+    DimRange,
+    InputRecipe,
+    OutputRecipe,
+    RankingTask,
+    Recipe,
+    Tolerance,
+)
+from services.contracts.tensors import Array
+from tests.faults.judged import BATCH, Alter, Altered, Answer, Subject, normal
+
+LINEAR = "g (float[batch, 8] x) => (float[batch, 4] y) { y = MatMul (x, w) }"
+
+
+def column_faults(verdict: Verdict) -> str:
+    """What the columns show, whatever the norms do."""
+    return "; ".join(check.fault for check in verdict.columns)
+
+
+def as_columns(scales: list[float], offsets: list[float]) -> Alter:
+    """The engine of another model: each column of y on its own scale."""
+
+    def alter(answer: Answer, inputs: Mapping[str, Array]) -> None:
+        answer["y"] = (answer["y"] * np.array(scales) + np.array(offsets)).astype(np.float32)
+
+    return alter
+
+
+@pytest.mark.parametrize("precision", list(Precision))
+@pytest.mark.parametrize("change", ["Abs (x)", "Clip (x, zero, one)", "Relu (x)"])
+def test_an_engine_that_changes_its_inputs(
+    change: str, precision: Precision, tmp_path: Path
+) -> None:
+    weights = {"w": normal(8, 4), "zero": np.float32(0), "one": np.float32(1)}
+    subject = Subject.of(tmp_path, LINEAR, w=weights["w"])
+    assert subject.judged(subject.engine, precision=precision).reason == ""
+    graph = (
+        "g (float[batch, 8] x) => (float[batch, 4] y) "
+        f"{{ changed = {change} y = MatMul (changed, w) }}"
+    )
+    weights = {name: array for name, array in weights.items() if name in graph}
+    assert subject.judged(subject.engine_of(graph, **weights), precision=precision).reason
+
+
+@pytest.mark.parametrize("precision", list(Precision))
+def test_a_constant_where_the_truth_varies_about_a_large_mean(
+    precision: Precision, tmp_path: Path
+) -> None:
+    graph = """g (float[batch, 8] x) => (float[batch, 1] y)
+        { small = MatMul (x, w) bounded = Tanh (small) y = Add (bounded, mean) }"""
+    subject = Subject.of(tmp_path, graph, w=normal(8, 1), mean=np.float32(1000))
+
+    def flatten(answer: Answer, inputs: Mapping[str, Array]) -> None:
+        answer["y"] = np.full_like(answer["y"], 1000)
+
+    assert subject.judged(subject.engine, precision=precision).reason == ""
+    verdict = subject.judged(Altered(subject.engine, flatten), precision=precision)
+    assert "of its own spread" in column_faults(verdict)
+    assert verdict.reason
+
+
+DETECTOR = """g (float[batch, 8] x) => (float[batch, 6, 20] y)
+    { wide = MatMul (x, w) boxes_and_logits = Reshape (wide, shape)
+      boxes = Slice (boxes_and_logits, zero, four, axis)
+      logits = Slice (boxes_and_logits, four, six, axis)
+      large = Mul (boxes, hundreds) moved = Add (large, hundreds) scores = Sigmoid (logits)
+      y = Concat <axis = 1> (moved, scores) }"""
+DETECTOR_WEIGHTS = {
+    "w": normal(8, 120),
+    "shape": np.array([0, 6, 20]),
+    "zero": np.array([0]),
+    "four": np.array([4]),
+    "six": np.array([6]),
+    "axis": np.array([1]),
+    "hundreds": np.float32(300),
+}
+
+
+def _scores_zero(answer: Answer, inputs: Mapping[str, Array]) -> None:
+    answer["y"][:, 4:] = 0
+
+
+def _classes_permuted(answer: Answer, inputs: Mapping[str, Array]) -> None:
+    answer["y"][:, 4:] = answer["y"][:, [5, 4]]
+
+
+@pytest.mark.parametrize("precision", list(Precision))
+@pytest.mark.parametrize("alter", [_scores_zero, _classes_permuted])
+def test_scores_beside_coordinates(alter: Alter, precision: Precision, tmp_path: Path) -> None:
+    subject = Subject.of(tmp_path, DETECTOR, **DETECTOR_WEIGHTS)
+    verdict = subject.judged(subject.engine, precision=precision)
+    assert verdict.reason == ""
+    (column,) = verdict.columns
+    assert column.column < column.column_bound
+    verdict = subject.judged(Altered(subject.engine, alter), precision=precision)
+    assert verdict.reason
+    assert "axis 1, index" in column_faults(verdict)
+
+
+@pytest.mark.parametrize("precision", list(Precision))
+def test_a_small_column_with_its_sign_flipped(precision: Precision, tmp_path: Path) -> None:
+    weights = normal(8, 4) * np.array([1e4, 1e4, 1e4, 1], dtype=np.float32)
+    subject = Subject.of(tmp_path, LINEAR, w=weights)
+    flip = as_columns([1, 1, 1, -1], [0, 0, 0, 0])
+    assert subject.judged(subject.engine, precision=precision).reason == ""
+    verdict = subject.judged(Altered(subject.engine, flip), precision=precision)
+    assert "axis 1, index 3" in column_faults(verdict)
+    assert verdict.reason
+
+
+@pytest.mark.parametrize("precision", [Precision.INT8, Precision.FP8])
+def test_noise_in_the_coarsest_precision_with_a_ranking_task(
+    precision: Precision, tmp_path: Path
+) -> None:
+    subject = Subject.of(tmp_path, LINEAR, w=normal(8, 4))
+    recipe = Recipe(
+        ranking=RankingTask(output="y", num_queries=16, top_k=5, min_overlap=0.9),
+        # As wide as somebody makes them who trusts the task alone.
+        tolerances={
+            precision: Tolerance(
+                rel_l2=10, max_abs=10, cosine_distance=2, column=10, gain=10, agreement=0.1
+            )
+        },
+    )
+
+    def noise(answer: Answer, inputs: Mapping[str, Array]) -> None:
+        seed = int(np.abs(inputs["x"]).sum() * 1e6)
+        answer["y"] = normal(*answer["y"].shape, seed=seed)
+
+    samples = {"x": normal(80, 8, seed=4)}
+    right = subject.judged(subject.engine, recipe, precision, samples=samples)
+    assert right.reason == ""
+    verdict = subject.judged(Altered(subject.engine, noise), recipe, precision, samples=samples)
+    (task,) = verdict.tasks
+    assert not task.is_passed
+    assert task.value < 0.5
+    assert "task top5_overlap:y" in verdict.reason
+
+
+class Stale:
+    """An engine that keeps the rows of an earlier, longer call behind those of a shorter one."""
+
+    def __init__(self, engine: Model) -> None:
+        self._engine, self._kept = engine, np.zeros((0, 8), dtype=np.float32)
+
+    def run(self, inputs: Mapping[str, Array]) -> Answer:
+        """Each answer is of the batch's mean, over rows that an earlier call left there."""
+        x = inputs["x"]
+        rows = np.concatenate([x, self._kept[len(x) :]])
+        self._kept = rows
+        answer = self._engine.run({"x": rows})
+        answer["y"] = answer["y"][: len(x)]
+        return answer
+
+
+MEAN = """g (float[batch, 8] x) => (float[batch, 4] y)
+    { mean = ReduceMean <keepdims = 1> (x, axis) rest = Sub (x, mean) y = MatMul (rest, w) }"""
+
+
+def test_what_an_earlier_call_left_in_a_buffer(tmp_path: Path) -> None:
+    subject = Subject.of(tmp_path, MEAN, w=normal(8, 4), axis=np.array([0]))
+    assert subject.judged(subject.engine).reason == ""
+    assert "rel_l2" in subject.judged(Stale(subject.engine)).reason
+
+
+class Replays:
+    """An engine whose graph of calls is recorded once for each shape, and never fed again."""
+
+    def __init__(self, engine: Model) -> None:
+        self._engine = engine
+        self._recorded: dict[tuple[int, ...], Answer] = {}
+
+    def run(self, inputs: Mapping[str, Array]) -> Answer:
+        """What the first call of this shape was answered."""
+        shape = inputs["x"].shape
+        if shape not in self._recorded:
+            self._recorded[shape] = self._engine.run(inputs)
+        return self._recorded[shape]
+
+
+@pytest.mark.parametrize("sizes", [(1, 4, 8), (8, 8, 8), (1, 1, 1)])
+def test_the_inputs_of_an_earlier_call(sizes: tuple[int, int, int], tmp_path: Path) -> None:
+    subject = Subject.of(tmp_path, LINEAR, w=normal(8, 4))
+    least, usual, most = sizes
+    bucket = Bucket(dims={"batch": DimRange(min=least, opt=usual, max=most)})
+    # Of a range nothing is drawn eight times as large: no sample has the shape of another.
+    recipe = Recipe(inputs={"x": InputRecipe(low=-1, high=1)})
+    assert subject.judged(subject.engine, recipe, buckets=(bucket,)).reason == ""
+    verdict = subject.judged(Replays(subject.engine), recipe, buckets=(bucket,))
+    assert "rel_l2" in verdict.reason
+
+
+def test_sizes_between_powers_of_two(tmp_path: Path) -> None:
+    """As a kernel whose last block is wrong where a size is no multiple of it."""
+    subject = Subject.of(tmp_path, LINEAR, w=normal(8, 4))
+    bucket = Bucket(dims={"batch": DimRange(min=1, opt=64, max=128)})
+
+    def spoil_the_tail(answer: Answer, inputs: Mapping[str, Array]) -> None:
+        num_rows = len(inputs["x"])
+        if num_rows > 1:
+            answer["y"][num_rows - num_rows % 4 :] = 0
+
+    assert subject.judged(subject.engine, buckets=(bucket,)).reason == ""
+    verdict = subject.judged(Altered(subject.engine, spoil_the_tail), buckets=(bucket,))
+    assert verdict.reason
+
+
+@pytest.mark.parametrize("precision", [Precision.FP16, Precision.BF16])
+def test_overflow_of_half_precision(precision: Precision, tmp_path: Path) -> None:
+    """Squares of usual values fit fp16; those of values eight times as large do not."""
+    graph = """g (float[batch, 8] x) => (float[batch, 4] y)
+        { large = Mul (x, scale) squares = Mul (large, large) y = MatMul (squares, w) }"""
+    weights = np.abs(normal(8, 4)) / 100
+    subject = Subject.of(tmp_path, graph, w=weights, scale=np.float32(50))
+
+    def saturate(answer: Answer, inputs: Mapping[str, Array]) -> None:
+        squares = np.minimum((inputs["x"] * 50) ** 2, 65_504)
+        answer["y"] = (squares @ weights).astype(np.float32)
+
+    assert subject.judged(subject.engine, precision=precision).reason == ""
+    assert subject.judged(Altered(subject.engine, saturate), precision=precision).reason
+
+
+def test_what_real_samples_alone_show(tmp_path: Path) -> None:
+    """Samples given with a model are part of the equality check, not of tasks alone."""
+    subject = Subject.of(tmp_path, LINEAR, w=normal(8, 4))
+    samples = {"x": normal(20, 8, seed=5) + 100}
+
+    def spoil(answer: Answer, inputs: Mapping[str, Array]) -> None:
+        answer["y"][(inputs["x"] > 50).all(axis=1)] = 0
+
+    engine = Altered(subject.engine, spoil)
+    assert subject.judged(engine).reason == ""
+    assert subject.judged(subject.engine, samples=samples).reason == ""
+    assert "output 'y', bucket batch8" in subject.judged(engine, samples=samples).reason
+
+
+ARGMAX = """g (float[batch, 8] x) => (int64[batch] ids)
+    { scores = MatMul (x, w) best = ArgMax <axis = 1, keepdims = 0> (scores)
+      ids = Identity (best) }"""
+
+
+def near_ties(classes: int) -> Array:
+    """Weights of classes of which two and two score nearly the same."""
+    weights = normal(8, classes)
+    weights[:, 1::2] = weights[:, ::2] * np.float32(1 + 1e-6)
+    return weights
+
+
+@pytest.mark.parametrize("precision", list(Precision))
+def test_ids_are_compared_through_their_values(precision: Precision, tmp_path: Path) -> None:
+    subject = Subject.of(tmp_path, ARGMAX, w=near_ties(512))
+
+    def name_the_other(answer: Answer, inputs: Mapping[str, Array]) -> None:
+        answer["ids"] = answer["ids"] ^ 1
+
+    def name_the_next(answer: Answer, inputs: Mapping[str, Array]) -> None:
+        answer["ids"] = (answer["ids"] + 2) % 512
+
+    right = subject.judged(Altered(subject.engine, name_the_other), precision=precision)
+    assert right.reason == ""
+    wrong = subject.judged(Altered(subject.engine, name_the_next), precision=precision)
+    assert "agreement 0.0000 found" in wrong.reason
+
+
+def blind(verdict: Verdict) -> set[str]:
+    """What the proof was blind to."""
+    return {name for check in verdict.power for name in check.blind}
+
+
+def test_bounds_that_let_a_fault_pass_are_refused_unless_the_recipe_accepts_it(
+    tmp_path: Path,
+) -> None:
+    subject = Subject.of(tmp_path, LINEAR, w=normal(8, 4))
+    wide = Tolerance(rel_l2=5, max_abs=5, cosine_distance=2, column=5, gain=5)
+    recipe = Recipe(tolerances={Precision.BF16: wide})
+
+    def err(answer: Answer, inputs: Mapping[str, Array]) -> None:
+        answer["y"] = answer["y"] * np.float32(1.9)
+
+    # A right engine lets the bounds be tightened, so that they see everything.
+    right = subject.judged(subject.engine, recipe, Precision.BF16)
+    assert (right.reason, blind(right)) == ("", set())
+    assert all("mean only" in check.tightened for check in right.power)
+    verdict = subject.judged(Altered(subject.engine, err), recipe, Precision.BF16)
+    assert "the proof is blind to" in verdict.reason
+    assert "accept_blind" in verdict.reason
+    accepting = recipe.model_copy(
+        update={"outputs": {"y": OutputRecipe(accept_blind=tuple(blind(verdict)))}}
+    )
+    assert subject.judged(Altered(subject.engine, err), accepting, Precision.BF16).reason == ""
+
+
+def test_what_a_default_proof_would_have_refused_is_recorded(tmp_path: Path) -> None:
+    subject = Subject.of(tmp_path, LINEAR, w=normal(8, 4))
+    (power,) = subject.judged(subject.engine).power
+    assert set(power.refused) == {
+        "rows shuffled", "first sample repeated", "columns permuted", "a column's sign flipped",
+        "a column zero", "mean only", "noise of the same scale", "2 % off", "10 % off",
+        "shifted by one spread", "a column shifted by a tenth of its spread", "shifted by length",
+        "one row in fifty of another sample", "absolute values", "fp16 overflow",
+    }  # fmt: skip
+    assert not power.blind
+
+
+def test_an_input_that_the_recipe_bounds_is_drawn_there(tmp_path: Path) -> None:
+    """A square root of what is never negative: the recipe says so, and nothing else is drawn."""
+    graph = "g (float[batch, 8] x) => (float[batch, 8] y) { y = Sqrt (x) }"
+    subject = Subject.of(tmp_path, graph)
+    recipe = Recipe(inputs={"x": InputRecipe(low=0, high=1)})
+    assert subject.judged(subject.engine, recipe, buckets=(BATCH,)).reason == ""

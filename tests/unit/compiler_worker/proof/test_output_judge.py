@@ -1,0 +1,51 @@
+"""One output over all samples: strings, ids, and numbers near zero."""
+
+import numpy as np
+import pytest
+
+from compiler_worker.sampling import SampleVariant
+from services.contracts.kinds import Precision
+from tests.unit.compiler_worker.proof.judges import judge, met, normal, sample
+
+
+def test_strings_are_equal_or_not() -> None:
+    words = np.array([["?", "red"]], dtype=object)
+    one = judge("batch", 2, datatype="BYTES")
+    met(one, words)
+    assert one.column_check() is None
+    other = np.array([["?", "green"]], dtype=object)
+    assert "1 of 2 elements differ" in one.meet(sample(), {"y": other}, {"y": words}).fault
+
+
+@pytest.mark.parametrize("width", [1, 2, 3])
+@pytest.mark.parametrize("precision", [Precision.FP16, Precision.BF16])
+def test_few_numbers_of_either_sign_are_measured_by_their_usual_size(
+    width: int, precision: Precision
+) -> None:
+    """An error of half a bound, which of a logit near zero is more than all of it."""
+    one = judge("batch", width, precision=precision)
+    wanted = normal(400, width)
+    wanted[0] = 1e-3
+    one.expect(sample(), {"y": wanted})
+    noise = normal(400, width, seed=2) * one.bounds.allowed.rel_l2 / 2
+    for rows in np.split(np.arange(400), 50):
+        found = {"y": (wanted + noise)[rows].astype(np.float32)}
+        assert one.meet(sample(), found, {"y": wanted[rows]}).fault == ""
+    ten_times = {"y": wanted + 10 * noise.astype(np.float32)}
+    assert one.meet(sample(), ten_times, {"y": wanted}).fault
+
+
+def test_of_probabilities_each_is_its_own_measure() -> None:
+    wanted = np.array([[1e-4], [0.9]], np.float32)
+    one = judge("batch", 1, precision=Precision.BF16)
+    one.expect(sample(), {"y": wanted})
+    found = np.array([[2e-4], [0.9]], np.float32)
+    assert "rel_l2 1.00e+00 found" in one.meet(sample(), {"y": found}, {"y": wanted}).fault
+
+
+def test_large_draws_say_nothing_of_the_usual_size() -> None:
+    one = judge("batch", 1)
+    one.expect(sample(SampleVariant.LARGE), {"y": normal(8, 1) * 1e3})
+    assert one.sizes.typical == 0.0
+    one.expect(sample(), {"y": np.array([[3.0], [-4.0]], np.float32)})
+    assert one.sizes.typical == pytest.approx(12.5**0.5)

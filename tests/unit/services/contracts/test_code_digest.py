@@ -1,0 +1,101 @@
+"""Digests of code: what counts, what does not, and for whom."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import compiler_worker
+from services.contracts.code_digest import build_code, compiler_code, digest_of, proof_code
+from services.contracts.errors import SmeltError
+from services.contracts.kinds import EngineKind
+
+HERE = Path(compiler_worker.__file__).parent
+BUILDERS = {kind: f"compiler_worker.builders.{kind.value}_builder" for kind in EngineKind}
+PROOF = "compiler_worker.prove"
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """Holds a copy of the compiler's sources."""
+    skipped = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(HERE, tmp_path / "compiler_worker", ignore=skipped)
+    return tmp_path
+
+
+def changed(copy: Path, file: str, change: Callable[[str], str]) -> set[str]:
+    """For whom the digest is another one after a file was changed: kinds, and the proof."""
+    path = copy / "compiler_worker" / file
+    before = path.read_text()
+    path.write_text(change(before))
+    assert path.read_text() != before
+    modules = {**{kind.value: name for kind, name in BUILDERS.items()}, "proof": PROOF}
+    return {
+        name
+        for name, module in modules.items()
+        if digest_of(HERE.parent, module) != digest_of(copy, module)
+    }
+
+
+def add_a_statement(text: str) -> str:
+    return f"{text}\n_ADDED = 1\n"
+
+
+def test_a_copy_of_the_installed_code_has_its_digests(copy: Path) -> None:
+    for kind, module in BUILDERS.items():
+        assert digest_of(copy, module) == build_code(kind)
+    assert digest_of(copy, PROOF) == proof_code()
+    assert len({compiler_code(), proof_code(), *map(build_code, EngineKind)}) == 6
+
+
+@pytest.mark.parametrize(
+    ("file", "wanted"),
+    [
+        ("builders/openvino_builder.py", {"openvino"}),
+        # Imported by name, with all other converters.
+        ("onnx_to_fx/converters/indexing.py", {"inductor", "proof"}),
+        ("fx_rewrites/attention.py", {"inductor"}),
+        ("precision/policy.py", {"inductor", "onnxruntime", "openvino", "tensorrt", "proof"}),
+        ("proof/columns.py", {"proof"}),
+        ("proof/sabotages.py", {"proof"}),
+        ("sampling.py", {"proof"}),
+        ("benchmark.py", set()),
+    ],
+)
+def test_a_change_of_code_is_of_those_that_import_it(
+    copy: Path, file: str, wanted: set[str]
+) -> None:
+    assert changed(copy, file, add_a_statement) == wanted
+
+
+def comment(text: str) -> str:
+    return f"# Why.\n{text}  # A last word."
+
+
+def redocument(text: str) -> str:
+    return text.replace('"""', '"""Again: ', 1)
+
+
+def reformat(text: str) -> str:
+    """Each blank line twice, each string of a table in the other quotes."""
+    return text.replace("\n\n", "\n\n\n").replace('"Abs"', "'Abs'")
+
+
+@pytest.mark.parametrize("change", [comment, redocument, reformat])
+def test_comments_docstrings_and_layout_change_nothing(
+    copy: Path, change: Callable[[str], str]
+) -> None:
+    assert changed(copy, "onnx_to_fx/converters/unary.py", change) == set()
+
+
+def test_a_value_in_a_table_counts(copy: Path) -> None:
+    def rename(text: str) -> str:
+        return text.replace('"Abs"', '"Absolute"', 1)
+
+    assert "inductor" in changed(copy, "onnx_to_fx/converters/unary.py", rename)
+
+
+def test_missing_sources_are_told(tmp_path: Path) -> None:
+    with pytest.raises(SmeltError, match=r"the source of compiler_worker\.prove is missing"):
+        digest_of(tmp_path, PROOF)
