@@ -7,14 +7,15 @@ from services.cli.output import console, milliseconds, print_json, print_table, 
 from services.cli.registry import open_registry
 from services.cli.running_builds import print_running_builds, running_builds
 from services.cli.settings import CliSettings
-from services.contracts.gate import gate_fault, speed_over_fallback
-from services.contracts.joint_order import joint_timings
+from services.contracts.gate import deciding, gate_fault, speed_over_fallback
+from services.contracts.joint_order import engine_history
 from services.contracts.joint_run import JointRun
 from services.contracts.manifest import ModelVersion, ProofOutcome, PublishedEngine, Timing
 from services.contracts.registry import Registry
 from services.contracts.selection import (
-    FallbackReason,
+    GATED,
     fastest_first,
+    gate_reason,
     joint_order_of,
     mean_speedup,
     recipe_fault,
@@ -24,7 +25,6 @@ COLUMNS = (
     "generation", "kind", "precision", "recipe", "proof", "p50", "x eager", "x fallback", "size",
     "build", "engine",
 )  # fmt: skip
-_SLOWER = FallbackReason.SLOWER_THAN_FALLBACK
 _PROOF_WORDS = {
     ProofOutcome.PASSED: "proven",
     ProofOutcome.FAILED: "failed",
@@ -55,7 +55,7 @@ def engines_document(registry: Registry, model: str) -> dict[str, Any]:
 
     A model's `engines` are the digests of those that are for its recipe; what `other_recipe`
     holds was built of the same master for another one, and never serves this version; nor does
-    what `slower_than_fallback` holds.
+    what `slower_than_fallback` holds now, nor `not_measurable` unless it did before.
     """
     names = [model] if model else registry.model_names()
     masters: dict[str, dict[str, Any]] = {}
@@ -84,8 +84,14 @@ def _model_document(
         "version": version.version,
         "engines": [digest for digest, fault in faults.items() if not fault],
         "other_recipe": {digest: fault for digest, fault in faults.items() if fault},
-        _SLOWER.value: {
-            e.digest: fault for e in engines if (fault := _gate_fault(e, version, runs))
+        **{
+            reason.value: {
+                e.digest: fault
+                for e in engines
+                if (fault := _gate_fault(e, version, runs))
+                and gate_reason(_timings(e, runs)) is reason
+            }
+            for reason in GATED
         },
     }
 
@@ -117,7 +123,7 @@ def print_engines(
     for engine in ordered:
         fault = "" if faults[engine.digest] else _gate_fault(engine, version, runs)
         if fault:
-            line = f"engine {engine.digest[:12]} is never selected ({_SLOWER}): {fault}"
+            line = f"engine {engine.digest[:12]} is not selected: {fault}"
             console.print(line, markup=False, soft_wrap=True)
 
 
@@ -125,10 +131,9 @@ def _gate_fault(engine: PublishedEngine, version: ModelVersion, runs: Sequence[J
     return gate_fault(_timings(engine, runs), version.recipe)
 
 
-def _timings(engine: PublishedEngine, runs: Sequence[JointRun]) -> tuple[Timing, ...]:
-    """What it took: beside others where that was measured, else in its proof."""
-    together = joint_timings(engine.manifest.key.generation, runs)
-    return together.get(engine.digest, engine.proof.timings)
+def _timings(engine: PublishedEngine, runs: Sequence[JointRun]) -> Sequence[Timing]:
+    """What it took in the run that counts."""
+    return deciding(engine_history(engine, engine.manifest.key.generation, runs))
 
 
 def _row(engine: PublishedEngine, runs: Sequence[JointRun], *, is_ours: bool) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from compiler_worker.import_verdict import judge_import
 from compiler_worker.master.fingerprint import fingerprint
 from compiler_worker.master.opened import OpenedMaster, open_master
 from compiler_worker.master.samples import check_samples, read_samples, recipe_with_words
@@ -15,6 +16,7 @@ from compiler_worker.plan import buckets_of
 from compiler_worker.precision.calibration import read_calibration, write_calibration
 from compiler_worker.ranking import require_samples
 from compiler_worker.recipe_check import check_recipe
+from compiler_worker.settings import settings_from_environment
 from compiler_worker.sizes_check import check_empty, check_largest
 from services.cli.control_client import tell_fleet
 from services.cli.models_list import version_document
@@ -30,6 +32,7 @@ from services.contracts.manifest import MasterRecord, ModelVersion
 from services.contracts.recipe import Bucket, Recipe
 from services.contracts.registry import Registry
 from services.contracts.registry_models import check_model_name
+from services.contracts.value_limits import limits_of
 from services.engines.shapes import ranges_text
 
 
@@ -67,9 +70,21 @@ def run_models_add(
         console.print(
             f"{name} version {version.version}: master {version.master.digest[:12]}, opset "
             f"{version.master.opset}, {version.master.num_parameters:,} parameters\n"
-            f"{_default_sizes(version)}{then} {name}",
+            f"{_integer_inputs(version)}{_default_sizes(version)}{_fallback(version)}{then} {name}",
+            markup=False,
             soft_wrap=True,
         )
+
+
+def _integer_inputs(version: ModelVersion) -> str:
+    """A line for each input whose integers the graph says something of."""
+    known = version.master.input_values.items()
+    return "".join(f"input {name}: {values.words}\n" for name, values in known)
+
+
+def _fallback(version: ModelVersion) -> str:
+    """A line on the fallback's graph, where something was found of it."""
+    return f"{version.fallback_verdict.words}\n" if version.fallback_verdict else ""
 
 
 def _default_sizes(version: ModelVersion) -> str:
@@ -202,6 +217,16 @@ def _publish(
         check_empty(opened.files[MODEL_FILE], record, chosen, buckets)
         check_largest(opened.files[MODEL_FILE], record, chosen, buckets)
         calibration = _calibration(record, chosen, wishes.folder, Path(folder) / "calibration")
+        line.update("comparing the fallback's graph with ONNX Runtime")
+        master = opened.files[MODEL_FILE], record
+        judged = judge_import(
+            master,
+            chosen,
+            buckets,
+            Path(folder) / "verdict",
+            settings_from_environment(),
+            line.show,
+        )
         line.update("publishing the master")
         return registry.add_model_version(
             name=name,
@@ -212,6 +237,8 @@ def _publish(
             samples=samples,
             calibration=calibration,
             dim_limits=_of_inputs(opened),
+            fallback_verdict=judged.verdict if judged else None,
+            fallback_answers=judged.answers if judged else None,
         )
 
 
@@ -224,6 +251,7 @@ def _record(opened: OpenedMaster) -> MasterRecord:
         outputs=opened.outputs,
         opset=opened.opset,
         num_parameters=opened.num_parameters,
+        input_values=dict(opened.input_values),
     )
 
 
@@ -233,7 +261,8 @@ def _calibration(
     """The recipe's calibration set, checked and in the form in which it is kept."""
     if recipe.calibration is None:
         return None
-    arrays = read_calibration(source_dir / recipe.calibration.path, master.inputs, recipe)
+    path, limits = source_dir / recipe.calibration.path, limits_of(master, recipe)
+    arrays = read_calibration(path, master.inputs, limits)
     target_dir.mkdir()
     return write_calibration(arrays, target_dir)
 
@@ -255,7 +284,7 @@ def _checked(
     buckets = buckets_of(master, recipe, limits)
     samples = read_samples(samples_path) if samples_path else None
     if samples is not None:
-        check_samples(samples, master.inputs)
+        check_samples(samples, master.inputs, limits_of(master, recipe))
     require_samples(samples, master, recipe, buckets)
     return recipe_with_words(recipe, samples, master.inputs), buckets
 

@@ -43,6 +43,12 @@ def version_document(version: ModelVersion) -> dict[str, Any]:
         "num_parameters": version.master.num_parameters,
         "inputs": [spec.model_dump() for spec in version.master.inputs],
         "outputs": [spec.model_dump() for spec in version.master.outputs],
+        "input_values": {
+            name: values.model_dump(mode="json")
+            for name, values in version.master.input_values.items()
+        },
+        "fallback_verdict": version.fallback_verdict
+        and version.fallback_verdict.model_dump(mode="json"),
         "source": version.source,
         "created_at": version.created_at,
     }

@@ -1,5 +1,6 @@
 """`smelt status`: what serves now, why a replica is on the fallback, and what is being built."""
 
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -12,6 +13,7 @@ from services.cli.running_builds import print_running_builds, running_builds
 from services.cli.settings import CliSettings
 from services.contracts.errors import NotFoundError, SmeltError
 from services.contracts.hardware import generation_named
+from services.controller.fallback_words import fallback_name
 from services.pb import fleet_v1_pb2 as fleet
 
 
@@ -44,10 +46,23 @@ def run_status(settings: CliSettings, *, as_json: bool) -> None:
         (r["replica"], r["state"], r["generation"], _serves_with(r), r["fallback_reason"])
         for r in document["replicas"]
     ])  # fmt: skip
+    for line in refuted_lines(document["replicas"]):
+        console.print(line, markup=False, soft_wrap=True)
     print_running_builds(document["builds"])
     if document["builds_unknown"]:
         line = f"what is being built is not known: {document['builds_unknown']}"
         console.print(line, markup=False, soft_wrap=True)
+
+
+def refuted_lines(replicas: Iterable[dict[str, Any]]) -> list[str]:
+    """For each model version whose fallback is not torch's, once for each reason, why not."""
+    # Below the table: sentences in a column of it are past reading on a narrow screen.
+    found = (
+        f"{r['model']} version {r['version']} on {r['generation']}: {r['fallback_refuted']}"
+        for r in replicas
+        if r["fallback_refuted"]
+    )
+    return list(dict.fromkeys(found))
 
 
 def where_lines(running: RunningFleet, workers: dict[str, int] | None = None) -> list[str]:
@@ -116,7 +131,9 @@ def _replica(report: fleet.ReplicaReport) -> dict[str, Any]:
         "engine_precision": report.engine_precision,
         "engine_digest": report.engine_digest,
         "engine_generation": report.engine_generation,
+        "fallback": fallback_name(report) if report.fallback_reason else "",
         "fallback_reason": report.fallback_reason,
+        "fallback_refuted": report.fallback_refuted,
         "detail": report.detail,
         "process_id": report.process_id,
         "addresses": list(report.addresses),
@@ -125,5 +142,5 @@ def _replica(report: fleet.ReplicaReport) -> dict[str, Any]:
 
 def _serves_with(replica: dict[str, Any]) -> str:
     if not replica["engine_digest"]:
-        return "fallback" if replica["fallback_reason"] else "-"
+        return f"fallback ({replica['fallback']})" if replica["fallback"] else "-"
     return f"{replica['engine_kind']} {replica['engine_precision']} {replica['engine_digest'][:12]}"

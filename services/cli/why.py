@@ -5,19 +5,21 @@ from typing import Any
 
 from services.cli.control_client import fleet_on_store
 from services.cli.output import console, milliseconds, print_json, print_table, times
+from services.cli.proof_words import proof_words
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
 from services.cli.told import last_trouble, replicas_of, turns_of, where
 from services.cli.why_case import Case, case_of
 from services.cli.why_keys import difference_words
 from services.contracts.errors import InvalidRequestError, NotFoundError
-from services.contracts.gate import speed_over_fallback
+from services.contracts.gate import speed_bounds, speed_over_fallback
 from services.contracts.hardware import Generation
 from services.contracts.key_difference import KeyDifference, nearest_engine
-from services.contracts.manifest import PublishedEngine
+from services.contracts.manifest import Proof, PublishedEngine
 from services.contracts.selection import FallbackReason, mean_speedup
 from services.contracts.signing import TrustRoot
 from services.contracts.words import readable_time
+from services.controller.fallback_words import fallback_name, fallback_why
 from services.controller.key_status import KeyStatus, Standing
 from services.pb import fleet_v1_pb2 as fleet
 
@@ -87,7 +89,7 @@ def run_why(
 
 
 def _document(case: Case) -> dict[str, Any]:
-    ranks = _ranks(case)
+    ranks, verdict = _ranks(case), case.version.fallback_verdict
     return {
         "generation": case.generation,
         "serves": _serves(case),
@@ -95,9 +97,10 @@ def _document(case: Case) -> dict[str, Any]:
         "is_live": case.replicas is not None,
         "replicas": [
             {"replica": r.replica_id, "engine_digest": r.engine_digest,
-             "fallback_reason": r.fallback_reason}
+             "fallback_reason": r.fallback_reason, "fallback_refuted": r.fallback_refuted}
             for r in case.replicas or ()
         ],
+        "fallback_verdict": verdict and verdict.model_dump(mode="json"),
         "build": case.turn and case.turn.document(),
         "planned": [_key_document(status, case, ranks) for status in case.statuses],
         "skipped": [s.model_dump() for s in case.plan.skipped] if case.plan else [],
@@ -122,8 +125,17 @@ def _key_document(status: KeyStatus, case: Case, ranks: dict[str, int]) -> dict[
         "next_attempt_at": at.isoformat(timespec="seconds") if at else None,
         "p50_s": [{"sizes": t.sizes, "p50_s": t.p50_s} for t in timings],
         "speed_over_fallback": speed_over_fallback(timings),
+        "speed_bounds": (bounds := speed_bounds(timings)) and [bounds.low, bounds.high],
+        "proof": status.engine and _proof_document(status.engine.proof),
         "nearest": nearest
         and {"digest": nearest[0].digest, "differences": [vars(d) for d in nearest[1]]},
+    }
+
+
+def _proof_document(proof: Proof) -> dict[str, Any]:
+    return {
+        "samples": proof.samples,
+        "power": [check.model_dump() for check in proof.power],
     }
 
 
@@ -144,9 +156,17 @@ def _print(case: Case) -> None:
         for s in in_order
         if (why := _why(s, case))
     ]
+    lines += [
+        f"{s.planned.key.kind} {s.planned.key.precision}: {words}"
+        for s in in_order
+        if s.engine and (words := proof_words(s.engine.proof))
+    ]
     lines += [f"{s.kind} {s.precision}: {s.reason}" for s in skipped]
     if case.decided_by:
         lines.insert(0, f"the rank is by engines {case.decided_by}")
+    is_told = any(replica.fallback_refuted for replica in case.replicas or ())
+    if (verdict := case.version.fallback_verdict) and not is_told:
+        lines.append(verdict.words)
     if case.turn:
         lines.insert(0, f"{name} {case.turn.words}")
     for line in (*lines, *_nearest_lines(case, in_order), *_passed_over_lines(case)):
@@ -264,7 +284,8 @@ def _serves(case: Case) -> str:
 
 def _replica_words(report: fleet.ReplicaReport) -> str:
     if not report.engine_digest:
-        why = report.fallback_reason or report.detail
-        return f"serves with the fallback: {why}" if why else "is still starting"
+        why = fallback_why(report)
+        with_what = f"serves with the fallback ({fallback_name(report)})"
+        return f"{with_what}: {why}" if why else "is still starting"
     digest = report.engine_digest[:_SHORT]
     return f"serves with {report.engine_kind} {report.engine_precision} {digest}"

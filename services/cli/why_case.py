@@ -8,8 +8,9 @@ from pydantic import ValidationError
 
 from services.cli.told import Turn, where
 from services.contracts.build_plan import BuildPlan
+from services.contracts.gate import deciding
 from services.contracts.hardware import DeviceFacts
-from services.contracts.joint_order import joint_timings
+from services.contracts.joint_order import engine_history
 from services.contracts.joint_run import JointRun
 from services.contracts.manifest import BuildRecord, ModelVersion, PublishedEngine, Timing
 from services.contracts.node_class import NodeClass
@@ -53,12 +54,11 @@ class Case:
         """Which joint run put the engines in order; "" when their own proofs do."""
         return self.selection.joint.words if self.selection else ""
 
-    def timings(self, engine: PublishedEngine | None) -> tuple[Timing, ...]:
-        """What an engine took: beside others where that was measured, else in its proof."""
+    def timings(self, engine: PublishedEngine | None) -> Sequence[Timing]:
+        """What an engine took in the run that counts."""
         if engine is None:
             return ()
-        together = joint_timings(self.generation, self.runs)
-        return together.get(engine.digest, engine.proof.timings)
+        return deciding(engine_history(engine, self.generation, self.runs))
 
     @property
     def rejections(self) -> dict[str, Rejection]:

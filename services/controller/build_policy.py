@@ -10,23 +10,18 @@ keys. At most one task runs on a class of nodes at a time, and one for a model o
 so that serving there keeps its processor time and no engine is built twice.
 """
 
-import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from services.contracts.build_plan import PlannedKey, TaskEnd, TaskStart
-from services.contracts.document import canonical_json
 from services.contracts.manifest import BuildRecord, ModelVersion, PublishedEngine
 from services.contracts.node_class import NodeClass
 from services.controller.build_view import FleetView, distinct_pools
 from services.controller.key_status import KeyStatus, RetryPolicy, Standing
+from services.controller.retiming import next_timing
 from services.controller.seams import BuildTask, NodePool
-
-_SLUG_LENGTH = 20
-_HASH_DIGITS = 20
-_NOT_IN_NAME = re.compile("[^a-z0-9]+")
+from services.controller.task_names import task_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +133,7 @@ def planning_names(
     num_requests = len(view.requests_for(version.name, pool.node_class.generation))
     # Another compiler may plan what this one could not.
     return [
-        _task_name(version, pool, ["plan", num_requests, view.compiler, attempt])
+        task_name(version, pool, ["plan", num_requests, view.compiler, attempt])
         for attempt in range(1, policy.max_attempts + 1)
     ]
 
@@ -219,11 +214,17 @@ def _prospect(
     statuses = view.statuses(version, plan, policy)
     doable = [s for s in statuses if s.is_wanted and _is_doable(s, pool)]
     due = [s for s in doable if s.next_attempt_at is None or s.next_attempt_at <= now]
+    later = [at for s in doable if (at := s.next_attempt_at) is not None and at > now]
+    task = _key_task(view, pool, version, due) if due else None
+    if not due and (timing := next_timing(view, version, pool, policy)):
+        at, timing_task = timing
+        task = timing_task if at <= now else None
+        later += [at] if at > now else []
     return _Prospect(
         pool=pool,
         version=version,
-        task=_key_task(view, pool, version, due) if due else None,
-        later=tuple(at for s in doable if (at := s.next_attempt_at) is not None and at > now),
+        task=task,
+        later=tuple(later),
         quarantined=tuple(
             _given_up(version, pool, s.planned, s)
             for s in statuses
@@ -254,7 +255,7 @@ def _key_task(
         for status in due
     ]
     return BuildTask(
-        name=_task_name(version, pool, marks),
+        name=task_name(version, pool, marks),
         model=version.name,
         version=version.version,
         node_class=pool.node_class,
@@ -330,11 +331,3 @@ def _task_words(due: Sequence[KeyStatus]) -> str:
 
 def _limit_words(pool: NodePool) -> str:
     return "" if pool.num_nodes else "; no node yet: only what can be built ahead of time"
-
-
-def _task_name(version: ModelVersion, pool: NodePool, marks: Sequence[object]) -> str:
-    """At most 47 of a-z 0-9 -, a letter first."""
-    subject = [version.name, version.version, pool.node_class.digest(), marks]
-    digest = hashlib.sha256(canonical_json(subject)).hexdigest()[:_HASH_DIGITS]
-    slug = _NOT_IN_NAME.sub("-", version.name)[:_SLUG_LENGTH].strip("-")
-    return f"build-{slug}-{digest}"

@@ -21,6 +21,7 @@ from services.controller.key_status import (
     is_proven_on,
     is_to_be_proven_again,
 )
+from services.controller.retiming import timing_names
 from services.controller.seams import NodePool
 from services.pb import fleet_v1_pb2 as fleet
 
@@ -89,7 +90,7 @@ class ViewReader:
             compiler=self._compiler,
         )
         self._settled = {d: known for d, known in self._settled.items() if d in view.records}
-        return replace(view, ends=self._ends(view))
+        return replace(view, ends=self._ends(view), timings=self._timings(view))
 
     def tasks(self, names: Iterable[str]) -> dict[str, TaskStart]:
         """What tasks of ours were launched to do, by name; others are left out."""
@@ -169,7 +170,7 @@ class ViewReader:
             is_done = (
                 engine is not None
                 and is_proven_on(engine, generation)
-                and not is_to_be_proven_again(engine, requests)
+                and not is_to_be_proven_again(engine, requests, plan)
             )
             known = self._settled.pop(digest, None)
             if known is None or not (is_done or self._is_given_up(digest, known, requests)):
@@ -195,6 +196,17 @@ class ViewReader:
                             break
                         ends[name] = end
         return ends
+
+    def _timings(self, view: FleetView) -> dict[str, TaskStart]:
+        """The tasks so far that were to time engines again which are still to be timed."""
+        starts: dict[str, TaskStart] = {}
+        for pool in distinct_pools(view.pools):
+            for version in view.versions:
+                for name in timing_names(view, version, pool, self._policy):
+                    if (start := self._task_start(name)) is None:
+                        break
+                    starts[name] = start
+        return starts
 
     def _task_start(self, name: str) -> TaskStart | None:
         return self._readable(f"start of task {name}", lambda: self._registry.task_start(name))

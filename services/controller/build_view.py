@@ -29,6 +29,7 @@ class FleetView:
         weight_changes: weights of versions by model, oldest first.
         removals: of versions by model, also of models that have none left.
         ends: of tasks that ended before there was a plan, by name.
+        timings: starts of tasks that were to time engines again, by name.
         running: tasks that were launched and have not ended.
         waiting: why those of them wait that have done so for long, by name.
         compiler: what the launcher calls the compiler that its tasks run.
@@ -45,6 +46,7 @@ class FleetView:
     weight_changes: Mapping[str, Sequence[VersionWeights]] = field(default_factory=dict)
     removals: Mapping[str, Sequence[ModelRemoval]] = field(default_factory=dict)
     ends: Mapping[str, TaskEnd] = field(default_factory=dict)
+    timings: Mapping[str, TaskStart] = field(default_factory=dict)
     running: Sequence[TaskStart] = ()
     waiting: Mapping[str, str] = field(default_factory=dict)
     compiler: str = ""
@@ -78,6 +80,7 @@ class FleetView:
                 self.records.get(planned.digest, ()),
                 requests,
                 policy,
+                plan,
             )
             for planned in plan.planned
         ]

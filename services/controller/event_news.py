@@ -23,6 +23,7 @@ from services.contracts.node_class import NodeClass
 from services.controller.build_policy import Quarantined
 from services.controller.build_view import FleetView
 from services.controller.event_fold import FALLBACK, place, record_mark, waiting_mark
+from services.controller.fallback_words import fallback_why
 from services.controller.joint_news import eager_words, speed_words
 from services.controller.load_news import load_news, removal_news, weight_news
 from services.pb import fleet_v1_pb2 as fleet
@@ -91,7 +92,7 @@ def model_news(fold: TrailFold, view: FleetView) -> Iterator[Event]:
                 model=version.name,
                 version=version.version,
                 key=version.master.digest,
-                why=f"from {version.source}",
+                why=f"from {version.source}{_refuted(version)}",
             )
         yield from load_news(fold, view, version)
         yield from weight_news(fold, view, version)
@@ -109,6 +110,11 @@ def model_news(fold: TrailFold, view: FleetView) -> Iterator[Event]:
                 why=request.why
                 or f"{len(request.disregarded)} failed, {len(request.reprove)} published engines",
             )
+
+
+def _refuted(version: ModelVersion) -> str:
+    verdict = version.fallback_verdict
+    return f"; {verdict.words}" if verdict and verdict.refuted else ""
 
 
 def build_news(fold: TrailFold, view: FleetView) -> Iterator[Event]:
@@ -205,7 +211,7 @@ def serving_of(snapshot: fleet.FleetSnapshot) -> list[Serving]:
 
 def _vote(report: fleet.ReplicaReport) -> tuple[bool, str, str]:
     if not report.engine_digest:
-        return False, "", report.fallback_reason or report.detail
+        return False, "", fallback_why(report)
     return True, report.engine_digest, f"{report.engine_kind} {report.engine_precision}"
 
 

@@ -8,9 +8,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from services.contracts.build_plan import PlannedKey, RebuildRequest
+from services.contracts.build_plan import BuildPlan, PlannedKey, RebuildRequest
 from services.contracts.hardware import Generation
-from services.contracts.manifest import BuildOutcome, BuildRecord, ProofOutcome, PublishedEngine
+from services.contracts.manifest import (
+    BuildOutcome,
+    BuildRecord,
+    ProofOutcome,
+    PublishedEngine,
+    is_of_other_code,
+)
 
 _GOOD = (BuildOutcome.PROVEN, BuildOutcome.BUILT)
 
@@ -22,14 +28,22 @@ class RetryPolicy:
     Attributes:
         max_attempts: failures in a row after which nothing is tried any more.
         first_delay_s: pause after the first failure; each further one doubles it.
+        max_timings: how often engines that could not be told from the fallback are timed again.
+        first_timing_s: pause before the first time; each further one doubles it.
     """
 
     max_attempts: int = 3
     first_delay_s: float = 30.0
+    max_timings: int = 6
+    first_timing_s: float = 600.0
 
     def next_attempt_at(self, failed_at: datetime, num_failures: int) -> datetime:
         """When to try again after so many failures in a row."""
         return failed_at + timedelta(seconds=self.first_delay_s * 2 ** (num_failures - 1))
+
+    def next_timing_at(self, timed_at: datetime, num_timings: int) -> datetime:
+        """When to time again what was timed again so often already."""
+        return timed_at + timedelta(seconds=self.first_timing_s * 2**num_timings)
 
 
 class Standing(StrEnum):
@@ -74,6 +88,7 @@ def key_status(
     records: Sequence[BuildRecord],
     requests: Sequence[RebuildRequest],
     policy: RetryPolicy,
+    plan: BuildPlan | None = None,
 ) -> KeyStatus:
     """Judge one planned key for nodes of a generation.
 
@@ -84,9 +99,10 @@ def key_status(
         records: all attempts to build it, oldest first.
         requests: all rebuild requests for its model.
         policy: how failures are met.
+        plan: that it is a key of.
     """
     digest = planned.digest
-    if engine is not None and not is_to_be_proven_again(engine, requests):
+    if engine is not None and not is_to_be_proven_again(engine, requests, plan):
         if engine.proof.outcome is ProofOutcome.FAILED:
             return KeyStatus(
                 planned=planned,
@@ -117,9 +133,16 @@ def is_given_up(
     return len(_failures_that_count(digest, records, requests)) >= policy.max_attempts
 
 
-def is_to_be_proven_again(engine: PublishedEngine, requests: Sequence[RebuildRequest]) -> bool:
-    """Whether somebody asked for another proof, and there is none yet."""
+def is_to_be_proven_again(
+    engine: PublishedEngine, requests: Sequence[RebuildRequest], plan: BuildPlan | None = None
+) -> bool:
+    """Whether other code proved it, or somebody asked for another proof and there is none yet.
+
+    Once for each plan: nodes of two releases would replace each other's proofs for ever.
+    """
     newest = engine.proof.created_at
+    if plan and newest < plan.created_at and is_of_other_code(engine.proof, plan.proof_code):
+        return True
     return any(request.reprove.get(engine.digest) == newest for request in requests)
 
 
@@ -184,7 +207,7 @@ def _why_unproven(engine: PublishedEngine, generation: Generation) -> str:
         case ProofOutcome.FAILED:
             return f"to be proven again, its proof failed: {proof.reason}"
         case ProofOutcome.PASSED if is_proven_on(engine, generation):
-            return "to be proven again, as was asked for"
+            return "to be proven again, as was asked for or as another release proved it"
         case ProofOutcome.PASSED:
             proven_on = proof.device.generation if proof.device else "no device"
             return f"proven on {proven_on}, not yet on {generation}"

@@ -97,14 +97,15 @@ class TaskStatus:
 
 
 class BuildLauncher(Protocol):
-    """Runs build tasks somewhere. Methods block; call them in a thread.
+    """Runs build tasks somewhere. Methods block; call them in a thread."""
 
-    Attributes:
-        compiler: names what its tasks run, and changes with it. Where a node does not say
-            its toolchain, a plan of another compiler is out of date.
-    """
+    @property
+    def compiler(self) -> str:
+        """Names what its tasks run, and changes with it.
 
-    compiler: str
+        Where a node does not say its toolchain, a plan of another compiler is out of date.
+        """
+        ...
 
     def launch(self, task: BuildTask) -> None:
         """Start a task; one of that name that exists already is left as it is."""

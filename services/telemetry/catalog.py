@@ -209,6 +209,11 @@ FALLBACKS = _counter(
     "Times a replica chose the fallback, by reason.",
     ("model", "version", "generation", "reason"),
 )
+FALLBACKS_REFUTED = _counter(
+    "smelt_fallbacks_refuted_total",
+    "Times ONNX Runtime was the fallback as torch's answers wrong, by what showed it.",
+    ("model", "version", "generation", "reason"),
+)
 ENGINE_RETURNS = _counter(
     "smelt_engine_returns_total",
     "Times an engine failed in service and the one before it served again.",
@@ -300,7 +305,7 @@ REPLICA_METRICS = (
     REQUEST_SIZE, REAL_ELEMENTS, PADDED_ELEMENTS, QUEUE_DROPPED,
     BATCH_SIZE, ROWS, QUEUE_DURATION, FORMING_DURATION, PAD_DURATION, COMPUTE_DURATION,
     REPLY_DURATION, QUEUE_REQUESTS, QUEUE_USED, ENGINE_BUSY, ENGINE_IN_USE, FALLBACKS,
-    ENGINE_RETURNS, ENGINE_LOAD_DURATION, STORE_REQUESTS,
+    FALLBACKS_REFUTED, ENGINE_RETURNS, ENGINE_LOAD_DURATION, STORE_REQUESTS,
 )  # fmt: skip
 # What builds did stands in the store; the controller counts it there, so that figures of
 # compilers that live for seconds are not lost. A compiler's own endpoint is for one run by hand.

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from services.contracts.build_key import BUILD_REVISION
+from services.contracts.code_digest import compiler_code
 from services.contracts.errors import NotReadyError
 from services.controller.launchers.actor_answers import ActorAnswers
 from services.controller.launchers.command import worker_arguments
@@ -24,9 +24,6 @@ NAMESPACE = "smelt-builds"
 
 class RayBuildLauncher:
     """A BuildLauncher; Ray must be initialised before it is asked for anything."""
-
-    # Controller and nodes of a cluster are of one Smelt; library versions are the nodes' labels.
-    compiler = f"build revision {BUILD_REVISION}"
 
     def __init__(
         self,
@@ -51,6 +48,11 @@ class RayBuildLauncher:
         self._answers = ActorAnswers(clock)
         # By name, those of this process: of an actor that died, Ray forgets the name.
         self._launched: dict[str, Any] = {}
+
+    @property
+    def compiler(self) -> str:
+        """A cluster has one Smelt; its nodes' labels name the libraries."""
+        return f"build code {compiler_code()}"
 
     def launch(self, task: BuildTask) -> None:
         """Create the task's actor; one of that name is left as it is.

@@ -103,7 +103,7 @@ ENGINE_ALERTS = (
         f"{_WHERE} serves on the fallback alone",
         (
             "{{ $value }} ready replicas there, and none has a proven engine: none was built, "
-            "or none passed its proof. One that is slower than the fallback does not count as that."
+            "or none passed its proof. One that was not found faster does not count as that."
         ),
         wait="15m",
         runbook=_WHY,

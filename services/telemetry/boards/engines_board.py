@@ -135,6 +135,14 @@ _FALLBACKS = Row(
             width=6,
         ),
         line(
+            "Fallbacks that answer wrong",
+            "ONNX Runtime serves in place of torch.compile; choices since the replicas started.",
+            f"{BOARD.total(catalog.FALLBACKS_REFUTED)} or vector(0)",
+            "refuted",
+            unit=Unit.COUNT,
+            width=6,
+        ),
+        line(
             "Engines that failed in service",
             "Since the replicas started; the engine before each served again.",
             f"{BOARD.total(catalog.ENGINE_RETURNS)} or vector(0)",

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from services.contracts.errors import SmeltError
-from services.contracts.selection import FallbackReason
+from services.contracts.selection import GATED
 from services.telemetry import catalog
 from services.telemetry.metric import Metric, MetricKind
 
@@ -16,8 +16,8 @@ from services.telemetry.metric import Metric, MetricKind
 NAMESPACE = "namespace"
 RATE_INTERVAL = "$__rate_interval"
 _BY_RAY = frozenset(catalog.REPLICA_METRICS)
-# A fallback for any reason but one: where it was measured to be the fastest, nothing is lacking.
-LACKING = f'!="{FallbackReason.SLOWER_THAN_FALLBACK.value}"'
+# A fallback for other reasons: where no engine was measured to be faster, nothing is lacking.
+LACKING = f'!~"{"|".join(GATED)}"'
 _BY_PROMETHEUS_CLIENT = frozenset(
     catalog.GATEWAY_METRICS + catalog.CONTROLLER_METRICS + catalog.COMPILER_METRICS
 )

@@ -157,9 +157,26 @@ class TestWhy:
         assert f"the rank is by engines {decided}" in smelt("why", "m")
         listed = smelt("engines", "m")
         assert f"were {decided}" in listed
-        assert f"engine {ORT.digest()[:12]} is never selected" in listed
+        assert f"engine {ORT.digest()[:12]} is not selected: slower" in listed
         (master,) = smelt_json("engines", "m")["masters"]
         assert master["joint_runs"] == [run.model_dump(mode="json")]
+
+    def test_an_engine_that_could_not_be_measured_says_so(self, registry: Registry) -> None:
+        unclear = world.proof(timings=world.paired(0.6, 1.9), created_at="2026-01-02T00:00:00Z")
+        registry.add_proof(ORT.digest(), unclear)
+        (case,) = smelt_json("why", "m")["generations"]
+        assert case["serves"].endswith("one would serve with the fallback: not_measurable")
+        (ort,) = [p for p in case["planned"] if p["kind"] == "onnxruntime"]
+        assert (ort["rank"], ort["speed_bounds"]) == (None, [0.6, 1.9])
+        assert "passed over (not_measurable): not measurable here now: 0.60 to 1.90 x" in smelt(
+            "why", "m"
+        )
+        (master,) = smelt_json("engines", "m")["masters"]
+        (model,) = master["models"]
+        assert (list(model["not_measurable"]), model["slower_than_fallback"]) == (
+            [ORT.digest()], {},
+        )  # fmt: skip
+        assert f"engine {ORT.digest()[:12]} is not selected: not measurable" in smelt("engines")
 
     def test_an_unknown_generation_says_which_are_known(self, registry: Registry) -> None:
         result = CliRunner().invoke(app, ["why", "m", "--generation", "cuda-sm90"])

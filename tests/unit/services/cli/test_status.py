@@ -5,9 +5,11 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from services.cli.fleet_file import RunningFleet
 from services.cli.gateway_workers import gateway_workers
-from services.cli.status import where_lines
+from services.cli.status import refuted_lines, status_document, where_lines
+from services.pb import fleet_v1_pb2 as fleet
 from services.telemetry import catalog
 from services.telemetry.prometheus_recorder import PrometheusRecorder
+from tests.unit.services.cli.fleet_stub import replica
 
 BARE = RunningFleet(
     supervisor_pid=1,
@@ -69,3 +71,14 @@ def test_without_grafana_it_says_how_to_see_the_boards() -> None:
         "Prometheus http://127.0.0.1:9090",
         "Grafana is not installed",
     ]
+
+
+def test_which_fallback_serves_and_why_it_is_not_torchs() -> None:
+    wrong = "ONNX Runtime serves in place of torch.compile: output 'y' is far off"
+    replicas = [replica(1), replica(2, fallback_refuted=wrong), replica(2, fallback_refuted=wrong)]
+    document = status_document({}, fleet.FleetSnapshot(replicas=[*replicas, replica(3, "e" * 64)]))
+    names = [each["fallback"] for each in document["replicas"]]
+    assert names == ["torch.compile", "ONNX Runtime", "ONNX Runtime", ""]
+    (line,) = refuted_lines(document["replicas"])
+    assert line.startswith("m version 2 on ")
+    assert line.endswith(wrong)

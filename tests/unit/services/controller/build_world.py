@@ -1,5 +1,6 @@
 """A small world for tests of the build policy: documents, and a worker that needs no compiler."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from services.contracts.build_key import BuildKey
 from services.contracts.build_plan import BuildPlan, PlannedKey
 from services.contracts.hardware import DeviceFacts
+from services.contracts.joint_run import JointRun, JointTiming
 from services.contracts.kinds import EngineKind, Precision
 from services.contracts.manifest import (
     BlobRef,
@@ -18,9 +20,12 @@ from services.contracts.manifest import (
     Proof,
     ProofOutcome,
     PublishedEngine,
+    SideTiming,
+    Timing,
 )
 from services.contracts.node_class import NodeClass
 from services.contracts.object_store import open_store
+from services.contracts.ratio import Ratio
 from services.contracts.recipe import Bucket, Recipe
 from services.contracts.registry import Registry
 from services.controller.seams import BuildTask, NodePool, TaskState, TaskStatus
@@ -102,6 +107,31 @@ def proof(outcome: ProofOutcome = ProofOutcome.PASSED, **changes: Any) -> Proof:
     return Proof(**fields | changes)
 
 
+def paired(low: float, high: float) -> tuple[Timing, ...]:
+    """What an engine took beside the fallback: so many times faster at least, and at most."""
+    fallback = SideTiming(p50_s=1.0, p95_s=1.0, throughput=1.0, peak_memory_bytes=1)
+    ratio = Ratio(median=(low * high) ** 0.5, low=low, high=high, num_pairs=20)
+    took = Timing(
+        bucket="b", sizes={}, p50_s=1.0, p95_s=1.0, throughput=1.0, eager_p50_s=1.0,
+        fallback=fallback, ratio=ratio,
+    )  # fmt: skip
+    return (took,)
+
+
+def joint_run(low: float, high: float, created_at: str) -> JointRun:
+    """A run of all of `KEYS` that found the same of each."""
+    (timing,) = paired(low, high)
+    assert timing.fallback
+    engine_side = timing.fallback.model_copy(update={"ratio": timing.ratio})
+    shape = JointTiming(
+        bucket="b", sizes={}, eager=timing.fallback, fallback=timing.fallback,
+        engines={each.digest(): engine_side for each in KEYS},
+    )  # fmt: skip
+    return JointRun(
+        master_digest=MASTER.digest, device=DEVICE, shapes=(shape,), created_at=created_at
+    )
+
+
 def manifest(of: BuildKey) -> EngineManifest:
     """A manifest without files."""
     return EngineManifest(
@@ -140,6 +170,8 @@ class InstantWorker:
         num_losses: how many tasks are still to lose their nodes before they build.
         compiler: repeated by plans.
         num_proofs: told apart by their times, as real ones are.
+        timings: of each proof.
+        on_timed: called by a task that finds nothing to build or to prove.
     """
 
     registry: Registry
@@ -152,6 +184,8 @@ class InstantWorker:
     ended: dict[str, TaskStatus] = field(default_factory=dict)
     launched: list[BuildTask] = field(default_factory=list)
     num_proofs: int = 0
+    timings: tuple[Timing, ...] = ()
+    on_timed: Callable[[], None] = lambda: None
 
     def launch(self, task: BuildTask) -> None:
         if task.name not in self.tasks:
@@ -187,6 +221,10 @@ class InstantWorker:
                 )
 
     def _run(self, task: BuildTask) -> bool:
+        published = {engine.digest for engine in self.registry.engines()}
+        if not task.key_digests and {each.digest for each in self.plan.planned} <= published:
+            self.on_timed()
+            return False
         for planned in self.plan.planned:
             if task.key_digests and planned.digest not in task.key_digests:
                 continue
@@ -200,8 +238,8 @@ class InstantWorker:
             self.registry.record_build(record(of))
             return
         self.num_proofs += 1
-        passed = proof(created_at=f"2026-01-01T00:{self.num_proofs // 60:02d}:"
-                       f"{self.num_proofs % 60:02d}.000+00:00")  # fmt: skip
+        number = f"{self.num_proofs // 60:02d}:{self.num_proofs % 60:02d}"
+        passed = proof(timings=self.timings, created_at=f"2026-01-01T00:{number}.000+00:00")
         if any(known.digest == of.digest() for known in self.registry.engines()):
             self.registry.add_proof(of.digest(), passed)
         else:

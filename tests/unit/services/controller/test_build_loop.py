@@ -11,7 +11,7 @@ import pytest
 
 from services.contracts import node_class
 from services.contracts.build_key import BuildKey
-from services.contracts.build_plan import RebuildRequest
+from services.contracts.build_plan import RebuildRequest, timestamp, utc_now
 from services.contracts.errors import NotReadyError
 from services.contracts.events import EventKind
 from services.contracts.kinds import EngineKind
@@ -27,7 +27,9 @@ from services.controller.seams import NodePool, TaskState
 from services.controller.sources.combined import CombinedNodes
 from tests.unit.services.controller import build_world as world
 
-AT_ONCE = BuildPace(nodes_gone_after_s=0.0, retry=RetryPolicy(first_delay_s=0.0))
+AT_ONCE = BuildPace(
+    nodes_gone_after_s=0.0, retry=RetryPolicy(first_delay_s=0.0, first_timing_s=0.0)
+)
 
 
 class Nodes:
@@ -113,6 +115,36 @@ async def test_a_key_that_fails_is_given_up_after_three_attempts_until_it_is_ask
     assert kinds[EventKind.BUILD_FAILED] == 3
 
 
+async def test_what_could_not_be_measured_is_timed_again_until_it_is(
+    registry: Registry, worker: world.InstantWorker
+) -> None:
+    found = iter([(0.6, 1.9), (1.3, 1.4)])
+
+    def timed() -> None:
+        registry.add_joint_run(world.joint_run(*next(found), created_at=timestamp(utc_now())))
+
+    worker.timings, worker.on_timed = world.paired(0.6, 1.9), timed
+    loop = loop_on(registry, worker)
+    await settled(loop, worker)
+    assert [len(task.key_digests) for task in worker.launched] == [0, 0, 0]
+    assert [task.attempt for task in worker.launched] == [1, 1, 2]
+    assert "timed again" in worker.launched[-1].reason
+    assert next(found, None) is None
+    await settled(loop_on(registry, worker), worker)
+    assert len(worker.launched) == 3, "it is measured now"
+
+
+async def test_what_cannot_be_measured_at_all_is_left_alone_after_some_times(
+    registry: Registry, worker: world.InstantWorker
+) -> None:
+    """Nor does a task that leaves no run lead to a busy loop, or a restart begin anew."""
+    worker.timings = world.paired(0.6, 1.9)
+    await settled(loop_on(registry, worker), worker)
+    assert len(worker.launched) == 1 + AT_ONCE.retry.max_timings
+    await settled(loop_on(registry, worker), worker)
+    assert len(worker.launched) == 1 + AT_ONCE.retry.max_timings
+
+
 async def test_a_task_that_dies_is_charged_to_the_key_it_was_at(
     registry: Registry, worker: world.InstantWorker
 ) -> None:
@@ -144,7 +176,7 @@ async def test_an_upgrade_of_smelt_builds_again_while_the_old_engines_are_there(
 ) -> None:
     await settled(loop_on(registry, worker), worker)
     old = {engine.digest for engine in registry.engines()}
-    monkeypatch.setattr(node_class, "BUILD_REVISION", "next")
+    monkeypatch.setattr(node_class, "compiler_code", lambda: "next")
     upgraded = NodeClass.from_facts(world.DEVICE)
     newer = tuple(k.model_copy(update={"builder_options": {"r": "2"}}) for k in world.KEYS)
     worker.plan = world.plan(newer, node_class=upgraded)

@@ -1,6 +1,7 @@
 """Builds and proofs, counted from a store."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from services.contracts.build_key import BuildKey
 from services.contracts.build_plan import BuildPlan, PlannedKey
 from services.contracts.errors import StoreError
 from services.contracts.history import BuildHistory
+from services.contracts.input_values import InputValues
 from services.contracts.kinds import EngineKind, Precision
 from services.contracts.manifest import (
     BuildOutcome,
@@ -83,6 +85,7 @@ class _Opened:
     outputs: tuple[()] = ()
     opset: int = 23
     num_parameters: int = 0
+    input_values: Mapping[str, InputValues] = field(default_factory=dict)
 
 
 def key(driver: str = "580.1", master: str = MASTER) -> BuildKey:

@@ -1,6 +1,6 @@
 """What is to be built when: tables over hardware, plans, engines and records."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,33 +11,14 @@ from services.contracts.manifest import BuildOutcome, ModelVersion, ProofOutcome
 from services.contracts.node_class import NodeClass
 from services.controller.build_policy import decide, planning_names, task_start, untouched_key
 from services.controller.build_view import FleetView, distinct_pools
-from services.controller.key_status import RetryPolicy, Standing
-from services.controller.seams import BuildTask, NodePool
+from services.controller.key_status import Standing
+from services.controller.seams import NodePool
 from tests.unit.services.controller import build_world as world
+from tests.unit.services.controller.build_views import POLICY, START, engines, tasks_of, view
 
-POLICY = RetryPolicy(max_attempts=3, first_delay_s=10.0)
-START = datetime(2026, 1, 1, tzinfo=UTC)
 ORT, OPENVINO = world.KEYS
 OTHER_DRIVER = NodeClass(generation="cuda-sm90", device="H200", memory_gib=139, driver="580.1")
 ANYWHERE = NodeClass(generation="cuda-sm120")
-
-
-def engines(*known: PublishedEngine) -> dict[str, PublishedEngine]:
-    return {engine.digest: engine for engine in known}
-
-
-def view(**changes: Any) -> FleetView:
-    """One node, one model, one plan, nothing built; with changes."""
-    fields: dict[str, Any] = {
-        "pools": (world.pool(),),
-        "versions": (world.version(),),
-        "plans": {("m", 1): (world.plan(),)},
-    }
-    return FleetView(**fields | changes)
-
-
-def tasks_of(seen: FleetView, after_s: float = 0.0) -> list[BuildTask]:
-    return list(decide(seen, START + timedelta(seconds=after_s), POLICY).tasks)
 
 
 def request(**changes: Any) -> RebuildRequest:

@@ -1,0 +1,41 @@
+"""What the proof of an engine saw, and to what it was blind, in words."""
+
+from collections.abc import Sequence
+
+from services.contracts.manifest import Proof
+from services.contracts.proof_checks import PowerCheck
+
+
+def proof_words(proof: Proof) -> str:
+    """One sentence each on samples and on faults; "" of a proof that recorded neither."""
+    sentences = [_samples(proof), *(_power(check) for check in proof.power)]
+    return "; ".join(sentence for sentence in sentences if sentence)
+
+
+def _samples(proof: Proof) -> str:
+    if not proof.samples:
+        return ""
+    counts = dict(proof.samples)
+    num_given = counts.pop("given", 0)
+    num_sizes = len({tuple(sorted(check.sizes.items())) for check in proof.checks})
+    kinds = ", ".join(f"{num} {variant.replace('_', ' ')}" for variant, num in counts.items())
+    given = f"and {num_given} runs of the model's own samples" if num_given else "none of its own"
+    drawn = f"{sum(counts.values())} drawn samples ({kinds}) {given}, of {num_sizes} sizes"
+    return f"proven on {drawn}, against {proof.reference}"
+
+
+def _power(check: PowerCheck) -> str:
+    num_seen = len(check.refused) + len(check.tightened)
+    total = num_seen + len(check.blind)
+    words = f"output '{check.output}': {num_seen} of {total} kinds of faults would be refused"
+    if not check.blind:
+        return words
+    return f"{words}, blind to {_names(check.blind)} ({_accepted(check)})"
+
+
+def _accepted(check: PowerCheck) -> str:
+    return f"{_names(check.unaccepted)} not accepted" if check.unaccepted else "accepted"
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)

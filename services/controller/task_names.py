@@ -1,0 +1,21 @@
+"""Names of build tasks: the same work has the same name."""
+
+import hashlib
+import re
+from collections.abc import Sequence
+
+from services.contracts.document import canonical_json
+from services.contracts.manifest import ModelVersion
+from services.controller.seams import NodePool
+
+_SLUG_LENGTH = 20
+_HASH_DIGITS = 20
+_NOT_IN_NAME = re.compile("[^a-z0-9]+")
+
+
+def task_name(version: ModelVersion, pool: NodePool, marks: Sequence[object]) -> str:
+    """At most 47 of a-z 0-9 -, a letter first."""
+    subject = [version.name, version.version, pool.node_class.digest(), marks]
+    digest = hashlib.sha256(canonical_json(subject)).hexdigest()[:_HASH_DIGITS]
+    slug = _NOT_IN_NAME.sub("-", version.name)[:_SLUG_LENGTH].strip("-")
+    return f"build-{slug}-{digest}"
