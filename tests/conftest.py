@@ -26,6 +26,9 @@ os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(TESTS.parent / ".cache" / "
 os.environ.setdefault("SMELT_BENCHMARK_FALLBACK", "0")
 os.environ.setdefault("SMELT_BENCHMARK_TOGETHER", "0")
 
+# It takes seconds to import torch for it: the tests of the fallback's verdict switch it on.
+os.environ.setdefault("SMELT_VERDICT_TIME_LIMIT_S", "0")
+
 # A deadline would be an assertion about time, and a stored example would depend on the machine.
 settings.register_profile("smelt", deadline=None, database=None, derandomize=True)
 settings.load_profile("smelt")

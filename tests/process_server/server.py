@@ -31,6 +31,7 @@ MODULES = (
     "compiler_worker.joint_child",
     "compiler_worker.prove_child",
     "compiler_worker.replay_child",
+    "compiler_worker.verdict_child",
 )
 
 

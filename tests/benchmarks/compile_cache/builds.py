@@ -23,7 +23,7 @@ import torch
 from torch.export import Dim
 
 from compiler_worker.attempt import Attempt
-from compiler_worker.builders.graphs import interface_inputs
+from compiler_worker.builders.typed_graphs import interface_inputs
 from compiler_worker.master.opened import open_master
 from compiler_worker.master.source import OnnxFile
 from compiler_worker.pipeline import build_in_child

@@ -20,7 +20,7 @@ from services.gateway.replica_holder import ReplicaHolder
 from tests.certificates import Authority
 
 ENGINE = EngineInUse(digest="", kind="", precision="", generation="", fallback_reason="")
-NUM_BYTES = 12 << 20
+NUM_BYTES = 20 << 20
 _PIECE_BYTES, _PAUSE_S = 1 << 16, 0.008
 
 
@@ -103,9 +103,9 @@ def _tls(folder: Path) -> FleetTls:
 
 @pytest.fixture(autouse=True)
 def asks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a real gateway, in a tenth of the time."""
-    monkeypatch.setattr("services.gateway.replica_holder.PING_EVERY_S", 0.1)
-    monkeypatch.setattr("services.gateway.replica_holder.PING_TIMEOUT_S", 0.5)
+    """As a real gateway, in a fifth of the time; less would be a pause of a busy machine."""
+    monkeypatch.setattr("services.gateway.replica_holder.PING_EVERY_S", 0.2)
+    monkeypatch.setattr("services.gateway.replica_holder.PING_TIMEOUT_S", 1.0)
 
 
 async def _first_byte(frame: InferFrame) -> bytes:
@@ -130,7 +130,7 @@ async def test_a_line_that_is_busy_for_long_is_not_given_up(
         began_s = asyncio.get_running_loop().time()
         answer = await endpoint.infer(request, 60.0, trace="")
         assert len(answer) == (1 if is_upload else NUM_BYTES)
-        assert asyncio.get_running_loop().time() - began_s > 1.0, "the line was too fast to tell"
+        assert asyncio.get_running_loop().time() - began_s > 2.0, "the line was too fast to tell"
         assert holder.endpoint is endpoint
 
 

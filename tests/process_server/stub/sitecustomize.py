@@ -9,7 +9,9 @@ import os
 import sys
 
 # The compiler's throw-away children, which import torch and work for a moment.
-SERVED = ("build-one", "export-graph", "import-one", "prove-one", "replay-one", "time-one")
+SERVED = (
+    "build-one", "export-graph", "import-one", "prove-one", "replay-one", "time-one", "verdict-one"
+)  # fmt: skip
 
 
 def _ask(address: str, arguments: list[str]) -> int:
