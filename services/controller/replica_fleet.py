@@ -7,12 +7,14 @@ import socket
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from services.contracts.errors import InvalidRequestError, NotReadyError
 from services.contracts.node_class import SIMULATED_LABEL, NodeClass
 
 logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 _PREFIX, _SEPARATOR = "smelt", ":"
 _RAISED = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception): (.+)$", re.MULTILINE)
@@ -147,7 +149,7 @@ class RayServeFleet:
         # Serve registers modules with its pickler while it builds an application: two
         # threads at once fail.
         with self._submission:
-            application = load_function(self._replica_app)(args)
+            application = retried(partial(load_function(self._replica_app), args))
             target = RunTarget(application, name=application_name(key), route_prefix=None)
             retried(partial(serve.run_many, [target], wait_for_applications_running=False))
 
@@ -155,7 +157,7 @@ class RayServeFleet:
         """Ask Serve for its applications."""
         from ray import serve
 
-        keys = map(key_from_application, serve.status().applications)
+        keys = map(key_from_application, retried(serve.status).applications)
         return [key for key in keys if key is not None]
 
     def is_running(self, key: DeploymentKey) -> bool:
@@ -164,7 +166,7 @@ class RayServeFleet:
         from ray.serve.schema import ApplicationStatus
 
         what = f"model '{key.name}' version {key.version} on {key.generation}"
-        found = serve.status().applications.get(application_name(key))
+        found = retried(serve.status).applications.get(application_name(key))
         if found is None:
             raise NotReadyError(f"{what}: its application was deleted")
         if found.status is ApplicationStatus.DEPLOY_FAILED:
@@ -226,21 +228,20 @@ def application_name(key: DeploymentKey) -> str:
     return _SEPARATOR.join((_PREFIX, key.name, str(key.version), key.generation))
 
 
-def retried(submit: Callable[[], object]) -> None:
-    """Submit, again where another thread met Serve's pickler.
+def retried(ask: Callable[[], _T]) -> _T:
+    """Ask Serve, again where another thread met its pickler.
 
-    Asking for a status registers the same module with it and takes it away; a lock over both
-    would have a submission that hangs keep everybody from asking.
+    Each configuration of Serve's, a status holds one too, registers the same module with the
+    pickler and takes it away; a lock over all would have a submission that hangs keep everybody
+    from asking.
     """
     for _ in range(_MAX_PICKLER_CLASHES):
         try:
-            submit()
+            return ask()
         except ValueError as error:
             if _PICKLER_CLASH not in str(error):
                 raise
-        else:
-            return
-    submit()
+    return ask()
 
 
 def key_from_application(name: str) -> DeploymentKey | None:

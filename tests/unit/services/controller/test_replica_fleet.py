@@ -5,21 +5,43 @@ import sys
 import pytest
 from ray import cloudpickle
 
-from services.controller.replica_fleet import raised_words, retried
+from services.contracts.errors import NotReadyError
+from services.controller.replica_fleet import (
+    DeploymentKey,
+    RayServeFleet,
+    raised_words,
+    retried,
+)
+
+applications: list[object] = []
+
+
+def clashing_application(args: object) -> None:
+    """Meets another thread when it is first made, and tells when it is made again."""
+    applications.append(args)
+    if len(applications) > 1:
+        raise NotReadyError("made again")
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+def test_an_application_that_met_another_thread_is_made_again() -> None:
+    fleet = RayServeFleet("local", 1, f"{__name__}:clashing_application")
+    with pytest.raises(NotReadyError, match="made again"):
+        fleet.deploy(DeploymentKey("m", 1, "cpu-x86_64-v3"), {})
 
 
 def test_a_clash_with_another_thread_is_tried_again_and_nothing_else_is() -> None:
     module = sys.modules[__name__]
     calls: list[int] = []
 
-    def submit() -> None:
+    def submit() -> int:
         calls.append(1)
         if len(calls) < 3:
             # Ray's own words: another thread has taken the module away already.
             cloudpickle.unregister_pickle_by_value(module)
+        return len(calls)
 
-    retried(submit)
-    assert len(calls) == 3
+    assert retried(submit) == 3
 
     def wrong() -> None:
         calls.append(1)
