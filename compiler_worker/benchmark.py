@@ -1,9 +1,10 @@
 """Latency of an engine beside eager PyTorch and the fallback, call by call, in one process.
 
 All sides take turns, one measured call each, so that a change of clock or load meets all alike;
-every other round goes backwards, so that none always runs after the same one. Before it a short
+every round has another order, so that none always runs after the same one. Before it a short
 call is made once unmeasured: the caches are the side's own then, and other sides' threads have
-stopped to spin for work. The baseline takes part twice: what it seems to gain on itself is noise.
+stopped to spin for work. What the baseline seems to gain on its own call of the round before is
+noise.
 
 All take and give numpy arrays, as a replica does; eager is the master's own float32 graph,
 whatever the engine's precision, so that speed-ups of all engines of a model can be compared.
@@ -12,6 +13,7 @@ whatever the engine's precision, so that speed-ups of all engines of a model can
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from statistics import median
 
 import numpy as np
@@ -25,8 +27,6 @@ from services.contracts.manifest import SideTiming, Timing
 from services.contracts.ratio import Ratio
 from services.contracts.recipe import Recipe
 
-# Where other work disturbs, three times the calls are made at most.
-_PATIENCE = 3
 _CLOSE = 1.05
 
 
@@ -35,15 +35,16 @@ class BenchmarkLimits:
     """How long to measure.
 
     Attributes:
-        seconds_per_side: time that the sides are measured for at one shape, on average; three
-            times that where the interval of a ratio is not close by then.
+        seconds_per_side: time that the sides are measured for at one shape, on average.
+        patience: how many times longer where the interval of a ratio is not close by then.
         min_iterations: calls of each side even when they take longer than that, unless they
-            take three times as long; never fewer than tell an interval.
+            take longer than patience goes; never fewer than tell an interval.
         max_iterations: calls after which a close interval is close enough.
         warm_below_s: calls that take longer are not made once before they are measured.
     """
 
     seconds_per_side: float = 0.5
+    patience: float = 3.0
     min_iterations: int = 10
     max_iterations: int = 500
     warm_below_s: float = 0.02
@@ -123,38 +124,46 @@ def race(
     limits: BenchmarkLimits,
 ) -> list[SideTiming]:
     """Time any number of sides at one sample's shape; the last one is the baseline."""
-    *others, baseline = (_Side(contender, platform) for contender in contenders)
-    again = _Side(baseline.contender, platform)
-    # As far from itself as its neighbours are.
-    order = [baseline, *others, again]
-    while not _is_enough(order, limits):
-        for side in order:
+    sides = [_Side(contender, platform) for contender in contenders]
+    for number in count():
+        if _is_enough(sides, limits):
+            break
+        for side in _in_order(sides, number):
             side.take_turn(sample, limits)
-        order.reverse()
     num_samples = sample.sizes.get(recipe.batching.batch_dim or "", 1)
-    pairs = [*((side, side) for side in others), (baseline, again)]
-    return [
-        side.timing(num_samples, ratio_of(baseline.seconds, other.seconds)) for side, other in pairs
-    ]
+    ratios = _ratios(sides)
+    return [side.timing(num_samples, ratio) for side, ratio in zip(sides, ratios, strict=True)]
+
+
+def _in_order(sides: Sequence[_Side], number: int) -> Sequence[_Side]:
+    """Each side is first as often as any other, and follows each other one as often."""
+    first = number // 2 % len(sides)
+    turned = [*sides[first:], *sides[:first]]
+    return turned[::-1] if number % 2 else turned
+
+
+def _ratios(sides: Sequence[_Side]) -> list[Ratio]:
+    """Of all sides to the baseline, and of that to its own calls of the round before."""
+    *others, baseline = (side.seconds for side in sides)
+    to_others = [ratio_of(baseline, seconds) for seconds in others]
+    return [*to_others, ratio_of(baseline[:-1], baseline[1:])]
 
 
 def _is_enough(sides: Sequence[_Side], limits: BenchmarkLimits) -> bool:
     num_calls = len(sides[0].seconds)
     elapsed_s = sum(sum(side.seconds) for side in sides) / len(sides)
-    if num_calls < FEWEST_PAIRS:
+    if num_calls <= FEWEST_PAIRS:
         return False
     most_s, most_calls = limits.seconds_per_side, limits.max_iterations
-    if num_calls >= _PATIENCE * most_calls or elapsed_s >= _PATIENCE * most_s:
+    if num_calls >= limits.patience * most_calls or elapsed_s >= limits.patience * most_s:
         return True
     is_long = num_calls >= limits.min_iterations and elapsed_s >= most_s
     return (is_long or num_calls >= most_calls) and _are_close(sides)
 
 
 def _are_close(sides: Sequence[_Side]) -> bool:
-    """Whether the bounds of each ratio to the first side are close enough to tell."""
-    baseline, *others = sides
-    ratios = (ratio_of(baseline.seconds, side.seconds) for side in others)
-    return all(ratio.high < _CLOSE * ratio.low for ratio in ratios)
+    """Whether the bounds of each ratio are close enough to tell."""
+    return all(ratio.high < _CLOSE * ratio.low for ratio in _ratios(sides))
 
 
 def _time_at(sample: Sample, contest: Contest, recipe: Recipe, limits: BenchmarkLimits) -> Timing:

@@ -145,6 +145,8 @@ class _Proving:
             self._events.line(f"timing beside eager; the fallback: {fallback.words}")
             limits = BenchmarkLimits(
                 seconds_per_side=2 * request.benchmark_s / len(contest.contenders),
+                # What this leaves in doubt is timed again, beside all other candidates.
+                patience=1.0,
                 min_iterations=request.benchmark_iterations,
             )
             timings = benchmark(contest, timed, request.recipe, limits)

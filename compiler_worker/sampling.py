@@ -36,6 +36,8 @@ _MIN_ROWS = 8
 # What overflows in half precision at this many times the usual size, or leaves the range of
 # scales that were taken from usual values.
 _LARGE = 8.0
+# So many rows are padded on either side in one draw.
+_MANY_ROWS = 4
 # Along each axis of an image: few enough to be left after pooling.
 _PATCHES = 3
 
@@ -43,8 +45,9 @@ _PATCHES = 3
 class SampleVariant(StrEnum):
     """How masks and values were drawn.
 
-    FULL: all positions valid. RAGGED: rows of different length. LEFT_PADDED: the same, with the
-    invalid positions first. LARGE: values of eight times the usual size. GIVEN: real inputs.
+    FULL: all positions valid. RAGGED: rows of different length, of many every second one with
+    its invalid positions first. LEFT_PADDED: few rows, all of them so. LARGE: values of eight
+    times the usual size. GIVEN: real inputs.
     """
 
     FULL = "full"
@@ -90,8 +93,8 @@ def proof_samples(
 
     Args:
         master: names and shapes of the inputs.
-        recipe: says how each is drawn. Masks of several rows are ragged, with a shortest and a
-            full row among them; a single row is drawn twice, full and partly valid.
+        recipe: says how each is drawn. Masks of several rows are ragged, padded on either side,
+            with a shortest and a full row among them; a single row is drawn full, and partly valid.
         buckets: each is drawn at its edges, one below its largest sizes, and inside.
         seed: the same for all engines of a master, so that a reference is computed once.
         engine_seed: adds sizes and values that no other engine is proven with.
@@ -105,7 +108,7 @@ def proof_samples(
         samples += [
             draw_sample(master, recipe, bucket, sizes, variant=_ragged(master, recipe, sizes),
                         seed=engine_seed)
-            for bucket, sizes in _each_once(buckets, lambda each: _engine_sizes(each, engine_seed))
+            for bucket, sizes in _engine_sizes(buckets, engine_seed)
         ]  # fmt: skip
     samples += _further_rows(samples, master, recipe, buckets)
     return _in_turns(samples)
@@ -115,9 +118,10 @@ def _proof_sizes(bucket: Bucket, seed: int) -> list[dict[str, int]]:
     return [*edge_sizes(bucket), largest_but_one(bucket), _inner(bucket, seed)]
 
 
-def _engine_sizes(bucket: Bucket, seed: int) -> list[dict[str, int]]:
-    """One inside, and the usual one: other values in a shape that the engine has seen before."""
-    return [_inner(bucket, seed), timed_sizes(bucket)[0]]
+def _engine_sizes(buckets: Sequence[Bucket], seed: int) -> list[tuple[Bucket, dict[str, int]]]:
+    """One inside of each, and a usual one: other values in a shape that the engine has seen."""
+    usual = buckets[0], timed_sizes(buckets[0])[0]
+    return [*_each_once(buckets, lambda bucket: [_inner(bucket, seed)]), usual]
 
 
 def _inner(bucket: Bucket, seed: int) -> dict[str, int]:
@@ -198,15 +202,14 @@ def _variants(
     master: MasterRecord, recipe: Recipe, bucket: Bucket, sizes: Mapping[str, int]
 ) -> list[SampleVariant]:
     lengths = _mask_shapes(master, recipe, sizes)
-    variants = [SampleVariant.FULL]
+    fewest = min((math.prod(shape[:-1]) for shape in lengths), default=0)
+    variants = [SampleVariant.FULL] if fewest == 1 or not lengths else []
     if lengths:
-        is_single_row = any(math.prod(shape[:-1]) == 1 for shape in lengths)
-        variants = [SampleVariant.FULL] * is_single_row + [SampleVariant.RAGGED]
-    if sizes in timed_sizes(bucket):
-        if lengths:
-            variants.append(SampleVariant.LEFT_PADDED)
-        if sizes == timed_sizes(bucket)[0] and _has_free_values(master, recipe):
-            variants.append(SampleVariant.LARGE)
+        variants.append(SampleVariant.RAGGED)
+    if 0 < fewest < _MANY_ROWS and sizes in timed_sizes(bucket):
+        variants.append(SampleVariant.LEFT_PADDED)
+    if sizes == timed_sizes(bucket)[0] and _has_free_values(master, recipe):
+        variants.append(SampleVariant.LARGE)
     return variants
 
 
@@ -322,4 +325,8 @@ def _mask(shape: tuple[int, ...], generator: np.random.Generator, variant: Sampl
     if lengths.size > 1:
         lengths.flat[0], lengths.flat[1] = 1, length
     mask: Array = np.arange(length) < lengths[..., np.newaxis]
-    return mask[..., ::-1] if variant is SampleVariant.LEFT_PADDED else mask
+    if variant is SampleVariant.LEFT_PADDED:
+        return mask[..., ::-1]
+    places = np.arange(lengths.size).reshape(lengths.shape)
+    is_turned = (lengths.size >= _MANY_ROWS) & (places % 2 == 1)
+    return np.where(is_turned[..., np.newaxis], mask[..., ::-1], mask)

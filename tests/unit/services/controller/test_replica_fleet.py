@@ -24,6 +24,7 @@ def clashing_application(args: object) -> None:
     cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
+@pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20")
 def test_an_application_that_met_another_thread_is_made_again() -> None:
     fleet = RayServeFleet("local", 1, f"{__name__}:clashing_application")
     with pytest.raises(NotReadyError, match="made again"):
