@@ -10,6 +10,7 @@ a tenth between those of its figures that count.
 """
 
 import argparse
+import os
 import platform
 import subprocess
 import sys
@@ -17,7 +18,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version as installed
-from os import getloadavg
 from pathlib import Path
 
 from compiler_worker.devices import main_device
@@ -41,6 +41,8 @@ FACTORIES = {
     "small": "tests.benchmarks.small_encoder:small_encoder",
 }
 FALLBACK = "fallback"
+# Ends with its parent, however that ends.
+SPIN = "import os, sys\nwhile os.getppid() == int(sys.argv[1]): pass"
 KINDS = (EngineKind.INDUCTOR, EngineKind.ONNXRUNTIME, EngineKind.OPENVINO)
 WANTED_SPREAD = 0.10
 
@@ -154,7 +156,8 @@ def _itself(run: JointRun) -> str:
 @contextmanager
 def spinning(number: int) -> Iterator[None]:
     """So many processes that only spin."""
-    beside = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(number)]
+    command = [sys.executable, "-c", SPIN, str(os.getpid())]
+    beside = [subprocess.Popen(command) for _ in range(number)]
     try:
         yield
     finally:
@@ -185,7 +188,7 @@ def print_machine() -> None:
     """Where and with which libraries figures are made."""
     libraries = ("torch", "onnxruntime", "openvino", "transformers")
     versions = ", ".join(f"{name} {installed(name)}" for name in libraries)
-    print(f"{platform.platform()}; {versions}; load before: {getloadavg()[0]:.1f}")
+    print(f"{platform.platform()}; {versions}; load before: {os.getloadavg()[0]:.1f}")
 
 
 if __name__ == "__main__":
