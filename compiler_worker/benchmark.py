@@ -7,12 +7,13 @@ stopped to spin for work. What the baseline seems to gain on its own call of the
 noise.
 
 All take and give numpy arrays, as a replica does; eager is the master's own float32 graph,
-whatever the engine's precision, so that speed-ups of all engines of a model can be compared.
+whatever the engine's precision, so that speed-ups of all engines of a model can be compared. Where
+the fallback is the baseline, eager decides nothing and takes part in one round of three.
 """
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from statistics import median
 
@@ -50,12 +51,21 @@ class BenchmarkLimits:
     warm_below_s: float = 0.02
 
 
+_CONTEXT_EVERY = 3
+
+
 @dataclass(frozen=True, kw_only=True)
 class Contender:
-    """What is timed, and the memory that it took to load it."""
+    """What is timed.
+
+    Attributes:
+        held_bytes: memory that it took to load it.
+        is_context: it decides nothing, and is called less often.
+    """
 
     model: Model
     held_bytes: int = 0
+    is_context: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +85,9 @@ class Contest:
     @property
     def contenders(self) -> tuple[Contender, ...]:
         """All that take part, the engine first."""
-        others = (self.eager,) if self.fallback is None else (self.eager, self.fallback)
-        return (self.engine, *others)
+        if self.fallback is None:
+            return (self.engine, self.eager)
+        return (self.engine, replace(self.eager, is_context=True), self.fallback)
 
 
 @dataclass
@@ -98,7 +109,7 @@ class _Side:
         model.run(sample.inputs)
         self.seconds.append(time.perf_counter() - started)
 
-    def timing(self, num_samples: int, ratio: Ratio) -> SideTiming:
+    def timing(self, num_samples: int, ratio: Ratio | None) -> SideTiming:
         p50_s = median(self.seconds)
         return SideTiming(
             p50_s=p50_s,
@@ -136,21 +147,26 @@ def race(
 
 
 def _in_order(sides: Sequence[_Side], number: int) -> Sequence[_Side]:
-    """Each side is first as often as any other, and follows each other one as often."""
-    first = number // 2 % len(sides)
-    turned = [*sides[first:], *sides[:first]]
+    """Who takes part in a round: each is first, and follows each other one, in its turn."""
+    is_for_all = number % _CONTEXT_EVERY == 0
+    taking = [side for side in sides if is_for_all or not side.contender.is_context]
+    first = number // 2 % len(taking)
+    turned = [*taking[first:], *taking[:first]]
     return turned[::-1] if number % 2 else turned
 
 
-def _ratios(sides: Sequence[_Side]) -> list[Ratio]:
+def _ratios(sides: Sequence[_Side]) -> list[Ratio | None]:
     """Of all sides to the baseline, and of that to its own calls of the round before."""
-    *others, baseline = (side.seconds for side in sides)
-    to_others = [ratio_of(baseline, seconds) for seconds in others]
-    return [*to_others, ratio_of(baseline[:-1], baseline[1:])]
+    *others, baseline = sides
+    to_others = [
+        None if side.contender.is_context else ratio_of(baseline.seconds, side.seconds)
+        for side in others
+    ]
+    return [*to_others, ratio_of(baseline.seconds[:-1], baseline.seconds[1:])]
 
 
 def _is_enough(sides: Sequence[_Side], limits: BenchmarkLimits) -> bool:
-    num_calls = len(sides[0].seconds)
+    num_calls = len(sides[-1].seconds)
     elapsed_s = sum(sum(side.seconds) for side in sides) / len(sides)
     if num_calls <= FEWEST_PAIRS:
         return False
@@ -163,7 +179,7 @@ def _is_enough(sides: Sequence[_Side], limits: BenchmarkLimits) -> bool:
 
 def _are_close(sides: Sequence[_Side]) -> bool:
     """Whether the bounds of each ratio are close enough to tell."""
-    return all(ratio.high < _CLOSE * ratio.low for ratio in _ratios(sides))
+    return all(ratio.high < _CLOSE * ratio.low for ratio in _ratios(sides) if ratio)
 
 
 def _time_at(sample: Sample, contest: Contest, recipe: Recipe, limits: BenchmarkLimits) -> Timing:

@@ -90,7 +90,11 @@ class _Timing:
         held = {entrant.digest: entrant.held_bytes for entrant in self._request.entrants}
         sides = [
             *(Contender(model=each, held_bytes=held[name]) for name, each in engines.items()),
-            Contender(model=eager, held_bytes=self._request.eager_held_bytes),
+            Contender(
+                model=eager,
+                held_bytes=self._request.eager_held_bytes,
+                is_context=fallback.contender is not None,
+            ),
             *([fallback.contender] if fallback.contender else []),
         ]
         limits = BenchmarkLimits(

@@ -168,7 +168,8 @@ class SideTiming(Document):
         peak_memory_bytes: what it holds once loaded and the most that a run at this shape
             adds, resident or on the device.
         ratio: to the baseline, which is the fallback, or eager where that was not timed; the
-            baseline's own is to itself, and tells the noise. None in older records.
+            baseline's own is to itself, and tells the noise. None of eager beside the fallback,
+            which is called less often, and in older records.
     """
 
     p50_s: float = Field(gt=0)
