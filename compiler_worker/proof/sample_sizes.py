@@ -1,25 +1,31 @@
 """The sizes that a bucket is proven and timed at."""
 
+from itertools import product
+
 import numpy as np
 
 from services.contracts.recipe import Bucket
 
 
 def edge_sizes(bucket: Bucket) -> list[dict[str, int]]:
-    """The ends of a bucket: all at min, opt and max, and each at one end, the others at the other.
+    """Concrete sizes that cover a bucket: every dimension at its min, opt and max.
 
-    All combinations would cost most where a proof is dear already, and show less than sizes inside.
+    All combinations for one and two dimensions. For more, whose combinations explode:
+    all at min, opt and max, and each at one end while the others are at the other.
     Where a dimension begins at 0, so it does at 1: what is fixed for either serves both.
     """
     names = sorted(bucket.dims)
     ranges = [bucket.dims[name] for name in names]
-    low, opt, high = ([getattr(r, end) for r in ranges] for end in ("min", "opt", "max"))
-    least = [max(r.min, 1) for r in ranges]
-    corners = [low, least, opt, high]
-    for i in range(len(names)):
-        corners.append([*high[:i], low[i], *high[i + 1 :]])
-        corners.append([*low[:i], high[i], *low[i + 1 :]])
-    return [dict(zip(names, corner, strict=True)) for corner in dict.fromkeys(map(tuple, corners))]
+    if len(names) <= 2:
+        corners = list(product(*((r.min, max(r.min, 1), r.opt, r.max) for r in ranges)))
+    else:
+        low, opt, high = ([getattr(r, end) for r in ranges] for end in ("min", "opt", "max"))
+        least = [max(r.min, 1) for r in ranges]
+        corners = [tuple(low), tuple(least), tuple(opt), tuple(high)]
+        for i in range(len(names)):
+            corners.append((*high[:i], low[i], *high[i + 1 :]))
+            corners.append((*low[:i], high[i], *low[i + 1 :]))
+    return [dict(zip(names, corner, strict=True)) for corner in dict.fromkeys(corners)]
 
 
 def timed_sizes(bucket: Bucket) -> list[dict[str, int]]:
