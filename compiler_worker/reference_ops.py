@@ -62,6 +62,15 @@ class LRN(OpRun):
         return (normal.astype(x.dtype),)
 
 
+class LpNormalization(OpRun):
+    """Divides by the norm; onnx 1.23 takes that of p = 1 of the values with their signs."""
+
+    def _run(self, x: Array, *, axis: int = -1, p: int = 2) -> tuple[Array]:
+        norm = np.linalg.norm(x, ord=p, axis=axis, keepdims=True)
+        normal: Array = np.divide(x, norm, out=np.zeros_like(x), where=norm != 0)
+        return (normal,)
+
+
 class QLinearMatMul(OpRun):
     """Rounds, then adds the zero point; onnx 1.23 does so the other way round, and ties differ."""
 
@@ -89,6 +98,7 @@ def _taking_nan(trees: Any) -> Any:
 OPS = (
     CategoryMapper,
     LRN,
+    LpNormalization,
     QLinearMatMul,
     _taking_nan(op_tree_ensemble_classifier.TreeEnsembleClassifier),
     _taking_nan(op_tree_ensemble_regressor.TreeEnsembleRegressor),

@@ -89,6 +89,9 @@ def power(op: Op) -> Tensor:
     if base.dtype == exponent.dtype:
         return emit_binary(op, operator.pow)
     wide = torch.promote_types(base.dtype, exponent.dtype)
+    if not base.dtype.is_floating_point and wide.is_floating_point:
+        # Of float32 an integer's last digits would be lost.
+        wide = torch.float64
     x, y = op.tensor(0), op.tensor(1)
     dtype = op.graph.dtype
     node = op.call(torch.pow, _to(op, x, dtype(wide)), _to(op, y, dtype(wide)))

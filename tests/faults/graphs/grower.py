@@ -31,7 +31,9 @@ _MOST_ELEMENTS, _LARGEST = 4096, 1e6
 
 
 # Of what is no number they make what they like.
-_BLIND_TO_NAN = re.compile("Max|Min|Relu|Clip|Attention|TopK|Unique|Quantize|Selu|Elu|Celu|Shrink")
+_BLIND_TO_NAN = re.compile(
+    "Max|Min|Relu|Clip|Attention|TopK|Unique|Quantize|Selu|Elu|Celu|Shrink|Resize|LpPool"
+)
 
 
 class DroppedError(Exception):

@@ -33,6 +33,17 @@ def test_every_channel_is_normalised_whatever_the_batch(size: int) -> None:
     assert not np.allclose(found[0][:, 2:], 8 * drawn(2, 6, 2, 3)[:, 2:], rtol=1e-5)
 
 
+@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize("axis", [0, -1])
+def test_a_norm_is_of_values_without_their_signs(p: int, axis: int) -> None:
+    graph = f"g (float[3,4] x) => (float[3,4] y) {{ y = LpNormalization <p={p}, axis={axis}> (x) }}"
+    x = drawn(3, 4)
+    x[:, 1] = x[1] = 0
+    found, wanted = answers(graph, {"x": x})
+    np.testing.assert_allclose(found[0], wanted[0], rtol=1e-6)
+    assert (x < 0).any()
+
+
 def test_ties_are_rounded_before_the_zero_point_is_added() -> None:
     graph = """g (int8[N,4] x) => (int8[N,1] y)
       <float s = {0.25}, int8 a = {-4}, int8[4,1] w = {-4, 8, -3, 4}, int8 b = {3}, float t = {0.5},

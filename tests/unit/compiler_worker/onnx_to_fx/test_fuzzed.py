@@ -26,6 +26,12 @@ GRAPHS: dict[str, tuple[str, dict[str, object], list[tuple[int, ...]]]] = {
         {},
         [(2, 3), (4, 3)],
     ),
+    "an integer to the power of a fraction": (
+        """g (float[N] x) => (int32[N] y)
+        { b = Mul(x, size)  a = Abs(b)  i = Cast <to = 6> (a)  y = Pow(i, exponent) }""",
+        {"size": np.float32(1000), "exponent": np.float32(2.5)},
+        [(7,)],
+    ),
     "an element on the host": (
         f"""g (float[N] x) => (float[N] y, int64[A] z) {{ y, z = Loop <body = {ROUND}, int64 r)
         {{ d = Identity(c)  u = Relu(v)  r = Abs(i) }}> (two, , x) }}""",
