@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
+
 from compiler_worker.comparison import compare_output
 from compiler_worker.distance import INFINITELY_FAR, Comparison, Distance
 from compiler_worker.models import Model
@@ -66,17 +68,17 @@ class Comparing:
             wanted = self._reference.model.run(sample.inputs)
             for judge in self.judges.values():
                 judge.expect(sample, wanted)
-        before: tuple[Sample, dict[str, Array]] | None = None
+        before: _Answer | None = None
         for sample in told(samples, "comparing", report):
             found = self._run_engine(sample)
             is_right = self._meet(sample, found)
             if before is not None:
-                self._repeat(*before)
+                self._repeat(before)
             is_repeated = is_right and _is_repeated(sample, self._claim.buckets)
-            before = (sample, found) if is_repeated else None
+            before = _Answer(sample, found) if is_repeated else None
         if before is not None:
             self._run_engine(samples[0])
-            self._repeat(*before)
+            self._repeat(before)
 
     def verdict(self, tasks: tuple[TaskCheck, ...], notes: Sequence[str]) -> Verdict:
         """All checks, with the first faults in words."""
@@ -110,16 +112,19 @@ class Comparing:
         self._keep(sample, here)
         return not any(check.fault for check in here)
 
-    def _repeat(self, sample: Sample, found: Mapping[str, Array]) -> None:
+    def _repeat(self, answer: "_Answer") -> None:
         """Bit-equal runs pass at once; others may differ as fp32 sums in another order do."""
+        sample, found = answer.sample, answer.copies
         again = self._run_engine(sample)
         recipe, allowed = self._claim.recipe, DEFAULT_TOLERANCES[Precision.FP32]
         for spec in self._claim.master.outputs:
             if spec.name not in found:
                 continue
             result = compare_output(spec, recipe, sample.inputs, again, found, allowed)
-            if result.fault:
-                fault = f"two runs on the same inputs differ: {result.fault}"
+            fault = f"two runs on the same inputs differ: {result.fault}" if result.fault else ""
+            if answer.has_changed(spec.name):
+                fault = "an answer that was given is another one after later runs"
+            if fault:
                 self._keep(sample, (_output_check(sample, spec.name, result, fault),))
 
     def _keep(self, sample: Sample, here: Sequence[OutputCheck]) -> None:
@@ -130,12 +135,42 @@ class Comparing:
 
     def _run_engine(self, sample: Sample) -> dict[str, Array]:
         try:
-            return self._engine.run(sample.inputs)
+            return _answered(self._engine, sample.inputs)
         except (EngineError, InvalidRequestError) as error:
             self.worst.meet(Meeting(sample=sample, checks=(_no_answer(sample, str(error)),)))
             raise EngineError(
                 f"bucket {sample.bucket} at {sizes_text(sample.sizes)}: {error}"
             ) from error
+
+
+class _Answer:
+    """An engine's answer, as it is and as it was when it was given."""
+
+    def __init__(self, sample: Sample, found: Mapping[str, Array]) -> None:
+        """Copy what was answered to a sample."""
+        self.sample, self._found = sample, found
+        self.copies = {name: array.copy() for name, array in found.items()}
+
+    def has_changed(self, name: str) -> bool:
+        """Whether an output is another one now: its memory is the engine's, which ran since."""
+        return self._found[name].tobytes() != self.copies[name].tobytes()
+
+
+def _answered(engine: Model, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """An engine's answer to copies of its own, which are overwritten as soon as it is given.
+
+    So is the memory that requests lie in. The reference never sees what an engine wrote to.
+
+    Raises:
+        EngineError: the engine failed, or wrote to an input.
+    """
+    given = {name: array.copy("K") for name, array in inputs.items()}
+    found = engine.run(given)
+    for name, array in given.items():
+        if array.tobytes() != inputs[name].tobytes():
+            raise EngineError(f"it changes its input '{name}', which whoever asks may need again")
+        array[...] = np.zeros((), array.dtype)
+    return found
 
 
 def told(samples: Sequence[Sample], what: str, report: Progress) -> Iterator[Sample]:
