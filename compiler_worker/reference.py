@@ -139,10 +139,10 @@ def open_reference(
     open_double = partial(FxModel.open, master_path, master, device="cpu", is_double=True)
     return Reference(
         name=f"float64 import, {torch_name}; {': '.join(filter(None, (words, refusal)))}",
-        model=keep(f"float64 {torch_name} {importer_digest()}", open_double),
+        model=keep(f"float64 {torch_name}", open_double),
         witness=keep(witness_name, lambda: witness) if witness else None,
         baseline=eager,
-        eager_outputs=keep(f"fp32 {torch_name} {importer_digest()} {device}", lambda: eager),
+        eager_outputs=keep(f"fp32 {torch_name} {device}", lambda: eager),
         witness_name=witness_name if witness else "",
         recourse=recourse,
     )
@@ -189,7 +189,7 @@ def _doubled(
     if model is None:
         return reference
     name = reference.name.replace(" fp32", " fp64", 1)
-    identity = f"{name.partition(';')[0]} {code_digest('compiler_worker.precision.doubled')}"
+    identity = name.partition(";")[0]
     return replace(reference, name=name, model=_kept(master, cache_dir, identity, lambda: model))
 
 
@@ -221,14 +221,20 @@ def _opened(open_model: Callable[[], _M]) -> tuple[_M | None, str]:
 
 
 def importer_digest() -> str:
-    """Digest of the importer's code: what it computed before a mend is no reference after."""
+    """Digest of the importer's code."""
     return code_digest("compiler_worker.onnx_to_fx.importer")
+
+
+def models_digest() -> str:
+    """Of the code of all models here: what one computed before a mend is no reference after."""
+    return code_digest("compiler_worker.models")
 
 
 def _kept(
     master: MasterRecord, cache_dir: Path, name: str, open_model: Callable[[], Model]
 ) -> CachedModel:
-    return CachedModel(f"{master.digest} {name}", open_model, reference_folder(cache_dir))
+    identity = f"{master.digest} {name} {models_digest()}"
+    return CachedModel(identity, open_model, reference_folder(cache_dir))
 
 
 def eager_errors(
