@@ -3,7 +3,7 @@
 import logging
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from compiler_worker.memory import memory_growth
 from compiler_worker.models import FxModel, Model
 from compiler_worker.proof.calibrated_recipe import calibrated_recipe
 from compiler_worker.proof.claim import Claim, Verdict
+from compiler_worker.proof.repeated import change
 from compiler_worker.prove import judge
 from compiler_worker.publish import now
 from compiler_worker.reference import Reference, open_eager, open_reference
@@ -149,9 +150,24 @@ class _Proving:
                 patience=1.0,
                 min_iterations=request.benchmark_iterations,
             )
+            answers = [engine.run(sample.inputs) for sample in timed]
             timings = benchmark(contest, timed, request.recipe, limits)
             fallback.close()
-        return proof.model_copy(update={"timings": timings, "fallback": fallback.words})
+            reason = self._changed(engine, timed, answers)
+        outcome = ProofOutcome.FAILED if reason else proof.outcome
+        found = {"timings": timings, "fallback": fallback.words}
+        return proof.model_copy(update={"outcome": outcome, "reason": reason, **found})
+
+    def _changed(
+        self, engine: Model, timed: Sequence[Sample], answers: Sequence[Mapping[str, Array]]
+    ) -> str:
+        """Whether the many runs that were timed changed an answer, in words."""
+        request = self._request
+        for sample, before in zip(timed, answers, strict=True):
+            again = engine.run(sample.inputs)
+            if words := change(request.master, request.recipe, sample, again, before):
+                return f"after many runs, {words}"
+        return ""
 
     def _proof(self, verdict: Verdict) -> Proof:
         return Proof(

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from compiler_worker.comparison import compare_output
 from compiler_worker.distance import INFINITELY_FAR, Comparison, Distance
 from compiler_worker.models import Model
 from compiler_worker.progress import Progress
@@ -12,12 +11,12 @@ from compiler_worker.proof.claim import Claim, Verdict, reason_of, sizes_text
 from compiler_worker.proof.id_values import IdValues
 from compiler_worker.proof.output_judge import Bounds, OutputJudge, eager_columns
 from compiler_worker.proof.power import Answered
+from compiler_worker.proof.repeated import repeated
 from compiler_worker.reference import Reference
 from compiler_worker.sampling import Sample
-from compiler_worker.tolerances import DEFAULT_TOLERANCES, together_for
+from compiler_worker.tolerances import together_for
 from compiler_worker.worst_sample import Meeting, WorstSample
 from services.contracts.errors import EngineError, InvalidRequestError
-from services.contracts.kinds import Precision
 from services.contracts.manifest import OutputCheck, TaskCheck
 from services.contracts.recipe import Bucket, Tolerance
 from services.contracts.tensors import Array
@@ -113,14 +112,12 @@ class Comparing:
         return not any(check.fault for check in here)
 
     def _repeat(self, answer: "_Answer") -> None:
-        """Bit-equal runs pass at once; others may differ as fp32 sums in another order do."""
         sample, found = answer.sample, answer.copies
         again = self._run_engine(sample)
-        recipe, allowed = self._claim.recipe, DEFAULT_TOLERANCES[Precision.FP32]
         for spec in self._claim.master.outputs:
             if spec.name not in found:
                 continue
-            result = compare_output(spec, recipe, sample.inputs, again, found, allowed)
+            result = repeated(spec, self._claim.recipe, sample, again, found)
             fault = f"two runs on the same inputs differ: {result.fault}" if result.fault else ""
             if answer.has_changed(spec.name):
                 fault = "an answer that was given is another one after later runs"

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,6 +14,7 @@ import torch._inductor.codecache  # noqa: F401 - it stays with the cache folder 
 
 from compiler_worker import prove_child
 from compiler_worker.child import EXIT_FAILURE, Events, build_one, limit_threads, run_request
+from compiler_worker.models import Model
 from compiler_worker.prove_child import prove_one
 from compiler_worker.publish import engine_folder, engine_manifest
 from compiler_worker.requests import (
@@ -33,8 +35,9 @@ from services.contracts.errors import (
     StoreError,
 )
 from services.contracts.kinds import EngineKind, Precision
-from services.contracts.manifest import ProofOutcome
+from services.contracts.manifest import ProofOutcome, Timing
 from services.contracts.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
+from services.contracts.tensors import Array
 from services.engines.base import LoadSpec
 from services.engines.device_probe import probe_device
 from services.engines.toolchain import installed_version
@@ -139,6 +142,37 @@ def test_a_proof_compares_times_and_measures(tmp_path: Path, stream: io.StringIO
     assert proof.duration_s > 0
     stages = [event["ended_stage"] for event in events_of(stream) if event["ended_stage"]]
     assert stages == ["prove", "benchmark"]
+
+
+class Tiring:
+    """An engine whose answers are zeros once it was timed."""
+
+    def __init__(self, engine: Model) -> None:
+        self._engine, self._is_tired = engine, False
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        answer = self._engine.run(inputs)
+        return {n: a * 0 for n, a in answer.items()} if self._is_tired else answer
+
+    def benchmark(self, *_: object) -> tuple[Timing, ...]:
+        self._is_tired = True
+        return ()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def test_an_engine_that_changes_its_answers_after_many_runs_is_not_proven(
+    tmp_path: Path, stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that is compared comes before what is timed, and that runs far more often."""
+    request = proof_request(tmp_path).model_copy(update={"is_fallback_timed": False})
+    engine = Tiring(prove_child.load_engine(request, []))
+    monkeypatch.setattr(prove_child, "load_engine", lambda *_: engine)
+    monkeypatch.setattr(prove_child, "benchmark", engine.benchmark)
+    proof = prove_one(request.canonical_json(), Events(stream))
+    assert proof.outcome is ProofOutcome.FAILED
+    assert "after many runs, output 'hidden'" in proof.reason
 
 
 def test_an_engine_that_does_not_load_fails_its_proof(tmp_path: Path, stream: io.StringIO) -> None:
