@@ -18,6 +18,7 @@ from compiler_worker.proof.sample_sizes import (
     edge_sizes,
     interior_sizes,
     largest_but_one,
+    least_but_one,
     timed_sizes,
 )
 from services.contracts.byte_strings import BYTES, STRING_DTYPE
@@ -95,7 +96,8 @@ def proof_samples(
         master: names and shapes of the inputs.
         recipe: says how each is drawn. Masks of several rows are ragged, padded on either side,
             with a shortest and a full row among them; a single row is drawn full, and partly valid.
-        buckets: each is drawn at its edges, one below its largest sizes, and inside.
+        buckets: each is drawn at its edges, one inside of its least and largest sizes, and
+            between them.
         seed: the same for all engines of a master, so that a reference is computed once.
         engine_seed: adds sizes and values that no other engine is proven with.
     """
@@ -115,7 +117,8 @@ def proof_samples(
 
 
 def _proof_sizes(bucket: Bucket, seed: int) -> list[dict[str, int]]:
-    return [*edge_sizes(bucket), largest_but_one(bucket), _inner(bucket, seed)]
+    beside_edges = least_but_one(bucket), largest_but_one(bucket)
+    return [*edge_sizes(bucket), *beside_edges, _inner(bucket, seed)]
 
 
 def _engine_sizes(buckets: Sequence[Bucket], seed: int) -> list[tuple[Bucket, dict[str, int]]]:
@@ -316,7 +319,10 @@ def _strings(shape: tuple[int, ...], words: Sequence[str], generator: np.random.
 
 
 def _mask(shape: tuple[int, ...], generator: np.random.Generator, variant: SampleVariant) -> Array:
-    """Valid positions first, or last; of several rows one has just one and one has all."""
+    """Valid positions first, or last; of several rows one has just one and one has all.
+
+    Of many every fourth has holes: without some words, or with several parts and pads between.
+    """
     length = shape[-1] if shape else 0
     is_full = variant not in (SampleVariant.RAGGED, SampleVariant.LEFT_PADDED)
     if is_full or not length:
@@ -329,4 +335,8 @@ def _mask(shape: tuple[int, ...], generator: np.random.Generator, variant: Sampl
         return mask[..., ::-1]
     places = np.arange(lengths.size).reshape(lengths.shape)
     is_turned = (lengths.size >= _MANY_ROWS) & (places % 2 == 1)
-    return np.where(is_turned[..., np.newaxis], mask[..., ::-1], mask)
+    mask = np.where(is_turned[..., np.newaxis], mask[..., ::-1], mask)
+    # What counts valid positions, or takes all between the first and the last, shows there.
+    has_holes = ((lengths.size >= _MANY_ROWS) & (places % _MANY_ROWS == 2))[..., np.newaxis]
+    holed: Array = mask & (~has_holes | (np.arange(length) % 3 != 1))
+    return holed

@@ -40,6 +40,11 @@ def largest_but_one(bucket: Bucket) -> dict[str, int]:
     return {name: max(r.min, r.max - 1) for name, r in bucket.dims.items()}
 
 
+def least_but_one(bucket: Bucket) -> dict[str, int]:
+    """Each size one above its least that is not 0: a few rows have kernels of their own too."""
+    return {name: min(max(r.min, 1) + 1, r.max) for name, r in bucket.dims.items()}
+
+
 def interior_sizes(bucket: Bucket, generator: np.random.Generator) -> dict[str, int]:
     """Sizes inside of a bucket, no power of two where there is another one.
 

@@ -16,6 +16,7 @@ from services.contracts.recipe import (
     Bucket,
     DimRange,
     InputRecipe,
+    InputRole,
     OutputRecipe,
     RankingTask,
     Recipe,
@@ -276,6 +277,47 @@ def test_sizes_between_powers_of_two(tmp_path: Path) -> None:
     assert subject.judged(subject.engine, buckets=(bucket,)).reason == ""
     verdict = subject.judged(Altered(subject.engine, spoil_the_tail), buckets=(bucket,))
     assert verdict.reason
+
+
+def test_two_rows(tmp_path: Path) -> None:
+    """As kernels for a few rows, of which a bucket's usual and largest sizes ask none."""
+    subject = Subject.of(tmp_path, LINEAR, w=normal(8, 4))
+    bucket = Bucket(dims={"batch": DimRange(min=1, opt=16, max=64)})
+
+    def spoil_two(answer: Answer, inputs: Mapping[str, Array]) -> None:
+        if len(inputs["x"]) == 2:
+            answer["y"] = answer["y"][::-1]
+
+    assert subject.judged(subject.engine, buckets=(bucket,)).reason == ""
+    verdict = subject.judged(Altered(subject.engine, spoil_two), buckets=(bucket,))
+    assert "batch=2" in verdict.reason
+
+
+MASKED_SUM = """g (float[batch, seq] x, int64[batch, seq] mask) => (float[batch] y)
+    { weights = Cast <to = 1> (mask) kept = Mul (x, weights)
+      y = ReduceSum <keepdims = 0> (kept, axis) }"""
+
+
+class Spans:
+    """An engine to which a mask is the first and the last of its valid positions."""
+
+    def __init__(self, engine: Model) -> None:
+        self._engine = engine
+
+    def run(self, inputs: Mapping[str, Array]) -> Answer:
+        """All between them counts."""
+        mask = inputs["mask"]
+        ahead, behind = (np.maximum.accumulate(m, axis=1) for m in (mask, mask[:, ::-1]))
+        return self._engine.run({"x": inputs["x"], "mask": ahead & behind[:, ::-1]})
+
+
+def test_masks_with_holes(tmp_path: Path) -> None:
+    subject = Subject.of(tmp_path, MASKED_SUM, axis=np.array([1]))
+    dims = {"batch": DimRange(min=1, opt=4, max=8), "seq": DimRange(min=1, opt=16, max=32)}
+    recipe = Recipe(inputs={"mask": InputRecipe(role=InputRole.MASK)})
+    buckets = (Bucket(dims=dims),)
+    assert subject.judged(subject.engine, recipe, buckets=buckets).reason == ""
+    assert "output 'y'" in subject.judged(Spans(subject.engine), recipe, buckets=buckets).reason
 
 
 @pytest.mark.parametrize("precision", [Precision.FP16, Precision.BF16])

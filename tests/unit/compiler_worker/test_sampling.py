@@ -15,6 +15,7 @@ from compiler_worker.proof.sample_sizes import (
     edge_sizes,
     interior_sizes,
     largest_but_one,
+    least_but_one,
     timed_sizes,
 )
 from compiler_worker.sampling import (
@@ -88,12 +89,14 @@ def test_values_stay_within_the_recipes_bounds_and_reach_them() -> None:
 
 def test_masks_are_ragged_from_shortest_to_full_and_padded_on_either_side() -> None:
     samples = proof_samples(MASTER, RECIPE, [BUCKET])
-    assert len(samples) == 9 + 3 + 2, "a single row is drawn twice"
+    assert len(samples) == 9 + 3 + 3, "a single row is drawn twice"
     largest = variants_at(samples, batch=8, sequence=32)[SampleVariant.RAGGED].inputs["mask"]
     lengths = largest.sum(axis=1)
     assert (lengths.min(), lengths.max()) == (1, 32)
     assert len(set(lengths.tolist())) > 2
-    assert (np.diff(largest[::2], axis=1) <= 0).all(), "valid positions come first"
+    assert (np.diff(largest[::4], axis=1) <= 0).all(), "valid positions come first"
+    turns = np.abs(np.diff(largest[2::4], axis=1)).sum(axis=1)
+    assert (turns > 1).any(), "valid positions have invalid ones between them"
     assert (np.diff(largest[1::2], axis=1) >= 0).all(), "valid positions come last"
     assert not largest[3::2].all(axis=1).any()
     assert all(sample.inputs["mask"].any(axis=1).all() for sample in samples)
@@ -117,8 +120,9 @@ def variants_at(samples: Sequence[Sample], **sizes: int) -> dict[SampleVariant, 
     return {sample.variant: sample for sample in samples if sample.sizes == sizes}
 
 
-def test_sizes_are_also_one_below_the_largest_and_no_powers_of_two() -> None:
+def test_sizes_are_also_one_inside_of_the_edges_and_no_powers_of_two() -> None:
     assert largest_but_one(BUCKET) == {"batch": 7, "sequence": 31}
+    assert least_but_one(BUCKET) == {"batch": 2, "sequence": 3}
     for seed in range(50):
         inner = interior_sizes(BUCKET, np.random.default_rng(seed))
         assert 1 < inner["batch"] < 8
@@ -236,7 +240,7 @@ def test_one_of_two_masks_may_be_empty() -> None:
 
 def test_without_a_mask_each_edge_is_drawn_once() -> None:
     samples = proof_samples(MASTER, Recipe(), [BUCKET])
-    assert len(samples) == 9 + 2
+    assert len(samples) == 9 + 3
     assert {sample.variant for sample in samples} == {SampleVariant.FULL}
 
 
@@ -294,7 +298,7 @@ def test_another_process_draws_the_same_bytes() -> None:
 
 def test_the_draw_is_the_one_that_was_always_drawn() -> None:
     """A change would compute all kept references anew and make old proofs unrepeatable."""
-    assert fingerprint() == "6333128e5bf7ccfd14c7e7afe34225020a7362f2e7408909810abbe6cfa2d8ee"
+    assert fingerprint() == "cd682c617fb7d895e3021b063191164f3b3916911ff588c79f44fa93cd3e66ae"
 
 
 WORDS = TensorSpec(name="words", datatype="BYTES", shape=("batch", 2))
