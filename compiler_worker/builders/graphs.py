@@ -49,9 +49,9 @@ def export_dynamic(
 
 
 def _exported(dim: DimRange) -> DimRange:
-    """What torch takes for a dynamic dimension: of 0 and 1 alone it knows no graph."""
-    is_too_narrow = dim.min < dim.max < _SMALLEST_TRACED
-    return dim.model_copy(update={"max": _SMALLEST_TRACED}) if is_too_narrow else dim
+    """What torch takes for a dynamic dimension: one that ends at 2 it compiles for 2 alone."""
+    is_too_narrow = dim.min < dim.max <= _SMALLEST_TRACED
+    return dim.model_copy(update={"max": _SMALLEST_TRACED + 1}) if is_too_narrow else dim
 
 
 def export_static(

@@ -139,6 +139,7 @@ def test_a_proof_compares_times_and_measures(tmp_path: Path, stream: io.StringIO
     (timing,) = proof.timings
     assert timing.sizes == {"batch": 2, "sequence": 4}
     assert timing.throughput == pytest.approx(2 / timing.p50_s)
+    assert proof.fallback == "compiled", "of one row, too, where there are two at most"
     assert proof.duration_s > 0
     stages = [event["ended_stage"] for event in events_of(stream) if event["ended_stage"]]
     assert stages == ["prove", "benchmark"]
