@@ -20,7 +20,9 @@ Float64 = NDArray[np.float64]
 
 # Fewer rows have no spread worth the name.
 MIN_ROWS = 4
-# A spread that is nothing but rounding of float32, relative to the size of the values.
+# A spread that is nothing but rounding, relative to the size of the values: of outputs of float64
+# (seconds since 1970, for one), and of all others, which float32 holds.
+_ROUNDING_OF_DOUBLES = 1e-12
 _ROUNDING = 1e-6
 # Nor does one count that eager float32 cannot tell from its own error.
 _EAGER_FACTOR = 10.0
@@ -118,9 +120,10 @@ class ColumnDistance:
 class Columns:
     """Collects all samples of one output."""
 
-    def __init__(self, axes: Sequence[int]) -> None:
+    def __init__(self, axes: Sequence[int], *, is_double: bool = False) -> None:
         """Look at each index of these axes; of none, at all elements as one column."""
         self._axes = tuple(axes)
+        self._rounding = _ROUNDING_OF_DOUBLES if is_double else _ROUNDING
         self._sums: dict[int | None, ColumnSums] = {}
 
     def add(self, found: Float64, wanted: Float64, keep: NDArray[np.bool_]) -> None:
@@ -137,7 +140,7 @@ class Columns:
         worst, gains = ColumnDistance(), list[Float64]()
         for axis, sums in self._sums.items():
             eager_error = eager.errors(axis) if eager else np.zeros_like(sums.mean)
-            live = is_live(sums, eager_error)
+            live = is_live(sums, eager_error, self._rounding)
             gains.append(sums.products[live] / sums.squares[live])
             ratio = np.where(live, sums.error / np.where(live, sums.spread, 1.0), 0.0)
             if not live.any() or ratio.max() <= worst.error:
@@ -167,10 +170,12 @@ class Columns:
         return list(self._sums.items())[-1]
 
 
-def is_live(sums: ColumnSums, eager_error: Float64) -> NDArray[np.bool_]:
+def is_live(
+    sums: ColumnSums, eager_error: Float64, rounding: float = _ROUNDING
+) -> NDArray[np.bool_]:
     """Which columns vary by more than rounding: the others are left to the norms."""
     size = np.sqrt(sums.mean**2 + sums.spread**2)
-    floor = np.maximum(_ROUNDING * size, _EAGER_FACTOR * eager_error)
+    floor = np.maximum(rounding * size, _EAGER_FACTOR * eager_error)
     live: NDArray[np.bool_] = (sums.num >= MIN_ROWS) & (sums.spread > floor)
     return live
 

@@ -63,7 +63,7 @@ class Bounds:
 
     def columns(self) -> Columns:
         """A collection of this output's columns, with nothing in it."""
-        return Columns(column_axes(self.spec.shape))
+        return Columns(column_axes(self.spec.shape), is_double=self.spec.datatype == "FP64")
 
 
 @dataclass(kw_only=True)

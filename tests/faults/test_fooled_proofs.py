@@ -3,7 +3,7 @@
 The right engine of every model here is proven beside them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +73,23 @@ def test_a_constant_where_the_truth_varies_about_a_large_mean(
     verdict = subject.judged(Altered(subject.engine, flatten), precision=precision)
     assert "of its own spread" in column_faults(verdict)
     assert verdict.reason
+
+
+@pytest.mark.parametrize("keeps", [np.float32, lambda y: 0 * y + 1.7e9])
+def test_doubles_that_vary_less_than_float32_tells(
+    keeps: Callable[[Array], Array], tmp_path: Path
+) -> None:
+    """Seconds since 1970, give or take a minute: a float32 of them is off by as much."""
+    graph = """g (double[batch, 8] x) => (double[batch, 1] y)
+        { minutes = MatMul (x, w) y = Add (minutes, now) }"""
+    now = np.float64(1.7e9)
+    subject = Subject.of(tmp_path, graph, w=20 * normal(8, 1).astype(np.float64), now=now)
+
+    def coarsen(answer: Answer, inputs: Mapping[str, Array]) -> None:
+        answer["y"] = keeps(answer["y"]).astype(np.float64)
+
+    assert subject.judged(subject.engine).reason == ""
+    assert "of its own spread" in subject.judged(Altered(subject.engine, coarsen)).reason
 
 
 DETECTOR = """g (float[batch, 8] x) => (float[batch, 6, 20] y)
