@@ -28,7 +28,7 @@ from compiler_worker.tolerances import (
     tolerance_for,
 )
 from services.contracts.document import Document
-from services.contracts.errors import ProofError
+from services.contracts.errors import EngineError, ProofError
 from services.contracts.fallback_verdict import FallbackVerdict
 from services.contracts.kept_answers import KeptAnswer, write_answers
 from services.contracts.kinds import Precision
@@ -159,7 +159,7 @@ class _Judge:
         comparing = Comparing(self._eager, beside, claim, allowed)
         try:
             comparing.run(samples, report)
-        except ProofError as error:
+        except (EngineError, ProofError) as error:
             return f"it fails where ONNX Runtime answers: {error}", []
         found = comparing.verdict((), ())
         faulty = [check for check in found.checks if check.fault]

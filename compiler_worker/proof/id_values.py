@@ -66,7 +66,7 @@ class IdValues:
         if any(ids.ndim != values.ndim for ids in pair):
             return none
         size = values.shape[axis]
-        is_legal = (pair[0] >= -size) & (pair[0] < size)
+        is_legal = (pair[0] >= 0) & (pair[0] < size)
         first, second = (
             np.take_along_axis(values, np.where(is_legal, ids, 0).astype(np.int64), axis)
             for ids in pair
