@@ -19,6 +19,8 @@ from services.contracts.kinds import EngineKind
 
 _PACKAGE = "compiler_worker"
 _DIGITS = 16
+# A proof is handed the recipe by which a calibrated engine's inputs are drawn.
+PROOF_MODULES = (f"{_PACKAGE}.prove", f"{_PACKAGE}.proof.calibrated_recipe")
 _DEFINITIONS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -29,7 +31,7 @@ def build_code(kind: EngineKind) -> str:
 
 def proof_code() -> str:
     """Of all code that proves engines, the importer that references come from included."""
-    return code_digest(f"{_PACKAGE}.prove")
+    return code_digest(*PROOF_MODULES)
 
 
 @cache
@@ -40,19 +42,21 @@ def compiler_code() -> str:
 
 
 @cache
-def code_digest(module: str) -> str:
-    """Of a module of the compiler and its imports; raises SmeltError where sources are missing."""
-    return digest_of(_root(), module)
+def code_digest(*modules: str) -> str:
+    """Of modules of the compiler and their imports; raises SmeltError where sources are missing."""
+    return digest_of(_root(), *modules)
 
 
-def digest_of(root: Path, module: str) -> str:
+def digest_of(root: Path, *modules: str) -> str:
     """As `code_digest`, of the sources in a folder.
 
     Args:
         root: holds the package `compiler_worker`.
-        module: its dotted name.
+        modules: their dotted names.
     """
-    sources = _closure(root, module)
+    sources: dict[str, _Source] = {}
+    for module in modules:
+        sources |= _closure(root, module)
     text = "".join(f"{name} {source.digest}\n" for name, source in sorted(sources.items()))
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 

@@ -7,13 +7,18 @@ from pathlib import Path
 import pytest
 
 import compiler_worker
-from services.contracts.code_digest import build_code, compiler_code, digest_of, proof_code
+from services.contracts.code_digest import (
+    PROOF_MODULES,
+    build_code,
+    compiler_code,
+    digest_of,
+    proof_code,
+)
 from services.contracts.errors import SmeltError
 from services.contracts.kinds import EngineKind
 
 HERE = Path(compiler_worker.__file__).parent
 BUILDERS = {kind: f"compiler_worker.builders.{kind.value}_builder" for kind in EngineKind}
-PROOF = "compiler_worker.prove"
 
 
 @pytest.fixture
@@ -30,11 +35,11 @@ def changed(copy: Path, file: str, change: Callable[[str], str]) -> set[str]:
     before = path.read_text()
     path.write_text(change(before))
     assert path.read_text() != before
-    modules = {**{kind.value: name for kind, name in BUILDERS.items()}, "proof": PROOF}
+    modules = {**{kind.value: (name,) for kind, name in BUILDERS.items()}, "proof": PROOF_MODULES}
     return {
         name
-        for name, module in modules.items()
-        if digest_of(HERE.parent, module) != digest_of(copy, module)
+        for name, each in modules.items()
+        if digest_of(HERE.parent, *each) != digest_of(copy, *each)
     }
 
 
@@ -45,7 +50,7 @@ def add_a_statement(text: str) -> str:
 def test_a_copy_of_the_installed_code_has_its_digests(copy: Path) -> None:
     for kind, module in BUILDERS.items():
         assert digest_of(copy, module) == build_code(kind)
-    assert digest_of(copy, PROOF) == proof_code()
+    assert digest_of(copy, *PROOF_MODULES) == proof_code()
     assert len({compiler_code(), proof_code(), *map(build_code, EngineKind)}) == 6
 
 
@@ -57,6 +62,7 @@ def test_a_copy_of_the_installed_code_has_its_digests(copy: Path) -> None:
         ("onnx_to_fx/converters/indexing.py", {"inductor", "proof"}),
         ("fx_rewrites/attention.py", {"inductor"}),
         ("precision/policy.py", {"inductor", "onnxruntime", "openvino", "tensorrt", "proof"}),
+        ("proof/calibrated_recipe.py", {"proof"}),
         ("proof/columns.py", {"proof"}),
         ("proof/sabotages.py", {"proof"}),
         ("sampling.py", {"proof"}),
@@ -98,4 +104,4 @@ def test_a_value_in_a_table_counts(copy: Path) -> None:
 
 def test_missing_sources_are_told(tmp_path: Path) -> None:
     with pytest.raises(SmeltError, match=r"the source of compiler_worker\.prove is missing"):
-        digest_of(tmp_path, PROOF)
+        digest_of(tmp_path, *PROOF_MODULES)
