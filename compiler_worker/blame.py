@@ -30,7 +30,11 @@ from services.contracts.tensors import Array
 
 
 def agreed(
-    reference: Reference, claim: Claim, samples: Sequence[Sample], errors: Mapping[str, Distance]
+    reference: Reference,
+    claim: Claim,
+    samples: Sequence[Sample],
+    errors: Mapping[str, Distance],
+    typical: Mapping[str, float],
 ) -> Reference:
     """The reference that a proof may trust: this one, or what is left without who is wrong.
 
@@ -39,11 +43,12 @@ def agreed(
         claim: of the engine.
         samples: at which reference and witness have to agree.
         errors: of eager float32, by output.
+        typical: sizes of elements, by output.
 
     Raises:
         ProofError: the engine is made by an importer that is wrong, or it cannot be told which is.
     """
-    found = disagreement(reference, claim.master, claim.recipe, samples, errors)
+    found = disagreement(reference, claim.master, claim.recipe, samples, errors, typical)
     if found is None:
         return reference
     if reference.recourse is None:
@@ -59,7 +64,7 @@ def agreed(
         )
         raise _untrusted(reference, found, f"{evaluator_name()} does not say who is wrong: {sides}")
     confirmed = _with_witness(reference, third, found)
-    require_agreement(confirmed, claim.master, claim.recipe, samples, errors)
+    require_agreement(confirmed, claim.master, claim.recipe, samples, errors, typical)
     return confirmed
 
 
@@ -107,8 +112,9 @@ def _fault(
     """How far a third's answer is from that of a model, "" where they agree."""
     assert model is not None
     inputs = found.sample.inputs
-    wanted = model.run(inputs)
-    return compare_output(found.spec, claim.recipe, inputs, answer, wanted, found.allowed).fault
+    wanted, size = model.run(inputs), found.typical
+    result = compare_output(found.spec, claim.recipe, inputs, answer, wanted, found.allowed, size)
+    return result.fault
 
 
 def _first_difference(recourse: Recourse, sample: Sample) -> str:

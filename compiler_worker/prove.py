@@ -10,6 +10,7 @@ from compiler_worker.blame import agreed
 from compiler_worker.distance import Distance
 from compiler_worker.models import Model
 from compiler_worker.progress import Progress, tell_nobody
+from compiler_worker.proof.answer_sizes import typical_sizes
 from compiler_worker.proof.claim import Claim, Verdict, sizes_text
 from compiler_worker.proof.comparing import Comparing, told
 from compiler_worker.proof.given_samples import given_samples
@@ -42,8 +43,9 @@ def judge(
     """
     samples, notes = _samples(claim, reference.model)
     announced = told(samples, "computing the reference", report)
-    errors = eager_errors(reference, claim.master, claim.recipe, announced)
-    trusted = agreed(reference, claim, samples, errors)
+    typical = typical_sizes(reference.model, claim.master, claim.recipe, samples)
+    errors = eager_errors(reference, claim.master, claim.recipe, announced, typical)
+    trusted = agreed(reference, claim, samples, errors, typical)
     if trusted.eager_outputs is None:
         # Nothing may come from an import that is wrong: neither wide bounds nor ties of ids.
         errors, claim = {}, replace(claim, master_path=None)

@@ -238,9 +238,21 @@ def _kept(
 
 
 def eager_errors(
-    reference: Reference, master: MasterRecord, recipe: Recipe, samples: Iterable[Sample]
+    reference: Reference,
+    master: MasterRecord,
+    recipe: Recipe,
+    samples: Iterable[Sample],
+    typical: Mapping[str, float],
 ) -> dict[str, Distance]:
-    """The distance of eager float32 to the reference, by output; empty without an import."""
+    """The distance of eager float32 to the reference, by output; empty without an import.
+
+    Args:
+        reference: with its eager outputs.
+        master: names the outputs.
+        recipe: says which positions of them count.
+        samples: whose largest distance is taken.
+        typical: sizes of elements by output, as `typical_sizes` has them.
+    """
     if reference.eager_outputs is None:
         return {}
     largest: dict[str, Distance] = {}
@@ -248,7 +260,8 @@ def eager_errors(
         found = reference.eager_outputs.run(sample.inputs)
         wanted = reference.model.run(sample.inputs)
         for spec in master.outputs:
-            result = compare_output(spec, recipe, sample.inputs, found, wanted, _ANY_DISTANCE)
+            size = typical.get(spec.name, 0.0)
+            result = compare_output(spec, recipe, sample.inputs, found, wanted, _ANY_DISTANCE, size)
             largest[spec.name] = largest.get(spec.name, Distance()).union(result.distance)
     return largest
 
@@ -260,12 +273,14 @@ class Disagreement:
     Attributes:
         spec: of the output.
         allowed: how far they may be from each other.
+        typical: size of an element of that output.
         fault: how far they are.
     """
 
     spec: TensorSpec
     sample: Sample
     allowed: Tolerance
+    typical: float
     fault: str
 
     @property
@@ -280,6 +295,7 @@ def disagreement(
     recipe: Recipe,
     samples: Iterable[Sample],
     errors: Mapping[str, Distance],
+    typical: Mapping[str, float],
 ) -> Disagreement | None:
     """The first output in which a reference's witness contradicts it."""
     if reference.witness is None:
@@ -289,9 +305,12 @@ def disagreement(
         for spec in master.outputs:
             # Not the recipe's tolerance: that is for engines, which may be meant to differ.
             allowed = tolerance_for(Precision.FP32, Recipe(), errors.get(spec.name))
-            result = compare_output(spec, recipe, sample.inputs, found, wanted, allowed)
+            size = typical.get(spec.name, 0.0)
+            result = compare_output(spec, recipe, sample.inputs, found, wanted, allowed, size)
             if result.fault:
-                return Disagreement(spec=spec, sample=sample, allowed=allowed, fault=result.fault)
+                return Disagreement(
+                    spec=spec, sample=sample, allowed=allowed, typical=size, fault=result.fault
+                )
     return None
 
 
@@ -301,13 +320,14 @@ def require_agreement(
     recipe: Recipe,
     samples: Iterable[Sample],
     errors: Mapping[str, Distance],
+    typical: Mapping[str, float],
 ) -> None:
     """Refuse a reference that its witness contradicts.
 
     Raises:
         ProofError: names output, sizes, what was found and what is allowed.
     """
-    found = disagreement(reference, master, recipe, samples, errors)
+    found = disagreement(reference, master, recipe, samples, errors, typical)
     if found:
         raise ProofError(
             f"the reference itself is refused ({reference.name}): the witness differs in "

@@ -236,12 +236,13 @@ def _mask_shapes(
 def _has_free_values(master: MasterRecord, recipe: Recipe) -> bool:
     """Whether an input is floating whose range the recipe leaves open."""
     return any(
-        _is_floating(spec) and not recipe.inputs.get(spec.name, InputRecipe()).has_range
+        is_floating(spec) and not recipe.inputs.get(spec.name, InputRecipe()).has_range
         for spec in master.inputs
     )
 
 
-def _is_floating(spec: TensorSpec) -> bool:
+def is_floating(spec: TensorSpec) -> bool:
+    """Whether a tensor holds floats: strings are neither floats nor integers."""
     return spec.datatype != BYTES and NUMPY_FROM_DATATYPE[spec.datatype].kind not in "biu"
 
 

@@ -17,6 +17,7 @@ from compiler_worker.child import Events, limit_threads
 from compiler_worker.distance import Distance
 from compiler_worker.models import Model
 from compiler_worker.progress import Progress
+from compiler_worker.proof.answer_sizes import typical_sizes
 from compiler_worker.proof.claim import Claim, reason_of
 from compiler_worker.proof.comparing import Comparing
 from compiler_worker.reference import Reference, eager_errors, open_eager, open_reference
@@ -135,7 +136,9 @@ class _Judge:
     def _rounding(self, samples: Sequence[Sample]) -> dict[str, Distance]:
         """How far float32 itself is from float64; nothing where the import fails."""
         try:
-            return eager_errors(self._reference, self._master, self._recipe, samples)
+            of_reference = self._reference, self._master, self._recipe, samples
+            typical = typical_sizes(self._reference.model, self._master, self._recipe, samples)
+            return eager_errors(*of_reference, typical)
         except ProofError:
             return {}
 

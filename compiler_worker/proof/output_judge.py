@@ -1,6 +1,5 @@
 """One output of an engine over all samples: each by itself, then all of them together."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 from compiler_worker.comparison import compare_output, compared_in
 from compiler_worker.distance import Comparison, Distance
 from compiler_worker.models import Model
+from compiler_worker.proof.answer_sizes import Sizes
 from compiler_worker.proof.columns import (
     NO_SUMS,
     ColumnDistance,
@@ -64,31 +64,6 @@ class Bounds:
     def columns(self) -> Columns:
         """A collection of this output's columns, with nothing in it."""
         return Columns(column_axes(self.spec.shape), is_double=self.spec.datatype == "FP64")
-
-
-@dataclass(kw_only=True)
-class Sizes:
-    """How large the elements of an output are, over all samples."""
-
-    squares: float = 0.0
-    num: int = 0
-    least: float = 0.0
-    most: float = 0.0
-
-    def add(self, elements: Float64) -> None:
-        """Take some into account."""
-        self.squares += float((elements**2).sum())
-        self.num += elements.size
-        self.least = min(self.least, float(elements.min(initial=0.0)))
-        self.most = max(self.most, float(elements.max(initial=0.0)))
-
-    @property
-    def typical(self) -> float:
-        """Root mean square where elements have either sign: zero is a value like others there.
-
-        Where all have one sign it is 0: of probabilities and amounts each is its own measure.
-        """
-        return math.sqrt(self.squares / self.num) if self.least < 0 < self.most else 0.0
 
 
 @dataclass(kw_only=True)

@@ -125,11 +125,11 @@ class TestReference:
 
     def test_eagers_own_error_is_that_of_float32(self, path: Path, tmp_path: Path) -> None:
         found = opened(path, MASTER, tmp_path / "cache")
-        errors = eager_errors(found, MASTER, RECIPE, [SAMPLE])
+        errors = eager_errors(found, MASTER, RECIPE, [SAMPLE], {})
         assert set(errors) == {"hidden", "pooled"}
         for error in errors.values():
             assert 1e-9 < error.rel_l2 < 1e-5
-        require_agreement(found, MASTER, RECIPE, [SAMPLE], errors)
+        require_agreement(found, MASTER, RECIPE, [SAMPLE], errors, {})
 
     def test_a_contradicted_one_is_refused(self, path: Path, tmp_path: Path) -> None:
         found = opened(path, MASTER, tmp_path / "cache")
@@ -141,7 +141,7 @@ class TestReference:
 
         lied = Reference(**{**vars(found), "witness": Lying()})
         with pytest.raises(ProofError, match="differs in output 'pooled' at .*'batch': 3"):
-            require_agreement(lied, MASTER, RECIPE, [SAMPLE], {})
+            require_agreement(lied, MASTER, RECIPE, [SAMPLE], {}, {})
 
     @pytest.mark.parametrize(
         ("kind", "library"),
@@ -159,7 +159,7 @@ class TestReference:
         assert found.name.startswith(library)
         assert "no float64 import: RandomUniformLike" in found.name
         assert found.eager_outputs is None
-        assert eager_errors(found, small_master(), Recipe(), []) == {}
+        assert eager_errors(found, small_master(), Recipe(), [], {}) == {}
         x = np.ones((2, 4), np.float32)
         assert (found.model.run({"x": x})["y"] == x).all()
         assert (found.baseline.run({"x": x})["y"] == x).all()
@@ -198,7 +198,7 @@ class TestReference:
         assert "ONNX Runtime refuses the master" in found.name
         x = np.ones((3, 4, 4), np.float32)
         sample = replace(SAMPLE, inputs={"x": x})
-        require_agreement(found, small_master(), Recipe(), [sample], {})
+        require_agreement(found, small_master(), Recipe(), [sample], {}, {})
         if found.witness:
             assert (found.witness.run({"x": x})["y"] == x).all()
 

@@ -1,0 +1,65 @@
+"""How large a model's answers are, before any is compared: an error near zero is no large one."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler_worker.comparison import compared_in
+from compiler_worker.models import Model
+from compiler_worker.sampling import Sample, SampleVariant, is_floating
+from services.contracts.manifest import MasterRecord
+from services.contracts.recipe import Recipe
+
+Float64 = NDArray[np.float64]
+
+
+@dataclass(kw_only=True)
+class Sizes:
+    """How large the elements of an output are, over all samples."""
+
+    squares: float = 0.0
+    num: int = 0
+    least: float = 0.0
+    most: float = 0.0
+
+    def add(self, elements: Float64) -> None:
+        """Take some into account."""
+        self.squares += float((elements**2).sum())
+        self.num += elements.size
+        self.least = min(self.least, float(elements.min(initial=0.0)))
+        self.most = max(self.most, float(elements.max(initial=0.0)))
+
+    @property
+    def typical(self) -> float:
+        """Root mean square where elements have either sign: zero is a value like others there.
+
+        Where all have one sign it is 0: of probabilities and amounts each is its own measure.
+        """
+        return math.sqrt(self.squares / self.num) if self.least < 0 < self.most else 0.0
+
+
+def typical_sizes(
+    model: Model, master: MasterRecord, recipe: Recipe, samples: Iterable[Sample]
+) -> dict[str, float]:
+    """Of each floating output, as `Sizes.typical` has it.
+
+    Args:
+        model: the reference.
+        master: names its outputs.
+        recipe: says which positions of them count.
+        samples: those of eight times the usual size are left out.
+    """
+    sizes: dict[str, Sizes] = {}
+    for sample in samples:
+        if sample.variant is SampleVariant.LARGE:
+            continue
+        answers = model.run(sample.inputs)
+        for spec in master.outputs:
+            if is_floating(spec):
+                array = answers[spec.name].astype(np.float64)
+                keep = compared_in(spec, recipe, sample.inputs, array) & np.isfinite(array)
+                sizes.setdefault(spec.name, Sizes()).add(array[keep])
+    return {name: each.typical for name, each in sizes.items()}

@@ -1,0 +1,59 @@
+"""Answers near zero: what is wrong of them by as little as of the others is no contradiction."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from compiler_worker.models import Model
+from compiler_worker.proof.answer_sizes import typical_sizes
+from compiler_worker.reference import Reference, disagreement, eager_errors
+from compiler_worker.sampling import Sample, SampleVariant
+from services.contracts.manifest import MasterRecord
+from services.contracts.recipe import Recipe
+from services.contracts.tensors import Array, TensorSpec
+
+LOGIT = TensorSpec(name="logit", datatype="FP32", shape=("batch", 1))
+MASTER = MasterRecord(
+    digest="a" * 64, files={}, inputs=(), outputs=(LOGIT,), opset=20, num_parameters=0
+)
+LOGITS = np.array([[0.9], [1e-4], [-1.1]])
+
+
+@dataclass(frozen=True)
+class Answering:
+    """A model that answers with numbers that it was given."""
+
+    logits: Array
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        return {"logit": self.logits}
+
+
+def sample(variant: SampleVariant = SampleVariant.FULL) -> Sample:
+    return Sample(bucket="b", sizes={"batch": 3}, variant=variant, inputs={})
+
+
+def reference(off: float) -> Reference:
+    """Whose witness and eager run lie so far beside it."""
+    beside: Model = Answering((LOGITS + off).astype(np.float32))
+    return Reference(
+        name="r", model=Answering(LOGITS), witness=beside, baseline=beside, eager_outputs=beside
+    )
+
+
+def test_an_answer_near_zero_is_measured_by_the_size_of_others() -> None:
+    found = reference(off=5e-7)
+    sizes = typical_sizes(found.model, MASTER, Recipe(), [sample()])
+    np.testing.assert_allclose(sizes["logit"], np.sqrt((LOGITS**2).mean()))
+    errors = eager_errors(found, MASTER, Recipe(), [sample()], sizes)
+    assert errors["logit"].rel_l2 < 1e-6
+    assert disagreement(found, MASTER, Recipe(), [sample()], {}, sizes) is None
+    far = reference(off=1e-2)
+    assert disagreement(far, MASTER, Recipe(), [sample()], {}, sizes) is not None
+
+
+def test_large_draws_and_answers_of_one_sign_have_no_usual_size() -> None:
+    model = Answering(LOGITS)
+    assert typical_sizes(model, MASTER, Recipe(), [sample(SampleVariant.LARGE)]) == {}
+    assert typical_sizes(Answering(LOGITS**2), MASTER, Recipe(), [sample()]) == {"logit": 0.0}
