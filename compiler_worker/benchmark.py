@@ -38,8 +38,8 @@ class BenchmarkLimits:
     Attributes:
         seconds_per_side: time that the sides are measured for at one shape, on average.
         patience: how many times longer where the interval of a ratio is not close by then.
-        min_iterations: calls of each side even when they take longer than that, unless they
-            take longer than patience goes; never fewer than tell an interval.
+        min_iterations: calls of each side even when they take longer than that; never fewer than
+            tell an interval.
         max_iterations: calls after which a close interval is close enough.
         warm_below_s: calls that take longer are not made once before they are measured.
     """
@@ -147,11 +147,15 @@ def race(
 
 
 def _in_order(sides: Sequence[_Side], number: int) -> Sequence[_Side]:
-    """Who takes part in a round: each is first, and follows each other one, in its turn."""
+    """Who takes part in a round: each is first, and follows each other one, in its turn.
+
+    The order of Williams (Australian Journal of Scientific Research A 2, 1949), turned each
+    round, and backwards every other one.
+    """
     is_for_all = number % _CONTEXT_EVERY == 0
     taking = [side for side in sides if is_for_all or not side.contender.is_context]
-    first = number // 2 % len(taking)
-    turned = [*taking[first:], *taking[:first]]
+    zigzag = [(i + 1) // 2 * (-1) ** i for i in range(len(taking))]
+    turned = [taking[(number // 2 + place) % len(taking)] for place in zigzag]
     return turned[::-1] if number % 2 else turned
 
 
@@ -168,13 +172,12 @@ def _ratios(sides: Sequence[_Side]) -> list[Ratio | None]:
 def _is_enough(sides: Sequence[_Side], limits: BenchmarkLimits) -> bool:
     num_calls = len(sides[-1].seconds)
     elapsed_s = sum(sum(side.seconds) for side in sides) / len(sides)
-    if num_calls <= FEWEST_PAIRS:
+    if num_calls < max(limits.min_iterations, FEWEST_PAIRS + 1):
         return False
     most_s, most_calls = limits.seconds_per_side, limits.max_iterations
     if num_calls >= limits.patience * most_calls or elapsed_s >= limits.patience * most_s:
         return True
-    is_long = num_calls >= limits.min_iterations and elapsed_s >= most_s
-    return (is_long or num_calls >= most_calls) and _are_close(sides)
+    return (num_calls >= most_calls or elapsed_s >= most_s) and _are_close(sides)
 
 
 def _are_close(sides: Sequence[_Side]) -> bool:

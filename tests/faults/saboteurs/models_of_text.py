@@ -18,19 +18,22 @@ _MASK = """
 _PLACES = """
     count = Shape <start = 1, end = 2> (ids) length = Squeeze (count)
     places = Range (zero_i, length, one_i)"""
-_CONSTANTS = {
-    "one": 1.0,
-    "lowest": -1e4,
-    "axes12": [1, 2],
-    "axis0": [0],
-    "axis1": [1],
-    "axis2": [2],
-    "zero_i": 0,
-    "one_i": 1,
-    "root": (WIDTH / HEADS) ** 0.5,
-    "split": [0, 0, HEADS, WIDTH // HEADS],
-    "joined": [0, 0, WIDTH],
-}
+
+
+def _constants(width: int) -> dict[str, object]:
+    return {
+        "one": 1.0,
+        "lowest": -1e4,
+        "axes12": [1, 2],
+        "axis0": [0],
+        "axis1": [1],
+        "axis2": [2],
+        "zero_i": 0,
+        "one_i": 1,
+        "root": (width / HEADS) ** 0.5,
+        "split": [0, 0, HEADS, width // HEADS],
+        "joined": [0, 0, width],
+    }
 
 
 def _heads(p: str, x: str, bias: str, is_scaled: bool) -> str:
@@ -58,35 +61,37 @@ def _layer(p: str, x: str) -> str:
     {p}out = LayerNormalization <axis = -1> ({p}s2, {p}g2, {p}h2)"""
 
 
-def _draw_layer(weights: Weights, p: str, bias: float = 0.3) -> None:
+def _draw_layer(weights: Weights, p: str, width: int) -> None:
     for name in "qkvo":
-        weights.normal(f"{p}w{name}", WIDTH, WIDTH)
-        weights.normal(f"{p}b{name}", WIDTH, scale=bias)
-    weights.normal(f"{p}wu", WIDTH, 2 * WIDTH)
-    weights.normal(f"{p}bu", 2 * WIDTH, scale=bias)
-    weights.normal(f"{p}wd", 2 * WIDTH, WIDTH)
-    weights.normal(f"{p}bd", WIDTH, scale=bias)
+        weights.normal(f"{p}w{name}", width, width)
+        weights.normal(f"{p}b{name}", width, scale=0.3)
+    weights.normal(f"{p}wu", width, 2 * width)
+    weights.normal(f"{p}bu", 2 * width, scale=0.3)
+    weights.normal(f"{p}wd", 2 * width, width)
+    weights.normal(f"{p}bd", width, scale=0.3)
     for norm in "12":
-        weights.around_one(f"{p}g{norm}", WIDTH)
-        weights.normal(f"{p}h{norm}", WIDTH, scale=bias)
+        weights.around_one(f"{p}g{norm}", width)
+        weights.normal(f"{p}h{norm}", width, scale=0.3)
 
 
-def _bert(seed: int, inputs: str, output: str, embedded: str, head: str) -> onnx.ModelProto:
+def _bert(
+    seed: int, inputs: str, output: str, embedded: str, head: str, width: int = WIDTH
+) -> onnx.ModelProto:
     weights = Weights(seed)
-    weights.normal("words", VOCABULARY, WIDTH, scale=1.0)
-    weights.normal("positions", _PLACES_KNOWN, WIDTH, scale=0.5)
-    weights.normal("types_table", 2, WIDTH, scale=0.5)
-    weights.normal("wp", WIDTH, WIDTH)
-    weights.normal("bp", WIDTH, scale=0.3)
-    weights.normal("wl", WIDTH, 1)
-    _draw_layer(weights, "a")
-    _draw_layer(weights, "b")
+    weights.normal("words", VOCABULARY, width, scale=1.0)
+    weights.normal("positions", _PLACES_KNOWN, width, scale=0.5)
+    weights.normal("types_table", 2, width, scale=0.5)
+    weights.normal("wp", width, width)
+    weights.normal("bp", width, scale=0.3)
+    weights.normal("wl", width, 1)
+    _draw_layer(weights, "a", width)
+    _draw_layer(weights, "b", width)
     graph = f"""g ({inputs}) => ({output}) {{ {_PLACES} {_MASK}
     word = Gather (words, ids) place = Gather (positions, places) placed = Add (word, place)
     {embedded} {_layer("a", "x")} {_layer("b", "aout")} {head} }}"""
     used = {name: array for name, array in weights.arrays.items() if name in graph}
     weights.arrays = used
-    return weights.model(graph, **{k: v for k, v in _CONSTANTS.items() if k in graph})
+    return weights.model(graph, **{k: v for k, v in _constants(width).items() if k in graph})
 
 
 def encoder(seed: int) -> onnx.ModelProto:
@@ -104,7 +109,8 @@ def reranker(seed: int) -> onnx.ModelProto:
     head = """first = Gather <axis = 1> (bout, zero_i) pm = MatMul (first, wp)
     p = Add (pm, bp) pooled = Tanh (p) logit = MatMul (pooled, wl)"""
     inputs = f"{_TOKENS}, int64[batch, seq] types"
-    return _bert(seed, inputs, "float[batch, 1] logit", embedded, head)
+    # Of half as many numbers a logit errs by a fifth in eight bits, more than a proof allows.
+    return _bert(seed, inputs, "float[batch, 1] logit", embedded, head, width=2 * WIDTH)
 
 
 _BUCKETS = """
@@ -126,7 +132,7 @@ def t5(seed: int) -> onnx.ModelProto:
     weights.normal("distances", 32, HEADS, scale=1.0)
     layers = ""
     for p, x in (("a", "x"), ("b", "aout")):
-        _draw_layer(weights, p)
+        _draw_layer(weights, p, WIDTH)
         # T5 trains its queries to be small, as nothing divides their scores.
         weights.arrays[f"{p}wq"] *= (WIDTH / HEADS) ** -0.5
         layers += f"""
@@ -137,7 +143,7 @@ def t5(seed: int) -> onnx.ModelProto:
     graph = f"""g ({_TOKENS}) => (float[batch, seq, {WIDTH}] hidden) {{ {_PLACES} {_MASK}
     x = Gather (words, ids) {_BUCKETS} {layers}
     hidden = RMSNormalization <axis = -1> (bout, ag1) }}"""
-    constants = {**_CONSTANTS, "sixteen": 16, "eight": 8, "eight_f": 8.0, "ln12": 2.5257286}
+    constants = {**_constants(WIDTH), "sixteen": 16, "eight": 8, "eight_f": 8.0, "ln12": 2.5257286}
     constants["fifteen"] = 15
     unused = ("bu", "bd", "h1", "h2")
     weights.arrays = {k: v for k, v in weights.arrays.items() if k[1:] not in unused}

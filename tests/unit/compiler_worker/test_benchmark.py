@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -140,9 +141,21 @@ def test_where_bounds_are_not_close_more_calls_are_made() -> None:
     assert wild.ratio.high > 4 * wild.ratio.low
 
 
-def test_slow_models_are_called_less_often() -> None:
-    limits = BenchmarkLimits(seconds_per_side=1e-12, min_iterations=50)
-    assert timed(limits, sample()).count("engine") == 2 * NUM_ROUNDS
+@pytest.mark.parametrize("num_calls", [1, 50])
+def test_slow_models_are_called_as_often_as_is_asked_and_tells_an_interval(num_calls: int) -> None:
+    limits = BenchmarkLimits(seconds_per_side=1e-12, min_iterations=num_calls)
+    assert timed(limits, sample()).count("engine") == 2 * max(num_calls, NUM_ROUNDS)
+
+
+@pytest.mark.parametrize("num_sides", [2, 3, 4, 5])
+def test_each_side_follows_each_other_one(num_sides: int) -> None:
+    calls: list[str] = []
+    sides = [Contender(model=Noting(str(number), calls)) for number in range(num_sides)]
+    race(sides, Platform.CPU, sample(), Recipe(), BenchmarkLimits(seconds_per_side=0))
+    rounds = rounds_of(calls, num_sides)
+    followed = {pair for each in rounds for pair in pairwise(each)}
+    assert len(followed) == num_sides * (num_sides - 1)
+    assert {each[0] for each in rounds} == set(calls)
 
 
 def test_a_model_without_a_batch_dimension_counts_calls() -> None:
