@@ -9,6 +9,10 @@ from compiler_worker.master.spans import Spans
 from services.contracts.input_values import InputValues, Span
 from services.contracts.recipe import InputRole
 
+# Pixels, sounds and quantised values: each is a number of its type. Wider integers may be masks or
+# ids in ways that are not followed, and mean something only within bounds.
+_BITS_OF_PIXELS = 8
+
 
 def input_values(model: ir.Model) -> dict[str, InputValues]:
     """By name, what is known of inputs; those of which nothing is known are left out.
@@ -31,6 +35,8 @@ def _values_of(model: ir.Model, value: ir.Value) -> InputValues:
         return InputValues(role=InputRole.MASK)
     if value.dtype is ir.DataType.BOOL:
         return InputValues()
+    if not drawn and value.dtype.bitwidth <= _BITS_OF_PIXELS:
+        drawn = allowed or (Span(min=int(value.dtype.min), max=int(value.dtype.max)),)
     return InputValues(drawn=drawn, allowed=allowed, tables=tuple(sorted(strict.tables)))
 
 

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from onnx import numpy_helper, parser
 
+from compiler_worker.master.integer_inputs import input_values
 from compiler_worker.models import Model, OrtModel
 from compiler_worker.proof.claim import Claim, Verdict
 from compiler_worker.prove import judge
@@ -109,6 +111,7 @@ def record_of(model: onnx.ModelProto) -> MasterRecord:
         outputs=tuple(_spec(entry) for entry in model.graph.output),
         opset=20,
         num_parameters=1,
+        input_values=input_values(ir.from_proto(model)),
     )
 
 

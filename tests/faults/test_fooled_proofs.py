@@ -58,6 +58,16 @@ def test_an_engine_that_changes_its_inputs(
     assert subject.judged(subject.engine_of(graph, **weights), precision=precision).reason
 
 
+def test_pixels_that_are_read_as_signed(tmp_path: Path) -> None:
+    graph = """g (uint8[batch, 8] x) => (float[batch, 4] y)
+        { f = Cast <to = 1> (x) s = Mul (f, scale) y = MatMul (s, w) }"""
+    subject = Subject.of(tmp_path, graph, w=normal(8, 4), scale=np.float32(1 / 255))
+    assert subject.judged(subject.engine).reason == ""
+    signed = graph.replace("f = Cast <to = 1> (x)", "i = Cast <to = 3> (x) f = Cast <to = 1> (i)")
+    wrong = subject.engine_of(signed, w=normal(8, 4), scale=np.float32(1 / 255))
+    assert subject.judged(wrong).reason
+
+
 @pytest.mark.parametrize("precision", list(Precision))
 def test_a_constant_where_the_truth_varies_about_a_large_mean(
     precision: Precision, tmp_path: Path

@@ -269,3 +269,20 @@ def test_a_loops_body_looks_up_too(known: Known) -> None:
     loop = node("Loop", ["times", "", "ids", "nought"], ["left", "y"], body=body)
     found = known([loop], rank=0, times=np.int64(3), nought=np.float32(0))
     assert found.allowed == span(0, 59)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "drawn"),
+    [
+        (TensorProto.UINT8, span(0, 255)),
+        (TensorProto.INT8, span(-128, 127)),
+        (TensorProto.INT32, ()),
+    ],
+)
+def test_numbers_of_eight_bits_are_drawn_over_all_their_type_has(
+    known: Known, dtype: int, drawn: tuple[Span, ...]
+) -> None:
+    """A request may hold any: they bound nothing."""
+    pixels = ints("N", "T", dtype=dtype)
+    cast = node("Cast", ["ids"], ["y"], to=TensorProto.FLOAT)
+    assert known([cast], ids=pixels, rank=2) == InputValues(drawn=drawn)
