@@ -67,7 +67,7 @@ def check_largest(
     rows = recipe.batching.batch_dim
     if not any(name != rows for bucket in buckets for name in bucket.dims):
         return
-    if _weights_bytes(master_path) > psutil.virtual_memory().available // 2:
+    if not has_room(master_path):
         return
     try:
         model = OrtModel.open(master_path, master)
@@ -84,8 +84,11 @@ def check_largest(
             raise InvalidRecipeError(_too_large(bucket, sizes, recipe, error)) from error
 
 
-def _weights_bytes(master_path: Path) -> int:
-    return sum(path.stat().st_size for path in master_path.parent.iterdir() if path.is_file())
+def has_room(master_path: Path) -> bool:
+    """Whether the memory of this host holds the master's weights twice."""
+    files = (path for path in master_path.parent.iterdir() if path.is_file())
+    num_bytes = sum(path.stat().st_size for path in files)
+    return bool(2 * num_bytes <= psutil.virtual_memory().available)
 
 
 def _run(model: OrtModel, master: MasterRecord, sizes: Sizes) -> None:

@@ -16,6 +16,7 @@ from compiler_worker.plan import buckets_of
 from compiler_worker.precision.calibration import read_calibration, write_calibration
 from compiler_worker.ranking import require_samples
 from compiler_worker.recipe_check import check_recipe
+from compiler_worker.rows_check import check_rows
 from compiler_worker.settings import settings_from_environment
 from compiler_worker.sizes_check import check_empty, check_largest
 from services.cli.control_client import tell_fleet
@@ -216,6 +217,7 @@ def _publish(
         line.update("running the largest sizes")
         check_empty(opened.files[MODEL_FILE], record, chosen, buckets)
         check_largest(opened.files[MODEL_FILE], record, chosen, buckets)
+        check_rows(opened.files[MODEL_FILE], record, chosen, buckets)
         calibration = _calibration(record, chosen, wishes.folder, Path(folder) / "calibration")
         line.update("comparing the fallback's graph with ONNX Runtime")
         master = opened.files[MODEL_FILE], record

@@ -1,0 +1,78 @@
+"""Whether the rows of a batch depend on each other: found when a model is added."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from compiler_worker.comparison import compare_output
+from compiler_worker.models import OrtModel
+from compiler_worker.sampling import draw_sample, is_floating
+from compiler_worker.sizes_check import has_room
+from compiler_worker.tolerances import DEFAULT_TOLERANCES
+from services.contracts.errors import InvalidRecipeError, ProofError
+from services.contracts.kinds import Precision
+from services.contracts.manifest import MasterRecord
+from services.contracts.recipe import Bucket, Recipe
+from services.contracts.tensors import Array, TensorSpec
+
+_FEW_ROWS = 3
+# Scales that are taken from a whole batch move its rows by so much, and no caller minds.
+_ALLOWED = DEFAULT_TOLERANCES[Precision.INT8]
+
+
+def check_rows(
+    master_path: Path, master: MasterRecord, recipe: Recipe, buckets: Sequence[Bucket]
+) -> None:
+    """Ask a few rows together and the first of them alone: replicas join rows of many callers.
+
+    What ONNX Runtime does not run, or not in the memory of this host, is left to the proof.
+
+    Args:
+        master_path: the master's `model.onnx`.
+        master: its record.
+        recipe: names the dimension of rows; without one, requests are never joined.
+        buckets: the first is asked at its usual sizes.
+
+    Raises:
+        InvalidRecipeError: a row is another one among others, and what to say of it.
+    """
+    rows = recipe.batching.batch_dim
+    specs = (*master.inputs, *master.outputs)
+    if rows is None or rows not in buckets[0].dims or not has_room(master_path):
+        return
+    if any(spec.shape.count(rows) != 1 for spec in specs):
+        return
+    try:
+        fault = _fault(OrtModel.open(master_path, master), master, recipe, buckets[0], rows)
+    except ProofError:
+        return
+    if fault:
+        raise InvalidRecipeError(
+            f"rows depend on each other: {fault} between a row alone and the same one among "
+            "others, and replicas join rows of many callers; give a recipe that says "
+            "batching: {batch_dim: null}, so that each request is computed by itself"
+        )
+
+
+def _fault(model: OrtModel, master: MasterRecord, recipe: Recipe, bucket: Bucket, rows: str) -> str:
+    span = bucket.dims[rows]
+    sizes = {name: r.opt for name, r in bucket.dims.items()} | {rows: min(span.max, _FEW_ROWS)}
+    if span.min > 1 or sizes[rows] < 2:
+        return ""
+    inputs = draw_sample(master, recipe, bucket, sizes).inputs
+    first = {spec.name: _first(inputs[spec.name], spec, rows) for spec in master.inputs}
+    among, alone = model.run(inputs), model.run(first)
+    for spec in master.outputs:
+        wanted = {spec.name: _first(among[spec.name], spec, rows)}
+        result = compare_output(spec, recipe, first, alone, wanted, _ALLOWED)
+        # Of ids a few may be ties, which float32 decides.
+        if result.fault and (
+            is_floating(spec) or 2 * result.num_differing >= alone[spec.name].size
+        ):
+            return f"output '{spec.name}' differs by {result.fault}"
+    return ""
+
+
+def _first(array: Array, spec: TensorSpec, rows: str) -> Array:
+    return np.take(array, [0], axis=spec.shape.index(rows))
