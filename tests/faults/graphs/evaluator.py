@@ -1,7 +1,8 @@
-"""Loop and Scan by ONNX's definition, for its evaluator.
+"""Loop, Scan and Slice by ONNX's definition, for its evaluator.
 
 Its own Loop (onnx 1.23) makes no round where the condition is left out, and joins rows along
-an axis that they have; its Scan knows neither axes nor directions.
+an axis that they have; its Scan knows neither axes nor directions. Its Slice is
+Python's, where a start before the first element, going backwards, gives nothing.
 """
 
 from __future__ import annotations
@@ -61,4 +62,19 @@ class Scan(_Rounds):
         return (*states, *(np.stack(column) for column in zip(*rows, strict=True)))
 
 
-OPS = (Loop, Scan, *reference_ops.OPS)
+class Slice(OpRun):
+    def _run(
+        self, x: Array, starts: Array, ends: Array, axes: Any = None, steps: Any = None
+    ) -> tuple[Array]:
+        axes = range(len(starts)) if axes is None else axes
+        steps = [1] * len(starts) if steps is None else steps
+        for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+            size, back = x.shape[axis], int(step < 0)
+            first, last = (int(n) + size * int(n < 0) for n in (start, end))
+            first = min(max(first, 0), size - back)
+            last = min(max(last, -back), size - back)
+            x = np.take(x, np.arange(first, last, step), axis)
+        return (x,)
+
+
+OPS = (Loop, Scan, Slice, *reference_ops.OPS)

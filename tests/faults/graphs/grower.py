@@ -28,6 +28,7 @@ _EXACT_STEP, _EXACT_LARGEST = 2.0**-8, 2.0**11
 # Of half precision fewer are left.
 _EXACT_IN_16_BITS = {np.float16: (2.0**-3, 2.0**7), ml_dtypes.bfloat16: (2.0**-1, 2.0**6)}
 _MOST_ELEMENTS, _LARGEST = 4096, 1e6
+_INT64 = np.iinfo(np.int64)
 
 
 # Of what is no number they make what they like.
@@ -184,7 +185,8 @@ class Grower:
             for value in self.values[::-1]:
                 for axis in range(value.rank):
                     rest = {c - sign * n for c, n in zip(column, value.sizes(axis), strict=True)}
-                    if len(rest) == 1:
+                    # Slices are drawn to the last of all integers.
+                    if len(rest) == 1 and _INT64.min <= min(rest) <= _INT64.max:
                         return self._offset(value, axis, sign, rest.pop())
         raise DroppedError
 

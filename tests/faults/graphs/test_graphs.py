@@ -9,12 +9,15 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from onnx import parser
+from onnx.reference import ReferenceEvaluator
 
 from tests.faults.graphs.cases import Case, grown
-from tests.faults.graphs.judge import judged
+from tests.faults.graphs.evaluator import Slice
+from tests.faults.graphs.judge import Stage, Verdict, judged
 from tests.faults.graphs.run import run_parts
 from tests.faults.graphs.shrink import shrunk, write
-from tests.faults.graphs.worker import Part
+from tests.faults.graphs.worker import Part, judged_part
 
 pytestmark = pytest.mark.faults
 
@@ -83,3 +86,37 @@ def test_a_wrong_graph_is_made_small_and_written(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found, small.values[small.outputs[0]].arrays[0])
     assert (tmp_path / "wrong.txt").read_text() == "small: a line\n"
     onnx.checker.check_model(tmp_path / "small.onnx", full_check=True)
+
+
+def test_a_slice_to_the_last_integer_is_drawn() -> None:
+    assert "Slice" in grown(11, 8119).ops
+
+
+def test_what_ended_a_process_is_made_small_without_onnx_runtime(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def wrong(case: Case, last: Stage, *, has_runtime: bool = True) -> Verdict:
+        asked.append(has_runtime)
+        return Verdict("wrong", last, "a reason")
+
+    monkeypatch.setattr("tests.faults.graphs.worker.judged", wrong)
+    judged_part(Part(seed=5, first=3, count=1, folder=str(tmp_path), has_runtime=False))
+    assert len(asked) > 1
+    assert not any(asked)
+
+
+@pytest.mark.parametrize("start", [-9, -3, -1, 0, 1, 9])
+@pytest.mark.parametrize("end", [-9, -3, -1, 0, 1, 9])
+@pytest.mark.parametrize("step", [-2, -1, 1, 2])
+def test_slices_of_the_evaluator_are_those_of_onnx_runtime(start: int, end: int, step: int) -> None:
+    graph = "g (float[N] x, int64[1] a, int64[1] b, int64[1] s, int64[1] o) => (float[M] y)"
+    text = f'<ir_version: 10, opset_import: ["" : 20]> {graph} {{ y = Slice(x, a, b, o, s) }}'
+    model = parser.parse_model(text)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for size in (0, 2):
+        feeds = {"x": np.arange(size, dtype=np.float32), "o": np.zeros(1, np.int64)}
+        feeds |= {k: np.array([v]) for k, v in (("a", start), ("b", end), ("s", step))}
+        (found,) = ReferenceEvaluator(model, new_ops=[Slice]).run(None, feeds)
+        np.testing.assert_array_equal(found, session.run(None, feeds)[0])

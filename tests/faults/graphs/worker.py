@@ -9,11 +9,12 @@ import json
 import logging
 import sys
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from tests.faults.graphs.cases import Case, grown
+from tests.faults.graphs.cases import grown
 from tests.faults.graphs.judge import Stage, Verdict, judged
 from tests.faults.graphs.shrink import shrunk, write
 
@@ -52,15 +53,16 @@ def judged_part(part: Part) -> None:
         verdict = judged(case, stage, has_runtime=part.has_runtime)
         line = asdict(verdict) | {"index": index, "ops": len(case.model.graph.node)}
         if verdict.kind == "wrong" and part.folder:
-            small = shrunk(case, lambda c, stage=stage, v=verdict: _is_as_wrong(c, stage, v))
-            reason = judged(small, stage).reason
+            # What ended a process once would end this one.
+            again = partial(judged, last=stage, has_runtime=part.has_runtime)
+            small = shrunk(case, lambda c, again=again, v=verdict: _is_as_wrong(again(c), v))
+            reason = again(small).reason
             write(small, Path(part.folder), f"{part.seed}-{index}", f"{verdict.stage}: {reason}")
         print(json.dumps(line), flush=True)
 
 
-def _is_as_wrong(case: Case, stage: Stage, before: Verdict) -> bool:
+def _is_as_wrong(verdict: Verdict, before: Verdict) -> bool:
     """At the same stage, and an error where there was one."""
-    verdict = judged(case, stage)
     is_same = ("Error: " in verdict.reason) == ("Error: " in before.reason)
     return verdict.kind == "wrong" and verdict.stage == before.stage and is_same
 
