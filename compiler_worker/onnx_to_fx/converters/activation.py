@@ -60,6 +60,14 @@ def selu(op: Op) -> Tensor:
     return x.like(op.call(torch.mul, inner, op.attr_float("gamma")))
 
 
+@converter("Celu", versions=(12, 28), attributes=("alpha",))
+def celu(op: Op) -> Tensor:
+    """Elu whose slope is continuous; ONNX's own body for it makes a row of a scalar."""
+    x, alpha = op.tensor(0), op.attr_float("alpha")
+    inner = op.call(functional.elu, op.call(torch.div, x, alpha))
+    return x.like(op.call(torch.mul, inner, alpha))
+
+
 @converter("LeakyRelu", versions=(6, 16), attributes=("alpha",))
 def leaky_relu(op: Op) -> Tensor:
     """Relu with a slope below zero."""

@@ -1,8 +1,9 @@
-"""Loop, Scan and Slice by ONNX's definition, for its evaluator.
+"""Loop, Scan, Slice and MaxPool by ONNX's definition, for its evaluator.
 
 Its own Loop (onnx 1.23) makes no round where the condition is left out, and joins rows along
 an axis that they have; its Scan knows neither axes nor directions. Its Slice is
-Python's, where a start before the first element, going backwards, gives nothing.
+Python's, where a start before the first element, going backwards, gives nothing. Its MaxPool
+takes the pads of one axis for those of another.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from onnx.reference.op_run import OpRun
+from onnx.reference.ops import op_max_pool
 
 from compiler_worker import reference_ops
 from services.contracts.tensors import Array
@@ -77,4 +79,12 @@ class Slice(OpRun):
         return (x,)
 
 
-OPS = (Loop, Scan, Slice, *reference_ops.OPS)
+class MaxPool(op_max_pool.MaxPool):
+    def _run(self, x: Array, *args: Any, **ways: Any) -> Any:
+        has_pads = ways.get("pads") is not None and ways.get("auto_pad") in (None, "NOTSET")
+        # Its own way for strides of one mixes them up; the one for all others does not.
+        way = self._max_pool if has_pads else super()._run
+        return way(x, *args, **ways)  # type: ignore[no-untyped-call]
+
+
+OPS = (Loop, MaxPool, Scan, Slice, *reference_ops.OPS)

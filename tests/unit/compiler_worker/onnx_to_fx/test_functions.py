@@ -19,7 +19,6 @@ TABLES = {name: RNG.random((6, 2), np.float32) for name in ("cos_cache", "sin_ca
 CASES: dict[str, tuple[int, str, str, dict[str, np.ndarray]]] = {
     "an attribute of the node": (24, "float[N, M] X", "y = Swish <alpha = 2.5> (X)", {}),
     "an attribute's default": (24, "float[N, M] X", "y = Swish (X)", {}),
-    "a body made for the node": (12, "float[N, M] X", "y = Celu <alpha = 2.5> (X)", {}),
     "an input left out": (
         13,
         "float[N, M] X",

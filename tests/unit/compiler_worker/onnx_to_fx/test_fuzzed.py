@@ -50,6 +50,11 @@ GRAPHS: dict[str, tuple[str, dict[str, object], list[tuple[int, ...]]]] = {
         {"two": 2, "one": 1},
         [(1,), (5,)],
     ),
+    "an activation of a scalar": (
+        "g (float x) => (float y) { y = Celu <alpha = 2.0> (x) }",
+        {},
+        [()],
+    ),
     "sizes around a loop that its body measures too": (
         """g (float[N, M, 4] x) => (float[N, M, 4] z, int64[A, B] y) {
         q = AveragePool <kernel_shape = [3]> (x)  z, y = Scan <num_scan_inputs = 1, body =
