@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compiler_worker.builders.typed_graphs import dynamic_names, typed_graph
+from services.contracts.errors import BuildError
 from services.contracts.kinds import Precision
 from services.contracts.recipe import DimRange
 from services.contracts.tensors import TensorSpec
@@ -45,7 +46,35 @@ def export_dynamic(
     shapes = tuple(
         {axis: dims[dim] for axis, dim in enumerate(spec.shape) if dim in dims} for spec in inputs
     )
-    return torch.export.export(module, arguments, dynamic_shapes=shapes, strict=False)
+    program = torch.export.export(module, arguments, dynamic_shapes=shapes, strict=False)
+    _check_empty(program, module, inputs, ranges)
+    return program
+
+
+def _check_empty(
+    program: "ExportedProgram",
+    module: "torch.fx.GraphModule",
+    inputs: Sequence[TensorSpec],
+    ranges: Mapping[str, DimRange],
+) -> None:
+    """A size is positive to torch, which may decide by that what a graph compares them with."""
+    exported, usual = program.module(check_guards=False), traced_sizes(ranges)
+    for name in (name for name, dim in ranges.items() if not dim.min):
+        arguments = zero_tensors(inputs, usual | {name: 0})
+        try:
+            wanted = module(*arguments)
+        except Exception:  # noqa: S112 - what the import itself does not compute says nothing here
+            continue
+        found = exported(*arguments)
+        if not all(map(_are_equal, found, wanted)):
+            raise BuildError(
+                f"torch.export takes '{name}' to be 1 at least: its program answers something else "
+                f"than the graph at {name}=0; begin the bucket at 1"
+            )
+
+
+def _are_equal(one: "torch.Tensor", other: "torch.Tensor") -> bool:
+    return one.shape == other.shape and one.allclose(other, rtol=1e-3, atol=1e-3, equal_nan=True)
 
 
 def _exported(dim: DimRange) -> DimRange:

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from onnx import parser
 
 from compiler_worker.builders.graphs import export_dims, export_dynamic, fx_graph, traced_sizes
 from compiler_worker.builders.typed_graphs import (
@@ -14,9 +15,11 @@ from compiler_worker.builders.typed_graphs import (
     interface_inputs,
     typed_graph,
 )
+from compiler_worker.onnx_to_fx import graph_module_from_onnx
 from services.contracts.errors import BuildError
 from services.contracts.kinds import Precision
 from services.contracts.recipe import DimRange
+from services.contracts.tensors import TensorSpec
 from services.engines.programs import ranges_of
 from tests.conformance.tiny_model import draw_inputs, master_record, reference, tiny_model
 
@@ -103,3 +106,16 @@ def test_a_typed_graph_keeps_its_interface(
     graph = typed_graph(master_path, precision).graph
     assert {entry.type.tensor_type.elem_type for entry in graph.output} == {onnx.TensorProto.FLOAT}
     assert narrow in {tensor.data_type for tensor in graph.initializer}
+
+
+def test_what_torch_decides_otherwise_for_no_rows_is_refused() -> None:
+    """It takes `rows > 0` to be true of every size."""
+    graph = """<ir_version: 10, opset_import: ["" : 20]> g (float[N] x) => (bool[1] y)
+        { rows = Shape (x) zero = Constant <value_ints = [0]> () y = Greater (rows, zero) }"""
+    module = graph_module_from_onnx(parser.parse_model(graph))
+    inputs = (TensorSpec(name="x", datatype="FP32", shape=("N",)),)
+    (found,) = module(torch.zeros(0))
+    assert not found.item()
+    export_dynamic(module, inputs, {"N": span(1, 8)})
+    with pytest.raises(BuildError, match="something else than the graph at N=0; begin the bucket"):
+        export_dynamic(module, inputs, {"N": DimRange(min=0, opt=1, max=8)})
