@@ -11,11 +11,12 @@ from dataclasses import replace
 import numpy as np
 
 from compiler_worker.comparison import compare_output
-from compiler_worker.distance import Distance, compare
+from compiler_worker.distance import compare
 from compiler_worker.models import Model
 from compiler_worker.proof.claim import Claim
 from compiler_worker.reference import (
     Disagreement,
+    Errors,
     Recourse,
     Reference,
     disagreement,
@@ -33,7 +34,7 @@ def agreed(
     reference: Reference,
     claim: Claim,
     samples: Sequence[Sample],
-    errors: Mapping[str, Distance],
+    errors: Mapping[str, Errors],
     typical: Mapping[str, float],
 ) -> Reference:
     """The reference that a proof may trust: this one, or what is left without who is wrong.

@@ -77,6 +77,20 @@ class FxModel:
         given = master.model_copy(update={"outputs": specs})
         return cls(module, given, device="cpu", is_double=True)
 
+    @property
+    def quantises_values(self) -> bool:
+        """Whether the master itself rounds values to a quantised type."""
+        from compiler_worker.precision.shaken import quantises_values
+
+        return quantises_values(self._module)
+
+    def shaken(self, shift: float) -> "FxModel":
+        """With the same weights; what the master rounds to a quantised type is shifted."""
+        from compiler_worker.precision.shaken import shaken
+
+        module = shaken(self._module, shift)
+        return FxModel(module, self._master, device=self._device, is_double=self._is_double)
+
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Compute all outputs; float32 ones come as float64 from a float64 import.
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 
 from compiler_worker.blame import agreed
-from compiler_worker.distance import Distance
 from compiler_worker.models import Model
 from compiler_worker.progress import Progress, tell_nobody
 from compiler_worker.proof.answer_sizes import typical_sizes
@@ -19,7 +18,7 @@ from compiler_worker.proof.sabotages import Sabotage
 from compiler_worker.proof.sample_sizes import edge_sizes
 from compiler_worker.proof.spoilt_model import SpoiltModel
 from compiler_worker.ranking import check_ranking
-from compiler_worker.reference import Reference, eager_errors
+from compiler_worker.reference import Errors, Reference, eager_errors
 from compiler_worker.sampling import Sample, SampleVariant, proof_samples
 from compiler_worker.tasks import TaskSamples, check_tasks
 from compiler_worker.tolerances import tolerance_for
@@ -58,12 +57,12 @@ def _compared(
     reference: Reference,
     claim: Claim,
     samples: Sequence[Sample],
-    errors: Mapping[str, Distance],
+    errors: Mapping[str, Errors],
     report: Progress,
 ) -> Verdict:
     """Compare with a reference that is trusted."""
     allowed = {
-        spec.name: tolerance_for(claim.precision, claim.recipe, errors.get(spec.name))
+        spec.name: tolerance_for(claim.precision, claim.recipe, *errors.get(spec.name, Errors()))
         for spec in claim.master.outputs
     }
     comparing = Comparing(engine, reference, claim, allowed)

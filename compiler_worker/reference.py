@@ -13,10 +13,10 @@ of ONNX Runtime itself with ONNX's own reference implementation: never with thei
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from importlib import metadata
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from compiler_worker.comparison import compare_output
 from compiler_worker.distance import Distance
@@ -33,6 +33,8 @@ from services.contracts.tensors import TensorSpec
 from services.engines.toolchain import installed_version
 
 _M = TypeVar("_M", bound=Model)
+# Of a step: biases in steps of their products move values by 2e-3, sums in another order by less.
+_SHIFTS = (0.01, -0.01)
 _ANY_DISTANCE = Tolerance(rel_l2=math.inf, max_abs=math.inf, cosine_distance=math.inf)
 
 
@@ -66,6 +68,8 @@ class Reference:
         baseline: what engines are timed against: the eager float32 fx graph, or unoptimised
             ONNX Runtime when the importer refuses the graph.
         eager_outputs: outputs of the eager graph, kept on disk; None when there is none.
+        shaken: outputs of the eager graph with the master's own roundings shifted, up and down;
+            empty where it has none.
         witness_name: of the library that the witness runs in, and its version.
         recourse: what is used where the witness contradicts; None when there is none.
     """
@@ -75,6 +79,7 @@ class Reference:
     witness: Model | None
     baseline: Model
     eager_outputs: Model | None
+    shaken: tuple[Model, ...] = ()
     witness_name: str = ""
     recourse: Recourse | None = None
 
@@ -137,12 +142,17 @@ def open_reference(
     torch_name = f"torch {installed_version('torch')}"
     words = f"witness {witness_name}" if witness else "no witness"
     open_double = partial(FxModel.open, master_path, master, device="cpu", is_double=True)
+    eager_name = f"fp32 {torch_name} {device}"
     return Reference(
         name=f"float64 import, {torch_name}; {': '.join(filter(None, (words, refusal)))}",
         model=keep(f"float64 {torch_name}", open_double),
         witness=keep(witness_name, lambda: witness) if witness else None,
         baseline=eager,
-        eager_outputs=keep(f"fp32 {torch_name} {device}", lambda: eager),
+        eager_outputs=keep(eager_name, lambda: eager),
+        shaken=tuple(
+            keep(f"{eager_name} shaken by {shift}", partial(eager.shaken, shift))
+            for shift in (_SHIFTS if eager.quantises_values else ())
+        ),
         witness_name=witness_name if witness else "",
         recourse=recourse,
     )
@@ -237,14 +247,26 @@ def _kept(
     return CachedModel(identity, open_model, reference_folder(cache_dir))
 
 
+class Errors(NamedTuple):
+    """How far float32 itself is from the reference at one output.
+
+    Attributes:
+        eager: the eager graph.
+        shaken: the same with the master's own roundings to eight bits shifted; 0 where it has none.
+    """
+
+    eager: Distance = Distance()
+    shaken: Distance = Distance()
+
+
 def eager_errors(
     reference: Reference,
     master: MasterRecord,
     recipe: Recipe,
     samples: Iterable[Sample],
     typical: Mapping[str, float],
-) -> dict[str, Distance]:
-    """The distance of eager float32 to the reference, by output; empty without an import.
+) -> dict[str, Errors]:
+    """The distances of eager float32 to the reference, by output; empty without an import.
 
     Args:
         reference: with its eager outputs.
@@ -255,14 +277,24 @@ def eager_errors(
     """
     if reference.eager_outputs is None:
         return {}
-    largest: dict[str, Distance] = {}
+    models = (reference.eager_outputs, *reference.shaken)
+    largest: dict[str, Errors] = {}
     for sample in samples:
-        found = reference.eager_outputs.run(sample.inputs)
+        found = [model.run(sample.inputs) for model in models]
         wanted = reference.model.run(sample.inputs)
         for spec in master.outputs:
             size = typical.get(spec.name, 0.0)
-            result = compare_output(spec, recipe, sample.inputs, found, wanted, _ANY_DISTANCE, size)
-            largest[spec.name] = largest.get(spec.name, Distance()).union(result.distance)
+            eager, *shaken = (
+                compare_output(
+                    spec, recipe, sample.inputs, each, wanted, _ANY_DISTANCE, size
+                ).distance
+                for each in found
+            )
+            known = largest.get(spec.name, Errors())
+            largest[spec.name] = Errors(
+                eager=known.eager.union(eager),
+                shaken=reduce(Distance.union, shaken, known.shaken),
+            )
     return largest
 
 
@@ -294,7 +326,7 @@ def disagreement(
     master: MasterRecord,
     recipe: Recipe,
     samples: Iterable[Sample],
-    errors: Mapping[str, Distance],
+    errors: Mapping[str, Errors],
     typical: Mapping[str, float],
 ) -> Disagreement | None:
     """The first output in which a reference's witness contradicts it."""
@@ -304,7 +336,7 @@ def disagreement(
         found, wanted = (m.run(sample.inputs) for m in (reference.witness, reference.model))
         for spec in master.outputs:
             # Not the recipe's tolerance: that is for engines, which may be meant to differ.
-            allowed = tolerance_for(Precision.FP32, Recipe(), errors.get(spec.name))
+            allowed = tolerance_for(Precision.FP32, Recipe(), *errors.get(spec.name, Errors()))
             size = typical.get(spec.name, 0.0)
             result = compare_output(spec, recipe, sample.inputs, found, wanted, allowed, size)
             if result.fault:
@@ -319,7 +351,7 @@ def require_agreement(
     master: MasterRecord,
     recipe: Recipe,
     samples: Iterable[Sample],
-    errors: Mapping[str, Distance],
+    errors: Mapping[str, Errors],
     typical: Mapping[str, float],
 ) -> None:
     """Refuse a reference that its witness contradicts.

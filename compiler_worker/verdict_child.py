@@ -14,13 +14,12 @@ from pathlib import Path
 import numpy as np
 
 from compiler_worker.child import Events, limit_threads
-from compiler_worker.distance import Distance
 from compiler_worker.models import Model
 from compiler_worker.progress import Progress
 from compiler_worker.proof.answer_sizes import typical_sizes
 from compiler_worker.proof.claim import Claim, reason_of
 from compiler_worker.proof.comparing import Comparing
-from compiler_worker.reference import Reference, eager_errors, open_eager, open_reference
+from compiler_worker.reference import Errors, Reference, eager_errors, open_eager, open_reference
 from compiler_worker.sampling import Sample, proof_samples
 from compiler_worker.tolerances import (
     DEFAULT_TOLERANCES,
@@ -107,7 +106,10 @@ class _Judge:
             witness=self._reference.witness_name,
             code=importer_code(),
             num_samples=len(samples),
-            allowed={s.name: _allowed_elsewhere(errors.get(s.name)) for s in self._master.outputs},
+            allowed={
+                s.name: _allowed_elsewhere(errors.get(s.name, Errors()))
+                for s in self._master.outputs
+            },
         )
 
     def _affordable(self, report: Progress) -> Iterator[Sample]:
@@ -128,12 +130,12 @@ class _Judge:
                     yield sample
 
     def _compute(self, sample: Sample) -> None:
-        """Have both imports' answers on disk, within the time for samples."""
-        for model in (self._eager, self._reference.model):
+        """Have the imports' answers on disk, within the time for samples."""
+        for model in (self._eager, self._reference.model, *self._reference.shaken):
             with suppress(ProofError):
                 model.run(sample.inputs)
 
-    def _rounding(self, samples: Sequence[Sample]) -> dict[str, Distance]:
+    def _rounding(self, samples: Sequence[Sample]) -> dict[str, Errors]:
         """How far float32 itself is from float64; nothing where the import fails."""
         try:
             of_reference = self._reference, self._master, self._recipe, samples
@@ -143,7 +145,7 @@ class _Judge:
             return {}
 
     def _compared(
-        self, samples: Sequence[Sample], errors: Mapping[str, Distance], report: Progress
+        self, samples: Sequence[Sample], errors: Mapping[str, Errors], report: Progress
     ) -> tuple[str, list[dict[str, int]]]:
         """The first faults in words, and at which sizes there are any."""
         claim = Claim(
@@ -155,10 +157,12 @@ class _Judge:
         )
         # Not the recipe's tolerances: those are for engines, which may be meant to differ.
         allowed = {
-            spec.name: tolerance_for(Precision.FP32, Recipe(), errors.get(spec.name))
+            spec.name: tolerance_for(Precision.FP32, Recipe(), *errors.get(spec.name, Errors()))
             for spec in self._master.outputs
         }
-        beside = replace(self._reference, model=self._witness, witness=None, eager_outputs=None)
+        beside = replace(
+            self._reference, model=self._witness, witness=None, eager_outputs=None, shaken=()
+        )
         comparing = Comparing(self._eager, beside, claim, allowed)
         try:
             comparing.run(samples, report)
@@ -191,17 +195,18 @@ class _Judge:
         return kept
 
 
-def _allowed_elsewhere(error: Distance | None) -> Tolerance:
+def _allowed_elsewhere(errors: Errors) -> Tolerance:
     """The bounds on another device, whose sums have another order: ten times wider, as fp16's.
 
     They are for faults of a compiler or a device, which are far beyond.
     """
-    here = tolerance_for(Precision.FP32, Recipe(), error)
+    here = tolerance_for(Precision.FP32, Recipe(), *errors)
     most = DEFAULT_TOLERANCES[Precision.FP16]
     return Tolerance(
-        rel_l2=min(here.rel_l2 * EAGER_FACTOR, most.rel_l2),
-        max_abs=min(here.max_abs * EAGER_FACTOR, most.max_abs),
-        cosine_distance=most.cosine_distance,
+        # What the master's own roundings make of a shift may be more.
+        rel_l2=max(min(here.rel_l2 * EAGER_FACTOR, most.rel_l2), here.rel_l2),
+        max_abs=max(min(here.max_abs * EAGER_FACTOR, most.max_abs), here.max_abs),
+        cosine_distance=max(most.cosine_distance, here.cosine_distance),
         agreement=together_for(Precision.FP32, Recipe()).agreement,
     )
 

@@ -107,7 +107,8 @@ class ColumnDistance:
         gain: how far the slope of the engine's values over the reference's is from 1, on average
             over the columns: rounding leaves it alone, a wrong factor does not.
         num_rows: of the column with fewest.
-        eager_error: of eager float32 at the same column; 0 when it was not measured.
+        eager_error: of eager float32 at the same column, or a tenth of that of its shaken ones
+            where that is more; 0 when neither was measured.
     """
 
     error: float = 0.0
@@ -135,11 +136,15 @@ class Columns:
             known = self._sums.get(axis)
             self._sums[axis] = known.merged(sums) if known else sums
 
-    def distance(self, eager: "Columns | None" = None) -> ColumnDistance:
+    def distance(
+        self, eager: "Columns | None" = None, shaken: "Columns | None" = None
+    ) -> ColumnDistance:
         """The worst column; eager float32 says which spreads are real."""
         worst, gains = ColumnDistance(), list[Float64]()
         for axis, sums in self._sums.items():
             eager_error = eager.errors(axis) if eager else np.zeros_like(sums.mean)
+            if shaken:  # no multiple of it is allowed
+                eager_error = np.maximum(eager_error, shaken.errors(axis) / _EAGER_FACTOR)
             live = is_live(sums, eager_error, self._rounding)
             gains.append(sums.products[live] / sums.squares[live])
             ratio = np.where(live, sums.error / np.where(live, sums.spread, 1.0), 0.0)

@@ -98,8 +98,7 @@ class Comparing:
     def _meet(self, sample: Sample, found: Mapping[str, Array]) -> bool:
         wanted = self._reference.model.run(sample.inputs)
         self.answered.offer(sample, wanted)
-        eager = self._reference.eager_outputs
-        eager_columns(self.judges, eager, sample, wanted)
+        eager_columns(self.judges, self._reference, sample, wanted)
         here = tuple(
             _output_check(sample, name, judge.meet(sample, found, wanted))
             for name, judge in self.judges.items()

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from compiler_worker.comparison import compare_output, compared_in
 from compiler_worker.distance import Comparison, Distance
-from compiler_worker.models import Model
 from compiler_worker.proof.answer_sizes import Sizes
 from compiler_worker.proof.columns import (
     NO_SUMS,
@@ -19,6 +18,7 @@ from compiler_worker.proof.columns import (
     column_axes,
 )
 from compiler_worker.proof.id_values import IdValues
+from compiler_worker.reference import Reference
 from compiler_worker.sampling import Sample, SampleVariant
 from compiler_worker.tolerances import Together, column_bound
 from services.contracts.byte_strings import BYTES
@@ -72,11 +72,13 @@ class OutputJudge:
 
     Attributes:
         eager: what eager float32 answered, collected beside it.
+        shaken: the same with the master's own roundings shifted.
         sizes: how large the reference's answers are.
     """
 
     bounds: Bounds
     eager: Columns
+    shaken: Columns
     sizes: Sizes = field(default_factory=Sizes)
     columns: Columns = field(init=False)
     num_elements: int = 0
@@ -89,7 +91,7 @@ class OutputJudge:
     @classmethod
     def of(cls, bounds: Bounds) -> "OutputJudge":
         """A judge who has seen nothing yet."""
-        return cls(bounds=bounds, eager=bounds.columns())
+        return cls(bounds=bounds, eager=bounds.columns(), shaken=bounds.columns())
 
     def expect(self, sample: Sample, wanted: _Arrays) -> None:
         """Learn from the reference's answer how large answers are, before any is compared."""
@@ -119,6 +121,11 @@ class OutputJudge:
         """Keep what eager float32 answers to the same inputs."""
         if self.bounds.has_columns(sample):
             self.eager.add(*_values(self.bounds, sample, found, wanted))
+
+    def meet_shaken(self, sample: Sample, found: _Arrays, wanted: _Arrays) -> None:
+        """Keep what it answers with the master's own roundings shifted."""
+        if self.bounds.has_columns(sample):
+            self.shaken.add(*_values(self.bounds, sample, found, wanted))
 
     def _meet_integers(
         self, sample: Sample, found: _Arrays, wanted: _Arrays, result: Comparison
@@ -167,7 +174,9 @@ class OutputJudge:
         allowed = self.bounds.together
         if self.bounds.is_exact or not self.columns.is_begun:
             return None
-        distance = self.columns.distance(self.eager if self.eager.is_begun else None)
+        distance = self.columns.distance(
+            *(own if own.is_begun else None for own in (self.eager, self.shaken))
+        )
         bound = column_bound(allowed, self.bounds.precision, distance.eager_error)
         gain_bound = allowed.gain * bound / allowed.column
         return ColumnCheck(
@@ -202,14 +211,18 @@ class OutputJudge:
 
 
 def eager_columns(
-    judges: Mapping[str, OutputJudge], eager: Model | None, sample: Sample, wanted: _Arrays
+    judges: Mapping[str, OutputJudge], reference: Reference, sample: Sample, wanted: _Arrays
 ) -> None:
     """Have eager float32 answer one sample for every output, where it can."""
-    if eager is None:
+    if reference.eager_outputs is None:
         return
-    found = eager.run(sample.inputs)
+    found = reference.eager_outputs.run(sample.inputs)
     for judge in judges.values():
         judge.meet_eager(sample, found, wanted)
+    for model in reference.shaken:
+        found = model.run(sample.inputs)
+        for judge in judges.values():
+            judge.meet_shaken(sample, found, wanted)
 
 
 def _values(

@@ -125,7 +125,9 @@ def spoilt(sabotage: Sabotage, judge: OutputJudge, kept: Kept, largest: int, see
 
 def _outcome(judge: OutputJudge, kept: Sequence[Kept], sabotage: Sabotage) -> _Outcome:
     name = judge.bounds.spec.name
-    again = OutputJudge(bounds=judge.bounds, eager=judge.eager, sizes=judge.sizes)
+    again = OutputJudge(
+        bounds=judge.bounds, eager=judge.eager, shaken=judge.shaken, sizes=judge.sizes
+    )
     largest = max((each.wanted[name].size for each in kept), default=0)
     is_changed = False
     for number, each in enumerate(kept):

@@ -4,19 +4,22 @@ Every master here comes to other decisions when float64 computes them, with the 
 inputs; ONNX Runtime's engine is right, and proves at the bounds of fp32.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from onnx import parser
 
 from compiler_worker.onnx_to_fx import graph_module_from_onnx
 from compiler_worker.precision.decisions import deciding_outputs
-from services.contracts.recipe import InputRecipe, Recipe
+from services.contracts.recipe import Bucket, DimRange, InputRecipe, Recipe
 from services.contracts.tensors import Array
-from tests.faults.judged import Subject, normal
+from tests.faults.judged import Altered, Answer, Subject, normal
+from tests.faults.saboteurs.models_of_tables import quantised
 
 # Quantised twice: 0.21 is one and a half times 0.14, so half of all elements are ties.
 QUANTISED = """g (float[batch, 8] x) => (float[batch, 4] y) {
@@ -66,6 +69,32 @@ def test_a_right_engine_is_proven(name: str, tmp_path: Path) -> None:
     verdict = subject.judged(subject.engine, recipe)
     assert verdict.reason == ""
     assert max(check.rel_l2 for check in verdict.checks) < 1e-6
+
+
+class Optimised:
+    """ONNX Runtime as its engines run: with all that it makes of a graph."""
+
+    def __init__(self, path: Path) -> None:
+        self._session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        return {"y": self._session.run(["y"], dict(inputs))[0]}
+
+
+def test_a_right_engine_of_a_quantised_master_may_go_the_other_way_at_a_tie(tmp_path: Path) -> None:
+    # Its biases are in float32: ONNX Runtime's int8 kernels take them in steps of their products.
+    path = tmp_path / "model.onnx"
+    onnx.save(quantised(0), path)
+    subject = Subject.opened(tmp_path, path)
+    right, many = Optimised(path), (Bucket(dims={"batch": DimRange(min=1, opt=60, max=64)}),)
+    verdict = subject.judged(right, buckets=many)
+    assert verdict.reason == ""
+    assert max(check.rel_l2 for check in verdict.checks) > 1e-3, "one does go the other way"
+
+    def off(answer: Answer, _inputs: Mapping[str, Array]) -> None:
+        answer["y"] = answer["y"] * np.float32(1.02)
+
+    assert "too large or too small" in subject.judged(Altered(right, off), buckets=many).reason
 
 
 # Float in, float out, and in between what only a round knows.

@@ -13,8 +13,6 @@ _ENGINES: dict[Precision, EngineKind | None] = {
     Precision.INT8: EngineKind.ONNXRUNTIME,
 }
 _OTHERS: dict[tuple[str, Precision], EngineKind | None] = {
-    # ONNX Runtime fuses what its owner rounded, OpenVINO does not.
-    ("quantised", Precision.FP32): EngineKind.OPENVINO,
     # OpenVINO computes T5's buckets of distances in bf16 too, and its engine is refused.
     ("t5", Precision.BF16): None,
 }

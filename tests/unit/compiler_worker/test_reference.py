@@ -11,6 +11,7 @@ import pytest
 from onnx import parser
 
 from compiler_worker import reference as reference_module
+from compiler_worker.distance import Distance
 from compiler_worker.models import FxModel, OrtModel
 from compiler_worker.reference import (
     Reference,
@@ -128,7 +129,7 @@ class TestReference:
         errors = eager_errors(found, MASTER, RECIPE, [SAMPLE], {})
         assert set(errors) == {"hidden", "pooled"}
         for error in errors.values():
-            assert 1e-9 < error.rel_l2 < 1e-5
+            assert 1e-9 < error.eager.rel_l2 < 1e-5
         require_agreement(found, MASTER, RECIPE, [SAMPLE], errors, {})
 
     def test_a_contradicted_one_is_refused(self, path: Path, tmp_path: Path) -> None:
@@ -209,6 +210,44 @@ class TestReference:
         path.write_bytes(parser.parse_model(header + text).SerializeToString())
         with pytest.raises(ProofError, match="no reference can run this master.*Odd"):
             opened(path, small_master(), tmp_path / "cache")
+
+
+QUANTISING = """m (float[batch, 4] x) => (float[batch, 4] y) {
+    step = Constant <value = float {0.5}> ()  q = QuantizeLinear (x, step)
+    y = DequantizeLinear (q, step) }"""
+ROUNDING = "m (float[batch, 4] x) => (float[batch, 4] y) { y = Round (x) }"
+
+
+class TestShaken:
+    def test_a_master_that_quantises_errs_by_a_step_near_the_middle_of_two(
+        self, tmp_path: Path
+    ) -> None:
+        found = opened(small_model(QUANTISING, tmp_path), small_master(), tmp_path / "cache")
+        x = np.array([[1, 2, 3, 3.2525], [1, 2, 3, 3.2475], [1, 2, 3, 3.26]], np.float32)
+        sample = replace(SAMPLE, inputs={"x": x})
+        (errors,) = eager_errors(found, small_master(), Recipe(), [sample]).values()
+        assert errors.eager.rel_l2 == 0
+        assert errors.shaken.rel_l2 == pytest.approx(0.5 / np.linalg.norm([1, 2, 3, 3]))
+        answers = [found.model, *found.shaken]
+        columns = [model.run({"x": x})["y"][:, 3].tolist() for model in answers]
+        assert columns == [[3.5, 3, 3.5], [3.5, 3.5, 3.5], [3, 3, 3.5]]
+        assert len(list((tmp_path / "cache").rglob("*.npz"))) == 4, "each under its own name"
+
+    def test_others_have_nothing_to_shake(self, tmp_path: Path) -> None:
+        found = opened(small_model(ROUNDING, tmp_path), small_master(), tmp_path / "cache")
+        assert found.shaken == ()
+        sample = replace(SAMPLE, inputs={"x": np.full((2, 4), 1.4999, np.float32)})
+        (errors,) = eager_errors(found, small_master(), Recipe(), [sample]).values()
+        assert errors.shaken == Distance()
+
+    def test_a_witness_may_go_the_other_way_too(self, tmp_path: Path) -> None:
+        found = opened(small_model(QUANTISING, tmp_path), small_master(), tmp_path / "cache")
+        sample = replace(SAMPLE, inputs={"x": np.array([[1, 2, 3, 3.2525]], np.float32)})
+        errors = eager_errors(found, small_master(), Recipe(), [sample])
+        other = replace(found, witness=found.shaken[1])
+        require_agreement(other, small_master(), Recipe(), [sample], errors)
+        with pytest.raises(ProofError, match="the witness differs in output 'y'"):
+            require_agreement(other, small_master(), Recipe(), [sample], {})
 
 
 class Counting:

@@ -46,6 +46,16 @@ def test_a_bad_eager_widens_no_further_than_fp16(error: float) -> None:
     assert allowed == DEFAULT_TOLERANCES[Precision.FP16]
 
 
+def test_fp32_may_err_as_the_masters_own_roundings_do_and_no_further_than_int8() -> None:
+    fp32 = Precision.FP32
+    allowed = tolerance_for(fp32, Recipe(), distance(1e-9), distance(3e-2))
+    assert (allowed.rel_l2, allowed.cosine_distance) == (3e-2, pytest.approx(9e-4))
+    wide = tolerance_for(fp32, Recipe(), distance(1.0), distance(1.0))
+    assert wide == DEFAULT_TOLERANCES[Precision.INT8]
+    narrow = tolerance_for(fp32, Recipe(), distance(2e-5), distance(1e-5))
+    assert narrow == tolerance_for(fp32, Recipe(), distance(2e-5))
+
+
 @pytest.mark.parametrize("precision", [Precision.FP16, Precision.BF16])
 def test_other_precisions_have_fixed_bounds(precision: Precision) -> None:
     assert tolerance_for(precision, Recipe(), distance(1.0)) == DEFAULT_TOLERANCES[precision]

@@ -55,6 +55,13 @@ def test_nor_does_a_spread_count_that_eager_float32_cannot_tell() -> None:
     assert columns(found).distance(eager).error == 0.0
 
 
+def test_what_the_masters_own_roundings_err_counts_once_and_not_ten_times() -> None:
+    shaken = columns(WANTED + np.array([0, 0, 2e-4]))
+    distance = columns(WANTED + np.array([0, 0, 1e-4])).distance(None, shaken)
+    assert distance.error == pytest.approx(1e-4 / WANTED[:, 2].std())
+    assert distance.eager_error == pytest.approx(2e-5 / WANTED[:, 2].std())
+
+
 @pytest.mark.parametrize(("rows", "is_judged"), [(MIN_ROWS - 1, False), (MIN_ROWS, True)])
 def test_few_rows_have_no_spread(rows: int, is_judged: bool) -> None:
     distance = columns(WANTED[:rows] * 2, WANTED[:rows]).distance()
