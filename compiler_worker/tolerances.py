@@ -19,9 +19,9 @@ what eager PyTorch itself errs in fp32 on the same inputs, because the error of 
 with its length and depth: such a bound carries over to other models, a fixed one does not.
 It never grows past the fp16 bound, so an ill-conditioned model cannot wave a fault through.
 
-A master that rounds values to eight bits itself makes a step of the least shift: of 4000 rows of a
+A master that rounds values to eight bits itself makes a step of the least shift: of 4096 rows of a
 small one, ONNX Runtime's int8 kernels (which take biases in steps of their products) answer one in
-a hundred otherwise, by up to 4e-2 of such a row. Its fp32 engine may err as eager PyTorch does when
+fifty otherwise, by up to 2.4e-2 in rel L2. Its fp32 engine may err as eager PyTorch does when
 all that is rounded lies a hundredth of a step higher or lower, up to the bound of int8.
 
 Bounds of eight bits cannot say that a model is still good, only that its graph is not broken:

@@ -15,11 +15,14 @@ from compiler_worker.import_verdict import judge_import
 from compiler_worker.onnx_to_fx import graph_module_from_onnx
 from compiler_worker.onnx_to_fx.registry import CONVERTERS, Convert, Result
 from compiler_worker.settings import CompilerSettings
+from compiler_worker.tolerances import DEFAULT_TOLERANCES
 from compiler_worker.verdict_child import ANSWERS_FILE, VerdictRequest, verdict_one
 from services.contracts.fallback_verdict import FallbackVerdict
 from services.contracts.kept_answers import read_answers
+from services.contracts.kinds import Precision
 from services.contracts.recipe import Bucket, DimRange, Recipe
 from tests.faults.judged import normal, record_of, written
+from tests.faults.saboteurs.models_of_tables import quantised
 
 MLP = """g (float[batch, 8] x) => (float[batch, 4] y)
     { h = MatMul (x, w) r = Relu (h) y = MatMul (r, v) }"""
@@ -140,3 +143,11 @@ def test_a_child_hands_back_the_verdict_and_the_answers(tmp_path: Path) -> None:
     assert judged.answers is not None
     assert judged.answers.stat().st_size < 2**16
     assert any("the fallback's graph beside ONNX Runtime" in line for line in told)
+
+
+def test_a_device_may_round_otherwise_where_the_master_itself_rounds(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(quantised(0), path)
+    found = verdict_of(path)
+    assert found.refuted == ""
+    assert found.allowed["y"].rel_l2 > DEFAULT_TOLERANCES[Precision.FP16].rel_l2, "of a step"
