@@ -10,18 +10,15 @@ from dataclasses import replace
 
 import numpy as np
 
+from compiler_worker.agreement import Disagreement, Errors, disagreement, require_agreement
 from compiler_worker.comparison import compare_output
 from compiler_worker.distance import compare
 from compiler_worker.models import Model
 from compiler_worker.proof.claim import Claim
 from compiler_worker.reference import (
-    Disagreement,
-    Errors,
     Recourse,
     Reference,
-    disagreement,
     evaluator_name,
-    require_agreement,
 )
 from compiler_worker.sampling import Sample
 from compiler_worker.tolerances import DEFAULT_TOLERANCES

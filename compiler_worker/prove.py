@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from compiler_worker.agreement import Errors, eager_errors
 from compiler_worker.blame import agreed
 from compiler_worker.models import Model
 from compiler_worker.progress import Progress, tell_nobody
@@ -18,7 +19,7 @@ from compiler_worker.proof.sabotages import Sabotage
 from compiler_worker.proof.sample_sizes import edge_sizes
 from compiler_worker.proof.spoilt_model import SpoiltModel
 from compiler_worker.ranking import check_ranking
-from compiler_worker.reference import Errors, Reference, eager_errors
+from compiler_worker.reference import Reference
 from compiler_worker.sampling import Sample, SampleVariant, proof_samples
 from compiler_worker.tasks import TaskSamples, check_tasks
 from compiler_worker.tolerances import tolerance_for

@@ -10,32 +10,24 @@ A master that the importer refuses (trees, for one) is compared with ONNX Runtim
 of ONNX Runtime itself with ONNX's own reference implementation: never with their own library.
 """
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
-from compiler_worker.comparison import compare_output
-from compiler_worker.distance import Distance
 from compiler_worker.models import EvaluatorModel, FxModel, Model, OrtModel
 from compiler_worker.reference_cache import CachedModel, reference_folder
-from compiler_worker.sampling import Sample
-from compiler_worker.tolerances import tolerance_for
 from services.contracts.code_digest import code_digest
 from services.contracts.errors import ProofError, UnsupportedGraphError
-from services.contracts.kinds import EngineKind, Precision
+from services.contracts.kinds import EngineKind
 from services.contracts.manifest import MasterRecord
-from services.contracts.recipe import Recipe, Tolerance
-from services.contracts.tensors import TensorSpec
 from services.engines.toolchain import installed_version
 
 _M = TypeVar("_M", bound=Model)
 # Of a step: biases in steps of their products move values by 2e-3, sums in another order by less.
 _SHIFTS = (0.01, -0.01)
-_ANY_DISTANCE = Tolerance(rel_l2=math.inf, max_abs=math.inf, cosine_distance=math.inf)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,12 +122,9 @@ def open_reference(
             open_values=partial(FxModel.of_values, master_path, master),
             without_import=lambda reason: _doubled(
                 _without_import(master_path, master, reason, cache_dir, kind, num_threads),
-                master_path,
-                master,
-                cache_dir,
-                kind,
+                master_path, master, cache_dir, kind,
             ),
-        )
+        )  # fmt: skip
     else:
         witness, none = _opened(partial(EvaluatorModel.open, master_path, master))
         witness_name, refusal = evaluator_name(), "; ".join(filter(None, (refusal, none)))
@@ -149,13 +138,17 @@ def open_reference(
         witness=keep(witness_name, lambda: witness) if witness else None,
         baseline=eager,
         eager_outputs=keep(eager_name, lambda: eager),
-        shaken=tuple(
-            keep(f"{eager_name} shaken by {shift}", partial(eager.shaken, shift))
-            for shift in (_SHIFTS if eager.quantises_values else ())
-        ),
+        shaken=_shaken(eager, lambda shift, run: keep(f"{eager_name} shaken by {shift}", run)),
         witness_name=witness_name if witness else "",
         recourse=recourse,
     )
+
+
+def _shaken(
+    eager: FxModel, keep: Callable[[float, Callable[[], Model]], Model]
+) -> tuple[Model, ...]:
+    shifts = _SHIFTS if eager.quantises_values else ()
+    return tuple(keep(shift, partial(eager.shaken, shift)) for shift in shifts)
 
 
 def _without_import(
@@ -245,123 +238,3 @@ def _kept(
 ) -> CachedModel:
     identity = f"{master.digest} {name} {models_digest()}"
     return CachedModel(identity, open_model, reference_folder(cache_dir))
-
-
-class Errors(NamedTuple):
-    """How far float32 itself is from the reference at one output.
-
-    Attributes:
-        eager: the eager graph.
-        shaken: the same with the master's own roundings to eight bits shifted; 0 where it has none.
-    """
-
-    eager: Distance = Distance()
-    shaken: Distance = Distance()
-
-
-def eager_errors(
-    reference: Reference,
-    master: MasterRecord,
-    recipe: Recipe,
-    samples: Iterable[Sample],
-    typical: Mapping[str, float],
-) -> dict[str, Errors]:
-    """The distances of eager float32 to the reference, by output; empty without an import.
-
-    Args:
-        reference: with its eager outputs.
-        master: names the outputs.
-        recipe: says which positions of them count.
-        samples: whose largest distance is taken.
-        typical: sizes of elements by output, as `typical_sizes` has them.
-    """
-    if reference.eager_outputs is None:
-        return {}
-    models = (reference.eager_outputs, *reference.shaken)
-    largest: dict[str, Errors] = {}
-    for sample in samples:
-        found = [model.run(sample.inputs) for model in models]
-        wanted = reference.model.run(sample.inputs)
-        for spec in master.outputs:
-            size = typical.get(spec.name, 0.0)
-            eager, *shaken = (
-                compare_output(
-                    spec, recipe, sample.inputs, each, wanted, _ANY_DISTANCE, size
-                ).distance
-                for each in found
-            )
-            known = largest.get(spec.name, Errors())
-            largest[spec.name] = Errors(
-                eager=known.eager.union(eager),
-                shaken=reduce(Distance.union, shaken, known.shaken),
-            )
-    return largest
-
-
-@dataclass(frozen=True, kw_only=True)
-class Disagreement:
-    """Where a witness contradicts its reference.
-
-    Attributes:
-        spec: of the output.
-        allowed: how far they may be from each other.
-        typical: size of an element of that output.
-        fault: how far they are.
-    """
-
-    spec: TensorSpec
-    sample: Sample
-    allowed: Tolerance
-    typical: float
-    fault: str
-
-    @property
-    def words(self) -> str:
-        """Output, sizes, what was found and what is allowed."""
-        return f"output '{self.spec.name}' at {self.sample.sizes}: {self.fault}"
-
-
-def disagreement(
-    reference: Reference,
-    master: MasterRecord,
-    recipe: Recipe,
-    samples: Iterable[Sample],
-    errors: Mapping[str, Errors],
-    typical: Mapping[str, float],
-) -> Disagreement | None:
-    """The first output in which a reference's witness contradicts it."""
-    if reference.witness is None:
-        return None
-    for sample in samples:
-        found, wanted = (m.run(sample.inputs) for m in (reference.witness, reference.model))
-        for spec in master.outputs:
-            # Not the recipe's tolerance: that is for engines, which may be meant to differ.
-            allowed = tolerance_for(Precision.FP32, Recipe(), *errors.get(spec.name, Errors()))
-            size = typical.get(spec.name, 0.0)
-            result = compare_output(spec, recipe, sample.inputs, found, wanted, allowed, size)
-            if result.fault:
-                return Disagreement(
-                    spec=spec, sample=sample, allowed=allowed, typical=size, fault=result.fault
-                )
-    return None
-
-
-def require_agreement(
-    reference: Reference,
-    master: MasterRecord,
-    recipe: Recipe,
-    samples: Iterable[Sample],
-    errors: Mapping[str, Errors],
-    typical: Mapping[str, float],
-) -> None:
-    """Refuse a reference that its witness contradicts.
-
-    Raises:
-        ProofError: names output, sizes, what was found and what is allowed.
-    """
-    found = disagreement(reference, master, recipe, samples, errors, typical)
-    if found:
-        raise ProofError(
-            f"the reference itself is refused ({reference.name}): the witness differs in "
-            f"{found.words}"
-        )

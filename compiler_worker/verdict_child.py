@@ -13,13 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
+from compiler_worker.agreement import Errors, eager_errors
 from compiler_worker.child import Events, limit_threads
 from compiler_worker.models import Model
 from compiler_worker.progress import Progress
 from compiler_worker.proof.answer_sizes import typical_sizes
 from compiler_worker.proof.claim import Claim, reason_of
 from compiler_worker.proof.comparing import Comparing
-from compiler_worker.reference import Errors, Reference, eager_errors, open_eager, open_reference
+from compiler_worker.reference import Reference, open_eager, open_reference
 from compiler_worker.sampling import Sample, proof_samples
 from compiler_worker.tolerances import (
     DEFAULT_TOLERANCES,

@@ -11,14 +11,13 @@ import pytest
 from onnx import parser
 
 from compiler_worker import reference as reference_module
+from compiler_worker.agreement import eager_errors, require_agreement
 from compiler_worker.distance import Distance
 from compiler_worker.models import FxModel, OrtModel
 from compiler_worker.reference import (
     Reference,
-    eager_errors,
     open_eager,
     open_reference,
-    require_agreement,
 )
 from compiler_worker.reference_cache import CachedModel
 from compiler_worker.sampling import Sample, SampleVariant
@@ -225,7 +224,7 @@ class TestShaken:
         found = opened(small_model(QUANTISING, tmp_path), small_master(), tmp_path / "cache")
         x = np.array([[1, 2, 3, 3.2525], [1, 2, 3, 3.2475], [1, 2, 3, 3.26]], np.float32)
         sample = replace(SAMPLE, inputs={"x": x})
-        (errors,) = eager_errors(found, small_master(), Recipe(), [sample]).values()
+        (errors,) = eager_errors(found, small_master(), Recipe(), [sample], {}).values()
         assert errors.eager.rel_l2 == 0
         assert errors.shaken.rel_l2 == pytest.approx(0.5 / np.linalg.norm([1, 2, 3, 3]))
         answers = [found.model, *found.shaken]
@@ -237,17 +236,17 @@ class TestShaken:
         found = opened(small_model(ROUNDING, tmp_path), small_master(), tmp_path / "cache")
         assert found.shaken == ()
         sample = replace(SAMPLE, inputs={"x": np.full((2, 4), 1.4999, np.float32)})
-        (errors,) = eager_errors(found, small_master(), Recipe(), [sample]).values()
+        (errors,) = eager_errors(found, small_master(), Recipe(), [sample], {}).values()
         assert errors.shaken == Distance()
 
     def test_a_witness_may_go_the_other_way_too(self, tmp_path: Path) -> None:
         found = opened(small_model(QUANTISING, tmp_path), small_master(), tmp_path / "cache")
         sample = replace(SAMPLE, inputs={"x": np.array([[1, 2, 3, 3.2525]], np.float32)})
-        errors = eager_errors(found, small_master(), Recipe(), [sample])
+        errors = eager_errors(found, small_master(), Recipe(), [sample], {})
         other = replace(found, witness=found.shaken[1])
-        require_agreement(other, small_master(), Recipe(), [sample], errors)
+        require_agreement(other, small_master(), Recipe(), [sample], errors, {})
         with pytest.raises(ProofError, match="the witness differs in output 'y'"):
-            require_agreement(other, small_master(), Recipe(), [sample], {})
+            require_agreement(other, small_master(), Recipe(), [sample], {}, {})
 
 
 class Counting:
