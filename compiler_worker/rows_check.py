@@ -51,7 +51,7 @@ def check_rows(
         raise InvalidRecipeError(
             f"rows depend on each other: {fault} between a row alone and the same one among "
             "others, and replicas join rows of many callers; give a recipe that says "
-            "batching: {batch_dim: null}, so that each request is computed by itself"
+            "batching: {batch_dim: null}, so that each request is computed alone"
         )
 
 

@@ -164,7 +164,7 @@ def _answered(engine: Model, inputs: Mapping[str, Array]) -> dict[str, Array]:
     found = engine.run(given)
     for name, array in given.items():
         if array.tobytes() != inputs[name].tobytes():
-            raise EngineError(f"it changes its input '{name}', which whoever asks may need again")
+            raise EngineError(f"it changes its input '{name}', which the caller may need again")
         array[...] = np.zeros((), array.dtype)
     return found
 

@@ -1,4 +1,4 @@
-"""One output of an engine over all samples: each by itself, then all of them together."""
+"""One output of an engine over all samples: each alone, then all of them together."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -154,7 +154,7 @@ class OutputJudge:
         return check.fault if check else ""
 
     def is_within(self, noticed: float) -> bool:
-        """Whether nobody would notice what is off: no integer, no column by more than this."""
+        """Whether what is off is too little to count: no integer, no column by more than this."""
         if agreement := self.agreement_check():
             return agreement.share == 1
         column = self.column_check()

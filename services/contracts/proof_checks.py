@@ -60,5 +60,5 @@ class PowerCheck(Document):
 
     @property
     def unaccepted(self) -> tuple[str, ...]:
-        """Faults that would pass although nobody said that they may."""
+        """Faults that would pass and that the recipe does not accept."""
         return tuple(name for name in self.blind if name not in self.accepted)

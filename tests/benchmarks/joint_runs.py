@@ -4,7 +4,7 @@
 
 The model is built and proven once into a store below FOLDER. Then its engines are timed
 together N times as after a build, each time in a process of its own, every second time beside K
-processes that only spin. Each run names a winner, or nobody where its intervals leave doubt. The
+processes that only spin. Each run names a winner, or none where its intervals leave doubt. The
 exit code is 0 when all runs that name one name the same, and no engine's ratio moves by more than
 a tenth between those of its figures that count.
 """
@@ -96,7 +96,7 @@ def main(arguments: list[str]) -> int:
 
 
 def winner(found: dict[str, Found]) -> str:
-    """Who is faster than all others beyond doubt, the fallback included; "" for nobody."""
+    """Who is faster than all others beyond doubt, the fallback included; "" for none."""
     sides = found | {FALLBACK: Found(ratio=1.0, low=1.0, high=1.0, verdict=Verdict.KEEPS_UP)}
     if any(each.verdict is Verdict.NOT_MEASURABLE for each in found.values()):
         return ""
