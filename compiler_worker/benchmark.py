@@ -4,7 +4,7 @@ All sides take turns, one measured call each, so that a change of clock or load 
 every round has another order, so that none always runs after the same one. Before it a short
 call is made once unmeasured: the caches are the side's own then, and other sides' threads have
 stopped to spin for work. What the baseline seems to gain on its own call of the round before is
-noise.
+noise; what threads waited for a CPU is other processes' doing (see `paired`).
 
 All take and give numpy arrays, as a replica does; eager is the master's own float32 graph,
 whatever the engine's precision, so that speed-ups of all engines of a model can be compared. Where
@@ -19,9 +19,10 @@ from statistics import median
 
 import numpy as np
 
+from compiler_worker.cpu_waits import waited_for_cpu_s
 from compiler_worker.memory import memory_peak
 from compiler_worker.models import Model
-from compiler_worker.paired import FEWEST_PAIRS, ratio_of
+from compiler_worker.paired import FEWEST_PAIRS, Call, ratio_of
 from compiler_worker.sampling import Sample
 from services.contracts.hardware import Platform
 from services.contracts.manifest import SideTiming, Timing
@@ -95,19 +96,27 @@ class _Side:
     contender: Contender
     platform: Platform
     added_bytes: int = 0
-    seconds: list[float] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> list[float]:
+        return [call.seconds for call in self.calls]
 
     def take_turn(self, sample: Sample, limits: BenchmarkLimits) -> None:
         model = self.contender.model
-        if not self.seconds:
+        # Looked at before the call that warms, as looking takes the caches.
+        waited_s, began = waited_for_cpu_s(), time.perf_counter()
+        if not self.calls:
             with memory_peak(self.platform) as peak:
                 model.run(sample.inputs)
             self.added_bytes = peak.num_bytes
-        elif self.seconds[-1] < limits.warm_below_s:
+        elif self.calls[-1].seconds < limits.warm_below_s:
             model.run(sample.inputs)
         started = time.perf_counter()
         model.run(sample.inputs)
-        self.seconds.append(time.perf_counter() - started)
+        ended = time.perf_counter()
+        share = (waited_for_cpu_s() - waited_s) / (ended - began)
+        self.calls.append(Call(seconds=ended - started, waited_share=share))
 
     def timing(self, num_samples: int, ratio: Ratio | None) -> SideTiming:
         p50_s = median(self.seconds)
@@ -163,14 +172,14 @@ def _ratios(sides: Sequence[_Side]) -> list[Ratio | None]:
     """Of all sides to the baseline, and of that to its own calls of the round before."""
     *others, baseline = sides
     to_others = [
-        None if side.contender.is_context else ratio_of(baseline.seconds, side.seconds)
+        None if side.contender.is_context else ratio_of(baseline.calls, side.calls)
         for side in others
     ]
-    return [*to_others, ratio_of(baseline.seconds[:-1], baseline.seconds[1:])]
+    return [*to_others, ratio_of(baseline.calls[:-1], baseline.calls[1:])]
 
 
 def _is_enough(sides: Sequence[_Side], limits: BenchmarkLimits) -> bool:
-    num_calls = len(sides[-1].seconds)
+    num_calls = len(sides[-1].calls)
     elapsed_s = sum(sum(side.seconds) for side in sides) / len(sides)
     if num_calls < max(limits.min_iterations, FEWEST_PAIRS + 1):
         return False

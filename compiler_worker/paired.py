@@ -3,9 +3,15 @@
 What a machine does besides meets both calls of a pair nearly alike, and their ratio hardly shows
 it. The interval is that of a sign test: order statistics of the ratios, of whatever distribution
 they are (Conover, Practical Nonparametric Statistics, 3rd edition, section 3.2).
+
+A load that is always there can meet two sides differently, however often they take turns: one
+that waits for its slowest thread loses more. Pairs whose threads had a CPU whenever they wanted
+one are counted alone where they are enough. Otherwise all are, and a call may have taken anything
+from its seconds down to those less what its threads waited: the interval holds both ends.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import comb
 from statistics import median
 
@@ -14,19 +20,53 @@ from services.contracts.ratio import Ratio
 _MISSES = 0.01
 # Of fewer pairs even the smallest and the largest ratio are no interval of 99 %.
 FEWEST_PAIRS = 8
+# Each call meets a clock tick or a kernel's own thread.
+_HARMLESS_WAITS = 0.05
+# Waits of threads side by side can add up to more than the call took.
+_LEAST_SHARE = 0.01
 
 
-def ratio_of(baseline_s: Sequence[float], side_s: Sequence[float]) -> Ratio:
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A measured call.
+
+    Attributes:
+        waited_share: what its threads waited for a CPU, all together, of these seconds. Below 0
+            where a thread ended meanwhile, and took its waits along.
+    """
+
+    seconds: float
+    waited_share: float = 0.0
+
+    @property
+    def is_undisturbed(self) -> bool:
+        """Whether its threads had a CPU whenever they wanted one."""
+        return self.waited_share <= _HARMLESS_WAITS
+
+    @property
+    def least_s(self) -> float:
+        """What it may have taken on a machine of its own."""
+        if self.is_undisturbed:
+            return self.seconds
+        return self.seconds * max(1 - self.waited_share, _LEAST_SHARE)
+
+
+def ratio_of(baseline: Sequence[Call], side: Sequence[Call]) -> Ratio:
     """How many times faster a side is than the baseline.
 
     Args:
-        baseline_s: seconds of its calls, eight at least.
-        side_s: seconds of the side's calls, each made next to the baseline's of the same place.
+        baseline: its calls, eight at least.
+        side: the side's calls, each made next to the baseline's of the same place.
     """
-    ratios = sorted(b / s for b, s in zip(baseline_s, side_s, strict=True))
-    rank = _rank(len(ratios))
+    pairs = list(zip(baseline, side, strict=True))
+    undisturbed = [pair for pair in pairs if all(call.is_undisturbed for call in pair)]
+    counted = undisturbed if len(undisturbed) >= FEWEST_PAIRS else pairs
+    rank = _rank(len(counted))
     return Ratio(
-        median=median(ratios), low=ratios[rank], high=ratios[-1 - rank], num_pairs=len(ratios)
+        median=median(b.seconds / s.seconds for b, s in counted),
+        low=sorted(b.least_s / s.seconds for b, s in counted)[rank],
+        high=sorted(b.seconds / s.least_s for b, s in counted)[-1 - rank],
+        num_pairs=len(counted),
     )
 
 

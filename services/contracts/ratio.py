@@ -10,7 +10,8 @@ class Ratio(Document):
 
     Attributes:
         median: of the pairs' ratios.
-        low, high: the 99 % interval of that median.
+        low, high: the 99 % interval of that median; wider where threads waited for a CPU all along.
+        num_pairs: that count: those without such waits, where they are enough.
     """
 
     median: float = Field(gt=0)

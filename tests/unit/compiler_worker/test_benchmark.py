@@ -121,11 +121,11 @@ class Alternating:
     """Takes a tenth of a millisecond, every other time so many times as long."""
 
     def __init__(self, longer: float) -> None:
-        self._longer, self._num_calls = longer, 0
+        self._longer, self.num_calls = longer, 0
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        self._num_calls += 1
-        ends_at = time.perf_counter() + 1e-4 * (self._longer if self._num_calls // 2 % 2 else 1.0)
+        self.num_calls += 1
+        ends_at = time.perf_counter() + 1e-4 * (self._longer if self.num_calls // 2 % 2 else 1.0)
         while time.perf_counter() < ends_at:
             pass
         return {}
@@ -133,11 +133,11 @@ class Alternating:
 
 def test_where_bounds_are_not_close_more_calls_are_made() -> None:
     limits = BenchmarkLimits(seconds_per_side=1e9, max_iterations=10)
-    sides = [Contender(model=Alternating(longer)) for longer in (8.0, 1.0)]
-    wild, baseline = race(sides, Platform.CPU, sample(), Recipe(), limits)
+    models = [Alternating(longer) for longer in (8.0, 1.0)]
+    sides = [Contender(model=model) for model in models]
+    wild, _ = race(sides, Platform.CPU, sample(), Recipe(), limits)
+    assert [model.num_calls for model in models] == [2 * 30, 2 * 30]
     assert wild.ratio is not None
-    assert baseline.ratio is not None
-    assert (wild.ratio.num_pairs, baseline.ratio.num_pairs) == (30, 29)
     assert wild.ratio.high > 4 * wild.ratio.low
 
 
