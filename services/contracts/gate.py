@@ -39,6 +39,11 @@ class SpeedBounds:
     high: float
 
     @property
+    def is_wild(self) -> bool:
+        """Whether calls differed too much to tell anything."""
+        return self.high >= _WILD * self.low
+
+    @property
     def words(self) -> str:
         """`0.80 to 1.31`."""
         return f"{readable_ratio(self.low)} to {readable_ratio(self.high)}"
@@ -79,7 +84,7 @@ def verdict(timings: Sequence[Timing]) -> Verdict | None:
     bounds = speed_bounds(timings) or SpeedBounds(low=speed, high=speed)
     if bounds.high < 1 - NOISE:
         return Verdict.SLOWER
-    if bounds.low >= 1 - NOISE and bounds.high < _WILD * bounds.low:
+    if bounds.low >= 1 - NOISE and not bounds.is_wild:
         return Verdict.KEEPS_UP
     return Verdict.NOT_MEASURABLE
 
@@ -121,8 +126,10 @@ def gate_fault(timings: Sequence[Timing], recipe: Recipe | None = None) -> str:
             "not selected; to serve with it all the same, the recipe says "
             "must_beat_fallback: false"
         )
+    is_wild = bounds is not None and bounds.is_wild
+    cause = "this machine is too busy to tell" if is_wild else "too close to tell"
     return (
-        f"not measurable here now: {bounds.words if bounds else ''} x the fallback's speed, as "
-        "this machine is busy or both are equal; what served before stays, and the fleet times "
-        "them again later; at once: smelt build MODEL"
+        f"not measurable here now: {bounds.words if bounds else ''} x the fallback's speed, "
+        f"{cause}; what served before stays, and the fleet times them again later; at once: "
+        "smelt build MODEL"
     )

@@ -79,6 +79,11 @@ def _lines(whole: Part, run: Run) -> Iterator[Line]:
 
 
 def _worked(part: Part) -> Iterator[Line]:
+    """What a worker says until it is done, or a library ends it by a signal.
+
+    Raises:
+        CalledProcessError: the worker itself fails; its command says at what.
+    """
     command = [sys.executable, "-m", "tests.faults.graphs.worker", json.dumps(asdict(part))]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -86,6 +91,8 @@ def _worked(part: Part) -> Iterator[Line]:
         assert worker.stdout is not None
         try:
             yield from map(json.loads, worker.stdout)
+            if (code := worker.wait()) > 0:
+                raise subprocess.CalledProcessError(code, command)
         finally:
             worker.kill()
 
