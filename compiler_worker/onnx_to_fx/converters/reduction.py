@@ -187,7 +187,11 @@ def _cumulative(op: Op, function: Callable[..., Any], neutral: Callable[..., Any
         zero = op.call(neutral, op.call(getitem, source, (*whole, slice(0, 1))))
         rest = op.call(getitem, source, (*whole, slice(0, -1)))
         before = op.call(torch.cat, [zero, rest], dim=axis)
-    node = op.call(function, before, axis, dtype=op.graph.dtype(x.dtype))
+    # Inductor answers int64 for integers where all elements are one value, whatever is named here.
+    wide = x.dtype if x.is_float else torch.int64
+    node = op.call(function, before, axis, dtype=op.graph.dtype(wide))
+    if wide != x.dtype:
+        node = op.method("to", node, op.graph.dtype(x.dtype))
     if op.attr_int("reverse"):
         node = op.call(torch.flip, node, [axis])
     return x.like(node)

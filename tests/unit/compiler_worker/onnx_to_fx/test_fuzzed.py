@@ -79,6 +79,15 @@ def test_answers_are_those_of_onnx_runtime(name: str) -> None:
             np.testing.assert_array_equal(one.numpy(), other, strict=True)
 
 
+def test_running_sums_of_one_value_keep_their_element_type_when_compiled() -> None:
+    graph = "g (int32[N, 1] x) => (int32[N, 1] y) { y = CumSum <exclusive = 1> (x, axis) }"
+    built = model(graph, axis=np.asarray(-1))
+    x = np.array([[3], [4]], np.int32)
+    (found,) = torch.compile(graph_module_from_onnx(built))(torch.from_numpy(x))
+    (wanted,) = _by_onnxruntime(built, x)
+    np.testing.assert_array_equal(found.numpy(), wanted, strict=True)
+
+
 def test_a_convolution_without_channels_is_refused() -> None:
     graph = "g (float[N, 0, 4] x) => (float[N, 2, 4] y) { y = Conv(x, w) }"
     built = model(graph, w=np.zeros((2, 0, 1), np.float32))
