@@ -48,6 +48,13 @@ def compared_in(
     return compared_elements(_valid(spec, recipe, inputs), like)
 
 
+def has_numbers(outputs: Mapping[str, Array]) -> bool:
+    """Whether each output of floats has a finite one, or none at all."""
+    # bfloat16 is of kind V.
+    floats = [array for array in outputs.values() if array.dtype.kind in "fV"]
+    return all(np.isfinite(array.astype(np.float64)).any() for array in floats if array.size)
+
+
 def _valid(spec: TensorSpec, recipe: Recipe, inputs: Mapping[str, Array]) -> Array | None:
     output = recipe.outputs.get(spec.name)
     return inputs[output.valid_where] if output and output.valid_where else None

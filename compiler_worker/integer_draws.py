@@ -4,10 +4,11 @@ import math
 
 import numpy as np
 
+from services.contracts.byte_strings import BYTES
 from services.contracts.input_values import InputValues, Span
 from services.contracts.manifest import MasterRecord
 from services.contracts.recipe import InputRecipe, InputRole, Recipe
-from services.contracts.tensors import Array
+from services.contracts.tensors import NUMPY_FROM_DATATYPE, Array, TensorSpec
 
 # Where nothing says what integers mean: a table has at least two rows and a mask two values, and
 # inputs that are all one value would leave most of a model unproven.
@@ -19,6 +20,25 @@ def drawn_role(master: MasterRecord, recipe: Recipe, name: str) -> InputRole:
     own = recipe.inputs.get(name, InputRecipe())
     known = master.input_values.get(name, InputValues())
     return own.role if own.role is InputRole.MASK or own.has_range else known.role
+
+
+def undescribed(master: MasterRecord, recipe: Recipe) -> list[str]:
+    """A sentence for each integer input of which neither graph nor recipe says what it takes."""
+    return [
+        f"neither the graph nor the recipe says which integers '{spec.name}' takes: proofs draw 0 "
+        f"and 1 alone; say so in the recipe, inputs: {{{spec.name}: {{low: ..., high: ...}}}}, or "
+        "give samples"
+        for spec in master.inputs
+        if _is_open(spec, master, recipe)
+    ]
+
+
+def _is_open(spec: TensorSpec, master: MasterRecord, recipe: Recipe) -> bool:
+    is_integer = spec.datatype != BYTES and NUMPY_FROM_DATATYPE[spec.datatype].kind in "iu"
+    if not is_integer or drawn_role(master, recipe, spec.name) is InputRole.MASK:
+        return False
+    own = recipe.inputs.get(spec.name, InputRecipe())
+    return Span() in _spans(own, master.input_values.get(spec.name, InputValues()))
 
 
 def draw_integers(

@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from compiler_worker.agreement import Errors, eager_errors
 from compiler_worker.blame import agreed
+from compiler_worker.comparison import has_numbers
+from compiler_worker.integer_draws import undescribed
 from compiler_worker.models import Model
 from compiler_worker.progress import Progress, tell_nobody
 from compiler_worker.proof.answer_sizes import typical_sizes
@@ -26,7 +26,6 @@ from compiler_worker.tolerances import tolerance_for
 from services.contracts.errors import EngineError, InvalidRequestError, ProofError
 from services.contracts.manifest import TaskCheck
 from services.contracts.proof_checks import PowerCheck
-from services.contracts.tensors import Array
 
 
 def judge(
@@ -50,7 +49,7 @@ def judge(
         # Nothing may come from an import that is wrong: neither wide bounds nor ties of ids.
         errors, claim = {}, replace(claim, master_path=None)
     verdict = _compared(engine, trusted, claim, samples, errors, report)
-    return replace(verdict, notes=(*notes, *verdict.notes), reference=trusted.name)
+    return replace(verdict, notes=tuple(notes), reference=trusted.name)
 
 
 def _compared(
@@ -72,7 +71,7 @@ def _compared(
         tasks = _check_tasks(engine, reference.model, claim, samples)
     except EngineError as error:
         return Verdict(reason=f"the engine failed: {error}", worst=comparing.worst)
-    verdict = replace(comparing.verdict(tasks, ()), samples=_counted(samples))
+    verdict = replace(comparing.verdict(tasks), samples=_counted(samples))
     if verdict.reason:
         return verdict
     report("measuring what the proof would have refused")
@@ -90,7 +89,7 @@ def _counted(samples: Sequence[Sample]) -> dict[str, int]:
 def _samples(claim: Claim, reference: Model) -> tuple[list[Sample], list[str]]:
     """Drawn and given ones, and what is left out."""
     drawn = proof_samples(claim.master, claim.recipe, claim.buckets, engine_seed=claim.seed)
-    samples, notes = [], list[str]()
+    samples, notes = [], undescribed(claim.master, claim.recipe)
     edges = [sizes for bucket in claim.buckets for sizes in edge_sizes(bucket)]
     for sample in drawn:
         try:
@@ -101,19 +100,13 @@ def _samples(claim: Claim, reference: Model) -> tuple[list[Sample], list[str]]:
             # Some models compute only some sizes, multiples of a stride for one.
             notes.append(f"the model itself does not compute {sizes_text(sample.sizes)}: {error}")
             continue
-        if sample.variant is not SampleVariant.LARGE or _has_numbers(wanted):
+        if sample.variant is not SampleVariant.LARGE or has_numbers(wanted):
             samples.append(sample)
     try:
         samples += given_samples(claim.samples, claim.master, claim.recipe, claim.buckets)
     except InvalidRequestError as error:
         notes.append(f"the model's samples are not compared: {error}")
     return samples, notes
-
-
-def _has_numbers(outputs: Mapping[str, Array]) -> bool:
-    # bfloat16 is of kind V.
-    floats = [array for array in outputs.values() if array.dtype.kind in "fV"]
-    return all(np.isfinite(array.astype(np.float64)).any() for array in floats)
 
 
 def _check_tasks(

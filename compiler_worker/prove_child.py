@@ -179,10 +179,11 @@ class _Proving:
             tasks=verdict.tasks,
             code=proof_code(),
             samples=dict(verdict.samples),
+            notes=verdict.notes,
             columns=verdict.columns,
             agreements=verdict.agreements,
             power=verdict.power,
-            findings=(*self._findings, *verdict.notes),
+            findings=tuple(self._findings),
             created_at=now(),
         )
 

@@ -95,7 +95,8 @@ def proof_samples(
     Args:
         master: names and shapes of the inputs.
         recipe: says how each is drawn. Masks of several rows are ragged, padded on either side,
-            with a shortest and a full row among them; a single row is drawn full, and partly valid.
+            with a shortest and a full row among them, and all full once at a bucket's usual sizes;
+            a single row is drawn full, and partly valid.
         buckets: each is drawn at its edges, one inside of its least and largest sizes, and
             between them.
         seed: the same for all engines of a master, so that a reference is computed once.
@@ -206,12 +207,14 @@ def _variants(
 ) -> list[SampleVariant]:
     lengths = _mask_shapes(master, recipe, sizes)
     fewest = min((math.prod(shape[:-1]) for shape in lengths), default=0)
-    variants = [SampleVariant.FULL] if fewest == 1 or not lengths else []
+    is_usual = sizes == timed_sizes(bucket)[0]
+    # Requests of one length are joined to batches without a pad.
+    variants = [SampleVariant.FULL] if fewest == 1 or not lengths or is_usual else []
     if lengths:
         variants.append(SampleVariant.RAGGED)
     if 0 < fewest < _MANY_ROWS and sizes in timed_sizes(bucket):
         variants.append(SampleVariant.LEFT_PADDED)
-    if sizes == timed_sizes(bucket)[0] and _has_free_values(master, recipe):
+    if is_usual and _has_free_values(master, recipe):
         variants.append(SampleVariant.LARGE)
     return variants
 

@@ -11,10 +11,9 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from compiler_worker.agreement import Errors, eager_errors
 from compiler_worker.child import Events, limit_threads
+from compiler_worker.comparison import has_numbers
 from compiler_worker.models import Model
 from compiler_worker.progress import Progress
 from compiler_worker.proof.answer_sizes import typical_sizes
@@ -89,7 +88,9 @@ class _Judge:
     def __init__(
         self, request: VerdictRequest, reference: Reference, witness: Model, eager: Model
     ) -> None:
-        self._request, self._master, self._recipe = request, request.master, request.recipe
+        self._request, self._master = request, request.master
+        # Its tolerances are for engines, which may be meant to differ.
+        self._recipe = request.recipe.model_copy(update={"tolerances": {}})
         self._reference, self._witness, self._eager = reference, witness, eager
 
     def verdict(self, report: Progress) -> FallbackVerdict:
@@ -123,7 +124,7 @@ class _Judge:
             report(f"the fallback's graph beside ONNX Runtime: {sample.bucket} at {sample.sizes}")
             # What the master itself does not compute says nothing of its import.
             with suppress(ProofError):
-                if _has_numbers(self._witness.run(sample.inputs)):
+                if has_numbers(self._witness.run(sample.inputs)):
                     self._compute(sample)
                     num_samples += 1
                     # Models are opened by their first run, which takes longer than many others.
@@ -156,9 +157,8 @@ class _Judge:
             buckets=self._request.buckets,
             master_path=self._request.master_path,
         )
-        # Not the recipe's tolerances: those are for engines, which may be meant to differ.
         allowed = {
-            spec.name: tolerance_for(Precision.FP32, Recipe(), *errors.get(spec.name, Errors()))
+            spec.name: tolerance_for(Precision.FP32, self._recipe, *errors.get(spec.name, Errors()))
             for spec in self._master.outputs
         }
         beside = replace(
@@ -169,7 +169,7 @@ class _Judge:
             comparing.run(samples, report)
         except (EngineError, ProofError) as error:
             return f"it fails where ONNX Runtime answers: {error}", []
-        found = comparing.verdict((), ())
+        found = comparing.verdict(())
         faulty = [check for check in found.checks if check.fault]
         # One says enough: a wrong import is wrong at most sizes.
         words = reason_of(faulty[:1], () if faulty else found.agreements, ())
@@ -224,8 +224,3 @@ def _middle_early(by_size: list[Sample]) -> list[Sample]:
 
 def _num_bytes(arrays: Mapping[str, Array]) -> int:
     return sum(array.nbytes for array in arrays.values())
-
-
-def _has_numbers(outputs: Mapping[str, Array]) -> bool:
-    floats = [array for array in outputs.values() if array.dtype.kind not in "biuO"]
-    return all(np.isfinite(array.astype(np.float64)).any() for array in floats if array.size)

@@ -43,7 +43,7 @@ class Verdict:
         reference: what it was compared with, in words.
         worst: the worst sample that was met; None when nothing was compared.
         samples: how many were compared, by variant.
-        notes: what was not compared, and why.
+        notes: what was not compared, or not drawn, and why.
     """
 
     reason: str

@@ -79,7 +79,7 @@ class Comparing:
             self._run_engine(samples[0])
             self._repeat(before)
 
-    def verdict(self, tasks: tuple[TaskCheck, ...], notes: Sequence[str]) -> Verdict:
+    def verdict(self, tasks: tuple[TaskCheck, ...]) -> Verdict:
         """All checks, with the first faults in words."""
         judges = self.judges.values()
         checks = tuple(self._checks.values())
@@ -92,7 +92,6 @@ class Comparing:
             columns=columns,
             agreements=agreements,
             worst=self.worst,
-            notes=tuple(notes),
         )
 
     def _meet(self, sample: Sample, found: Mapping[str, Array]) -> bool:

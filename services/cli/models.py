@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compiler_worker.import_verdict import judge_import
+from compiler_worker.integer_draws import undescribed
 from compiler_worker.master.fingerprint import fingerprint
 from compiler_worker.master.opened import OpenedMaster, open_master
 from compiler_worker.master.samples import check_samples, read_samples, recipe_with_words
@@ -78,9 +79,11 @@ def run_models_add(
 
 
 def _integer_inputs(version: ModelVersion) -> str:
-    """A line for each input whose integers the graph says something of."""
+    """A line for each integer input: which the graph takes, or that nothing says so."""
     known = version.master.input_values.items()
-    return "".join(f"input {name}: {values.words}\n" for name, values in known)
+    lines = [f"input {name}: {values.words}" for name, values in known]
+    lines += undescribed(version.master, version.recipe)
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _fallback(version: ModelVersion) -> str:

@@ -7,8 +7,8 @@ from services.contracts.proof_checks import PowerCheck
 
 
 def proof_words(proof: Proof) -> str:
-    """One sentence each on samples and on faults; "" of a proof that recorded neither."""
-    sentences = [_samples(proof), *(_power(check) for check in proof.power)]
+    """What was compared, which faults it would show, and what was left out; "" of older proofs."""
+    sentences = [_samples(proof), *(_power(check) for check in proof.power), *proof.notes]
     return "; ".join(sentence for sentence in sentences if sentence)
 
 

@@ -251,6 +251,7 @@ class Proof(Document):
             was compared.
         code: digest of Smelt's own code that proved it; "" in older proofs.
         samples: how many were compared, by how they were drawn; `given` ones are real.
+        notes: what was not compared, or not drawn, and why.
         columns, agreements, power: over all samples, by output; empty in older proofs.
     """
 
@@ -268,6 +269,7 @@ class Proof(Document):
     worst: FailedSample | None = Field(default=None, exclude_if=_is_none)
     code: str = ""
     samples: dict[str, int] = {}
+    notes: tuple[str, ...] = Field(default=(), exclude_if=_is_empty)
     columns: tuple[ColumnCheck, ...] = ()
     agreements: tuple[AgreementCheck, ...] = ()
     power: tuple[PowerCheck, ...] = ()

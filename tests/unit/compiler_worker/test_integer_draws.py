@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from compiler_worker.integer_draws import undescribed
 from compiler_worker.sampling import draw_sample, proof_samples
 from services.contracts.input_values import InputValues, Span
 from services.contracts.manifest import MasterRecord
@@ -106,3 +107,14 @@ def test_a_mask_that_only_the_graph_knows_is_ragged() -> None:
     ranged = Recipe(inputs={"ids": InputRecipe(low=3, high=9)})
     array = draw_sample(record, ranged, BUCKET, SIZES).inputs["ids"]
     assert (array.min(), array.max()) == (3, 8), "the recipe's own word counts before the graph's"
+
+
+def test_integers_of_which_nothing_is_said_are_told() -> None:
+    (told,) = undescribed(master(None), Recipe())
+    assert told.startswith("neither the graph nor the recipe says which integers 'ids' takes")
+    assert "inputs: {ids: {low: ..., high: ...}}" in told
+    said = [InputRecipe(high=40), InputRecipe(max=9), InputRecipe(role=InputRole.MASK)]
+    assert all(undescribed(master(None), Recipe(inputs={"ids": each})) == [] for each in said)
+    for known in (values((0, 9)), InputValues(role=InputRole.MASK)):
+        assert undescribed(master(known), Recipe()) == []
+    assert undescribed(master(None, datatype="FP32"), Recipe()) == []

@@ -40,5 +40,11 @@ def test_blindness_is_named_with_whether_it_is_accepted() -> None:
     assert proof_words(proof(power=[accepted])).endswith("blind to 'd', 'e' (accepted)")
 
 
+def test_what_was_left_out_is_told() -> None:
+    assert proof_words(proof(notes=["the model's samples are not compared: none fits"])) == (
+        "the model's samples are not compared: none fits"
+    )
+
+
 def test_an_older_proof_recorded_neither() -> None:
     assert proof_words(proof()) == ""
