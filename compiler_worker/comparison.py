@@ -55,6 +55,14 @@ def has_numbers(outputs: Mapping[str, Array]) -> bool:
     return all(np.isfinite(array.astype(np.float64)).any() for array in floats if array.size)
 
 
+def is_finite_where(array: Array, wanted: Array) -> bool:
+    """Whether an array of floats is finite wherever the wanted one is; of other types it is."""
+    if wanted.dtype.kind in "biuO" or array.shape != wanted.shape:
+        return True
+    here, there = (np.isfinite(each.astype(np.float64)) for each in (array, wanted))
+    return bool((here | ~there).all())
+
+
 def _valid(spec: TensorSpec, recipe: Recipe, inputs: Mapping[str, Array]) -> Array | None:
     output = recipe.outputs.get(spec.name)
     return inputs[output.valid_where] if output and output.valid_where else None

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from compiler_worker.agreement import Errors, eager_errors
 from compiler_worker.blame import agreed
-from compiler_worker.comparison import has_numbers
+from compiler_worker.comparison import has_numbers, is_finite_where
 from compiler_worker.integer_draws import undescribed
 from compiler_worker.models import Model
 from compiler_worker.progress import Progress, tell_nobody
@@ -26,6 +26,7 @@ from compiler_worker.tolerances import tolerance_for
 from services.contracts.errors import EngineError, InvalidRequestError, ProofError
 from services.contracts.manifest import TaskCheck
 from services.contracts.proof_checks import PowerCheck
+from services.contracts.tensors import Array
 
 
 def judge(
@@ -40,7 +41,7 @@ def judge(
         ProofError: the reference itself cannot be trusted or run; says nothing about the
             engine.
     """
-    samples, notes = _samples(claim, reference.model)
+    samples, notes = _samples(claim, reference)
     announced = told(samples, "computing the reference", report)
     typical = typical_sizes(reference.model, claim.master, claim.recipe, samples)
     errors = eager_errors(reference, claim.master, claim.recipe, announced, typical)
@@ -86,27 +87,40 @@ def _counted(samples: Sequence[Sample]) -> dict[str, int]:
     }
 
 
-def _samples(claim: Claim, reference: Model) -> tuple[list[Sample], list[str]]:
+def _samples(claim: Claim, reference: Reference) -> tuple[list[Sample], list[str]]:
     """Drawn and given ones, and what is left out."""
     drawn = proof_samples(claim.master, claim.recipe, claim.buckets, engine_seed=claim.seed)
     samples, notes = [], undescribed(claim.master, claim.recipe)
     edges = [sizes for bucket in claim.buckets for sizes in edge_sizes(bucket)]
     for sample in drawn:
         try:
-            wanted = reference.run(sample.inputs)
+            wanted = reference.model.run(sample.inputs)
         except ProofError as error:
             if sample.sizes in edges:
                 raise
             # Some models compute only some sizes, multiples of a stride for one.
             notes.append(f"the model itself does not compute {sizes_text(sample.sizes)}: {error}")
             continue
-        if sample.variant is not SampleVariant.LARGE or has_numbers(wanted):
+        if sample.variant is not SampleVariant.LARGE or _is_in_range(reference, sample, wanted):
             samples.append(sample)
+        else:
+            notes.append("eight times the usual values overflow in the master itself: not compared")
     try:
         samples += given_samples(claim.samples, claim.master, claim.recipe, claim.buckets)
     except InvalidRequestError as error:
         notes.append(f"the model's samples are not compared: {error}")
     return samples, notes
+
+
+def _is_in_range(reference: Reference, sample: Sample, wanted: Mapping[str, Array]) -> bool:
+    """Whether values of eight times the size are numbers in the master's own types too.
+
+    What overflows float32 and not float64 is no fault of an engine, nor of the importer.
+    """
+    if not has_numbers(wanted):
+        return False
+    own = reference.witness.run(sample.inputs) if reference.witness else wanted
+    return all(is_finite_where(own[name], array) for name, array in wanted.items())
 
 
 def _check_tasks(
