@@ -10,7 +10,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from compiler_worker.agreement import Disagreement, Errors, disagreement, require_agreement
+from compiler_worker.agreement import (
+    Disagreement,
+    Errors,
+    disagreement,
+    is_agreement,
+    require_agreement,
+)
 from compiler_worker.comparison import compare_output
 from compiler_worker.distance import compare
 from compiler_worker.models import Model
@@ -112,7 +118,7 @@ def _fault(
     inputs = found.sample.inputs
     wanted, size = model.run(inputs), found.typical
     result = compare_output(found.spec, claim.recipe, inputs, answer, wanted, found.allowed, size)
-    return result.fault
+    return "" if is_agreement(found.spec, result, wanted) else result.fault
 
 
 def _first_difference(recourse: Recourse, sample: Sample) -> str:

@@ -14,6 +14,7 @@ from compiler_worker.onnx_to_fx.registry import CONVERTERS
 from compiler_worker.proof.claim import Verdict
 from services.contracts.errors import ProofError
 from services.contracts.kinds import EngineKind
+from services.contracts.recipe import Bucket, DimRange
 from services.contracts.tensors import Array
 from tests.faults.judged import Altered, Answer, Subject, normal, written
 
@@ -121,3 +122,34 @@ class TestWrongWitness:
             ProofError, match=r"does not say who is wrong: rel_l2 .* from the import"
         ):
             judged_beside(tmp_path, lying, subject.engine, lambda: odd)
+
+
+SEGMENTATION = """g (float[batch, 16, 8] x) => (int64[batch, 16] y) {
+    h = MatMul (x, w)  y = ArgMax <axis = -1, keepdims = 0> (h) }"""
+
+
+class FewTies:
+    """An implementation that takes another class where two are as good: here once for each run."""
+
+    def __init__(self, model: Model, num_ties: int) -> None:
+        self._model, self._num_ties = model, num_ties
+
+    def run(self, inputs: Mapping[str, Array]) -> Answer:
+        """The model's answer with a few other ids."""
+        ids = self._model.run(inputs)["y"].copy()
+        ids.flat[: self._num_ties] = (ids.flat[: self._num_ties] + 1) % 4
+        return {"y": ids}
+
+
+@pytest.mark.parametrize("num_ties", [1, 2])
+def test_ties_among_many_ids_are_nobodys_fault(num_ties: int, tmp_path: Path) -> None:
+    batch = Bucket(dims={"batch": DimRange(min=64, opt=64, max=64)})
+    path = written(tmp_path, SEGMENTATION, w=normal(8, 4))
+    subject = Subject.opened(tmp_path, path, EngineKind.INDUCTOR)
+    imported = FewTies(subject.reference.model, num_ties)
+    subject = replace(subject, reference=replace(subject.reference, model=imported))
+    if num_ties == 1:
+        assert subject.judged(subject.engine, buckets=(batch,)).reason == ""
+        return
+    with pytest.raises(ProofError, match="the importer is wrong: .* 2 of 1024 elements differ"):
+        subject.judged(subject.engine, buckets=(batch,))
