@@ -28,6 +28,8 @@ from services.contracts.recipe import Recipe, Tolerance
 from services.contracts.tensors import Array, TensorSpec
 
 _Arrays = Mapping[str, Array]
+# Of so many integers of one row most are right, however coarse the engine: rounding moves a few.
+_MANY = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +143,7 @@ class OutputJudge:
             )
         self.num_elements += int(keep.sum())
         self.num_equal += int(keep.sum() - differs.sum())
-        return Comparison(distance=Distance(), fault="")
+        return Comparison(distance=Distance(), fault=_row_fault(bounds, differs, keep))
 
     def moments(self) -> tuple[int | None, ColumnSums]:
         """The reference's moments along the output's last fixed axis; of integers none."""
@@ -231,6 +233,17 @@ def _values(
     name = bounds.spec.name
     keep = compared_in(bounds.spec, bounds.recipe, sample.inputs, wanted[name])
     return found[name].astype(np.float64), wanted[name].astype(np.float64), keep
+
+
+def _row_fault(bounds: Bounds, differs: NDArray[np.bool_], keep: NDArray[np.bool_]) -> str:
+    """A row that is mostly wrong, in words; a share over all samples does not show it."""
+    shape = bounds.spec.shape
+    has_rows = bool(shape) and shape[0] == bounds.recipe.batching.batch_dim
+    num_rows = len(differs) if has_rows else 1
+    wrong, num = (np.count_nonzero(a.reshape(num_rows or 1, -1), axis=1) for a in (differs, keep))
+    for row in np.flatnonzero((num >= _MANY) & (2 * wrong > num))[:1]:
+        return f"row {row}: {wrong[row]} of {num[row]} elements differ, at most half allowed"
+    return ""
 
 
 def _column_fault(distance: ColumnDistance, bound: float, gain_bound: float) -> str:

@@ -49,3 +49,28 @@ def test_large_draws_say_nothing_of_the_usual_size() -> None:
     assert one.sizes.typical == 0.0
     one.expect(sample(), {"y": np.array([[3.0], [-4.0]], np.float32)})
     assert one.sizes.typical == pytest.approx(12.5**0.5)
+
+
+@pytest.mark.parametrize("precision", list(Precision))
+@pytest.mark.parametrize(("num_wrong", "words"), [(16, ""), (17, "row 5: 17 of 32 elements")])
+def test_a_row_of_ids_that_is_mostly_wrong_is_a_fault_among_any_number(
+    num_wrong: int, words: str, precision: Precision
+) -> None:
+    one = judge("batch", 32, datatype="INT64", precision=precision)
+    wanted = np.zeros((2_000, 32), np.int64)
+    found = wanted.copy()
+    found[5, :num_wrong] = 1
+    assert words in one.meet(sample(), {"y": found}, {"y": wanted}).fault
+    check = one.agreement_check()
+    assert check is not None
+    assert check.fault == ""
+
+
+def test_few_ids_are_judged_together_alone() -> None:
+    one = judge("batch", 31, datatype="INT64")
+    wanted = np.zeros((2_000, 31), np.int64)
+    found = wanted.copy()
+    found[5] = 1
+    assert one.meet(sample(), {"y": found}, {"y": wanted}).fault == ""
+    empty = np.zeros((0, 31), np.int64)
+    assert one.meet(sample(), {"y": empty}, {"y": empty}).fault == ""
