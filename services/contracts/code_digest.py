@@ -94,7 +94,8 @@ def _closure(root: Path, module: str) -> dict[str, _Source]:
         path = _path(root, name)
         if name not in sources and path is not None:
             sources[name] = _read(path, name)
-            waiting += sources[name].imports
+            # Its package runs before it does.
+            waiting += [name.rpartition(".")[0], *sources[name].imports]
     if module not in sources:
         raise SmeltError(f"the source of {module} is missing in {root}: install Smelt again")
     return sources
