@@ -1,7 +1,6 @@
 """What holds for every test: the marker of its folder, and no clock in property tests."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from services.engines.unfinished import remove_unfinished
-from tests.process_server import environment_of_forks
 
 TESTS = Path(__file__).parent
 
@@ -73,12 +71,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         parameters = getattr(getattr(item, "callspec", None), "id", "").split("-")
         if "asyncio" in parameters and not path.is_relative_to(EACH_LOOP):
             item.add_marker("slow")
-
-
-@pytest.fixture(scope="module")
-def forked_children() -> Iterator[None]:
-    """The compiler's children are forked from a process that has imported torch."""
-    with pytest.MonkeyPatch.context() as environment:
-        for name, value in environment_of_forks().items():
-            environment.setenv(name, value)
-        yield

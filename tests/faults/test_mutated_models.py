@@ -11,7 +11,10 @@ import pytest
 
 from services.contracts.manifest import BuildOutcome
 from tests.faults.mutated_models import fate_of
+from tests.process_server import forked_children
 from tests.quick_workshop import quick_workshop
+
+__all__ = ["forked_children"]  # a fixture
 
 pytestmark = pytest.mark.usefixtures("forked_children")
 

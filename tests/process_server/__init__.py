@@ -6,8 +6,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 STUB = Path(__file__).with_name("stub")
@@ -40,3 +43,12 @@ def environment_of_forks() -> dict[str, str]:
     address, _ = _started()
     paths = [str(STUB), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {"SMELT_TESTS_PROCESS_SERVER": address, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+@pytest.fixture(scope="module")
+def forked_children() -> Iterator[None]:
+    """The compiler's children are forked from a process that has imported torch."""
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in environment_of_forks().items():
+            environment.setenv(name, value)
+        yield

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.changed import changed_files, reached
+from tests.changed import ROOT, changed_files, reached
 
 TEST = "tests/integration/test_a.py"
 PYPROJECT = '[project]\nscripts = {smelt = "services.cli.main:main"}\n'
@@ -169,3 +169,10 @@ def test_changed_is_what_was_committed_staged_edited_renamed_or_not_yet_added(ro
     assert changed_files(root, "upstream") == changed_files(root, "") == in_all
     git("update-ref", "refs/remotes/origin/main", "HEAD")
     assert changed_files(root, "") == in_all - {"committed.py"}
+
+
+def test_a_change_of_the_compiler_does_not_reach_tests_that_have_nothing_of_it() -> None:
+    """Not through the conftest.py of all tests, or everything would run whatever has changed."""
+    found = reached(ROOT, ["compiler_worker/fx_rewrites/norms.py"])
+    assert "tests/conformance/test_engines.py" in found
+    assert [path for path in found if path.startswith("tests/integration/gateway/")] == []

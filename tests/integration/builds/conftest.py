@@ -24,6 +24,9 @@ from services.controller.launchers.command import worker_arguments
 from services.controller.seams import BuildTask, NodePool, TaskState, TaskStatus
 from tests.conformance.tiny_model import draw_inputs, save_master, tiny_model
 from tests.integration.compiler.conftest import RECIPE
+from tests.process_server import forked_children
+
+__all__ = ["forked_children"]  # a fixture
 
 ROOT = Path(__file__).resolve().parents[3]
 QUICK = ("--benchmark-s", "0", "--benchmark-iterations", "3", "--num-threads", "1")

@@ -25,7 +25,10 @@ from services.contracts.recipe import (
 )
 from services.contracts.registry import Registry
 from tests.conformance.tiny_model import VOCABULARY, draw_inputs, save_master, tiny_model
+from tests.process_server import forked_children
 from tests.quick_workshop import quick_settings
+
+__all__ = ["forked_children"]  # a fixture
 
 RECIPE = Recipe(
     inputs={

@@ -23,7 +23,9 @@ from tests.integration.fleet.onnx_files import (
     write_scaled,
 )
 from tests.integration.fleet.prometheus.server import is_prometheus_installed
-from tests.process_server import environment_of_forks
+from tests.process_server import environment_of_forks, forked_children
+
+__all__ = ["forked_children"]  # a fixture
 
 # Figures soon, so that a test need not wait: the defaults are for fleets that live longer.
 QUICK = {

@@ -18,6 +18,9 @@ from tests.integration.k8s.objects import Object, builder_job, config_map, ray_s
 from tests.integration.k8s.ray_rules import GENERATION
 from tests.integration.k8s.rendering import K8S, OVERLAYS, render
 from tests.integration.k8s.schemas import check_kubernetes_kinds
+from tests.process_server import forked_children
+
+__all__ = ["forked_children"]  # a fixture
 
 pytestmark = pytest.mark.usefixtures("forked_children")
 

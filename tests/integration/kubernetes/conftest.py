@@ -14,6 +14,9 @@ from services.controller.kubernetes.nodes import KubernetesNodes
 from services.controller.kubernetes.watch import WatchTiming
 from services.controller.seams import NodePool
 from tests.integration.kubernetes.emulated_cluster import NAMESPACE, EmulatedCluster
+from tests.process_server import forked_children
+
+__all__ = ["forked_children"]  # a fixture
 
 # Long enough for any machine; nothing here waits for it to pass.
 LIMIT_S = 60.0
