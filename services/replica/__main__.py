@@ -17,6 +17,7 @@ from services.contracts.errors import InvalidRequestError, SmeltError
 from services.contracts.interpreter import tune_for_serving
 from services.contracts.settings import read_settings
 from services.engines.compile_cache import prepare_compile_cache
+from services.engines.waiting_threads import wait_asleep
 from services.replica.closing import has_threads_left
 from services.replica.hang_watch import HangWatch, end_process
 from services.replica.server import ReplicaServer
@@ -49,6 +50,7 @@ def main() -> int:
     except InvalidRequestError as error:
         logger.error("%s", error)
         return 2
+    wait_asleep()
     prepare_compile_cache(settings.cache_dir)
     try:
         return asyncio.run(_run(settings, tracing))

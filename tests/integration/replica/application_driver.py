@@ -23,11 +23,12 @@ GENERATION = "cuda-sm90"
 class ToldDeployment(ReplicaDeployment):
     """Tells what it found."""
 
-    async def threads(self) -> tuple[str, int]:
-        """The variable as a call sees it, and what torch made of it."""
+    async def threads(self) -> tuple[str, str, int]:
+        """The variables as a call sees them, and what torch made of the number."""
         import torch
 
-        return os.environ["OMP_NUM_THREADS"], torch.get_num_threads()
+        number, policy = os.environ["OMP_NUM_THREADS"], os.environ["OMP_WAIT_POLICY"]
+        return number, policy, torch.get_num_threads()
 
 
 def asked_options(args: dict[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,14 @@ main(["import-one", "--request", sys.argv[1], "--parent-pid", str(os.getppid())]
 print(os.environ.get("OMP_WAIT_POLICY"))
 """
 
+# Its store is no store: it ends after it was set up.
+_REPLICA = """
+import os, sys
+from services.replica.__main__ import main
+print("torch" in sys.modules, os.environ.get("OMP_WAIT_POLICY"))
+print(main(), os.environ.get("OMP_WAIT_POLICY"))
+"""
+
 
 def told(code: str, *arguments: str, **environment: str) -> str:
     known = {name: value for name, value in os.environ.items() if not name.startswith("OMP_")}
@@ -48,3 +56,10 @@ def test_the_library_that_torch_brings_goes_by_it(of_host: str, policy: str) -> 
 def test_a_child_of_the_compiler_has_it_before_it_imports_torch(tmp_path: Path) -> None:
     lines = told(_CHILD, str(tmp_path / "request.json")).splitlines()
     assert (lines[0], lines[-1]) == ("False None", "PASSIVE")
+
+
+def test_a_replica_of_its_own_has_it_before_it_imports_torch(tmp_path: Path) -> None:
+    names = ("store_url", "cache_dir", "socket_dir")
+    settings = {f"SMELT_REPLICA_{name.upper()}": str(tmp_path / name) for name in names}
+    lines = told(_REPLICA, SMELT_REPLICA_MODEL="none", **settings).splitlines()
+    assert lines[:2] == ["False None", "1 PASSIVE"]
