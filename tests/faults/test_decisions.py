@@ -97,6 +97,18 @@ def test_a_right_engine_of_a_quantised_master_may_go_the_other_way_at_a_tie(tmp_
     assert "found, " in subject.judged(Altered(right, off), buckets=many).reason
 
 
+def test_sizes_that_the_model_itself_does_not_compute_are_left_out_and_told(
+    tmp_path: Path,
+) -> None:
+    graph = """g (float[batch, n] x) => (float[batch, m, 4] y) { y = Reshape (x, fours) }"""
+    subject = Subject.of(tmp_path, graph, fours=np.array([0, -1, 4]))
+    dims = {"batch": DimRange(min=1, opt=4, max=8), "n": DimRange(min=4, opt=8, max=16)}
+    verdict = subject.judged(subject.engine, buckets=(Bucket(dims=dims),))
+    assert verdict.reason == ""
+    assert {check.sizes["n"] % 4 for check in verdict.checks} == {0}
+    assert any("the model itself does not compute batch=" in note for note in verdict.notes)
+
+
 # Float in, float out, and in between what only a round knows.
 LOOPED = """g (int64[batch] distance, float[batch, 4] x, int64 rounds) => (float[batch, 4] y) {
     yes = Constant <value = bool {1}> ()
