@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,19 @@ class TestWrongImporter:
         wrong = subject.engine_of(GRAPH.replace("Relu", "Identity"), **WEIGHTS)
         assert "output 'y'" in subject.judged(wrong).reason
 
+    def test_ids_are_no_ties_by_what_it_makes_of_their_values(self, tmp_path: Path) -> None:
+        graph = """g (float[batch, 8] x) => (int64[batch] ids) {
+            h = MatMul (x, w)  r = Relu (h)  scores = Sub (r, h)
+            best = ArgMax <axis = 1, keepdims = 0> (scores)  ids = Identity (best) }"""
+        path = written(tmp_path, graph, w=WEIGHTS["w"])
+        subject = Subject.opened(tmp_path, path, EngineKind.OPENVINO)
+
+        def name_the_next(answer: Answer, inputs: Mapping[str, Array]) -> None:
+            answer["ids"] = (answer["ids"] + 1) % 16
+
+        assert subject.judged(subject.engine).reason == ""
+        assert "output 'ids'" in subject.judged(Altered(subject.engine, name_the_next)).reason
+
     def test_engines_that_it_made_are_refused_with_the_place(self, tmp_path: Path) -> None:
         subject = subject_of(tmp_path, EngineKind.INDUCTOR)
         wanted = (
@@ -123,6 +137,17 @@ class TestWrongWitness:
         ):
             judged_beside(tmp_path, lying, subject.engine, lambda: odd)
 
+    def test_a_third_has_to_agree_at_all_samples(self, tmp_path: Path) -> None:
+        subject = Subject.of(tmp_path, GRAPH, **WEIGHTS)
+        right, num_runs = subject.engine, count()
+
+        def louder_later(answer: Answer, inputs: Mapping[str, Array]) -> None:
+            if next(num_runs):
+                louder(answer, inputs)
+
+        third = Altered(right, louder_later)
+        with pytest.raises(ProofError, match=r"is refused .*: the witness differs in output 'y'"):
+            judged_beside(tmp_path, Altered(right, louder), right, lambda: third)
 
 SEGMENTATION = """g (float[batch, 16, 8] x) => (int64[batch, 16] y) {
     h = MatMul (x, w)  y = ArgMax <axis = -1, keepdims = 0> (h) }"""
