@@ -109,6 +109,14 @@ def test_sizes_that_the_model_itself_does_not_compute_are_left_out_and_told(
     assert any("the model itself does not compute batch=" in note for note in verdict.notes)
 
 
+def test_integers_of_which_nothing_is_said_are_told(tmp_path: Path) -> None:
+    graph = "g (int64[batch, 4] count) => (float[batch, 4] y) { y = Cast <to = 1> (count) }"
+    subject = Subject.of(tmp_path, graph)
+    (note,) = subject.judged(subject.engine).notes
+    assert "which integers 'count' takes" in note
+    assert subject.judged(subject.engine, COUNTS).notes == ()
+
+
 # Float in, float out, and in between what only a round knows.
 LOOPED = """g (int64[batch] distance, float[batch, 4] x, int64 rounds) => (float[batch, 4] y) {
     yes = Constant <value = bool {1}> ()
