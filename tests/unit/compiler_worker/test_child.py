@@ -15,6 +15,7 @@ import torch._inductor.codecache  # noqa: F401 - it stays with the cache folder 
 from compiler_worker import prove_child
 from compiler_worker.child import EXIT_FAILURE, Events, build_one, limit_threads, run_request
 from compiler_worker.models import Model
+from compiler_worker.proof.claim import Verdict
 from compiler_worker.prove_child import prove_one
 from compiler_worker.publish import engine_folder, engine_manifest
 from compiler_worker.requests import (
@@ -174,6 +175,17 @@ def test_an_engine_that_changes_its_answers_after_many_runs_is_not_proven(
     proof = prove_one(request.canonical_json(), Events(stream))
     assert proof.outcome is ProofOutcome.FAILED
     assert "after many runs, output 'hidden'" in proof.reason
+
+
+def test_each_engine_has_a_seed_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    claims: list[Any] = []
+    judged = Verdict(reason="enough")
+    monkeypatch.setattr(prove_child, "drawn_recipe", lambda _: Recipe())
+    monkeypatch.setattr(prove_child, "judge", lambda *given: claims.append(given[2]) or judged)
+    for key in (KEY, KEY.model_copy(update={"builder_options": {"a": "1"}})):
+        prove_one(proof_request(tmp_path, key).canonical_json(), Events(io.StringIO()))
+    assert len({claim.seed for claim in claims} - {None}) == 2
+    assert [claim.recipe for claim in claims] == [Recipe(), Recipe()]  # not the owner's
 
 
 def test_an_engine_that_does_not_load_fails_its_proof(tmp_path: Path, stream: io.StringIO) -> None:

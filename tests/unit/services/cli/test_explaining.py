@@ -15,6 +15,7 @@ from services.contracts.events import Event, EventKind
 from services.contracts.joint_run import JointRun, JointTiming
 from services.contracts.kinds import EngineKind
 from services.contracts.manifest import BuildOutcome, FailedSample, ProofOutcome, SideTiming, Timing
+from services.contracts.proof_checks import PowerCheck
 from services.contracts.recipe import Recipe
 from services.contracts.registry import Registry
 from services.contracts.terms import proof_terms
@@ -28,6 +29,7 @@ TERMS = proof_terms(Recipe(), world.key().precision, None)
 KEYS = tuple(world.key(kind, proof_terms=TERMS) for kind in EngineKind if kind != "tensorrt")
 INDUCTOR, ORT, OPENVINO = KEYS
 TIMING = Timing(bucket="b", sizes={}, p50_s=0.002, p95_s=1, throughput=1, eager_p50_s=0.004)
+POWER = PowerCheck(output="y", refused=("a",), blind=("2 % off",), accepted=("2 % off",))
 SKIPPED = SkippedKey(kind="tensorrt", precision="fp32", reason="tensorrt needs a GPU")
 
 
@@ -46,7 +48,7 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
     monkeypatch.setenv("SMELT_HOME", str(tmp_path))
     made = world.registry_with_model(tmp_path)
     made.write_plan(world.plan(KEYS, skipped=(SKIPPED,)))
-    made.publish_engine(world.manifest(ORT), {}, world.proof(timings=(TIMING,)))
+    made.publish_engine(world.manifest(ORT), {}, world.proof(timings=(TIMING,), power=(POWER,)))
     unproven = world.proof(ProofOutcome.NOT_RUN, device=None, reason="needs such a device")
     made.publish_engine(world.manifest(OPENVINO), {}, unproven)
     for _ in range(3):
@@ -96,6 +98,8 @@ class TestWhy:
         assert "2.00 ms" in text
         assert text.index("onnxruntime") < text.index("inductor")
         assert "tensorrt needs a GPU" in text
+        seen = "1 of 2 kinds of faults would be refused, blind to '2 % off' (accepted)"
+        assert f"onnxruntime fp32: output 'y': {seen}" in text
 
     def test_engines_of_other_generations_are_counted_and_not_listed(
         self, registry: Registry
