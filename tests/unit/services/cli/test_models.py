@@ -27,6 +27,7 @@ from services.contracts.recipe import Bucket, DimRange, InputRecipe, RankingTask
 from services.contracts.registry import Registry
 from services.contracts.tensors import Array
 from tests.conformance.tiny_model import draw_inputs, save_master, tiny_model
+from tests.faults.judged import normal, written
 
 RANKING = Recipe(ranking=RankingTask(output="pooled", num_queries=4, top_k=2))
 
@@ -225,6 +226,19 @@ def test_remove_says_what_is_left_and_that_engines_stay(
     with pytest.raises(NotFoundError, match="'tiny' not found; there are: none"):
         CliRunner().invoke(app, words, catch_exceptions=False)
     assert add(registry, source(tmp_path / "b", seed=8)).version == 3
+
+
+def test_integers_of_which_nothing_is_said_are_told_and_no_others(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SMELT_HOME", str(tmp_path))
+    graph = """g (int64[batch, 2] count, int64[batch, 2] ids) => (float[batch, 2] y) {
+        c = Cast <to = 1> (count)  rows = Gather (table, ids)  y = Add (c, rows) }"""
+    path = str(written(tmp_path, graph, table=normal(9)))
+    said = CliRunner().invoke(app, ["models", "add", "shop", path], catch_exceptions=False).stdout
+    assert "which integers 'count' takes: proofs draw 0 and 1 alone" in said
+    assert "which integers 'ids' takes" not in said
+    assert "input ids: 0 to 8" in said
 
 
 def test_what_is_unloaded_says_so_until_it_is_loaded_or_removed(
