@@ -149,6 +149,7 @@ class TestWrongWitness:
         with pytest.raises(ProofError, match=r"is refused .*: the witness differs in output 'y'"):
             judged_beside(tmp_path, Altered(right, louder), right, lambda: third)
 
+
 SEGMENTATION = """g (float[batch, 16, 8] x) => (int64[batch, 16] y) {
     h = MatMul (x, w)  y = ArgMax <axis = -1, keepdims = 0> (h) }"""
 
