@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pydantic import ValidationError
 
 from compiler_worker.integer_draws import drawn_role
+from compiler_worker.proof.sabotages import OF_FLOATS, OF_INTEGERS
 from services.contracts.byte_strings import BYTES
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.input_values import InputValues, Span
@@ -25,7 +26,8 @@ def check_recipe(master: MasterRecord, recipe: Recipe) -> None:
 
     Raises:
         InvalidRecipeError: it names an input or output that the master lacks, limits the values
-            of an input that holds no integers, takes integers that the graph does not, names a
+            of an input that holds no integers, draws from an empty range, takes integers that the
+            graph does not, accepts blindness to a fault that no proof knows, names a
             `valid_where` that is no mask of the output's leading dimensions, a ranking output that
             is no embedding, or a task's that cannot be what the task compares; says of strings
             what is for numbers, or the other way round; or it asks for a calibrated precision and
@@ -37,10 +39,12 @@ def check_recipe(master: MasterRecord, recipe: Recipe) -> None:
     _check_names("outputs", recipe.outputs, outputs)
     for name, input_recipe in recipe.inputs.items():
         _check_limits(inputs[name], input_recipe)
+        _check_range(name, input_recipe)
         _check_strings(inputs[name], input_recipe)
         if known := master.input_values.get(name):
             _check_within(name, input_recipe, known)
     for name, output in recipe.outputs.items():
+        _check_blindness(name, output.accept_blind)
         if output.valid_where is not None:
             _check_mask(outputs[name], output.valid_where, master, recipe)
     for task in recipe.tasks:
@@ -117,6 +121,24 @@ def _check_limits(spec: TensorSpec, recipe: InputRecipe) -> None:
             f"recipe: inputs.{spec.name}: min and max are for integers, the model takes "
             f"{spec.datatype}; take them out"
         )
+
+
+def _check_range(name: str, recipe: InputRecipe) -> None:
+    if recipe.high is not None and not recipe.low < recipe.high:
+        raise InvalidRecipeError(
+            f"recipe: inputs.{name}: expected low < high, got low {recipe.low:g} and high "
+            f"{recipe.high:g}: there is nothing between them to draw"
+        )
+
+
+def _check_blindness(name: str, accepted: Iterable[str]) -> None:
+    known = OF_FLOATS | OF_INTEGERS
+    for fault in accepted:
+        if fault not in known:
+            raise InvalidRecipeError(
+                f"recipe: outputs.{name}.accept_blind: no proof knows '{fault}'"
+                f"{nearest(fault, known)}; expected of {', '.join(known)}"
+            )
 
 
 def _check_within(name: str, recipe: InputRecipe, known: InputValues) -> None:

@@ -82,11 +82,11 @@ def power_check(
         spoils = OF_FLOATS
     else:
         return None
-    refused, tightened, blind = list[str](), list[str](), list[str]()
+    refused, tightened, blind, unchanged = list[str](), list[str](), list[str](), list[str]()
     for name, sabotage in spoils.items():
         match _outcome(judge, kept, sabotage):
             case _Outcome.UNCHANGED:
-                continue
+                unchanged.append(name)
             case _Outcome.REFUSED:
                 refused.append(name)
             case _Outcome.FARTHER:
@@ -103,6 +103,7 @@ def power_check(
         tightened=tuple(tightened),
         blind=tuple(blind),
         accepted=accepted,
+        unchanged=tuple(unchanged),
     )
 
 

@@ -19,8 +19,8 @@ def _samples(proof: Proof) -> str:
     num_given = counts.pop("given", 0)
     num_sizes = len({tuple(sorted(check.sizes.items())) for check in proof.checks})
     kinds = ", ".join(f"{num} {variant.replace('_', ' ')}" for variant, num in counts.items())
-    given = f"and {num_given} runs of the model's own samples" if num_given else "none of its own"
-    drawn = f"{sum(counts.values())} drawn samples ({kinds}) {given}, of {num_sizes} sizes"
+    given = f"{num_given} runs of the model's own samples" if num_given else "none given with it"
+    drawn = f"{sum(counts.values())} drawn samples ({kinds}) and {given}, of {num_sizes} sizes"
     return f"proven on {drawn}, against {proof.reference}"
 
 
@@ -28,9 +28,11 @@ def _power(check: PowerCheck) -> str:
     num_seen = len(check.refused) + len(check.tightened)
     total = num_seen + len(check.blind)
     words = f"output '{check.output}': {num_seen} of {total} kinds of faults would be refused"
-    if not check.blind:
-        return words
-    return f"{words}, blind to {_names(check.blind)} ({_accepted(check)})"
+    if check.blind:
+        words += f", blind to {_names(check.blind)} ({_accepted(check)})"
+    if check.unchanged:
+        words += f", not tried, as they change none of these answers: {_names(check.unchanged)}"
+    return words
 
 
 def _accepted(check: PowerCheck) -> str:

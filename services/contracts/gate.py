@@ -130,6 +130,6 @@ def gate_fault(timings: Sequence[Timing], recipe: Recipe | None = None) -> str:
     cause = "this machine is too busy to tell" if is_wild else "too close to tell"
     return (
         f"not measurable here now: {bounds.words if bounds else ''} x the fallback's speed, "
-        f"{cause}; what served before stays, and the fleet times them again later; at once: "
+        f"{cause}; what serves now stays, and the fleet times them again later; at once: "
         "smelt build MODEL"
     )

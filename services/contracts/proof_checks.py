@@ -50,6 +50,8 @@ class PowerCheck(Document):
             bounds as tight as it allows they are refused.
         blind: those that would have passed.
         accepted: those of `blind` that the recipe accepts, or that come with the precision.
+        unchanged: those that leave these answers as they are, so that nothing was tried; empty in
+            older records.
     """
 
     output: str
@@ -57,6 +59,7 @@ class PowerCheck(Document):
     tightened: tuple[str, ...] = ()
     blind: tuple[str, ...] = ()
     accepted: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
 
     @property
     def unaccepted(self) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ MASK = {"mask": {"role": "mask"}}
         {"inputs": {"ids": {"high": 9, "min": 0, "max": 8}}},
         {"precisions": ["int8", "fp8"], "calibration": {"path": "rows.npz"}},
         {"precisions": ["int8_weight_only"]},
+        {"outputs": {"pooled": {"accept_blind": ["2 % off", "off by one"]}}},
     ],
 )
 def test_what_fits_is_taken(recipe: dict[str, Any]) -> None:
@@ -52,6 +53,14 @@ def test_what_fits_is_taken(recipe: dict[str, Any]) -> None:
         ({"inputs": {"msk": {}}}, r"'msk' is not in the model, did you mean 'mask'\?; expected"),
         ({"ranking": {"output": "hidden"}}, r"expected an embedding \[batch, D\]"),
         ({"precisions": ["int8"]}, r"precision int8: .* calibration: {path: FILE}, where FILE"),
+        (
+            {"inputs": {"ids": {"low": 200, "high": 10}}},
+            r"inputs.ids: expected low < high, got low 200 and high 10",
+        ),
+        (
+            {"outputs": {"pooled": {"accept_blind": ["2 percent off"]}}},
+            r"pooled.accept_blind: no proof knows '2 percent off', did you mean '2 % off'\?;",
+        ),
         ({"precisions": ["fp32", "fp8"]}, r"precision fp8: its scales come from real inputs"),
     ],
 )

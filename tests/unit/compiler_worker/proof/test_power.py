@@ -97,6 +97,7 @@ def test_a_fault_that_changes_nothing_is_not_counted() -> None:
     positive = np.abs(WANTED)
     check = measured(positive, positive)
     assert "absolute values" not in (*check.refused, *check.tightened, *check.blind)
+    assert check.unchanged == ("absolute values",)
 
 
 def test_of_strings_there_is_nothing_to_measure() -> None:

@@ -40,6 +40,14 @@ def test_blindness_is_named_with_whether_it_is_accepted() -> None:
     assert proof_words(proof(power=[accepted])).endswith("blind to 'd', 'e' (accepted)")
 
 
+def test_what_was_not_tried_is_named() -> None:
+    power = PowerCheck(output="y", refused=("a", "b"), unchanged=("c",))
+    assert proof_words(proof(power=[power])) == (
+        "output 'y': 2 of 2 kinds of faults would be refused, not tried, as they change none of "
+        "these answers: 'c'"
+    )
+
+
 def test_what_was_left_out_is_told() -> None:
     assert proof_words(proof(notes=["the model's samples are not compared: none fits"])) == (
         "the model's samples are not compared: none fits"

@@ -180,7 +180,7 @@ def test_a_verdict_needs_an_interval_without_doubt(
 def test_what_cannot_be_measured_says_so_and_is_no_verdict_for_ever() -> None:
     assert gate_fault([UNKNOWN]) == (
         "not measurable here now: 0.60 to 1.90 x the fallback's speed, too close to tell; what "
-        "served before stays, and the fleet times them again later; at once: smelt build MODEL"
+        "serves now stays, and the fleet times them again later; at once: smelt build MODEL"
     )
     assert "0.10 to 40.00 x the fallback's speed, this machine is too busy to tell" in (
         gate_fault([paired(0.1, 40.0)])
