@@ -6,7 +6,7 @@ The model is built and proven once into a store below FOLDER. Then its engines a
 together N times as after a build, each time in a process of its own, every second time beside K
 processes that only spin. Each run names a winner, or none where its intervals leave doubt. The
 exit code is 0 when all runs that name one name the same, and no engine's ratio moves by more than
-a tenth between those of its figures that count.
+a tenth between them.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version as installed
+from importlib.util import find_spec
 from pathlib import Path
 
 from compiler_worker.devices import main_device
@@ -118,13 +119,9 @@ def _is_agreed(runs: Sequence[tuple[int, dict[str, Found]]]) -> bool:
 
 
 def _spread(name: str, runs: Sequence[tuple[int, dict[str, Found]]]) -> float:
-    """By how much an engine's ratio moved, of the runs that had no doubt of it."""
+    """By how much an engine's ratio moved, of the runs that name a winner."""
     told = {
-        beside: [
-            found[name].ratio
-            for each, found in runs
-            if each == beside and found[name].verdict is not Verdict.NOT_MEASURABLE
-        ]
+        beside: [found[name].ratio for each, found in runs if each == beside and winner(found)]
         for beside in sorted({each for each, _ in runs})
     }
     spreads = {beside: max(r) / min(r) - 1 for beside, r in told.items() if r}
@@ -187,7 +184,8 @@ def _parser() -> argparse.ArgumentParser:
 def print_machine() -> None:
     """Where and with which libraries figures are made."""
     libraries = ("torch", "onnxruntime", "openvino", "transformers")
-    versions = ", ".join(f"{name} {installed(name)}" for name in libraries)
+    found = [name for name in libraries if find_spec(name)]
+    versions = ", ".join(f"{name} {installed(name)}" for name in found)
     print(f"{platform.platform()}; {versions}; load before: {os.getloadavg()[0]:.1f}")
 
 
