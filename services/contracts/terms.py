@@ -16,8 +16,10 @@ def proof_terms(recipe: Recipe, precision: Precision, samples: BlobRef | None) -
     """
     asked = recipe.model_dump(mode="json", include={"inputs", "outputs", "ranking"})
     for drawn in asked["inputs"].values():
-        # What a request may hold is checked before any engine, so it says nothing of proofs.
-        del drawn["min"], drawn["max"]
+        for limit in ("min", "max"):
+            # What a request may hold bounds what is drawn, unless that has a range of its own.
+            if drawn["high"] is not None or drawn[limit] is None:
+                del drawn[limit]
     tolerance = recipe.tolerances.get(precision)
     asked["tolerance"] = tolerance.model_dump(mode="json") if tolerance else None
     if recipe.tasks:

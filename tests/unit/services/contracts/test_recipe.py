@@ -119,6 +119,13 @@ def test_limits_of_values_say_nothing_of_proofs() -> None:
     drawn = Recipe.from_yaml("inputs: {ids: {low: 2, high: 10}}")
     terms = [proof_terms(recipe, Precision.FP32, None) for recipe in (free, limited, drawn)]
     assert terms[0] == terms[1] != terms[2]
+
+
+def test_limits_that_bound_what_is_drawn_are_part_of_a_proofs_terms() -> None:
+    """An engine that was proven with ten ids alone serves no version that takes them all."""
+    texts = ("inputs: {ids: {}}", "inputs: {ids: {min: 0, max: 9}}", "inputs: {ids: {max: 9}}")
+    terms = {proof_terms(Recipe.from_yaml(text), Precision.FP32, None) for text in texts}
+    assert len(terms) == 3
     # As it was before limits existed: published engines keep their keys.
     asked = {"inputs": {"x": {"role": "values", "low": 0.0, "high": None, "pad": 0.0}}}
     asked |= {
