@@ -32,7 +32,9 @@ of 0.92 and more goes with these distances.
 
 from dataclasses import dataclass
 
-from compiler_worker.distance import Distance
+import numpy as np
+
+from compiler_worker.distance import Distance, Float64
 from services.contracts.kinds import Precision
 from services.contracts.recipe import Recipe, Tolerance
 
@@ -111,17 +113,17 @@ def together_for(precision: Precision, recipe: Recipe) -> Together:
     )
 
 
-def column_bound(allowed: Together, precision: Precision, eager_error: float) -> float:
-    """The bound of a column at which eager fp32 itself errs by so many of its spreads.
+def column_bound(allowed: Together, precision: Precision, eager_error: Float64) -> Float64:
+    """The bound of each column at which eager fp32 itself errs by so many of its spreads.
 
     Only fp32 engines are given what eager errs: a spread that is rounding noise in half precision
     is one that its engine does not show.
     """
     if precision is not Precision.FP32:
-        return allowed.column
+        return np.full_like(eager_error, allowed.column)
     # A recipe's own bound may be larger.
     largest = max(allowed.column, _LARGEST_COLUMN_BOUND)
-    return _clamp(EAGER_FACTOR * eager_error, allowed.column, largest)
+    return np.clip(EAGER_FACTOR * eager_error, allowed.column, largest)
 
 
 def _loosened(own: Tolerance, eager_error: Distance | None) -> Tolerance:

@@ -9,7 +9,7 @@ Sums are merged as in Chan, Golub and LeVeque, "Updating formulae and a pairwise
 computing sample variances" (1979): a large mean costs no digits of a small spread.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,6 +118,10 @@ class ColumnDistance:
     eager_error: float = 0.0
 
 
+def _no_bound(eager_ratio: Float64) -> Float64:
+    return np.full_like(eager_ratio, np.inf)
+
+
 class Columns:
     """Collects all samples of one output."""
 
@@ -137,25 +141,40 @@ class Columns:
             self._sums[axis] = known.merged(sums) if known else sums
 
     def distance(
-        self, eager: "Columns | None" = None, shaken: "Columns | None" = None
+        self,
+        eager: "Columns | None" = None,
+        shaken: "Columns | None" = None,
+        bound_of: Callable[[Float64], Float64] = _no_bound,
     ) -> ColumnDistance:
-        """The worst column; eager float32 says which spreads are real."""
-        worst, gains = ColumnDistance(), list[Float64]()
+        """The worst column, of those beyond their bounds if there are any.
+
+        Args:
+            eager: says which spreads are real.
+            shaken: the same with the master's own roundings shifted.
+            bound_of: bounds by what eager errs: a wide one of one column excuses no other.
+        """
+        worst, worst_rank, gains = ColumnDistance(), (False, 0.0), list[Float64]()
         for axis, sums in self._sums.items():
             eager_error = eager.errors(axis) if eager else np.zeros_like(sums.mean)
             if shaken:  # no multiple of it is allowed
                 eager_error = np.maximum(eager_error, shaken.errors(axis) / _EAGER_FACTOR)
             live = is_live(sums, eager_error, self._rounding)
             gains.append(sums.products[live] / sums.squares[live])
-            ratio = np.where(live, sums.error / np.where(live, sums.spread, 1.0), 0.0)
-            if not live.any() or ratio.max() <= worst.error:
+            spread = np.where(live, sums.spread, 1.0)
+            ratio, eager_ratio = (
+                np.where(live, e / spread, 0.0) for e in (sums.error, eager_error)
+            )
+            is_beyond = ratio > bound_of(eager_ratio)
+            at = int((ratio * is_beyond if is_beyond.any() else ratio).argmax())
+            rank = bool(is_beyond[at]), float(ratio[at])
+            if rank <= worst_rank:
                 continue
-            at = int(ratio.argmax())
+            worst_rank = rank
             worst = ColumnDistance(
                 error=float(ratio[at]),
                 place="" if axis is None else f"axis {axis}, index {at}",
                 num_rows=int(sums.num[live].min()),
-                eager_error=float(eager_error[at] / sums.spread[at]),
+                eager_error=float(eager_ratio[at]),
             )
         slopes = np.concatenate([np.zeros(0), *gains])
         gain = float(abs(slopes.mean())) if slopes.size else 0.0

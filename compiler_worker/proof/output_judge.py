@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -176,10 +177,10 @@ class OutputJudge:
         allowed = self.bounds.together
         if self.bounds.is_exact or not self.columns.is_begun:
             return None
-        distance = self.columns.distance(
-            *(own if own.is_begun else None for own in (self.eager, self.shaken))
-        )
-        bound = column_bound(allowed, self.bounds.precision, distance.eager_error)
+        bound_of = partial(column_bound, allowed, self.bounds.precision)
+        eager, shaken = (own if own.is_begun else None for own in (self.eager, self.shaken))
+        distance = self.columns.distance(eager, shaken, bound_of)
+        bound = float(bound_of(np.array(distance.eager_error)))
         gain_bound = allowed.gain * bound / allowed.column
         return ColumnCheck(
             output=self.bounds.spec.name,

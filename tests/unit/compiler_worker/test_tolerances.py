@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from compiler_worker.distance import Distance
@@ -99,13 +100,13 @@ def test_bounds_that_a_recipe_leaves_open_are_as_loose_as_its_others() -> None:
 
 def test_a_column_of_an_fp32_engine_may_err_as_eager_errs() -> None:
     fp32, bf16 = (together_for(each, Recipe()) for each in (Precision.FP32, Precision.BF16))
-    assert column_bound(fp32, Precision.FP32, 0.0) == fp32.column
-    assert column_bound(fp32, Precision.FP32, 5e-3) == pytest.approx(5e-2)
-    assert column_bound(fp32, Precision.FP32, 1.0) == 0.1
-    assert column_bound(bf16, Precision.BF16, 1.0) == bf16.column
+    errors = np.array([0.0, 5e-3, 1.0])
+    bounds = column_bound(fp32, Precision.FP32, errors)
+    assert bounds.tolist() == pytest.approx([fp32.column, 5e-2, 0.1])
+    assert set(column_bound(bf16, Precision.BF16, errors)) == {bf16.column}
 
 
 def test_a_recipe_s_own_bound_of_columns_counts_in_fp32_too() -> None:
     wide = Tolerance(rel_l2=1, max_abs=1, cosine_distance=1, column=0.5)
     together = together_for(Precision.FP32, Recipe(tolerances={Precision.FP32: wide}))
-    assert {column_bound(together, Precision.FP32, error) for error in (0.0, 0.2)} == {0.5}
+    assert set(column_bound(together, Precision.FP32, np.array([0.0, 0.2]))) == {0.5}

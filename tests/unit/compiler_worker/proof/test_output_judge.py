@@ -74,3 +74,18 @@ def test_few_ids_are_judged_together_alone() -> None:
     assert one.meet(sample(), {"y": found}, {"y": wanted}).fault == ""
     empty = np.zeros((0, 31), np.int64)
     assert one.meet(sample(), {"y": empty}, {"y": empty}).fault == ""
+
+
+def test_a_column_that_eager_float32_cannot_tell_excuses_no_other() -> None:
+    """Of three, beside a large one: the second is off as eager is, the third by 3 % of itself."""
+    wanted = normal(400, 3) * np.array([1.0, 1e-3, 1e-3], np.float32) + [1e4, 0, 0]
+    noise = normal(400, 3, seed=2) * 1e-3
+    one = judge("batch", 3)
+    eager = {"y": wanted + noise * [0, 5e-3, 0]}
+    found = {"y": wanted + noise * [0, 4e-2, 3e-2]}
+    one.meet_eager(sample(), eager, {"y": wanted})
+    one.columns.add(found["y"], wanted, np.ones(wanted.shape, np.bool_))
+    check = one.column_check()
+    assert check is not None
+    assert check.place == "axis 1, index 2"
+    assert "the worst column (axis 1, index 2) is off by" in check.fault
