@@ -21,12 +21,11 @@ Float64 = NDArray[np.float64]
 def rank_agreement(found_nd: Array, wanted_nd: Array, task: RankingTask) -> TaskCheck:
     """Mean overlap of the engine's top k with the reference's, ties counted as kept."""
     found_qc, wanted_qc = (_scores(array, task.num_queries) for array in (found_nd, wanted_nd))
-    top_k = min(task.top_k, wanted_qc.shape[1])
     error = float(np.abs(found_qc - wanted_qc).max())
     margin_q1 = tie_margin(wanted_qc, error)
-    overlap = kept_share(found_qc, wanted_qc, top_k, margin_q1)
+    overlap = kept_share(found_qc, wanted_qc, task.top_k, margin_q1)
     return TaskCheck(
-        name=f"top{top_k}_overlap:{task.output}",
+        name=f"top{task.top_k}_overlap:{task.output}",
         value=overlap,
         bound=task.min_overlap,
         is_passed=overlap >= task.min_overlap,
@@ -82,10 +81,12 @@ def require_samples(
             "--samples FILE.npz, or remove 'ranking' from its recipe"
         )
     num_samples = sum(rows for _, rows in sample_chunks(samples, master, recipe, buckets))
-    if num_samples <= task.num_queries:
+    # Of no more candidates than are asked for, any ranking names all.
+    if num_samples <= task.num_queries + task.top_k:
         raise InvalidRequestError(
-            f"ranking: {num_samples} samples are too few for {task.num_queries} queries and their "
-            "candidates; bring more samples or lower ranking.num_queries"
+            f"ranking: {num_samples} samples are too few for {task.num_queries} queries and more "
+            f"than {task.top_k} candidates; bring more samples, or lower ranking.num_queries or "
+            "ranking.top_k"
         )
 
 

@@ -17,7 +17,7 @@ from services.contracts.kinds import Precision
 from services.contracts.manifest import MasterRecord
 from services.contracts.nearest import nearest
 from services.contracts.recipe import CALIBRATION_FIX, InputRecipe, InputRole, Recipe
-from services.contracts.task_recipe import BoxTask, FunctionTask, Task
+from services.contracts.task_recipe import BoxTask, FunctionTask, Task, TopKTask
 from services.contracts.tensors import NUMPY_FROM_DATATYPE, TensorSpec
 
 
@@ -67,6 +67,12 @@ def _check_task(task: Task, outputs: dict[str, TensorSpec]) -> None:
     _check_names(f"tasks.{task.metric}.output", [task.output], outputs)
     _check_is_numbers(f"tasks.{task.metric}.output", outputs[task.output])
     shape = outputs[task.output].shape
+    classes = shape[-1] if shape else 0
+    if isinstance(task, TopKTask) and isinstance(classes, int) and 0 < classes <= task.k:
+        raise InvalidRecipeError(
+            f"recipe: tasks.top_k.k: the best {task.k} of the {classes} classes of output "
+            f"'{task.output}' are all of them, whatever an engine answers; name fewer"
+        )
     is_wrong = isinstance(task, BoxTask) and shape[-1:] != (4,)
     if len(shape) < 1 or is_wrong:
         wanted = "boxes [..., 4]" if isinstance(task, BoxTask) else "scores [..., classes]"

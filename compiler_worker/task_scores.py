@@ -46,12 +46,11 @@ def kept_share(found_rc: Float64, wanted_rc: Float64, top_k: int, margin_r1: Flo
 def top_k_agreement(found_rc: Array, wanted_rc: Array, task: TopKTask) -> TaskCheck:
     """Compare the best classes of each row, ties counted as kept."""
     found, wanted = found_rc.astype(np.float64), wanted_rc.astype(np.float64)
-    top_k = min(task.k, wanted.shape[1])
     error = float(np.abs(found - wanted).max())
     margin_r1 = tie_margin(wanted, error)
-    value = kept_share(found, wanted, top_k, margin_r1)
+    value = kept_share(found, wanted, task.k, margin_r1)
     return TaskCheck(
-        name=f"top{top_k}_agreement:{task.output}",
+        name=f"top{task.k}_agreement:{task.output}",
         value=value,
         bound=task.min_agreement,
         is_passed=value >= task.min_agreement,

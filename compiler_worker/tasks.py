@@ -106,6 +106,8 @@ def _array_check(task: TopKTask | BoxTask, runs: _Runs, recipe: Recipe) -> TaskC
         return _failed(task, f"there are no equal rows to compare: {words}")
     match task:
         case TopKTask():
+            if task.k >= wanted.shape[1]:
+                return _failed(task, f"any engine names the best {task.k} of {wanted.shape[1]}")
             return top_k_agreement(found, wanted, task)
         case BoxTask():
             return box_iou(found, wanted, task)

@@ -91,12 +91,6 @@ def test_what_says_nothing_of_its_inputs_does_not_pass(broken: str) -> None:
     assert not check.is_passed
 
 
-def test_fewer_candidates_than_top_k_are_all_of_them() -> None:
-    task = RankingTask(output="pooled", num_queries=57, top_k=10)
-    check = rank_agreement(WANTED, WANTED, task)
-    assert (check.name, check.value) == ("top3_overlap:pooled", 1.0)
-
-
 class TestSamples:
     def check(
         self, samples: Mapping[str, Array], *buckets: Bucket, task: RankingTask = TASK
@@ -125,9 +119,12 @@ class TestSamples:
         with pytest.raises(InvalidRequestError, match="'sequence': 20.*fit none of the buckets"):
             self.check(draw_inputs(20, 20), bucket(1, 8, 16))
 
-    def test_too_few(self) -> None:
-        with pytest.raises(InvalidRequestError, match="10 samples are too few for 10 queries"):
-            self.check(draw_inputs(10, 6), bucket(1, 8, 16))
+    @pytest.mark.parametrize("num_samples", [10, 15])
+    def test_too_few(self, num_samples: int) -> None:
+        """Of five candidates any engine at all names the best five."""
+        told = f"{num_samples} samples are too few for 10 queries and more than 5 candidates"
+        with pytest.raises(InvalidRequestError, match=told):
+            self.check(draw_inputs(num_samples, 6), bucket(1, 8, 16))
 
     def test_an_input_is_missing(self) -> None:
         samples = draw_inputs(20, 6)

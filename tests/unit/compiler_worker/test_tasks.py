@@ -67,10 +67,6 @@ class TestTopK:
         swapped[2, 0] = 1.2
         assert not top_k_agreement(swapped, apart, TOP1).is_passed
 
-    def test_more_best_than_classes_are_all_of_them(self) -> None:
-        five = TOP1.model_copy(update={"k": 5})
-        assert top_k_agreement(SCORES[::-1], SCORES, five).name == "top4_agreement:y"
-
 
 # the same two boxes in each format, the second without an area
 WRITTEN = {
@@ -189,6 +185,11 @@ class TestTasks:
         (check,) = judged(TOP1, num_real=3, recipe=recipe)
         assert "3 rows, 4 classes" in check.detail
 
+    def test_the_best_of_no_more_classes_say_nothing(self) -> None:
+        (check,) = judged(TOP1.model_copy(update={"k": 4}), factor=-1.0)
+        assert not check.is_passed
+        assert check.detail.endswith("any engine names the best 4 of 4")
+
     def test_a_value_below_the_bound_fails(self) -> None:
         (check,) = judged(function("count_rows", 5.0))
         assert (check.value, check.bound, check.is_passed) == (4.0, 5.0, False)
@@ -220,7 +221,7 @@ class TestRecipe:
     def test_yaml_names_the_metrics(self) -> None:
         recipe = Recipe.from_yaml(
             "tasks:\n"
-            "- {metric: top_k, output: y, k: 5, min_agreement: 0.99}\n"
+            "- {metric: top_k, output: y, k: 3, min_agreement: 0.99}\n"
             "- {metric: iou, output: y, format: cxcywh}\n"
             "- {metric: function, entry: 'mine.metrics:score', min_value: 0.9}\n"
         )
@@ -243,6 +244,7 @@ class TestRecipe:
         ("task", "told"),
         [
             (TopKTask(metric="top_k", output="z"), "'z' is not in the model"),
+            (TOP1.model_copy(update={"k": 4}), "the best 4 of the 4 classes .* whatever"),
             (BoxTask(metric="iou", output="five"), r"expected boxes \[\.\.\., 4\]"),
         ],
     )
