@@ -85,8 +85,9 @@ class Comparing:
         checks = tuple(self._checks.values())
         columns = tuple(c for judge in judges if (c := judge.column_check()))
         agreements = tuple(a for judge in judges if (a := judge.agreement_check()))
+        reason = reason_of(checks, (*columns, *agreements), tasks)
         return Verdict(
-            reason=reason_of(checks, (*columns, *agreements), tasks),
+            reason=reason or "; ".join(filter(None, (judge.emptiness for judge in judges))),
             checks=checks,
             tasks=tasks,
             columns=columns,

@@ -77,6 +77,7 @@ class OutputJudge:
         eager: what eager float32 answered, collected beside it.
         shaken: the same with the master's own roundings shifted.
         sizes: how large the reference's answers are.
+        num_wanted: elements of all the reference's answers.
     """
 
     bounds: Bounds
@@ -84,6 +85,7 @@ class OutputJudge:
     shaken: Columns
     sizes: Sizes = field(default_factory=Sizes)
     columns: Columns = field(init=False)
+    num_wanted: int = 0
     num_elements: int = 0
     num_equal: int = 0
 
@@ -98,6 +100,7 @@ class OutputJudge:
 
     def expect(self, sample: Sample, wanted: _Arrays) -> None:
         """Learn from the reference's answer how large answers are, before any is compared."""
+        self.num_wanted += wanted[self.bounds.spec.name].size
         if self.bounds.is_floating and sample.variant is not SampleVariant.LARGE:
             _, array, keep = _values(self.bounds, sample, wanted, wanted)
             self.sizes.add(array[keep & np.isfinite(array)])
@@ -149,6 +152,17 @@ class OutputJudge:
     def moments(self) -> tuple[int | None, ColumnSums]:
         """The reference's moments along the output's last fixed axis; of integers none."""
         return self.columns.sums() if self.columns.is_begun else (None, NO_SUMS)
+
+    @property
+    def emptiness(self) -> str:
+        """Why nothing was compared of an output that need not be empty, "" when something was."""
+        spec = self.bounds.spec
+        if self.num_wanted or 0 in spec.shape:
+            return ""
+        return (
+            f"output '{spec.name}' is empty at every sample: nothing of it was compared; give "
+            "samples at which it is not (models add --samples FILE.npz)"
+        )
 
     @property
     def fault(self) -> str:

@@ -354,3 +354,15 @@ def test_an_input_that_the_recipe_bounds_is_drawn_there(tmp_path: Path) -> None:
     subject = Subject.of(tmp_path, graph)
     recipe = Recipe(inputs={"x": InputRecipe(low=0, high=1)})
     assert subject.judged(subject.engine, recipe, buckets=(BATCH,)).reason == ""
+
+
+def test_an_output_that_is_empty_at_every_sample_is_not_compared(tmp_path: Path) -> None:
+    """As detections are that no drawn image has: any engine at all that finds none is alike."""
+    graph = """g (float[batch, 8] x) => (float[found] y)
+        { flat = Reshape (x, all) is_large = Greater (flat, limit)
+          y = Compress (flat, is_large) }"""
+    weights = {"all": np.array([-1], np.int64), "limit": np.float32(1000)}
+    subject = Subject.of(tmp_path, graph, **weights)
+    assert "output 'y' is empty at every sample" in subject.judged(subject.engine).reason
+    samples = {"x": normal(8, 8) * np.float32(2000)}
+    assert subject.judged(subject.engine, samples=samples).reason == ""
