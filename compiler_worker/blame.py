@@ -1,8 +1,9 @@
 """Who is wrong where the importer and ONNX Runtime differ: ONNX's own implementation is asked.
 
 Where it sides with ONNX Runtime the importer is wrong: engines that it made are refused, and all
-others are compared without it. Where it sides with the importer, ONNX Runtime is no witness of
-this master. Where it sides with neither, or cannot run the graph, nothing is proven.
+others are compared without it; so where it fails at inputs that ONNX Runtime computes. Where it
+sides with the importer, ONNX Runtime is no witness of this master. Where it sides with neither,
+or cannot run the graph, nothing is proven.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from compiler_worker.agreement import (
 from compiler_worker.comparison import compare_output
 from compiler_worker.distance import compare
 from compiler_worker.models import Model
-from compiler_worker.proof.claim import Claim
+from compiler_worker.proof.claim import Claim, sizes_text
 from compiler_worker.reference import (
     Recourse,
     Reference,
@@ -72,6 +73,23 @@ def agreed(
     return confirmed
 
 
+def without_import(reference: Reference, sample: Sample, failure: ProofError) -> Reference | None:
+    """What is left where the import fails at a sample and the witness answers; else None.
+
+    Raises:
+        ProofError: the engine is made by the importer.
+    """
+    if reference.recourse is None or reference.witness is None:
+        return None
+    try:
+        reference.witness.run(sample.inputs)
+    except ProofError:
+        return None
+    at = f"{sample.bucket} at {sizes_text(sample.sizes)}"
+    reason = f"the import fails, {at}, where {reference.witness_name} answers: {failure}"
+    return _left(reference.recourse, reason)
+
+
 def _asked(
     reference: Reference, recourse: Recourse, found: Disagreement
 ) -> tuple[Model, Mapping[str, Array]]:
@@ -88,6 +106,10 @@ def _without_import(reference: Reference, recourse: Recourse, found: Disagreemen
         f"the importer is wrong: {found.words}, between its graph and {reference.witness_name}, "
         f"with which {evaluator_name()} agrees{_first_difference(recourse, found.sample)}"
     )
+    return _left(recourse, reason)
+
+
+def _left(recourse: Recourse, reason: str) -> Reference:
     if recourse.is_imported:
         raise ProofError(f"{reason}; this engine is made of the same import")
     return recourse.without_import(reason)

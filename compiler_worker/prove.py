@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from compiler_worker.agreement import Errors, eager_errors
-from compiler_worker.blame import agreed
+from compiler_worker.blame import agreed, without_import
 from compiler_worker.comparison import has_numbers, is_finite_where
 from compiler_worker.integer_draws import undescribed
 from compiler_worker.models import Model
@@ -41,7 +41,7 @@ def judge(
         ProofError: the reference itself cannot be trusted or run; says nothing about the
             engine.
     """
-    samples, notes = _samples(claim, reference)
+    reference, samples, notes = _samples(claim, reference)
     announced = told(samples, "computing the reference", report)
     typical = typical_sizes(reference.model, claim.master, claim.recipe, samples)
     errors = eager_errors(reference, claim.master, claim.recipe, announced, typical)
@@ -87,8 +87,8 @@ def _counted(samples: Sequence[Sample]) -> dict[str, int]:
     }
 
 
-def _samples(claim: Claim, reference: Reference) -> tuple[list[Sample], list[str]]:
-    """Drawn and given ones, and what is left out."""
+def _samples(claim: Claim, reference: Reference) -> tuple[Reference, list[Sample], list[str]]:
+    """The reference that computes them, drawn and given ones, and what is left out."""
     drawn = proof_samples(claim.master, claim.recipe, claim.buckets, engine_seed=claim.seed)
     samples, notes = [], undescribed(claim.master, claim.recipe)
     edges = [sizes for bucket in claim.buckets for sizes in edge_sizes(bucket)]
@@ -96,6 +96,8 @@ def _samples(claim: Claim, reference: Reference) -> tuple[list[Sample], list[str
         try:
             wanted = reference.model.run(sample.inputs)
         except ProofError as error:
+            if remaining := without_import(reference, sample, error):
+                return _samples(claim, remaining)
             if sample.sizes in edges:
                 raise
             # Some models compute only some sizes, multiples of a stride for one.
@@ -109,7 +111,7 @@ def _samples(claim: Claim, reference: Reference) -> tuple[list[Sample], list[str
         samples += given_samples(claim.samples, claim.master, claim.recipe, claim.buckets)
     except InvalidRequestError as error:
         notes.append(f"the model's samples are not compared: {error}")
-    return samples, notes
+    return reference, samples, notes
 
 
 def _is_in_range(reference: Reference, sample: Sample, wanted: Mapping[str, Array]) -> bool:

@@ -9,15 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from compiler_worker.models import EvaluatorModel, Model
+from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.registry import CONVERTERS
+from compiler_worker.onnx_to_fx.values import Tensor
 from compiler_worker.proof.claim import Verdict
 from services.contracts.errors import ProofError
 from services.contracts.kinds import EngineKind
 from services.contracts.recipe import Bucket, DimRange
 from services.contracts.tensors import Array
-from tests.faults.judged import Altered, Answer, Subject, normal, written
+from tests.faults.judged import BATCH, Altered, Answer, Subject, normal, written
 
 GRAPH = """g (float[batch, 8] x) => (float[batch, 4] y) {
     h = MatMul (x, w)  r = Relu (h)  y = MatMul (r, v) }"""
@@ -92,6 +95,42 @@ class TestWrongImporter:
         )
         with pytest.raises(ProofError, match=wanted):
             subject.judged(subject.engine)
+
+
+@pytest.fixture
+def failing_importer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relu is imported so that it takes even batches alone."""
+
+    def pairs(op: Op) -> Tensor:
+        x = op.tensor(0)
+        pairs_p2w = op.call(torch.reshape, x, [-1, 2, 16])
+        return x.like(op.call(torch.reshape, op.call(torch.relu, pairs_p2w), [-1, 16]))
+
+    rows = [replace(row, convert=pairs) for row in CONVERTERS["", "Relu"]]
+    monkeypatch.setitem(CONVERTERS, ("", "Relu"), rows)
+
+
+EVEN_EDGES = Bucket(dims={"batch": DimRange(min=2, opt=4, max=8)})
+
+
+@pytest.mark.usefixtures("failing_importer")
+@pytest.mark.parametrize("bucket", [EVEN_EDGES, BATCH])
+class TestFailingImporter:
+    """Inside of a bucket, and at its edges."""
+
+    def test_others_are_compared_at_all_sizes_without_it(
+        self, bucket: Bucket, tmp_path: Path
+    ) -> None:
+        subject = subject_of(tmp_path, EngineKind.OPENVINO)
+        verdict = subject.judged(subject.engine, buckets=(bucket,))
+        assert verdict.reason == ""
+        assert re.search(r"no float64 import: the import fails, .* batch=", verdict.reference)
+        assert {check.sizes["batch"] % 2 for check in verdict.checks} == {0, 1}
+
+    def test_engines_that_it_made_are_refused(self, bucket: Bucket, tmp_path: Path) -> None:
+        subject = subject_of(tmp_path, EngineKind.INDUCTOR)
+        with pytest.raises(ProofError, match="where onnxruntime .* answers: .* the same import"):
+            subject.judged(subject.engine, buckets=(bucket,))
 
 
 def louder(answer: Answer, inputs: Mapping[str, Array]) -> None:
