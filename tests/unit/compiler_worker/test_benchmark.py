@@ -118,14 +118,17 @@ def test_fast_models_stop_at_the_most_iterations() -> None:
 
 
 class Alternating:
-    """Takes a tenth of a millisecond, every other time so many times as long."""
+    """Takes ten microseconds, every other time so many times as long.
+
+    So short that a busy machine interrupts hardly one: long ones would be left out for it.
+    """
 
     def __init__(self, longer: float) -> None:
         self._longer, self.num_calls = longer, 0
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         self.num_calls += 1
-        ends_at = time.perf_counter() + 1e-4 * (self._longer if self.num_calls // 2 % 2 else 1.0)
+        ends_at = time.perf_counter() + 1e-5 * (self._longer if self.num_calls // 2 % 2 else 1.0)
         while time.perf_counter() < ends_at:
             pass
         return {}
