@@ -40,6 +40,7 @@ from services.contracts.selection import recipe_fault
 FACTORIES = {
     "minilm": "services.cli.demo.minilm:sentence_embedder",
     "small": "tests.benchmarks.small_encoder:small_encoder",
+    "fixed": "tests.benchmarks.small_encoder:small_encoder_of_fixed_sizes",
 }
 FALLBACK = "fallback"
 # Ends with its parent, however that ends.
@@ -71,12 +72,14 @@ def main(arguments: list[str]) -> int:
     wishes = Wishes(folder=given.folder)
     factory = FACTORIES[given.model]
     version = add_model(workshop.registry, given.model, factory, wishes, Steps(is_quiet=True))
-    build_model(version, Wanted(kinds=KINDS), workshop)
+    report = build_model(version, Wanted(kinds=KINDS), workshop)
     engines = [
         engine
         for engine in workshop.registry.engines(version.master.digest)
         if engine.proof.timings and not recipe_fault(engine, version)
     ]
+    if not engines:
+        raise SystemExit(f"no engine to time: {[record.reason for record in report.records]}")
     names = [engine.manifest.key.kind.value for engine in engines]
     print_machine()
     print(f"\n| run | beside | {' | '.join(names)} | fallback against itself | winner |")
