@@ -15,7 +15,7 @@ from compiler_worker.fallback import open_fallback
 from compiler_worker.memory import memory_growth
 from compiler_worker.models import FxModel, Model
 from compiler_worker.proof.calibrated_recipe import calibrated_recipe
-from compiler_worker.proof.claim import Claim, Verdict
+from compiler_worker.proof.claim import Claim, Verdict, padding_hint
 from compiler_worker.proof.repeated import change
 from compiler_worker.prove import judge
 from compiler_worker.publish import now
@@ -26,6 +26,7 @@ from services.contracts.byte_strings import strings_from_array
 from services.contracts.code_digest import proof_code
 from services.contracts.errors import EngineError, EngineIncompatibleError, InvalidRequestError
 from services.contracts.hardware import Platform
+from services.contracts.kinds import EngineKind
 from services.contracts.manifest import FailedSample, Proof, ProofOutcome
 from services.contracts.recipe import Recipe
 from services.contracts.tensors import Array
@@ -170,9 +171,12 @@ class _Proving:
         return ""
 
     def _proof(self, verdict: Verdict) -> Proof:
+        key, hint = self._request.manifest.key, ""
+        if self._platform is Platform.CUDA and key.kind is EngineKind.INDUCTOR:
+            hint = padding_hint(verdict.checks, key.buckets)
         return Proof(
             outcome=ProofOutcome.FAILED if verdict.reason else ProofOutcome.PASSED,
-            reason=verdict.reason,
+            reason=verdict.reason + hint,
             reference=verdict.reference,
             device=self._request.device,
             checks=verdict.checks,

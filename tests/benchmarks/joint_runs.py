@@ -1,6 +1,6 @@
 """Says whether joint runs of one model agree, on the machine as it is and with processes beside.
 
-    python -m tests.benchmarks.joint_runs FOLDER [--model minilm|small|fixed] [--runs N] [--spinning K]
+    python -m tests.benchmarks.joint_runs FOLDER [--model MODEL] [--runs N] [--spinning K]
 
 The model is built and proven once into a store below FOLDER. Then its engines are timed
 together N times as after a build, each time in a process of its own, every second time beside K
