@@ -137,8 +137,8 @@ def _outcome(judge: OutputJudge, kept: Sequence[Kept], sabotage: Sabotage) -> _O
         if result.fault:
             return _Outcome.REFUSED
         is_changed |= bool((found[name] != each.wanted[name]).any())
+    if is_changed and again.fault:
+        return _Outcome.REFUSED
     if not is_changed or again.is_within(_NOTICED):
         return _Outcome.UNCHANGED
-    if again.fault:
-        return _Outcome.REFUSED
     return _Outcome.FARTHER if again.is_farther_than(judge, _FARTHER) else _Outcome.PASSED

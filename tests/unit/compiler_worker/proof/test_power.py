@@ -100,6 +100,15 @@ def test_a_fault_that_changes_nothing_is_not_counted() -> None:
     assert check.unchanged == ("absolute values",)
 
 
+def test_a_fault_that_hardly_changes_anything_is_refused_where_bounds_are_that_tight() -> None:
+    hardly_negative = np.abs(WANTED)
+    hardly_negative[0] = -0.02
+    recipe = Recipe(tolerances={Precision.FP32: WIDE.model_copy(update={"column": 1e-3})})
+    assert "absolute values" in measured(hardly_negative, hardly_negative, recipe=recipe).refused
+    wide = Recipe(tolerances={Precision.FP32: WIDE})
+    assert measured(hardly_negative, hardly_negative, recipe=wide).unchanged == ("absolute values",)
+
+
 def test_of_strings_there_is_nothing_to_measure() -> None:
     words = np.array([["a", "b"]], dtype=object)
     one = judge("batch", 2, datatype="BYTES")
