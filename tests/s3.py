@@ -2,24 +2,43 @@
 
 import urllib.request
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from threading import Lock, Thread
+from typing import Any
 
 import pytest
-from moto.server import ThreadedMotoServer
+from moto.server import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+from werkzeug.serving import make_server
+
+
+def _one_at_a_time(application: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
+    """Moto looks whether an object exists, then stores it: two creators at once would both win."""
+    lock = Lock()
+
+    def answer(*request: Any) -> Iterable[bytes]:
+        with lock:
+            return application(*request)
+
+    return answer
 
 
 @contextmanager
 def s3_server() -> Iterator[str]:
     """Its address; it has one bucket, `bucket`."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
+    application = _one_at_a_time(DomainDispatcherApplication(create_backend_app))
+    server = make_server(
+        "127.0.0.1", 0, application, threaded=True, request_handler=MotoRequestHandler
+    )
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    endpoint = "http://{}:{}".format(*server.server_address[:2])
     with urllib.request.urlopen(urllib.request.Request(f"{endpoint}/bucket", method="PUT")):
         pass
     yield endpoint
-    server.stop()
+    server.shutdown()
+    server.server_close()
+    thread.join()
 
 
 def empty_s3_store(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
