@@ -1,9 +1,10 @@
 """Digests of Smelt's own code: what a change of code may change is rebuilt automatically.
 
-A digest covers a module and all of `compiler_worker` that it imports, directly or not, wherever the
-import stands. It is taken of the syntax trees: comments, docstrings and layout do not count, names
-and values do. Sources are read and never imported, so that a replica can say with what code its
-node builds.
+A digest covers a module and all of `compiler_worker` and `services.engines` that it imports,
+directly or not, wherever the import stands: builders write what the run halves read, and an engine
+without files of its own is its run half. It is taken of the syntax trees: comments, docstrings and
+layout do not count, names and values do. Sources are read and never imported, so that a replica can
+say with what code its node builds.
 """
 
 import ast
@@ -18,9 +19,14 @@ from services.contracts.errors import SmeltError
 from services.contracts.kinds import EngineKind
 
 _PACKAGE = "compiler_worker"
+_RUN_HALVES = "services.engines"
 _DIGITS = 16
-# A proof is handed the recipe by which a calibrated engine's inputs are drawn.
-PROOF_MODULES = (f"{_PACKAGE}.prove", f"{_PACKAGE}.proof.calibrated_recipe")
+# A proof is handed the recipe by which a calibrated engine's inputs are drawn, and the engine.
+PROOF_MODULES = (
+    f"{_PACKAGE}.prove",
+    f"{_PACKAGE}.proof.calibrated_recipe",
+    f"{_RUN_HALVES}.loader",
+)
 _DEFINITIONS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -30,7 +36,7 @@ def build_code(kind: EngineKind) -> str:
 
 
 def proof_code() -> str:
-    """Of all code that proves engines, the importer that references come from included."""
+    """Of all code that proves engines: the importer that references come from, the run halves."""
     return code_digest(*PROOF_MODULES)
 
 
@@ -43,7 +49,7 @@ def compiler_code() -> str:
 
 @cache
 def code_digest(*modules: str) -> str:
-    """Of modules of the compiler and their imports; raises SmeltError where sources are missing."""
+    """Of modules and their imports; raises SmeltError where sources are missing."""
     return digest_of(_root(), *modules)
 
 
@@ -51,7 +57,7 @@ def digest_of(root: Path, *modules: str) -> str:
     """As `code_digest`, of the sources in a folder.
 
     Args:
-        root: holds the package `compiler_worker`.
+        root: holds the packages `compiler_worker` and `services`.
         modules: their dotted names.
     """
     sources: dict[str, _Source] = {}
@@ -102,8 +108,8 @@ def _closure(root: Path, module: str) -> dict[str, _Source]:
 
 
 def _path(root: Path, module: str) -> Path | None:
-    """The file of one of the compiler's modules; None of others, and of what is no module."""
-    if module.split(".", maxsplit=1)[0] != _PACKAGE:
+    """The file of a module that counts; None of others, and of what is no module."""
+    if not f"{module}.".startswith((f"{_PACKAGE}.", f"{_RUN_HALVES}.")):
         return None
     path = root.joinpath(*module.split("."))
     candidates = (path.with_suffix(".py"), path / "__init__.py")

@@ -33,8 +33,8 @@ class NodeClass(Document):
         device: product name, as far as a label can hold it.
         memory_gib: device memory; 0 when unknown.
         driver: CUDA driver version; "" for a CPU or when unknown.
-        toolchain: first digits of the digest of the library versions and of Smelt's own build
-            revision; "" when unknown.
+        toolchain: first digits of the digest of the library versions and of Smelt's own code; ""
+            when unknown.
     """
 
     generation: str
