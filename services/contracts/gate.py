@@ -69,6 +69,12 @@ def speed_bounds(timings: Sequence[Timing]) -> SpeedBounds | None:
     )
 
 
+def is_wild(timings: Sequence[Timing]) -> bool:
+    """Whether one run tells nothing of an engine; older records have no doubts."""
+    bounds = speed_bounds(timings)
+    return bounds is not None and bounds.is_wild
+
+
 def _noise(timing: Timing) -> float:
     """By how much the baseline seems faster or slower than itself; 1 is not at all."""
     baseline = timing.fallback or timing.eager
@@ -126,8 +132,7 @@ def gate_fault(timings: Sequence[Timing], recipe: Recipe | None = None) -> str:
             "not selected; to serve with it all the same, the recipe says "
             "must_beat_fallback: false"
         )
-    is_wild = bounds is not None and bounds.is_wild
-    cause = "this machine is too busy to tell" if is_wild else "too close to tell"
+    cause = "this machine is too busy to tell" if is_wild(timings) else "too close to tell"
     return (
         f"not measurable here now: {bounds.words if bounds else ''} x the fallback's speed, "
         f"{cause}; what serves now stays, and the fleet times them again later; at once: "

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from services.contracts.gate import NOISE, is_settled, speed_bounds
+from services.contracts.gate import NOISE, is_settled, is_wild, speed_bounds
 from services.contracts.joint_run import JointRun
 from services.contracts.manifest import PublishedEngine, Timing
 from services.contracts.recipe import Recipe
@@ -100,6 +100,8 @@ class _Chain:
     def __init__(self, wanted: frozenset[str]) -> None:
         self._wanted = wanted
         self._best = ""
+        # Those that some run has figures of which are not wild.
+        self._measured: set[str] = set()
         self.slowness: dict[str, float] = {}
         self.left_out: set[str] = set()
 
@@ -113,21 +115,24 @@ class _Chain:
         else:
             # Nothing to be compared with: what came before is of another time.
             self.slowness, self.left_out, self._best, scale = {}, set(), "", 1.0
+        self._measured |= {digest for digest in found if not is_wild(run.timings(digest))}
         self.slowness |= {digest: mean_s * scale for digest, mean_s in found.items()}
         self.left_out = (self.left_out | run.left_out.keys()) - self.slowness.keys()
         self._crown(run)
 
     def order(self) -> tuple[str, ...]:
-        """The wanted ones, best first; those that were left out come last."""
+        """The wanted ones, best first; those of wild figures alone, then those left out, last."""
         known = (self._wanted & self.slowness.keys()) - {self._best}
         first = (self._best,) if self._best in self._wanted else ()
-        ranked = sorted(known, key=lambda digest: (self.slowness[digest], digest))
+        ranked = sorted(known, key=self._place)
         return (*first, *ranked, *sorted(self._wanted & self.left_out))
+
+    def _place(self, digest: str) -> tuple[bool, float, str]:
+        return (digest not in self._measured, self.slowness[digest], digest)
 
     def _crown(self, run: JointRun) -> None:
         """Two runs of one engine differ by the noise: only more than that takes the crown."""
-        timed = sorted(self._wanted & run.digests)
-        fastest = min(timed, key=self.slowness.__getitem__)
+        fastest = min(self._wanted & run.digests, key=self._place)
         wanted_s = (1 - NOISE) * self.slowness.get(self._best, math.inf)
         if self._best not in self._wanted or (
             self.slowness[fastest] < wanted_s and not _overlap(run, fastest, self._best)

@@ -11,7 +11,7 @@ from statistics import geometric_mean
 from types import MappingProxyType
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.gate import Verdict, deciding, gate_fault, verdict
+from services.contracts.gate import Verdict, deciding, gate_fault, is_wild, verdict
 from services.contracts.hardware import DeviceFacts, Generation
 from services.contracts.joint_order import JointOrder, engine_history, joint_order
 from services.contracts.joint_run import JointRun
@@ -141,8 +141,8 @@ def fastest_first(
 
     Then it is by their latency at the shapes at which all of them were timed. The speed-up over
     eager decides only where there is no such shape: each proof measures an eager of its own,
-    which another load of the machine slows more than the engine. Engines that were never timed
-    come last.
+    which another load of the machine slows more than the engine. Engines whose figures are wild
+    come after those, and engines that were never timed last.
     """
     known = list(engines)
     if joint is not None and joint.order:
@@ -271,12 +271,14 @@ def _latencies_s(engine: PublishedEngine) -> Mapping[_Shape, float]:
     return {tuple(sorted(t.sizes.items())): t.p50_s for t in engine.proof.timings}
 
 
-def _slowness(engine: PublishedEngine, shapes: frozenset[_Shape]) -> tuple[bool, float, float, str]:
+def _slowness(
+    engine: PublishedEngine, shapes: frozenset[_Shape]
+) -> tuple[bool, bool, float, float, str]:
     """Sort key, smaller is faster; of equals the smaller digest comes first."""
-    latencies_s = _latencies_s(engine)
+    latencies_s, timings = _latencies_s(engine), engine.proof.timings
     common_s = [latencies_s[shape] for shape in shapes if shape in latencies_s]
     mean_s = geometric_mean(common_s) if common_s else 0.0
-    return (not latencies_s, mean_s, -mean_speedup(engine.proof.timings), engine.digest)
+    return (not latencies_s, is_wild(timings), mean_s, -mean_speedup(timings), engine.digest)
 
 
 def _inexactness(engine: PublishedEngine, device: DeviceFacts) -> int:

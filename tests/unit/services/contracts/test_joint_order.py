@@ -159,15 +159,19 @@ def test_the_newest_run_of_an_engine_with_the_fallback_counts(
     assert engine_history(engine, "cuda-sm80", runs) == [(proof,)]
 
 
-def measured(widest: float, **engines_s: float) -> JointRun:
-    """A run on paired calls: each interval reaches so many times beyond its median."""
+def measured(widest: float, wild: str = "", **engines_s: float) -> JointRun:
+    """A run on paired calls: intervals reach so many times beyond medians, wild ones forty."""
     plain = run_of(engines_s, fallback_s=1.0)
     shapes = [
         shape.model_copy(
             update={
                 "engines": {
                     digest: known.model_copy(
-                        update={"ratio": around(1 / engines_s[digest], widest)}
+                        update={
+                            "ratio": around(
+                                1 / engines_s[digest], 40.0 if digest in wild else widest
+                            )
+                        }
                     )
                     for digest, known in shape.engines.items()
                 }
@@ -188,6 +192,19 @@ def test_the_lead_changes_only_where_intervals_do_not_overlap(widest: float, ord
     first = measured(widest, a=0.5)
     second = measured(widest, a=0.5, n=0.4).model_copy(update={"incumbent": "a"})
     assert "".join(joint_order("an", HERE, [first, second]).order) == order
+
+
+@pytest.mark.parametrize(
+    ("wild", "order"),
+    [("", "abc"), ("a", "bca"), ("ab", "cab"), ("abc", "abc")],
+)
+def test_wild_figures_rank_nobody_ahead_of_others(wild: str, order: str) -> None:
+    """Also where no gate keeps them from serving: a recipe may switch it off."""
+    run = measured(1.05, wild, a=0.2, b=0.3, c=0.4)
+    assert "".join(joint_order("abc", HERE, [run]).order) == order
+    # Measured once, they keep their place in runs of a machine that is too busy.
+    clear = measured(1.05, a=0.2, b=0.3, c=0.4)
+    assert "".join(joint_order("abc", HERE, [clear, run]).order) == "abc"
 
 
 def test_the_ratio_of_pairs_counts_and_not_the_seconds() -> None:

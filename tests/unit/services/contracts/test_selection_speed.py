@@ -10,6 +10,7 @@ from services.contracts.manifest import (
     PublishedEngine,
     Timing,
 )
+from services.contracts.ratio import Ratio
 from services.contracts.selection import mean_speedup, select
 
 MakeEngine = Callable[..., PublishedEngine]
@@ -39,6 +40,12 @@ def timings(*pairs: tuple[int, float], eager_s: float = 1.0) -> tuple[Timing, ..
     )
 
 
+def wild(timings: tuple[Timing, ...]) -> tuple[Timing, ...]:
+    """The same from calls of which some took forty times as long as others."""
+    ratio = Ratio(median=1.0, low=0.2, high=8.0, num_pairs=20)
+    return tuple(each.model_copy(update={"ratio": ratio}) for each in timings)
+
+
 # name: timings of two engines, and whether the first one serves
 LATENCIES = {
     "the faster one, whatever eager did beside it": (
@@ -66,6 +73,8 @@ LATENCIES = {
         timings((1, 0.1), eager_s=1.0),
         True,
     ),
+    "wild figures come after others": (timings((1, 0.2)), wild(timings((1, 0.1))), True),
+    "wild figures come before none": (wild(timings((1, 100.0))), (), True),
     "one that was never timed comes last": (timings((1, 100.0), eager_s=1.0), (), True),
 }
 
