@@ -28,13 +28,14 @@ class RetryPolicy:
     Attributes:
         max_attempts: failures in a row after which nothing is tried any more.
         first_delay_s: pause after the first failure; each further one doubles it.
-        max_timings: how often engines that could not be told from the fallback are timed again.
+        max_timings: how often engines that could not be told from the fallback are timed again;
+            by default for a month, as a machine may be busy for days.
         first_timing_s: pause before the first time; each further one doubles it.
     """
 
     max_attempts: int = 3
     first_delay_s: float = 30.0
-    max_timings: int = 6
+    max_timings: int = 12
     first_timing_s: float = 600.0
 
     def next_attempt_at(self, failed_at: datetime, num_failures: int) -> datetime:

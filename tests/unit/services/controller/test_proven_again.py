@@ -58,7 +58,8 @@ class TestTimedAgain:
     def test_it_backs_off_and_comes_to_an_end(self) -> None:
         starts: dict[str, TaskStart] = {}
         at_s = 0.0
-        for attempt, pause in enumerate((10, 20, 40, 80, 160, 320), start=1):
+        for attempt in range(1, 13):
+            pause = 10 * 2 ** (attempt - 1)
             seen = self.seen(0.6, 1.9, timings=dict(starts))
             due_s = at_s + pause * self.MINUTE_S
             assert tasks_of(seen, due_s - 1) == []
@@ -70,8 +71,8 @@ class TestTimedAgain:
             at_s = due_s
             at = (START + timedelta(seconds=at_s)).isoformat()
             starts[task.name] = task_start(task, seen, at)
-        assert len(starts) == POLICY.max_timings
-        over = decide(self.seen(0.6, 1.9, timings=starts), START + timedelta(days=9), POLICY)
+        assert (len(starts), at_s) == (POLICY.max_timings, 40_950 * self.MINUTE_S)
+        over = decide(self.seen(0.6, 1.9, timings=starts), START + timedelta(days=99), POLICY)
         assert (over.tasks, over.next_due_at) == ((), None)
 
     def test_another_proof_begins_anew(self) -> None:
