@@ -4,7 +4,7 @@ from typing import Any
 
 from compiler_worker.pipeline import BuildReport
 from services.contracts.build_key import BuildKey
-from services.contracts.gate import gate_fault
+from services.contracts.gate import gate_fault, is_wild
 from services.contracts.joint_run import JointRun
 from services.contracts.manifest import BuildRecord, Proof, PublishedEngine
 from services.contracts.selection import mean_speedup
@@ -41,11 +41,12 @@ def engine_document(engine: PublishedEngine) -> dict[str, Any]:
 
 def engine_line(engine: PublishedEngine) -> str:
     """One line about a published engine."""
-    speedup = mean_speedup(engine.proof.timings)
+    timings = engine.proof.timings
+    speedup = 0.0 if is_wild(timings) else mean_speedup(timings)
     words = (
         _proof_words(engine.proof),
         f"{readable_ratio(speedup)} x eager" if speedup else "",
-        gate_fault(engine.proof.timings),
+        gate_fault(timings),
     )
     told = ", ".join(filter(None, words))
     return f"{_key_words(engine.manifest.key)} {engine.digest[:12]} {told}"

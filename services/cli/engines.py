@@ -7,7 +7,7 @@ from services.cli.output import console, milliseconds, print_json, print_table, 
 from services.cli.registry import open_registry
 from services.cli.running_builds import print_running_builds, running_builds
 from services.cli.settings import CliSettings
-from services.contracts.gate import deciding, gate_fault, speed_over_fallback
+from services.contracts.gate import deciding, gate_fault, is_wild, speed_over_fallback
 from services.contracts.joint_order import engine_history
 from services.contracts.joint_run import JointRun
 from services.contracts.manifest import ModelVersion, ProofOutcome, PublishedEngine, Timing
@@ -146,8 +146,8 @@ def _row(engine: PublishedEngine, runs: Sequence[JointRun], *, is_ours: bool) ->
         "this" if is_ours else "another",
         _PROOF_WORDS[engine.proof.outcome],
         milliseconds(smallest.p50_s) if smallest else "-",
-        times(mean_speedup(timings)) if timings else "-",
-        times(speed_over_fallback(timings)),
+        times(mean_speedup(timings) if timings else None, is_wild=is_wild(timings)),
+        times(speed_over_fallback(timings), is_wild=is_wild(timings)),
         readable_size(engine.manifest.num_bytes),
         f"{engine.manifest.build_duration_s:.1f} s",
         engine.digest[:12],

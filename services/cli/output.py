@@ -61,9 +61,11 @@ def print_json_error(kind: str, message: str) -> None:
     sys.stderr.write("\n")
 
 
-def times(ratio: float | None) -> str:
-    """A ratio as people read it: `1.25x`; `-` for none."""
-    return "-" if ratio is None else f"{readable_ratio(ratio)}x"
+def times(ratio: float | None, *, is_wild: bool = False) -> str:
+    """A ratio as people read it: `1.25x`; `-` for none, `?` for one of wild figures."""
+    if ratio is None:
+        return "-"
+    return "?" if is_wild else f"{readable_ratio(ratio)}x"
 
 
 def milliseconds(seconds: float) -> str:

@@ -12,7 +12,7 @@ from services.cli.told import last_trouble, replicas_of, turns_of, where
 from services.cli.why_case import Case, case_of
 from services.cli.why_keys import difference_words
 from services.contracts.errors import InvalidRequestError, NotFoundError
-from services.contracts.gate import speed_bounds, speed_over_fallback
+from services.contracts.gate import is_wild, speed_bounds, speed_over_fallback
 from services.contracts.hardware import Generation
 from services.contracts.key_difference import KeyDifference, nearest_engine
 from services.contracts.manifest import Proof, PublishedEngine
@@ -225,8 +225,8 @@ def _row(status: KeyStatus, case: Case, ranks: dict[str, int]) -> tuple[str, ...
         key.precision.value,
         status.standing.value,
         " - ".join(dict.fromkeys((p50s[0], p50s[-1]))) if p50s else "-",
-        times(mean_speedup(timings)) if timings else "-",
-        times(speed_over_fallback(timings)),
+        times(mean_speedup(timings) if timings else None, is_wild=is_wild(timings)),
+        times(speed_over_fallback(timings), is_wild=is_wild(timings)),
         status.planned.digest[:_SHORT],
     )
 

@@ -277,7 +277,7 @@ def _engine_news(
 def _speed_words(engine: PublishedEngine, version: ModelVersion) -> str:
     timings = engine.proof.timings
     if fault := gate_fault(timings, version.recipe):
-        return f"{eager_words(timings)}; {fault}"
+        return "; ".join(filter(None, (eager_words(timings), fault)))
     return speed_words(timings) or "not timed"
 
 

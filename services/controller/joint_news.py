@@ -7,7 +7,13 @@ were told. Only this one says how engines stand to each other.
 from collections.abc import Iterator, Sequence
 
 from services.contracts.events import Event, EventKind, TrailFold
-from services.contracts.gate import Verdict, speed_bounds, speed_over_fallback, verdict
+from services.contracts.gate import (
+    Verdict,
+    is_wild,
+    speed_bounds,
+    speed_over_fallback,
+    verdict,
+)
 from services.contracts.joint_run import JointRun
 from services.contracts.manifest import ModelVersion, PublishedEngine, Timing
 from services.contracts.selection import (
@@ -41,8 +47,9 @@ def joint_news(fold: TrailFold, view: FleetView) -> Iterator[Event]:
 
 
 def eager_words(timings: Sequence[Timing]) -> str:
-    """`1.25 x eager`; "" for an engine that was not timed."""
-    return f"{readable_ratio(mean_speedup(timings))} x eager" if timings else ""
+    """`1.25 x eager`; "" for an engine that was not timed, or whose figures are wild."""
+    is_told = timings and not is_wild(timings)
+    return f"{readable_ratio(mean_speedup(timings))} x eager" if is_told else ""
 
 
 def speed_words(timings: Sequence[Timing]) -> str:
@@ -116,7 +123,8 @@ def _others_words(now: Selection, engines: Sequence[PublishedEngine], run: Joint
     gated = {r.digest: _GATED_WORDS[r.reason] for r in now.rejections if r.reason in GATED}
     timed = [e for e in engines if e.digest in run.digests and e.digest != now.engine.digest]
     return ", ".join(
-        f"{_words(engine)} {eager_words(run.timings(engine.digest))}{gated.get(engine.digest, '')}"
+        " ".join(filter(None, (_words(engine), eager_words(run.timings(engine.digest)))))
+        + gated.get(engine.digest, "")
         for engine in sorted(timed, key=lambda engine: run.mean_s(engine.digest))
     )
 

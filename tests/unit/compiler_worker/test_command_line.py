@@ -23,6 +23,7 @@ from services.contracts.manifest import (
     PublishedEngine,
     Timing,
 )
+from services.contracts.ratio import Ratio
 from tests.documents import small_key
 
 KEY = small_key(precision=Precision.BF16, generation="cpu-x86_64-amx")
@@ -170,6 +171,9 @@ class TestReport:
     def test_a_timed_engine_says_how_much_faster_it_is(self) -> None:
         timing = Timing(bucket="b", sizes={}, p50_s=1, p95_s=1, throughput=1, eager_p50_s=3)
         assert engine_line(engine(ProofOutcome.PASSED, "", timing)).endswith("3.00 x eager")
+        wild = Ratio(median=3.0, low=0.1, high=40.0, num_pairs=20)
+        timing = timing.model_copy(update={"ratio": wild})
+        assert engine_line(engine(ProofOutcome.PASSED, "", timing)).endswith("passed")
 
     def test_an_unproven_engine_says_why(self) -> None:
         assert engine_line(engine(ProofOutcome.NOT_RUN, "needs x")).endswith("not_run: needs x")

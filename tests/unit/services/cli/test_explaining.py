@@ -181,6 +181,16 @@ class TestWhy:
             [ORT.digest()], {},
         )  # fmt: skip
         assert f"engine {ORT.digest()[:12]} is not selected: not measurable" in smelt("engines")
+        assert "?" not in smelt("why", "m")
+
+    def test_wild_figures_are_not_shown_as_figures(self, registry: Registry) -> None:
+        wild = world.proof(timings=world.paired(0.25, 99.0), created_at="2026-01-02T00:00:00Z")
+        registry.add_proof(ORT.digest(), wild)
+        for text in (smelt("why", "m"), smelt("engines", "m")):
+            (row,) = [line for line in text.splitlines() if "onnxruntime" in line and "│" in line]
+            cells = [cell.strip() for cell in row.split("│")]
+            assert cells.count("?") == 2
+            assert not any(cell.endswith("x") for cell in cells)
 
     def test_an_unknown_generation_says_which_are_known(self, registry: Registry) -> None:
         result = CliRunner().invoke(app, ["why", "m", "--generation", "cuda-sm90"])

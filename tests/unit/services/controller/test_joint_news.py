@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from services.contracts.events import Event
+from services.contracts.gate import gate_fault
 from services.contracts.joint_run import JointRun, JointTiming
 from services.contracts.kinds import EngineKind
 from services.contracts.manifest import ModelVersion, ProofOutcome, SideTiming, Timing
@@ -137,6 +138,15 @@ def test_one_that_was_best_stays_so_where_nothing_can_be_measured(registry: Even
     assert " stays best, although not measurable here now: " in second.why
 
 
+def test_wild_figures_of_others_are_not_told(registry: EventRegistry) -> None:
+    clear, shape = paired(1.2, 1.3), paired(0.1, 40.0).shapes[0]
+    engines = {**clear.shapes[0].engines, B: shape.engines[B]}
+    mixed = clear.shapes[0].model_copy(update={"engines": engines})
+    [event] = compared(registry, view(clear.model_copy(update={"shapes": (mixed,)})))
+    assert "onnxruntime fp32 is best: 2.00 x eager" in event.why
+    assert "; openvino fp32 (not measurable beside the fallback); " in event.why
+
+
 def test_a_run_that_lacks_a_newer_engine_waits_for_the_next_one(registry: EventRegistry) -> None:
     assert compared(registry, view(run({A: 1.0}))) == []
 
@@ -147,6 +157,10 @@ def test_a_run_that_lacks_a_newer_engine_waits_for_the_next_one(registry: EventR
         ((), "onnxruntime fp32: not timed"),
         (proven(3000.0), "onnxruntime fp32: 0.002 x eager"),
         (proven(2.0), "onnxruntime fp32: 3.00 x eager"),
+        (
+            world.paired(0.25, 99.0),
+            f"onnxruntime fp32: {gate_fault(world.paired(0.25, 99.0))}",
+        ),
     ],
 )
 def test_a_proof_prints_no_ratio_that_was_not_measured_or_is_nothing(
