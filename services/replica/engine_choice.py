@@ -85,6 +85,14 @@ class EngineChoice:
                 return loaded
         return None
 
+    def explained(self, fallback: LoadedEngine) -> LoadedEngine:
+        """The fallback in use with why none of this offer serves: others came since it loaded."""
+        selection = self._selection(self._failed)
+        if selection.fallback_reason is None:
+            return fallback
+        detail = _explanation(selection, self._failed)
+        return replace(fallback, fallback_reason=selection.fallback_reason, detail=detail)
+
     def _published(self, fetched: FetchedEngine) -> LoadedEngine | None:
         engine = fetched.engine
         try:

@@ -177,6 +177,9 @@ class Replica:
                 return False
             choice = await asyncio.to_thread(self._host.choose, current.digest)
             if not await asyncio.to_thread(choice.fetch):
+                if not current.digest and self.loaded is current:
+                    self.loaded = choice.explained(current)
+                    self._on_change()
                 return False
             if self.loaded is not current:
                 # The engine before serves again, and may be the very one that was fetched.

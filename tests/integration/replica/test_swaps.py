@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from services.contracts.manifest import PublishedEngine
+from services.contracts.selection import FallbackReason
 from services.pb import fleet_v1_pb2 as fleet
 from services.replica.engine_host import EngineHost
 from services.replica.loaded_engine import LoadedEngine
 
-from .conftest import Serving, connected, until
+from .conftest import Serving, connected, engine_of, until
 from .controller import TestController
 from .published import (
     Shelf,
@@ -90,6 +91,26 @@ async def test_an_engine_that_is_announced_while_the_first_one_loads_is_taken(
     await serving()
     async with asyncio.timeout(60):
         await controller.report_where(lambda report: report.engine_digest == better[0].digest)
+
+
+async def test_the_reason_for_the_fallback_is_that_of_now(
+    shelf: Shelf, controller: TestController, serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It loaded before there was an engine; one that is passed over later has a reason too."""
+    monkeypatch.setenv("PATH", "")  # it is eager then, which takes less time here
+    shelf.publish_model()
+    server = await serving()
+    before = server.replica.loaded
+    assert before is not None
+    assert before.fallback_reason is FallbackReason.NO_ENGINE
+    slower = shelf.publish_engine("slower", speed_over_fallback=0.5)
+    assert not await server.replica.swap_if_better()
+    async with asyncio.timeout(60):
+        report = await controller.report_where(
+            lambda report: report.fallback_reason == FallbackReason.SLOWER_THAN_FALLBACK
+        )
+    assert slower.digest[:12] in report.detail
+    assert engine_of(server) is before.engine
 
 
 async def test_news_of_no_better_engine_changes_nothing(
