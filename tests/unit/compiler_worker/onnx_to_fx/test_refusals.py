@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
+from compiler_worker.master.admission import MAX_OPSET, MIN_OPSET
 from compiler_worker.onnx_to_fx import graph_module_from_onnx, registry
 from services.contracts.errors import UnsupportedGraphError
 from tests.unit.compiler_worker.onnx_to_fx.graphs import model
@@ -35,6 +36,22 @@ def test_op_version_nobody_has_read() -> None:
     graph.graph.node[0].op_type = "GroupNormalization"
     graph.opset_import[0].version = 18
     assert "version 18" in refusal(graph).reason
+
+
+def test_nothing_is_translated_that_no_master_has() -> None:
+    """Code for versions of ops before the first opset that `models add` takes cannot be reached."""
+    translated = {
+        (domain, op_type, version)
+        for (domain, op_type), rows in registry.CONVERTERS.items()
+        for version in set().union(*(row.versions for row in rows))
+    }
+    admitted = set()
+    for domain, op_type in registry.CONVERTERS:
+        opsets = range(1 if domain else MIN_OPSET, MAX_OPSET + 1)
+        known = (opset for opset in opsets if onnx.defs.has(op_type, opset, domain))
+        schemas = (onnx.defs.get_schema(op_type, opset, domain) for opset in known)
+        admitted |= {(domain, op_type, schema.since_version) for schema in schemas}
+    assert translated - admitted == set()
 
 
 def test_unknown_attribute() -> None:
