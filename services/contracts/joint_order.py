@@ -135,13 +135,19 @@ class _Chain:
         fastest = min(self._wanted & run.digests, key=self._place)
         wanted_s = (1 - NOISE) * self.slowness.get(self._best, math.inf)
         if self._best not in self._wanted or (
-            self.slowness[fastest] < wanted_s and not _overlap(run, fastest, self._best)
+            self.slowness[fastest] < wanted_s and not overlaps(run, fastest, self._best)
         ):
             self._best = fastest
 
 
-def _overlap(run: JointRun, one: str, other: str) -> bool:
-    """Whether a run has both of two engines, and their intervals leave open which is faster."""
+def overlaps(run: JointRun, one: str, other: str) -> bool:
+    """Whether a run has both of two engines, and their intervals leave open which is faster.
+
+    Args:
+        run: whatever its age; older ones have no intervals, and leave nothing open.
+        one: digest of an engine.
+        other: and of another.
+    """
     if not {one, other} <= run.digests:
         return False
     mine, theirs = (speed_bounds(run.timings(digest)) for digest in (one, other))

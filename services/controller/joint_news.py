@@ -14,6 +14,7 @@ from services.contracts.gate import (
     speed_over_fallback,
     verdict,
 )
+from services.contracts.joint_order import overlaps
 from services.contracts.joint_run import JointRun
 from services.contracts.manifest import ModelVersion, PublishedEngine, Timing
 from services.contracts.selection import (
@@ -104,8 +105,11 @@ def _best_words(now: Selection, run: JointRun) -> str:
         return f"the fallback is best: the fastest engine, {fastest[:_SHORT]}, is {speed}"
     timed = run.timings(now.engine.digest) if now.engine.digest in run.digests else ()
     speed = speed_words(timed)
-    is_clear = verdict(timed) is not Verdict.NOT_MEASURABLE
-    found = "is best" if is_clear else "stays best, although not measurable here now"
+    best, fitting = now.engine.digest, (now.engine, *now.runners_up)
+    close = [_words(e) for e in fitting if e.digest != best and overlaps(run, best, e.digest)]
+    found = f"leads, too close to tell from {', '.join(close)}" if close else "is best"
+    if verdict(timed) is Verdict.NOT_MEASURABLE:
+        found = "stays best, although not measurable here now"
     return f"{_words(now.engine)} {found}{speed and ': '}{speed}"
 
 
