@@ -8,10 +8,20 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from services.contracts.gate import NOISE, is_settled, is_wild, speed_bounds
+from services.contracts.gate import (
+    NOISE,
+    deciding,
+    gate_fault,
+    is_settled,
+    is_wild,
+    speed_bounds,
+)
 from services.contracts.joint_run import JointRun
 from services.contracts.manifest import PublishedEngine, Timing
 from services.contracts.recipe import Recipe
+
+# Of engines that are closer to each other it does not matter which one serves.
+_MUCH = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,20 +83,40 @@ def engine_history(
 def unsettled(
     engines: Iterable[PublishedEngine], recipe: Recipe, generation: str, runs: Sequence[JointRun]
 ) -> frozenset[str]:
-    """Digests of those that are to be timed beside the fallback again.
+    """Digests of those that are to be timed again: beside the fallback, or beside who leads.
 
     Args:
         engines: that could serve.
-        recipe: none are when it does not ask them to beat the fallback.
+        recipe: the fallback counts when it asks them to beat it.
         generation: of the device that will run them.
         runs: of their master, oldest first.
     """
     histories = {each.digest: engine_history(each, generation, runs) for each in engines}
-    return frozenset(
+    beside_fallback = frozenset(
         digest
         for digest, history in histories.items()
         if recipe.must_beat_fallback and not is_settled(history)
     )
+    fitting = [each for each, told in histories.items() if not gate_fault(deciding(told), recipe)]
+    here = [run for run in runs if run.device.generation == generation]
+    return beside_fallback | _rivals(joint_order(fitting, generation, here).order, here)
+
+
+def _rivals(order: Sequence[str], runs: Sequence[JointRun]) -> frozenset[str]:
+    """Who may be faster than the first by much, for all that each run of both says."""
+    beside = {
+        digest: [run for run in runs if {order[0], digest} <= run.digests] for digest in order[1:]
+    }
+    return frozenset(
+        digest
+        for digest, told in beside.items()
+        if told and all(_may_be_faster(run, digest, order[0]) for run in told)
+    )
+
+
+def _may_be_faster(run: JointRun, one: str, other: str) -> bool:
+    mine, theirs = (speed_bounds(run.timings(digest)) for digest in (one, other))
+    return mine is not None and theirs is not None and mine.high > (1 + _MUCH) * theirs.low
 
 
 class _Chain:

@@ -1,4 +1,4 @@
-"""When engines are timed again that could not be told from the fallback. Pure.
+"""When engines are timed again that could not be told from the fallback or from who leads. Pure.
 
 What was launched for it is in the store before it runs, with its time: an attempt counts whatever
 becomes of it, so that a run that fails, or a controller that is killed, never leads to a busy loop.
@@ -53,7 +53,7 @@ def next_timing(
         is_anywhere=False,
         compiler=view.compiler,
         attempt=len(starts) + 1,
-        reason="no engine is missing; what could not be told from the fallback is timed again",
+        reason="no engine is missing; what could not be told apart is timed again",
     )
     return policy.next_timing_at(timed_at, len(starts)), task
 

@@ -8,11 +8,12 @@ from pydantic import ValidationError
 
 from services.contracts.gate import deciding, speed_over_fallback
 from services.contracts.hardware import DeviceFacts
-from services.contracts.joint_order import engine_history, joint_order
+from services.contracts.joint_order import engine_history, joint_order, unsettled
 from services.contracts.joint_run import JointRun, JointTiming
 from services.contracts.manifest import Proof, PublishedEngine, SideTiming
 from services.contracts.object_store import ObstoreArtifactStore
 from services.contracts.ratio import Ratio
+from services.contracts.recipe import Recipe
 from services.contracts.registry import Registry
 from services.contracts.selection import FallbackReason, select
 from services.contracts.signing import Signer, TrustRoot
@@ -205,6 +206,39 @@ def test_wild_figures_rank_nobody_ahead_of_others(wild: str, order: str) -> None
     # Measured once, they keep their place in runs of a machine that is too busy.
     clear = measured(1.05, a=0.2, b=0.3, c=0.4)
     assert "".join(joint_order("abc", HERE, [clear, run]).order) == "abc"
+
+
+@pytest.mark.parametrize(
+    ("runs", "again"),
+    [
+        ([measured(1.03, a=0.40, b=0.41)], ""),  # whichever leads, nothing is lost
+        ([measured(1.30, a=0.40, b=0.44)], "b"),
+        ([measured(1.30, a=0.40, b=0.44), measured(1.30, a=0.40, b=0.44)], "b"),
+        ([measured(1.30, a=0.40, b=0.44), measured(1.02, a=0.40, b=0.44)], ""),
+        ([measured(1.02, a=0.40, b=0.44), measured(1.30, a=0.40, b=0.44)], ""),
+        ([measured(1.30, a=0.40, b=0.80)], ""),
+        ([measured(1.30, a=2.00, b=2.20)], ""),  # slower than the fallback, both of them
+        ([run(a=0.40, b=0.44)], ""),  # an older run has no intervals
+    ],
+)
+def test_who_may_be_much_faster_than_the_first_is_timed_again(
+    make_engine: MakeEngine, make_proof: MakeProof, runs: list[JointRun], again: str
+) -> None:
+    made = {name: make_engine(make_proof(), builder_options={"n": name}) for name in "ab"}
+    named = {name: engine.digest for name, engine in made.items()}
+    runs = [renamed(each, named) for each in runs]
+    found = unsettled(made.values(), Recipe(), HERE, runs)
+    assert found == {named[name] for name in again}
+    assert unsettled(made.values(), Recipe(), "cuda-sm80", runs) == set()
+
+
+def renamed(run: JointRun, names: Mapping[str, str]) -> JointRun:
+    """The same run of other engines."""
+    shapes = tuple(
+        shape.model_copy(update={"engines": {names[d]: e for d, e in shape.engines.items()}})
+        for shape in run.shapes
+    )
+    return run.model_copy(update={"shapes": shapes})
 
 
 def test_the_ratio_of_pairs_counts_and_not_the_seconds() -> None:
