@@ -278,7 +278,8 @@ def _draw(
     if dtype.kind in "iu":
         known = master.input_values.get(spec.name, InputValues())
         return draw_integers(shape, own, known, generator).astype(dtype)
-    return _floats(shape, own, generator, variant).astype(dtype)
+    # Of no dimensions it is a number of numpy's, which no library takes.
+    return np.asarray(_floats(shape, own, generator, variant), dtype)
 
 
 def _floats(

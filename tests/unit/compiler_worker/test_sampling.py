@@ -256,6 +256,17 @@ def test_every_datatype_can_be_drawn(datatype: str) -> None:
     assert len(np.unique(array.astype(np.float64))) > 1
 
 
+@pytest.mark.parametrize("datatype", ["FP32", "FP16", "BF16", "FP64", "BOOL", "UINT8", "INT64"])
+def test_an_input_of_no_dimensions_is_an_array_too(datatype: str) -> None:
+    """As a scale or a threshold: libraries refuse numpy's own numbers."""
+    spec = TensorSpec(name="scale", datatype=datatype, shape=())
+    master = MASTER.model_copy(update={"inputs": (spec,)})
+    for variant in (SampleVariant.FULL, SampleVariant.LARGE):
+        drawn = draw_sample(master, Recipe(), BUCKET, {}, variant=variant).inputs["scale"]
+        assert isinstance(drawn, np.ndarray)
+        spec.check(drawn)
+
+
 def test_integers_without_a_range_are_not_all_the_same() -> None:
     """Zeros alone would close a mask and look up one row of every table."""
     ids = draw_sample(MASTER, Recipe(), BUCKET, {"batch": 8, "sequence": 32}).inputs["ids"]
