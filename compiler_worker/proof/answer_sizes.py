@@ -21,6 +21,7 @@ class Sizes:
     """How large the elements of an output are, over all samples."""
 
     squares: float = 0.0
+    roots: float = 0.0
     num: int = 0
     least: float = 0.0
     most: float = 0.0
@@ -28,17 +29,24 @@ class Sizes:
     def add(self, elements: Float64) -> None:
         """Take some into account."""
         self.squares += float((elements**2).sum())
+        self.roots += float(np.sqrt(np.abs(elements)).sum())
         self.num += elements.size
         self.least = min(self.least, float(elements.min(initial=0.0)))
         self.most = max(self.most, float(elements.max(initial=0.0)))
 
     @property
-    def typical(self) -> float:
-        """Root mean square where elements have either sign: zero is a value like others there.
+    def is_of_one_sign(self) -> bool:
+        """Whether zero is an end of all that is answered: probabilities, amounts."""
+        return not self.least < 0 < self.most
 
-        Where all have one sign it is 0: of probabilities and amounts each is its own measure.
-        """
-        return math.sqrt(self.squares / self.num) if self.least < 0 < self.most else 0.0
+    @property
+    def typical(self) -> float:
+        """Root mean square; of one sign the square of the mean root, which a few hardly move."""
+        if not self.num:
+            return 0.0
+        if self.is_of_one_sign:
+            return (self.roots / self.num) ** 2
+        return math.sqrt(self.squares / self.num)
 
 
 def typical_sizes(

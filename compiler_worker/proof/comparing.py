@@ -103,7 +103,7 @@ class Comparing:
             _output_check(sample, name, judge.meet(sample, found, wanted))
             for name, judge in self.judges.items()
         )
-        typical = {name: judge.sizes.typical for name, judge in self.judges.items()}
+        typical = {name: judge.typical(sample) for name, judge in self.judges.items()}
         self.worst.meet(
             Meeting(sample=sample, checks=here, typical=typical, wanted=wanted, found=found)
         )

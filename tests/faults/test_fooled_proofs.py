@@ -102,6 +102,19 @@ def test_doubles_that_vary_less_than_float32_tells(
     assert "of its own spread" in subject.judged(Altered(subject.engine, coarsen)).reason
 
 
+def test_probabilities_next_to_nothing(tmp_path: Path) -> None:
+    """ONNX Runtime is off by a part of 1e-7 there, of which one may be a thousandth."""
+    graph = """g (float[batch, 64] x) => (float[batch, 1] y)
+        { seen = MatMul (x, w) logit = Sub (seen, four) y = Sigmoid (logit) }"""
+    subject = Subject.of(tmp_path, graph, w=normal(64, 1) / 2, four=np.float32(4))
+    assert subject.judged(subject.engine).reason == ""
+
+    def shift(answer: Answer, inputs: Mapping[str, Array]) -> None:
+        answer["y"] = answer["y"] + np.float32(1e-5)
+
+    assert subject.judged(Altered(subject.engine, shift)).reason
+
+
 DETECTOR = """g (float[batch, 8] x) => (float[batch, 6, 20] y)
     { wide = MatMul (x, w) boxes_and_logits = Reshape (wide, shape)
       boxes = Slice (boxes_and_logits, zero, four, axis)

@@ -54,7 +54,13 @@ def test_an_answer_near_zero_is_measured_by_the_size_of_others() -> None:
     assert disagreement(far, MASTER, Recipe(), [sample()], {}, sizes) is not None
 
 
-def test_large_draws_and_answers_of_one_sign_have_no_usual_size() -> None:
+def test_large_draws_have_no_usual_size() -> None:
     model = Answering(LOGITS)
     assert typical_sizes(model, MASTER, Recipe(), [sample(SampleVariant.LARGE)]) == {}
-    assert typical_sizes(Answering(LOGITS**2), MASTER, Recipe(), [sample()]) == {"logit": 0.0}
+
+
+def test_a_few_huge_amounts_hardly_move_the_usual_one() -> None:
+    amounts = np.ones((100, 1))
+    amounts[0] = 1e4
+    sizes = typical_sizes(Answering(amounts), MASTER, Recipe(), [sample()])
+    np.testing.assert_allclose(sizes["logit"], 1.99**2)

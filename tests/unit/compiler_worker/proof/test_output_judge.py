@@ -43,6 +43,23 @@ def test_of_probabilities_each_is_its_own_measure() -> None:
     assert "rel_l2 1.00e+00 found" in one.meet(sample(), {"y": found}, {"y": wanted}).fault
 
 
+@pytest.mark.parametrize(
+    ("variant", "precision"),
+    [(SampleVariant.LARGE, Precision.FP16), (SampleVariant.FULL, Precision.FP32)],
+)
+def test_the_least_probabilities_are_no_measure_of_their_own(
+    variant: SampleVariant, precision: Precision
+) -> None:
+    """Neither where large values make almost 0 of them, nor to all digits of float32."""
+    wanted, share = np.array([[1e-6], [0.9]], np.float32), np.float32(1e-7)
+    one = judge("batch", 1, precision=precision)
+    one.expect(sample(), {"y": wanted})
+    close = {"y": wanted + share}
+    assert one.meet(sample(variant), close, {"y": wanted}).fault == ""
+    far = {"y": wanted + np.float32(one.bounds.allowed.max_abs)}
+    assert one.meet(sample(variant), far, {"y": wanted}).fault
+
+
 def test_large_draws_say_nothing_of_the_usual_size() -> None:
     one = judge("batch", 1)
     one.expect(sample(SampleVariant.LARGE), {"y": normal(8, 1) * 1e3})
