@@ -13,6 +13,7 @@ from itertools import chain, zip_longest
 
 import numpy as np
 
+from compiler_worker.float_draws import draw_floats, takes_zero
 from compiler_worker.integer_draws import draw_integers, drawn_role
 from compiler_worker.proof.sample_sizes import (
     edge_sizes,
@@ -34,13 +35,8 @@ DEFAULT_SEED = 20_261
 
 # So many rows let a column's own spread be told from an accident.
 _MIN_ROWS = 8
-# What overflows in half precision at this many times the usual size, or leaves the range of
-# scales that were taken from usual values.
-_LARGE = 8.0
 # So many rows are padded on either side in one draw.
 _MANY_ROWS = 4
-# Along each axis of an image: few enough to be left after pooling.
-_PATCHES = 3
 
 
 class SampleVariant(StrEnum):
@@ -48,14 +44,25 @@ class SampleVariant(StrEnum):
 
     FULL: all positions valid. RAGGED: rows of different length, of many every second one with
     its invalid positions first. LEFT_PADDED: few rows, all of them so. LARGE: values of eight
-    times the usual size. GIVEN: real inputs.
+    times the usual size. ZERO: silence and black images. GIVEN: real inputs.
     """
 
     FULL = "full"
     RAGGED = "ragged"
     LEFT_PADDED = "left_padded"
     LARGE = "large"
+    ZERO = "zero"
     GIVEN = "given"
+
+    @property
+    def is_extreme(self) -> bool:
+        """Whether values are none of the usual ones: of them no answer tells what is usual."""
+        return self in _SCALES
+
+
+# What overflows in half precision at so many times the usual size, or leaves the range of scales
+# that were taken from usual values; and what a half keeps no small number of beside 0.
+_SCALES = {SampleVariant.LARGE: 8.0, SampleVariant.ZERO: 0.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +144,7 @@ def _further_rows(
 ) -> list[Sample]:
     """More draws at the usual sizes, for a model that is seldom asked for more than one row."""
     batch = recipe.batching.batch_dim
-    usual = [s for s in samples if s.variant is not SampleVariant.LARGE and all(s.sizes.values())]
+    usual = [s for s in samples if not s.variant.is_extreme and all(s.sizes.values())]
     missing = _MIN_ROWS - sum(sample.sizes.get(batch or "", 1) for sample in usual)
     bucket, further = buckets[-1], list[Sample]()
     while usual and missing > 0:
@@ -214,9 +221,16 @@ def _variants(
         variants.append(SampleVariant.RAGGED)
     if 0 < fewest < _MANY_ROWS and sizes in timed_sizes(bucket):
         variants.append(SampleVariant.LEFT_PADDED)
-    if is_usual and _has_free_values(master, recipe):
-        variants.append(SampleVariant.LARGE)
+    if is_usual:
+        variants += _extremes(master, recipe)
     return variants
+
+
+def _extremes(master: MasterRecord, recipe: Recipe) -> list[SampleVariant]:
+    """Those that some input of floats takes: of a range nothing is drawn beyond it."""
+    floats = [recipe.inputs.get(s.name, InputRecipe()) for s in master.inputs if is_floating(s)]
+    large = [SampleVariant.LARGE] if any(not own.has_range for own in floats) else []
+    return large + ([SampleVariant.ZERO] if any(map(takes_zero, floats)) else [])
 
 
 def _ragged(master: MasterRecord, recipe: Recipe, sizes: Mapping[str, int]) -> SampleVariant:
@@ -234,14 +248,6 @@ def _mask_shapes(
         if drawn_role(master, recipe, spec.name) is InputRole.MASK
     ]
     return [] if all(shape[-1:] in ((), (0,), (1,)) for shape in shapes) else shapes
-
-
-def _has_free_values(master: MasterRecord, recipe: Recipe) -> bool:
-    """Whether an input is floating whose range the recipe leaves open."""
-    return any(
-        is_floating(spec) and not recipe.inputs.get(spec.name, InputRecipe()).has_range
-        for spec in master.inputs
-    )
 
 
 def is_floating(spec: TensorSpec) -> bool:
@@ -278,42 +284,7 @@ def _draw(
     if dtype.kind in "iu":
         known = master.input_values.get(spec.name, InputValues())
         return draw_integers(shape, own, known, generator).astype(dtype)
-    # Of no dimensions it is a number of numpy's, which no library takes.
-    return np.asarray(_floats(shape, own, generator, variant), dtype)
-
-
-def _floats(
-    shape: tuple[int, ...],
-    recipe: InputRecipe,
-    generator: np.random.Generator,
-    variant: SampleVariant,
-) -> Array:
-    """Of both signs and mostly near zero; evenly spread over the recipe's range if it has one."""
-    normal = _uneven_normal(shape, generator)
-    if not recipe.has_range:
-        return normal * (_LARGE if variant is SampleVariant.LARGE else 1.0)
-    high = recipe.low + 1.0 if recipe.high is None else recipe.high
-    # Within 0.01 of the normal distribution's own function.
-    even = 1 / (1 + np.exp(-1.702 * normal))
-    spread: Array = recipe.low + (high - recipe.low) * even
-    return spread
-
-
-def _uneven_normal(shape: tuple[int, ...], generator: np.random.Generator) -> Array:
-    """Normally distributed values; images are as bright as they like, and in patches.
-
-    Pure noise has the same mean everywhere, so that a model that pools over an image answers the
-    same to each: nothing could be told of its engine.
-    """
-    fine = generator.standard_normal(shape)
-    if len(shape) < 3 or not fine.size:
-        return fine
-    patches = generator.standard_normal([*shape[:2], *(min(n, _PATCHES) for n in shape[2:])])
-    for axis, size in enumerate(shape[2:], start=2):
-        patches = patches.take(np.arange(size) * patches.shape[axis] // size, axis)
-    levels = generator.standard_normal([*shape[:2], *(1 for _ in shape[2:])])
-    uneven: Array = (fine + patches + levels) / math.sqrt(3)
-    return uneven
+    return draw_floats(shape, own, generator, _SCALES.get(variant, 1.0)).astype(dtype)
 
 
 def _strings(shape: tuple[int, ...], words: Sequence[str], generator: np.random.Generator) -> Array:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from compiler_worker.comparison import compared_in
 from compiler_worker.models import Model
-from compiler_worker.sampling import Sample, SampleVariant, is_floating
+from compiler_worker.sampling import Sample, is_floating
 from services.contracts.manifest import MasterRecord
 from services.contracts.recipe import Recipe
 
@@ -58,11 +58,11 @@ def typical_sizes(
         model: the reference.
         master: names its outputs.
         recipe: says which positions of them count.
-        samples: those of eight times the usual size are left out.
+        samples: those of extreme values are left out.
     """
     sizes: dict[str, Sizes] = {}
     for sample in samples:
-        if sample.variant is SampleVariant.LARGE:
+        if sample.variant.is_extreme:
             continue
         answers = model.run(sample.inputs)
         for spec in master.outputs:

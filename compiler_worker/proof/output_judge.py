@@ -20,7 +20,7 @@ from compiler_worker.proof.columns import (
 )
 from compiler_worker.proof.id_values import IdValues
 from compiler_worker.reference import Reference
-from compiler_worker.sampling import Sample, SampleVariant
+from compiler_worker.sampling import Sample
 from compiler_worker.tolerances import Together, column_bound
 from services.contracts.byte_strings import BYTES
 from services.contracts.kinds import Precision
@@ -62,7 +62,7 @@ class Bounds:
 
     def has_columns(self, sample: Sample) -> bool:
         """Whether a sample's answers count in the columns: numbers of the usual size."""
-        return self.is_floating and sample.variant is not SampleVariant.LARGE
+        return self.is_floating and not sample.variant.is_extreme
 
     def columns(self) -> Columns:
         """A collection of this output's columns, with nothing in it."""
@@ -101,7 +101,7 @@ class OutputJudge:
     def expect(self, sample: Sample, wanted: _Arrays) -> None:
         """Learn from the reference's answer how large answers are, before any is compared."""
         self.num_wanted += wanted[self.bounds.spec.name].size
-        if self.bounds.is_floating and sample.variant is not SampleVariant.LARGE:
+        if self.bounds.has_columns(sample):
             _, array, keep = _values(self.bounds, sample, wanted, wanted)
             self.sizes.add(array[keep & np.isfinite(array)])
 
@@ -109,10 +109,10 @@ class OutputJudge:
         """The size by which smaller elements are measured; 0 where each is its own measure.
 
         Probabilities and amounts are, though not to all digits of float32 (ONNX Runtime computes
-        sigmoids to a part of 1), nor where values of eight times the size make almost 0 of them.
+        sigmoids to a part of 1), nor where extreme values make almost 0 of them.
         """
         is_coarser = self.bounds.precision is not Precision.FP32
-        is_strict = is_coarser and sample.variant is not SampleVariant.LARGE
+        is_strict = is_coarser and not sample.variant.is_extreme
         return 0.0 if is_strict and self.sizes.is_of_one_sign else self.sizes.typical
 
     def meet(self, sample: Sample, found: _Arrays, wanted: _Arrays) -> Comparison:

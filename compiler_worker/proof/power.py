@@ -14,7 +14,7 @@ import numpy as np
 
 from compiler_worker.proof.output_judge import OutputJudge
 from compiler_worker.proof.sabotages import ACCEPTED, OF_FLOATS, OF_INTEGERS, Answers, Sabotage
-from compiler_worker.sampling import Sample, SampleVariant
+from compiler_worker.sampling import Sample
 from services.contracts.proof_checks import PowerCheck
 from services.contracts.tensors import NUMPY_FROM_DATATYPE, Array
 
@@ -54,7 +54,7 @@ class Answered:
 
     def offer(self, sample: Sample, wanted: Mapping[str, Array]) -> None:
         """Keep an answer where there is room for it, and the first in any case."""
-        if sample.variant is SampleVariant.LARGE:
+        if sample.variant.is_extreme:
             return
         largest = max((array.size for array in wanted.values()), default=0)
         if not self.kept or self._num_elements + largest <= MAX_ELEMENTS:

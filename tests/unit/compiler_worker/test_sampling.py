@@ -177,10 +177,21 @@ def test_floats_of_a_range_stay_in_it() -> None:
     recipe = Recipe(inputs={"x": InputRecipe(low=0, high=2)})
     bucket = Bucket(dims={"batch": BUCKET.dims["batch"]})
     samples = proof_samples(FLOATS, recipe, [bucket])
-    assert {sample.variant for sample in samples} == {SampleVariant.FULL}
+    (zeros,) = (sample for sample in samples if sample.variant is not SampleVariant.FULL)
+    assert (zeros.variant, np.abs(zeros.inputs["x"]).max()) == (SampleVariant.ZERO, 0)
     values = np.concatenate([sample.inputs["x"].ravel() for sample in samples])
     assert values.min() >= 0
     assert 1.9 < values.max() <= 2
+
+
+def test_zeros_are_drawn_unless_a_range_has_none() -> None:
+    bucket = Bucket(dims={"batch": BUCKET.dims["batch"]})
+    for recipe, num in ((Recipe(), 1), (Recipe(inputs={"x": InputRecipe(low=1, high=2)}), 0)):
+        samples = proof_samples(FLOATS, recipe, [bucket])
+        zeros = [s.inputs["x"] for s in samples if s.variant is SampleVariant.ZERO]
+        assert len(zeros) == num
+        # Of 0 alone: the inverse of its negative is another one.
+        assert not any(array.any() or np.signbit(array).any() for array in zeros)
 
 
 def test_a_model_of_single_rows_is_asked_for_enough_of_them() -> None:
