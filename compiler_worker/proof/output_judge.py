@@ -20,9 +20,8 @@ from compiler_worker.proof.columns import (
 )
 from compiler_worker.proof.id_values import IdValues
 from compiler_worker.reference import Reference
-from compiler_worker.sampling import Sample
+from compiler_worker.sampling import Sample, is_floating, is_integer
 from compiler_worker.tolerances import Together, column_bound
-from services.contracts.byte_strings import BYTES
 from services.contracts.kinds import Precision
 from services.contracts.proof_checks import AgreementCheck, ColumnCheck
 from services.contracts.recipe import Recipe, Tolerance
@@ -31,6 +30,8 @@ from services.contracts.tensors import Array, TensorSpec
 _Arrays = Mapping[str, Array]
 # Of so many integers of one row most are right, however coarse the engine: rounding moves a few.
 _MANY = 32
+# Of so many of all calls of one size: an engine may be wrong at that alone.
+_SOME = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +54,12 @@ class Bounds:
     @property
     def is_exact(self) -> bool:
         """Whether the output holds integers or booleans."""
-        return "INT" in self.spec.datatype or self.spec.datatype == "BOOL"
+        return is_integer(self.spec)
 
     @property
     def is_floating(self) -> bool:
         """Whether it holds floats: strings are neither."""
-        return not self.is_exact and self.spec.datatype != BYTES
+        return is_floating(self.spec)
 
     def has_columns(self, sample: Sample) -> bool:
         """Whether a sample's answers count in the columns: numbers of the usual size."""
@@ -78,6 +79,7 @@ class OutputJudge:
         shaken: the same with the master's own roundings shifted.
         sizes: how large the reference's answers are.
         num_wanted: elements of all the reference's answers.
+        by_rows: of integers, how many are wrong and how many there are, by rows of a call.
     """
 
     bounds: Bounds
@@ -88,6 +90,7 @@ class OutputJudge:
     num_wanted: int = 0
     num_elements: int = 0
     num_equal: int = 0
+    by_rows: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Begin with no sample."""
@@ -155,8 +158,12 @@ class OutputJudge:
             differs &= ~bounds.ids.ties(
                 name, sample.inputs, found[name], wanted[name], bounds.allowed
             )
-        self.num_elements += int(keep.sum())
-        self.num_equal += int(keep.sum() - differs.sum())
+        num_wrong, num = int(differs.sum()), int(keep.sum())
+        self.num_elements += num
+        self.num_equal += num - num_wrong
+        rows = sample.sizes.get(bounds.recipe.batching.batch_dim or "", 1)
+        wrong_before, num_before = self.by_rows.get(rows, (0, 0))
+        self.by_rows[rows] = wrong_before + num_wrong, num_before + num
         return Comparison(distance=Distance(), fault=_row_fault(bounds, differs, keep))
 
     def moments(self) -> tuple[int | None, ColumnSums]:
@@ -233,8 +240,15 @@ class OutputJudge:
             share=share,
             bound=bound,
             num_elements=self.num_elements,
-            fault=words if share < bound else "",
+            fault=words if share < bound else self._rows_fault(),
         )
+
+    def _rows_fault(self) -> str:
+        for rows, (num_wrong, num) in sorted(self.by_rows.items()):
+            if num >= _SOME and 2 * num_wrong > num:
+                words = f"{num_wrong} of {num} elements differ, at most half allowed"
+                return f"batches of {rows}: {words}"
+        return ""
 
 
 def eager_columns(

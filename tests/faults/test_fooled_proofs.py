@@ -347,6 +347,21 @@ def test_ids_are_compared_through_their_values(precision: Precision, tmp_path: P
     assert "agreement 0.0" in wrong.reason
 
 
+def test_labels_of_single_rows(tmp_path: Path) -> None:
+    """Of all that is drawn they are few; of the requests of many models they are most."""
+    subject = Subject.of(tmp_path, ARGMAX, w=normal(8, 10))
+    bucket = Bucket(dims={"batch": DimRange(min=1, opt=32, max=64)})
+
+    def name_the_next(answer: Answer, inputs: Mapping[str, Array]) -> None:
+        if len(inputs["x"]) == 1:
+            answer["ids"] = (answer["ids"] + 1) % 10
+
+    for precision in (Precision.BF16, Precision.INT8):
+        assert subject.judged(subject.engine, None, precision, (bucket,)).reason == ""
+        wrong = subject.judged(Altered(subject.engine, name_the_next), None, precision, (bucket,))
+        assert "batches of 1: " in wrong.reason
+
+
 def blind(verdict: Verdict) -> set[str]:
     """What the proof was blind to."""
     return {name for check in verdict.power for name in check.blind}

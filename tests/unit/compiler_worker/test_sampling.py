@@ -202,6 +202,16 @@ def test_a_model_of_single_rows_is_asked_for_enough_of_them() -> None:
     assert len({x.tobytes() for x in usual}) == len(usual)
 
 
+def test_a_model_of_integers_is_asked_for_enough_single_rows() -> None:
+    bucket = Bucket(dims={"batch": DimRange(min=1, opt=16, max=64)})
+    for datatype, num in (("FP32", 1), ("INT64", 8), ("BOOL", 8)):
+        label = TensorSpec(name="label", datatype=datatype, shape=("batch",))
+        master = FLOATS.model_copy(update={"outputs": (label,)})
+        samples = proof_samples(master, Recipe(), [bucket])
+        single = [s.inputs["x"].tobytes() for s in samples if s.sizes == {"batch": 1}]
+        assert (len(single), len(set(single))) == (num, num)
+
+
 def test_a_batch_of_one_is_ragged_too() -> None:
     lengths = {
         int(sample.inputs["mask"].sum())

@@ -1,10 +1,14 @@
 """One output over all samples: strings, ids, and numbers near zero."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from compiler_worker.sampling import SampleVariant
+from services.contracts.batching import Batching
 from services.contracts.kinds import Precision
+from services.contracts.recipe import Recipe
 from tests.unit.compiler_worker.proof.judges import judge, met, normal, sample
 
 
@@ -91,6 +95,22 @@ def test_few_ids_are_judged_together_alone() -> None:
     assert one.meet(sample(), {"y": found}, {"y": wanted}).fault == ""
     empty = np.zeros((0, 31), np.int64)
     assert one.meet(sample(), {"y": empty}, {"y": empty}).fault == ""
+
+
+@pytest.mark.parametrize(("num_wrong", "words"), [(4, ""), (5, "batches of 1: 5 of 8 elements")])
+def test_a_size_of_batches_that_is_mostly_wrong_is_a_fault_among_any_number(
+    num_wrong: int, words: str
+) -> None:
+    recipe = Recipe(batching=Batching(batch_dim="batch"))
+    one = judge("batch", datatype="INT64", precision=Precision.INT8, recipe=recipe)
+    for rows, wrong in [(500, 0), *((1, number < num_wrong) for number in range(8))]:
+        wanted = np.zeros(rows, np.int64)
+        here = replace(sample(), sizes={"batch": rows})
+        assert one.meet(here, {"y": wanted + wrong}, {"y": wanted}).fault == ""
+    check = one.agreement_check()
+    assert check is not None
+    assert words in check.fault
+    assert bool(check.fault) is bool(words)
 
 
 def test_a_column_that_eager_float32_cannot_tell_excuses_no_other() -> None:
