@@ -64,6 +64,15 @@ def test_the_least_probabilities_are_no_measure_of_their_own(
     assert one.meet(sample(variant), far, {"y": wanted}).fault
 
 
+def test_beside_an_offset_each_number_is_its_own_measure() -> None:
+    """Values of eight times the size move it by as much as bf16 rounds, and not by three times."""
+    wanted = np.full((4, 1), 1_000, np.float32)
+    one = judge("batch", 1, precision=Precision.BF16)
+    one.expect(sample(), {"y": wanted})
+    off = wanted + np.float32(1.05 * 1_000 * one.bounds.allowed.rel_l2)
+    assert one.meet(sample(SampleVariant.LARGE), {"y": off}, {"y": wanted}).fault
+
+
 def test_large_draws_say_nothing_of_the_usual_size() -> None:
     one = judge("batch", 1)
     one.expect(sample(SampleVariant.LARGE), {"y": normal(8, 1) * 1e3})
