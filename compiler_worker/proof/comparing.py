@@ -12,6 +12,7 @@ from compiler_worker.proof.id_values import IdValues
 from compiler_worker.proof.output_judge import Bounds, OutputJudge, eager_columns
 from compiler_worker.proof.power import Answered
 from compiler_worker.proof.repeated import repeated
+from compiler_worker.proof.sample_sizes import timed_sizes
 from compiler_worker.reference import Reference
 from compiler_worker.sampling import Sample
 from compiler_worker.tolerances import together_for
@@ -58,7 +59,9 @@ class Comparing:
         """Compare every output at every sample; one check per bucket, sizes and output.
 
         Each sample whose sizes are the ends of a bucket is run again after another one: what an
-        engine leaves in its buffers, or keeps from a first call, is seen then.
+        engine leaves in its buffers, or keeps from a first call, is seen then. The first answer
+        at usual sizes is held to the end: others of its shape, and as many as a ring of buffers
+        has, follow it.
 
         Raises:
             EngineError: the engine failed; says at which bucket and sizes.
@@ -68,16 +71,22 @@ class Comparing:
             for judge in self.judges.values():
                 judge.expect(sample, wanted)
         before: _Answer | None = None
+        held: _Answer | None = None
+        usual = timed_sizes(self._claim.buckets[0])[0]
         for sample in told(samples, "comparing", report):
             found = self._run_engine(sample)
-            is_right = self._meet(sample, found)
+            is_right, answer = self._meet(sample, found), _Answer(sample, found)
             if before is not None:
                 self._repeat(before)
             is_repeated = is_right and _is_repeated(sample, self._claim.buckets)
-            before = _Answer(sample, found) if is_repeated else None
+            before = answer if is_repeated else None
+            if held is None and sample.sizes == usual:
+                held = answer
         if before is not None:
             self._run_engine(samples[0])
             self._repeat(before)
+        if held is not None:
+            self._require_kept(held)
 
     def verdict(self, tasks: tuple[TaskCheck, ...]) -> Verdict:
         """All checks, with the first faults in words."""
@@ -117,11 +126,15 @@ class Comparing:
             if spec.name not in found:
                 continue
             result = repeated(spec, self._claim.recipe, sample, again, found)
-            fault = f"two runs on the same inputs differ: {result.fault}" if result.fault else ""
-            if answer.has_changed(spec.name):
-                fault = "an answer that was given is another one after later runs"
-            if fault:
-                self._keep(sample, (_output_check(sample, spec.name, result, fault),))
+            if result.fault:
+                fault = f"two runs on the same inputs differ: {result.fault}"
+                self._keep(sample, (_fault_check(sample, spec.name, fault),))
+        self._require_kept(answer)
+
+    def _require_kept(self, answer: "_Answer") -> None:
+        fault = "an answer that was given is another one after later runs"
+        for name in filter(answer.has_changed, answer.copies):
+            self._keep(answer.sample, (_fault_check(answer.sample, name, fault),))
 
     def _keep(self, sample: Sample, here: Sequence[OutputCheck]) -> None:
         for check in here:
@@ -189,17 +202,18 @@ def _no_answer(sample: Sample, words: str) -> OutputCheck:
     )
 
 
-def _output_check(
-    sample: Sample, name: str, result: Comparison, fault: str | None = None
-) -> OutputCheck:
+def _fault_check(sample: Sample, name: str, fault: str) -> OutputCheck:
     # How far two runs lie from each other says nothing of how far they lie from the reference.
-    distance = result.distance if fault is None else Distance()
+    return _output_check(sample, name, Comparison(distance=Distance(), fault=fault))
+
+
+def _output_check(sample: Sample, name: str, result: Comparison) -> OutputCheck:
     return OutputCheck(
         bucket=sample.bucket,
         sizes=sample.sizes,
         output=name,
-        fault=result.fault if fault is None else fault,
-        **vars(distance),
+        fault=result.fault,
+        **vars(result.distance),
     )
 
 

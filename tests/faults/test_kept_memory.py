@@ -1,6 +1,7 @@
 """Engines that keep or share memory: what one call leaves shows in the answer to another."""
 
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -95,6 +96,34 @@ class Shares:
 def test_answers_in_memory_that_the_next_call_writes_to(tmp_path: Path) -> None:
     subject = Subject.of(tmp_path, LINEAR, w=normal(8, 4))
     verdict = subject.judged(Shares(subject.engine))
+    assert "an answer that was given is another one after later runs" in verdict.reason
+
+
+class Reuses:
+    """An engine whose answers lie in buffers of its own: some in turn, or one of each shape."""
+
+    def __init__(self, engine: Model, num_buffers: int | None) -> None:
+        self._engine, self._num_buffers = engine, num_buffers
+        self._calls, self._buffers = count(), dict[int, Array]()
+
+    def run(self, inputs: Mapping[str, Array]) -> Answer:
+        """Views of a buffer that was written to before."""
+        rows, number = len(inputs["x"]), next(self._calls)
+        place = number % self._num_buffers if self._num_buffers else rows
+        buffer = self._buffers.setdefault(place, np.zeros((8, 4), dtype=np.float32))
+        buffer[:rows] = self._engine.run(inputs)["y"]
+        return {"y": buffer[:rows]}
+
+
+@pytest.mark.parametrize("num_buffers", [3, None])
+def test_answers_in_memory_that_a_later_call_writes_to(
+    num_buffers: int | None, tmp_path: Path
+) -> None:
+    """As a graph of calls does that was captured once for each shape."""
+    subject = Subject.of(tmp_path, LINEAR, w=normal(8, 4))
+    bucket = Bucket(dims={"batch": DimRange(min=1, opt=8, max=8)})
+    assert subject.judged(subject.engine, buckets=(bucket,)).reason == ""
+    verdict = subject.judged(Reuses(subject.engine, num_buffers), buckets=(bucket,))
     assert "an answer that was given is another one after later runs" in verdict.reason
 
 
