@@ -25,6 +25,7 @@ from services.cli.settings import CliSettings
 from services.cli.supervisor import ManagedProcess, ProcessSpec
 from services.contracts.document import Document
 from services.contracts.errors import InvalidRequestError, NotReadyError
+from services.contracts.fleet_security import is_loopback
 
 logger = logging.getLogger(__name__)
 
@@ -52,11 +53,6 @@ class UpOptions(Document):
     is_observed: bool = False
     observe_port: int = 9090
     num_gateway_workers: int | None = None
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether only this host can reach the fleet."""
-        return self.host in ("127.0.0.1", "localhost")
 
     @model_validator(mode="after")
     def _is_simulated_here_alone(self) -> Self:
@@ -102,6 +98,7 @@ class LocalFleet:
         except InvalidRequestError:
             self.held.close()  # a failed __enter__ has no __exit__
             raise
+        self._settings = self._settings.with_fleet_token()
         # Before the start too: whoever ran here last may have been killed.
         self._remove_sockets()
         self.held.callback(self._remove_sockets)
@@ -257,6 +254,7 @@ class LocalFleet:
         threading.Thread(target=wait, name=f"watch-{name}", daemon=True).start()
 
     def _controller_spec(self) -> ProcessSpec:
+        host = self._options.host
         return ProcessSpec(
             module="services.controller",
             env_prefix="SMELT_CONTROLLER_",
@@ -266,10 +264,10 @@ class LocalFleet:
                 "run_dir": self._settings.run_dir,
                 "generation_override": self._options.generation,
                 "ray_address": self._options.ray_address or "local",
-                "listen": f"{self._options.host}:0",
-                "metrics_host": self._options.host,
+                "listen": f"{host}:0",
+                "metrics_host": host,
                 # Each replica's host has an address of its own.
-                "replica_host": "127.0.0.1" if self._options.is_loopback else "0.0.0.0",  # noqa: S104
+                "replica_host": "127.0.0.1" if is_loopback(host) else "0.0.0.0",  # noqa: S104
                 **self._settings.fleet_security,
             },
         )

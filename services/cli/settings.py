@@ -1,12 +1,15 @@
 """Settings of the command line, read once in `main`."""
 
+import secrets
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from services.contracts.fleet_security import FleetSecuritySettings
+
+_TOKEN_FILE: Final = "fleet_token"  # noqa: S105 - of a file
 
 
 class CliSettings(FleetSecuritySettings):
@@ -16,6 +19,8 @@ class CliSettings(FleetSecuritySettings):
 
     Attributes:
         home: folder of the local store, caches, logs and the running fleet's file.
+        fleet_token_file: unless it is named, and no other controller is, the one of this home that
+            `smelt up` makes.
         store_url: artifact store; "" becomes the folder `store` in home.
         start_timeout_s: longest wait for controller or gateway to say that it is ready.
         trust_root: public keys whose signatures count, as the replicas have it (`smelt why`).
@@ -48,7 +53,25 @@ class CliSettings(FleetSecuritySettings):
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
             raise ValueError("expected tls_cert_file and tls_key_file together, got one of them")
         self.store_url = self.store_url or str(self.home / "store")
+        # Not for a controller elsewhere: it would learn the token of this host's fleet.
+        if not (self.fleet_token_file or self.fleet_token or self.controller):
+            own = self.home / _TOKEN_FILE
+            self.fleet_token_file = own if own.exists() else None
         return self
+
+    def with_fleet_token(self) -> Self:
+        """These settings with the control plane's token, which is made where none is named."""
+        if self.fleet_token_file or self.fleet_token:
+            return self
+        path = self.home / _TOKEN_FILE
+        self.home.mkdir(parents=True, exist_ok=True)
+        # Renamed into place: a file that was written in part would be taken for a token.
+        partial = path.with_suffix(".partial")
+        partial.unlink(missing_ok=True)
+        partial.touch(mode=0o600, exist_ok=False)
+        partial.write_text(f"{secrets.token_hex(32)}\n")
+        partial.replace(path)
+        return self.model_copy(update={"fleet_token_file": path})
 
     @property
     def cache_dir(self) -> Path:

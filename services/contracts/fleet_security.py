@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from pydantic import field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings
 
 from services.contracts.errors import InvalidRequestError
@@ -30,8 +30,10 @@ class FleetSecuritySettings(BaseSettings):
             key, and the authority that signed those of all the fleet, and nobody else's. With
             them its processes talk by TLS alone, and only to those with such a certificate.
             Read again when they change.
-        fleet_token_file: secret words that whoever speaks to the controller must say, one a
-            line: the first is said, each is believed. Read again when it changes.
+        fleet_token_file: tokens of the control plane, one a line: the first is sent with each
+            call, each is accepted. Read again when it changes.
+        fleet_token: the token itself, used where that file is absent: the controller gives it to
+            replicas of hosts that do not have the file.
         fleet_server_name: the name in the controller's certificate; "" is that of its address.
     """
 
@@ -39,6 +41,7 @@ class FleetSecuritySettings(BaseSettings):
     fleet_key_file: Path | None = None
     fleet_ca_file: Path | None = None
     fleet_token_file: Path | None = None
+    fleet_token: str = Field(default="", repr=False)
     fleet_server_name: str = ""
 
     @field_validator(
@@ -132,31 +135,34 @@ class FleetTls:
 
 
 class FleetTokens:
-    """The fleet's token file, read again when it changes."""
+    """The control plane's tokens: of a file, which is read again when it changes, or one given."""
 
-    def __init__(self, path: Path, period_s: float = 1.0) -> None:
-        """Read it.
+    def __init__(self, path: Path | None, period_s: float = 1.0, *, given: str = "") -> None:
+        """Read the file; without one only the `given` token counts.
 
         Raises:
             InvalidRequestError: it cannot be read, or has no token.
         """
-        self._file = WatchedFile(path, period_s)
+        self._file = WatchedFile(path, period_s) if path else None
         self._complaint = Complaint(
             partial(logger.warning, "the fleet's tokens stay as they were: %s")
         )
-        self._tokens = self._read()
+        self._tokens = _tokens_in(self._file) if self._file else (given,)
 
     @classmethod
     def of(cls, settings: FleetSecuritySettings) -> Self | None:
-        """That of a process's settings; None where nobody says a token."""
-        return cls(settings.fleet_token_file) if settings.fleet_token_file else None
+        """Those of a process's settings; None without a token."""
+        path, given = settings.fleet_token_file, settings.fleet_token
+        if path and (path.exists() or not given):
+            return cls(path)
+        return cls(None, given=given) if given else None
 
     @property
     def all(self) -> tuple[str, ...]:
-        """Those that are believed."""
-        if self._file.has_changed():
+        """Those that are accepted."""
+        if self._file and self._file.has_changed():
             try:
-                self._tokens = self._read()
+                self._tokens = _tokens_in(self._file)
             except InvalidRequestError as error:
                 self._complaint.make(str(error))
             else:
@@ -166,22 +172,8 @@ class FleetTokens:
 
     @property
     def said(self) -> str:
-        """That which this process says."""
+        """The one that this process sends."""
         return self.all[0]
-
-    def _read(self) -> tuple[str, ...]:
-        try:
-            tokens = tuple(_bytes(self._file).decode("ascii").split())
-        except UnicodeDecodeError as error:
-            raise InvalidRequestError(
-                f"fleet token file {self._file.path}: expected ASCII words: {error}"
-            ) from error
-        if not tokens:
-            raise InvalidRequestError(
-                f"fleet token file {self._file.path} is empty: expected a token a line, as of "
-                "`openssl rand -hex 32`"
-            )
-        return tokens
 
 
 def is_loopback(host: str) -> bool:
@@ -197,6 +189,21 @@ def warn_in_the_clear(what: str, host: str, warn: Callable[..., object] = logger
             "fleet's processes fleet_cert_file, fleet_key_file and fleet_ca_file",
             what, host,
         )  # fmt: skip
+
+
+def _tokens_in(file: WatchedFile) -> tuple[str, ...]:
+    try:
+        tokens = tuple(_bytes(file).decode("ascii").split())
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(
+            f"fleet token file {file.path}: expected ASCII words: {error}"
+        ) from error
+    if not tokens:
+        raise InvalidRequestError(
+            f"fleet token file {file.path} is empty: expected a token a line, as of "
+            "`openssl rand -hex 32`"
+        )
+    return tokens
 
 
 def _bytes(file: WatchedFile) -> bytes:

@@ -21,6 +21,8 @@ def read_settings(settings_class: type[_SettingsT], **given: object) -> _Setting
     except ValidationError as error:
         fault = error.errors()[0]
         prefix = settings_class.model_config["env_prefix"]
+        if not fault["loc"]:  # settings that do not go together; one of them may be a secret
+            raise InvalidRequestError(f"settings {prefix}*: {fault['msg']}") from error
         key = prefix + "_".join(str(part) for part in fault["loc"]).upper()
         found = "nothing" if fault["type"] == "missing" else repr(fault["input"])
         raise InvalidRequestError(f"{key}: got {found}: {fault['msg']}") from error

@@ -53,7 +53,7 @@ _SERVER_OPTIONS = (
 
 
 async def serve(settings: ControllerSettings) -> None:
-    """Run until SIGTERM, SIGINT or a Shutdown call, which drains all replicas.
+    """Run until SIGTERM or SIGINT.
 
     Raises:
         InvalidRequestError: the store's URL is wrong, or a port cannot be had.
@@ -67,14 +67,14 @@ async def serve(settings: ControllerSettings) -> None:
     registry = Registry(store, settings.cache_dir)
     state = FleetState(settings.store_url)
     here = await asyncio.to_thread(surroundings, settings, state, _from_any_thread(kicked))
-    guards = token_guards(FleetTokens.of(settings))
+    tokens = FleetTokens.of(settings)
+    guards = token_guards(tokens)
     server = grpc.aio.server(interceptors=guards, options=_SERVER_OPTIONS)
     address = _listen(server, settings.listen, FleetTls.of(settings))
-    loops = _loops(settings, registry, state, here, metrics, address)
+    replica_args = _replica_args(settings, address, tokens)
+    loops = _loops(settings, registry, state, here, metrics, replica_args)
     serving = Serving(registry, state, loops, is_placing=here.replicas.is_placing)
-    control = FleetControl(
-        state, loops, stop_requested, serving, reattach_grace_s=settings.reattach_grace_s
-    )
+    control = FleetControl(state, loops, serving, reattach_grace_s=settings.reattach_grace_s)
     fleet_grpc.add_FleetControlServicer_to_server(control, server)
     health = ControllerHealth(lambda: loops.last_pass_s)
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
@@ -90,7 +90,7 @@ async def serve(settings: ControllerSettings) -> None:
         await stop_requested.wait()
         logger.info("stopping")
     kicking.cancel()
-    await asyncio.to_thread(here.replicas.stop, is_drained=control.is_shut_down)
+    await asyncio.to_thread(here.replicas.stop)
     for close in here.close:
         await asyncio.to_thread(close)
     await server.stop(grace=1.0)
@@ -104,14 +104,14 @@ def _loops(
     state: FleetState,
     here: Surroundings,
     metrics: ControllerMetrics,
-    address: str,
+    replica_args: dict[str, Any],
 ) -> Loops:
     deploying = ReconcileLoop(
         registry,
         here.nodes,
         state,
         here.replicas,
-        _replica_args(settings, address),
+        replica_args,
         resync_s=settings.resync_s,
         withdraw_after_s=settings.withdraw_after_s,
     )
@@ -166,7 +166,9 @@ def _listen(server: grpc.aio.Server, wanted: str, tls: FleetTls | None) -> str:
         ) from error
 
 
-def _replica_args(settings: ControllerSettings, address: str) -> dict[str, Any]:
+def _replica_args(
+    settings: ControllerSettings, address: str, tokens: FleetTokens | None
+) -> dict[str, Any]:
     return {
         "store_url": settings.store_url,
         "cache_dir": str(settings.cache_dir),
@@ -174,8 +176,9 @@ def _replica_args(settings: ControllerSettings, address: str) -> dict[str, Any]:
         "socket_dir": str(settings.run_dir),
         "host": settings.replica_host,
         "num_threads": settings.replica_num_threads,
-        # The files lie at the same place on every node.
+        # The files lie at the same place on every node; the token reaches those without its file.
         **settings.fleet_security,
+        "fleet_token": tokens.said if tokens else "",
     }
 
 

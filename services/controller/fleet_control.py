@@ -36,17 +36,12 @@ class Reconciler(Protocol):
 
 
 class FleetControl(fleet_grpc.FleetControlServicer):
-    """Replicas attach, gateways watch, people ask.
-
-    Attributes:
-        is_shut_down: somebody asked for the end of the whole fleet.
-    """
+    """Replicas attach, gateways watch, people ask."""
 
     def __init__(
         self,
         state: FleetState,
         reconciler: Reconciler,
-        stop_requested: asyncio.Event,
         serving: Serving,
         *,
         reattach_grace_s: float = 30.0,
@@ -54,9 +49,7 @@ class FleetControl(fleet_grpc.FleetControlServicer):
         """`reattach_grace_s` is how long a replica is remembered whose line broke."""
         self._state, self._serving = state, serving
         self._reconciler = reconciler
-        self._stop_requested = stop_requested
         self._reattach_grace_s = reattach_grace_s
-        self.is_shut_down = False
 
     async def Attach(  # noqa: N802 - the proto's name
         self,
@@ -140,13 +133,3 @@ class FleetControl(fleet_grpc.FleetControlServicer):
             kinds = (kind for kind in type(error).__mro__ if kind in _CODE_BY_ERROR)
             code = _CODE_BY_ERROR.get(next(kinds, SmeltError), grpc.StatusCode.UNAVAILABLE)
             await context.abort(code, str(error))
-
-    async def Shutdown(  # noqa: N802
-        self,
-        request: fleet.ShutdownRequest,
-        context: grpc.aio.ServicerContext[fleet.ShutdownRequest, fleet.ShutdownReply],
-    ) -> fleet.ShutdownReply:
-        """Begin to stop; the reply leaves before the server closes."""
-        self.is_shut_down = True
-        self._stop_requested.set()
-        return fleet.ShutdownReply()

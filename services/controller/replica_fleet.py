@@ -76,12 +76,8 @@ class ReplicaFleet(Protocol):
         """`host:port` of each node's metrics agent, sorted."""
         ...
 
-    def stop(self, *, is_drained: bool) -> None:
-        """Let go of the cluster; end it when it is our own.
-
-        Args:
-            is_drained: drain all replicas too; those of our own cluster end in any case.
-        """
+    def stop(self) -> None:
+        """Let go of the cluster; end it when it is our own."""
         ...
 
 
@@ -192,7 +188,7 @@ class RayServeFleet:
         living = [node for node in ray.nodes() if node["Alive"]]
         return sorted(f"{n['NodeManagerAddress']}:{n['MetricsExportPort']}" for n in living)
 
-    def stop(self, *, is_drained: bool) -> None:
+    def stop(self) -> None:
         """Delete every application, then end our own Ray.
 
         A cluster that was joined outlives its controllers, and so does what it serves.
@@ -200,7 +196,7 @@ class RayServeFleet:
         import ray
         from ray import serve
 
-        if self._is_own or is_drained:
+        if self._is_own:
             serve.shutdown()
         ray.shutdown()
 

@@ -1,12 +1,12 @@
 """Settings of the controller process, read once in `__main__` and passed down."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from services.contracts.fleet_security import FleetSecuritySettings
+from services.contracts.fleet_security import FleetSecuritySettings, is_loopback
 
 
 class ControllerSettings(FleetSecuritySettings):
@@ -16,7 +16,8 @@ class ControllerSettings(FleetSecuritySettings):
         store_url: artifact store: a folder, or s3://, gs://, az://.
         cache_dir: local copies of masters and engines, shared by replicas of this host.
         run_dir: sockets of this fleet; short, because a socket path holds 107 bytes.
-        listen: `host:port` of FleetControl; port 0 takes a free one.
+        listen: `host:port` of FleetControl; port 0 takes a free one. Beyond loopback it needs a
+            token: whoever may attach to it as a replica gets requests.
         health_listen: `host:port` of grpc.health alone, in the clear and without a token, for
             probes that know neither; "" leaves it on `listen` only.
         metrics_host, metrics_port: where Prometheus scrapes; port 0 takes a free one.
@@ -71,3 +72,15 @@ class ControllerSettings(FleetSecuritySettings):
     withdraw_after_s: float = 10.0
     reattach_grace_s: float = Field(default=30.0, ge=0)
     resync_s: float = 15.0
+
+    @model_validator(mode="after")
+    def _has_token_beyond_loopback(self) -> Self:
+        host = self.listen.rpartition(":")[0]
+        if not is_loopback(host) and not (self.fleet_token_file or self.fleet_token):
+            raise ValueError(
+                f"the control plane would listen on {host} without a token, so that every host "
+                "could attach replicas to it; name a file with one, made by `openssl rand -hex "
+                "32`: SMELT_CONTROLLER_FLEET_TOKEN_FILE, and the same for gateways and replicas "
+                "(`smelt up` does so by itself)"
+            )
+        return self

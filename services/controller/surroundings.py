@@ -131,5 +131,5 @@ class PlacedByRayService:
         """None: PodMonitors find the agents."""
         return []
 
-    def stop(self, *, is_drained: bool) -> None:
+    def stop(self) -> None:
         """Nothing to stop."""

@@ -179,11 +179,3 @@ class SetServedReply(_message.Message):
     is_ready: bool
     reason: str
     def __init__(self, is_ready: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
-
-class ShutdownRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
-class ShutdownReply(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...

@@ -59,11 +59,6 @@ class FleetControlStub:
                 request_serializer=services_dot_pb_dot_fleet__v1__pb2.SetServedRequest.SerializeToString,
                 response_deserializer=services_dot_pb_dot_fleet__v1__pb2.SetServedReply.FromString,
                 _registered_method=True)
-        self.Shutdown = channel.unary_unary(
-                '/smelt.fleet.v1.FleetControl/Shutdown',
-                request_serializer=services_dot_pb_dot_fleet__v1__pb2.ShutdownRequest.SerializeToString,
-                response_deserializer=services_dot_pb_dot_fleet__v1__pb2.ShutdownReply.FromString,
-                _registered_method=True)
 
 
 class FleetControlServicer:
@@ -105,13 +100,6 @@ class FleetControlServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Shutdown(self, request, context):
-        """Stop the fleet: replicas drain, then this process ends.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_FleetControlServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -139,11 +127,6 @@ def add_FleetControlServicer_to_server(servicer, server):
                     servicer.SetServed,
                     request_deserializer=services_dot_pb_dot_fleet__v1__pb2.SetServedRequest.FromString,
                     response_serializer=services_dot_pb_dot_fleet__v1__pb2.SetServedReply.SerializeToString,
-            ),
-            'Shutdown': grpc.unary_unary_rpc_method_handler(
-                    servicer.Shutdown,
-                    request_deserializer=services_dot_pb_dot_fleet__v1__pb2.ShutdownRequest.FromString,
-                    response_serializer=services_dot_pb_dot_fleet__v1__pb2.ShutdownReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(

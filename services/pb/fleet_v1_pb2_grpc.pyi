@@ -47,8 +47,6 @@ class FleetControlStub:
     """Look at the store now: a model or an engine was published."""
     SetServed: _grpc.UnaryUnaryMultiCallable[_fleet_v1_pb2.SetServedRequest, _fleet_v1_pb2.SetServedReply]
     """Have a model served, or withdrawn, for good: the store keeps it."""
-    Shutdown: _grpc.UnaryUnaryMultiCallable[_fleet_v1_pb2.ShutdownRequest, _fleet_v1_pb2.ShutdownReply]
-    """Stop the fleet: replicas drain, then this process ends."""
 
 @_typing.type_check_only
 class FleetControlAsyncStub(FleetControlStub):
@@ -65,8 +63,6 @@ class FleetControlAsyncStub(FleetControlStub):
     """Look at the store now: a model or an engine was published."""
     SetServed: _aio.UnaryUnaryMultiCallable[_fleet_v1_pb2.SetServedRequest, _fleet_v1_pb2.SetServedReply]  # type: ignore[assignment]
     """Have a model served, or withdrawn, for good: the store keeps it."""
-    Shutdown: _aio.UnaryUnaryMultiCallable[_fleet_v1_pb2.ShutdownRequest, _fleet_v1_pb2.ShutdownReply]  # type: ignore[assignment]
-    """Stop the fleet: replicas drain, then this process ends."""
 
 class FleetControlServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -110,13 +106,5 @@ class FleetControlServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_fleet_v1_pb2.SetServedReply, _abc.Awaitable[_fleet_v1_pb2.SetServedReply]]:
         """Have a model served, or withdrawn, for good: the store keeps it."""
-
-    @_abc_1.abstractmethod
-    def Shutdown(
-        self,
-        request: _fleet_v1_pb2.ShutdownRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_fleet_v1_pb2.ShutdownReply, _abc.Awaitable[_fleet_v1_pb2.ShutdownReply]]:
-        """Stop the fleet: replicas drain, then this process ends."""
 
 def add_FleetControlServicer_to_server(servicer: FleetControlServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -115,7 +115,7 @@ async def controller_service(
     )
     loop = _NoReconciler()
     serving = Serving(registry, state, loop, is_placing=False)
-    control = FleetControl(state, loop, asyncio.Event(), serving)
+    control = FleetControl(state, loop, serving)
     fleet_grpc.add_FleetControlServicer_to_server(control, server)
     port = listen(server, "127.0.0.1:0", FleetTls.of(settings))
     await server.start()

@@ -19,7 +19,12 @@ def gateway_of(
 
     `authority` is the certificate to trust where the settings switch TLS on.
     """
-    own = {"controller": fleet.running["controller"], "grpc_port": 0, "metrics_port": 0}
+    own: dict[str, Any] = {
+        "controller": fleet.running["controller"],
+        "grpc_port": 0,
+        "metrics_port": 0,
+    }
+    own |= fleet.settings.fleet_security
     spec = ProcessSpec(
         module="services.gateway", env_prefix="SMELT_GATEWAY_", settings=own | settings
     )

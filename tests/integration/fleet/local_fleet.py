@@ -16,6 +16,7 @@ import psutil
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.cli.control_client import watch_fleet
+from services.cli.settings import CliSettings
 from services.contracts.errors import NotReadyError
 from services.pb import fleet_v1_pb2 as pb
 
@@ -84,6 +85,11 @@ class LocalFleet:
         self.running = {}
 
     @property
+    def settings(self) -> CliSettings:
+        """Those of its commands: home, and with it the control plane's token."""
+        return CliSettings(home=self.home)
+
+    @property
     def address(self) -> str:
         """Where clients connect."""
         return str(self.running["grpc_address"])
@@ -97,7 +103,7 @@ class LocalFleet:
         """The first snapshot of the controller's stream that fulfils a condition."""
         last = None
         try:
-            for last in watch_fleet(self.running["controller"], WAIT_S):
+            for last in watch_fleet(self.running["controller"], WAIT_S, self.settings):
                 if condition(last):
                     return last
         except NotReadyError as error:

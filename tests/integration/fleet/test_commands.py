@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from services.cli.control_client import fleet_on_store
+from services.cli.control_client import fleet_on_store, get_fleet
 from services.cli.settings import CliSettings
-from services.contracts.errors import InvalidRequestError
+from services.contracts.errors import InvalidRequestError, NotReadyError
 from tests.integration.fleet.local_fleet import LocalFleet
 from tests.integration.fleet.onnx_files import FEATURES, OUTPUTS, TOLERANCE, answer_of
 
@@ -99,6 +99,7 @@ def elsewhere(fleet: LocalFleet, tmp_path: Path) -> LocalFleet:
         tmp_path,
         SMELT_CONTROLLER=fleet.running["controller"],
         SMELT_STORE_URL=fleet.running["store_url"],
+        SMELT_FLEET_TOKEN_FILE=str(fleet.settings.fleet_token_file),
     )
 
 
@@ -114,9 +115,20 @@ def test_commands_of_another_host_speak_to_the_controller_that_is_named(
     assert asked["version"] == 1
 
 
+def test_the_control_plane_has_a_token_by_itself(fleet: LocalFleet, tmp_path: Path) -> None:
+    """Whoever lacks it is refused; gateway, replicas and commands of the fleet have it."""
+    with pytest.raises(NotReadyError, match="wants the fleet's token.*SMELT_FLEET_TOKEN_FILE"):
+        get_fleet(fleet.running["controller"], CliSettings(home=tmp_path))
+    assert (fleet.home / "fleet_token").stat().st_mode & 0o777 == 0o600
+    assert get_fleet(fleet.running["controller"], fleet.settings).replicas
+
+
 def test_a_controller_on_another_store_is_not_believed(fleet: LocalFleet, tmp_path: Path) -> None:
     settings = CliSettings(
-        home=tmp_path, controller=fleet.running["controller"], store_url="s3://other/store"
+        home=tmp_path,
+        controller=fleet.running["controller"],
+        store_url="s3://other/store",
+        fleet_token_file=fleet.settings.fleet_token_file,
     )
     with pytest.raises(InvalidRequestError, match="works on store .*, this command on s3://other"):
         fleet_on_store(settings)

@@ -82,6 +82,11 @@ BREAKS = [
         "80001",
         configuration.check_settings,
     ),
+    Break(
+        "ConfigMap smelt-controller:data.SMELT_CONTROLLER_FLEET_TOKEN_FILE",
+        GONE,
+        configuration.check_settings,
+    ),
     Break("ConfigMap smelt-store:data.url", GONE, wiring.check_references),
     Break(
         "ConfigMap smelt-gateway:data.SMELT_GATEWAY_GRPC_PORT",

@@ -103,6 +103,8 @@ def settings(objects: Objects, tmp_path: Path, store_url: str) -> dict[str, str]
     builders.mkdir()
     for name, text in config_map(objects, "smelt-builders").items():
         (builders / name).write_text(text)
+    token = tmp_path / "token"
+    token.write_text("of-the-secret")
     return {
         **os.environ,
         **environment(pod, objects),
@@ -110,6 +112,7 @@ def settings(objects: Objects, tmp_path: Path, store_url: str) -> dict[str, str]
         "SMELT_CONTROLLER_CACHE_DIR": str(tmp_path / "controller-cache"),
         "SMELT_CONTROLLER_RUN_DIR": str(tmp_path / "run"),
         "SMELT_CONTROLLER_JOB_TEMPLATE": str(builders / "job.yaml"),
+        "SMELT_CONTROLLER_FLEET_TOKEN_FILE": str(token),
         "SMELT_CONTROLLER_LISTEN": "127.0.0.1:0",
         "SMELT_CONTROLLER_METRICS_HOST": "127.0.0.1",
         "SMELT_CONTROLLER_METRICS_PORT": "0",

@@ -35,3 +35,22 @@ def test_a_wrong_value_names_key_and_value(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("SMELT_START_TIMEOUT_S", "soon")
     with pytest.raises(InvalidRequestError, match="SMELT_START_TIMEOUT_S: got 'soon'"):
         read_settings(CliSettings)
+
+
+def test_the_control_planes_token_is_made_once_and_found(tmp_path: Path) -> None:
+    assert CliSettings(home=tmp_path).fleet_token_file is None
+    made = CliSettings(home=tmp_path).with_fleet_token()
+    path = tmp_path / "fleet_token"
+    assert made.fleet_token_file == path
+    assert path.stat().st_mode & 0o777 == 0o600
+    (token,) = path.read_text().split()
+    assert len(token) == 64
+    assert CliSettings(home=tmp_path).fleet_token_file == path
+    assert CliSettings(home=tmp_path).with_fleet_token() == made
+    assert path.read_text().split() == [token]
+    # What is not this home's fleet is not shown its token.
+    assert CliSettings(home=tmp_path, controller="10.0.0.1:8003").fleet_token_file is None
+    own = tmp_path / "own"
+    assert (
+        CliSettings(home=tmp_path, fleet_token_file=own).with_fleet_token().fleet_token_file == own
+    )

@@ -148,3 +148,16 @@ def test_files_that_were_read_but_could_not_be_used_once_are_tried_again(
         broken.setattr(ssl.SSLContext, "load_cert_chain", fail)
         assert tls.pems() == former
     assert tls.pems()[0] == newer.cert.read_bytes()
+
+
+def test_a_token_that_was_given_counts_where_its_file_is_absent(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    settings = FleetSecuritySettings(fleet_token_file=path, fleet_token="a-secret")
+    assert "a-secret" not in repr(settings)
+    elsewhere = FleetTokens.of(settings)
+    assert elsewhere is not None
+    assert (elsewhere.said, elsewhere.all) == ("a-secret", ("a-secret",))
+    path.write_text("newer a-secret")
+    here = FleetTokens.of(settings)
+    assert here is not None
+    assert (here.said, here.all) == ("newer", ("newer", "a-secret"))

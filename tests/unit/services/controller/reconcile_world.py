@@ -75,7 +75,7 @@ class FakeFleet:
             raise self.broken.pop()
         return ["h:1"]
 
-    def stop(self, *, is_drained: bool) -> None:
+    def stop(self) -> None:
         """Nothing to stop."""
 
 

@@ -34,7 +34,6 @@ class _Control:
     stub: fleet_grpc.FleetControlStub
     state: FleetState
     reconciler: _CountingReconciler = field(default_factory=_CountingReconciler)
-    stop_requested: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @pytest.fixture
@@ -49,7 +48,6 @@ async def control(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterat
         service = FleetControl(
             part.state,
             part.reconciler,
-            part.stop_requested,
             serving,
             reattach_grace_s=getattr(request, "param", 0.0),
         )
@@ -162,11 +160,9 @@ async def test_later_reports_replace_the_first(known: _Control) -> None:
     stream.cancel()
 
 
-async def test_reconcile_and_shutdown_reach_their_parts(control: _Control) -> None:
+async def test_reconcile_reaches_the_loop(control: _Control) -> None:
     await control.stub.Reconcile(fleet.ReconcileRequest())
     assert control.reconciler.num_calls == 1
-    await control.stub.Shutdown(fleet.ShutdownRequest())
-    assert control.stop_requested.is_set()
 
 
 async def test_an_attach_without_a_report_ends(control: _Control) -> None:
