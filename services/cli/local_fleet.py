@@ -22,6 +22,7 @@ from services.cli.observe import Observed, observing
 from services.cli.observe_prometheus import require_prometheus
 from services.cli.ports import require_free
 from services.cli.settings import CliSettings
+from services.cli.stale_sockets import remove_stale_sockets
 from services.cli.supervisor import ManagedProcess, ProcessSpec
 from services.contracts.document import Document
 from services.contracts.errors import InvalidRequestError, NotReadyError
@@ -100,15 +101,9 @@ class LocalFleet:
             raise
         self._settings = self._settings.with_fleet_token()
         # Before the start too: whoever ran here last may have been killed.
-        self._remove_sockets()
-        self.held.callback(self._remove_sockets)
+        remove_stale_sockets(run_dir)
+        self.held.callback(remove_stale_sockets, run_dir)
         return self
-
-    def _remove_sockets(self) -> None:
-        """Those of replicas that were killed, and could not do it themselves."""
-        run_dir = self._settings.run_dir
-        for path in (*run_dir.glob("*.sock"), *run_dir.glob("*.mem")):
-            path.unlink(missing_ok=True)
 
     def __exit__(self, *exc_info: object) -> None:
         """Stop what runs: the processes in the reverse order of their start.

@@ -1,0 +1,34 @@
+"""Removes unix sockets that killed processes left: replicas of a joined cluster outlive a fleet."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+# Data sockets and memory sockets of replicas.
+_PATTERNS = ("*.sock", "*.mem")
+
+
+def remove_stale_sockets(folder: Path) -> None:
+    """Unlink each socket of replicas that no process listens on; what is in use stays."""
+    for path in _sockets(folder):
+        if _is_stale(path):
+            path.unlink(missing_ok=True)
+
+
+def _sockets(folder: Path) -> Iterator[Path]:
+    for pattern in _PATTERNS:
+        yield from (path for path in folder.glob(pattern) if path.is_socket())
+
+
+def _is_stale(path: Path) -> bool:
+    """Whether the kernel knows of no listener; a process id in a name may be another's by now."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        # A listener whose queue is full must not be waited for.
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+    return False
