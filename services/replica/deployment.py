@@ -22,12 +22,15 @@ from services.telemetry.ray_recorder import RayRecorder
 from services.telemetry.tracing import TracingSettings, tracing_from_settings
 
 
-def _as_simulated_here(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings, for the generation that this node's label asks to simulate, if any."""
+def settings_here(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings with what this node says: its address, and a generation to simulate, if any."""
     import ray
 
     simulated = ray.get_runtime_context().get_node_labels().get(SIMULATED_LABEL, "")
-    return settings | ({"generation_override": simulated} if simulated else {})
+    # The address that nodes of this cluster reach each other at.
+    named = settings.get("announced_host") or ray.util.get_node_ip_address()
+    here = {"announced_host": f"[{named}]" if ":" in named else named}
+    return settings | here | ({"generation_override": simulated} if simulated else {})
 
 
 class ReplicaDeployment:
@@ -38,7 +41,7 @@ class ReplicaDeployment:
         from ray import serve
 
         configure_logging("replica")
-        given = ReplicaSettings(**_as_simulated_here(settings))
+        given = ReplicaSettings(**settings_here(settings))
         claim_threads(given.num_threads)
         wait_asleep()
         await asyncio.to_thread(prepare_compile_cache, given.cache_dir)

@@ -34,6 +34,7 @@ from services.contracts.registry import Registry
 from services.contracts.signing import TrustRoot
 from services.engines.device_probe import probe_device
 from services.pb import fleet_v1_pb2 as fleet
+from services.replica.announced import address_towards, is_wildcard
 from services.replica.closing import close_all, ended
 from services.replica.control_link import ControlLink
 from services.replica.data_server import DataServer
@@ -64,7 +65,6 @@ KNOCK_TIMEOUT_S = 20.0
 _RESELECT_PERIOD_S = 60.0
 # Twice in the shortest period at which Ray exports.
 _SHOW_PERIOD_S = 0.5
-_WILDCARD_HOSTS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
 
 
 class ReplicaServer:
@@ -114,6 +114,7 @@ class ReplicaServer:
             NotFoundError: no such model or version in the store.
             EngineError: no engine and no fallback can be loaded.
             InvalidRequestError: an address cannot be had.
+            NotReadyError: no address of this host leads to the controller.
         """
         model, device, host = await asyncio.to_thread(self._open)
         self._replica = Replica(
@@ -231,7 +232,17 @@ class ReplicaServer:
         # Short, because the path of a unix socket holds 107 bytes.
         name = f"r-{os.getpid()}-{secrets.token_hex(3)}.sock"
         for address in (f"unix:{folder.absolute() / name}", f"{self._settings.host}:0"):
-            self.addresses.append(_dialable(await self._data.listen(address)))
+            self.addresses.append(await self._announced(await self._data.listen(address)))
+
+    async def _announced(self, address: str) -> str:
+        """The address as gateways are to dial it."""
+        host, _, port = address.rpartition(":")
+        if not is_wildcard(host):
+            return address
+        controller, named = self._settings.controller_address, self._settings.announced_host
+        if controller and not named:
+            named = await asyncio.to_thread(address_towards, controller)
+        return f"{named or host}:{port}"
 
     def _infer(self, frame: InferFrame) -> asyncio.Future[bytes]:
         deadline_s = None if frame.deadline_s is None else time.monotonic() + frame.deadline_s
@@ -322,11 +333,3 @@ class ReplicaServer:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _dialable(address: str) -> str:
-    """The address under which other hosts reach a port that listens on all interfaces."""
-    host, _, port = address.rpartition(":")
-    if host not in _WILDCARD_HOSTS:
-        return address
-    return f"{socket.gethostbyname(socket.gethostname())}:{port}"

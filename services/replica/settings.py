@@ -20,6 +20,8 @@ class ReplicaSettings(FleetSecuritySettings):
         controller_address: host:port of the controller; "" serves alone.
         socket_dir: folder for the unix socket of the data port.
         host: interface of the TCP data port; loopback unless gateways run elsewhere.
+        announced_host: where gateways of other hosts reach that port if `host` is all interfaces;
+            "" is the address of this host towards the controller.
         generation_override: a generation to report in place of the detected one.
         num_threads: threads of a CPU engine; 0 leaves it to the library.
         standby_s: how long an engine that was replaced stays loaded without being needed, to be
@@ -39,6 +41,7 @@ class ReplicaSettings(FleetSecuritySettings):
     controller_address: str = ""
     socket_dir: Path = Path(tempfile.gettempdir())
     host: str = "127.0.0.1"
+    announced_host: str = ""
     generation_override: str = ""
     num_threads: int = Field(default=0, ge=0)
     standby_s: float = Field(default=300.0, ge=0)

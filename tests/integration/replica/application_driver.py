@@ -1,7 +1,8 @@
 """A Ray whose node may use one processor: `python application_driver.py ARGS`, ARGS is JSON.
 
 Prints what an application asks for that is built before there is any node, then the threads
-that a replica on a node that simulates a GPU has, and ends. A process, because Ray leaves
+that a replica on a node that simulates a GPU has, the host that it announces and its node's
+address, and ends. A process, because Ray leaves
 helpers in its driver, and because this one gives its processors away.
 """
 
@@ -15,13 +16,17 @@ from ray import serve
 
 from services.contracts.node_class import GENERATION_LABEL, SIMULATED_LABEL
 from services.replica import app
-from services.replica.deployment import ReplicaDeployment
+from services.replica.deployment import ReplicaDeployment, settings_here
 
 GENERATION = "cuda-sm90"
 
 
 class ToldDeployment(ReplicaDeployment):
     """Tells what it found."""
+
+    async def announced(self) -> str:
+        """The host that its port is announced under."""
+        return str(settings_here({})["announced_host"])
 
     async def threads(self) -> tuple[str, str, int]:
         """The variables as a call sees them, and what torch made of the number."""
@@ -63,10 +68,12 @@ def main() -> None:
     serve.start(proxy_location="Disabled")
     handle = serve.run(app.application(args), name="toy", route_prefix=None)
     threads = handle.threads.remote().result(timeout_s=60)
+    announced = handle.announced.remote().result(timeout_s=60)
+    (node,) = (node["NodeManagerAddress"] for node in ray.nodes())
     serve.shutdown()
     ray.shutdown()
     # After the last words of Ray.
-    print(json.dumps([early, threads]), flush=True)
+    print(json.dumps([early, threads, announced, node]), flush=True)
 
 
 if __name__ == "__main__":

@@ -158,6 +158,21 @@ async def test_a_port_on_all_interfaces_is_announced_under_an_address_to_dial(
         await server.stop(grace_s=0)
 
 
+async def test_a_host_that_is_named_is_announced_instead_of_all_interfaces(
+    shelf: Shelf, settings: ReplicaSettings, controller: TestController
+) -> None:
+    shelf.publish_model()
+    shelf.publish_engine()
+    named = settings.model_copy(update={"host": "0.0.0.0", "announced_host": "some.host"})
+    server = ReplicaServer(named, NullRecorder())
+    await server.start()
+    try:
+        report = await until(controller, fleet.REPLICA_STATE_READY)
+        assert report.addresses[1].startswith("some.host:")
+    finally:
+        await server.stop(grace_s=0)
+
+
 async def test_wrong_requests_are_refused_over_the_wire(shelf: Shelf, serving: Serving) -> None:
     shelf.publish_model()
     shelf.publish_engine()
