@@ -26,6 +26,8 @@ X86_ISA_FLAGS: dict[str, frozenset[str]] = {
 }
 _X86_ISA_RANK = {isa: rank for rank, isa in enumerate(X86_ISA_FLAGS)}
 _CUDA = re.compile(r"cuda-sm([1-9][0-9]*)([0-9])")
+# Of any release.
+_GENERATION_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _CPU = re.compile(r"cpu-([a-z0-9_]+?)-([a-z0-9_]+)")
 
 
@@ -130,10 +132,12 @@ def generation_named(device_facts_json: bytes) -> str:
     """The generation that a device's facts name; "" for none, and for what cannot be read.
 
     Facts of another release may hold fields that this one does not know: whoever only shows or
-    counts where a replica is must not stumble over them.
+    counts where a replica is must not stumble over them, whatever bytes a replica sends.
     """
     try:
         facts = json.loads(device_facts_json or b"{}")
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter for arrays in arrays in arrays
         return ""
-    return str(facts.get("generation", "")) if isinstance(facts, dict) else ""
+    named = facts.get("generation") if isinstance(facts, dict) else None
+    # It becomes a label of metrics.
+    return named if isinstance(named, str) and _GENERATION_NAME.fullmatch(named) else ""

@@ -91,4 +91,15 @@ class ControllerWatch:
             self._last_fault = ""
             self._backoff.reset()
             self._on_heard(True)
+            self._take(snapshot)
+
+    def _take(self, snapshot: fleet.FleetSnapshot) -> None:
+        """Hand a snapshot on; one that cannot be taken changes nothing."""
+        try:
             self._on_snapshot(snapshot)
+        except Exception:
+            # An exception here would end the watch for good, and no later snapshot be seen.
+            logger.exception(
+                "revision %d of controller %s cannot be taken, the last one stays",
+                snapshot.revision, self._address,
+            )  # fmt: skip

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -90,7 +90,7 @@ class FleetView:
 
 
 def fleet_view_from_snapshot(snapshot: fleet.FleetSnapshot) -> FleetView:
-    """Read a snapshot; a model whose document cannot be read is logged and left out."""
+    """Read a snapshot; a model or a replica that cannot be read is logged and left out."""
     models: dict[str, dict[int, ServedModel]] = {}
     for served in snapshot.models:
         if document := _document(served):
@@ -102,8 +102,8 @@ def fleet_view_from_snapshot(snapshot: fleet.FleetSnapshot) -> FleetView:
                 weight=served.weight if 0.0 < served.weight < math.inf else 0.0,
             )
             models.setdefault(served.name, {})[served.version] = entry
-    unseen = (replace(_replica(report), is_unseen=True) for report in snapshot.unseen)
-    seen = (_replica(report) for report in snapshot.replicas)
+    unseen = (replace(replica, is_unseen=True) for replica in _replicas(snapshot.unseen))
+    seen = _replicas(snapshot.replicas)
     replicas = {replica.replica_id: replica for replica in (*unseen, *seen)}
     return FleetView(is_known=True, life_id=snapshot.life_id, models=models, replicas=replicas)
 
@@ -112,9 +112,17 @@ def _document(served: fleet.ServedModel) -> ModelVersion | None:
     # One model of a newer controller must not take the others down.
     try:
         return _model_version(served.model_version_json)
-    except ValidationError as error:
+    except (ValidationError, RecursionError) as error:
         logger.error("model '%s' version %d left out: %s", served.name, served.version, error)
         return None
+
+
+def _replicas(reports: Iterable[fleet.ReplicaReport]) -> Iterator[Replica]:
+    for report in reports:
+        try:
+            yield _replica(report)
+        except Exception:  # whatever it is: a replica writes what it likes, and the others serve
+            logger.exception("replica '%s' left out", report.replica_id)
 
 
 def _replica(report: fleet.ReplicaReport) -> Replica:

@@ -1,9 +1,12 @@
 """A snapshot of the controller becomes values; one bad model leaves the others alone."""
 
+import json
 import logging
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from services.contracts.hardware import DeviceFacts
 from services.contracts.manifest import ModelVersion
@@ -62,3 +65,41 @@ def test_a_model_that_cannot_be_read_is_left_out(
     assert list(view.models) == ["minilm"]
     assert view.replicas["r1"].generation == ""
     assert any("model 'broken' version 3 left out" in line for line in caplog.messages)
+
+
+NESTED = b"[" * 200_000
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.just("generation"), inner),
+)
+_FACTS = (
+    st.binary()
+    | _JSON.map(lambda value: json.dumps(value).encode())
+    | st.sampled_from([NESTED, b'{"generation": ' + NESTED, b'{"generation": 1e999}'])
+)
+_REPORTS = st.builds(
+    fleet.ReplicaReport,
+    replica_id=st.text(),
+    model_name=st.text(),
+    model_version=st.integers(-(2**63), 2**63 - 1),
+    state=st.sampled_from([0, 1, 2, 3, 4, 77]),
+    addresses=st.lists(st.text()),
+    data_token=st.binary(),
+    device_facts_json=_FACTS,
+    engine_speeds=st.lists(
+        st.builds(fleet.EngineSpeed, shape=st.text(), samples_per_s=st.floats()), max_size=3
+    ),
+)
+
+
+@given(hostile=st.lists(_REPORTS, min_size=1, max_size=4), unseen=st.lists(_REPORTS, max_size=2))
+def test_whatever_some_replicas_report_the_others_are_read(
+    hostile: list[fleet.ReplicaReport], unseen: list[fleet.ReplicaReport]
+) -> None:
+    good = fleet.ReplicaReport(
+        replica_id="the good one", device_facts_json=DEVICE.canonical_json(), addresses=["unix:/a"]
+    )
+    snapshot = fleet.FleetSnapshot(replicas=[*hostile, good], unseen=unseen)
+    view = fleet_view_from_snapshot(snapshot)
+    assert view.replicas["the good one"].generation == DEVICE.generation
+    assert view.replicas.keys() == {r.replica_id for r in (*hostile, good, *unseen)}
