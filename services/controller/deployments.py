@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from services.contracts.backoff import wait_after
 from services.contracts.errors import SmeltError
 from services.contracts.manifest import ModelVersion
 from services.controller.fleet_threads import FleetThreads
@@ -222,9 +223,9 @@ class Deployments:
 
     def _note_failure(self, deployment: _Deployment, reason: str) -> None:
         deployment.state, deployment.reason = DeploymentState.UNAVAILABLE, reason
-        pause_s = min(_FIRST_RETRY_S * 2.0**deployment.num_failures, _LAST_RETRY_S)
-        deployment.retry_at_s = self._clock() + pause_s
         deployment.num_failures += 1
+        wait_s = wait_after(deployment.num_failures, first_s=_FIRST_RETRY_S, most_s=_LAST_RETRY_S)
+        deployment.retry_at_s = self._clock() + wait_s
 
     async def _is_running(self, key: DeploymentKey) -> bool:
         """Ask; a question that fails says nothing of the deployment, so it is asked again."""

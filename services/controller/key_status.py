@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from services.contracts.backoff import wait_after
 from services.contracts.build_plan import BuildPlan, PlannedKey, RebuildRequest
 from services.contracts.hardware import Generation
 from services.contracts.manifest import (
@@ -18,6 +19,7 @@ from services.contracts.manifest import (
     is_of_other_code,
 )
 
+_LONGEST_WAIT_S = 24 * 3600.0
 _GOOD = (BuildOutcome.PROVEN, BuildOutcome.BUILT)
 
 
@@ -40,11 +42,13 @@ class RetryPolicy:
 
     def next_attempt_at(self, failed_at: datetime, num_failures: int) -> datetime:
         """When to try again after so many failures in a row."""
-        return failed_at + timedelta(seconds=self.first_delay_s * 2 ** (num_failures - 1))
+        wait_s = wait_after(num_failures, first_s=self.first_delay_s, most_s=_LONGEST_WAIT_S)
+        return failed_at + timedelta(seconds=wait_s)
 
     def next_timing_at(self, timed_at: datetime, num_timings: int) -> datetime:
         """When to time again what was timed again so often already."""
-        return timed_at + timedelta(seconds=self.first_timing_s * 2**num_timings)
+        wait_s = wait_after(num_timings + 1, first_s=self.first_timing_s, most_s=_LONGEST_WAIT_S)
+        return timed_at + timedelta(seconds=wait_s)
 
 
 class Standing(StrEnum):

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import grpc
 
+from services.contracts.backoff import Backoff
 from services.contracts.fleet_dialer import FleetDialer
-from services.gateway.backoff import Backoff
 from services.pb import fleet_v1_pb2 as fleet
 from services.pb.fleet_v1_pb2_grpc import FleetControlStub
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from services.contracts.backoff import wait_after
 from services.gateway.endpoint import Endpoint
 from services.telemetry import catalog
 from services.telemetry.recorder import Recorder
@@ -27,8 +28,6 @@ _MAX_SLOW_LOOKS: Final = 3
 # Requests that take less than this longer than others are not worth a replica.
 _LEAST_LAG_S: Final = 0.005
 _LONGEST_S: Final = 300.0
-# More doublings change nothing, and in time give no float.
-_MAX_DOUBLINGS: Final = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,5 +131,4 @@ class OutlierWatch:
 
     def _last_s(self, endpoint: Endpoint) -> float:
         """How long its newest ejection lasts."""
-        doublings = min(endpoint.num_ejections - 1, _MAX_DOUBLINGS)
-        return float(min(self._rules.first_s * 2**doublings, _LONGEST_S))
+        return wait_after(endpoint.num_ejections, first_s=self._rules.first_s, most_s=_LONGEST_S)

@@ -6,8 +6,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
+from services.contracts.backoff import Backoff
 from services.contracts.errors import NotReadyError
-from services.gateway.backoff import Backoff
 from services.gateway.endpoint import Endpoint
 from services.gateway.fleet_view import Replica
 from services.gateway.replica_connection import ReplicaConnection

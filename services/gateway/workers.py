@@ -18,8 +18,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
+from services.contracts.backoff import Backoff
 from services.contracts.errors import InvalidRequestError, NotReadyError
-from services.gateway.backoff import Backoff
 from services.gateway.common_state import CommonState
 from services.gateway.process_memory import default_upload_bytes
 from services.gateway.settings import PREFIX, GatewaySettings

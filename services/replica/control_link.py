@@ -7,11 +7,11 @@ at first; each attempt begins with a full report, so nothing is lost in between.
 
 import asyncio
 import logging
-import random
 from collections.abc import AsyncIterator, Callable
 
 import grpc.aio
 
+from services.contracts.backoff import Backoff
 from services.contracts.fleet_dialer import FleetDialer
 from services.pb import fleet_v1_pb2 as pb
 from services.pb.fleet_v1_pb2_grpc import FleetControlStub
@@ -90,7 +90,9 @@ class ControlLink:
                 await ended(self._task)
 
     async def _run(self) -> None:
-        loop, delay_s = asyncio.get_running_loop(), _FIRST_DELAY_S
+        loop = asyncio.get_running_loop()
+        # Spread out, so that a fleet does not fall upon a restarted controller at once.
+        backoff = Backoff(_FIRST_DELAY_S, _MAX_DELAY_S)
         while not self._closing.is_set():
             began_s = loop.time()
             try:
@@ -107,10 +109,9 @@ class ControlLink:
                     "controller %s: %s %s; attaching again", self._address, error.code(),
                     error.details(),
                 )  # fmt: skip
-            has_lasted = loop.time() - began_s > _MAX_DELAY_S
-            delay_s = _FIRST_DELAY_S if has_lasted else min(2 * delay_s, _MAX_DELAY_S)
-            # Spread out, so that a fleet does not fall upon a restarted controller at once.
-            await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
+            if loop.time() - began_s > _MAX_DELAY_S:
+                backoff.reset()
+            await backoff.pause()
 
     async def _reports(self) -> AsyncIterator[pb.ReplicaReport]:
         while True:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from services.contracts.backoff import wait_after
 from services.contracts.document import Document
-from services.replica.backoff import wait_after
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from services.replica.backoff import wait_after
+from services.contracts.backoff import wait_after
 
 FIRST_WAIT_S = 60.0
 MAX_WAIT_S = 3600.0

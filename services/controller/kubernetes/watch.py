@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+from services.contracts.backoff import wait_after
 from services.contracts.errors import SmeltError
 from services.controller.kubernetes.client import GONE, NOT_FOUND, explained, status_code
 
@@ -174,10 +175,10 @@ class ObjectWatch(Generic[_ReadT]):
         if self._doing == "watch" and (status_code(error) == GONE or self._num_failures):
             # It forgot where the watch was, or will not go on from there for another reason.
             self._version = None
-        pause_s = self._timing.retry_s * 2.0**self._num_failures
-        pause_s = min(pause_s, self._timing.retry_max_s)
-        # A doubling more would be no longer wait, and in time no float.
-        self._num_failures += pause_s < self._timing.retry_max_s
+        self._num_failures += 1
+        pause_s = wait_after(
+            self._num_failures, first_s=self._timing.retry_s, most_s=self._timing.retry_max_s
+        )
         self.last_error = explained(error, self._doing, self._kind.plural, self._kind.where)
         logger.warning("%s; trying again in %.1f s", self.last_error, pause_s)
         return pause_s

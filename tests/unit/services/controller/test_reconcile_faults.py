@@ -12,7 +12,9 @@ import pytest
 from services.contracts.errors import NotReadyError
 from services.contracts.object_store import open_store
 from services.contracts.registry import Registry
+from services.controller.deployments import Deployments, DeploymentState
 from services.controller.fleet_state import FleetState
+from services.controller.fleet_threads import FleetThreads
 from services.controller.reconcile import ReconcileLoop
 from services.controller.replica_fleet import DeploymentKey
 from services.pb import fleet_v1_pb2 as fleet
@@ -240,3 +242,33 @@ async def test_a_version_that_serves_here_and_fails_there_says_so(registry: Regi
     await loop.reconcile_now()
     await until_model(state, lambda m: m.state == "READY" and "no memory" in m.reason)
     assert state.models()[0].reason == f"on {NEW}: no memory"
+
+
+async def test_a_deployment_that_failed_a_thousand_times_is_tried_again_and_withdrawn(
+    registry: Registry,
+) -> None:
+    """Once in ten minutes that is a week; 2.0**1024 is no float."""
+    now_s, fake, changed = [0.0], FakeFleet(), asyncio.Event()
+    version = add(registry, "f1")
+    fake.fault = "no such image"
+    deployments = Deployments(
+        fake,
+        FleetThreads(),
+        on_change=changed.set,
+        on_success=lambda: None,
+        clock=lambda: now_s[0],
+    )
+    key = DeploymentKey(version.name, version.version, OLD)
+    for _ in range(1100):
+        deployments.start(key, version, {})
+        await changed.wait()
+        changed.clear()
+        assert deployments.state(*key[:2])[0] is DeploymentState.UNAVAILABLE
+        assert not deployments.is_due_again(key)
+        now_s[0] += 601.0
+        assert deployments.is_due_again(key)
+    assert len(fake.asked) == 1100
+    deployments.withdraw(key)
+    await deployments.withdrawn()
+    assert fake.removed == [key]
+    assert key not in deployments

@@ -1,23 +1,13 @@
-"""Backoff, address choice and the sum of statistics."""
+"""Address choice and the sum of statistics."""
 
 from collections.abc import Callable
 
 import pytest
 
-from services.gateway.backoff import Backoff
 from services.gateway.fleet_view import Replica
 from services.gateway.replica_holder import preferred_addresses
 from services.gateway.statistics import summed_statistics
 from services.pb import open_inference_v2_pb2 as pb
-
-
-def test_pauses_grow_to_their_limit_and_begin_again() -> None:
-    backoff = Backoff(1.0, 8.0)
-    pauses = [backoff.next_pause_s() for _ in range(6)]
-    for pause_s, most_s in zip(pauses, [1.0, 2.0, 4.0, 8.0, 8.0, 8.0], strict=True):
-        assert most_s / 2 <= pause_s <= most_s
-    backoff.reset()
-    assert backoff.next_pause_s() <= 1.0
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """What could not be had for a while: how long it is let be."""
 
-from services.replica.backoff import wait_after
 from services.replica.passing_failures import PassingFailures
 
 from .batching import Clock
@@ -30,9 +29,3 @@ def test_what_could_be_had_begins_anew() -> None:
     assert failures.waiting() == {}
     assert "after 60 s" in failures.add("e", "no space left")
     assert list(failures.waiting()) == ["e"]
-
-
-def test_any_number_of_failures_waits_at_most_the_bound() -> None:
-    assert wait_after(1, first_s=2.0, most_s=100.0) == 2.0
-    assert wait_after(5, first_s=2.0, most_s=100.0) == 32.0
-    assert wait_after(10**6, first_s=2.0, most_s=100.0) == 100.0
