@@ -8,6 +8,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.cli.fleet_file import find_fleet
 from services.cli.gateway_client import gateway_channel
+from services.cli.output import error_console
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError, NotReadyError
 from services.contracts.fleet_dialer import FleetDialer
@@ -77,15 +78,32 @@ def fleet_on_store(settings: CliSettings) -> fleet.FleetSnapshot | None:
 def tell_fleet(settings: CliSettings) -> bool:
     """Have the fleet on this store look at it now; returns whether there is one.
 
-    Raises:
-        NotReadyError: its controller does not answer.
+    That its controller does not answer is said on standard error, and is no failure: what was
+    written to the store is there, and each controller looks at it by itself.
     """
     address = find_controller(settings)
     if address is None:
         return False
+    try:
+        reconcile(address, settings)
+    except NotReadyError as error:
+        error_console.print(
+            f"warning: this is in the store, and the fleet does not act on it yet: {error}. Its "
+            "controller looks at the store by itself; smelt status says what keeps it from that",
+            markup=False,
+            soft_wrap=True,
+        )
+    return True
+
+
+def reconcile(address: str, settings: FleetSecuritySettings) -> None:
+    """Have a controller compare store and fleet now, and return when it did.
+
+    Raises:
+        NotReadyError: it does not answer.
+    """
     with _control(address, settings) as (stub, said):
         stub.Reconcile(fleet.ReconcileRequest(), timeout=CALL_TIMEOUT_S, metadata=said)
-    return True
 
 
 def watch_fleet(

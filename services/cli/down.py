@@ -10,7 +10,8 @@ from services.cli.output import console, print_json
 from services.cli.settings import CliSettings
 from services.contracts.errors import NotReadyError
 
-STOP_TIMEOUT_S = 90.0
+# Gateway, controller and what is left on a joined cluster, each with a time limit of its own.
+STOP_TIMEOUT_S = 180.0
 
 
 def run_down(settings: CliSettings, *, as_json: bool) -> None:

@@ -6,16 +6,24 @@ may have it, and `smelt down` would end that one.
 """
 
 import fcntl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from services.contracts.document import Document
 from services.contracts.errors import InvalidRequestError, NotFoundError
 
 _FILE, _LOCK = "fleet.json", "fleet.lock"
+
+
+class Restarts(Document):
+    """How often a process was started again, when last, and why then."""
+
+    num: int
+    last_at: str
+    why: str
 
 
 class RunningFleet(Document):
@@ -30,6 +38,8 @@ class RunningFleet(Document):
         prometheus_url, grafana_url: where to look, "" without `--observe`.
         num_gateway_workers: processes that share the gateway's port.
         boards_hint: what to do for boards where Grafana is not installed.
+        troubles: processes that do not run now, by name, with what is wrong.
+        restarts: processes that were started again, by name.
     """
 
     supervisor_pid: int
@@ -42,11 +52,26 @@ class RunningFleet(Document):
     prometheus_url: str = ""
     grafana_url: str = ""
     boards_hint: str = ""
+    troubles: Mapping[str, str] = Field(default_factory=dict)
+    restarts: Mapping[str, Restarts] = Field(default_factory=dict)
+
+    def with_trouble(self, name: str, fault: str, at: str) -> "RunningFleet":
+        """The fleet after a process ended, or with "" as fault after it was started again."""
+        troubles = {n: words for n, words in self.troubles.items() if n != name}
+        restarts = self.restarts
+        if fault:
+            troubles[name] = fault
+        elif why := self.troubles.get(name):
+            num = restarts[name].num + 1 if name in restarts else 1
+            restarts = {**restarts, name: Restarts(num=num, last_at=at, why=why)}
+        return self.model_copy(update={"troubles": troubles, "restarts": restarts})
 
 
 @contextmanager
-def fleet_lock(run_dir: Path) -> Iterator[None]:
+def fleet_lock(run_dir: Path) -> Iterator[RunningFleet | None]:
     """Be the one supervisor of this folder; what it published is withdrawn at the end.
+
+    Gives what a supervisor published that was killed, None otherwise.
 
     Raises:
         InvalidRequestError: a fleet runs here already.
@@ -59,9 +84,10 @@ def fleet_lock(run_dir: Path) -> Iterator[None]:
                 f"a fleet runs or starts already ({run_dir}); stop it: smelt down"
             ) from error
         # Whoever held the lock before may have been killed.
+        former = _read(run_dir)
         _withdraw(run_dir)
         try:
-            yield
+            yield former
         finally:
             _withdraw(run_dir)
 
@@ -77,9 +103,7 @@ def find_fleet(run_dir: Path) -> RunningFleet | None:
     """The running fleet, or None; a file left by a dead supervisor counts as none."""
     if not _is_locked(run_dir):
         return None
-    with suppress(FileNotFoundError, ValidationError):
-        return RunningFleet.from_json((run_dir / _FILE).read_bytes())
-    return None
+    return _read(run_dir)
 
 
 def require_fleet(run_dir: Path) -> RunningFleet:
@@ -100,6 +124,12 @@ def _is_locked(run_dir: Path) -> bool:
     except BlockingIOError:
         return True
     return False
+
+
+def _read(run_dir: Path) -> RunningFleet | None:
+    with suppress(FileNotFoundError, ValidationError):
+        return RunningFleet.from_json((run_dir / _FILE).read_bytes())
+    return None
 
 
 def _withdraw(run_dir: Path) -> None:

@@ -62,8 +62,8 @@ def up(
     as_json: AsJson = False,
 ) -> None:
     """Start a fleet on this host and serve until Ctrl-C."""
-    from services.cli.local_fleet import UpOptions
     from services.cli.up import run_up
+    from services.cli.up_options import UpOptions
 
     if generation:
         Generation.parse(generation)

@@ -6,6 +6,16 @@ import socket
 from services.contracts.errors import InvalidRequestError
 
 
+def is_free(address: str, host: str) -> bool:
+    """Whether `host:port` can be listened on, and is of that host."""
+    own, _, port = address.rpartition(":")
+    try:
+        require_free(int(port), "", host)
+    except (InvalidRequestError, ValueError):
+        return False
+    return own == host
+
+
 def require_free(port: int, option: str, host: str = "127.0.0.1") -> None:
     """Refuse a port that another process listens on; 0, which takes any, is always free.
 

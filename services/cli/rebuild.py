@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from services.cli.control_client import tell_fleet
+from services.cli.control_client import find_controller, reconcile
 from services.cli.output import console, print_json
 from services.cli.registry import open_registry_to_publish
 from services.cli.settings import CliSettings
@@ -85,10 +85,14 @@ def rebuild_request(
 
 def _is_heard(settings: CliSettings) -> bool:
     """Tell the fleet; whether there is one on this store that answers."""
+    address = find_controller(settings)
+    if address is None:
+        return False
     try:
-        return tell_fleet(settings)
+        reconcile(address, settings)
     except NotReadyError:  # it is being started again, and reads the store then
         return False
+    return True
 
 
 def _planned(registry: Registry, version: ModelVersion, generation: str) -> Iterator[str]:

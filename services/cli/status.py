@@ -11,8 +11,9 @@ from services.cli.output import console, print_json, print_table
 from services.cli.registry import open_registry
 from services.cli.running_builds import print_running_builds, running_builds
 from services.cli.settings import CliSettings
-from services.contracts.errors import NotFoundError, SmeltError
+from services.contracts.errors import NotFoundError, NotReadyError, SmeltError
 from services.contracts.hardware import generation_named
+from services.contracts.words import readable_time
 from services.controller.fallback_words import fallback_name
 from services.pb import fleet_v1_pb2 as fleet
 
@@ -26,7 +27,7 @@ def run_status(settings: CliSettings, *, as_json: bool) -> None:
     """
     running = None if settings.controller else require_fleet(settings.run_dir)
     address = running.controller if running else settings.controller
-    snapshot = get_fleet(address, settings)
+    snapshot = _snapshot(settings, address, running)
     where = running.model_dump() if running else {"controller": address}
     document = status_document(where | {"store_url": snapshot.store_url}, snapshot)
     document |= builds_document(settings, snapshot)
@@ -36,6 +37,9 @@ def run_status(settings: CliSettings, *, as_json: bool) -> None:
         return
     elsewhere = [f"controller {address}   store {snapshot.store_url}"]
     for line in where_lines(running, workers) if running else elsewhere:
+        console.print(line, markup=False, soft_wrap=True)
+    if snapshot.fault:
+        line = f"the controller cannot look at store and fleet: {snapshot.fault}"
         console.print(line, markup=False, soft_wrap=True)
     print_table("Models", ("model", "version", "state", "replicas", "reason"), [
         (m["name"], str(m["version"]), m["state"], f"{m['num_ready']}/{m['num_wanted']}",
@@ -52,6 +56,33 @@ def run_status(settings: CliSettings, *, as_json: bool) -> None:
     if document["builds_unknown"]:
         line = f"what is being built is not known: {document['builds_unknown']}"
         console.print(line, markup=False, soft_wrap=True)
+
+
+def _snapshot(
+    settings: CliSettings, address: str, running: RunningFleet | None
+) -> fleet.FleetSnapshot:
+    try:
+        return get_fleet(address, settings)
+    except NotReadyError as error:
+        if running is None or not running.troubles:
+            raise
+        # Gateways go on with the replicas that they know.
+        words = "; ".join(process_lines(running))
+        raise NotReadyError(f"{words}\n{error}") from error
+
+
+def process_lines(running: RunningFleet) -> list[str]:
+    """A line for each process that does not run now, and for each that was started again."""
+    away = [
+        f"{name} does not run ({fault}); it is started again by itself"
+        for name, fault in sorted(running.troubles.items())
+    ]
+    again = [
+        f"{name} was started again {each.num} time{'' if each.num == 1 else 's'}, last at "
+        f"{readable_time(each.last_at)}: it {each.why}"
+        for name, each in sorted(running.restarts.items())
+    ]
+    return away + again
 
 
 def refuted_lines(replicas: Iterable[dict[str, Any]]) -> list[str]:
@@ -76,7 +107,7 @@ def where_lines(running: RunningFleet, workers: dict[str, int] | None = None) ->
         lines.append(f"Prometheus {running.prometheus_url}{boards}")
     if running.boards_hint:
         lines.append(running.boards_hint)
-    return lines
+    return lines + process_lines(running)
 
 
 def status_document(where: dict[str, Any], snapshot: fleet.FleetSnapshot) -> dict[str, Any]:
@@ -85,6 +116,7 @@ def status_document(where: dict[str, Any], snapshot: fleet.FleetSnapshot) -> dic
         "models": [_model(model, snapshot) for model in snapshot.models],
         "replicas": [_replica(report) for report in snapshot.replicas],
         "replica_metrics_addresses": list(snapshot.metrics_addresses),
+        "fault": snapshot.fault,
     }
 
 

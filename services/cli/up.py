@@ -8,11 +8,12 @@ from contextlib import suppress
 from services.cli.demo.run import MODEL, SOURCE, Answer, ask
 from services.cli.engines import print_engines
 from services.cli.fleet_file import RunningFleet, find_fleet
-from services.cli.local_fleet import LocalFleet, UpOptions
+from services.cli.local_fleet import LocalFleet
 from services.cli.output import console, print_json, print_table
 from services.cli.progress import Steps
 from services.cli.registry import open_registry, open_registry_to_publish
 from services.cli.settings import CliSettings
+from services.cli.up_options import UpOptions
 from services.contracts.errors import InvalidRequestError, NotReadyError
 from services.telemetry.child_log import ChildLog
 from services.telemetry.ready import announce_ready, wait_ready

@@ -49,6 +49,7 @@ class FleetState:
         self._changed = asyncio.Event()
         self._looked = asyncio.Event()
         self._is_read, self._fault = False, ""
+        self._last_fault = ""
 
     @property
     def revision(self) -> int:
@@ -66,6 +67,7 @@ class FleetState:
             metrics_addresses=self._metrics_addresses,
             builds=self._builds,
             unseen=[replica.report for replica in self._unseen.values()],
+            fault=self._last_fault,
         )
 
     async def watch(self) -> AsyncGenerator[fleet.FleetSnapshot]:
@@ -80,6 +82,9 @@ class FleetState:
         if not self._is_read:
             self._is_read, self._fault = not fault, fault
         self._looked.set()
+        if fault != self._last_fault:
+            self._last_fault = fault
+            self._mark_changed()
 
     async def looked(self) -> str:
         """Wait for the end of a look; "" once one went well, else what was wrong with the last.

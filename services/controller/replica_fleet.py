@@ -1,4 +1,4 @@
-"""The one place that speaks to Ray: a Ray of our own or a cluster, and its applications."""
+"""The one place that speaks to Ray Serve: applications of a cluster that was joined."""
 
 import importlib
 import logging
@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from services.contracts.errors import InvalidRequestError, NotReadyError
-from services.contracts.node_class import SIMULATED_LABEL, NodeClass
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +76,7 @@ class ReplicaFleet(Protocol):
         ...
 
     def stop(self) -> None:
-        """Let go of the cluster; end it when it is our own."""
+        """Let go of the cluster."""
         ...
 
 
@@ -87,26 +86,18 @@ class RayServeFleet:
     is_placing = True
     absence = "no node of the fleet says its generation; see: smelt node-labels"
 
-    def __init__(
-        self, address: str, num_cpus: int, replica_app: str, generation_override: str = ""
-    ) -> None:
-        """Nothing runs yet.
+    def __init__(self, address: str, replica_app: str) -> None:
+        """Nothing is joined yet.
 
         Args:
-            address: `local` for a cluster of our own.
-            num_cpus: of our own cluster; 0 counts the cores.
+            address: of the cluster; `auto` finds one of this host.
             replica_app: import path of what makes a Serve application.
-            generation_override: simulate this generation on our own cluster's node.
         """
-        self._address = address
-        self._is_own = address == "local"
-        self._generation_override = generation_override
-        self._num_cpus = num_cpus
-        self._replica_app = replica_app
+        self._address, self._replica_app = address, replica_app
         self._submission = threading.Lock()
 
     def start(self) -> None:
-        """Start or join Ray, and start Serve without its HTTP and gRPC proxies.
+        """Join Ray, and start Serve without its HTTP and gRPC proxies.
 
         Raises:
             InvalidRequestError: the cluster to join does not answer, or does not know us.
@@ -114,21 +105,9 @@ class RayServeFleet:
         import ray
         from ray import serve
 
-        own: dict[str, Any] = {
-            "num_cpus": self._num_cpus or None,
-            "include_dashboard": False,
-            "labels": own_node_labels(self._generation_override),
-            # Ray starts workers at niceness 15: a busy neighbour would starve the replicas.
-            "_system_config": {"worker_niceness": 0},
-        }
         try:
             _knock(self._address)
-            ray.init(
-                address=self._address,
-                log_to_driver=False,
-                logging_level="warning",
-                **(own if self._is_own else {}),
-            )
+            ray.init(address=self._address, log_to_driver=False, logging_level="warning")
         except OSError as error:
             raise InvalidRequestError(
                 f"Ray at {self._address} cannot be joined: {error}. Is its head node up, and does "
@@ -189,25 +168,10 @@ class RayServeFleet:
         return sorted(f"{n['NodeManagerAddress']}:{n['MetricsExportPort']}" for n in living)
 
     def stop(self) -> None:
-        """Delete every application, then end our own Ray.
-
-        A cluster that was joined outlives its controllers, and so does what it serves.
-        """
+        """Leave the cluster; it outlives its controllers, and so does what it serves."""
         import ray
-        from ray import serve
 
-        if self._is_own:
-            serve.shutdown()
         ray.shutdown()
-
-
-def own_node_labels(generation_override: str) -> dict[str, str]:
-    """What this host's node publishes; raises InvalidRequestError for no generation."""
-    from services.engines.device_probe import probe_device
-
-    facts = probe_device(override=generation_override or None)
-    simulated = {SIMULATED_LABEL: generation_override} if generation_override else {}
-    return NodeClass.from_facts(facts).labels() | simulated
 
 
 def raised_words(message: str) -> str:

@@ -23,8 +23,7 @@ class ControllerSettings(FleetSecuritySettings):
         metrics_host, metrics_port: where Prometheus scrapes; port 0 takes a free one.
         ready_fd: inherited pipe that gets one JSON line once FleetControl listens; -1 for none.
         parent_pid: this process ends when that parent does; 0 for none.
-        ray_address: `local` starts a Ray of our own, else the cluster to join.
-        ray_num_cpus: logical CPUs of our own Ray; placement only, 0 counts the cores.
+        ray_address: `host:port` of the Ray cluster to join; `auto` finds one of this host.
         replica_app: import path of the function that makes a Serve application, as in a
             Ray Serve config file; the controller never imports the replica's code itself.
         placement: `ray` deploys to the Ray of `ray_address`; `rayservice` leaves that to a
@@ -35,7 +34,6 @@ class ControllerSettings(FleetSecuritySettings):
         fleet_file: description of generations that the fleet will have; see `sources.fleet_file`.
         builds: build and prove what nodes lack; without it engines come by `smelt build` alone.
         build_arguments: more options of `python -m compiler_worker build`, as on a shell.
-        generation_override: our own Ray's node simulates this generation; "" detects.
         replica_host: interface of the replicas' TCP data ports; loopback unless gateways run on
             other hosts.
         withdraw_after_s: how long a generation may have no node before its replicas go.
@@ -56,8 +54,7 @@ class ControllerSettings(FleetSecuritySettings):
     metrics_port: int = Field(default=0, ge=0, le=65535)
     ready_fd: int = -1
     parent_pid: int = 0
-    ray_address: str = "local"
-    ray_num_cpus: int = 0
+    ray_address: str = "auto"
     replica_app: str = "services.replica.app:application"
     placement: Literal["ray", "rayservice"] = "ray"
     kubernetes_namespace: str = ""
@@ -66,7 +63,6 @@ class ControllerSettings(FleetSecuritySettings):
     fleet_file: Path | None = None
     builds: bool = True
     build_arguments: str = ""
-    generation_override: str = ""
     replica_num_threads: int = 0
     replica_host: str = "127.0.0.1"
     withdraw_after_s: float = 10.0

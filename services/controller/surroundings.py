@@ -49,14 +49,7 @@ def surroundings(
     """
     if settings.placement == "rayservice":
         return _in_kubernetes(settings, state, on_nodes_changed)
-    replicas = RayServeFleet(
-        settings.ray_address,
-        settings.ray_num_cpus,
-        settings.replica_app,
-        settings.generation_override,
-    )
-    # Ray forks; a child forked while gRPC runs here may end before it becomes its program,
-    # and Ray then waits in vain. So Ray starts before anything that uses gRPC.
+    replicas = RayServeFleet(settings.ray_address, settings.replica_app)
     replicas.start()
     launcher = RayBuildLauncher(
         store_url=settings.store_url,

@@ -115,7 +115,7 @@ class ServedModel(_message.Message):
     def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., model_version_json: _Optional[bytes] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., num_replicas_wanted: _Optional[int] = ..., weight: _Optional[float] = ..., is_unloaded: _Optional[bool] = ...) -> None: ...
 
 class FleetSnapshot(_message.Message):
-    __slots__ = ("revision", "models", "replicas", "store_url", "metrics_addresses", "builds", "life_id", "unseen")
+    __slots__ = ("revision", "models", "replicas", "store_url", "metrics_addresses", "builds", "life_id", "unseen", "fault")
     REVISION_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
@@ -124,6 +124,7 @@ class FleetSnapshot(_message.Message):
     BUILDS_FIELD_NUMBER: _ClassVar[int]
     LIFE_ID_FIELD_NUMBER: _ClassVar[int]
     UNSEEN_FIELD_NUMBER: _ClassVar[int]
+    FAULT_FIELD_NUMBER: _ClassVar[int]
     revision: int
     models: _containers.RepeatedCompositeFieldContainer[ServedModel]
     replicas: _containers.RepeatedCompositeFieldContainer[ReplicaReport]
@@ -132,7 +133,8 @@ class FleetSnapshot(_message.Message):
     builds: _containers.RepeatedCompositeFieldContainer[FleetBuild]
     life_id: int
     unseen: _containers.RepeatedCompositeFieldContainer[ReplicaReport]
-    def __init__(self, revision: _Optional[int] = ..., models: _Optional[_Iterable[_Union[ServedModel, _Mapping]]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., store_url: _Optional[str] = ..., metrics_addresses: _Optional[_Iterable[str]] = ..., builds: _Optional[_Iterable[_Union[FleetBuild, _Mapping]]] = ..., life_id: _Optional[int] = ..., unseen: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ...) -> None: ...
+    fault: str
+    def __init__(self, revision: _Optional[int] = ..., models: _Optional[_Iterable[_Union[ServedModel, _Mapping]]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., store_url: _Optional[str] = ..., metrics_addresses: _Optional[_Iterable[str]] = ..., builds: _Optional[_Iterable[_Union[FleetBuild, _Mapping]]] = ..., life_id: _Optional[int] = ..., unseen: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., fault: _Optional[str] = ...) -> None: ...
 
 class FleetBuild(_message.Message):
     __slots__ = ("model_name", "model_version", "generation", "node_class", "is_anywhere", "reason", "started_at")

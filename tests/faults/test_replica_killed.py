@@ -21,6 +21,7 @@ from services.pb import fleet_v1_pb2 as pb
 from tests.integration.fleet.load import DEADLINE_S, OK, UNAVAILABLE, Load
 from tests.integration.fleet.local_fleet import LocalFleet, fleet_home, ready_in, still_running
 from tests.integration.fleet.onnx_files import write_recipe, write_scaled
+from tests.integration.fleet.test_supervision import controller_answers
 
 pytestmark = pytest.mark.slow
 
@@ -151,23 +152,46 @@ async def test_the_controller_stands_still(fleet: LocalFleet) -> None:
 
 
 async def test_the_controller(fleet: LocalFleet) -> None:
-    """A fleet on one host has its Ray inside the controller's life, so the replicas end too.
-
-    The supervisor starts the controller again at its address, and that starts the replicas.
-    """
+    """Ray is a process of its own, so the replicas stay, and take up with the next controller."""
     controller = fleet.child("services.controller")
-    lost = {r["process_id"] for model in ("pair", "solo") for r in fleet.replicas(model)}
-    ended = [psutil.Process(pid) for pid in lost]
+    before = {r["process_id"] for model in ("pair", "solo") for r in fleet.replicas(model)}
     load = load_on(fleet, "pair")
     async with load.running(NUM_CALLERS):
         await load.wait_for(OK, 500)
         controller.kill()
         killed_s = time.monotonic()
-        await load.wait_for(UNAVAILABLE, NUM_CALLERS)
-        # The controller's stream is gone with it; that answers flow again says it is back.
         await load.wait_for(OK, 500)
-        back_s = await is_back(fleet, "pair", 2, lost) - killed_s
+        await asyncio.to_thread(controller_answers, fleet)
+        back_s = await is_back(fleet, "pair", 2, set()) - killed_s
         await load.wait_for(OK, 500)
     check_and_print("the controller killed", load, back_s)
+    assert set(load.outcomes) == {OK}
     assert fleet.child("services.controller").pid != controller.pid
+    fleet.wait_ready("solo", 1)
+    after = {r["process_id"] for model in ("pair", "solo") for r in fleet.replicas(model)}
+    assert after == before
+
+
+async def test_the_raylet(fleet: LocalFleet) -> None:
+    """Its replicas end with it; Ray is started again, and the controller joins the new one."""
+    ray = fleet.child("services.controller.ray_node")
+    lost = {r["process_id"] for model in ("pair", "solo") for r in fleet.replicas(model)}
+    ended = [psutil.Process(pid) for pid in lost]
+    (raylet,) = (process for process in ray.children() if process.name() == "raylet")
+    load = load_on(fleet, "pair")
+    async with load.running(NUM_CALLERS):
+        await load.wait_for(OK, 500)
+        raylet.kill()
+        killed_s = time.monotonic()
+        await load.wait_for(UNAVAILABLE, NUM_CALLERS)
+        # Only replicas of the new Ray can answer.
+        await load.wait_for(OK, 500)
+        await asyncio.to_thread(controller_answers, fleet)
+        back_s = await is_back(fleet, "pair", 2, lost) - killed_s
+        await load.wait_for(OK, 500)
+    check_and_print("the raylet killed", load, back_s)
+    assert fleet.child("services.controller.ray_node").pid != ray.pid
     assert still_running(ended) == []
+    status = fleet.smelt_process("status").stdout
+    assert "ray was started again 1 time" in status
+    assert f"raylet (process {raylet.pid}) of this host's Ray ended" in status

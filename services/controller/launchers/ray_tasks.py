@@ -106,6 +106,18 @@ class RayBuildLauncher:
         ray.kill(actor)
 
 
+def end_all_tasks() -> int:
+    """End every build task of the cluster that was joined; returns how many there were."""
+    import ray
+
+    named = ray.util.list_named_actors(all_namespaces=True)
+    names = [each["name"] for each in named if each["namespace"] == NAMESPACE]
+    for name in names:
+        with suppress(ValueError):  # it ended in between
+            ray.kill(ray.get_actor(name, namespace=NAMESPACE))
+    return len(names)
+
+
 def _selector(task: BuildTask) -> dict[str, str]:
     """All that is known of the class: a node with another driver or toolchain is another one."""
     return task.node_class.labels()

@@ -9,8 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from services.cli.local_fleet import LocalFleet, UpOptions
+from services.cli.local_fleet import LocalFleet
 from services.cli.settings import CliSettings
+from services.cli.up_options import UpOptions
 
 
 def interrupt(*_: object) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from services.cli.fleet_file import fleet_lock
-from services.cli.local_fleet import LocalFleet, UpOptions
+from services.cli.local_fleet import LocalFleet
 from services.cli.ports import require_free
 from services.cli.settings import CliSettings
+from services.cli.up_options import UpOptions
 from services.contracts.errors import InvalidRequestError
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.local_fleet import LocalFleet, UpOptions
+from services.cli.local_fleet import LocalFleet
 from services.cli.settings import CliSettings
 from services.cli.stale_sockets import remove_stale_sockets
+from services.cli.up_options import UpOptions
 
 LISTEN = """
 import socket, sys

@@ -38,7 +38,6 @@ def test_settings_reach_the_child_and_it_stops(start) -> None:
         os.kill(process.pid, 0)
     process.update_settings(value="b")
     assert process.start() == {"value": "b"}
-    assert process.is_hopeless()
     process.stop()
 
 

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import psutil
 
-from services.cli.local_fleet import LocalFleet, UpOptions
+from services.cli.local_fleet import LocalFleet
 from services.cli.settings import CliSettings
+from services.cli.up_options import UpOptions
 from services.contracts.lifetime import end_with_parent
 
 _PR_SET_CHILD_SUBREAPER = 36

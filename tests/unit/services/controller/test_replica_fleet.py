@@ -26,7 +26,7 @@ def clashing_application(args: object) -> None:
 
 @pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20")
 def test_an_application_that_met_another_thread_is_made_again() -> None:
-    fleet = RayServeFleet("local", 1, f"{__name__}:clashing_application")
+    fleet = RayServeFleet("auto", f"{__name__}:clashing_application")
     with pytest.raises(NotReadyError, match="made again"):
         fleet.deploy(DeploymentKey("m", 1, "cpu-x86_64-v3"), {})
 

@@ -1,0 +1,136 @@
+"""The Ray of a fleet on one host: `python -m services.controller.ray_node`, run by `smelt up`.
+
+A process of its own, so that neither the end nor a failed restart of the controller takes the
+replicas along. It ends when raylet or GCS do, because nothing else of that Ray is of use then;
+whoever started it starts it again.
+"""
+
+import logging
+import os
+import select
+import signal
+import sys
+import threading
+from contextlib import ExitStack, suppress
+from typing import Any, Final
+
+import psutil
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from services.contracts.errors import SmeltError
+from services.contracts.lifetime import end_with_parent
+from services.contracts.node_class import SIMULATED_LABEL, NodeClass
+from services.contracts.settings import read_settings
+from services.telemetry.logs import configure_logging
+from services.telemetry.ready import announce_ready
+
+logger = logging.getLogger(__name__)
+
+_ESSENTIAL: Final = ("gcs_server", "raylet")
+# A Ray that hangs must not keep `smelt down` waiting: its processes are killed then.
+_STOP_TIMEOUT_S: Final = 20.0
+
+
+class RayNodeSettings(BaseSettings):
+    """Environment variables with the prefix SMELT_RAY_NODE_.
+
+    Attributes:
+        num_cpus: logical CPUs; placement only, 0 counts the cores.
+        generation_override: the node simulates this generation; "" detects.
+        ready_fd: inherited pipe that gets one JSON line once Ray runs; -1 for none.
+        parent_pid: this process ends when that parent does; 0 for none.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="SMELT_RAY_NODE_")
+
+    num_cpus: int = 0
+    generation_override: str = ""
+    ready_fd: int = -1
+    parent_pid: int = 0
+
+
+def start_node(settings: RayNodeSettings) -> str:
+    """Start a Ray whose head is this host; returns the address of its GCS."""
+    import ray
+
+    ray.init(
+        address="local",
+        num_cpus=settings.num_cpus or None,
+        include_dashboard=False,
+        labels=own_node_labels(settings.generation_override),
+        log_to_driver=False,
+        logging_level="warning",
+        # Ray starts workers at niceness 15: a busy neighbour would starve the replicas.
+        _system_config={"worker_niceness": 0},
+    )
+    return str(ray.get_runtime_context().gcs_address)
+
+
+def own_node_labels(generation_override: str) -> dict[str, str]:
+    """What this host's node publishes; raises InvalidRequestError for no generation."""
+    from services.engines.device_probe import probe_device
+
+    facts = probe_device(override=generation_override or None)
+    simulated = {SIMULATED_LABEL: generation_override} if generation_override else {}
+    return NodeClass.from_facts(facts).labels() | simulated
+
+
+def wait_for_end() -> str:
+    """Block until an essential process of the node ends; returns which, for people."""
+    with ExitStack() as open_files:
+        names: dict[int, str] = {}
+        for process in psutil.Process().children():
+            if process.name() in _ESSENTIAL:
+                pid_fd = os.pidfd_open(process.pid)
+                open_files.callback(os.close, pid_fd)
+                names[pid_fd] = f"{process.name()} (process {process.pid})"
+        if len(names) < len(_ESSENTIAL):
+            return f"one of {', '.join(_ESSENTIAL)}"
+        ended, _, _ = select.select(list(names), [], [])
+        return names[ended[0]]
+
+
+def stop_node() -> None:
+    """Drain the replicas and end this Ray; returns after a while in any case."""
+    import ray
+    from ray import serve
+
+    def stop() -> None:
+        with suppress(Exception):  # Serve may be gone already, or never have started
+            serve.shutdown()
+        ray.shutdown()
+
+    stopping = threading.Thread(target=stop, name="stop Ray", daemon=True)
+    stopping.start()
+    stopping.join(_STOP_TIMEOUT_S)
+
+
+def _run(settings: RayNodeSettings) -> int:
+    said: dict[str, Any] = {"address": start_node(settings), "pid": os.getpid()}
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        announce_ready(settings.ready_fd, said)
+        logger.error("%s of this host's Ray ended; the rest of it ends too", wait_for_end())
+    except KeyboardInterrupt:
+        stop_node()
+        return 0
+    return 1
+
+
+def main() -> int:
+    """Run Ray until a signal, or until a part of it ends; the process's exit status."""
+    configure_logging("ray")
+    try:
+        settings = read_settings(RayNodeSettings)
+        end_with_parent(settings.parent_pid, signal.SIGTERM)
+        status = _run(settings)
+    except SmeltError as error:
+        logger.error("Ray cannot be started: %s", error)
+        status = 2
+    # At once, and the kernel ends Ray's processes with it: Ray's own exit waits for what has died.
+    logging.shutdown()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

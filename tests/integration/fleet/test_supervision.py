@@ -1,0 +1,35 @@
+"""The controller of a fleet on one host is killed: the data plane goes on."""
+
+import asyncio
+
+import grpc
+
+from tests.integration.fleet.load import OK, Load
+from tests.integration.fleet.local_fleet import WAIT_S, LocalFleet
+
+
+def controller_answers(fleet: LocalFleet) -> None:
+    """Return as soon as somebody listens where the controller did."""
+    with grpc.insecure_channel(fleet.running["controller"]) as channel:
+        grpc.channel_ready_future(channel).result(WAIT_S)
+
+
+async def test_a_killed_controller_takes_no_replica_along(fleet: LocalFleet) -> None:
+    before = {replica["process_id"] for replica in fleet.replicas("linear")}
+    ray, controller = (fleet.child(f"services.controller{part}").pid for part in (".ray_node", ""))
+    load = Load(fleet.address, "linear", lambda x_BF, y_BF: y_BF.shape == (1, 4), 8)
+    async with load.running(4):
+        await load.wait_for(OK, 20)
+        fleet.child("services.controller").kill()
+        await load.wait_for(OK, 50)
+        await asyncio.to_thread(controller_answers, fleet)
+        await asyncio.to_thread(fleet.wait_ready, "linear", 2)
+        await load.wait_for(OK, 50)
+    assert set(load.outcomes) == {OK}, load.failures
+    assert load.num_wrong == 0
+    assert {replica["process_id"] for replica in fleet.replicas("linear")} == before
+    assert fleet.child("services.controller").pid != controller
+    assert fleet.child("services.controller.ray_node").pid == ray
+    status = fleet.smelt_process("status").stdout
+    assert "controller was started again 1 time" in status
+    assert "ended by signal 9 (Killed)" in status
