@@ -5,6 +5,7 @@ exit code 1; anything else is a bug and shows its traceback. Imports that cost t
 the commands that need them.
 """
 
+import errno
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -292,6 +293,11 @@ def main() -> None:
             print_json_error(type(error).__name__, str(error))
         else:
             print_error(str(error))
+        raise SystemExit(1) from error
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        print_error(f"{error.strerror}: {error.filename or 'SMELT_HOME'}; make room there")
         raise SystemExit(1) from error
 
 

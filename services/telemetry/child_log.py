@@ -34,6 +34,15 @@ class ChildLog:
         words = next(faults, _message_of(lines[-1]) if lines else "")
         return words if len(words) <= _LONGEST else f"{words[:_LONGEST]}..."
 
+    def write_fault(self) -> str:
+        """Why nothing can be written to it, as on a full disk; "" when something can."""
+        try:
+            with self.path.open("ab") as file:
+                file.write(b"\n")
+        except OSError as error:
+            return f"{self.path} cannot be written: {error.strerror}"
+        return ""
+
     def _text(self) -> str:
         try:
             with self.path.open("rb") as file:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from threading import Thread
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, Final, assert_never
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import (
@@ -18,6 +18,11 @@ from services.telemetry.declared import DeclaredMetrics
 from services.telemetry.metric import Metric, MetricKind
 from services.telemetry.prometheus_histograms import HistogramCollector
 from services.telemetry.recorder import Observer
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+METRICS_PATH: Final = "/metrics"
 
 
 class PrometheusRecorder:
@@ -112,4 +117,18 @@ def serve_metrics(
     # Every counter and histogram would carry a second series with its birth time.
     disable_created_metrics()  # type: ignore[no-untyped-call]
     server, thread = start_http_server(port, addr=address, registry=registry)
+    server.set_app(_only_metrics(server.get_app()))
     return MetricsServer(port=server.server_port, _server=server, _thread=thread)
+
+
+def _only_metrics(page: "WSGIApplication | None") -> "WSGIApplication":
+    """The page at its own path; prometheus_client serves it at each, so that wrong probes pass."""
+    assert page is not None
+
+    def serve(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        if environ["PATH_INFO"] == METRICS_PATH:
+            return page(environ, start_response)
+        start_response("404 Not Found", [("Content-Type", "text/plain; charset=utf-8")])
+        return [f"nothing is here; metrics are at {METRICS_PATH}\n".encode()]
+
+    return serve

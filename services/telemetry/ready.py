@@ -54,5 +54,7 @@ def wait_ready(
 def _why(log: ChildLog | None) -> str:
     if log is None:
         return "; it said why on its standard error"
-    words = log.last_words()
-    return f": {words or 'it said nothing'}; its log: {log.path}"
+    words = log.last_words() or "it said nothing"
+    # A child that cannot write its log is silent for that reason, and ended for it, perhaps.
+    fault = log.write_fault()
+    return f": {words}" + (f", as {fault}" if fault else f"; its log: {log.path}")

@@ -144,3 +144,16 @@ async def test_no_change_is_lost_between_two_snapshots() -> None:
         await anext(watch)
         state.set_model(_model())
         assert (await asyncio.wait_for(anext(watch), 60)).revision == 1
+
+
+def test_a_pass_that_failed_is_said_until_one_goes_well() -> None:
+    state = FleetState("store")
+    state.note_look()
+    revision = state.revision
+    state.note_look("Ray did not answer within 30 s")
+    assert state.snapshot().fault == "Ray did not answer within 30 s"
+    assert state.revision == revision + 1
+    state.note_look("Ray did not answer within 30 s")
+    assert state.revision == revision + 1
+    state.note_look()
+    assert state.snapshot().fault == ""

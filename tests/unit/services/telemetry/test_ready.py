@@ -34,6 +34,16 @@ def test_an_end_names_the_log_and_what_it_says_last(tmp_path: Path) -> None:
         wait_ready(read_fd, 60, "child", log)
 
 
+def test_an_end_says_when_the_log_cannot_be_written(tmp_path: Path) -> None:
+    read_fd, write_fd = os.pipe()
+    os.close(write_fd)
+    log = ChildLog(path=tmp_path / "child.log")
+    log.path.mkdir()
+    words = f"it said nothing, as {log.path} cannot be written: Is a directory"
+    with pytest.raises(NotReadyError, match=re.escape(words)):
+        wait_ready(read_fd, 60, "child", log)
+
+
 def test_a_silent_child_is_given_up() -> None:
     read_fd, write_fd = os.pipe()
     with pytest.raises(NotReadyError, match="not ready within"):

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
@@ -136,6 +137,22 @@ def test_whoever_asks_for_open_metrics_gets_exemplars(accept: str) -> None:
     assert kind.startswith("application/openmetrics-text")
     assert [line.rsplit(" ", 1)[0] for line in found] == [f'{{trace_id="{TRACE}"}} 0.0035']
     assert text.endswith("# EOF\n")
+
+
+@pytest.mark.parametrize("path", ["/", "/metric", "/metrics/x", "/-/healthy"])
+def test_the_metrics_port_has_nothing_but_metrics(path: str) -> None:
+    """A probe of a wrong path must not pass."""
+    server = serve_metrics(0, CollectorRegistry())
+    try:
+        with pytest.raises(HTTPError) as refused:
+            urlopen(f"http://127.0.0.1:{server.port}{path}")
+        with refused.value as answer:
+            assert answer.code == 404
+            assert b"metrics are at /metrics" in answer.read()
+        with urlopen(f"http://127.0.0.1:{server.port}/metrics?name[]=x") as reply:
+            assert reply.status == 200
+    finally:
+        server.close()
 
 
 def test_counts_are_kept_between_threads() -> None:
