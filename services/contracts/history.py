@@ -14,7 +14,7 @@ from services.contracts.store import ArtifactStore
 
 _logger = logging.getLogger(__name__)
 _BUILDS, _ENGINES = "builds/", "engines/"
-_PROOF_KEY = re.compile(r"(engines/[0-9a-f]{64}/)proofs/[0-9a-f]{64}/\d{6,}\.json")
+_PROOF_KEY = re.compile(r"(engines/[^/]+/[0-9a-f]{64}/)proofs/[0-9a-f]{64}/\d{6,}\.json")
 _DocumentT = TypeVar("_DocumentT", bound=Document)
 
 

@@ -2,8 +2,8 @@
 
 masters/<digest>.json                     MasterRecord
 models/<name>/versions/<n>.json           ModelVersion
-engines/<key digest>/manifest.json        EngineManifest
-engines/<key digest>/proofs/<sha256 of the manifest>/<n>.json      Proof
+engines/<master digest>/<key digest>/manifest.json        EngineManifest
+engines/<master digest>/<key digest>/proofs/<sha256 of the manifest>/<n>.json      Proof
 builds/<key digest>/<n>.json              BuildRecord
 blobs/sha256/<digest>                     bytes
 

@@ -1,48 +1,99 @@
 """Documents in a store: read, listed, created once, numbered."""
 
+import copy
+import hashlib
 import re
-from typing import TypeVar
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Self, TypeVar
 
 from pydantic import ValidationError
 
 from services.contracts.document import Document
 from services.contracts.errors import AlreadyPublishedError, StoreError
+from services.contracts.listing import Listing
 from services.contracts.store import ArtifactStore
 
 _DocumentT = TypeVar("_DocumentT", bound=Document)
 _NUMBERED = re.compile(r"(\d{6,})\.json")
 
 
-class Records:
-    """Typed documents over an ArtifactStore; what was read once is kept, as nothing changes."""
+# Passes come every few seconds: what none of them asked for in this time is wanted no more.
+_KEPT_S = 600.0
 
-    def __init__(self, store: ArtifactStore) -> None:
+
+class DocumentCache:
+    """Documents that were read lately, by key; safe to share between threads.
+
+    Nothing in a store changes, so a document need not be read twice. What was not asked for in a
+    while goes, so that a process of months does not hold every document there ever was.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Nothing is kept yet; `clock` gives monotonic seconds."""
+        self._clock = clock
+        self._lock = threading.Lock()
+        # The one that was asked for longest ago is first.
+        self._kept: OrderedDict[str, tuple[float, Document, str]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, key: str) -> tuple[Document, str] | None:
+        """A document that was kept, and the digest of its bytes; None when it is to be read."""
+        with self._lock:
+            found = self._kept.pop(key, None)
+            if found is None:
+                return None
+            self._kept[key] = (self._clock(), *found[1:])
+            return found[1:]
+
+    def keep(self, key: str, document: Document, digest: str) -> None:
+        """Keep a document, and drop those that nothing asked for in a while."""
+        with self._lock:
+            now_s = self._clock()
+            self._kept[key] = (now_s, document, digest)
+            self._kept.move_to_end(key)
+            while now_s - next(iter(self._kept.values()))[0] > _KEPT_S:
+                self._kept.popitem(last=False)
+
+
+class Records:
+    """Typed documents over an ArtifactStore, with those that were read lately."""
+
+    def __init__(self, store: ArtifactStore, cache: DocumentCache | None = None) -> None:
         self._store = store
-        self._bytes_by_key: dict[str, bytes] = {}
-        self._document_by_key: dict[str, Document] = {}
+        self._list = store.list
+        self._cache = cache or DocumentCache()
+
+    def listed(self, listing: Listing) -> "Records":
+        """The same documents, with the keys that a listing has."""
+        same = Records(self._store, self._cache)
+        same._list = listing.below
+        return same
 
     def keys(self, prefix: str) -> list[str]:
         """Keys below a prefix, sorted."""
-        return self._store.list(prefix)
+        return self._list(prefix)
 
     def numbers(self, prefix: str) -> list[int]:
         """Numbers of the revisions directly below a prefix, ascending."""
-        return revision_numbers(self._store.list(prefix), prefix)
-
-    def read_bytes(self, key: str) -> bytes:
-        """A document's stored bytes; raises NotFoundError."""
-        if key not in self._bytes_by_key:
-            self._bytes_by_key[key] = self._store.read(key)
-        return self._bytes_by_key[key]
+        return revision_numbers(self._list(prefix), prefix)
 
     def read(self, key: str, document_type: type[_DocumentT]) -> _DocumentT:
         """A document; raises NotFoundError, or StoreError when it cannot be understood."""
-        known = self._document_by_key.get(key)
-        if isinstance(known, document_type):
-            return known
-        document = parsed(key, self.read_bytes(key), document_type)
-        self._document_by_key[key] = document
-        return document
+        return self.read_hashed(key, document_type)[0]
+
+    def read_hashed(self, key: str, document_type: type[_DocumentT]) -> tuple[_DocumentT, str]:
+        """A document and the sha256 of its stored bytes; raises as `read` does."""
+        document, digest = self._cache.get(key) or (None, "")
+        if not isinstance(document, document_type):
+            data = self._store.read(key)
+            document, digest = parsed(key, data, document_type), hashlib.sha256(data).hexdigest()
+            self._cache.keep(key, document, digest)
+        return document, digest
 
     def create(self, key: str, document: Document) -> None:
         """Create a document; raises AlreadyPublishedError unless an equal one is there."""
@@ -73,6 +124,15 @@ class RecordKeeper:
     def __init__(self, store: ArtifactStore) -> None:
         self._store = store
         self._records = Records(store)
+
+    def at_one_moment(self) -> Self:
+        """The same, which lists each folder of the store once, at the first question about it."""
+        return self._listed(Listing(self._store.list))
+
+    def _listed(self, listing: Listing) -> Self:
+        same = copy.copy(self)
+        same._records = self._records.listed(listing)  # noqa: SLF001 - of this class
+        return same
 
 
 def parsed(key: str, data: bytes, document_type: type[_DocumentT]) -> _DocumentT:

@@ -4,9 +4,12 @@ All that other parts do with the store. Whatever is listed here is whole: a docu
 created only after everything that it names, and never changes afterwards.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Self
 
 from services.contracts.cache import FileCache
+from services.contracts.listing import Listing
 from services.contracts.manifest import BlobRef, MasterRecord, PublishedEngine
 from services.contracts.registry_builds import BuildRegistry
 from services.contracts.registry_caches import CacheRegistry
@@ -40,6 +43,11 @@ class Registry(
     def require_same_store(self) -> None:
         """Raise StoreError if another store, or none, is where this one was at the first call."""
         self._same.check()
+
+    def with_documents(self, keys: Iterable[str]) -> Self:
+        """The same, to which these are all documents of engines and joint runs: none is listed."""
+        listing = Listing(self._store.list)
+        return self._listed(listing.with_keys(("engines/", "joint_runs/"), keys))
 
     def materialise_master(self, record: MasterRecord) -> Path:
         """A folder with the master's files, verified; raises as `FileCache.folder` does."""

@@ -1,4 +1,7 @@
-"""Engines, their proofs and build records in the store."""
+"""Engines, their proofs and build records in the store.
+
+The master stands in an engine's path, so that the engines of one are found without those of all.
+"""
 
 import hashlib
 import logging
@@ -6,6 +9,7 @@ import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from services.contracts.build_key import BuildKey
 from services.contracts.errors import (
     AlreadyPublishedError,
     CorruptBlobError,
@@ -13,6 +17,7 @@ from services.contracts.errors import (
     NotFoundError,
     StoreError,
 )
+from services.contracts.listing import keys_below
 from services.contracts.manifest import (
     BlobRef,
     BuildRecord,
@@ -26,7 +31,7 @@ from services.contracts.store import put_files
 _logger = logging.getLogger(__name__)
 _ENGINES = "engines/"
 _BUILDS = "builds/"
-_MANIFEST_KEY = re.compile(r"engines/([0-9a-f]{64})/manifest\.json")
+_MANIFEST_KEY = re.compile(r"(engines/[^/]+/([0-9a-f]{64})/)manifest\.json")
 
 
 class EngineRegistry(RecordKeeper):
@@ -43,15 +48,16 @@ class EngineRegistry(RecordKeeper):
             AlreadyPublishedError: the build key has an engine; nothing was overwritten.
             CorruptBlobError: the manifest names other digests than the files have.
         """
-        digest = manifest.key.digest()
-        if _manifest_key(digest) in self._records.keys(_engine_prefix(digest)):
+        digest, folder = manifest.key.digest(), engine_folder(manifest.key)
+        if f"{folder}manifest.json" in self._records.keys(folder):
             raise AlreadyPublishedError(f"engine {digest} is published already")
         refs = put_files(self._store, files)
         if manifest.files and manifest.files != refs:
             raise CorruptBlobError(f"engine {digest}: its files are not those of its manifest")
         manifest = manifest.model_copy(update={"files": refs})
-        self._records.append(_proofs_prefix(digest, manifest.canonical_json()), proof)
-        self._records.create(_manifest_key(digest), manifest)
+        stored = hashlib.sha256(manifest.canonical_json()).hexdigest()
+        self._records.append(_proofs_prefix(folder, stored), proof)
+        self._records.create(f"{folder}manifest.json", manifest)
         return PublishedEngine(digest=digest, manifest=manifest, proof=proof)
 
     def add_proof(self, digest: str, proof: Proof) -> PublishedEngine:
@@ -60,9 +66,10 @@ class EngineRegistry(RecordKeeper):
         Raises:
             NotFoundError: no such engine.
         """
-        manifest_bytes = self._records.read_bytes(_manifest_key(digest))
-        self._records.append(_proofs_prefix(digest, manifest_bytes), proof)
-        return self._engine(digest, self._records.keys(_engine_prefix(digest)))
+        folder = self._folder(digest)
+        _, stored = self._records.read_hashed(f"{folder}manifest.json", EngineManifest)
+        self._records.append(_proofs_prefix(folder, stored), proof)
+        return self._engine(folder, self._records.keys(folder))
 
     def engines(self, master_digest: str | None = None) -> list[PublishedEngine]:
         """All engines, or those of one master, by digest.
@@ -70,16 +77,19 @@ class EngineRegistry(RecordKeeper):
         An engine that this version of Smelt cannot read is left out with a warning: a newer
         compiler must not stop the fleet.
         """
+        within = _ENGINES if master_digest is None else _master_folder(master_digest)
+        keys = self._records.keys(within)
         found: list[PublishedEngine] = []
-        for digest, keys in _keys_by_engine(self._records.keys(_ENGINES)).items():
+        for digest, folder in sorted(_folders(keys).items()):
             try:
-                engine = self._engine(digest, keys)
-            except StoreError as error:
+                found.append(self._engine(folder, keys_below(keys, folder)))
+            except (StoreError, NotFoundError) as error:
                 _logger.warning("engine %s left out: %s", digest, error)
-                continue
-            if master_digest in (None, engine.manifest.key.master_digest):
-                found.append(engine)
         return found
+
+    def engine_keys(self, master_digest: str) -> list[str]:
+        """Keys of all that is published of a master's engines: other ones tell that it changed."""
+        return self._records.keys(_master_folder(master_digest))
 
     def engine(self, digest: str) -> PublishedEngine:
         """One engine by its digest or any prefix of it that names only one.
@@ -88,8 +98,8 @@ class EngineRegistry(RecordKeeper):
             NotFoundError: none begins with it.
             InvalidRequestError: several begin with it; names them.
         """
-        keys = self._records.keys(_ENGINES)
-        return self._engine(_only_match("engine", digest, _engine_digests(keys)), keys)
+        folder = self._folder(digest)
+        return self._engine(folder, self._records.keys(folder))
 
     def record_build(self, record: BuildRecord) -> None:
         """Keep what happened in one attempt to build a key."""
@@ -115,17 +125,26 @@ class EngineRegistry(RecordKeeper):
         numbers = self._records.numbers(prefix)
         return [self._records.read(numbered_key(prefix, n), BuildRecord) for n in numbers]
 
-    def _engine(self, digest: str, keys: list[str]) -> PublishedEngine:
-        manifest_key = _manifest_key(digest)
-        proofs = _proofs_prefix(digest, self._records.read_bytes(manifest_key))
+    def _folder(self, digest: str) -> str:
+        folders = _folders(self._records.keys(_ENGINES))
+        return folders[_only_match("engine", digest, folders)]
+
+    def _engine(self, folder: str, keys: list[str]) -> PublishedEngine:
+        manifest, stored = self._records.read_hashed(f"{folder}manifest.json", EngineManifest)
+        proofs = _proofs_prefix(folder, stored)
         numbers = revision_numbers(keys, proofs)
         if not numbers:
-            raise StoreError(f"engine {digest} has no proof below '{proofs}': was one deleted?")
+            raise StoreError(f"no proof below '{proofs}': was one deleted?")
         return PublishedEngine(
-            digest=digest,
-            manifest=self._records.read(manifest_key, EngineManifest),
+            digest=folder.split("/")[2],
+            manifest=manifest,
             proof=self._records.read(numbered_key(proofs, numbers[-1]), Proof),
         )
+
+
+def engine_folder(key: BuildKey) -> str:
+    """Where all documents of an engine are."""
+    return f"{_master_folder(key.master_digest)}{key.digest()}/"
 
 
 def _only_match(what: str, prefix: str, known: Collection[str]) -> str:
@@ -139,32 +158,19 @@ def _only_match(what: str, prefix: str, known: Collection[str]) -> str:
     return matches[0]
 
 
-def _keys_by_engine(keys: list[str]) -> dict[str, list[str]]:
-    """Keys of each published engine; half-published ones have none yet."""
-    by_digest: dict[str, list[str]] = {digest: [] for digest in _engine_digests(keys)}
-    for key in keys:
-        digest = key.removeprefix(_ENGINES).partition("/")[0]
-        if digest in by_digest:
-            by_digest[digest].append(key)
-    return by_digest
+def _folders(keys: list[str]) -> dict[str, str]:
+    """Folders of the published engines by digest; half-published ones have none yet."""
+    return {match[2]: match[1] for key in keys if (match := _MANIFEST_KEY.fullmatch(key))}
 
 
-def _engine_digests(keys: list[str]) -> list[str]:
-    return [match[1] for key in keys if (match := _MANIFEST_KEY.fullmatch(key))]
+def _master_folder(master_digest: str) -> str:
+    return f"{_ENGINES}{master_digest}/"
 
 
-def _engine_prefix(digest: str) -> str:
-    return f"{_ENGINES}{digest}/"
-
-
-def _manifest_key(digest: str) -> str:
-    return f"{_engine_prefix(digest)}manifest.json"
-
-
-def _proofs_prefix(digest: str, manifest_bytes: bytes) -> str:
+def _proofs_prefix(folder: str, manifest_sha256: str) -> str:
     # A proof is about bytes, not about a key: proofs of a publisher that died or lost the
     # race for this key must never count for the engine that another one published.
-    return f"{_engine_prefix(digest)}proofs/{hashlib.sha256(manifest_bytes).hexdigest()}/"
+    return f"{folder}proofs/{manifest_sha256}/"
 
 
 def _builds_prefix(key_digest: str) -> str:

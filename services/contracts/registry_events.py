@@ -89,15 +89,23 @@ class EventRegistry(RecordKeeper):
         return EventPosition(day=days[-1], number=max(numbers, default=0))
 
     def keep_fold(self, fold: TrailFold) -> None:
-        """Keep what the trail amounts to, so that the next start need not read all of it."""
-        self._records.append(_FOLDS, fold)
+        """Keep what the trail amounts to, so that the next start need not read all of it.
+
+        The one before stays too, for who reads it now; older ones go, where the store allows it.
+        """
+        number = self._records.append(_FOLDS, fold)
+        for older in self._records.numbers(_FOLDS):
+            if older < number - 1:
+                with suppress(StoreError):
+                    self._store.delete(numbered_key(_FOLDS, older))
 
     def last_fold(self) -> TrailFold:
         """The newest fold that was kept; an empty one when there is none."""
         numbers = self._records.numbers(_FOLDS)
         if not numbers:
             return TrailFold()
-        return self._records.read(numbered_key(_FOLDS, numbers[-1]), TrailFold)
+        key = numbered_key(_FOLDS, numbers[-1])
+        return parsed(key, self._store.read(key), TrailFold)
 
     def _event(self, day: str, number: int) -> Event | None:
         """An event; None when it cannot be read. Raises NotFoundError."""

@@ -163,15 +163,16 @@ class ModelRegistry(RecordKeeper):
         Raises:
             NotFoundError: says which models or versions exist.
         """
-        by_number = {found.version: found for found in self.versions(name)}
-        if not by_number:
+        check_model_name(name)
+        numbers = self._numbers(name)[0]
+        if not numbers:
             known = ", ".join(self.model_names()) or "none"
             raise NotFoundError(f"model '{name}' not found; there are: {known}")
-        wanted = max(by_number) if version is None else version
-        if wanted not in by_number:
-            known = ", ".join(map(str, by_number))
+        wanted = numbers[-1] if version is None else version
+        if wanted not in numbers:
+            known = ", ".join(map(str, numbers))
             raise NotFoundError(f"model '{name}' has no version {wanted}; there are: {known}")
-        return by_number[wanted]
+        return self._version(name, wanted)
 
     def removed_versions(self) -> dict[str, list[int]]:
         """Numbers of the removed versions, ascending, of each model that has any."""

@@ -1,6 +1,6 @@
 """Signatures of engines in the store, and which engines they do not cover.
 
-engines/<key digest>/signatures/<sha256 of the statement>.<keyid>.json    Envelope
+engines/<master digest>/<key digest>/signatures/<sha256 of the statement>.<keyid>.json    Envelope
 
 The name holds what is signed: whoever changes a manifest, a proof or a master's files finds no
 signature under the new name, and cannot make one.
@@ -13,10 +13,12 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from services.contracts.build_key import BuildKey
 from services.contracts.errors import AlreadyPublishedError, NotFoundError, StoreError
 from services.contracts.manifest import EngineManifest, MasterRecord, Proof, PublishedEngine
 from services.contracts.provenance import Envelope, statement
 from services.contracts.records import RecordKeeper
+from services.contracts.registry_engines import engine_folder
 
 if TYPE_CHECKING:  # it needs a library of cryptography, which a gateway has not
     from services.contracts.signing import Signer, TrustRoot
@@ -30,7 +32,7 @@ class TrustRegistry(RecordKeeper):
     ) -> None:
         """Keep a signature of an engine with a proof; do so before either is published."""
         payload = statement(manifest, proof, master)
-        key = _signature_key(manifest.key.digest(), payload, signer.keyid)
+        key = _signature_key(manifest.key, payload, signer.keyid)
         # Two signatures of one payload differ; the one that is there says the same.
         with suppress(AlreadyPublishedError):
             self._records.create(key, signer.sign(payload))
@@ -54,7 +56,7 @@ class TrustRegistry(RecordKeeper):
         payload = statement(engine.manifest, engine.proof, master)
         faults = []
         for keyid in trust.keyids:
-            key = _signature_key(engine.digest, payload, keyid)
+            key = _signature_key(engine.manifest.key, payload, keyid)
             try:
                 fault = trust.fault(self._records.read(key, Envelope), keyid, payload)
             except NotFoundError:
@@ -64,10 +66,10 @@ class TrustRegistry(RecordKeeper):
             if not fault:
                 return ""
             faults.append(fault)
-        return "; ".join(faults) or self._without_signature(engine.digest, trust)
+        return "; ".join(faults) or self._without_signature(engine, trust)
 
-    def _without_signature(self, digest: str, trust: TrustRoot) -> str:
-        names = self._records.keys(_signatures_prefix(digest))
+    def _without_signature(self, engine: PublishedEngine, trust: TrustRoot) -> str:
+        names = self._records.keys(_signatures_prefix(engine.manifest.key))
         keyids = ", ".join(keyid[:12] for keyid in trust.keyids)
         if any(keyid in name for name in names for keyid in trust.keyids):
             return (
@@ -77,13 +79,13 @@ class TrustRegistry(RecordKeeper):
         others = f"; {len(names)} signatures of other keys found" if names else ""
         return (
             f"not signed by a trusted key ({keyids}){others}; sign it with: "
-            f"python -m compiler_worker sign {digest[:12]}"
+            f"python -m compiler_worker sign {engine.digest[:12]}"
         )
 
 
-def _signatures_prefix(digest: str) -> str:
-    return f"engines/{digest}/signatures/"
+def _signatures_prefix(key: BuildKey) -> str:
+    return f"{engine_folder(key)}signatures/"
 
 
-def _signature_key(digest: str, payload: bytes, keyid: str) -> str:
-    return f"{_signatures_prefix(digest)}{hashlib.sha256(payload).hexdigest()}.{keyid}.json"
+def _signature_key(key: BuildKey, payload: bytes, keyid: str) -> str:
+    return f"{_signatures_prefix(key)}{hashlib.sha256(payload).hexdigest()}.{keyid}.json"

@@ -53,7 +53,8 @@ class EventTrail:
     def observe_quarantine(self, quarantined: Iterable[Quarantined]) -> None:
         """Tell what was given up; raises StoreError."""
         with self._lock:
-            self._catch_up()
+            if not self._is_loaded:
+                self._catch_up()
             seen = list(quarantined)
             self._tell(lambda fold: quarantine_news(fold, seen))
 

@@ -41,6 +41,7 @@ class _ModelRead:
     requests: list[RebuildRequest] = field(default_factory=list)
     serving_changes: list[ServingChange] = field(default_factory=list)
     weight_changes: list[VersionWeights] = field(default_factory=list)
+    engines: dict[str, PublishedEngine] = field(default_factory=dict)
     runs: dict[str, list[JointRun]] = field(default_factory=dict)
     records: dict[str, list[BuildRecord]] = field(default_factory=dict)
 
@@ -49,11 +50,13 @@ class ViewReader:
     """Makes views; remembers only what need not be read again. Blocks."""
 
     def __init__(self, registry: Registry, policy: RetryPolicy, compiler: str) -> None:
-        self._registry = registry
+        self._registry = self._moment = registry
         self._policy = policy
         self._compiler = compiler
         # Records of keys that nobody attempts any more: those proven and those given up.
         self._settled: dict[str, list[BuildRecord]] = {}
+        # Keys that were neither when they were read last.
+        self._attempted: set[str] = set()
         # What could not be read of models and tasks, by what it is about: told once.
         self._told: dict[str, str] = {}
 
@@ -73,13 +76,13 @@ class ViewReader:
             attached: versions that replicas are there for, by model: they get what they lack
                 although a newer one is wanted.
         """
-        engines = {engine.digest: engine for engine in self._registry.engines()}
-        models = list(self._models(engines, attached or {}))
+        self._moment = self._registry.at_one_moment()
+        models = list(self._models(attached or {}))
         view = FleetView(
             pools=pools,
             versions=[version for model in models for version in model.versions],
             plans={where: plans for m in models for where, plans in m.plans.items()},
-            engines=engines,
+            engines={digest: engine for m in models for digest, engine in m.engines.items()},
             records={digest: known for m in models for digest, known in m.records.items()},
             runs={master: runs for m in models for master, runs in m.runs.items()},
             requests={m.versions[0].name: m.requests for m in models},
@@ -90,6 +93,7 @@ class ViewReader:
             compiler=self._compiler,
         )
         self._settled = {d: known for d, known in self._settled.items() if d in view.records}
+        self._attempted &= view.records.keys()
         return replace(view, ends=self._ends(view), timings=self._timings(view))
 
     def tasks(self, names: Iterable[str]) -> dict[str, TaskStart]:
@@ -97,35 +101,31 @@ class ViewReader:
         known = {name: self._task_start(name) for name in names}
         return {name: start for name, start in known.items() if start is not None}
 
-    def _models(
-        self, engines: Mapping[str, PublishedEngine], attached: Mapping[str, set[int]]
-    ) -> Iterator[_ModelRead]:
-        for name in self._registry.model_names():
+    def _models(self, attached: Mapping[str, set[int]]) -> Iterator[_ModelRead]:
+        for name in self._moment.model_names():
             try:
-                model = self._model(name, engines, attached.get(name, set()))
+                model = self._model(name, attached.get(name, set()))
             except SmeltError as error:
                 self._tell(f"model {name}", f"nothing is built for model '{name}' now: {error}")
             else:
                 self._told.pop(f"model {name}", None)
                 yield model
 
-    def _model(
-        self, name: str, engines: Mapping[str, PublishedEngine], attached: set[int]
-    ) -> _ModelRead:
+    def _model(self, name: str, attached: set[int]) -> _ModelRead:
         model = _ModelRead(
-            requests=self._registry.rebuild_requests(name),
-            serving_changes=self._registry.serving_changes(name),
-            weight_changes=self._registry.weight_changes(name),
+            requests=self._moment.rebuild_requests(name),
+            serving_changes=self._moment.serving_changes(name),
+            weight_changes=self._moment.weight_changes(name),
         )
-        newest = self._registry.model_version(name)
-        self._add(newest, model, engines)
+        newest = self._moment.model_version(name)
+        self._add(newest, model)
         for number in sorted(attached - {newest.version}, reverse=True):
             subject = f"model {name} version {number}"
             try:
-                self._add(self._registry.model_version(name, number), model, engines)
+                self._add(self._moment.model_version(name, number), model)
             except SmeltError as error:
                 # One that was removed serves until the next one does, and needs no more engines.
-                if number not in self._registry.removed_versions().get(name, ()):
+                if number not in self._moment.removed_versions().get(name, ()):
                     self._tell(subject, f"nothing is built for {subject}, which serves: {error}")
             else:
                 self._told.pop(subject, None)
@@ -133,8 +133,8 @@ class ViewReader:
 
     def _removals(self, read: set[str]) -> dict[str, list[ModelRemoval]]:
         """Removals of these models, and of those that have nothing left; others wait for them."""
-        unread = set(self._registry.model_names()) - read
-        removed = self._registry.removed_versions()
+        unread = set(self._moment.model_names()) - read
+        removed = self._moment.removed_versions()
         return {
             name: [each for number in numbers if (each := self._removal(name, number))]
             for name, numbers in removed.items()
@@ -143,17 +143,16 @@ class ViewReader:
 
     def _removal(self, name: str, number: int) -> ModelRemoval | None:
         subject = f"removal of model {name} version {number}"
-        return self._readable(subject, lambda: self._registry.removal(name, number))
+        return self._readable(subject, lambda: self._moment.removal(name, number))
 
-    def _add(
-        self, version: ModelVersion, model: _ModelRead, engines: Mapping[str, PublishedEngine]
-    ) -> None:
-        plans = self._registry.build_plans(version.name, version.version)
-        for plan in plans:
-            model.records |= self._records_of(plan, engines, model.requests)
+    def _add(self, version: ModelVersion, model: _ModelRead) -> None:
         master = version.master.digest
         if master not in model.runs:
-            model.runs[master] = self._registry.joint_runs(master)
+            model.engines |= {engine.digest: engine for engine in self._moment.engines(master)}
+            model.runs[master] = self._moment.joint_runs(master)
+        plans = self._moment.build_plans(version.name, version.version)
+        for plan in plans:
+            model.records |= self._records_of(plan, model.engines, model.requests)
         model.plans[version.name, version.version] = plans
         model.versions.append(version)
 
@@ -173,11 +172,17 @@ class ViewReader:
                 and not is_to_be_proven_again(engine, requests, plan)
             )
             known = self._settled.pop(digest, None)
+            # What was proven before this process began needs none: there may be years of them.
+            if known is None and is_done and digest not in self._attempted:
+                known = []
             if known is None or not (is_done or self._is_given_up(digest, known, requests)):
-                known = self._registry.build_records(digest)
+                known = self._moment.build_records(digest)
             records[digest] = known
             if is_done or self._is_given_up(digest, known, requests):
                 self._settled[digest] = known
+                self._attempted.discard(digest)
+            else:
+                self._attempted.add(digest)
         return records
 
     def _is_given_up(

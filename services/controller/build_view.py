@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from services.contracts.build_plan import BuildPlan, RebuildRequest, TaskEnd, TaskStart
 from services.contracts.hardware import Generation
@@ -50,6 +51,14 @@ class FleetView:
     running: Sequence[TaskStart] = ()
     waiting: Mapping[str, str] = field(default_factory=dict)
     compiler: str = ""
+
+    @cached_property
+    def engines_by_master(self) -> Mapping[str, Sequence[PublishedEngine]]:
+        """The engines, grouped by their masters."""
+        found: dict[str, list[PublishedEngine]] = {}
+        for engine in self.engines.values():
+            found.setdefault(engine.manifest.key.master_digest, []).append(engine)
+        return found
 
     def is_newest(self, version: ModelVersion) -> bool:
         """Whether it is the version that is wanted, and not one that only serves still."""

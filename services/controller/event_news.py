@@ -128,10 +128,9 @@ def build_news(fold: TrailFold, view: FleetView) -> Iterator[Event]:
     engines: set[str] = set()
     keys: set[str] = set()
     for version in view.versions:
-        for digest, engine in view.engines.items():
-            is_ours = engine.manifest.key.master_digest == version.master.digest
-            if is_ours and digest not in engines:
-                engines.add(digest)
+        for engine in view.engines_by_master.get(version.master.digest, ()):
+            if engine.digest not in engines:
+                engines.add(engine.digest)
                 yield from _engine_news(fold, version, engine)
         for digest in _planned_digests(view, version):
             if digest not in keys:

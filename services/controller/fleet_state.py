@@ -6,7 +6,7 @@ a slow watcher sees the newest state, never a backlog.
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, field
 
 from services.contracts.hardware import generation_named
@@ -44,6 +44,7 @@ class FleetState:
         self._models: dict[tuple[str, int], fleet.ServedModel] = {}
         self._replicas: dict[str, AttachedReplica] = {}
         self._unseen: dict[str, AttachedReplica] = {}
+        self._engines: dict[tuple[str, int], fleet.EnginesChanged] = {}
         self._metrics_addresses: list[str] = []
         self._builds: list[fleet.FleetBuild] = []
         self._changed = asyncio.Event()
@@ -103,6 +104,7 @@ class FleetState:
 
     def remove_model(self, name: str, version: int) -> None:
         """Forget a model version that is no longer served."""
+        self._engines.pop((name, version), None)
         if self._models.pop((name, version), None) is not None:
             self._mark_changed()
 
@@ -123,13 +125,15 @@ class FleetState:
         return list(self._models.values())
 
     def attach(self, report: fleet.ReplicaReport) -> AttachedReplica:
-        """Register a replica by its first report, and tell it to look for engines.
+        """Register a replica by its first report, and announce the engines of its model.
 
-        One may have been announced before it attached: its line can take seconds while it
-        loads, and an earlier controller may have died before it told of one.
+        There may be other ones than those it began with: its line can take seconds while it
+        loads, and an earlier controller may have died before it announced one. Before the first
+        look at the store none are known; that look announces them.
         """
         replica = AttachedReplica(report=report)
-        replica.commands.put_nowait(fleet.ReplicaCommand(engines_changed=fleet.EnginesChanged()))
+        if known := self._engines.get((report.model_name, report.model_version)):
+            replica.commands.put_nowait(fleet.ReplicaCommand(engines_changed=known))
         self._replicas[report.replica_id] = replica
         self._unseen.pop(report.replica_id, None)
         self._mark_changed()
@@ -161,19 +165,30 @@ class FleetState:
             del self._unseen[replica_id]
             self._mark_changed()
 
-    def announce_engines(self, name: str, version: int, master_digest: str) -> int:
-        """Tell the replicas of one model version to select again; returns how many."""
-        command = fleet.ReplicaCommand(
-            engines_changed=fleet.EnginesChanged(master_digest=master_digest)
-        )
-        told = [
+    def set_engines(self, name: str, version: int, master_digest: str, keys: Iterable[str]) -> int:
+        """Take what is published of a model version's engines, and announce what is new.
+
+        Args:
+            name: of the model.
+            version: of the model.
+            master_digest: of that version.
+            keys: of all documents, so that no replica has to list the store.
+
+        Returns:
+            To how many replicas it was announced; 0 when it is the same as before.
+        """
+        engines = fleet.EnginesChanged(master_digest=master_digest, document_keys=keys)
+        if self._engines.get((name, version)) == engines:
+            return 0
+        self._engines[name, version] = engines
+        attached = [
             replica
             for replica in self._replicas.values()
             if (replica.report.model_name, replica.report.model_version) == (name, version)
         ]
-        for replica in told:
-            replica.commands.put_nowait(command)
-        return len(told)
+        for replica in attached:
+            replica.commands.put_nowait(fleet.ReplicaCommand(engines_changed=engines))
+        return len(attached)
 
     def num_ready(self, name: str, version: int, generation: str) -> int:
         """Replicas of a model version on nodes of a generation that take requests."""

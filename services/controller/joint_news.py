@@ -38,13 +38,14 @@ _GATED_WORDS = {
 def joint_news(fold: TrailFold, view: FleetView) -> Iterator[Event]:
     """The newest joint run of each version and generation, where it is not told yet."""
     for version in view.versions:
+        engines = view.engines_by_master.get(version.master.digest, ())
         by_generation: dict[str, list[JointRun]] = {}
         for run in view.runs.get(version.master.digest, ()):
             by_generation.setdefault(run.device.generation, []).append(run)
         for generation, runs in sorted(by_generation.items()):
             where = place(version.name, version.version, generation)
             if fold.joint_runs.get(where) != runs[-1].created_at:
-                yield from _news(version, _engines(view, version), runs)
+                yield from _news(version, engines, runs)
 
 
 def eager_words(timings: Sequence[Timing]) -> str:
@@ -60,11 +61,6 @@ def speed_words(timings: Sequence[Timing]) -> str:
     if beside and (bounds := speed_bounds(timings)):
         beside += f" ({bounds.words})"
     return ", ".join(filter(None, (eager_words(timings), beside)))
-
-
-def _engines(view: FleetView, version: ModelVersion) -> list[PublishedEngine]:
-    master = version.master.digest
-    return [each for each in view.engines.values() if each.manifest.key.master_digest == master]
 
 
 def _news(

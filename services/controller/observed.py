@@ -3,10 +3,10 @@
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, Self
 
 from services.contracts.errors import SmeltError
-from services.contracts.manifest import ModelVersion, PublishedEngine
+from services.contracts.manifest import ModelVersion
 from services.controller.replica_fleet import DeploymentKey
 
 logger = logging.getLogger(__name__)
@@ -19,6 +19,10 @@ class ModelSource(Protocol):
         """Raise StoreError if another store is where this one was at the first call."""
         ...
 
+    def at_one_moment(self) -> Self:
+        """The same, which lists each folder of the store once."""
+        ...
+
     def model_names(self) -> list[str]:
         """Names of all models."""
         ...
@@ -27,12 +31,12 @@ class ModelSource(Protocol):
         """One version, the newest by default."""
         ...
 
-    def engines(self, master_digest: str | None = None) -> list[PublishedEngine]:
-        """Published engines with their newest proof."""
+    def engine_keys(self, master_digest: str) -> list[str]:
+        """Keys of all that is published of a master's engines."""
         ...
 
     def joint_run_keys(self, master_digest: str) -> list[str]:
-        """Names of the runs in which a master's engines were timed together."""
+        """Keys of the runs in which a master's engines were timed together."""
         ...
 
     def unloaded_models(self) -> set[str]:
@@ -54,7 +58,7 @@ class Observed:
         others: those and older ones that are deployed still.
         names: of all models, those that cannot be read too.
         unloaded: names of those that are not to be served for now.
-        engine_marks: what changes with each engine, proof and joint run, by master.
+        engine_keys: of all engines, proofs, signatures and joint runs, by master.
     """
 
     versions: dict[str, ModelVersion] = field(default_factory=dict)
@@ -62,7 +66,7 @@ class Observed:
     others: dict[tuple[str, int], ModelVersion] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     unloaded: set[str] = field(default_factory=set)
-    engine_marks: dict[str, frozenset[tuple[str, str]]] = field(default_factory=dict)
+    engine_keys: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def wanted(self) -> list[ModelVersion]:
         """The versions that are to be deployed: the newest, and those that share requests."""
@@ -71,8 +75,8 @@ class Observed:
         return [version for version in wanted if version.name not in self.unloaded]
 
     def selecting(self) -> list[ModelVersion]:
-        """The versions that are wanted and whose engines could be read."""
-        return [v for v in self.wanted() if v.master.digest in self.engine_marks]
+        """All versions that replicas may be there for."""
+        return [*self.versions.values(), *self.others.values()]
 
 
 class StoreView:
@@ -90,62 +94,48 @@ class StoreView:
                 mounted must not look as if all models had been removed.
         """
         self._source.require_same_store()
-        observed = Observed(
-            names=set(self._source.model_names()), unloaded=self._source.unloaded_models()
-        )
+        source = self._source.at_one_moment()
+        observed = Observed(names=set(source.model_names()), unloaded=source.unloaded_models())
         for name in sorted(observed.names):
-            self._read_newest(name, observed)
+            _read_newest(source, name, observed)
         for name, number in {*(key[:2] for key in deployed), *observed.weights}:
             newest = observed.versions.get(name)
             if newest is None or newest.version != number:
-                other = self._other_version(name, number)
+                other = self._other_version(source, name, number)
                 # Of a model that was removed nothing is shown any more; a version that was is,
                 # until another one serves in its place.
                 if other is not None and name in observed.names:
                     observed.others[name, number] = other
-        for key in observed.weights.keys() & observed.others.keys():
-            try:
-                self._read_engines(observed.others[key], observed)
-            except SmeltError as error:
-                logger.error("engines of model '%s' version %d are left as they are: %s",
-                             *key, error)  # fmt: skip
+        for master in {version.master.digest for version in observed.selecting()}:
+            keys = [*source.engine_keys(master), *source.joint_run_keys(master)]
+            observed.engine_keys[master] = tuple(keys)
         self._documents = {(v.name, v.version): v for v in observed.versions.values()}
         self._documents |= observed.others
         return observed
 
-    def _read_newest(self, name: str, observed: Observed) -> None:
+    def _other_version(self, source: ModelSource, name: str, number: int) -> ModelVersion | None:
         try:
-            version = self._source.model_version(name)
-            self._read_engines(version, observed)
-            weights = self._source.version_weights(name)
-        except SmeltError as error:
-            # A newer compiler's document must not keep the other models from serving.
-            logger.error("model '%s' is left as it is: %s", name, error)
-            return
-        observed.versions[name] = version
-        for number, weight in weights.items():
-            # A version that was removed shares nothing any more.
-            if self._is_there(name, number):
-                observed.weights[name, number] = weight
-
-    def _read_engines(self, version: ModelVersion, observed: Observed) -> None:
-        digest = version.master.digest
-        if digest not in observed.engine_marks:
-            engines = self._source.engines(digest)
-            runs = self._source.joint_run_keys(digest)
-            observed.engine_marks[digest] = frozenset(
-                [*((each.digest, each.proof.created_at) for each in engines),
-                 *(("timed together", run) for run in runs)]
-            )  # fmt: skip
-
-    def _is_there(self, name: str, number: int) -> bool:
-        try:
-            return self._source.model_version(name, number).version == number
-        except SmeltError:
-            return False
-
-    def _other_version(self, name: str, number: int) -> ModelVersion | None:
-        try:
-            return self._source.model_version(name, number)
+            return source.model_version(name, number)
         except SmeltError:
             return self._documents.get((name, number))
+
+
+def _read_newest(source: ModelSource, name: str, observed: Observed) -> None:
+    try:
+        version, weights = source.model_version(name), source.version_weights(name)
+    except SmeltError as error:
+        # A newer compiler's document must not keep the other models from serving.
+        logger.error("model '%s' is left as it is: %s", name, error)
+        return
+    observed.versions[name] = version
+    for number, weight in weights.items():
+        # A version that was removed shares nothing any more.
+        if _is_there(source, name, number):
+            observed.weights[name, number] = weight
+
+
+def _is_there(source: ModelSource, name: str, number: int) -> bool:
+    try:
+        return source.model_version(name, number).version == number
+    except SmeltError:
+        return False

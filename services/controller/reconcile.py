@@ -80,7 +80,6 @@ class ReconcileLoop:
         )
         self._last_seen_s: dict[str, float] = {}
         self._known_generations: set[str] = set()
-        self._announced: dict[str, frozenset[tuple[str, str]]] = {}
         self.last_pass_s = clock()
 
     def kick(self) -> None:
@@ -204,12 +203,12 @@ class ReconcileLoop:
     def _announce_changes(self, observed: Observed) -> None:
         for version in observed.selecting():
             digest = version.master.digest
-            marks = observed.engine_marks[digest]
-            if self._announced.get(digest, marks) != marks:
-                told = self._state.announce_engines(version.name, version.version, digest)
-                logger.info("engines of %s version %d changed: %d told",
-                            version.name, version.version, told)  # fmt: skip
-        self._announced |= observed.engine_marks
+            num_replicas = self._state.set_engines(
+                version.name, version.version, digest, observed.engine_keys[digest]
+            )
+            if num_replicas:
+                logger.info("engines of %s version %d: announced to %d replicas",
+                            version.name, version.version, num_replicas)  # fmt: skip
 
     def _may_go(self, key: DeploymentKey, observed: Observed, generations: list[str]) -> bool:
         """Whether a deployment is wanted no more, and nobody would miss it."""

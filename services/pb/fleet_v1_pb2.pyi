@@ -75,10 +75,12 @@ class ReplicaCommand(_message.Message):
     def __init__(self, engines_changed: _Optional[_Union[EnginesChanged, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ...) -> None: ...
 
 class EnginesChanged(_message.Message):
-    __slots__ = ("master_digest",)
+    __slots__ = ("master_digest", "document_keys")
     MASTER_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENT_KEYS_FIELD_NUMBER: _ClassVar[int]
     master_digest: str
-    def __init__(self, master_digest: _Optional[str] = ...) -> None: ...
+    document_keys: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, master_digest: _Optional[str] = ..., document_keys: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Drain(_message.Message):
     __slots__ = ()

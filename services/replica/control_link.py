@@ -40,7 +40,7 @@ class ControlLink:
         address: str,
         report: Callable[[], pb.ReplicaReport],
         *,
-        on_engines_changed: Callable[[str], None],
+        on_engines_changed: Callable[[pb.EnginesChanged], None],
         on_drain: Callable[[], None],
         dialer: FleetDialer | None = None,
     ) -> None:
@@ -49,7 +49,7 @@ class ControlLink:
         Args:
             address: the controller's gRPC address.
             report: what is true of the replica now.
-            on_engines_changed: given the master's digest; must not block.
+            on_engines_changed: given the announcement; must not block.
             on_drain: must not block.
             dialer: how the controller is spoken to; None does so in the clear.
         """
@@ -125,7 +125,7 @@ class ControlLink:
     def _obey(self, command: pb.ReplicaCommand) -> None:
         match command.WhichOneof("command"):
             case "engines_changed":
-                self._on_engines_changed(command.engines_changed.master_digest)
+                self._on_engines_changed(command.engines_changed)
             case "drain":
                 self._on_drain()
             case unknown:

@@ -4,7 +4,7 @@ Everything here blocks and runs in a thread of its own, while an older engine se
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from services.contracts.errors import EngineError
 from services.contracts.hardware import DeviceFacts
@@ -36,7 +36,7 @@ class EngineHost:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Take the parts; nothing is read yet."""
-        self._registry = registry
+        self._registry = self._published = registry
         self._model = model
         self._device = device
         self._trust = trust
@@ -47,6 +47,12 @@ class EngineHost:
             lambda engine: name_here(engine.manifest, device, num_threads),
             notes or FailureNotes(None),
             clock,
+        )
+
+    def announce(self, document_keys: Sequence[str]) -> None:
+        """From now on these are all documents of the master's engines; none: list the store."""
+        self._published = (
+            self._registry.with_documents(document_keys) if document_keys else self._registry
         )
 
     def load(self) -> LoadedEngine:
@@ -62,7 +68,9 @@ class EngineHost:
         return loaded
 
     def choose(self, current_digest: str | None) -> EngineChoice:
-        """Look at the store once, for what to serve with in place of the engine in use.
+        """Look once at what is published, for what to serve with in place of the engine in use.
+
+        It is what was announced last; the store is listed only before the first announcement.
 
         Args:
             current_digest: the engine in use, "" for the fallback, None for nothing.
@@ -71,12 +79,13 @@ class EngineHost:
             StoreError: the store cannot be read.
         """
         master = self._model.master
-        engines = self._registry.engines(master.digest)
+        published = self._published
+        engines = published.engines(master.digest)
         offer = Offer(
             engines=engines,
             # Before a file of an engine is fetched, let alone read.
-            untrusted=self._registry.untrusted(engines, master, self._trust),
-            runs=self._registry.joint_runs(master.digest, self._trust),
+            untrusted=published.untrusted(engines, master, self._trust),
+            runs=published.joint_runs(master.digest, self._trust),
         )
         return EngineChoice(
             offer, self._model, self._device, self._loader, self._failures, current_digest

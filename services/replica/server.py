@@ -61,7 +61,7 @@ _DRAIN_TIMEOUT_S = 30.0
 # keeps the interpreter to itself while it loads), and a failed knock has gateways turn away from
 # a replica that serves. Nothing is found later by it: a port that closed refuses at once.
 KNOCK_TIMEOUT_S = 20.0
-# News of engines may be lost while the control line is down; looking is one listing.
+# What failed for a while is tried again; only without a controller is the store listed for it.
 _RESELECT_PERIOD_S = 60.0
 # Twice in the shortest period at which Ray exports.
 _SHOW_PERIOD_S = 0.5
@@ -96,6 +96,7 @@ class ReplicaServer:
         self._spans = RequestSpans(tracing) if tracing else None
         self._dialer = FleetDialer.of(settings)
         self._replica: Replica | None = None
+        self._host: EngineHost | None = None
         self._data: DataServer | None = None
         self._link: ControlLink | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -117,6 +118,7 @@ class ReplicaServer:
             NotReadyError: no address of this host leads to the controller.
         """
         model, device, host = await asyncio.to_thread(self._open)
+        self._host = host
         self._replica = Replica(
             model,
             device,
@@ -255,9 +257,11 @@ class ReplicaServer:
         if self._link:
             self._link.report_changed()
 
-    def _engines_changed(self, master_digest: str) -> None:
+    def _engines_changed(self, announced: fleet.EnginesChanged) -> None:
         logger.info("engines of master %s may have changed; selecting again",
-                    master_digest[:12] or "in use")  # fmt: skip
+                    announced.master_digest[:12] or "in use")  # fmt: skip
+        if self._host:
+            self._host.announce(announced.document_keys)
         self._has_news.set()
 
     async def _reselect(self) -> None:

@@ -20,6 +20,7 @@ from services.contracts.manifest import (
 from services.contracts.object_store import ObstoreArtifactStore
 from services.contracts.records import numbered_key
 from services.contracts.registry import Registry
+from services.contracts.registry_engines import engine_folder
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ def test_a_proof_whose_engine_is_not_published_yet_waits(
     store: ObstoreArtifactStore, history: BuildHistory, make_key: Any
 ) -> None:
     key = make_key()
-    engine = f"engines/{key.digest()}/"
+    engine = engine_folder(key)
     store.create(
         numbered_key(f"{engine}proofs/{'b' * 64}/", 1), proof(ProofOutcome.PASSED).canonical_json()
     )

@@ -27,6 +27,7 @@ from services.contracts.manifest import (
 )
 from services.contracts.object_store import ObstoreArtifactStore, open_store
 from services.contracts.registry import Registry
+from services.contracts.registry_engines import engine_folder
 
 
 class LoggingStore(ObstoreArtifactStore):
@@ -240,12 +241,12 @@ def test_an_engine_of_a_newer_version_is_left_out_with_a_warning(
     publish: Publish, registry: Registry, store: LoggingStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = publish()
-    key = f"engines/{'f' * 64}/manifest.json"
+    key = f"engines/{'d' * 64}/{'f' * 64}/manifest.json"
     store.create(key, b'{"kind":"of another age"}')
-    store.create(f"engines/{'e' * 64}/manifest.json", engine.manifest.canonical_json())
+    store.create(f"engines/{'d' * 64}/{'e' * 64}/manifest.json", engine.manifest.canonical_json())
     assert registry.engines() == [engine]
     assert "f" * 64 in caplog.text
-    assert "has no proof" in caplog.text
+    assert "no proof below" in caplog.text
     with pytest.raises(StoreError, match="f" * 64):
         registry.engine("f" * 64)
 
@@ -254,7 +255,7 @@ def test_an_unreadable_document_is_named_with_its_fault(
     publish: Publish, registry: Registry, store: LoggingStore
 ) -> None:
     engine = publish()
-    manifest_key = f"engines/{engine.digest}/manifest.json"
+    manifest_key = f"{engine_folder(engine.manifest.key)}manifest.json"
     proofs = [key for key in store.list("engines/") if "/proofs/" in key]
     store.create(proofs[0].replace("000001", "000002"), b'{"outcome":"passed","new_field":1}')
     with pytest.raises(StoreError, match=r"000002\.json.*is not a Proof.*created_at"):

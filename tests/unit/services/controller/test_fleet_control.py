@@ -76,10 +76,10 @@ async def test_a_replica_is_listed_while_its_stream_is_open(known: _Control) -> 
     stream = known.stub.Attach()
     await stream.write(fleet.ReplicaReport(replica_id="r", model_name="m", model_version=1))
     await _next_where(watch, 1)
-    known.state.announce_engines("m", 1, "digest")
-    assert (await stream.read()).HasField("engines_changed")  # of the attach itself
+    known.state.set_engines("m", 1, "digest", ["engines/digest/a"])
     command = await stream.read()
     assert command.engines_changed.master_digest == "digest"
+    assert command.engines_changed.document_keys == ["engines/digest/a"]
     stream.cancel()
     await _next_where(watch, 0)
 
@@ -122,7 +122,6 @@ async def test_a_finished_stream_withdraws_the_replica(control: _Control) -> Non
     stream = control.stub.Attach()
     await stream.write(fleet.ReplicaReport(replica_id="r", model_name="m", model_version=1))
     await stream.done_writing()
-    assert (await stream.read()).HasField("engines_changed")
     assert await stream.read() == grpc.aio.EOF
     assert not (await control.stub.GetFleet(fleet.GetFleetRequest())).replicas
 

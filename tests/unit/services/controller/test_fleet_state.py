@@ -109,18 +109,22 @@ def test_engines_are_announced_to_the_replicas_of_that_version_only() -> None:
     state = FleetState("store", 1)
     mine = state.attach(_report("a"))
     other = state.attach(_report("b", model_version=2))
-    for replica in (mine, other):
-        replica.commands.get_nowait()
-    assert state.announce_engines("m", 1, "d") == 1
-    assert mine.commands.get_nowait().engines_changed.master_digest == "d"
+    assert state.set_engines("m", 1, "d", ["engines/d/1"]) == 1
+    announced = mine.commands.get_nowait().engines_changed
+    assert (announced.master_digest, announced.document_keys) == ("d", ["engines/d/1"])
     assert other.commands.empty()
+    assert state.set_engines("m", 1, "d", ["engines/d/1"]) == 0
 
 
-def test_a_replica_that_attaches_is_told_to_look() -> None:
+def test_a_replica_that_attaches_gets_what_is_known_of_its_engines() -> None:
     state = FleetState("store", 1)
-    replica = state.attach(_report())
-    assert replica.commands.get_nowait().HasField("engines_changed")
-    assert replica.commands.empty()
+    early = state.attach(_report("early"))
+    assert early.commands.empty()
+    state.set_engines("m", 1, "d", ["engines/d/1"])
+    late = state.attach(_report("late"))
+    for replica in (early, late):
+        assert replica.commands.get_nowait().engines_changed.document_keys == ["engines/d/1"]
+        assert replica.commands.empty()
 
 
 async def test_a_watcher_sees_the_state_at_once_and_after_each_change() -> None:

@@ -26,8 +26,8 @@ def test_an_engine_a_proof_and_a_joint_run_are_news_each(registry: Registry) -> 
     master = add(registry, "a").master.digest
     view = StoreView(registry)
 
-    def marks() -> frozenset[tuple[str, str]]:
-        return view.look([]).engine_marks[master]
+    def marks() -> tuple[str, ...]:
+        return view.look([]).engine_keys[master]
 
     seen = [marks()]
     key = small_key(master_digest=master)
