@@ -1,8 +1,8 @@
-"""What builds and proofs have added to a store, each told once: for whoever counts them."""
+"""What builds and proofs have added to a store, each once: for metrics that count them."""
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TypeVar
 
 from services.contracts.build_key import BuildKey
@@ -13,41 +13,43 @@ from services.contracts.records import parsed
 from services.contracts.store import ArtifactStore
 
 _logger = logging.getLogger(__name__)
-_BUILDS, _ENGINES = "builds/", "engines/"
 _PROOF_KEY = re.compile(r"(engines/[^/]+/[0-9a-f]{64}/)proofs/[0-9a-f]{64}/\d{6,}\.json")
 _DocumentT = TypeVar("_DocumentT", bound=Document)
 
 
 class BuildHistory:
-    """Reads what is new since its last look; a new process begins with all that there is."""
+    """Reads what is new since its first look.
+
+    What was there before is not read: a store holds years of it, and counters of a process begin
+    at 0, as everywhere in Prometheus.
+    """
 
     def __init__(self, store: ArtifactStore) -> None:
         self._store = store
-        # Keys alone: a history of years is read once, and not kept in memory.
-        self._seen_builds: set[str] = set()
-        self._seen_proofs: set[str] = set()
+        # Keys alone: documents are read once, and not kept in memory.
+        self._seen_builds: set[str] | None = None
+        self._seen_proofs: set[str] | None = None
 
-    def new_build_records(self) -> list[BuildRecord]:
-        """Records of attempts that were not told before.
+    def new_build_records(self, listed: Collection[str]) -> list[BuildRecord]:
+        """Records of attempts that are new among all keys of records.
 
         Raises:
-            StoreError: the store failed; nothing counts as told.
+            StoreError: the store failed; all of them are new at the next look too.
         """
-        listed = self._store.list(_BUILDS)
-        new = [key for key in listed if key not in self._seen_builds]
+        seen = set(listed) if self._seen_builds is None else self._seen_builds
+        new = [key for key in listed if key not in seen]
         records = [record for _, record in self._read(new, BuildRecord)]
         self._seen_builds = set(listed)
         return records
 
-    def new_proofs(self) -> list[tuple[BuildKey, Proof]]:
-        """Published proofs that were not told before, with the keys of their engines.
+    def new_proofs(self, listed: Collection[str]) -> list[tuple[BuildKey, Proof]]:
+        """Published proofs that are new among all keys of engines, with their engines' keys.
 
         Those of a publisher that has not finished wait for the next look.
 
         Raises:
-            StoreError: the store failed; nothing counts as told.
+            StoreError: the store failed; all of them are new at the next look too.
         """
-        listed = self._store.list(_ENGINES)
         manifests = {key for key in listed if key.endswith("/manifest.json")}
         manifest_by_proof = {
             key: f"{match[1]}manifest.json"
@@ -55,7 +57,7 @@ class BuildHistory:
             if (match := _PROOF_KEY.fullmatch(key))
         }
         whole = {key for key, manifest in manifest_by_proof.items() if manifest in manifests}
-        new = sorted(whole - self._seen_proofs)
+        new = sorted(whole - (whole if self._seen_proofs is None else self._seen_proofs))
         manifest_keys = sorted({manifest_by_proof[key] for key in new})
         engines = dict(self._read(manifest_keys, EngineManifest))
         proofs = [

@@ -63,24 +63,27 @@ class DocumentCache:
 class Records:
     """Typed documents over an ArtifactStore, with those that were read lately."""
 
-    def __init__(self, store: ArtifactStore, cache: DocumentCache | None = None) -> None:
-        self._store = store
-        self._list = store.list
-        self._cache = cache or DocumentCache()
+    def __init__(
+        self,
+        store: ArtifactStore,
+        cache: DocumentCache | None = None,
+        listing: Listing | None = None,
+    ) -> None:
+        """Take the parts; without a listing the store is listed for each question."""
+        self._store, self._listing = store, listing
+        self._cache = DocumentCache() if cache is None else cache
 
     def listed(self, listing: Listing) -> "Records":
         """The same documents, with the keys that a listing has."""
-        same = Records(self._store, self._cache)
-        same._list = listing.below
-        return same
+        return Records(self._store, self._cache, listing)
 
     def keys(self, prefix: str) -> list[str]:
         """Keys below a prefix, sorted."""
-        return self._list(prefix)
+        return self._listing.below(prefix) if self._listing else self._store.list(prefix)
 
     def numbers(self, prefix: str) -> list[int]:
         """Numbers of the revisions directly below a prefix, ascending."""
-        return revision_numbers(self._list(prefix), prefix)
+        return revision_numbers(self.keys(prefix), prefix)
 
     def read(self, key: str, document_type: type[_DocumentT]) -> _DocumentT:
         """A document; raises NotFoundError, or StoreError when it cannot be understood."""

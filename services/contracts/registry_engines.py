@@ -77,8 +77,7 @@ class EngineRegistry(RecordKeeper):
         An engine that this version of Smelt cannot read is left out with a warning: a newer
         compiler must not stop the fleet.
         """
-        within = _ENGINES if master_digest is None else _master_folder(master_digest)
-        keys = self._records.keys(within)
+        keys = self.engine_keys(master_digest)
         found: list[PublishedEngine] = []
         for digest, folder in sorted(_folders(keys).items()):
             try:
@@ -87,9 +86,10 @@ class EngineRegistry(RecordKeeper):
                 _logger.warning("engine %s left out: %s", digest, error)
         return found
 
-    def engine_keys(self, master_digest: str) -> list[str]:
-        """Keys of all that is published of a master's engines: other ones tell that it changed."""
-        return self._records.keys(_master_folder(master_digest))
+    def engine_keys(self, master_digest: str | None = None) -> list[str]:
+        """Keys of all that is published of engines, or of one master's: what is new adds some."""
+        within = _ENGINES if master_digest is None else _master_folder(master_digest)
+        return self._records.keys(within)
 
     def engine(self, digest: str) -> PublishedEngine:
         """One engine by its digest or any prefix of it that names only one.
@@ -118,6 +118,18 @@ class EngineRegistry(RecordKeeper):
         """
         known = {key.split("/")[1] for key in self._records.keys(_BUILDS)}
         return _only_match("key", key_digest, known)
+
+    def build_record_keys(self) -> list[str]:
+        """Keys of the records of all attempts."""
+        return self._records.keys(_BUILDS)
+
+    def last_build_record(self, key_digest: str) -> BuildRecord | None:
+        """The newest attempt to build a key; None without one."""
+        prefix = _builds_prefix(key_digest)
+        numbers = self._records.numbers(prefix)
+        return (
+            self._records.read(numbered_key(prefix, numbers[-1]), BuildRecord) if numbers else None
+        )
 
     def build_records(self, key_digest: str) -> list[BuildRecord]:
         """All attempts to build a key, oldest first."""

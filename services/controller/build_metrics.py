@@ -1,7 +1,7 @@
 """Builds and proofs as metrics, counted from what the store remembers of them.
 
-A compiler lives for seconds and may run anywhere, so nobody scrapes it. Counted from the
-store, a total goes on where it was when the controller is started again.
+A compiler runs for seconds, anywhere, so it cannot be scraped. Totals begin at 0 when the
+controller starts, as counters do; states and engines are those of the store.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, Self
 
 from services.contracts.build_key import BuildKey
 from services.contracts.errors import SmeltError, StoreError
@@ -38,6 +38,10 @@ _Series = tuple[tuple[str, str], ...]
 class EngineSource(Protocol):
     """What is read of the registry."""
 
+    def at_one_moment(self) -> Self:
+        """The same, which lists each folder of the store once."""
+        ...
+
     def model_names(self) -> list[str]:
         """Names of all models."""
         ...
@@ -50,8 +54,16 @@ class EngineSource(Protocol):
         """Published engines with their newest proof."""
         ...
 
-    def build_records(self, key_digest: str) -> list[BuildRecord]:
-        """All attempts to build a key, oldest first."""
+    def engine_keys(self) -> list[str]:
+        """Keys of all that is published of engines."""
+        ...
+
+    def build_record_keys(self) -> list[str]:
+        """Keys of the records of all attempts."""
+        ...
+
+    def last_build_record(self, key_digest: str) -> BuildRecord | None:
+        """The newest attempt to build a key; None without one."""
         ...
 
 
@@ -95,7 +107,6 @@ class BuildMetrics:
         self._new_proofs: Counter[_Series] = Counter()
         # By key digest, of the masters that are the newest of a model.
         self._newest: dict[str, _Attempt] = {}
-        self._masters: set[str] = set()
 
     async def follow(self, period_s: float) -> None:
         """Look at the store at intervals, until cancelled."""
@@ -112,16 +123,17 @@ class BuildMetrics:
 
     def look(self) -> None:
         """Read the store once; raises StoreError."""
+        moment = self._source.at_one_moment()
         builds: Counter[_Series] = Counter()
-        for record in self._history.new_build_records():
+        for record in self._history.new_build_records(moment.build_record_keys()):
             builds[*_labels(record.key).items(), ("outcome", record.outcome.value)] += 1
             self._take_build(record)
         self._count(catalog.BUILDS, builds, BuildOutcome)
-        for key, proof in self._history.new_proofs():
+        for key, proof in self._history.new_proofs(moment.engine_keys()):
             self._take_proof(key, proof)
         self._count(catalog.PROOFS, self._new_proofs, ProofOutcome)
         self._new_proofs.clear()
-        self._show_newest()
+        self._show_newest(moment)
 
     def _count(self, metric: Metric, amounts: Counter[_Series], outcomes: type[StrEnum]) -> None:
         """Add to each series once: a scrape in between must not see a total that shrank."""
@@ -157,19 +169,19 @@ class BuildMetrics:
             self._recorder.observe(catalog.PROOF_DURATION, proof.duration_s, **labels)
         self._new_proofs[*labels.items(), ("outcome", proof.outcome.value)] += 1
 
-    def _show_newest(self) -> None:
+    def _show_newest(self, moment: EngineSource) -> None:
         engines: dict[tuple[str, ...], float] = {}
         states: dict[tuple[str, ...], float] = {}
         masters: set[str] = set()
-        for name in self._source.model_names():
+        for name in moment.model_names():
             try:
-                version = self._source.model_version(name)
+                version = moment.model_version(name)
                 masters.add(version.master.digest)
                 planned = self._planned.of(name, version.version)
-                published = self._source.engines(version.master.digest)
+                published = moment.engines(version.master.digest)
                 if planned is not None:
                     published = [engine for engine in published if engine.digest in planned]
-                    self._recall(version.master.digest, planned)
+                    self._recall(moment, planned)
             except SmeltError as error:
                 logger.warning("engines of model '%s' are not shown: %s", name, error)
                 continue
@@ -178,15 +190,12 @@ class BuildMetrics:
             states |= self._state_series(served, version.master.digest, planned)
         self._engines.show(engines)
         self._states.show(states)
-        self._masters = masters
         self._newest = {d: a for d, a in self._newest.items() if a.master_digest in masters}
 
-    def _recall(self, master_digest: str, planned: frozenset[str]) -> None:
-        """Read again what was dropped of a master that is a model's newest once more."""
-        if master_digest in self._masters:
-            return
+    def _recall(self, moment: EngineSource, planned: frozenset[str]) -> None:
+        """Read the newest attempts that were made before this process began, or were dropped."""
         for digest in planned - self._newest.keys():
-            for record in self._source.build_records(digest)[-1:]:
+            if record := moment.last_build_record(digest):
                 self._take_attempt(record)
 
     def _state_series(

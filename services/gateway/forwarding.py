@@ -94,6 +94,11 @@ class ForwardedInference:
             if bound is not None:
                 bound.leave()
 
+    def forget(self, model: str, version: str) -> None:
+        """Drop the number of requests in flight of a version, where it is 0."""
+        if self.num_in_flight.get((model, version)) == 0:
+            del self.num_in_flight[model, version]
+
     def _pool(self, call: InferenceCall, head: RequestHead) -> Pool:
         table = self._endpoints.table
         pool = table.pools.get((head.model_name, head.model_version))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from services.gateway.endpoints import EndpointSet
+from services.gateway.gone_versions import GoneVersions
 from services.gateway.health import HealthServicer
 from services.gateway.request_memory.arena import RequestArena
 from services.gateway.routing import RoutingTable
@@ -25,11 +26,22 @@ class FleetObserver:
         recorder: Recorder,
         num_in_flight: Mapping[tuple[str, str], int],
         arena: RequestArena | None = None,
+        gone: GoneVersions | None = None,
     ) -> None:
-        """`num_in_flight` is by model and version, and kept up to date by its owner."""
+        """Nothing is published yet.
+
+        Args:
+            health: shows which models are ready.
+            recorder: of GATEWAY_METRICS.
+            num_in_flight: by model and version, kept up to date by its owner.
+            arena: of large requests; None without one.
+            gone: is shown which versions there are.
+        """
         self._arena = arena
         self._health, self._recorder, self._num_in_flight = health, recorder, num_in_flight
         self._gauges: set[tuple[str, str, str]] = set()
+        self._gone = gone or GoneVersions()
+        self._gone.on_drop(self._drop)
 
     async def follow(self, endpoints: EndpointSet) -> None:
         """Publish until cancelled; changes that come together are published once."""
@@ -41,6 +53,7 @@ class FleetObserver:
     async def sample(self) -> None:
         """Set the gauges of requests in flight and their memory at intervals, until cancelled."""
         while True:
+            self._gone.drop_due()
             for (model, version), num in self._num_in_flight.items():
                 self._recorder.set(catalog.REQUESTS_IN_FLIGHT, num, model=model, version=version)
             if self._arena:
@@ -55,6 +68,8 @@ class FleetObserver:
     def publish(self, table: RoutingTable) -> None:
         """Say what is ready now; what was said before and is gone becomes 0."""
         self._health.show(table)
+        models = table.view.models
+        self._gone.observe((name, str(v)) for name, versions in models.items() for v in versions)
         ready = Counter(
             (pool.model, pool.version, endpoint.replica.generation)
             for (_, version), pool in table.pools.items()
@@ -70,3 +85,7 @@ class FleetObserver:
                 version=version,
                 generation=generation,
             )
+
+    def _drop(self, model: str, version: str) -> None:
+        self._gauges = {gauge for gauge in self._gauges if gauge[:2] != (model, version)}
+        self._recorder.forget(model=model, version=version)

@@ -23,7 +23,7 @@ class RequestMetrics:
     """Records how requests ended, and how long the gateway and replicas took for them."""
 
     def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+        self._recorder, self._num_forgotten = recorder, recorder.num_forgotten
         self._ended: dict[tuple[str, str, grpc.StatusCode], _Ended] = {}
         self._waited: dict[tuple[str, str, str, str], Observer] = {}
 
@@ -47,6 +47,7 @@ class RequestMetrics:
             waited_s: how much of that it waited for replicas.
             trace_id: of a trace that is kept; "" without one.
         """
+        self._drop_forgotten()
         key = model, version, code
         ended = self._ended.get(key)
         if ended is None:
@@ -82,6 +83,7 @@ class RequestMetrics:
 
     def record_wait(self, replica: Replica, version: str, waited_s: float) -> None:
         """Add the time that one replica took, whatever it answered."""
+        self._drop_forgotten()
         engine = replica.engine
         key = replica.model_name, version, replica.generation, engine.kind
         observe = self._waited.get(key)
@@ -90,6 +92,13 @@ class RequestMetrics:
             observe = self._recorder.observer(catalog.REPLICA_DURATION, **labels)
             self._waited[key] = observe
         observe(waited_s)
+
+    def _drop_forgotten(self) -> None:
+        """Look all series up again once some were forgotten: a version may come back."""
+        if self._num_forgotten != self._recorder.num_forgotten:
+            self._num_forgotten = self._recorder.num_forgotten
+            self._ended.clear()
+            self._waited.clear()
 
     def _new(self, model: str, version: str, code: grpc.StatusCode) -> _Ended:
         recorder = self._recorder

@@ -125,6 +125,10 @@ class CachedInference:
         """What requests of a version found here so far."""
         return self._counts.setdefault((model, str(version)), pb.ModelStatistics())
 
+    def forget(self, model: str, version: str) -> None:
+        """Drop what was counted of a version."""
+        self._counts.pop((model, version), None)
+
     def _take_over(self, table: RoutingTable) -> None:
         self._table = table
         self._cached = frozenset(

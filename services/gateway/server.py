@@ -19,6 +19,7 @@ from services.gateway.endpoints import EndpointSet
 from services.gateway.extras import Extras
 from services.gateway.fleet_view import fleet_view_from_snapshot
 from services.gateway.forwarding import ForwardedInference
+from services.gateway.gone_versions import GoneVersions
 from services.gateway.handlers import SERVICE, offered_handlers, service_handler
 from services.gateway.health import HealthServicer
 from services.gateway.http2.limits import Limits
@@ -90,8 +91,9 @@ class GatewayServer:
         )
         self._bounds = ModelBounds(settings.max_in_flight_per_model, settings.model_max_in_flight)
         self._forwarded = ForwardedInference(self.endpoints, recorder, self._outliers, self._bounds)
+        self._gone = GoneVersions()
         self._observer = FleetObserver(
-            self._health, recorder, self._forwarded.num_in_flight, self.arena
+            self._health, recorder, self._forwarded.num_in_flight, self.arena, self._gone
         )
         self._watch = ControllerWatch(
             settings.controller,
@@ -129,6 +131,9 @@ class GatewayServer:
         cached = CachedInference(
             self._forwarded, self.endpoints, recorder, self._settings.response_cache_bytes
         )
+        for part in (self._forwarded, cached, self.triton_metrics):
+            if part:
+                self._gone.on_drop(part.forget)
         inner: Station = cached
         max_bytes = self._settings.max_message_bytes
         if self._settings.shared_memory:

@@ -135,6 +135,14 @@ class TritonMetrics(Collector):
                 return num_rows(body, served.document)
         return 1
 
+    def forget(self, model: str, version: str) -> None:
+        """Drop what was counted of a version."""
+        key = model, version
+        for counts in (self._success, self._success_us, self._num_rows, self._past):
+            counts.pop(key, None)
+        for failed in [failed for failed in self._failures if failed[:2] == key]:
+            del self._failures[failed]
+
     async def follow(self, endpoints: EndpointSet) -> None:
         """Ask the replicas at intervals, until cancelled; new ones at once.
 

@@ -37,7 +37,11 @@ class Offer:
 
 
 class EngineChoice:
-    """The engines of one offer, from the best one down; used by one thread at a time."""
+    """The engines of one offer, from the best one down; used by one thread at a time.
+
+    Attributes:
+        offer: what is chosen from.
+    """
 
     def __init__(
         self,
@@ -49,7 +53,7 @@ class EngineChoice:
         current_digest: str | None,
     ) -> None:
         """Take the parts; `current_digest` is "" for the fallback, None for nothing in use."""
-        self._offer = offer
+        self.offer = offer
         self._model, self._device = model, device
         self._loader, self._failures = loader, failures
         self._current_digest = current_digest
@@ -129,12 +133,12 @@ class EngineChoice:
     def _selection(self, failed: Mapping[str, str]) -> Selection:
         is_gated = not self._failures.is_fallback_missing
         return select(
-            self._offer.engines,
+            self.offer.engines,
             self._device,
             version=self._model if is_gated else _without_gate(self._model),
             failed_digests=frozenset(failed),
-            untrusted=self._offer.untrusted,
-            runs=self._offer.runs,
+            untrusted=self.offer.untrusted,
+            runs=self.offer.runs,
             serving=self._current_digest or "",
         )
 

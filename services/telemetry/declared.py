@@ -12,6 +12,10 @@ class DeclaredMetrics:
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._by_name = {metric.name: metric for metric in metrics}
 
+    def labels(self, name: str) -> tuple[str, ...]:
+        """The labels of a declared metric."""
+        return self._by_name[name].labels
+
     def check(self, metric: Metric, kind: MetricKind, labels: Mapping[str, str]) -> None:
         """Refuse a record that the catalogue does not allow.
 

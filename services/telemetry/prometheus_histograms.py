@@ -1,6 +1,6 @@
 """A histogram of the catalogue as prometheus_client collects it, exemplars included."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
@@ -26,6 +26,13 @@ class HistogramCollector(Collector):
         """The series with these labels."""
         key = tuple(labels[name] for name in self._metric.labels)
         return self._series.setdefault(key, BucketCounts(self._metric.buckets))
+
+    def remove_by_labels(self, labels: Mapping[str, str]) -> None:
+        """Drop the series that have these labels."""
+        at = {self._metric.labels.index(name): value for name, value in labels.items()}
+        for key in list(self._series):
+            if all(key[place] == value for place, value in at.items()):
+                del self._series[key]
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
         """The family with what was observed until now."""

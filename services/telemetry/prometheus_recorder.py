@@ -26,7 +26,11 @@ METRICS_PATH: Final = "/metrics"
 
 
 class PrometheusRecorder:
-    """Records into a registry of prometheus_client; safe to share between threads."""
+    """Records into a registry of prometheus_client; safe to share between threads.
+
+    Attributes:
+        num_forgotten: grows with each `forget`.
+    """
 
     def __init__(self, metrics: Iterable[Metric], registry: CollectorRegistry) -> None:
         declared = tuple(metrics)
@@ -34,6 +38,7 @@ class PrometheusRecorder:
         self._bound = {metric.name: _bound(metric, registry) for metric in declared}
         # Checking labels and looking a series up costs more than recording into it.
         self._series_by_labels: dict[tuple[object, ...], Any] = {}
+        self.num_forgotten = 0
 
     def count(self, metric: Metric, amount: float = 1.0, **labels: str) -> None:
         """Add to a counter."""
@@ -56,6 +61,16 @@ class PrometheusRecorder:
         """What adds observations to one series of a histogram."""
         observe: Observer = self._series(metric, MetricKind.HISTOGRAM, labels).observe
         return observe
+
+    def forget(self, **labels: str) -> None:
+        """Drop all series that have these labels, of every metric that has all of them."""
+        wanted = labels.items()
+        known = self._series_by_labels
+        self._series_by_labels = {key: s for key, s in known.items() if not wanted <= set(key[2:])}
+        for name, bound in self._bound.items():
+            if labels.keys() <= set(self._declared.labels(name)):
+                bound.remove_by_labels(labels)
+        self.num_forgotten += 1
 
     def publish(self) -> None:
         """Whoever scrapes fetches what is kept here."""

@@ -22,6 +22,8 @@ from services.telemetry.recorder import Observer
 class RayRecorder:
     """Records through `ray.serve.metrics`; make it inside the replica that records."""
 
+    num_forgotten = 0
+
     def __init__(self, metrics: Iterable[Metric]) -> None:
         declared = tuple(metrics)
         self._declared = DeclaredMetrics(declared)
@@ -54,6 +56,9 @@ class RayRecorder:
         self._declared.check(metric, MetricKind.HISTOGRAM, labels)
         histogram: _RayHistogram = self._bound[metric.name]
         return histogram.series(labels).observe
+
+    def forget(self, **labels: str) -> None:
+        """A replica serves one version: its series go with its process."""
 
     def publish(self) -> None:
         """Set what histograms have counted until now."""

@@ -41,6 +41,15 @@ class Recorder(Protocol):
         """What adds observations to one series of a histogram: for what each request does."""
         ...
 
+    @property
+    def num_forgotten(self) -> int:
+        """Grows with each `forget`: series that were looked up before may be gone."""
+        ...
+
+    def forget(self, **labels: str) -> None:
+        """Drop all series that have these labels: what they are of is gone for good."""
+        ...
+
     def publish(self) -> None:
         """Hand over what is kept here; where nobody comes to fetch it, call it at intervals."""
         ...
@@ -48,6 +57,11 @@ class Recorder(Protocol):
 
 class NullRecorder:
     """Records nothing: for code that runs without a metrics endpoint."""
+
+    num_forgotten = 0
+
+    def forget(self, **labels: Any) -> None:
+        """Ignore."""
 
     def count(self, metric: Metric, amount: float = 1.0, **labels: Any) -> None:
         """Ignore."""

@@ -25,7 +25,10 @@ from services.contracts.registry_engines import engine_folder
 
 @pytest.fixture
 def history(store: ObstoreArtifactStore) -> BuildHistory:
-    return BuildHistory(store)
+    found = BuildHistory(store)
+    found.new_build_records([])
+    found.new_proofs([])
+    return found
 
 
 def record(key: BuildKey, outcome: BuildOutcome) -> BuildRecord:
@@ -43,19 +46,27 @@ def proof(outcome: ProofOutcome) -> Proof:
     return Proof(outcome=outcome, created_at="")
 
 
+def records_of(history: BuildHistory, registry: Registry) -> list[BuildRecord]:
+    return history.new_build_records(registry.build_record_keys())
+
+
+def proofs_of(history: BuildHistory, registry: Registry) -> list[tuple[BuildKey, Proof]]:
+    return history.new_proofs(registry.engine_keys())
+
+
 def test_each_record_is_told_once(registry: Registry, history: BuildHistory, make_key: Any) -> None:
-    assert history.new_build_records() == []
+    assert records_of(history, registry) == []
     first, other = make_key(), make_key(driver="581.0")
     registry.record_build(record(first, BuildOutcome.FAILED))
     registry.record_build(record(other, BuildOutcome.PROVEN))
-    told = history.new_build_records()
+    told = records_of(history, registry)
     assert {(each.key.digest(), each.outcome) for each in told} == {
         (first.digest(), BuildOutcome.FAILED),
         (other.digest(), BuildOutcome.PROVEN),
     }
     registry.record_build(record(first, BuildOutcome.BUILT))
-    assert [each.outcome for each in history.new_build_records()] == [BuildOutcome.BUILT]
-    assert history.new_build_records() == []
+    assert [each.outcome for each in records_of(history, registry)] == [BuildOutcome.BUILT]
+    assert records_of(history, registry) == []
 
 
 def test_each_proof_is_told_once_with_its_engines_key(
@@ -63,23 +74,25 @@ def test_each_proof_is_told_once_with_its_engines_key(
 ) -> None:
     key = make_key()
     registry.publish_engine(manifest(key), {}, proof(ProofOutcome.NOT_RUN))
-    assert [(k, p.outcome) for k, p in history.new_proofs()] == [(key, ProofOutcome.NOT_RUN)]
+    assert [(k, p.outcome) for k, p in proofs_of(history, registry)] == [
+        (key, ProofOutcome.NOT_RUN)
+    ]
     registry.add_proof(key.digest(), proof(ProofOutcome.PASSED))
-    assert [(k, p.outcome) for k, p in history.new_proofs()] == [(key, ProofOutcome.PASSED)]
-    assert history.new_proofs() == []
+    assert [(k, p.outcome) for k, p in proofs_of(history, registry)] == [(key, ProofOutcome.PASSED)]
+    assert proofs_of(history, registry) == []
 
 
 def test_a_proof_whose_engine_is_not_published_yet_waits(
-    store: ObstoreArtifactStore, history: BuildHistory, make_key: Any
+    registry: Registry, store: ObstoreArtifactStore, history: BuildHistory, make_key: Any
 ) -> None:
     key = make_key()
     engine = engine_folder(key)
     store.create(
         numbered_key(f"{engine}proofs/{'b' * 64}/", 1), proof(ProofOutcome.PASSED).canonical_json()
     )
-    assert history.new_proofs() == []
+    assert proofs_of(history, registry) == []
     store.create(f"{engine}manifest.json", manifest(key).canonical_json())
-    assert [k for k, _ in history.new_proofs()] == [key]
+    assert [k for k, _ in proofs_of(history, registry)] == [key]
 
 
 def test_what_cannot_be_read_is_passed_over_once(
@@ -92,8 +105,8 @@ def test_what_cannot_be_read_is_passed_over_once(
     store.create(f"builds/{'0' * 64}/000001.json", b'{"from": "a newer compiler"}')
     registry.record_build(record(make_key(), BuildOutcome.PROVEN))
     with caplog.at_level(logging.WARNING):
-        assert [each.outcome for each in history.new_build_records()] == [BuildOutcome.PROVEN]
-        assert history.new_build_records() == []
+        assert [each.outcome for each in records_of(history, registry)] == [BuildOutcome.PROVEN]
+        assert records_of(history, registry) == []
     assert len(caplog.records) == 1
     assert "is not a BuildRecord" in caplog.text
 
@@ -119,20 +132,29 @@ def test_what_a_store_that_failed_held_back_is_told_later(
 
     monkeypatch.setattr(store, "read", fails_once)
     with pytest.raises(StoreError, match="away"):
-        history.new_build_records()
-    told = {each.key.digest() for each in history.new_build_records()}
+        records_of(history, registry)
+    told = {each.key.digest() for each in records_of(history, registry)}
     assert told == {key.digest() for key in keys}
 
 
-def test_a_new_process_is_told_everything(
-    registry: Registry, store: ObstoreArtifactStore, history: BuildHistory, make_key: Any
+def test_what_was_there_before_the_first_look_is_not_read(
+    registry: Registry, store: ObstoreArtifactStore, make_key: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry.record_build(record(make_key(), BuildOutcome.FAILED))
-    assert history.new_build_records() == BuildHistory(store).new_build_records()
+    registry.publish_engine(manifest(make_key()), {}, proof(ProofOutcome.PASSED))
+    keys, engines = registry.build_record_keys(), registry.engine_keys()
+    monkeypatch.delattr(ObstoreArtifactStore, "read")
+    history = BuildHistory(store)
+    for _ in range(2):
+        assert (history.new_build_records(keys), history.new_proofs(engines)) == ([], [])
 
 
-def test_a_look_lists_once_and_keeps_no_document(
-    registry: Registry, store: ObstoreArtifactStore, make_key: Any, monkeypatch: pytest.MonkeyPatch
+def test_a_look_reads_each_once_and_keeps_no_document(
+    registry: Registry,
+    store: ObstoreArtifactStore,
+    history: BuildHistory,
+    make_key: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[str] = []
     for name in ("list", "read"):
@@ -145,9 +167,8 @@ def test_a_look_lists_once_and_keeps_no_document(
         monkeypatch.setattr(store, name, counted)
     for number in range(5):
         registry.record_build(record(make_key(driver=f"58{number}.0"), BuildOutcome.BUILT))
-    history = BuildHistory(store)
     asked.clear()
-    told = history.new_build_records()
+    told = records_of(history, registry)
     assert (asked.count("list"), asked.count("read")) == (1, 5)
     found = weakref.ref(told[0])
     del told

@@ -72,6 +72,7 @@ def counted(store: ObstoreArtifactStore, tmp_path: Path) -> Counted:
     found.registry.add_model_version(
         name="m", master=master, recipe=Recipe(), source="s", source_fingerprint="f"
     )
+    found.metrics.look()
     return found
 
 
@@ -116,7 +117,7 @@ def proof_of(outcome: ProofOutcome) -> Proof:
     return Proof(outcome=outcome, duration_s=3.0, created_at="")
 
 
-def test_totals_count_each_attempt_once_and_go_on_after_a_restart(
+def test_totals_count_each_attempt_once_and_begin_anew_after_a_restart(
     counted: Counted, store: ObstoreArtifactStore, tmp_path: Path
 ) -> None:
     counted.registry.record_build(record(BuildOutcome.FAILED, "2026-01-01"))
@@ -124,13 +125,32 @@ def test_totals_count_each_attempt_once_and_go_on_after_a_restart(
     counted.registry.record_build(record(BuildOutcome.PROVEN, "2026-01-02"))
     for _ in range(2):
         counted.metrics.look()
+    assert counted.value(catalog.BUILDS, **PLACE, outcome="failed") == 1
+    assert counted.value(catalog.BUILDS, **PLACE, outcome="proven") == 1
+    assert counted.value(catalog.BUILDS, **PLACE, outcome="built") == 0
+    assert counted.value(catalog.BUILD_DURATION, "_sum", **PLACE) == 4.0
     restarted = counting(store, tmp_path)
     restarted.metrics.look()
-    for each in (counted, restarted):
-        assert each.value(catalog.BUILDS, **PLACE, outcome="failed") == 1
-        assert each.value(catalog.BUILDS, **PLACE, outcome="proven") == 1
-        assert each.value(catalog.BUILDS, **PLACE, outcome="built") == 0
-        assert each.value(catalog.BUILD_DURATION, "_sum", **PLACE) == 4.0
+    restarted.registry.record_build(record(BuildOutcome.PROVEN, "2026-01-03"))
+    restarted.metrics.look()
+    assert restarted.value(catalog.BUILDS, **PLACE, outcome="proven") == 1
+
+
+def test_a_start_reads_no_record_but_the_newest_of_each_planned_key(
+    counted: Counted, store: ObstoreArtifactStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for day in range(1, 6):
+        counted.registry.record_build(record(BuildOutcome.FAILED, f"2026-01-0{day}"))
+        counted.registry.record_build(record(BuildOutcome.FAILED, f"2026-01-0{day}", key("581.0")))
+    read, plain = [], store.read
+    monkeypatch.setattr(store, "read", lambda key: (read.append(key), plain(key))[1])
+    restarted = counting(store, tmp_path)
+    show_planned(restarted, key())
+    restarted.metrics.look()
+    assert [each for each in read if each.startswith("builds/")] == [
+        f"builds/{key().digest()}/000005.json"
+    ]
+    assert restarted.value(catalog.BUILD_STATE, **SERVED, **PLACE, outcome="failed") == 1
 
 
 def test_the_newest_attempt_decides_whatever_key_it_had(counted: Counted) -> None:
