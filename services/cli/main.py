@@ -249,6 +249,23 @@ def rebuild(
 
 
 @app.command()
+def prune(
+    older_than: Annotated[
+        int, typer.Option(min=1, help="Days; what was written later stays.")
+    ] = 30,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Delete it; without, it is only shown.")
+    ] = False,
+    store: Store = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show what of the store nothing serves, plans or names any more, and delete it with --yes."""
+    from services.cli.prune import run_prune
+
+    run_prune(settings_for(store), older_than_days=older_than, is_confirmed=yes, as_json=as_json)
+
+
+@app.command()
 def infer(
     name: Annotated[str, typer.Argument(help="Model to ask.")],
     inputs: Annotated[

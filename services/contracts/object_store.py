@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
@@ -19,8 +20,6 @@ import obstore
 from obstore.exceptions import (
     AlreadyExistsError,
     BaseError,
-    PermissionDeniedError,
-    UnauthenticatedError,
 )
 from obstore.store import LocalStore, MemoryStore, ObjectStore, S3Store, from_url
 from pydantic_settings import BaseSettings
@@ -34,8 +33,11 @@ from services.contracts.errors import (
     UnsafeStoreError,
 )
 from services.contracts.manifest import BlobRef
-from services.contracts.store import ArtifactStore
+from services.contracts.store import ArtifactStore, StoredObject
+from services.contracts.store_faults import fault_words
 
+# What is younger is never pruned.
+SAFE_AGE = timedelta(hours=12)
 _CHUNK_BYTES = 8 * 2**20  # S3 allows 10,000 parts: blobs up to 80 GB
 _MAX_PARTS_IN_FLIGHT = 4  # bounds the memory of one upload to 32 MiB
 SELF_TEST_KEY = "selftest/conditional-create"
@@ -43,8 +45,6 @@ _SELF_TEST_WRITERS = 8
 _CLOUD_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
 # A drive or scheme without its slashes; taken as a folder it would be made, and serve nobody.
 _SCHEME_LIKE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-# Where clouds keep the credentials of a machine's role; asked only when no others are given.
-_ROLE_HOSTS = ("169.254.169.254", "169.254.170.2", "metadata.google.internal")
 _LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 
 
@@ -70,7 +70,7 @@ class ObstoreArtifactStore:
         return f"{type(self).__name__}({self.name!r})"
 
     def put_blob(self, source: Path) -> BlobRef:
-        """Store a file's bytes under their digest; does nothing when they are there.
+        """Store a file's bytes under their digest; does nothing when they were put lately.
 
         Raises:
             CorruptBlobError: the file changed while it was read; nothing was stored.
@@ -80,7 +80,7 @@ class ObstoreArtifactStore:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             ref = BlobRef(sha256=digest, num_bytes=file.tell())
             key = _blob_key(ref)
-            if self._num_bytes(key) == ref.num_bytes:
+            if self._is_kept(key, ref):
                 return ref
             file.seek(0)
             parts = _verified_parts(file, ref, str(source))
@@ -133,18 +133,35 @@ class ObstoreArtifactStore:
         with suppress(NotFoundError), self._translated_errors(key):
             obstore.delete(self._backend, key)
 
+    def objects(self, prefix: str) -> tuple[StoredObject, ...]:
+        """All objects below a prefix that ends with '/', by key, with their sizes and times."""
+        with self._translated_errors(prefix):
+            chunks = obstore.list(self._backend, prefix, chunk_size=1000)
+            found = sorted(
+                StoredObject(meta["path"], meta["size"], meta["last_modified"])
+                for chunk in chunks
+                for meta in chunk
+            )
+        return tuple(found)
+
     def list(self, prefix: str) -> list[str]:
         """Keys of all objects below a prefix that ends with '/', sorted."""
         with self._translated_errors(prefix):
             chunks = obstore.list(self._backend, prefix, chunk_size=1000)
             return sorted(meta["path"] for chunk in chunks for meta in chunk)
 
-    def _num_bytes(self, key: str) -> int | None:
+    def _is_kept(self, key: str, ref: BlobRef) -> bool:
+        """Whether a blob is there and will be.
+
+        An old one is written anew: it may be named by nothing yet, and pruned at this moment.
+        """
         try:
             with self._translated_errors(key):
-                return obstore.head(self._backend, key)["size"]
+                found = obstore.head(self._backend, key)
         except NotFoundError:
-            return None
+            return False
+        age = datetime.now(UTC) - found["last_modified"]
+        return found["size"] == ref.num_bytes and age < SAFE_AGE
 
     def _copy_verified(self, ref: BlobRef, file: BinaryIO) -> None:
         digest = hashlib.sha256()
@@ -178,7 +195,7 @@ class ObstoreArtifactStore:
         except FileNotFoundError as error:
             raise NotFoundError(f"'{key}' does not exist in {self.name}") from error
         except (BaseError, OSError, ValueError) as error:
-            raise StoreError(f"{self.name} failed at '{key}': {_fault(error)}") from error
+            raise StoreError(f"{self.name} failed at '{key}': {fault_words(error)}") from error
 
 
 def open_store(url: str, *, must_exist: bool = False) -> ObstoreArtifactStore:
@@ -294,22 +311,6 @@ def _open_s3(url: str) -> S3Store:
             "on this machine; use https, or set AWS_ALLOW_HTTP=true on a network you trust"
         )
     return S3Store.from_url(url, client_options={"allow_http": True})
-
-
-def _fault(error: Exception) -> str:
-    """What happened, in one line, with what mends it where that is known."""
-    # obstore appends pages of its internals; the first line says what happened.
-    fault = str(error).partition("\n")[0]
-    is_refused = isinstance(error, PermissionDeniedError | UnauthenticatedError)
-    if any(host in fault for host in _ROLE_HOSTS):
-        fault = f"no credentials were found, and this machine has no role ({fault})"
-    elif not is_refused:
-        return fault
-    return (
-        f"{fault}; give credentials that may read and write there: for s3:// AWS_ACCESS_KEY_ID "
-        "and AWS_SECRET_ACCESS_KEY (AWS_SESSION_TOKEN with temporary ones, AWS_REGION, "
-        "AWS_ENDPOINT_URL), for gs:// GOOGLE_SERVICE_ACCOUNT, for az:// AZURE_STORAGE_ACCOUNT_KEY"
-    )
 
 
 def _blob_key(ref: BlobRef) -> str:

@@ -43,16 +43,16 @@ class BuildRegistry(RecordKeeper):
 
     def build_plans(self, model: str, version: int) -> list[BuildPlan]:
         """The newest plan of each class of nodes, oldest first."""
-        prefix = _version_prefix(model, version)
-        keys = self._records.keys(prefix)
+        plans = self.keyed_build_plans(model, version).values()
+        return sorted(plans, key=lambda plan: plan.created_at)
+
+    def keyed_build_plans(self, model: str, version: int) -> dict[str, BuildPlan]:
+        """The newest plan of each class of nodes, by the key that it is kept under."""
+        keys = self._records.keys(_version_prefix(model, version))
         folders = sorted({key.rpartition("/")[0] + "/" for key in keys})
         newest = [(folder, revision_numbers(keys, folder)) for folder in folders]
-        plans = [
-            self._records.read(numbered_key(folder, numbers[-1]), BuildPlan)
-            for folder, numbers in newest
-            if numbers
-        ]
-        return sorted(plans, key=lambda plan: plan.created_at)
+        found = [numbered_key(folder, numbers[-1]) for folder, numbers in newest if numbers]
+        return {key: self._records.read(key, BuildPlan) for key in found}
 
     def request_rebuild(self, request: RebuildRequest) -> int:
         """Keep a request; returns its number."""

@@ -3,17 +3,26 @@
 Two kinds of things live in it. Blobs are bytes named by their own sha256; writing one
 twice is harmless. Objects are small JSON documents under a path, created once and never
 overwritten; whoever creates first wins, so nobody can see half of anything: all blobs are
-there before the manifest that names them. Nothing is deleted but what says who does something
-now, and where that is not allowed it stays. Keys are `str` with `/`, because object stores
-have no folders.
+there before the manifest that names them. Only who holds what now is deleted, and where that is
+not allowed it stays; what nothing needs any more goes when somebody asks for it (`prune`). Keys
+are `str` with `/`, because object stores have no folders.
 """
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from pathlib import Path, PurePosixPath
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from services.contracts.errors import StoreError
 from services.contracts.manifest import BlobRef
+
+
+class StoredObject(NamedTuple):
+    """An object of a store, without its bytes."""
+
+    key: str
+    num_bytes: int
+    modified_at: datetime
 
 
 class ArtifactStore(Protocol):

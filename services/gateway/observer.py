@@ -18,7 +18,11 @@ SAMPLE_EVERY_S: Final = 0.5
 
 
 class FleetObserver:
-    """Publishes the routing table after each change, and load now and then."""
+    """Publishes the routing table after each change, and load now and then.
+
+    Attributes:
+        gone: versions that the fleet has no more; whoever keeps something of each adds itself.
+    """
 
     def __init__(
         self,
@@ -26,7 +30,6 @@ class FleetObserver:
         recorder: Recorder,
         num_in_flight: Mapping[tuple[str, str], int],
         arena: RequestArena | None = None,
-        gone: GoneVersions | None = None,
     ) -> None:
         """Nothing is published yet.
 
@@ -35,13 +38,12 @@ class FleetObserver:
             recorder: of GATEWAY_METRICS.
             num_in_flight: by model and version, kept up to date by its owner.
             arena: of large requests; None without one.
-            gone: is shown which versions there are.
         """
         self._arena = arena
         self._health, self._recorder, self._num_in_flight = health, recorder, num_in_flight
         self._gauges: set[tuple[str, str, str]] = set()
-        self._gone = gone or GoneVersions()
-        self._gone.on_drop(self._drop)
+        self.gone = GoneVersions()
+        self.gone.on_drop(self._drop)
 
     async def follow(self, endpoints: EndpointSet) -> None:
         """Publish until cancelled; changes that come together are published once."""
@@ -53,7 +55,7 @@ class FleetObserver:
     async def sample(self) -> None:
         """Set the gauges of requests in flight and their memory at intervals, until cancelled."""
         while True:
-            self._gone.drop_due()
+            self.gone.drop_due()
             for (model, version), num in self._num_in_flight.items():
                 self._recorder.set(catalog.REQUESTS_IN_FLIGHT, num, model=model, version=version)
             if self._arena:
@@ -69,7 +71,7 @@ class FleetObserver:
         """Say what is ready now; what was said before and is gone becomes 0."""
         self._health.show(table)
         models = table.view.models
-        self._gone.observe((name, str(v)) for name, versions in models.items() for v in versions)
+        self.gone.observe((name, str(v)) for name, versions in models.items() for v in versions)
         ready = Counter(
             (pool.model, pool.version, endpoint.replica.generation)
             for (_, version), pool in table.pools.items()

@@ -19,7 +19,6 @@ from services.gateway.endpoints import EndpointSet
 from services.gateway.extras import Extras
 from services.gateway.fleet_view import fleet_view_from_snapshot
 from services.gateway.forwarding import ForwardedInference
-from services.gateway.gone_versions import GoneVersions
 from services.gateway.handlers import SERVICE, offered_handlers, service_handler
 from services.gateway.health import HealthServicer
 from services.gateway.http2.limits import Limits
@@ -91,9 +90,8 @@ class GatewayServer:
         )
         self._bounds = ModelBounds(settings.max_in_flight_per_model, settings.model_max_in_flight)
         self._forwarded = ForwardedInference(self.endpoints, recorder, self._outliers, self._bounds)
-        self._gone = GoneVersions()
         self._observer = FleetObserver(
-            self._health, recorder, self._forwarded.num_in_flight, self.arena, self._gone
+            self._health, recorder, self._forwarded.num_in_flight, self.arena
         )
         self._watch = ControllerWatch(
             settings.controller,
@@ -133,7 +131,7 @@ class GatewayServer:
         )
         for part in (self._forwarded, cached, self.triton_metrics):
             if part:
-                self._gone.on_drop(part.forget)
+                self._observer.gone.on_drop(part.forget)
         inner: Station = cached
         max_bytes = self._settings.max_message_bytes
         if self._settings.shared_memory:

@@ -24,6 +24,7 @@ EXPECTED = {
     "profile": [
         "--bucket", "--json", "--out", "--precision", "--source", "--store", "--version", "NAME",
     ],
+    "prune": ["--json", "--older-than", "--store", "--yes"],
     "rebuild": ["--generation", "--json", "--reason", "--store", "--version", "NAME"],
     "status": ["--json"],
     "token": ["--json", "--model", "--verb", "NAME"],

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -193,3 +194,36 @@ def test_what_a_killed_fetcher_left_is_removed(
         assert kept.exists()
     finally:
         os.close(lock)
+
+
+def test_what_was_not_used_for_longest_goes_when_the_cache_is_full(
+    store: CountingStore, files: dict[str, BlobRef], tmp_path: Path
+) -> None:
+    room = FileCache(store, tmp_path / "cache", max_bytes=5 * 2**20)
+    one = {name: room.folder({name: ref}) for name, ref in list(files.items())[:2]}
+    two_hours_ago = time.time() - 7200
+    for age_s, folder in zip((100, 0), one.values(), strict=True):
+        os.utime(folder, (two_hours_ago - age_s,) * 2)
+    third = room.file(files["f2"], ".npz")
+    assert [path.exists() for path in (*one.values(), third)] == [False, True, True]
+    assert sorted(path.name for path in third.parent.parent.rglob(".*")) == []
+
+
+def test_what_was_used_within_the_hour_stays_also_when_the_cache_is_full(
+    store: CountingStore, files: dict[str, BlobRef], tmp_path: Path
+) -> None:
+    room = FileCache(store, tmp_path / "cache", max_bytes=1)
+    kept = [room.folder({name: ref}) for name, ref in files.items()]
+    assert all(path.exists() for path in kept)
+
+
+def test_a_use_counts_as_one_though_nothing_is_fetched(
+    store: CountingStore, files: dict[str, BlobRef], tmp_path: Path
+) -> None:
+    room = FileCache(store, tmp_path / "cache", max_bytes=1)
+    (name, ref), *_, (_, last) = files.items()
+    folder = room.folder({name: ref})
+    os.utime(folder, (0, 0))
+    room.folder({name: ref})
+    room.file(last, ".npz")
+    assert folder.exists()
