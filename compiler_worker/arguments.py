@@ -59,6 +59,7 @@ def parse_arguments(argv: Sequence[str] | None) -> Arguments:
             kinds=tuple(getattr(given, "kind", None) or ()),
             precisions=tuple(getattr(given, "precision", None) or ()),
             keys=tuple(getattr(given, "key", None) or ()),
+            is_first=getattr(given, "first", False),
             is_untried=getattr(given, "untried", False),
             is_elsewhere=getattr(given, "elsewhere", False),
             compiler=getattr(given, "compiler", ""),
@@ -90,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     build.add_argument(
         "--key", action="append", type=_digest, metavar="DIGEST", help="build or prove this one"
     )
+    build.add_argument("--first", action="store_true", help="stop once one engine is proven")
     build.add_argument("--untried", action="store_true", help="leave out what failed before")
     prove = commands.add_parser("prove", help="prove a published engine on this machine")
     prove.add_argument("target", metavar="DIGEST")

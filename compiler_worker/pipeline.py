@@ -8,6 +8,7 @@ another worker builds now is left to it, and its result is taken (`turns`).
 """
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,12 +101,19 @@ def build_model(version: ModelVersion, wanted: Wanted, workshop: Workshop) -> Bu
                 record = attempt.record(BuildOutcome.FAILED, reason=str(error))
                 workshop.registry.record_build(record)
                 records.append(record)
+        if wanted.is_first and _is_any_proven(records, up_to_date):
+            break
     return BuildReport(
         table=table,
         records=tuple(records),
         up_to_date=tuple(up_to_date),
         joint_runs=tuple(time_together(version, workshop)),
     )
+
+
+def _is_any_proven(records: Sequence[BuildRecord], up_to_date: Sequence[PublishedEngine]) -> bool:
+    is_built = any(record.outcome is BuildOutcome.PROVEN for record in records)
+    return is_built or any(e.proof.outcome is ProofOutcome.PASSED for e in up_to_date)
 
 
 def run_build(version: ModelVersion, key: BuildKey, workshop: Workshop) -> BuildRecord:

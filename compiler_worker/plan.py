@@ -39,6 +39,7 @@ class Wanted:
             ahead of time.
         kinds, precisions: default: the recipe's.
         keys: digests; only these, also those that failed or are proven before.
+        is_first: stop once one engine is proven; the others are another run's.
         is_untried: leave out what failed when it was tried last.
         is_elsewhere: for nodes that are not there yet, whatever this machine is: nothing that
             is tuned on a device.
@@ -49,6 +50,7 @@ class Wanted:
     kinds: tuple[EngineKind, ...] = ()
     precisions: tuple[Precision, ...] = ()
     keys: tuple[str, ...] = ()
+    is_first: bool = False
     is_untried: bool = False
     is_elsewhere: bool = False
     compiler: str = ""

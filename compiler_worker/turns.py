@@ -132,7 +132,7 @@ class _Queued:
 
     def _published(self) -> PublishedEngine | None:
         try:
-            return self._workshop.registry.engine(self._digest)
+            return self._workshop.registry.engine_of(self._key)
         except NotFoundError:
             return None
 

@@ -11,6 +11,7 @@ from services.cli.output import console, print_json, print_table
 from services.cli.registry import open_registry
 from services.cli.running_builds import print_running_builds, running_builds
 from services.cli.settings import CliSettings
+from services.cli.told import turns_of
 from services.contracts.errors import NotFoundError, NotReadyError, SmeltError
 from services.contracts.hardware import generation_named
 from services.contracts.words import readable_time
@@ -50,7 +51,7 @@ def run_status(settings: CliSettings, *, as_json: bool) -> None:
         (r["replica"], r["state"], r["generation"], _serves_with(r), r["fallback_reason"])
         for r in document["replicas"]
     ])  # fmt: skip
-    for line in refuted_lines(document["replicas"]):
+    for line in (*queue_lines(document["models"]), *refuted_lines(document["replicas"])):
         console.print(line, markup=False, soft_wrap=True)
     print_running_builds(document["builds"])
     if document["builds_unknown"]:
@@ -94,6 +95,16 @@ def refuted_lines(replicas: Iterable[dict[str, Any]]) -> list[str]:
         if r["fallback_refuted"]
     )
     return list(dict.fromkeys(found))
+
+
+def queue_lines(models: Iterable[dict[str, Any]]) -> list[str]:
+    """Where the builds of models stand that no replica serves yet."""
+    return [
+        f"{m['name']} version {m['version']} on {build['generation']} {build['words']}"
+        for m in models
+        if not m["num_ready"]
+        for build in m["builds"]
+    ]
 
 
 def where_lines(running: RunningFleet, workers: dict[str, int] | None = None) -> list[str]:
@@ -149,6 +160,10 @@ def _model(model: fleet.ServedModel, snapshot: fleet.FleetSnapshot) -> dict[str,
         "reason": model.reason,
         "num_ready": len(ready),
         "num_wanted": model.num_replicas_wanted,
+        "builds": [
+            turn.document() | {"words": turn.words}
+            for turn in turns_of(snapshot, model.name, model.version).values()
+        ],
     }
 
 

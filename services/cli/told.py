@@ -36,9 +36,8 @@ class Turn:
             since = readable_time(self.build.started_at)
             return f"is being built since {since}: {self.build.reason}"
         behind = " and ".join(map(_build_words, self.running)) or "builds that are about to begin"
-        num = self.num_before
-        others = f"; {num} other{' waits' if num == 1 else 's wait'} before it" if num else ""
-        return f"waits to be built ({self.build.reason}) behind {behind}{others}"
+        place = f"{self.num_before + 1}. in the queue"
+        return f"waits to be built ({self.build.reason}): {place}, behind {behind}"
 
     def document(self) -> dict[str, Any]:
         """As plain data."""
@@ -49,12 +48,12 @@ class Turn:
         }
 
 
-def turns_of(snapshot: fleet.FleetSnapshot | None, version: ModelVersion) -> dict[str, Turn]:
-    """By generation, where the builds of a version stand."""
+def turns_of(snapshot: fleet.FleetSnapshot | None, name: str, version: int) -> dict[str, Turn]:
+    """By generation, where the builds of a model version stand."""
     builds = snapshot.builds if snapshot else ()
     turns: dict[str, Turn] = {}
     for place, build in enumerate(builds):
-        is_ours = (build.model_name, build.model_version) == (version.name, version.version)
+        is_ours = (build.model_name, build.model_version) == (name, version)
         # The first is the one that runs, or comes first.
         if is_ours and build.generation not in turns:
             turns[build.generation] = _turn(build, builds[:place])

@@ -55,7 +55,7 @@ def run_why(
     registry = open_registry(settings)
     explained = registry.model_version(name, version)
     snapshot = fleet_on_store(settings)
-    replicas, turns = replicas_of(snapshot, explained), turns_of(snapshot, explained)
+    replicas, turns = replicas_of(snapshot, explained), turns_of(snapshot, name, explained.version)
     plans = registry.build_plans(name, explained.version)
     planned = {plan.node_class.generation for plan in plans}
     known = sorted(planned | {where(replica) for replica in replicas or ()} | turns.keys())

@@ -5,6 +5,8 @@ environment would break reuse; leaving out a fact would give wrong hits.
 """
 
 import hashlib
+from functools import cached_property
+from typing import Any, Self
 
 from pydantic import Field
 
@@ -54,6 +56,16 @@ class BuildKey(Document):
         default=(), description="a custom op's code is part of the engine"
     )
 
+    def model_copy(self, **changes: Any) -> Self:
+        """A copy, with a digest of its own."""
+        copied = super().model_copy(**changes)
+        copied.__dict__.pop("_digest", None)
+        return copied
+
+    @cached_property
+    def _digest(self) -> str:
+        return hashlib.sha256(self.canonical_json()).hexdigest()
+
     def digest(self) -> str:
         """Full sha256 of the canonical JSON, in hex: the engine's name in the store."""
-        return hashlib.sha256(self.canonical_json()).hexdigest()
+        return self._digest

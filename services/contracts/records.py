@@ -6,13 +6,15 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Self, TypeVar
 
 from pydantic import ValidationError
 
 from services.contracts.document import Document
-from services.contracts.errors import AlreadyPublishedError, StoreError
+from services.contracts.errors import AlreadyPublishedError, NotFoundError, StoreError
 from services.contracts.listing import Listing
 from services.contracts.store import ArtifactStore
 
@@ -22,6 +24,7 @@ _NUMBERED = re.compile(r"(\d{6,})\.json")
 
 # Passes come every few seconds: what none of them asked for in this time is wanted no more.
 _KEPT_S = 600.0
+_READS_AT_ONCE = 16
 
 
 class DocumentCache:
@@ -40,6 +43,9 @@ class DocumentCache:
 
     def __len__(self) -> int:
         return len(self._kept)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._kept
 
     def get(self, key: str) -> tuple[Document, str] | None:
         """A document that was kept, and the digest of its bytes; None when it is to be read."""
@@ -97,6 +103,21 @@ class Records:
             document, digest = parsed(key, data, document_type), hashlib.sha256(data).hexdigest()
             self._cache.keep(key, document, digest)
         return document, digest
+
+    def prefetch(self, keys: Iterable[str], document_type: type[Document]) -> None:
+        """Read several documents at once, so that reading each later takes no request.
+
+        What cannot be read is left to whoever asks for it.
+        """
+
+        def fetch(key: str) -> None:
+            with suppress(StoreError, NotFoundError):
+                self.read(key, document_type)
+
+        unread = [key for key in keys if key not in self._cache]
+        if unread:
+            with ThreadPoolExecutor(_READS_AT_ONCE) as pool:
+                list(pool.map(fetch, unread))
 
     def create(self, key: str, document: Document) -> None:
         """Create a document; raises AlreadyPublishedError unless an equal one is there."""

@@ -6,7 +6,7 @@ The master stands in an engine's path, so that the engines of one are found with
 import hashlib
 import logging
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from services.contracts.build_key import BuildKey
@@ -86,6 +86,16 @@ class EngineRegistry(RecordKeeper):
                 _logger.warning("engine %s left out: %s", digest, error)
         return found
 
+    def prefetch_engines(self, master_digests: Iterable[str]) -> None:
+        """Read all that `engines` needs of several masters, many documents at once."""
+        masters = list(master_digests)
+        keys = [key for master in masters for key in self.engine_keys(master)]
+        manifests = [key for key in keys if _MANIFEST_KEY.fullmatch(key)]
+        self._records.prefetch(manifests, EngineManifest)
+        # The newest of each manifest's; of others' there is hardly ever any.
+        newest = {key.rpartition("/")[0]: key for key in keys if "/proofs/" in key}
+        self._records.prefetch(newest.values(), Proof)
+
     def engine_keys(self, master_digest: str | None = None) -> list[str]:
         """Keys of all that is published of engines, or of one master's: what is new adds some."""
         within = _ENGINES if master_digest is None else _master_folder(master_digest)
@@ -99,6 +109,11 @@ class EngineRegistry(RecordKeeper):
             InvalidRequestError: several begin with it; names them.
         """
         folder = self._folder(digest)
+        return self._engine(folder, self._records.keys(folder))
+
+    def engine_of(self, key: BuildKey) -> PublishedEngine:
+        """The engine of a key; raises NotFoundError. Lists nothing else."""
+        folder = engine_folder(key)
         return self._engine(folder, self._records.keys(folder))
 
     def record_build(self, record: BuildRecord) -> None:
@@ -122,6 +137,11 @@ class EngineRegistry(RecordKeeper):
     def build_record_keys(self) -> list[str]:
         """Keys of the records of all attempts."""
         return self._records.keys(_BUILDS)
+
+    def prefetch_last_records(self, key_digests: Iterable[str]) -> None:
+        """Read all that `last_build_record` needs of several keys, many documents at once."""
+        newest = [self._records.keys(_builds_prefix(digest))[-1:] for digest in key_digests]
+        self._records.prefetch((key for keys in newest for key in keys), BuildRecord)
 
     def last_build_record(self, key_digest: str) -> BuildRecord | None:
         """The newest attempt to build a key; None without one."""

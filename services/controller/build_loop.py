@@ -27,7 +27,7 @@ from services.controller.build_policy import Decision, decide, task_start
 from services.controller.build_reader import ViewReader, attached_versions
 from services.controller.build_turns import builds_shown
 from services.controller.build_view import FleetView
-from services.controller.event_news import serving_of
+from services.controller.event_news import Serving, serving_of
 from services.controller.fleet_state import FleetState
 from services.controller.key_status import RetryPolicy
 from services.controller.planned_keys import PlannedKeys
@@ -166,6 +166,7 @@ class BuildLoop:
         if self._accounts.settle(statuses, self._reader.tasks(statuses), view):
             statuses = self._launcher.statuses()
             view = self._reader.read(pools, _not_ended(statuses), attached)
+        view = replace(view, served=frozenset(map(_place, serving_of(snapshot))))
         decision = decide(view, utc_now(), self._pace.retry)
         launched = [start for task in decision.tasks if (start := self._launch(task, view))]
         waiting = self._waits.observe(view.running, statuses)
@@ -233,6 +234,10 @@ def _engine_marks(view: FleetView) -> frozenset[tuple[str, str]]:
     """What changes with each engine, proof and joint run: replicas select by all three."""
     runs = ((master, run.created_at) for master, known in view.runs.items() for run in known)
     return frozenset([*((e.digest, e.proof.created_at) for e in view.engines.values()), *runs])
+
+
+def _place(serving: Serving) -> tuple[str, int, str]:
+    return serving.model, serving.version, serving.generation
 
 
 def _not_ended(statuses: dict[str, TaskStatus]) -> list[str]:

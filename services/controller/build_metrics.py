@@ -62,6 +62,10 @@ class EngineSource(Protocol):
         """Keys of the records of all attempts."""
         ...
 
+    def prefetch_last_records(self, key_digests: Iterable[str]) -> None:
+        """Read what `last_build_record` needs of several keys at once."""
+        ...
+
     def last_build_record(self, key_digest: str) -> BuildRecord | None:
         """The newest attempt to build a key; None without one."""
         ...
@@ -170,6 +174,7 @@ class BuildMetrics:
         self._new_proofs[*labels.items(), ("outcome", proof.outcome.value)] += 1
 
     def _show_newest(self, moment: EngineSource) -> None:
+        moment.prefetch_last_records(self._planned.all() - self._newest.keys())
         engines: dict[tuple[str, ...], float] = {}
         states: dict[tuple[str, ...], float] = {}
         masters: set[str] = set()

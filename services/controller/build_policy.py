@@ -8,11 +8,16 @@ the rest needs a node of its generation.
 Without a plan the first task plans and builds all that is missing; with one, tasks name their
 keys. At most one task runs on a class of nodes at a time, and one for a model on a generation,
 so that serving there keeps its processor time and no engine is built twice.
+
+What nothing serves comes first, then what has no proven engine, then the oldest version. Where
+several have no engine, a task makes one: each gets its first before any gets its second.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 
 from services.contracts.build_plan import PlannedKey, TaskEnd, TaskStart
 from services.contracts.manifest import BuildRecord, ModelVersion, PublishedEngine
@@ -68,12 +73,14 @@ class _Prospect:
 
     Attributes:
         task: what to launch; None when nothing is due.
+        first: the part of it that makes the first engine; None where one is proven.
         is_urgent: replicas there have no proven engine.
     """
 
     pool: NodePool
     version: ModelVersion
     task: BuildTask | None = None
+    first: BuildTask | None = None
     later: tuple[datetime, ...] = ()
     quarantined: tuple[Quarantined, ...] = ()
     is_urgent: bool = True
@@ -115,7 +122,7 @@ def decide(view: FleetView, now: datetime, policy: RetryPolicy | None = None) ->
     ]
     with_nodes = [p for p in prospects if p.pool.num_nodes]
     lacking = frozenset(_where(p) for p in with_nodes if p.is_urgent)
-    tasks, queued = _turns(prospects, view.running)
+    tasks, queued = _turns(prospects, view)
     return Decision(
         tasks=tasks,
         queued=queued,
@@ -179,17 +186,19 @@ def _where(prospect: _Prospect) -> tuple[str, str]:
 
 
 def _turns(
-    prospects: Sequence[_Prospect], running: Sequence[TaskStart]
+    prospects: Sequence[_Prospect], view: FleetView
 ) -> tuple[tuple[BuildTask, ...], tuple[BuildTask, ...]]:
-    """The tasks that need not wait, and the others; where nothing is proven comes first."""
+    """The tasks that need not wait, and the others, in the order of their turns."""
     claims = _Claims()
-    for start in running:
+    for start in view.running:
         claims.add(start)
-    under_way = {_place(start) for start in running}
+    under_way = {_place(start) for start in view.running}
     chosen: list[BuildTask] = []
     queued: list[BuildTask] = []
-    for prospect in sorted(prospects, key=lambda p: (not p.pool.num_nodes, not p.is_urgent)):
-        task = prospect.task
+    num_lacking = Counter(p.pool.node_class for p in prospects if p.first)
+    for prospect in sorted(prospects, key=partial(_turn, view)):
+        is_shared = num_lacking[prospect.pool.node_class] > 1
+        task = prospect.first if prospect.first and is_shared else prospect.task
         if task is None:
             continue
         if not claims.holds(task):
@@ -198,6 +207,18 @@ def _turns(
         elif _place(task) not in under_way:
             queued.append(task)
     return tuple(chosen), tuple(queued)
+
+
+def _turn(view: FleetView, prospect: _Prospect) -> tuple[bool, bool, bool, str]:
+    """What sorts those first that are to be built first."""
+    version = prospect.version
+    served = version.name, version.version, prospect.pool.node_class.generation
+    return (
+        not prospect.pool.num_nodes,
+        served in view.served or not prospect.is_urgent,
+        not prospect.is_urgent,
+        version.created_at,
+    )
 
 
 def _place(task: BuildTask | TaskStart) -> tuple[str, int, NodeClass]:
@@ -215,6 +236,7 @@ def _prospect(
     doable = [s for s in statuses if s.is_wanted and _is_doable(s, pool)]
     due = [s for s in doable if s.next_attempt_at is None or s.next_attempt_at <= now]
     later = [at for s in doable if (at := s.next_attempt_at) is not None and at > now]
+    is_urgent = not any(s.standing is Standing.PROVEN for s in statuses)
     task = _key_task(view, pool, version, due) if due else None
     if not due and (timing := next_timing(view, version, pool, policy)):
         at, timing_task = timing
@@ -224,13 +246,14 @@ def _prospect(
         pool=pool,
         version=version,
         task=task,
+        first=_key_task(view, pool, version, due[:1]) if due and is_urgent else None,
         later=tuple(later),
         quarantined=tuple(
             _given_up(version, pool, s.planned, s)
             for s in statuses
             if s.standing is Standing.QUARANTINED
         ),
-        is_urgent=not any(s.standing is Standing.PROVEN for s in statuses),
+        is_urgent=is_urgent,
     )
 
 
@@ -291,7 +314,7 @@ def _without_plan(
         attempt=len(ends) + 1,
         reason=f"nothing is planned for these nodes yet{_limit_words(pool)}",
     )
-    return _Prospect(pool=pool, version=version, task=task)
+    return _Prospect(pool=pool, version=version, task=task, first=replace(task, is_first=True))
 
 
 def _given_up(

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -102,7 +103,9 @@ class ViewReader:
         return {name: start for name, start in known.items() if start is not None}
 
     def _models(self, attached: Mapping[str, set[int]]) -> Iterator[_ModelRead]:
-        for name in self._moment.model_names():
+        names = self._moment.model_names()
+        self._prefetch(names)
+        for name in names:
             try:
                 model = self._model(name, attached.get(name, set()))
             except SmeltError as error:
@@ -110,6 +113,14 @@ class ViewReader:
             else:
                 self._told.pop(f"model {name}", None)
                 yield model
+
+    def _prefetch(self, names: Iterable[str]) -> None:
+        """Read what is new of the engines, many documents at once: at a start that is all."""
+        masters: set[str] = set()
+        for name in names:
+            with suppress(SmeltError):  # it is told of below
+                masters.add(self._moment.model_version(name).master.digest)
+        self._moment.prefetch_engines(masters)
 
     def _model(self, name: str, attached: set[int]) -> _ModelRead:
         model = _ModelRead(

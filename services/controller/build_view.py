@@ -33,6 +33,7 @@ class FleetView:
         timings: starts of tasks that were to time engines again, by name.
         running: tasks that were launched and have not ended.
         waiting: why those of them wait that have done so for long, by name.
+        served: model, version and generation of replicas that take requests.
         compiler: what the launcher calls the compiler that its tasks run.
     """
 
@@ -50,6 +51,7 @@ class FleetView:
     timings: Mapping[str, TaskStart] = field(default_factory=dict)
     running: Sequence[TaskStart] = ()
     waiting: Mapping[str, str] = field(default_factory=dict)
+    served: frozenset[tuple[str, int, str]] = frozenset()
     compiler: str = ""
 
     @cached_property

@@ -133,10 +133,11 @@ class Deployments:
             return False
         return self._clock() >= deployment.retry_at_s
 
-    def end_pauses(self) -> None:
-        """Let everything that failed be tried at once."""
-        for deployment in self._known.values():
-            deployment.retry_at_s = self._clock()
+    def end_pauses(self, *which: tuple[str, int]) -> None:
+        """Let what failed be tried at once: of these models and versions, or everything."""
+        for key, deployment in self._known.items():
+            if not which or key[:2] in which:
+                deployment.retry_at_s = self._clock()
 
     def state(self, name: str, version: int) -> tuple[DeploymentState, str]:
         """The best state that any generation's deployment of a version has, and a reason.

@@ -6,7 +6,7 @@ a slow watcher sees the newest state, never a backlog.
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from services.contracts.hardware import generation_named
@@ -164,6 +164,11 @@ class FleetState:
         if self._unseen.get(replica_id) is replica:
             del self._unseen[replica_id]
             self._mark_changed()
+
+    def has_other_engines(self, name: str, version: int, keys: Sequence[str]) -> bool:
+        """Whether documents of a version's engines are known, and others than these."""
+        known = self._engines.get((name, version))
+        return known is not None and list(known.document_keys) != list(keys)
 
     def set_engines(self, name: str, version: int, master_digest: str, keys: Iterable[str]) -> int:
         """Take what is published of a model version's engines, and announce what is new.

@@ -23,6 +23,10 @@ class PlannedKeys:
             for version in view.versions
         }
 
+    def all(self) -> frozenset[str]:
+        """Digests of the keys of all versions."""
+        return frozenset().union(*(self._digests or {}).values())
+
     def of(self, model: str, version: int) -> frozenset[str] | None:
         """Digests of a version's keys; None while nobody has shown any."""
         digests = self._digests

@@ -155,9 +155,9 @@ class ReconcileLoop:
         self._observed = observed
         addresses = await self._threads.ask(self._replicas.metrics_addresses)
         self._state.set_metrics_addresses(addresses)
+        self._announce_changes(observed)
         if self._replicas.is_placing:
             await self._place(observed)
-        self._announce_changes(observed)
         self._show(observed)
 
     async def _place(self, observed: Observed) -> None:
@@ -202,10 +202,11 @@ class ReconcileLoop:
 
     def _announce_changes(self, observed: Observed) -> None:
         for version in observed.selecting():
-            digest = version.master.digest
-            num_replicas = self._state.set_engines(
-                version.name, version.version, digest, observed.engine_keys[digest]
-            )
+            digest, which = version.master.digest, (version.name, version.version)
+            if self._state.has_other_engines(*which, observed.engine_keys[digest]):
+                # What could not serve for want of an engine may do so now.
+                self.deployments.end_pauses(which)
+            num_replicas = self._state.set_engines(*which, digest, observed.engine_keys[digest])
             if num_replicas:
                 logger.info("engines of %s version %d: announced to %d replicas",
                             version.name, version.version, num_replicas)  # fmt: skip

@@ -60,6 +60,7 @@ class BuildTask:
         node_class: where it must run.
         is_anywhere: no device of the class is needed (built ahead of time): any node will do.
         key_digests: build only these keys; empty builds and proves all that is missing.
+        is_first: stop once one engine is proven: others have none yet.
         compiler: the launcher's.
         attempt: from 1; part of the name.
         reason: why, for people.
@@ -71,6 +72,7 @@ class BuildTask:
     node_class: NodeClass
     is_anywhere: bool
     key_digests: tuple[str, ...] = ()
+    is_first: bool = False
     compiler: str = ""
     attempt: int = 1
     reason: str = ""

@@ -13,5 +13,7 @@ def worker_arguments(task: BuildTask) -> list[str]:
         arguments += ["--compiler", task.compiler]
     for digest in task.key_digests:
         arguments += ["--key", digest]
+    if task.is_first:
+        arguments.append("--first")
     # What failed is tried again when its time has come, by its key.
     return arguments if task.key_digests else [*arguments, "--untried"]

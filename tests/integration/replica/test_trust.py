@@ -12,6 +12,7 @@ from services.contracts.manifest import ModelVersion, ProofOutcome, PublishedEng
 from services.contracts.object_store import open_store
 from services.contracts.recipe import InputRecipe
 from services.contracts.registry import Registry
+from services.contracts.registry_engines import engine_folder
 from services.contracts.signing import Signer, TrustRoot
 from services.engines.base import LoadSpec
 from services.replica.engine_checker import EngineChecker
@@ -113,7 +114,8 @@ def test_a_signature_of_a_stranger_does_not_count(
 def stored_files(shelf: Shelf, engine: PublishedEngine) -> Iterator[Path]:
     """Every file of the store that an engine is made of, its master's included."""
     store = Path(shelf.store_url)
-    yield from (path for path in (store / "engines" / engine.digest).rglob("*") if path.is_file())
+    folder = store / engine_folder(engine.manifest.key)
+    yield from (path for path in folder.rglob("*") if path.is_file())
     master = shelf.registry.master(engine.manifest.key.master_digest)
     for ref in (*engine.manifest.files.values(), *master.files.values()):
         yield store / "blobs" / "sha256" / ref.sha256

@@ -14,10 +14,8 @@ from tests.unit.services.cli.fleet_stub import build, fleet_saying, replica
 from tests.unit.services.controller import build_world as world
 
 SINCE = "2026-11-21T13:59:23.123+00:00"
-BEHIND = (
-    "m waits to be built (nothing is planned for these nodes yet) behind the build of big version "
-    f"3 on {world.GENERATION} (since 2026-11-21 13:59:23Z)"
-)
+WAITS = "m waits to be built (nothing is planned for these nodes yet)"
+BEHIND = f"behind the build of big version 3 on {world.GENERATION} (since 2026-11-21 13:59:23Z)"
 ELSEWHERE = build("other", node_class="f" * 64, generation="cuda-sm90")
 
 
@@ -44,9 +42,9 @@ def why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *builds: fleet.FleetBui
 @pytest.mark.parametrize(
     ("before", "num_before", "words"),
     [
-        ((), 0, BEHIND),
-        ((build("a"),), 1, f"{BEHIND}; 1 other waits before it"),
-        ((build("a"), ELSEWHERE, build("b")), 2, f"{BEHIND}; 2 others wait before it"),
+        ((), 0, f"{WAITS}: 1. in the queue, {BEHIND}"),
+        ((build("a"),), 1, f"{WAITS}: 2. in the queue, {BEHIND}"),
+        ((build("a"), ELSEWHERE, build("b")), 2, f"{WAITS}: 3. in the queue, {BEHIND}"),
     ],
 )
 def test_what_runs_and_what_comes_before_is_said(

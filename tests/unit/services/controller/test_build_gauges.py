@@ -44,6 +44,7 @@ def test_what_is_over_shows_zero() -> None:
     [
         ({}, ["--untried"]),
         ({"is_anywhere": True}, ["--elsewhere", "--untried"]),
+        ({"is_first": True}, ["--first", "--untried"]),
         ({"compiler": "image:1"}, ["--compiler", "image:1", "--untried"]),
         ({"key_digests": ("a", "b")}, ["--key", "a", "--key", "b"]),
     ],

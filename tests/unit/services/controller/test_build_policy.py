@@ -193,6 +193,45 @@ class TestWhoComesFirst:
         start = task_start(task, seen, world.AT)
         assert tasks_of(view(**vars(seen) | {"running": [start]})) == []
 
+    def test_what_nothing_serves_is_first_then_the_oldest(self) -> None:
+        ages = {"new": "2026-03-01", "old": "2026-01-01", "served": "2025-01-01"}
+        versions = [world.version(name=name, created_at=f"{at}T00:00:00Z")
+                    for name, at in ages.items()]  # fmt: skip
+        served = frozenset({("served", 1, world.GENERATION)})
+        decision = decide(view(versions=versions, plans={}, served=served), START, POLICY)
+        turns = [task.model for task in (*decision.tasks, *decision.queued)]
+        assert turns == ["old", "new", "served"]
+
+    def test_each_gets_its_first_engine_before_any_gets_its_second(self) -> None:
+        """A new one without a plan, an older one that has one, and one that has an engine."""
+        masters = {name: digest * 64 for name, digest in (("a", "1"), ("b", "2"), ("c", "3"))}
+        keys = {
+            name: tuple(world.key(kind, master_digest=master)
+                        for kind in (EngineKind.ONNXRUNTIME, EngineKind.OPENVINO))
+            for name, master in masters.items()
+        }  # fmt: skip
+        versions = [
+            world.version(name=name, master=world.MASTER.model_copy(update={"digest": master}))
+            for name, master in masters.items()
+        ]
+        plans = {(name, 1): (world.plan(keys[name], model=name),) for name in "bc"}
+        seen = view(versions=versions, plans=plans, engines=engines(world.engine(keys["c"][0])))
+        turns = decide(seen, START, POLICY)
+        asked = [
+            (task.model, task.is_first, task.key_digests) for task in (*turns.tasks, *turns.queued)
+        ]
+        assert asked == [
+            ("a", True, ()),
+            ("b", False, (keys["b"][0].digest(),)),
+            ("c", False, (keys["c"][1].digest(),)),
+        ]
+
+    def test_one_that_lacks_engines_alone_gets_all_by_one_task(self) -> None:
+        (task,) = tasks_of(view())
+        assert task.key_digests == (ORT.digest(), OPENVINO.digest())
+        (task,) = tasks_of(view(plans={}))
+        assert not task.is_first
+
     def test_classes_of_one_generation_do_not_build_the_same_twice(self) -> None:
         twin = world.NODE_CLASS.model_copy(update={"device": "Other-Xeon"})
         pools = (world.pool(), world.pool(node_class=twin))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from services.contracts.errors import NotReadyError
+from services.contracts.manifest import ProofOutcome
 from services.contracts.object_store import open_store
 from services.contracts.registry import Registry
 from services.controller.deployments import Deployments, DeploymentState
@@ -18,6 +19,7 @@ from services.controller.fleet_threads import FleetThreads
 from services.controller.reconcile import ReconcileLoop
 from services.controller.replica_fleet import DeploymentKey
 from services.pb import fleet_v1_pb2 as fleet
+from tests.documents import small_key, small_manifest, small_proof
 
 from .reconcile_world import (
     LIMIT_S,
@@ -227,6 +229,24 @@ async def test_what_fails_is_tried_after_pauses_that_double_or_when_somebody_ask
     await loop.reconcile_now()
     await until(state, {1: "UNAVAILABLE"})
     assert len(fake.asked) == 5
+
+
+async def test_what_fails_for_want_of_an_engine_is_tried_once_there_is_one(
+    registry: Registry,
+) -> None:
+    state, fake = FleetState("u", 1), FakeFleet()
+    loop = ReconcileLoop(registry, Nodes(OLD), state, fake, {}, resync_s=60, clock=lambda: 0.0)
+    master = add(registry, "a").master.digest
+    fake.fault = "no engine, and no fallback"
+    for _ in range(3):
+        await loop.reconcile()
+        await until(state, {1: "UNAVAILABLE"})
+    assert len(fake.asked) == 1
+    key = small_key(master_digest=master)
+    registry.publish_engine(small_manifest(key), {}, small_proof(ProofOutcome.PASSED))
+    await loop.reconcile()
+    await until(state, {1: "UNAVAILABLE"})
+    assert len(fake.asked) == 2
 
 
 async def test_a_version_that_serves_here_and_fails_there_says_so(registry: Registry) -> None:

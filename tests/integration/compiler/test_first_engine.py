@@ -1,0 +1,27 @@
+"""A run that is to make one engine leaves the others to a later one."""
+
+import pytest
+
+from compiler_worker.pipeline import build_model
+from compiler_worker.plan import Wanted
+from compiler_worker.workshop import Workshop
+from services.contracts.kinds import EngineKind
+from services.contracts.manifest import BuildOutcome, ModelVersion
+
+pytestmark = pytest.mark.usefixtures("forked_children")
+
+KINDS = (EngineKind.ONNXRUNTIME, EngineKind.OPENVINO)
+
+
+def test_it_stops_once_one_is_proven_and_the_plan_has_all(
+    workshop: Workshop, version: ModelVersion
+) -> None:
+    first = build_model(version, Wanted(kinds=KINDS, is_first=True), workshop)
+    assert [record.outcome for record in first.records] == [BuildOutcome.PROVEN]
+    (plan,) = workshop.registry.build_plans(version.name, version.version)
+    assert {planned.key.kind for planned in plan.planned} >= set(KINDS)
+    again = build_model(version, Wanted(kinds=KINDS, is_first=True), workshop)
+    assert again.records == ()
+    rest = build_model(version, Wanted(kinds=KINDS), workshop)
+    assert [record.outcome for record in rest.records] == [BuildOutcome.PROVEN]
+    assert len(workshop.registry.engines()) == 2
