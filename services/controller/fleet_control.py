@@ -66,6 +66,8 @@ class FleetControl(fleet_grpc.FleetControlServicer):
         # The end of the reports is how a replica's death shows: it ends the commands.
         reports.add_done_callback(lambda _: replica.commands.put_nowait(None))
         try:
+            # There may be nothing to announce for long.
+            await context.send_initial_metadata(())
             while (command := await replica.commands.get()) is not None:
                 yield command
         finally:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import psutil
@@ -116,18 +116,23 @@ async def _reports(*, is_welcome: bool) -> AsyncIterator[bytes]:
 async def _code_of(
     channel: grpc.aio.Channel, method: str, token: str, *, is_welcome: bool
 ) -> grpc.StatusCode:
-    """What a call with that token is answered; OK at the first message of a stream."""
+    """What a call with that token is answered; OK at a stream's metadata or first message."""
     said = (("authorization", f"Bearer {token}"),) if token else ()
     call: Any
     if method == "Attach":
         reports = _reports(is_welcome=is_welcome)
         call = channel.stream_stream(CONTROL + method)(reports, metadata=said)
+        if not is_welcome:
+            return cast("grpc.StatusCode", await call.code())
     elif method == "WatchEndpoints":
         call = channel.unary_stream(CONTROL + method)(b"", metadata=said)
     else:
         call = channel.unary_unary(CONTROL + method)(b"", metadata=said)
     try:
-        await (anext(aiter(call)) if method in ("Attach", "WatchEndpoints") else call)
+        if method == "Attach":
+            await call.initial_metadata()
+        else:
+            await (anext(aiter(call)) if method == "WatchEndpoints" else call)
     except grpc.aio.AioRpcError as error:
         return error.code()
     call.cancel()
