@@ -60,6 +60,14 @@ def turns_of(snapshot: fleet.FleetSnapshot | None, name: str, version: int) -> d
     return turns
 
 
+def unplaced_of(snapshot: fleet.FleetSnapshot | None, name: str, version: int) -> str:
+    """Why replicas of a model version are on no node; "" when all are."""
+    for model in snapshot.models if snapshot else ():
+        if (model.name, model.version) == (name, version):
+            return model.unplaced
+    return ""
+
+
 def replicas_of(
     snapshot: fleet.FleetSnapshot | None, version: ModelVersion
 ) -> list[fleet.ReplicaReport] | None:

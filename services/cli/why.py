@@ -8,7 +8,7 @@ from services.cli.output import console, milliseconds, print_json, print_table, 
 from services.cli.proof_words import proof_words
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
-from services.cli.told import last_trouble, replicas_of, turns_of, where
+from services.cli.told import last_trouble, replicas_of, turns_of, unplaced_of, where
 from services.cli.why_case import Case, case_of
 from services.cli.why_keys import difference_words
 from services.contracts.errors import InvalidRequestError, NotFoundError
@@ -75,10 +75,10 @@ def run_why(
         for g in known
         if wanted in ("", g)
     ]
+    unplaced = unplaced_of(snapshot, name, explained.version)
     if as_json:
-        print_json({"model": name, "version": explained.version, "generations": [
-            _document(case) for case in cases
-        ]})  # fmt: skip
+        print_json({"model": name, "version": explained.version, "unplaced": unplaced,
+                    "generations": [_document(case) for case in cases]})  # fmt: skip
         return
     if not cases:
         console.print(f"{name} version {explained.version}: nothing is planned for any generation")
@@ -86,6 +86,8 @@ def run_why(
             console.print(trouble, soft_wrap=True)
     for case in cases:
         _print(case)
+    if unplaced:
+        console.print(f"{name}: {unplaced}", markup=False, soft_wrap=True)
 
 
 def _document(case: Case) -> dict[str, Any]:

@@ -34,6 +34,7 @@ class EventKind(StrEnum):
     ENGINES_COMPARED = "engines_compared"
     FALLBACK_SERVING = "fallback_serving"
     ENGINE_SERVING = "engine_serving"
+    REPLICAS_UNPLACED = "replicas_unplaced"
     SERVING_ENDED = "serving_ended"
     REBUILD_REQUESTED = "rebuild_requested"
 

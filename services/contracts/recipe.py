@@ -239,7 +239,8 @@ class Recipe(Document):
         tasks: further metrics that every engine has to pass; see `task_recipe`.
         calibration: needed for precisions int8 and fp8, unused by the others.
         tensorrt, inductor: options of these kinds.
-        num_replicas: replicas that serve this model.
+        num_replicas: replicas of each version on each generation that has nodes: two versions
+            that share requests, on two generations, have four times as many.
         must_beat_fallback: an engine that was timed as slower than the fallback is published
             but not selected; False selects the fastest engine all the same.
         response_cache: a gateway may give the answer that it gave to the same request before.

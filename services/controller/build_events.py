@@ -19,8 +19,10 @@ from services.controller.event_news import (
     model_news,
     quarantine_news,
     serving_news,
+    unplaced_news,
 )
 from services.controller.joint_news import joint_news
+from services.pb import fleet_v1_pb2 as fleet
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +68,13 @@ class EventTrail:
             if not self._is_loaded or any(serving_news(self._fold, seen)):
                 self._catch_up()
                 self._tell(lambda fold: serving_news(fold, seen))
+
+    def observe_unplaced(self, snapshot: fleet.FleetSnapshot) -> None:
+        """Tell which versions have replicas that no node has room for; raises StoreError."""
+        with self._lock:
+            if not self._is_loaded or any(unplaced_news(self._fold, snapshot)):
+                self._catch_up()
+                self._tell(lambda fold: unplaced_news(fold, snapshot))
 
     def _catch_up(self) -> None:
         """Take in what stands in the store: at the start, and of another controller."""

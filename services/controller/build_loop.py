@@ -27,7 +27,7 @@ from services.controller.build_policy import Decision, decide, task_start
 from services.controller.build_reader import ViewReader, attached_versions
 from services.controller.build_turns import builds_shown
 from services.controller.build_view import FleetView
-from services.controller.event_news import Serving, serving_of
+from services.controller.event_news import serving_of
 from services.controller.fleet_state import FleetState
 from services.controller.key_status import RetryPolicy
 from services.controller.planned_keys import PlannedKeys
@@ -166,7 +166,7 @@ class BuildLoop:
         if self._accounts.settle(statuses, self._reader.tasks(statuses), view):
             statuses = self._launcher.statuses()
             view = self._reader.read(pools, _not_ended(statuses), attached)
-        view = replace(view, served=frozenset(map(_place, serving_of(snapshot))))
+        view = replace(view, served=_served(snapshot))
         decision = decide(view, utc_now(), self._pace.retry)
         launched = [start for task in decision.tasks if (start := self._launch(task, view))]
         waiting = self._waits.observe(view.running, statuses)
@@ -181,6 +181,7 @@ class BuildLoop:
             self._tell(lambda: self._trail.observe(view))
         self._tell(lambda: self._trail.observe_quarantine(decision.quarantined))
         self._tell(lambda: self._trail.observe_serving(serving_of(snapshot)))
+        self._tell(lambda: self._trail.observe_unplaced(snapshot))
         return decision, view
 
     def _tell(self, observe: Callable[[], None]) -> None:
@@ -228,6 +229,7 @@ class BuildLoop:
 
     def _tell_serving(self, snapshot: fleet.FleetSnapshot) -> None:
         self._tell(lambda: self._trail.observe_serving(serving_of(snapshot)))
+        self._tell(lambda: self._trail.observe_unplaced(snapshot))
 
 
 def _engine_marks(view: FleetView) -> frozenset[tuple[str, str]]:
@@ -236,8 +238,14 @@ def _engine_marks(view: FleetView) -> frozenset[tuple[str, str]]:
     return frozenset([*((e.digest, e.proof.created_at) for e in view.engines.values()), *runs])
 
 
-def _place(serving: Serving) -> tuple[str, int, str]:
-    return serving.model, serving.version, serving.generation
+def _served(snapshot: fleet.FleetSnapshot) -> frozenset[tuple[str, int, str]]:
+    """Model, version and generation of what takes requests; it only decides who comes first."""
+    try:
+        served = serving_of(snapshot)
+    except ValueError as error:
+        logger.warning("what serves is not known, so builds come by their age: %s", error)
+        return frozenset()
+    return frozenset((each.model, each.version, each.generation) for each in served)
 
 
 def _not_ended(statuses: dict[str, TaskStatus]) -> list[str]:

@@ -4,9 +4,16 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import TypeVar
 
-from services.contracts.build_plan import BuildPlan, RebuildRequest, TaskEnd, TaskStart
+from services.contracts.build_plan import (
+    BuildPlan,
+    RebuildRequest,
+    TaskEnd,
+    TaskStart,
+    utc_now,
+)
 from services.contracts.errors import SmeltError, StoreError
 from services.contracts.hardware import Generation
 from services.contracts.joint_run import JointRun
@@ -58,6 +65,11 @@ class ViewReader:
         self._settled: dict[str, list[BuildRecord]] = {}
         # Keys that were neither when they were read last.
         self._attempted: set[str] = set()
+        # How many attempts at a key were seen, and when that was new: what builds has its own
+        # clock, which may be hours off.
+        self._num_seen: dict[str, int] = {}
+        self._seen_at: dict[str, datetime] = {}
+        self._is_first_look = True
         # What could not be read of models and tasks, by what it is about: told once.
         self._told: dict[str, str] = {}
 
@@ -95,7 +107,21 @@ class ViewReader:
         )
         self._settled = {d: known for d, known in self._settled.items() if d in view.records}
         self._attempted &= view.records.keys()
+        self._note_attempts(view.records)
+        view = replace(view, seen_at=self._seen_at)
         return replace(view, ends=self._ends(view), timings=self._timings(view))
+
+    def _note_attempts(self, records: Mapping[str, Sequence[BuildRecord]]) -> None:
+        """Take the time at which attempts were first seen; of those at a start that is unknown."""
+        now = utc_now()
+        num_seen = {digest: len(known) for digest, known in records.items()}
+        new = {
+            digest: now
+            for digest, num in num_seen.items()
+            if num > self._num_seen.get(digest, 0) and not self._is_first_look
+        }
+        kept = {digest: at for digest, at in self._seen_at.items() if digest in num_seen}
+        self._seen_at, self._num_seen, self._is_first_look = kept | new, num_seen, False
 
     def tasks(self, names: Iterable[str]) -> dict[str, TaskStart]:
         """What tasks of ours were launched to do, by name; others are left out."""

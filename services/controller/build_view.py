@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cached_property
 
 from services.contracts.build_plan import BuildPlan, RebuildRequest, TaskEnd, TaskStart
@@ -33,6 +34,8 @@ class FleetView:
         timings: starts of tasks that were to time engines again, by name.
         running: tasks that were launched and have not ended.
         waiting: why those of them wait that have done so for long, by name.
+        seen_at: when the newest attempt at a key was first seen, by this process's clock; keys
+            whose attempts are older than it lack.
         served: model, version and generation of replicas that take requests.
         compiler: what the launcher calls the compiler that its tasks run.
     """
@@ -51,6 +54,7 @@ class FleetView:
     timings: Mapping[str, TaskStart] = field(default_factory=dict)
     running: Sequence[TaskStart] = ()
     waiting: Mapping[str, str] = field(default_factory=dict)
+    seen_at: Mapping[str, datetime] = field(default_factory=dict)
     served: frozenset[tuple[str, int, str]] = frozenset()
     compiler: str = ""
 
@@ -92,6 +96,7 @@ class FleetView:
                 requests,
                 policy,
                 plan,
+                self.seen_at.get(planned.digest),
             )
             for planned in plan.planned
         ]

@@ -12,13 +12,14 @@ from enum import StrEnum
 from typing import Any
 
 from services.contracts.backoff import wait_after
-from services.contracts.errors import SmeltError
+from services.contracts.errors import NotReadyError, SmeltError
 from services.contracts.manifest import ModelVersion
 from services.controller.fleet_threads import FleetThreads
 from services.controller.replica_fleet import DeploymentKey, ReplicaFleet
 
 logger = logging.getLogger(__name__)
 
+_STARTING = "replicas are starting"
 # Serve tells nobody when an application runs or is gone; its own client asks as often.
 _STATUS_PERIOD_S = 0.1
 _PAUSE_AFTER_FAULT_S = 1.0
@@ -26,6 +27,12 @@ _MISSED_BEFORE_FORGOTTEN = 2
 _FIRST_RETRY_S, _LAST_RETRY_S = 15.0, 600.0
 # A model that loads for minutes need not be asked for ten times in each second of them.
 _SLOWEST_STATUS_PERIOD_S = 2.0
+# Placing takes a moment; from then on it is said why it takes longer.
+_UNPLACED_AFTER_S = 10.0
+# Longer than any model takes to load, its fallback's compilation included.
+_READY_WITHIN_S = 3600.0
+# Serve drains replicas for less than a minute.
+_GONE_WITHIN_S = 300.0
 # Replicas try to attach every few seconds.
 _ATTACH_WITHIN_S = 60.0
 
@@ -43,6 +50,8 @@ class DeploymentState(StrEnum):
 class _Deployment:
     state: DeploymentState
     reason: str = ""
+    began_s: float = 0.0
+    unplaced: str = ""
     task: asyncio.Task[None] | None = None
     adopted_s: float | None = None
     num_missed: int = 0
@@ -94,7 +103,7 @@ class Deployments:
         """
         for key in present:
             if key not in self._known:
-                deployment = _Deployment(DeploymentState.LOADING, "replicas are starting")
+                deployment = _Deployment(DeploymentState.LOADING, _STARTING, self._clock())
                 deployment.adopted_s = self._clock()
                 self._known[key] = deployment
                 deployment.task = asyncio.create_task(self._deploy(key, deployment, None))
@@ -166,7 +175,7 @@ class Deployments:
         """Begin to deploy; one that is withdrawn at present is taken up after that."""
         if key in self._withdrawals:
             return
-        deployment = _Deployment(DeploymentState.LOADING, "replicas are starting")
+        deployment = _Deployment(DeploymentState.LOADING, _STARTING, self._clock())
         if former := self._known.get(key):
             deployment.num_failures = former.num_failures
         self._known[key] = deployment
@@ -202,12 +211,8 @@ class Deployments:
                 await self._threads.submit(self._replicas.deploy, key, args)
             # A thread for each question, not for the wait: a model may load for minutes, and
             # a few such waits would hold every thread there is.
-            pause_s = _STATUS_PERIOD_S
-            while not await self._is_running(key):
-                if key in self._withdrawals:
-                    return
-                await asyncio.sleep(pause_s)
-                pause_s = min(pause_s * 1.2, _SLOWEST_STATUS_PERIOD_S)
+            if not await self._until_running(key, deployment):
+                return
         except SmeltError as error:
             logger.warning("%s version %d on %s is not deployed: %s", *key, error)
             self._note_failure(deployment, str(error))
@@ -217,10 +222,50 @@ class Deployments:
             self._note_failure(deployment, str(error))
         else:
             deployment.state, deployment.reason = DeploymentState.READY, ""
+            deployment.unplaced = ""
             deployment.num_failures = 0
             logger.info("serving %s version %d on %s", *key)
             self._on_success()
         self._on_change()
+
+    async def _until_running(self, key: DeploymentKey, deployment: _Deployment) -> bool:
+        """Wait until it is ready; False when it is withdrawn meanwhile.
+
+        Raises:
+            NotReadyError: it never will be, or was not in time.
+        """
+        pause_s, began_s = _STATUS_PERIOD_S, deployment.began_s
+        while not await self._is_running(key):
+            if key in self._withdrawals:
+                return False
+            if self._clock() - began_s >= _UNPLACED_AFTER_S:
+                await self._note_unplaced(key, deployment)
+            if self._clock() - began_s >= _READY_WITHIN_S:
+                raise NotReadyError(
+                    f"its replicas were not ready within {_READY_WITHIN_S:g} s: "
+                    f"{deployment.reason}; it is deployed again"
+                )
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 1.2, _SLOWEST_STATUS_PERIOD_S)
+        return True
+
+    async def _note_unplaced(self, key: DeploymentKey, deployment: _Deployment) -> None:
+        """Say why replicas are placed nowhere, once that takes longer than a moment."""
+        try:
+            unplaced = await self._threads.ask(self._replicas.unplaced, key)
+        except Exception as error:
+            logger.warning("why %s version %d on %s waits is unknown: %r", *key, error)
+            return
+        if deployment.unplaced != unplaced:
+            deployment.unplaced, deployment.reason = unplaced, unplaced or _STARTING
+            if unplaced:
+                logger.warning("%s version %d on %s: %s", *key, unplaced)
+            self._on_change()
+
+    def unplaced(self, name: str, version: int) -> str:
+        """Why replicas of a version are placed nowhere; "" when all are."""
+        found = [d.unplaced for key, d in self._known.items() if key[:2] == (name, version)]
+        return "; ".join(filter(None, found))
 
     def _note_failure(self, deployment: _Deployment, reason: str) -> None:
         deployment.state, deployment.reason = DeploymentState.UNAVAILABLE, reason
@@ -258,7 +303,8 @@ class Deployments:
             self._on_change()
 
     async def _until_gone(self, key: DeploymentKey) -> None:
-        while True:
-            if key not in await self._threads.ask(self._replicas.deployed):
-                return
+        until_s = self._clock() + _GONE_WITHIN_S
+        while key in await self._threads.ask(self._replicas.deployed):
+            if self._clock() > until_s:
+                raise NotReadyError(f"Serve has its application still after {_GONE_WITHIN_S:g} s")
             await asyncio.sleep(_STATUS_PERIOD_S)

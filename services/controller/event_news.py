@@ -4,6 +4,7 @@ Each function yields events without time; who appends them adds it, and the seco
 change that led there.
 """
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -172,6 +173,22 @@ def serving_news(fold: TrailFold, served: Iterable[Serving]) -> Iterator[Event]:
                 generation=now.generation,
                 key=now.digest,
                 why=now.why,
+            )
+
+
+def unplaced_news(fold: TrailFold, snapshot: fleet.FleetSnapshot) -> Iterator[Event]:
+    """Versions of which replicas are placed on no node, once for each reason."""
+    for model in snapshot.models:
+        reason = hashlib.sha256(model.unplaced.encode()).hexdigest()[:_SHORT]
+        mark = f"{model.name}/{model.version} unplaced {reason}"
+        if model.unplaced and mark not in fold.tasks:
+            yield Event(
+                at="",
+                kind=EventKind.REPLICAS_UNPLACED,
+                model=model.name,
+                version=model.version,
+                mark=mark,
+                why=model.unplaced,
             )
 
 

@@ -17,6 +17,7 @@ class FleetMetrics:
 
     def __init__(self, recorder: Recorder) -> None:
         self._wanted = ShownGauge(recorder, catalog.REPLICAS_WANTED)
+        self._unplaced = ShownGauge(recorder, catalog.MODELS_UNPLACED)
         self._attached = ShownGauge(recorder, catalog.REPLICAS_ATTACHED)
 
     async def follow(self, state: FleetState) -> None:
@@ -32,6 +33,9 @@ class FleetMetrics:
         """Show one state."""
         self._wanted.show(
             {(m.name, str(m.version)): m.num_replicas_wanted for m in snapshot.models}
+        )
+        self._unplaced.show(
+            {(m.name, str(m.version)): float(bool(m.unplaced)) for m in snapshot.models}
         )
         self._attached.show(Counter(_place(report) for report in snapshot.replicas))
 

@@ -94,6 +94,7 @@ def key_status(
     requests: Sequence[RebuildRequest],
     policy: RetryPolicy,
     plan: BuildPlan | None = None,
+    failed_at: datetime | None = None,
 ) -> KeyStatus:
     """Judge one planned key for nodes of a generation.
 
@@ -105,6 +106,8 @@ def key_status(
         requests: all rebuild requests for its model.
         policy: how failures are met.
         plan: that it is a key of.
+        failed_at: when the last failure was seen, by the clock that the next attempt is awaited
+            by; None takes what the record says, by the clock of the machine that built.
     """
     digest = planned.digest
     if engine is not None and not is_to_be_proven_again(engine, requests, plan):
@@ -119,7 +122,7 @@ def key_status(
             return KeyStatus(planned=planned, standing=Standing.PROVEN, engine=engine)
     failures = _failures_that_count(digest, records, requests)
     if failures:
-        return _failed(planned, engine, failures, policy)
+        return _failed(planned, engine, failures, policy, failed_at)
     return KeyStatus(
         planned=planned,
         standing=Standing.UNPROVEN if engine else Standing.MISSING,
@@ -183,6 +186,7 @@ def _failed(
     engine: PublishedEngine | None,
     failures: Sequence[BuildRecord],
     policy: RetryPolicy,
+    failed_at: datetime | None,
 ) -> KeyStatus:
     last, num_failures = failures[-1], len(failures)
     reason = last.reason or f"failed in stage '{last.stage}' without a reason"
@@ -193,7 +197,9 @@ def _failed(
         engine=engine,
         num_failures=num_failures,
         next_attempt_at=(
-            None if is_given_up else policy.next_attempt_at(_ended_at(last), num_failures)
+            None
+            if is_given_up
+            else policy.next_attempt_at(failed_at or _ended_at(last), num_failures)
         ),
         reason=reason,
     )

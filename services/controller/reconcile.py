@@ -256,4 +256,5 @@ class ReconcileLoop:
             reason=reason,
             num_replicas_wanted=wanted,
             is_unloaded=is_unloaded,
+            unplaced=self.deployments.unplaced(version.name, version.version),
         )

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from services.contracts.errors import InvalidRequestError, NotReadyError
+from services.controller.placement import unplaced_replicas, unplaced_words
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +62,10 @@ class ReplicaFleet(Protocol):
         Raises:
             NotReadyError: it never will be; the message holds Serve's words.
         """
+        ...
+
+    def unplaced(self, key: DeploymentKey) -> str:
+        """Why replicas of a deployment are on no node; "" when all are, or soon will be."""
         ...
 
     def remove(self, key: DeploymentKey) -> None:
@@ -148,6 +153,27 @@ class RayServeFleet:
             said = [raised_words(each.message) for each in found.deployments.values()]
             raise NotReadyError(f"{what}: {'; '.join(filter(None, said)) or found.message}")
         return bool(found.status is ApplicationStatus.RUNNING)
+
+    def unplaced(self, key: DeploymentKey) -> str:
+        """Serve's own words, beside what the nodes have and which applications are there."""
+        import ray
+        from ray import serve
+
+        applications = retried(serve.status).applications
+        found = applications.get(application_name(key))
+        messages = [each.message for each in found.deployments.values()] if found else []
+        waiting = next(filter(None, map(unplaced_replicas, messages)), None)
+        if waiting is None:
+            return ""
+        others = {
+            f"{other.name} version {other.version}": sum(
+                sum(each.replica_states.values()) for each in application.deployments.values()
+            )
+            for name, application in applications.items()
+            if (other := key_from_application(name)) and other.generation == key.generation
+            if other != key
+        }
+        return unplaced_words(*waiting, key.generation, ray.nodes(), sorted(others.items()))
 
     def num_wanted(self, model: str, version: int) -> int | None:  # noqa: ARG002
         """None: the reconcile loop places them, and knows."""

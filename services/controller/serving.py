@@ -14,6 +14,8 @@ from services.pb import fleet_v1_pb2 as fleet
 logger = logging.getLogger(__name__)
 
 _UNNAMED = "a client of a gateway"
+# A client that waits for longer learns from the repository index.
+SETTLED_WITHIN_S = 600.0
 _ON_THE_WAY = (DeploymentState.LOADING, DeploymentState.UNLOADING)
 
 
@@ -77,7 +79,20 @@ class Serving:
         return await self._settled(name, newest.version)
 
     async def _settled(self, name: str, version: int) -> fleet.SetServedReply:
-        """How a model is once it is not on its way any more."""
+        """How a model is once it is not on its way any more, or has been for too long."""
+        try:
+            async with asyncio.timeout(SETTLED_WITHIN_S):
+                return await self._end_of_way(name, version)
+        except TimeoutError:
+            model = _newest(self._state.snapshot(), name)
+            why = model.reason if model else "it is not known any more"
+            reason = (
+                f"it is not ready after {SETTLED_WITHIN_S:g} s, and goes on loading: {why}; see: "
+                "smelt status"
+            )
+            return fleet.SetServedReply(reason=reason)
+
+    async def _end_of_way(self, name: str, version: int) -> fleet.SetServedReply:
         was_unloading = False
         async with aclosing(self._state.watch()) as watch:
             async for snapshot in watch:
@@ -93,7 +108,7 @@ class Serving:
                     return fleet.SetServedReply(is_ready=is_ready, reason=model.reason)
         # What was there is gone only now, so that it can be deployed anew.
         await self._loop.reconcile_now()
-        return await self._settled(name, version)
+        return await self._end_of_way(name, version)
 
 
 def _newest(snapshot: fleet.FleetSnapshot, name: str) -> fleet.ServedModel | None:

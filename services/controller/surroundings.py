@@ -117,6 +117,10 @@ class PlacedByRayService:
         """What attached is ready."""
         return True
 
+    def unplaced(self, key: DeploymentKey) -> str:  # noqa: ARG002
+        """Nothing: what did not attach is not known here."""
+        return ""
+
     def remove(self, key: DeploymentKey) -> None:
         """Nothing: the RayService's next serveConfigV2 leaves it out."""
 

@@ -25,6 +25,8 @@ from services.pb.fleet_v1_pb2_grpc import FleetControlStub
 
 # What the controller says of a fleet is here within a stream message; then a connection opens.
 FOLLOW_TIMEOUT_S: Final = 60.0
+# The controller itself waits for a model for ten minutes.
+SET_SERVED_TIMEOUT_S: Final = 660.0
 _ERROR_BY_CODE: Final[Mapping[grpc.StatusCode, type[SmeltError]]] = {
     grpc.StatusCode.INVALID_ARGUMENT: InvalidRequestError,
     grpc.StatusCode.NOT_FOUND: NotFoundError,
@@ -94,8 +96,15 @@ class ModelControl:
         async with self._dialer.aio_channel(self._controller, CHANNEL_OPTIONS) as channel:
             try:
                 said = self._dialer.metadata()
-                return await FleetControlStub(channel).SetServed(request, metadata=said)
+                return await FleetControlStub(channel).SetServed(
+                    request, metadata=said, timeout=SET_SERVED_TIMEOUT_S
+                )
             except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                    raise NotReadyError(
+                        f"model '{name}': the controller did not answer within "
+                        f"{SET_SERVED_TIMEOUT_S:g} s; ask the repository index whether it did it"
+                    ) from error
                 kind = _ERROR_BY_CODE.get(error.code(), NotReadyError)
                 raise kind(
                     error.details() or f"the controller answers {error.code().name}"

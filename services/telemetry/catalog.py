@@ -267,6 +267,11 @@ REPLICAS_ATTACHED = _gauge(
     "Replicas attached to the controller, by state, engine, and the reason for a fallback.",
     ("model", "version", "generation", "kind", "state", "reason"),
 )
+MODELS_UNPLACED = _gauge(
+    "smelt_models_unplaced",
+    "1 while replicas of a model version are on no node, as none has room for them.",
+    ("model", "version"),
+)
 BUILDS_RUNNING = _gauge(
     "smelt_builds_running",
     "Build tasks that were launched and have not ended.",
@@ -313,7 +318,7 @@ COMPILER_METRICS = (BUILDS, BUILD_DURATION, PROOFS, PROOF_DURATION)
 BUILD_LOOP_METRICS = (BUILDS_RUNNING, BUILDS_WAITING, KEYS_QUARANTINED, GENERATIONS_WITHOUT_ENGINE)
 CONTROLLER_METRICS = (
     *COMPILER_METRICS, *BUILD_LOOP_METRICS, BUILD_STATE, ENGINES, REPLICAS_WANTED,
-    REPLICAS_ATTACHED, STORE_REQUESTS,
+    REPLICAS_ATTACHED, MODELS_UNPLACED, STORE_REQUESTS,
 )  # fmt: skip
 ALL_METRICS = tuple(
     dict.fromkeys((

@@ -160,6 +160,10 @@ _FALLBACKS = Row(
                     legend="{{model}} v{{version}} wanted",
                 ),
                 Query(expr=_ready_by("model", "version"), legend="{{model}} v{{version}} ready"),
+                Query(
+                    expr=f"{BOARD.total(catalog.MODELS_UNPLACED, 'model', 'version')} > 0",
+                    legend="{{model}} v{{version}} has no node with room",
+                ),
             ),
             width=6,
         ),

@@ -29,6 +29,7 @@ class FakeFleet:
     Attributes:
         fault: makes deployments fail.
         starting: versions that never get ready.
+        no_room: why replicas are placed nowhere.
         broken: raised by the next question for metrics addresses.
     """
 
@@ -43,6 +44,7 @@ class FakeFleet:
         self.starting: set[tuple[str, int]] = set()
         self.broken: list[Exception] = []
         self.removal_fault = ""
+        self.no_room = ""
 
     def start(self) -> None:
         """Nothing to start."""
@@ -63,6 +65,9 @@ class FakeFleet:
         if self.fault:
             raise NotReadyError(self.fault)
         return key[:2] not in self.starting
+
+    def unplaced(self, key: DeploymentKey) -> str:
+        return self.no_room
 
     def remove(self, key: DeploymentKey) -> None:
         if self.removal_fault:

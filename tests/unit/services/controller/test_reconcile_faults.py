@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from services.contracts.errors import NotReadyError
+from services.contracts.events import EventKind
 from services.contracts.manifest import ProofOutcome
 from services.contracts.object_store import open_store
 from services.contracts.registry import Registry
+from services.controller.build_events import EventTrail
 from services.controller.deployments import Deployments, DeploymentState
 from services.controller.fleet_state import FleetState
 from services.controller.fleet_threads import FleetThreads
@@ -247,6 +249,45 @@ async def test_what_fails_for_want_of_an_engine_is_tried_once_there_is_one(
     await loop.reconcile()
     await until(state, {1: "UNAVAILABLE"})
     assert len(fake.asked) == 2
+
+
+async def test_a_model_that_no_node_has_room_for_says_why_until_it_has(
+    registry: Registry,
+) -> None:
+    now_s = [0.0]
+    state, fake = FleetState("u", 1), FakeFleet()
+    loop = ReconcileLoop(registry, Nodes(OLD), state, fake, {}, resync_s=60, clock=lambda: now_s[0])
+    add(registry, "a")
+    fake.starting, fake.no_room = {("m", 1)}, "each wants 1 GPU; node n has 1 GPU, held by other"
+    await loop.reconcile()
+    await until_model(state, lambda model: model.state == "LOADING")
+    (model,) = state.models()
+    assert (model.unplaced, model.reason) == ("", "replicas are starting")
+    now_s[0] = 10.0
+    await until_model(state, lambda model: model.unplaced == fake.no_room)
+    (model,) = state.models()
+    assert (model.state, model.reason) == ("LOADING", fake.no_room)
+    trail = EventTrail(registry)
+    for _ in range(2):
+        trail.observe_unplaced(state.snapshot())
+    ((_, event),) = registry.last_events(9)
+    assert (event.kind, event.why) == (EventKind.REPLICAS_UNPLACED, fake.no_room)
+    fake.no_room = ""
+    await until_model(state, lambda model: not model.unplaced)
+    fake.starting = set()
+    await until(state, {1: "READY"})
+
+
+async def test_no_deployment_is_waited_for_without_end(registry: Registry) -> None:
+    now_s = [0.0]
+    state, fake = FleetState("u", 1), FakeFleet()
+    loop = ReconcileLoop(registry, Nodes(OLD), state, fake, {}, resync_s=60, clock=lambda: now_s[0])
+    add(registry, "a")
+    fake.starting = {("m", 1)}
+    await loop.reconcile()
+    now_s[0] = 3600.0
+    await until(state, {1: "UNAVAILABLE"})
+    assert "not ready within 3600 s" in state.models()[0].reason
 
 
 async def test_a_version_that_serves_here_and_fails_there_says_so(registry: Registry) -> None:

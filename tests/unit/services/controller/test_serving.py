@@ -86,3 +86,18 @@ async def test_where_somebody_else_places_replicas_nothing_is_unloaded(tmp_path:
     elsewhere = Serving(placed.registry, placed.state, placed.loop, is_placing=False)
     with pytest.raises(UnsupportedFeatureError, match="serveConfigV2"):
         await elsewhere.set_served("m", is_served=False)
+
+
+async def test_nobody_waits_without_end_for_a_model_to_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.controller.serving.SETTLED_WITHIN_S", 0.01)
+    registry = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
+    add(registry, "a")
+    state, fake = FleetState("u", 1), FakeFleet()
+    fake.starting = {("m", 1)}
+    serving = Serving(registry, state, loop_over(registry, state, fake), is_placing=True)
+    async with asyncio.timeout(LIMIT_S):
+        reply = await serving.set_served("m", is_served=True)
+    assert not reply.is_ready
+    assert "goes on loading: replicas are starting" in reply.reason

@@ -1,10 +1,12 @@
 """How often a store is listed: once for each folder and look, however many models it has."""
 
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from services.contracts.build_plan import utc_now
 from services.contracts.history import BuildHistory
 from services.contracts.manifest import BlobRef, MasterRecord, ProofOutcome
 from services.contracts.object_store import ObstoreArtifactStore, open_store
@@ -12,7 +14,9 @@ from services.contracts.recipe import Recipe
 from services.contracts.registry import Registry
 from services.controller.build_loop import BuildLoop
 from services.controller.build_metrics import BuildMetrics
+from services.controller.build_reader import ViewReader
 from services.controller.fleet_state import FleetState
+from services.controller.key_status import RetryPolicy
 from services.controller.reconcile import ReconcileLoop
 from services.pb import fleet_v1_pb2 as fleet
 from services.replica.engine_checker import EngineChecker
@@ -21,7 +25,7 @@ from services.replica.loaded_engine import RunningEngine
 from services.telemetry.recorder import NullRecorder
 from tests.documents import small_key, small_manifest, small_proof
 
-from .build_world import DEVICE, GENERATION, InstantWorker, plan
+from .build_world import DEVICE, GENERATION, InstantWorker, plan, pool, record
 from .reconcile_world import FakeFleet, Nodes
 
 
@@ -138,3 +142,18 @@ async def test_what_is_published_during_a_look_is_seen_by_the_next(world: World)
     world.add("b")
     assert moment.model_names() == ["a"]
     assert world.registry.at_one_moment().model_names() == ["a", "b"]
+
+
+async def test_a_retry_waits_by_the_controllers_clock_not_by_the_builders(world: World) -> None:
+    """A builder whose clock is a day ahead must not have its failure tried again in a day."""
+    world.add("a", num_engines=0)
+    key = small_key(master_digest="master-of-a")
+    world.registry.write_plan(plan((key,), model="a", created_at="2026-02-01T00:00:00.000+00:00"))
+    reader = ViewReader(world.registry, RetryPolicy(), "")
+    reader.read([pool()], [])
+    tomorrow = (utc_now() + timedelta(days=1)).isoformat()
+    world.registry.record_build(record(key, started_at=tomorrow))
+    view = reader.read([pool()], [])
+    (status,) = view.statuses(view.versions[0], view.plans["a", 1][0], RetryPolicy())
+    assert status.next_attempt_at
+    assert status.next_attempt_at < utc_now() + timedelta(hours=1)

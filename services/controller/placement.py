@@ -1,0 +1,63 @@
+"""Why Ray places a replica nowhere, for people: what it wants, what nodes have, who holds it."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from services.contracts.node_class import GENERATION_LABEL
+
+# Serve's words for replicas that have waited for a node for half a minute; those that load say
+# "to initialize" in this place.
+_WAITING = re.compile(
+    r"has (\d+) replicas that have taken more than [\d.]+s to be scheduled.*"
+    r"Resources required for each replica: (\{.*?\})",
+    re.DOTALL,
+)
+_RESOURCES = ("GPU", "CPU")
+
+
+def unplaced_replicas(message: str) -> tuple[int, str] | None:
+    """How many replicas wait for a node, and what each wants; None when none does.
+
+    Args:
+        message: of Serve, about a deployment.
+    """
+    found = _WAITING.search(message)
+    return (int(found[1]), found[2]) if found else None
+
+
+def unplaced_words(
+    num_replicas: int,
+    wanted: str,
+    generation: str,
+    nodes: Iterable[Mapping[str, Any]],
+    holders: Sequence[tuple[str, int]],
+) -> str:
+    """Why replicas are placed nowhere.
+
+    Args:
+        num_replicas: that wait.
+        wanted: resources of each, as Serve says them.
+        generation: whose nodes they must be on.
+        nodes: as `ray.nodes()` gives them.
+        holders: applications with replicas on that generation, and how many each has.
+    """
+    there = [
+        node for node in nodes
+        if node["Alive"] and (node.get("Labels") or {}).get(GENERATION_LABEL) == generation
+    ]  # fmt: skip
+    have = "; ".join(
+        f"{node['NodeManagerAddress']} has {_amounts(node.get('Resources') or {})}"
+        for node in there
+    )
+    held = ", ".join(f"{name} ({num})" for name, num in holders)
+    return (
+        f"no node has room for {num_replicas} of its replicas: each wants {wanted} on a node of "
+        f"{generation}; {have or 'there is none'}; replicas there: {held or 'none'}. Add a node, "
+        "or unload or remove a model"
+    )
+
+
+def _amounts(resources: Mapping[str, float]) -> str:
+    found = [f"{resources[name]:g} {name}" for name in _RESOURCES if resources.get(name)]
+    return ", ".join(found) or "no CPU and no GPU"
