@@ -209,7 +209,7 @@ def _turns(
     return tuple(chosen), tuple(queued)
 
 
-def _turn(view: FleetView, prospect: _Prospect) -> tuple[bool, bool, bool, str]:
+def _turn(view: FleetView, prospect: _Prospect) -> tuple[bool, bool, bool, bool, str]:
     """What sorts those first that are to be built first."""
     version = prospect.version
     served = version.name, version.version, prospect.pool.node_class.generation
@@ -217,6 +217,7 @@ def _turn(view: FleetView, prospect: _Prospect) -> tuple[bool, bool, bool, str]:
         not prospect.pool.num_nodes,
         served in view.served or not prospect.is_urgent,
         not prospect.is_urgent,
+        not view.is_newest(version),
         version.created_at,
     )
 

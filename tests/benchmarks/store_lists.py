@@ -153,7 +153,8 @@ async def measure(folder: Path, num_models: int, num_engines: int) -> dict[str, 
     again_s = time.perf_counter() - began_s
     looking = Counter(store.counts)
     replica = await announced(controller, plain, folder)
-    return {"start_s": start_s, "start_cpu_s": start_cpu_s, "start": starting, "again_s": again_s, "again": looking,
+    return {"start_s": start_s, "start_cpu_s": start_cpu_s, "start": starting,
+            "again_s": again_s, "again": looking,
             "replica": replica}  # fmt: skip
 
 
