@@ -30,6 +30,7 @@ from services.controller.build_view import FleetView
 from services.controller.event_news import serving_of
 from services.controller.fleet_state import FleetState
 from services.controller.key_status import RetryPolicy
+from services.controller.launch_refusals import LaunchRefusals
 from services.controller.planned_keys import PlannedKeys
 from services.controller.seams import (
     BuildLauncher,
@@ -105,6 +106,7 @@ class BuildLoop:
             registry, launcher, nodes_gone_after_s=self._pace.nodes_gone_after_s, clock=clock
         )
         self._waits = TaskWaits(self._pace.waits_after_s, clock)
+        self._refusals = LaunchRefusals(clock)
         self._trail = EventTrail(registry)
         self._on_store_changed = on_store_changed
         self._planned = planned or PlannedKeys()
@@ -193,15 +195,17 @@ class BuildLoop:
             logger.exception("events are not told; the next pass tries again")
 
     def _launch(self, task: BuildTask, view: FleetView) -> TaskStart | None:
+        if not self._refusals.may_try(task.name):
+            return None
         start = task_start(task, view, timestamp(utc_now()))
         try:
             self._registry.start_task(start)
             self._launcher.launch(task)
         except SmeltError as error:
             # One class of nodes that takes no task must not keep the others from theirs.
-            logger.error("task %s cannot be launched, the next pass tries again: %s",
-                         task.name, error)  # fmt: skip
+            self._refusals.note(task.name, str(error))
             return None
+        self._refusals.forget(task.name)
         logger.info(
             "task %s launched for %s version %d on %s: %s",
             task.name, task.model, task.version, task.node_class.generation, task.reason,

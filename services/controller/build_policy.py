@@ -199,7 +199,8 @@ def _turns(
     for prospect in sorted(prospects, key=partial(_turn, view)):
         is_shared = num_lacking[prospect.pool.node_class] > 1
         task = prospect.first if prospect.first and is_shared else prospect.task
-        if task is None:
+        # Of a node that may be gone by now: its Job would wait for nothing.
+        if task is None or prospect.pool.is_stale:
             continue
         if not claims.holds(task):
             claims.add(task)

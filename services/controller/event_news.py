@@ -77,7 +77,10 @@ def hardware_news(fold: TrailFold, view: FleetView) -> Iterator[Event]:
         )
     for generation in sorted(fold.node_classes.keys() - present.keys()):
         yield Event(
-            at="", kind=EventKind.GENERATION_GONE, generation=generation, why="no node has it"
+            at="",
+            kind=EventKind.GENERATION_GONE,
+            generation=generation,
+            why=_gone_words(generation, view),
         )
 
 
@@ -229,6 +232,17 @@ def _vote(report: fleet.ReplicaReport) -> tuple[bool, str, str]:
     if not report.engine_digest:
         return False, "", fallback_why(report)
     return True, report.engine_digest, f"{report.engine_kind} {report.engine_precision}"
+
+
+def _gone_words(generation: str, view: FleetView) -> str:
+    """Why a generation counts as gone: there is no node, or those that are take nothing new."""
+    names = [
+        name
+        for pool in view.pools
+        if pool.node_class.generation == generation and pool.num_known
+        for name in pool.names
+    ]
+    return f"its nodes take nothing new: {', '.join(names)}" if names else "no node has it"
 
 
 def _class_words(node_class: NodeClass) -> str:

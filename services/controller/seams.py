@@ -21,6 +21,7 @@ class NodePool:
         num_known: how many there are with those that take nothing new for now (cordoned, not
             ready); 0 where the source knows of no others.
         names: what a person calls them (node names, a line of the file).
+        is_stale: as they were before the source was lost: nothing is launched for them.
     """
 
     node_class: NodeClass
@@ -28,6 +29,7 @@ class NodePool:
     num_nodes: int
     num_known: int = 0
     names: tuple[str, ...] = ()
+    is_stale: bool = False
 
 
 class NodeSource(Protocol):

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from services.contracts.errors import NotReadyError
@@ -104,7 +104,7 @@ class KubernetesNodes:
         self._thread.join()
 
     def pools(self) -> list[NodePool]:
-        """Pools as they were when the cluster last spoke.
+        """Pools as they were when the cluster last spoke; stale from a failure to the next list.
 
         Raises:
             NotReadyError: the cluster has not been read yet, or is out of reach for so long
@@ -120,7 +120,7 @@ class KubernetesNodes:
             raise NotReadyError(
                 f"nothing heard of the Kubernetes cluster for {silence_s:.0f} s{because}"
             )
-        return self._pools
+        return [replace(pool, is_stale=True) for pool in self._pools] if errors else self._pools
 
     def num_replicas_wanted(self, model: str, version: int) -> int | None:
         """What the RayServices ask for; None until they were read."""

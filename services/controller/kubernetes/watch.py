@@ -1,8 +1,8 @@
 """Keeps the objects of one kind known: lists them, then follows their changes.
 
-A stream that breaks is taken up again after the last change that was seen. Where the server
-does not remember that one any more (410), and every `resync_s` in any case, everything is
-listed anew: a half-dead connection, which tells nothing, costs one such period.
+A stream that the server ends is taken up again after the last change that was seen. After one
+that breaks, and every `resync_s` in any case, everything is listed anew: what was known before a
+break may be gone, and a half-dead connection, which tells nothing, costs one such period.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from services.contracts.backoff import wait_after
 from services.contracts.errors import SmeltError
-from services.controller.kubernetes.client import GONE, NOT_FOUND, explained, status_code
+from services.controller.kubernetes.client import NOT_FOUND, explained, status_code
 
 if TYPE_CHECKING:
     from lightkube import AsyncClient
@@ -97,6 +97,7 @@ class ObjectWatch(Generic[_ReadT]):
         self._version: str | None = None
         self._doing = "list"
         self._num_failures = 0
+        self._following_since_s = time.monotonic()
         self.last_error: SmeltError | None = None
         self.contact_s: float | None = None
 
@@ -140,7 +141,7 @@ class ObjectWatch(Generic[_ReadT]):
         self._num_failures = 0
 
     async def _take_changes(self) -> None:
-        self._doing = "watch"
+        self._doing, self._following_since_s = "watch", time.monotonic()
         changes = self._client.watch(
             self._kind.resource, namespace=self._kind.namespace, resource_version=self._version
         )
@@ -172,9 +173,12 @@ class ObjectWatch(Generic[_ReadT]):
 
     def _note(self, error: Exception) -> float:
         """Log a failure; seconds to wait before the next try."""
-        if self._doing == "watch" and (status_code(error) == GONE or self._num_failures):
-            # It forgot where the watch was, or will not go on from there for another reason.
-            self._version = None
+        self._version = None
+        if self._doing == "watch":
+            # One that held for longer than any pause was no failure in a row.
+            lasted_s = time.monotonic() - self._following_since_s
+            if lasted_s >= self._timing.retry_max_s:
+                self._num_failures = 0
         self._num_failures += 1
         pause_s = wait_after(
             self._num_failures, first_s=self._timing.retry_s, most_s=self._timing.retry_max_s

@@ -4,6 +4,7 @@ import logging
 import re
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 
 from services.contracts.errors import NotReadyError
 from services.controller.seams import NodePool, NodeSource
@@ -44,6 +45,9 @@ class CombinedNodes:
                     if self._last[index] is None and index < self._num_needed:
                         raise
                     self._tell(index, str(error))
+                    self._last[index] = [
+                        replace(pool, is_stale=True) for pool in self._last[index] or ()
+                    ]
                 else:
                     self._faults[index] = ""
             return [pool for known in self._last for pool in known or ()]

@@ -1,5 +1,6 @@
 """What is to be built when: tables over hardware, plans, engines and records."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -231,6 +232,11 @@ class TestWhoComesFirst:
         assert task.key_digests == (ORT.digest(), OPENVINO.digest())
         (task,) = tasks_of(view(plans={}))
         assert not task.is_first
+
+    def test_nothing_is_launched_for_nodes_as_they_were_before_their_source_was_lost(self) -> None:
+        stale = replace(world.pool(), is_stale=True)
+        decision = decide(view(pools=(stale,), plans={}), START, POLICY)
+        assert (decision.tasks, decision.queued) == ((), ())
 
     def test_classes_of_one_generation_do_not_build_the_same_twice(self) -> None:
         twin = world.NODE_CLASS.model_copy(update={"device": "Other-Xeon"})
