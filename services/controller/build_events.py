@@ -9,7 +9,8 @@ from services.contracts.build_plan import timestamp, utc_now
 from services.contracts.errors import StoreError
 from services.contracts.events import Event, EventPosition, TrailFold
 from services.contracts.registry_events import EventRegistry
-from services.controller.build_policy import Quarantined
+from services.controller.build_order import Quarantined
+from services.controller.build_policy import Unplanned
 from services.controller.build_view import FleetView
 from services.controller.event_fold import changed_at, fold_event
 from services.controller.event_news import (
@@ -17,10 +18,9 @@ from services.controller.event_news import (
     build_news,
     hardware_news,
     model_news,
-    quarantine_news,
     serving_news,
-    unplaced_news,
 )
+from services.controller.failure_news import quarantine_news, unplaced_news, unplanned_news
 from services.controller.joint_news import joint_news
 from services.pb import fleet_v1_pb2 as fleet
 
@@ -52,12 +52,15 @@ class EventTrail:
             # After the proofs that it compares.
             self._tell(lambda fold: joint_news(fold, view))
 
-    def observe_quarantine(self, quarantined: Iterable[Quarantined]) -> None:
-        """Tell what was given up; raises StoreError."""
+    def observe_failures(
+        self, quarantined: Iterable[Quarantined], unplanned: Iterable[Unplanned] = ()
+    ) -> None:
+        """Tell what was given up, and which tasks made no plan; raises StoreError."""
         with self._lock:
             if not self._is_loaded:
                 self._catch_up()
-            seen = list(quarantined)
+            seen, ended = list(quarantined), list(unplanned)
+            self._tell(lambda fold: unplanned_news(fold, ended))
             self._tell(lambda fold: quarantine_news(fold, seen))
 
     def observe_serving(self, served: Iterable[Serving]) -> None:

@@ -181,7 +181,7 @@ class BuildLoop:
         self._tell(lambda: self._trail.observe(seen))
         if launched:
             self._tell(lambda: self._trail.observe(view))
-        self._tell(lambda: self._trail.observe_quarantine(decision.quarantined))
+        self._tell(lambda: self._trail.observe_failures(decision.quarantined, decision.unplanned))
         self._tell(lambda: self._trail.observe_serving(serving_of(snapshot)))
         self._tell(lambda: self._trail.observe_unplaced(snapshot))
         return decision, view

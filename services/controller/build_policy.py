@@ -13,15 +13,13 @@ What nothing serves comes first, then what has no proven engine, then the oldest
 several have no engine, a task makes one: each gets its first before any gets its second.
 """
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 
 from services.contracts.build_plan import PlannedKey, TaskEnd, TaskStart
 from services.contracts.manifest import BuildRecord, ModelVersion, PublishedEngine
-from services.contracts.node_class import NodeClass
+from services.controller.build_order import Prospect, Quarantined, turns
 from services.controller.build_view import FleetView, distinct_pools
 from services.controller.key_status import KeyStatus, RetryPolicy, Standing
 from services.controller.retiming import next_timing
@@ -30,21 +28,19 @@ from services.controller.task_names import task_name
 
 
 @dataclass(frozen=True, kw_only=True)
-class Quarantined:
-    """Something that is not tried any more.
+class Unplanned:
+    """A task that ended without the plan that it was to make.
 
     Attributes:
-        key: digest of the build key; "" when not even a plan could be made.
-        mark: changes when it is given up anew, after it was let out.
+        attempt: from 1, of `max_attempts`.
     """
 
     model: str
     version: int
     generation: str
-    key: str
-    what: str
-    reason: str
-    mark: str
+    end: TaskEnd
+    attempt: int
+    max_attempts: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +51,7 @@ class Decision:
         tasks: to be launched now.
         queued: due too, and behind others, in the order in which they get their turns.
         next_due_at: when something becomes due by time alone; None when nothing will.
+        unplanned: tasks that ended without the plan that is still lacking.
         without_engine: model and generation where nodes are and no planned engine is proven.
         with_engine: the same where one is.
     """
@@ -63,52 +60,9 @@ class Decision:
     queued: tuple[BuildTask, ...] = ()
     next_due_at: datetime | None = None
     quarantined: tuple[Quarantined, ...] = ()
+    unplanned: tuple[Unplanned, ...] = ()
     without_engine: frozenset[tuple[str, str]] = frozenset()
     with_engine: frozenset[tuple[str, str]] = frozenset()
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Prospect:
-    """What one model version lacks on one pool.
-
-    Attributes:
-        task: what to launch; None when nothing is due.
-        first: the part of it that makes the first engine; None where one is proven.
-        is_urgent: replicas there have no proven engine.
-    """
-
-    pool: NodePool
-    version: ModelVersion
-    task: BuildTask | None = None
-    first: BuildTask | None = None
-    later: tuple[datetime, ...] = ()
-    quarantined: tuple[Quarantined, ...] = ()
-    is_urgent: bool = True
-
-
-@dataclass
-class _Claims:
-    """What running tasks and those chosen already take."""
-
-    classes: set[str] = field(default_factory=set)
-    subjects: set[tuple[str, int, str]] = field(default_factory=set)
-    is_any_anywhere: bool = False
-
-    def add(self, task: BuildTask | TaskStart) -> None:
-        """Take a task's class of nodes and its subject."""
-        self.classes.add(task.node_class.digest())
-        self.subjects.add((task.model, task.version, task.node_class.generation))
-        self.is_any_anywhere |= task.is_anywhere
-
-    def holds(self, task: BuildTask) -> bool:
-        """Whether a task has to wait for another one."""
-        subject = (task.model, task.version, task.node_class.generation)
-        return (
-            task.node_class.digest() in self.classes
-            or subject in self.subjects
-            # On nodes that serve something else: one at a time is burden enough.
-            or (task.is_anywhere and self.is_any_anywhere)
-        )
 
 
 def decide(view: FleetView, now: datetime, policy: RetryPolicy | None = None) -> Decision:
@@ -122,12 +76,15 @@ def decide(view: FleetView, now: datetime, policy: RetryPolicy | None = None) ->
     ]
     with_nodes = [p for p in prospects if p.pool.num_nodes]
     lacking = frozenset(_where(p) for p in with_nodes if p.is_urgent)
-    tasks, queued = _turns(prospects, view)
+    tasks, queued = turns(prospects, view)
     return Decision(
         tasks=tasks,
         queued=queued,
         next_due_at=min((at for p in prospects for at in p.later), default=None),
         quarantined=tuple(q for p in prospects for q in p.quarantined),
+        unplanned=tuple(
+            ended for p in prospects for ended in _unplanned(view, p.version, p.pool, policy)
+        ),
         without_engine=lacking,
         with_engine=frozenset(_where(p) for p in with_nodes) - lacking,
     )
@@ -181,56 +138,13 @@ def task_start(task: BuildTask, view: FleetView, now: str) -> TaskStart:
     )
 
 
-def _where(prospect: _Prospect) -> tuple[str, str]:
+def _where(prospect: Prospect) -> tuple[str, str]:
     return prospect.version.name, prospect.pool.node_class.generation
-
-
-def _turns(
-    prospects: Sequence[_Prospect], view: FleetView
-) -> tuple[tuple[BuildTask, ...], tuple[BuildTask, ...]]:
-    """The tasks that need not wait, and the others, in the order of their turns."""
-    claims = _Claims()
-    for start in view.running:
-        claims.add(start)
-    under_way = {_place(start) for start in view.running}
-    chosen: list[BuildTask] = []
-    queued: list[BuildTask] = []
-    num_lacking = Counter(p.pool.node_class for p in prospects if p.first)
-    for prospect in sorted(prospects, key=partial(_turn, view)):
-        is_shared = num_lacking[prospect.pool.node_class] > 1
-        task = prospect.first if prospect.first and is_shared else prospect.task
-        # Of a node that may be gone by now: its Job would wait for nothing.
-        if task is None or prospect.pool.is_stale:
-            continue
-        if not claims.holds(task):
-            claims.add(task)
-            chosen.append(task)
-        elif _place(task) not in under_way:
-            queued.append(task)
-    return tuple(chosen), tuple(queued)
-
-
-def _turn(view: FleetView, prospect: _Prospect) -> tuple[bool, bool, bool, bool, str]:
-    """What sorts those first that are to be built first."""
-    version = prospect.version
-    served = version.name, version.version, prospect.pool.node_class.generation
-    return (
-        not prospect.pool.num_nodes,
-        served in view.served or not prospect.is_urgent,
-        not prospect.is_urgent,
-        not view.is_newest(version),
-        version.created_at,
-    )
-
-
-def _place(task: BuildTask | TaskStart) -> tuple[str, int, NodeClass]:
-    """What a task is for: of each one at a time is under way, and does all that is due."""
-    return task.model, task.version, task.node_class
 
 
 def _prospect(
     view: FleetView, pool: NodePool, version: ModelVersion, now: datetime, policy: RetryPolicy
-) -> _Prospect:
+) -> Prospect:
     plan = view.plan_of(version, pool)
     if plan is None:
         return _without_plan(view, pool, version, now, policy)
@@ -244,7 +158,7 @@ def _prospect(
         at, timing_task = timing
         task = timing_task if at <= now else None
         later += [at] if at > now else []
-    return _Prospect(
+    return Prospect(
         pool=pool,
         version=version,
         task=task,
@@ -294,18 +208,18 @@ def _key_task(
 
 def _without_plan(
     view: FleetView, pool: NodePool, version: ModelVersion, now: datetime, policy: RetryPolicy
-) -> _Prospect:
+) -> Prospect:
     names = planning_names(view, version, pool, policy)
     ends = [view.ends[name] for name in names if name in view.ends]
     if len(ends) == len(names):
-        return _Prospect(
+        return Prospect(
             pool=pool, version=version, quarantined=(_never_planned(version, pool, ends[-1]),)
         )
     if ends:
         ended_at = datetime.fromisoformat(ends[-1].created_at)
         due_at = policy.next_attempt_at(ended_at, len(ends))
         if due_at > now:
-            return _Prospect(pool=pool, version=version, later=(due_at,))
+            return Prospect(pool=pool, version=version, later=(due_at,))
     task = BuildTask(
         name=names[len(ends)],
         model=version.name,
@@ -316,7 +230,24 @@ def _without_plan(
         attempt=len(ends) + 1,
         reason=f"nothing is planned for these nodes yet{_limit_words(pool)}",
     )
-    return _Prospect(pool=pool, version=version, task=task, first=replace(task, is_first=True))
+    return Prospect(pool=pool, version=version, task=task, first=replace(task, is_first=True))
+
+
+def _unplanned(
+    view: FleetView, version: ModelVersion, pool: NodePool, policy: RetryPolicy
+) -> Iterator[Unplanned]:
+    if view.plan_of(version, pool) is None:
+        names = planning_names(view, version, pool, policy)
+        for attempt, name in enumerate(names, start=1):
+            if name in view.ends:
+                yield Unplanned(
+                    model=version.name,
+                    version=version.version,
+                    generation=pool.node_class.generation,
+                    end=view.ends[name],
+                    attempt=attempt,
+                    max_attempts=len(names),
+                )
 
 
 def _given_up(

@@ -108,6 +108,8 @@ def _build_changes(fold: TrailFold, event: Event) -> dict[str, Any]:
     match event.kind:
         case EventKind.BUILD_STARTED | EventKind.BUILD_WAITING | EventKind.REPLICAS_UNPLACED:
             return {"tasks": (*fold.tasks, event.mark)[-_MAX_TASKS:]}
+        case EventKind.BUILD_FAILED if not event.key:
+            return {"tasks": (*fold.tasks, event.mark)[-_MAX_TASKS:]}
         case EventKind.QUARANTINED:
             inmate = {event.mark: (event.model, event.generation)}
             return {"quarantined": fold.quarantined | inmate}

@@ -4,7 +4,6 @@ Each function yields events without time; who appends them adds it, and the seco
 change that led there.
 """
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from services.contracts.manifest import (
     PublishedEngine,
 )
 from services.contracts.node_class import NodeClass
-from services.controller.build_policy import Quarantined
 from services.controller.build_view import FleetView
 from services.controller.event_fold import FALLBACK, place, record_mark, waiting_mark
 from services.controller.fallback_words import fallback_why
@@ -142,22 +140,6 @@ def build_news(fold: TrailFold, view: FleetView) -> Iterator[Event]:
                 yield from _record_news(fold, version, digest, view.records.get(digest, ()))
 
 
-def quarantine_news(fold: TrailFold, quarantined: Iterable[Quarantined]) -> Iterator[Event]:
-    """What was given up."""
-    for each in quarantined:
-        if each.mark not in fold.quarantined:
-            yield Event(
-                at="",
-                kind=EventKind.QUARANTINED,
-                model=each.model,
-                version=each.version,
-                generation=each.generation,
-                key=each.key,
-                mark=each.mark,
-                why=f"{each.what}: {each.reason}; let out by: smelt rebuild {each.model}",
-            )
-
-
 def serving_news(fold: TrailFold, served: Iterable[Serving]) -> Iterator[Event]:
     """Where replicas came to serve with something else, and where a model that was unloaded ended.
 
@@ -176,22 +158,6 @@ def serving_news(fold: TrailFold, served: Iterable[Serving]) -> Iterator[Event]:
                 generation=now.generation,
                 key=now.digest,
                 why=now.why,
-            )
-
-
-def unplaced_news(fold: TrailFold, snapshot: fleet.FleetSnapshot) -> Iterator[Event]:
-    """Versions of which replicas are placed on no node, once for each reason."""
-    for model in snapshot.models:
-        reason = hashlib.sha256(model.unplaced.encode()).hexdigest()[:_SHORT]
-        mark = f"{model.name}/{model.version} unplaced {reason}"
-        if model.unplaced and mark not in fold.tasks:
-            yield Event(
-                at="",
-                kind=EventKind.REPLICAS_UNPLACED,
-                model=model.name,
-                version=model.version,
-                mark=mark,
-                why=model.unplaced,
             )
 
 

@@ -135,8 +135,9 @@ def explained(error: Exception, verb: str, resource: str, where: str) -> SmeltEr
     said = str(error).partition("\n")[0]
     if code == _FORBIDDEN and not _BY_POLICY.search(said):
         return NotReadyError(
-            f"{what}: forbidden (403); grant the controller's ServiceAccount the verb '{verb}' "
-            f"on {resource} by a Role or ClusterRole. {said}"
+            f"{what}: forbidden (403): {said}. An API server says so too while it starts; if it "
+            f"lasts, grant the controller's ServiceAccount the verb '{verb}' on {resource} by a "
+            "Role or ClusterRole"
         )
     if code == _UNAUTHORIZED:
         return NotReadyError(

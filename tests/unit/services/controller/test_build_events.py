@@ -1,13 +1,14 @@
 """The event trail: told once, also over restarts; with the seconds since the change."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from services.contracts.build_plan import RebuildRequest, TaskStart
+from services.contracts.build_plan import RebuildRequest, TaskEnd, TaskStart
 from services.contracts.events import Event, EventKind, EventPosition, TrailFold
 from services.contracts.hardware import DeviceFacts
 from services.contracts.manifest import BuildOutcome, ProofOutcome, SideTiming, Timing
@@ -15,7 +16,8 @@ from services.contracts.object_store import ObstoreArtifactStore, open_store
 from services.contracts.recipe import Recipe
 from services.contracts.registry_events import EventRegistry
 from services.controller.build_events import EventTrail
-from services.controller.build_policy import Quarantined
+from services.controller.build_order import Quarantined
+from services.controller.build_policy import decide
 from services.controller.build_view import FleetView
 from services.controller.event_fold import fold_event
 from services.controller.event_news import Serving, serving_of
@@ -23,6 +25,7 @@ from services.pb import fleet_v1_pb2 as fleet
 from tests.unit.services.controller import build_world as world
 
 ORT, OPENVINO = world.KEYS
+NOW = datetime(2027, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -64,7 +67,32 @@ def serves(digest: str = "", version: int = 1) -> list[Serving]:
     ]
 
 
+def test_a_task_that_made_no_plan_is_told_once_with_its_last_words(
+    registry: EventRegistry, trail: EventTrail
+) -> None:
+    seen = view(plans={})
+    (task,) = decide(seen, NOW).tasks
+    end = TaskEnd(name=task.name, detail="recipe: unknown kind", created_at=world.AT)
+    decision = decide(view(plans={}, ends={task.name: end}), NOW)
+    for each in (trail, EventTrail(registry), trail):
+        each.observe_failures(decision.quarantined, decision.unplanned)
+    (event,) = told(registry)
+    assert (event.kind, event.model, event.generation) == (
+        EventKind.BUILD_FAILED, "m", world.GENERATION,
+    )  # fmt: skip
+    assert event.why == "no plan was made (attempt 1 of 3): recipe: unknown kind"
+
+
 class TestHardware:
+    def test_one_whose_nodes_take_nothing_new_says_which_and_why(
+        self, registry: EventRegistry, trail: EventTrail
+    ) -> None:
+        trail.observe(view())
+        away = replace(world.pool(0), num_known=1, names=("node-a (cordoned)",))
+        trail.observe(view(pools=(away,)))
+        assert told(registry)[-1].kind is EventKind.GENERATION_GONE
+        assert told(registry)[-1].why == "its nodes take nothing new: node-a (cordoned)"
+
     def test_a_generation_comes_changes_and_goes(
         self, registry: EventRegistry, trail: EventTrail
     ) -> None:
@@ -196,7 +224,7 @@ class TestBuilds:
         for requests in ([], [elsewhere], [elsewhere, here]):
             for _ in range(2):
                 trail.observe(view(requests={"m": requests}))
-                trail.observe_quarantine([given_up])
+                trail.observe_failures([given_up])
         assert kinds(registry)[2:] == [
             "quarantined", "rebuild_requested", "rebuild_requested", "quarantined",
         ]  # fmt: skip

@@ -7,7 +7,8 @@ from prometheus_client import CollectorRegistry
 
 from services.contracts.build_plan import TaskStart
 from services.controller.build_gauges import BuildGauges
-from services.controller.build_policy import Decision, Quarantined
+from services.controller.build_order import Quarantined
+from services.controller.build_policy import Decision
 from services.controller.launchers.command import worker_arguments
 from services.controller.seams import BuildTask
 from services.telemetry.catalog import BUILD_LOOP_METRICS

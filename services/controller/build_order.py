@@ -1,0 +1,118 @@
+"""In which order build tasks get their turns, and which of them have to wait. Pure."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+
+from services.contracts.build_plan import TaskStart
+from services.contracts.manifest import ModelVersion
+from services.contracts.node_class import NodeClass
+from services.controller.build_view import FleetView
+from services.controller.seams import BuildTask, NodePool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quarantined:
+    """Something that is not tried any more.
+
+    Attributes:
+        key: digest of the build key; "" when not even a plan could be made.
+        mark: changes when it is given up anew, after it was let out.
+    """
+
+    model: str
+    version: int
+    generation: str
+    key: str
+    what: str
+    reason: str
+    mark: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prospect:
+    """What one model version lacks on one pool.
+
+    Attributes:
+        task: what to launch; None when nothing is due.
+        first: the part of it that makes the first engine; None where one is proven.
+        is_urgent: replicas there have no proven engine.
+    """
+
+    pool: NodePool
+    version: ModelVersion
+    task: BuildTask | None = None
+    first: BuildTask | None = None
+    later: tuple[datetime, ...] = ()
+    quarantined: tuple[Quarantined, ...] = ()
+    is_urgent: bool = True
+
+
+@dataclass
+class _Claims:
+    """What running tasks and those chosen already take."""
+
+    classes: set[str] = field(default_factory=set)
+    subjects: set[tuple[str, int, str]] = field(default_factory=set)
+    is_any_anywhere: bool = False
+
+    def add(self, task: BuildTask | TaskStart) -> None:
+        """Take a task's class of nodes and its subject."""
+        self.classes.add(task.node_class.digest())
+        self.subjects.add((task.model, task.version, task.node_class.generation))
+        self.is_any_anywhere |= task.is_anywhere
+
+    def holds(self, task: BuildTask) -> bool:
+        """Whether a task has to wait for another one."""
+        subject = (task.model, task.version, task.node_class.generation)
+        return (
+            task.node_class.digest() in self.classes
+            or subject in self.subjects
+            # On nodes that serve something else: one at a time is burden enough.
+            or (task.is_anywhere and self.is_any_anywhere)
+        )
+
+
+def turns(
+    prospects: Sequence[Prospect], view: FleetView
+) -> tuple[tuple[BuildTask, ...], tuple[BuildTask, ...]]:
+    """The tasks that need not wait, and the others, in the order of their turns."""
+    claims = _Claims()
+    for start in view.running:
+        claims.add(start)
+    under_way = {_place(start) for start in view.running}
+    chosen: list[BuildTask] = []
+    queued: list[BuildTask] = []
+    num_lacking = Counter(p.pool.node_class for p in prospects if p.first)
+    for prospect in sorted(prospects, key=partial(_turn, view)):
+        is_shared = num_lacking[prospect.pool.node_class] > 1
+        task = prospect.first if prospect.first and is_shared else prospect.task
+        # Of a node that may be gone by now: its Job would wait for nothing.
+        if task is None or prospect.pool.is_stale:
+            continue
+        if not claims.holds(task):
+            claims.add(task)
+            chosen.append(task)
+        elif _place(task) not in under_way:
+            queued.append(task)
+    return tuple(chosen), tuple(queued)
+
+
+def _turn(view: FleetView, prospect: Prospect) -> tuple[bool, bool, bool, bool, str]:
+    """What sorts those first that are to be built first."""
+    version = prospect.version
+    served = version.name, version.version, prospect.pool.node_class.generation
+    return (
+        not prospect.pool.num_nodes,
+        served in view.served or not prospect.is_urgent,
+        not prospect.is_urgent,
+        not view.is_newest(version),
+        version.created_at,
+    )
+
+
+def _place(task: BuildTask | TaskStart) -> tuple[str, int, NodeClass]:
+    """What a task is for: of each one at a time is under way, and does all that is due."""
+    return task.model, task.version, task.node_class
