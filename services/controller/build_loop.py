@@ -174,7 +174,7 @@ class BuildLoop:
         waiting = self._waits.observe(view.running, statuses)
         seen = replace(view, waiting=self._waits.long)
         view = replace(seen, running=[*view.running, *launched])
-        self._planned.show(view)
+        self._planned.show(view, self._reader.moment)
         self._gauges.show(decision, view.running, waiting)
         # Last: what cannot be told must keep nothing from being built. What was seen comes
         # before what was launched for it: the trail reads as cause and effect.

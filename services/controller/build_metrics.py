@@ -127,7 +127,8 @@ class BuildMetrics:
 
     def look(self) -> None:
         """Read the store once; raises StoreError."""
-        moment = self._source.at_one_moment()
+        # What the build loop has listed a moment ago need not be listed again.
+        moment: EngineSource = self._planned.moment or self._source.at_one_moment()
         builds: Counter[_Series] = Counter()
         for record in self._history.new_build_records(moment.build_record_keys()):
             builds[*_labels(record.key).items(), ("outcome", record.outcome.value)] += 1

@@ -55,10 +55,14 @@ class _ModelRead:
 
 
 class ViewReader:
-    """Makes views; remembers only what need not be read again. Blocks."""
+    """Makes views; remembers only what need not be read again. Blocks.
+
+    Attributes:
+        moment: the store as the last view shows it.
+    """
 
     def __init__(self, registry: Registry, policy: RetryPolicy, compiler: str) -> None:
-        self._registry = self._moment = registry
+        self._registry = self.moment = registry
         self._policy = policy
         self._compiler = compiler
         # Records of keys that nobody attempts any more: those proven and those given up.
@@ -89,7 +93,7 @@ class ViewReader:
             attached: versions that replicas are there for, by model: they get what they lack
                 although a newer one is wanted.
         """
-        self._moment = self._registry.at_one_moment()
+        self.moment = self._registry.at_one_moment()
         models = list(self._models(attached or {}))
         view = FleetView(
             pools=pools,
@@ -129,7 +133,7 @@ class ViewReader:
         return {name: start for name, start in known.items() if start is not None}
 
     def _models(self, attached: Mapping[str, set[int]]) -> Iterator[_ModelRead]:
-        names = self._moment.model_names()
+        names = self.moment.model_names()
         self._prefetch(names)
         for name in names:
             try:
@@ -145,24 +149,24 @@ class ViewReader:
         masters: set[str] = set()
         for name in names:
             with suppress(SmeltError):  # it is told of below
-                masters.add(self._moment.model_version(name).master.digest)
-        self._moment.prefetch_engines(masters)
+                masters.add(self.moment.model_version(name).master.digest)
+        self.moment.prefetch_engines(masters)
 
     def _model(self, name: str, attached: set[int]) -> _ModelRead:
         model = _ModelRead(
-            requests=self._moment.rebuild_requests(name),
-            serving_changes=self._moment.serving_changes(name),
-            weight_changes=self._moment.weight_changes(name),
+            requests=self.moment.rebuild_requests(name),
+            serving_changes=self.moment.serving_changes(name),
+            weight_changes=self.moment.weight_changes(name),
         )
-        newest = self._moment.model_version(name)
+        newest = self.moment.model_version(name)
         self._add(newest, model)
         for number in sorted(attached - {newest.version}, reverse=True):
             subject = f"model {name} version {number}"
             try:
-                self._add(self._moment.model_version(name, number), model)
+                self._add(self.moment.model_version(name, number), model)
             except SmeltError as error:
                 # One that was removed serves until the next one does, and needs no more engines.
-                if number not in self._moment.removed_versions().get(name, ()):
+                if number not in self.moment.removed_versions().get(name, ()):
                     self._tell(subject, f"nothing is built for {subject}, which serves: {error}")
             else:
                 self._told.pop(subject, None)
@@ -170,8 +174,8 @@ class ViewReader:
 
     def _removals(self, read: set[str]) -> dict[str, list[ModelRemoval]]:
         """Removals of these models, and of those that have nothing left; others wait for them."""
-        unread = set(self._moment.model_names()) - read
-        removed = self._moment.removed_versions()
+        unread = set(self.moment.model_names()) - read
+        removed = self.moment.removed_versions()
         return {
             name: [each for number in numbers if (each := self._removal(name, number))]
             for name, numbers in removed.items()
@@ -180,14 +184,14 @@ class ViewReader:
 
     def _removal(self, name: str, number: int) -> ModelRemoval | None:
         subject = f"removal of model {name} version {number}"
-        return self._readable(subject, lambda: self._moment.removal(name, number))
+        return self._readable(subject, lambda: self.moment.removal(name, number))
 
     def _add(self, version: ModelVersion, model: _ModelRead) -> None:
         master = version.master.digest
         if master not in model.runs:
-            model.engines |= {engine.digest: engine for engine in self._moment.engines(master)}
-            model.runs[master] = self._moment.joint_runs(master)
-        plans = self._moment.build_plans(version.name, version.version)
+            model.engines |= {engine.digest: engine for engine in self.moment.engines(master)}
+            model.runs[master] = self.moment.joint_runs(master)
+        plans = self.moment.build_plans(version.name, version.version)
         for plan in plans:
             model.records |= self._records_of(plan, model.engines, model.requests)
         model.plans[version.name, version.version] = plans
@@ -213,7 +217,7 @@ class ViewReader:
             if known is None and is_done and digest not in self._attempted:
                 known = []
             if known is None or not (is_done or self._is_given_up(digest, known, requests)):
-                known = self._moment.build_records(digest)
+                known = self.moment.build_records(digest)
             records[digest] = known
             if is_done or self._is_given_up(digest, known, requests):
                 self._settled[digest] = known
