@@ -122,3 +122,10 @@ def test_the_newest_fold_counts(trail: EventRegistry) -> None:
     trail.keep_fold(TrailFold(versions={"m": 1}))
     trail.keep_fold(TrailFold(versions={"m": 2}))
     assert trail.last_fold().versions == {"m": 2}
+
+
+def test_of_folds_the_newest_two_stay(registry: EventRegistry, store: ObstoreArtifactStore) -> None:
+    for number in range(1, 6):
+        registry.keep_fold(TrailFold(position=EventPosition(day="2026-01-01", number=number)))
+    assert registry.last_fold().position.number == 5
+    assert [key[-11:] for key in store.list("event-folds/")] == ["000004.json", "000005.json"]
