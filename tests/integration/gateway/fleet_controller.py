@@ -21,6 +21,7 @@ class Controller(fleet_grpc.FleetControlServicer):
         self.asked_to_serve: list[tuple[str, bool]] = []
         self.who_asked: list[str] = []
         self.why_not_ready = ""
+        self.is_silent = False
         self._server: grpc.aio.Server | None = None
         self._changed = asyncio.Event()
 
@@ -48,6 +49,8 @@ class Controller(fleet_grpc.FleetControlServicer):
         """Mark the model's versions, as the controller does once the store has it."""
         self.asked_to_serve.append((request.model_name, request.is_served))
         self.who_asked.append(request.who)
+        if self.is_silent:
+            await asyncio.Event().wait()
         found = [model for model in self.snapshot.models if model.name == request.model_name]
         if not found:
             details = f"model '{request.model_name}' not found"

@@ -66,6 +66,17 @@ async def test_a_model_is_unloaded_without_losing_what_runs_and_loaded_again(
     assert echo_fleet.controller.asked_to_serve == [("echo", s) for s in (False, True, True)]
 
 
+async def test_a_controller_that_never_answers_is_not_waited_for_without_end(
+    echo_fleet: "Fleet", client: InferenceServerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.gateway.model_control.SET_SERVED_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(echo_fleet.controller, "is_silent", True)
+    async with asyncio.timeout(60):
+        with pytest.raises(InferenceServerException, match="did not answer within") as caught:
+            await client.load_model("echo")
+    assert caught.value.status() == "StatusCode.UNAVAILABLE"
+
+
 _REFUSED: dict[str, tuple[Ask, str, str]] = {
     "unknown model": (lambda c: c.load_model("nope"), "'nope' not found", "NOT_FOUND"),
     "configuration": (
