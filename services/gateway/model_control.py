@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 import grpc
+from google.protobuf import json_format
 
 from services.contracts.errors import (
     InvalidRequestError,
@@ -16,6 +17,7 @@ from services.contracts.errors import (
 from services.contracts.fleet_dialer import FleetDialer
 from services.gateway.access.caller import CALLER_NAME
 from services.gateway.controller_watch import CHANNEL_OPTIONS
+from services.gateway.descriptions import config_from_model
 from services.gateway.endpoints import EndpointSet
 from services.gateway.repository import check_repository
 from services.gateway.routing import RoutingTable
@@ -27,6 +29,7 @@ from services.pb.fleet_v1_pb2_grpc import FleetControlStub
 FOLLOW_TIMEOUT_S: Final = 60.0
 # The controller itself waits for a model for ten minutes.
 SET_SERVED_TIMEOUT_S: Final = 660.0
+_MAX_CONFIG_DEPTH: Final = 32
 _ERROR_BY_CODE: Final[Mapping[grpc.StatusCode, type[SmeltError]]] = {
     grpc.StatusCode.INVALID_ARGUMENT: InvalidRequestError,
     grpc.StatusCode.NOT_FOUND: NotFoundError,
@@ -48,20 +51,40 @@ class ModelControl:
         Raises:
             NotFoundError: the store has no such model.
             NotReadyError: it cannot be served, and why; or the controller is away.
-            UnsupportedFeatureError: files or a configuration in the request.
+            InvalidRequestError: parameter `config` is not a ModelConfig in JSON.
+            UnsupportedFeatureError: files in the request, or a configuration other than the
+                model's own.
         """
         name = request.model_name
         check_repository(request.repository_name)
-        for parameter in request.parameters:
-            raise UnsupportedFeatureError(
-                f"load model '{name}': parameter '{parameter}' is not offered; models come from "
-                "the store alone, publish this one with `smelt models add`"
-            )
+        for parameter, value in request.parameters.items():
+            if parameter != "config":
+                raise UnsupportedFeatureError(
+                    f"load model '{name}': parameter '{parameter}' is not offered; models come "
+                    "from the store alone, publish this one with `smelt models add`"
+                )
+            self._check_config(name, value.string_param)
         reply = await self._set_served(name, is_served=True)
         if not reply.is_ready:
             raise NotReadyError(f"model '{name}' cannot be served now: {reply.reason}")
         await self.follow_load(request)
         return pb.RepositoryModelLoadResponse()
+
+    def _check_config(self, name: str, text: str) -> None:
+        """Refuse a configuration that is not the one of the model; a part of it may be named."""
+        table = self._endpoints.table
+        wanted = _config_from_json(name, text)
+        if name not in table.view.models:
+            return  # the controller says so
+        own = config_from_model(table.served(name, "").document, ())
+        for field, value in wanted.ListFields():
+            found = getattr(own, field.name)
+            if value != found:
+                raise UnsupportedFeatureError(
+                    f"load model '{name}': config.{field.name}: expected {_text(found)}, as its "
+                    f"recipe says, got {_text(value)}; a configuration belongs to a version: "
+                    "change the recipe and publish one with `smelt models add`"
+                )
 
     async def follow_load(self, request: pb.RepositoryModelLoadRequest) -> None:
         """Return once this process can ask a model that was loaded; raises NotReadyError."""
@@ -120,6 +143,19 @@ class ModelControl:
                 f"the controller has done it, but this gateway did not see that of model '{name}' "
                 f"within {FOLLOW_TIMEOUT_S:g} s; ask the repository index"
             ) from error
+
+
+def _config_from_json(name: str, text: str) -> pb.ModelConfig:
+    try:
+        return json_format.Parse(text, pb.ModelConfig(), max_recursion_depth=_MAX_CONFIG_DEPTH)
+    except (json_format.ParseError, RecursionError) as error:
+        raise InvalidRequestError(
+            f"load model '{name}': parameter 'config': expected a ModelConfig in JSON: {error}"
+        ) from error
+
+
+def _text(value: object) -> str:
+    return " ".join(str(value).split()) or "none"
 
 
 def _check_unload_parameters(name: str, parameters: _Parameters) -> None:

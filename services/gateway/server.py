@@ -141,8 +141,9 @@ class GatewayServer:
         measured = MeasuredInference(
             admitted, recorder, statuses, self._requests, max_answer_bytes=max_bytes
         )
+        names = self._settings.server_name, metadata.version("smelt")
         questions = QuestionServicer(
-            self.endpoints, metadata.version("smelt"), cached.statistics, self._extras.extensions
+            self.endpoints, names, cached.statistics, self._extras.extensions
         )
         handlers = offered_handlers(
             measured,

@@ -13,7 +13,6 @@ from services.gateway.repository import READY, check_repository, index_from_tabl
 from services.gateway.statistics import FleetStatistics, OwnStatistics
 from services.pb import open_inference_v2_pb2 as pb
 
-SERVER_NAME: Final = "smelt"
 # Clients switch features on by these names, so only what works is listed.
 EXTENSIONS: Final = (
     "binary_tensor_data",
@@ -30,12 +29,19 @@ class QuestionServicer:
     def __init__(
         self,
         endpoints: EndpointSet,
-        server_version: str,
+        server: tuple[str, str],
         own: OwnStatistics,
         extensions: Iterable[str] = EXTENSIONS,
     ) -> None:
-        """`own` gives what this gateway itself counted; `extensions` name what works here."""
-        self._endpoints, self._server_version = endpoints, server_version
+        """Answer from what others keep.
+
+        Args:
+            endpoints: hold the routing table.
+            server: this server's name and version.
+            own: gives what this gateway itself counted.
+            extensions: of the protocol, that work here.
+        """
+        self._endpoints, self._server = endpoints, server
         self._statistics = FleetStatistics(own)
         self._extensions = sorted(extensions)
 
@@ -50,9 +56,8 @@ class QuestionServicer:
 
     async def server_metadata(self, _: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:
         """Name, version and what works beyond the core protocol."""
-        return pb.ServerMetadataResponse(
-            name=SERVER_NAME, version=self._server_version, extensions=self._extensions
-        )
+        name, version = self._server
+        return pb.ServerMetadataResponse(name=name, version=version, extensions=self._extensions)
 
     async def model_ready(self, request: pb.ModelReadyRequest) -> pb.ModelReadyResponse:
         """Whether it can be asked now; false, not an error, for what nobody knows."""

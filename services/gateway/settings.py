@@ -32,6 +32,7 @@ class GatewaySettings(FleetSecuritySettings):
         ready_fd: inherited pipe that gets one JSON line once clients can connect; -1 for none.
         parent_pid: this process ends when that parent does; 0 for none.
         gateway_id: how the controller's log names this process.
+        server_name: as ServerMetadata says it; some clients of Triton want "triton".
         host_id: equal to a replica's when both see the same unix sockets.
         max_message_bytes: largest request and answer. Requests of other methods than inference
             have 4 MiB at most.
@@ -92,6 +93,7 @@ class GatewaySettings(FleetSecuritySettings):
     ready_fd: int = -1
     parent_pid: int = 0
     gateway_id: str = Field(default_factory=socket.gethostname)
+    server_name: str = Field(default="smelt", min_length=1, max_length=255)
     host_id: str = Field(default_factory=socket.gethostname)
     max_message_bytes: int = Field(default=MAX_MESSAGE_BYTES, ge=1, le=MAX_MESSAGE_BYTES)
     max_decompressed_bytes: int = Field(default=256 << 20, ge=1, le=MAX_MESSAGE_BYTES)

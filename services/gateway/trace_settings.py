@@ -9,6 +9,9 @@ from services.pb import open_inference_v2_pb2 as pb
 logger = logging.getLogger(__name__)
 
 _LEVEL, _RATE, _MODE = "trace_level", "trace_rate", "trace_mode"
+# Settings of Triton's trace files, with the values that hold here whatever a client asks for:
+# no bound on the number of traces, and no file that is written every so many of them.
+_IGNORED: Final = {"trace_count": "-1", "log_frequency": "0"}
 _ON, _OFF = "TIMESTAMPS", "OFF"
 # What Triton has when nothing is said: one request in so many.
 _DEFAULT_RATE: Final = 1000
@@ -38,6 +41,9 @@ class TraceSettings:
     async def answer(self, request: pb.TraceSettingRequest) -> pb.TraceSettingResponse:
         """All settings, after those of the request took effect.
 
+        `trace_count` and `log_frequency` are ignored with a warning in the log; the answer shows
+        the values that hold.
+
         Raises:
             InvalidRequestError: a setting that cannot be set here, or a wrong value.
             UnsupportedFeatureError: settings for one model alone.
@@ -61,17 +67,24 @@ class TraceSettings:
                 is_on = _is_on(values) if values else self._first[0]
             elif name == _RATE:
                 rate = _rate(values) if values else self._first[1]
+            elif name in _IGNORED:
+                logger.warning(
+                    "trace setting '%s' is ignored: traces go to OpenTelemetry, where it stays %s",
+                    name, _IGNORED[name],
+                )  # fmt: skip
             else:
                 raise InvalidRequestError(
                     f"trace setting '{name}' cannot be set here; expected {_LEVEL} or {_RATE}"
                 )
+        if settings.keys() <= _IGNORED.keys():
+            return
         self._is_on, self._rate = is_on, rate
         self._tracing.set_share(1 / rate if is_on else 0.0)
         logger.warning("a client set traces to %s", self._texts())
 
     def _texts(self) -> dict[str, str]:
         level = _ON if self._is_on else _OFF
-        return {_LEVEL: level, _RATE: str(self._rate), _MODE: "opentelemetry"}
+        return {_LEVEL: level, _RATE: str(self._rate), _MODE: "opentelemetry", **_IGNORED}
 
 
 def _is_on(values: tuple[str, ...]) -> bool:

@@ -108,7 +108,8 @@ class Gate:
 def _bearer_token(metadata: Metadata) -> str:
     for key, value in metadata:
         if key == HEADER and isinstance(value, str):
-            scheme, _, token = value.partition(" ")
+            # gRPC's C++ keeps the space that a client writes after "authorization:".
+            scheme, _, token = value.strip().partition(" ")
             if scheme.lower() == _SCHEME and token.strip():
                 return token.strip()
             raise UnauthenticatedError(

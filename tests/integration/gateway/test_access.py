@@ -112,10 +112,15 @@ async def test_nobody_infers_without_the_permission(
     await guarded_fleet.until_metric(1, "smelt_requests_total", **labels)
 
 
-async def test_a_known_token_infers_again_and_again(guarded_fleet: "Fleet", inputs: Inputs) -> None:
+@pytest.mark.parametrize("spaces", ["", " ", "  "])
+async def test_a_known_token_infers_again_and_again(
+    guarded_fleet: "Fleet", inputs: Inputs, spaces: str
+) -> None:
+    """C++ clients send the space behind the colon of `-H "authorization: Bearer T"` too."""
     client = await guarded_fleet.client()
+    headers = {"authorization": f"{spaces}Bearer {spaces}{READER}"}
     for _ in range(3):
-        answer = await client.infer("echo", inputs(2.0), headers=bearer(READER))
+        answer = await client.infer("echo", inputs(2.0), headers=headers)
         assert answer.as_numpy("y").tolist() == [[2.0] * 4]
 
 

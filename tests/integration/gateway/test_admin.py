@@ -79,8 +79,17 @@ async def test_a_controller_that_never_answers_is_not_waited_for_without_end(
 
 _REFUSED: dict[str, tuple[Ask, str, str]] = {
     "unknown model": (lambda c: c.load_model("nope"), "'nope' not found", "NOT_FOUND"),
-    "configuration": (
-        lambda c: c.load_model("echo", config="{}"), "smelt models add", "UNIMPLEMENTED"
+    "another configuration": (
+        lambda c: c.load_model("echo", config='{"max_batch_size": "16"}'),
+        "config.max_batch_size: expected 8, as its recipe says, got 16; .* `smelt models add`",
+        "UNIMPLEMENTED",
+    ),
+    "no configuration": (
+        lambda c: c.load_model("echo", config='{"max_batch": 8}'), "ModelConfig in JSON.*max_batch",
+        "INVALID_ARGUMENT",
+    ),
+    "configuration of an unknown model": (
+        lambda c: c.load_model("nope", config="{}"), "'nope' not found", "NOT_FOUND"
     ),
     "files": (
         lambda c: c.load_model("echo", config="{}", files={"file:1/m.onnx": b"x"}),
@@ -93,6 +102,16 @@ _REFUSED: dict[str, tuple[Ask, str, str]] = {
     "file": (lambda c: c.update_log_settings({"log_file": "/tmp/x"}), "cannot be set here",
              "INVALID_ARGUMENT"),
 }  # fmt: skip
+
+
+async def test_a_model_is_loaded_with_its_own_configuration(
+    echo_fleet: "Fleet", client: InferenceServerClient
+) -> None:
+    """What model_control of Triton's examples does, with the configuration as it is."""
+    tensor = '{"name": "x", "data_type": "TYPE_FP32", "dims": ["4"]}'
+    for config in ("{}", f'{{"max_batch_size": "8", "input": [{tensor}]}}'):
+        await client.load_model("echo", config=config)
+    assert echo_fleet.controller.asked_to_serve == [("echo", True)] * 2
 
 
 @pytest.mark.parametrize("what", _REFUSED)
@@ -138,6 +157,13 @@ async def test_log_settings_set_the_level_of_the_process(
     silent = dict.fromkeys(("log_info", "log_warning", "log_error"), False)
     await client.update_log_settings(silent | {"log_verbose_level": 0})
     assert "a client set the log level to CRITICAL" in caplog.messages
+
+
+async def test_the_servers_name_is_a_setting(echo_fleet: "Fleet") -> None:
+    """simple_grpc_health_metadata of Triton's examples wants "triton"."""
+    assert (await (await echo_fleet.client()).get_server_metadata()).name == "smelt"
+    await echo_fleet.start_gateway(server_name="triton")
+    assert (await (await echo_fleet.client()).get_server_metadata()).name == "triton"
 
 
 async def test_trace_settings_are_there_where_traces_are(

@@ -35,7 +35,10 @@ def _is_wanted(tracing: Tracing) -> bool:
 
 async def test_what_is_set_decides_which_requests_are_traced(tracing: Tracing) -> None:
     settings = TraceSettings(tracing)
-    first = {"trace_level": ["TIMESTAMPS"], "trace_rate": ["4"], "trace_mode": ["opentelemetry"]}
+    first = {
+        "trace_level": ["TIMESTAMPS"], "trace_rate": ["4"], "trace_mode": ["opentelemetry"],
+        "trace_count": ["-1"], "log_frequency": ["0"],
+    }  # fmt: skip
     assert await _answered(settings) == first
     assert (await _answered(settings, trace_rate="1"))["trace_rate"] == ["1"]
     assert all(_is_wanted(tracing) for _ in range(20))
@@ -49,7 +52,7 @@ async def test_what_is_set_decides_which_requests_are_traced(tracing: Tracing) -
     ("name", "value"),
     [
         ("trace_rate", "0"), ("trace_rate", "many"), ("trace_rate", "9" * 5000),
-        ("trace_level", "TENSORS"), ("trace_file", "/tmp/x"), ("trace_count", "5"),
+        ("trace_level", "TENSORS"), ("trace_file", "/tmp/x"),
     ],
 )  # fmt: skip
 async def test_wrong_settings_change_nothing(tracing: Tracing, name: str, value: str) -> None:
@@ -57,6 +60,19 @@ async def test_wrong_settings_change_nothing(tracing: Tracing, name: str, value:
     with pytest.raises(InvalidRequestError, match=name):
         await _answered(settings, **{"trace_level": "OFF", name: value})
     assert tracing.share == 0.25
+
+
+async def test_settings_of_trace_files_are_ignored_with_a_warning(
+    tracing: Tracing, caplog: pytest.LogCaptureFixture
+) -> None:
+    """perf_analyzer sends them with --trace-count and --log-frequency, and ends when refused."""
+    settings = TraceSettings(tracing)
+    answer = await _answered(settings, trace_rate="2", trace_count="100", log_frequency="50")
+    assert answer["trace_rate"] == ["2"]
+    assert (answer["trace_count"], answer["log_frequency"]) == (["-1"], ["0"])
+    assert "'trace_count' is ignored" in caplog.text
+    assert "'log_frequency' is ignored" in caplog.text
+    assert tracing.share == 0.5
 
 
 async def test_one_model_alone_cannot_be_traced(tracing: Tracing) -> None:

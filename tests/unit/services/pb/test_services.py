@@ -56,7 +56,7 @@ def _connect_to_none(*_: object) -> NoReturn:
 def handlers() -> "grpc.GenericRpcHandler":  # type: ignore[type-arg]  # generic for mypy alone
     endpoints = EndpointSet(host_id="", connect=_connect_to_none)
     statuses = StatusTable()
-    questions = QuestionServicer(endpoints, "1", lambda *_: pb.ModelStatistics())
+    questions = QuestionServicer(endpoints, ("smelt", "1"), lambda *_: pb.ModelStatistics())
     return service_handler(offered_handlers(NoModel(), questions, statuses), statuses)
 
 
