@@ -47,6 +47,24 @@ def check_text(what: str, num_bytes: int) -> None:
     _check(what, num_bytes, MAX_NAME_BYTES, "bytes")
 
 
+def check_output_room(name: str, num_bytes: int, room_bytes: int) -> None:
+    """Refuse an output that its shared memory cannot hold.
+
+    Args:
+        name: of the output.
+        num_bytes: that it has.
+        room_bytes: that the request names for it.
+
+    Raises:
+        InvalidRequestError: it has more.
+    """
+    if num_bytes > room_bytes:
+        raise InvalidRequestError(
+            f"shared memory size specified with the request for output '{name}' ({room_bytes} "
+            f"bytes) should be at least {num_bytes} bytes to hold the results"
+        )
+
+
 def check_request_head(head: bytes) -> None:
     """Refuse a ModelInferRequest without its raw contents that asks for too much memory.
 

@@ -59,8 +59,7 @@ class RequestWatch:
         if self._tracer is not None:
             self._tracer.end(call, code)
         if self._triton is not None:
-            version = call.model, call.version
-            self._triton.record(version, code, duration_s, call.replica_id, call.body)
+            self._triton.record((call.model, call.version), code, call.replica_id)
         if self._log is None or not self._log.wants(code):
             return
         origin = ORIGIN.get() or _NOWHERE

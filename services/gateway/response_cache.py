@@ -113,12 +113,12 @@ class CachedInference:
     def _count(self, pool: Pool, took_ns: int, *, is_hit: bool) -> None:
         metric = catalog.CACHE_HITS if is_hit else catalog.CACHE_MISSES
         self._recorder.count(metric, model=pool.model, version=pool.version)
-        counts = self.statistics(pool.model, int(pool.version))
-        stats = counts.inference_stats
+        stats = self.statistics(pool.model, int(pool.version)).inference_stats
         if is_hit:
-            # No replica sees it: it counts as a request that went well, and as nothing computed.
-            counts.inference_count += 1
+            # No replica sees it. As the protocol says: cache hits are in `success` and `queue`,
+            # where they wait for nothing, and not in `inference_count` and the compute steps.
             _add(stats.success, took_ns)
+            _add(stats.queue, 0)
         _add(stats.cache_hit if is_hit else stats.cache_miss, took_ns)
 
     def statistics(self, model: str, version: int) -> pb.ModelStatistics:

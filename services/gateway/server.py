@@ -106,9 +106,9 @@ class GatewayServer:
         self._tls = RotatingTls(settings.tls) if settings.tls else None
         self._extras = Extras(settings, self.endpoints, dialer, tracing, keeper)
         self._keeper = keeper
-        self.triton_metrics = (
-            TritonMetrics(self._forwarded.num_in_flight) if settings.triton_metrics else None
-        )
+        room_bytes = settings.response_cache_bytes
+        self._cached = CachedInference(self._forwarded, self.endpoints, recorder, room_bytes)
+        self.triton_metrics = self._new_triton_metrics() if settings.triton_metrics else None
         self._requests = request_watch(settings, recorder, tracing, self.triton_metrics)
         statuses = StatusTable(overload_as_unavailable=settings.overload_as_unavailable)
         gate = Gate(settings.access_file) if settings.access_file else None
@@ -122,17 +122,17 @@ class GatewayServer:
         )
         self._add_services(recorder, statuses, gate)
 
+    def _new_triton_metrics(self) -> TritonMetrics:
+        return TritonMetrics(self._forwarded.num_in_flight, self._cached.statistics)
+
     def _add_services(self, recorder: Recorder, statuses: StatusTable, gate: Gate | None) -> None:
         # The order of a request's stations, innermost first. Refusals are measured, so
         # measuring is outside admission; admission is outside forwarding, so that a flood
         # is refused before its bytes are read. Errors become statuses in the handler, last.
-        cached = CachedInference(
-            self._forwarded, self.endpoints, recorder, self._settings.response_cache_bytes
-        )
-        for part in (self._forwarded, cached, self.triton_metrics):
+        for part in (self._forwarded, self._cached, self.triton_metrics):
             if part:
                 self._observer.gone.on_drop(part.forget)
-        inner: Station = cached
+        inner: Station = self._cached
         max_bytes = self._settings.max_message_bytes
         if self._settings.shared_memory:
             # Outside the cache: an answer is the same wherever its tensors lie.
@@ -143,7 +143,7 @@ class GatewayServer:
         )
         names = self._settings.server_name, metadata.version("smelt")
         questions = QuestionServicer(
-            self.endpoints, names, cached.statistics, self._extras.extensions
+            self.endpoints, names, self._cached.statistics, self._extras.extensions
         )
         handlers = offered_handlers(
             measured,

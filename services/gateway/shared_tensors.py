@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 from services.contracts.errors import InvalidRequestError
 from services.contracts.frames import Payload
 from services.contracts.protobuf_wire import LENGTH_DELIMITED, varint_bytes
-from services.contracts.request_limits import check_request_head
+from services.contracts.request_limits import check_output_room, check_request_head
 from services.contracts.tensors import bytes_from_array
 from services.contracts.typed_contents import array_from_contents
 from services.gateway.inference import InferenceCall, Station
@@ -102,6 +102,8 @@ class SharedMemoryInference:
                 )
             if place:
                 targets[output.name] = place
+                # The replica refuses what is larger, and counts it as the failure that it is.
+                output.parameters[_BYTE_SIZE].int64_param = place.byte_size
         return targets
 
     def _taken_place(self, parameters: _Parameters, what: str, held: ExitStack) -> _Place | None:
@@ -177,12 +179,7 @@ def _placed(answer: bytes, targets: Mapping[str, _Place]) -> bytes:
     for number, output in enumerate(response.outputs):
         if place := targets.get(output.name):
             data = response.raw_output_contents[number]
-            if len(data) > place.byte_size:
-                raise InvalidRequestError(
-                    f"shared memory size specified with the request for output '{output.name}' "
-                    f"({place.byte_size} bytes) should be at least {len(data)} bytes to hold the "
-                    "results"
-                )
+            check_output_room(output.name, len(data), place.byte_size)
             place.region.write(place.offset, data)
             response.raw_output_contents[number] = b""
             output.parameters[_REGION].string_param = place.region.name

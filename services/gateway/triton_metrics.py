@@ -1,12 +1,13 @@
 """Triton's own metrics, `nv_inference_*`, so that boards made for Triton show a fleet of ours.
 
-Each gateway tells of the requests that it answered, so that sums over gateways are right. How
-they ended, how long they took and how many samples they had, it counts itself as it answers.
-How often engines ran and what queues and engines took, a replica counts for all gateways
-together; of that a gateway takes the share that its own answers are of all the replica's
-answers, in whole numbers. Replicas are asked for it with each scrape, and now and then, for
-those that go. They cannot export these names themselves, as Ray puts its own before each.
-Nothing is said of GPUs (`nv_gpu_*`): a gateway has none.
+What requests took, and how many samples and runs of engines they were, is what ModelStatistics
+says: replicas count it, the response cache adds its hits. A replica counts for all gateways
+together; each gateway exports the share that its own answers are of all the replica's answers, in
+whole numbers, so that sums over gateways are right. How many requests succeeded, and how others
+failed, a gateway counts itself as it answers: failures of requests that no replica had too.
+Replicas are asked with each scrape, and now and then, for those that go. They cannot export these
+names themselves, as Ray puts its own before each.
+There is no `nv_gpu_*`: a gateway has no GPU to measure. NVIDIA's DCGM exporter measures them.
 """
 
 import asyncio
@@ -20,18 +21,14 @@ import grpc
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from services.contracts.errors import InvalidRequestError
-from services.contracts.frames import Payload
 from services.gateway.endpoint import Endpoint
 from services.gateway.endpoints import EndpointSet
-from services.gateway.request_rows import num_rows
-from services.gateway.statistics import ask_statistics
+from services.gateway.statistics import OwnStatistics, ask_statistics
 from services.pb import open_inference_v2_pb2 as pb
 
 ASK_EVERY_S: Final = 5.0
 # For all that a scrape shows of replicas; what is not known by then is shown as it was.
 SCRAPE_ASKS_S: Final = 1.0
-_US_PER_S: Final = 1_000_000
 _NS_PER_US: Final = 1000
 # Triton's words for why a request failed.
 _REASONS: Final = {
@@ -42,6 +39,8 @@ _REASONS: Final = {
     grpc.StatusCode.INTERNAL: "BACKEND",
 }
 _OF_REPLICAS: Final = {
+    "nv_inference_count": "Number of inferences performed, a batch of n counts n",
+    "nv_inference_request_duration_us": "Cumulative time of successful inference requests",
     "nv_inference_exec_count": "Number of runs of engines",
     "nv_inference_queue_duration_us": "Cumulative time of requests in queues",
     "nv_inference_compute_input_duration_us": "Cumulative time of joining inputs",
@@ -89,12 +88,15 @@ class _ReplicaShare:
 class TritonMetrics(Collector):
     """Counts as Triton does; used from the event loop, collected from any thread."""
 
-    def __init__(self, num_in_flight: Mapping[_Version, int]) -> None:
-        """`num_in_flight` is by model and version, and kept up to date by its owner."""
-        self._num_in_flight = num_in_flight
+    def __init__(self, num_in_flight: Mapping[_Version, int], own: OwnStatistics) -> None:
+        """Begin at zero.
+
+        Args:
+            num_in_flight: requests by model and version, kept up to date by its owner.
+            own: what this gateway counted of requests that no replica had, its cache's hits.
+        """
+        self._num_in_flight, self._own = num_in_flight, own
         self._success: defaultdict[_Version, int] = defaultdict(int)
-        self._success_us: defaultdict[_Version, int] = defaultdict(int)
-        self._num_rows: defaultdict[_Version, int] = defaultdict(int)
         self._failures: defaultdict[tuple[str, str, str], int] = defaultdict(int)
         self._num_own: defaultdict[str, int] = defaultdict(int)
         self._shares: dict[str, _ReplicaShare] = {}
@@ -105,13 +107,13 @@ class TritonMetrics(Collector):
         self._endpoints: EndpointSet | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def record(
-        self, version: _Version, code: grpc.StatusCode, duration_s: float, replica_id: str,
-        body: Payload,
-    ) -> None:  # fmt: skip
-        """Add a request that ended, of a model and version that the fleet knows.
+    def record(self, version: _Version, code: grpc.StatusCode, replica_id: str) -> None:
+        """Add a request that ended.
 
-        `body` is the request; `replica_id` is "" for one that no replica has had.
+        Args:
+            version: name and version of a model that the fleet knows; ("", "") is not counted.
+            code: of its answer.
+            replica_id: of the replica that had it last; "" for none.
         """
         if not version[0]:
             return
@@ -119,27 +121,14 @@ class TritonMetrics(Collector):
             self._failures[*version, _REASONS.get(code, "OTHER")] += 1
             return
         self._success[version] += 1
-        self._success_us[version] += round(duration_s * _US_PER_S)
-        # What the response cache answered was no inference.
-        self._num_rows[version] += self._rows_of(version, body) if replica_id else 0
         if replica_id:
             self._num_own[replica_id] += 1
-
-    def _rows_of(self, version: _Version, body: Payload) -> int:
-        """Samples of a request that was answered; 1 when its model was removed meanwhile."""
-        models = self._endpoints.table.view.models if self._endpoints else {}
-        served = models.get(version[0], {}).get(int(version[1]))
-        if served is not None:
-            # The answer is there: whatever is wrong with the count shall not hinder it.
-            with suppress(InvalidRequestError):
-                return num_rows(body, served.document)
-        return 1
 
     def forget(self, model: str, version: str) -> None:
         """Drop what was counted of a version."""
         key = model, version
-        for counts in (self._success, self._success_us, self._num_rows, self._past):
-            counts.pop(key, None)
+        self._success.pop(key, None)
+        self._past.pop(key, None)
         for failed in [failed for failed in self._failures if failed[:2] == key]:
             del self._failures[failed]
 
@@ -190,7 +179,11 @@ class TritonMetrics(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """All families; of type unknown, as libraries would end a counter's name in `_total`."""
+        """All families.
+
+        Counters are of type unknown: OpenMetrics, which Prometheus asks for, and the library
+        have the name of a counter end in `_total`, which Triton's do not.
+        """
         self._ask_now()
         yield _family(
             "nv_inference_request_success",
@@ -199,19 +192,10 @@ class TritonMetrics(Collector):
         )
         yield self._failure_family()
         yield _family(
-            "nv_inference_request_duration_us",
-            "Cumulative time of successful inference requests",
-            dict(self._success_us),
-        )
-        yield _family(
-            "nv_inference_count",
-            "Number of inferences performed, a batch of n counts n",
-            dict(self._num_rows),
-        )
-        yield _family(
             "nv_inference_pending_request_count",
             "Requests that this gateway has accepted and not yet answered, waiting or running",
             dict(self._num_in_flight),
+            "gauge",
         )
         totals = self._totals()
         for at, (name, text) in enumerate(_OF_REPLICAS.items()):
@@ -242,15 +226,22 @@ class TritonMetrics(Collector):
         totals = self._past.copy()
         for share in list(self._shares.values()):
             totals[share.version] = _added(totals.get(share.version), share.totals)
+        for model, number in self._success.copy():
+            own = _totals(self._own(model, int(number)))
+            totals[model, number] = _added(totals.get((model, number)), own)
         return totals
 
 
 def _look(answer: pb.ModelStatistics, num_own: int) -> _Look:
-    stats = answer.inference_stats
-    parts = (stats.queue, stats.compute_input, stats.compute_infer, stats.compute_output)
-    times_us = (part.ns / _NS_PER_US for part in parts)
-    totals = (answer.execution_count, *times_us)
-    return _Look(tuple(map(float, totals)), stats.success.count, num_own)
+    return _Look(_totals(answer), answer.inference_stats.success.count, num_own)
+
+
+def _totals(counted: pb.ModelStatistics) -> _Totals:
+    """In the order of _OF_REPLICAS."""
+    stats = counted.inference_stats
+    steps = (stats.queue, stats.compute_input, stats.compute_infer, stats.compute_output)
+    took_us = [part.ns / _NS_PER_US for part in (stats.success, *steps)]
+    return counted.inference_count, took_us[0], counted.execution_count, *took_us[1:]
 
 
 def _is_in_a_loop() -> bool:
@@ -265,8 +256,10 @@ def _added(known: _Totals | None, more: _Totals) -> _Totals:
     return more if known is None else tuple(a + b for a, b in zip(known, more, strict=True))
 
 
-def _family(name: str, text: str, values: Mapping[_Version, float]) -> Metric:
-    family = Metric(name, text, "unknown")
+def _family(
+    name: str, text: str, values: Mapping[_Version, float], kind: str = "unknown"
+) -> Metric:
+    family = Metric(name, text, kind)
     for (model, version), value in values.items():
         family.add_sample(name, {"model": model, "version": version}, value)
     return family

@@ -1,9 +1,8 @@
-"""Request bytes to checked arrays, and arrays to response bytes.
+"""Request bytes to checked arrays; the way back is `response.py`.
 
 A request's life here: cut off the raw tensor bytes, parse the rest, check names, types,
 shapes and byte counts, view the bytes as arrays, check the values that the recipe limits.
-Every refusal says what was expected and what was found. Responses always carry raw contents,
-one entry for each output, because clients pair outputs and contents by position.
+Every refusal says what was expected and what was found.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,38 +11,30 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
-import numpy as np
 from google.protobuf.message import DecodeError
 
 from services.contracts.byte_strings import BYTES, check_num_strings
-from services.contracts.errors import EngineError, InvalidRequestError, NotFoundError
+from services.contracts.errors import InvalidRequestError, NotFoundError
 from services.contracts.request_limits import check_request_head
 from services.contracts.tensors import (
-    DATATYPE_FROM_NUMPY,
-    NUMPY_FROM_DATATYPE,
     Array,
     TensorSpec,
     array_from_bytes,
-    bytes_from_array,
 )
 from services.contracts.typed_contents import array_from_contents
 from services.pb import open_inference_v2_pb2 as pb
-from services.replica import classification
-from services.replica.classification import classified
 from services.replica.parameters import (
     check_tensor_parameters,
     priority_from_parameters,
     timeout_s_from_parameters,
 )
-from services.replica.requested_outputs import wanted_classes, wanted_outputs
+from services.replica.requested_outputs import output_rooms, wanted_classes, wanted_outputs
 from services.replica.signature import Signature
-from services.replica.wire import join_response, split_request
+from services.replica.wire import split_request
 
 # Different heads that are remembered, and how large one may be: some 4 MiB in all.
 _MAX_KNOWN_HEADS = 1024
 _MAX_KNOWN_HEAD_BYTES = 4096
-# Below this, one more copy of an output is cheaper than the views that spare it.
-_COPIED_BYTES = 16_384
 _InputTensor = pb.ModelInferRequest.InferInputTensor
 
 
@@ -58,6 +49,7 @@ class InferCall(NamedTuple):
         timeout_s: longest wait in the queue that the client allows; None for any.
         priority: 1 is the highest; 0 when the client names none.
         classes: how many of an output's largest values are wanted in its place, by its name.
+        rooms: bytes that an output may have at most, by its name, where the request says so.
     """
 
     inputs: Mapping[str, Array]
@@ -67,6 +59,7 @@ class InferCall(NamedTuple):
     timeout_s: float | None = None
     priority: int = 0
     classes: Mapping[str, int] = MappingProxyType({})
+    rooms: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +81,7 @@ class _Head:
     timeout_s: float | None
     priority: int
     classes: Mapping[str, int]
+    rooms: Mapping[str, int]
 
 
 def call_from_request(
@@ -130,59 +124,8 @@ def call_from_request(
         timeout_s=head.timeout_s,
         priority=head.priority,
         classes=head.classes,
+        rooms=head.rooms,
     )
-
-
-def response_from_outputs(
-    call: InferCall, outputs: Mapping[str, Array], signature: Signature
-) -> bytes:
-    """Encode a call's outputs as a serialised ModelInferResponse.
-
-    Raises:
-        EngineError: an output is missing, has another datatype than the model's, or strings
-            that are none.
-    """
-    arrays = [_checked_output(name, outputs, signature) for name in call.outputs]
-    if call.classes:
-        return _response_with_classes(call, arrays, signature)
-    head = _response_head(call.outputs, tuple(array.shape for array in arrays), signature)
-    return join_response(head, call.request_id.encode(), [_raw(array) for array in arrays])
-
-
-def _response_with_classes(call: InferCall, arrays: Sequence[Array], signature: Signature) -> bytes:
-    response = pb.ModelInferResponse(model_name=signature.name, model_version=signature.version)
-    contents: list[bytes | memoryview] = []
-    for name, array in zip(call.outputs, arrays, strict=True):
-        spec = signature.outputs[name]
-        datatype, shape, raw = spec.datatype, array.shape, _raw(array)
-        if num := call.classes.get(name):
-            has_rows = signature.batch_dim is not None and spec.shape[:1] == (signature.batch_dim,)
-            shape, raw = classified(array, num, has_rows=has_rows)
-            datatype = classification.DATATYPE
-        response.outputs.add(name=name, datatype=datatype, shape=shape)
-        contents.append(raw)
-    return join_response(response.SerializeToString(), call.request_id.encode(), contents)
-
-
-def _raw(array: Array) -> bytes | memoryview:
-    # What numpy holds of strings is where they are.
-    if array.nbytes < _COPIED_BYTES or array.dtype.hasobject:
-        try:
-            return bytes_from_array(array)
-        except InvalidRequestError as error:  # no fault of the request's
-            raise EngineError(f"an output of the engine: {error}") from error
-    # bfloat16 exports no buffer of its own, hence the view as bytes.
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-
-
-@lru_cache(maxsize=_MAX_KNOWN_HEADS)
-def _response_head(
-    names: tuple[str, ...], shapes: tuple[tuple[int, ...], ...], signature: Signature
-) -> bytes:
-    response = pb.ModelInferResponse(model_name=signature.name, model_version=signature.version)
-    for name, shape in zip(names, shapes, strict=True):
-        response.outputs.add(name=name, datatype=signature.outputs[name].datatype, shape=shape)
-    return response.SerializeToString()
 
 
 def _head_from_bytes(head: bytes, signature: Signature) -> _Head:
@@ -234,6 +177,7 @@ def _checked_head(request: pb.ModelInferRequest, signature: Signature) -> _Head:
         timeout_s=timeout_s,
         priority=priority_from_parameters(request.parameters, signature.name),
         classes=wanted_classes(request.outputs, signature),
+        rooms=output_rooms(request.outputs),
     )
 
 
@@ -332,18 +276,3 @@ def _sizes(shapes: Mapping[str, tuple[int, ...]], signature: Signature) -> dict[
                     f"{sizes[dim]} for dimension '{dim}' as in the inputs before, got {size}"
                 )
     return sizes
-
-
-def _checked_output(name: str, outputs: Mapping[str, Array], signature: Signature) -> Array:
-    if name not in outputs:
-        raise EngineError(
-            f"engine of model '{signature.name}' gave no output '{name}'; got {list(outputs)}"
-        )
-    array, wanted = outputs[name], signature.outputs[name].datatype
-    if array.dtype != NUMPY_FROM_DATATYPE[wanted]:
-        found = DATATYPE_FROM_NUMPY.get(array.dtype, str(array.dtype))
-        raise EngineError(
-            f"engine of model '{signature.name}': expected datatype {wanted} for output "
-            f"'{name}', got {found}"
-        )
-    return array

@@ -12,11 +12,9 @@ _ALLOWED_RESERVED = "triton_enable_empty_final_response"
 _SEQUENCE = ("sequence_id", "sequence_start", "sequence_end")
 # Names of Triton's HTTP front and of its own use, which no request may carry as its own.
 _RESERVED = ("headers", "binary_data_output")
-_SHARED_MEMORY = (
-    "shared_memory_region",
-    "shared_memory_byte_size",
-    "shared_memory_offset",
-)
+# What the gateway leaves of an output's place in shared memory: the bytes that it may have.
+OUTPUT_ROOM = "shared_memory_byte_size"
+_SHARED_MEMORY = ("shared_memory_region", "shared_memory_offset")
 Parameters = Mapping[str, pb.InferParameter]
 
 

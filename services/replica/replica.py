@@ -22,7 +22,7 @@ from services.contracts.tensors import Array
 from services.pb import fleet_v1_pb2 as fleet
 from services.replica.batcher import Batcher, BatchReport, Outputs
 from services.replica.closing import close_all
-from services.replica.codec import InferCall, call_from_request, response_from_outputs
+from services.replica.codec import InferCall, call_from_request
 from services.replica.engine_host import EngineHost
 from services.replica.engine_proof import EngineProof
 from services.replica.engine_seat import EngineSeat, EngineThread
@@ -31,6 +31,7 @@ from services.replica.joining import JoinRules
 from services.replica.loaded_engine import LoadedEngine
 from services.replica.replica_metrics import ReplicaMetrics
 from services.replica.request_spans import RequestSpans
+from services.replica.response import response_from_outputs
 from services.replica.samples import edge_sizes, sample_inputs
 from services.replica.signature import Signature
 from services.replica.standby import SeatedEngine, Standby

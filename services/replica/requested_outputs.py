@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from services.contracts.errors import InvalidRequestError
 from services.pb import open_inference_v2_pb2 as pb
 from services.replica.classification import num_classes_from_parameters
-from services.replica.parameters import check_tensor_parameters
+from services.replica.parameters import OUTPUT_ROOM, check_tensor_parameters
 from services.replica.signature import Signature
 
 _Requested = pb.ModelInferRequest.InferRequestedOutputTensor
@@ -45,3 +45,12 @@ def wanted_classes(requested: Sequence[_Requested], signature: Signature) -> dic
         for output in requested
     }
     return {name: num for name, num in num_classes.items() if num}
+
+
+def output_rooms(requested: Sequence[_Requested]) -> dict[str, int]:
+    """Bytes that outputs may have which a gateway puts into shared memory, by their names."""
+    return {
+        output.name: output.parameters[OUTPUT_ROOM].int64_param
+        for output in requested
+        if OUTPUT_ROOM in output.parameters
+    }

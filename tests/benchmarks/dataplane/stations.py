@@ -29,9 +29,10 @@ from services.gateway.allocator import keep_freed_memory
 from services.gateway.request_head import request_head_from_bytes
 from services.gateway.request_metrics import RequestMetrics
 from services.replica.batcher import BatchReport
-from services.replica.codec import call_from_request, response_from_outputs
+from services.replica.codec import call_from_request
 from services.replica.engine_worker import BatchTimes
 from services.replica.joining import JoinRules
+from services.replica.response import response_from_outputs
 from services.replica.signature import Signature
 from services.replica.statistics import Statistics
 from services.telemetry.catalog import GATEWAY_METRICS

@@ -95,6 +95,7 @@ class ReplicaServer:
         duration = pb.StatisticDuration(count=self.num_requests, ns=1000 * self.num_requests)
         stats = pb.InferStatistics(
             success=duration,
+            queue=duration,
             compute_input=duration,
             compute_infer=duration,
             compute_output=duration,

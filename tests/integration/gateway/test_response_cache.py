@@ -116,7 +116,9 @@ async def test_hits_and_misses_are_counted_as_triton_counts_them(
     (stats,) = (await client.get_inference_statistics("echo")).model_stats
     counted = stats.inference_stats
     assert (counted.cache_hit.count, counted.cache_miss.count) == (2, 1)
-    assert (stats.inference_count, counted.success.count, counted.compute_infer.count) == (3, 3, 1)
+    # Else perf_analyzer prints "Request count: 0" of a server that answered from its cache.
+    assert (counted.success.count, counted.queue.count) == (3, 3)
+    assert (stats.inference_count, counted.compute_infer.count) == (1, 1)
     labels = {"model": "echo", "version": "1"}
     await cached_fleet.until_metric(2, "smelt_response_cache_hits_total", **labels)
     await cached_fleet.until_metric(1, "smelt_response_cache_misses_total", **labels)

@@ -79,13 +79,18 @@ def _output(offset: int, num_bytes: int = NUM_BYTES) -> list[InferRequestedOutpu
 
 
 async def test_inputs_and_outputs_stay_in_the_region(
-    client: InferenceServerClient, region: Any, key: str
+    echo_fleet: "Fleet", client: InferenceServerClient, region: Any, key: str
 ) -> None:
     assert "system_shared_memory" in (await client.get_server_metadata()).extensions
     await _register(client, key)
     status = (await client.get_system_shared_memory_status()).regions["region"]
     assert (status.key, status.offset, status.byte_size) == (key, 0, REGION_BYTES)
     result = await client.infer("echo", _input(), outputs=_output(NUM_BYTES), request_id="7")
+    (frame,) = (f for each in echo_fleet.replicas.values() for f in each.frames)
+    (asked,) = pb.ModelInferRequest.FromString(bytes(frame.request)).outputs
+    # Of the place a replica sees the room alone, beyond which it refuses.
+    room = pb.InferParameter(int64_param=NUM_BYTES)
+    assert dict(asked.parameters) == {"shared_memory_byte_size": room}
     answer = result.get_response()
     assert (answer.id, list(answer.raw_output_contents)) == ("7", [b""])
     assert answer.outputs[0].parameters["shared_memory_byte_size"].int64_param == NUM_BYTES

@@ -29,7 +29,7 @@ from services.telemetry.recorder import NullRecorder
 
 from .conftest import Serving, connected, engine_of, until
 from .controller import TestController
-from .published import NUM_ROWS, Shelf, assert_answers, ids_of, request_of
+from .published import NUM_ROWS, WIDTH, Shelf, assert_answers, ids_of, request_of
 
 
 class HeldEngine:
@@ -74,6 +74,24 @@ async def test_reports_of_a_life_and_answers_on_both_ports(
     async with asyncio.timeout(30):
         await controller.detached()
     assert controller.reports[-1].state == fleet.REPLICA_STATE_DRAINING
+
+
+async def test_an_output_without_room_in_shared_memory_counts_as_a_failure(
+    shelf: Shelf, serving: Serving
+) -> None:
+    shelf.publish_model()
+    shelf.publish_engine()
+    server = await serving()
+    asked = pb.ModelInferRequest.FromString(request_of(ids_of(2, 3)))
+    room = asked.outputs.add(name="pooled").parameters["shared_memory_byte_size"]
+    async with connected(server.addresses[0], server.token) as connection:
+        room.int64_param = 2 * WIDTH * 4
+        await connection.infer(asked.SerializeToString())
+        room.int64_param -= 1
+        with pytest.raises(InvalidRequestError, match="for output 'pooled' .* at least"):
+            await connection.infer(asked.SerializeToString())
+        stats = (await connection.statistics()).inference_stats
+    assert (stats.success.count, stats.fail.count) == (1, 1)
 
 
 async def test_large_requests_keep_every_byte(shelf: Shelf, serving: Serving) -> None:

@@ -36,7 +36,9 @@ class CountingReplica:
             success=took, queue=took, compute_input=took, compute_infer=took, compute_output=took
         )
         return pb.ModelStatistics(
-            execution_count=count if self.num_ran is None else self.num_ran, inference_stats=stats
+            inference_count=2 * count,
+            execution_count=count if self.num_ran is None else self.num_ran,
+            inference_stats=stats,
         )
 
 
@@ -45,7 +47,8 @@ class Gateway:
 
     def __init__(self) -> None:
         self.in_flight: dict[tuple[str, str], int] = {}
-        self.metrics = TritonMetrics(self.in_flight)
+        self.cache = pb.ModelStatistics()
+        self.metrics = TritonMetrics(self.in_flight, lambda *_: self.cache)
         self.registry = CollectorRegistry()
         self.registry.register(self.metrics)
 
@@ -53,7 +56,7 @@ class Gateway:
         """So many requests of this gateway were answered by a replica."""
         replica.num_answers += count
         for _ in range(count):
-            self.metrics.record(VERSION, grpc.StatusCode.OK, 0.5, replica.replica.replica_id, b"")
+            self.metrics.record(VERSION, grpc.StatusCode.OK, replica.replica.replica_id)
 
     def look(self, *replicas: Any) -> None:
         """Ask these."""
@@ -71,10 +74,8 @@ def test_one_gateway_has_all_that_its_replicas_count() -> None:
             gateway.answered(replica, 5)
         gateway.look(*replicas)
     assert gateway.value("request_success") == gateway.value("exec_count") == 30
-    # Of a model that is not known any more each request counts as one.
-    assert gateway.value("count") == 30
-    assert gateway.value("request_duration_us") == 15e6
-    for name in ("queue", "compute_input", "compute_infer", "compute_output"):
+    assert gateway.value("count") == 60
+    for name in ("request", "queue", "compute_input", "compute_infer", "compute_output"):
         assert gateway.value(f"{name}_duration_us") == 30 * 7000
 
 
@@ -107,7 +108,8 @@ def test_shares_are_whole_numbers() -> None:
 
 def test_what_the_cache_answered_is_no_inference() -> None:
     gateway = Gateway()
-    gateway.metrics.record(VERSION, grpc.StatusCode.OK, 0.25, "", b"")
+    gateway.metrics.record(VERSION, grpc.StatusCode.OK, "")
+    gateway.cache.inference_stats.success.ns = 250_000_000
     assert (gateway.value("request_success"), gateway.value("count")) == (1, 0)
     assert gateway.value("request_duration_us") == 250_000
 
@@ -179,8 +181,8 @@ def test_failures_by_tritons_reasons() -> None:
         codes.UNAVAILABLE, codes.RESOURCE_EXHAUSTED, codes.CANCELLED, codes.INTERNAL,
         codes.INVALID_ARGUMENT,
     ):  # fmt: skip
-        gateway.metrics.record(VERSION, code, 1.0, "a", b"")
-    gateway.metrics.record(("", ""), codes.NOT_FOUND, 1.0, "", b"")
+        gateway.metrics.record(VERSION, code, "a")
+    gateway.metrics.record(("", ""), codes.NOT_FOUND, "")
     found = {
         reason: gateway.value("request_failure", reason=reason)
         for reason in ("REJECTED", "CANCELED", "BACKEND", "OTHER")
@@ -198,4 +200,5 @@ def test_both_formats_name_it_as_triton_does() -> None:
     assert 'nv_inference_pending_request_count{model="m",version="3"} 4.0' in text
     page = exposition.generate_latest(gateway.registry).decode()
     families = list(text_string_to_metric_families(page))
+    assert "# TYPE nv_inference_pending_request_count gauge" in text
     assert "nv_inference_request_success" in {s.name for f in families for s in f.samples}

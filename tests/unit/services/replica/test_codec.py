@@ -13,7 +13,8 @@ from services.contracts.tensors import (
     bytes_from_array,
 )
 from services.pb import open_inference_v2_pb2 as pb
-from services.replica.codec import InferCall, call_from_request, response_from_outputs
+from services.replica.codec import InferCall, call_from_request
+from services.replica.response import response_from_outputs
 from services.replica.signature import Signature
 
 from .codec_requests import SIGNATURE, one_input_model, text_request, triton_request
