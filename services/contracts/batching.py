@@ -12,8 +12,11 @@ from pydantic import Field, model_validator
 
 from services.contracts.document import Document
 
-# What a replica holds for requests that wait, where a recipe does not say.
+# What a replica holds for requests that wait, where a recipe does not say. Deadlines and bytes are
+# what bounds a queue; the number is for requests that have neither, and far above what clients
+# have open at a time (Triton has no limit by default).
 MAX_QUEUE_BYTES = 1 << 30
+MAX_QUEUE = 4096
 
 
 class QueuePolicy(Document):
@@ -71,7 +74,7 @@ class Batching(Document):
 
     batch_dim: str | None = "batch"
     max_delay_ms: float = Field(default=0.0, ge=0)
-    max_queue: int = Field(default=512, ge=1)
+    max_queue: int = Field(default=MAX_QUEUE, ge=1)
     # Left out when it is not given: what is of an older release refuses keys it does not know.
     max_queue_bytes: int | None = Field(default=None, ge=1, exclude_if=lambda v: v is None)
     max_waste: float = Field(default=0.25, ge=0, lt=1)

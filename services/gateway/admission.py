@@ -8,6 +8,7 @@ from typing import Final
 from services.contracts.errors import OverloadedError
 from services.contracts.frames import Payload
 from services.contracts.nearest import nearest
+from services.gateway.http2.limits import SMALL_BYTES
 from services.gateway.inference import InferenceCall, Station
 
 logger = logging.getLogger(__name__)
@@ -28,7 +29,14 @@ class Bound:
     def __init__(
         self, limit: int, whose: str, setting: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`whose` bound it is and the `setting` that raises it, in words for the client."""
+        """Count from zero.
+
+        Args:
+            limit: requests that may be under way.
+            whose: bound it is, in words for the client.
+            setting: that raises it.
+            clock: monotonic seconds.
+        """
         self.num_in_flight = 0
         self._limit, self._whose, self._setting, self._clock = limit, whose, setting, clock
         self._num_ended = 0
@@ -40,7 +48,7 @@ class Bound:
             raise OverloadedError(
                 f"{self._whose} has {self.num_in_flight} requests in flight, its bound is "
                 f"{self._limit}; retry later or raise {self._setting}",
-                retry_after_s=self._retry_after_s(),
+                retry_after_s=self.retry_after_s(),
             )
         if not self.num_in_flight:
             # Pace is that of busy times: an hour without requests says nothing of it.
@@ -52,7 +60,7 @@ class Bound:
         self.num_in_flight -= 1
         self._num_ended += 1
 
-    def _retry_after_s(self) -> float:
+    def retry_after_s(self) -> float:
         """How long it will take, at the pace of late, until all that is under way has ended.
 
         By then those that were admitted before are through, and with them the queue in which
@@ -67,18 +75,36 @@ class Bound:
 
 
 class AdmittedInference:
-    """Refuses requests beyond the gateway's bound, before their bytes are looked at."""
+    """Refuses requests beyond the gateway's bounds, before their bytes are looked at.
 
-    def __init__(self, inner: Station, max_in_flight: int) -> None:
+    Large requests hold room of their own from when they begin to come, so that the bytes of
+    others alone are counted here.
+    """
+
+    def __init__(self, inner: Station, max_in_flight: int, max_bytes: int) -> None:
+        """`max_bytes` bounds the requests of up to SMALL_BYTES that are under way."""
         self._inner = inner
         self._bound = Bound(max_in_flight, "this gateway", "SMELT_GATEWAY_MAX_IN_FLIGHT")
+        self._max_bytes, self._num_bytes = max_bytes, 0
 
     async def answer(self, call: InferenceCall) -> Payload:
         """Answer; raises OverloadedError when too many requests are under way."""
+        num_bytes = len(call.body)
+        if num_bytes > SMALL_BYTES:
+            num_bytes = 0
+        elif self._num_bytes and self._num_bytes + num_bytes > self._max_bytes:
+            raise OverloadedError(
+                f"this gateway has requests of {self._num_bytes} bytes in flight, its bound is "
+                f"{self._max_bytes}; retry later or raise SMELT_GATEWAY_MAX_UPLOAD_BYTES, of which "
+                "it is half",
+                retry_after_s=self._bound.retry_after_s(),
+            )
         self._bound.enter()
+        self._num_bytes += num_bytes
         try:
             return await self._inner.answer(call)
         finally:
+            self._num_bytes -= num_bytes
             self._bound.leave()
 
 

@@ -137,7 +137,9 @@ class GatewayServer:
         if self._settings.shared_memory:
             # Outside the cache: an answer is the same wherever its tensors lie.
             inner = SharedMemoryInference(inner, self._extras.regions, max_bytes)
-        admitted = AdmittedInference(inner, self._settings.max_in_flight)
+        max_upload_bytes = self._settings.max_upload_bytes or default_upload_bytes()
+        max_in_flight = self._settings.max_in_flight
+        admitted = AdmittedInference(inner, max_in_flight, max_upload_bytes // 2)
         measured = MeasuredInference(
             admitted, recorder, statuses, self._requests, max_answer_bytes=max_bytes
         )

@@ -46,7 +46,8 @@ class GatewaySettings(FleetSecuritySettings):
         request_memory_bytes: memory in which large requests lie while replicas of this host read
             them, in place of a copy for each. Each worker has its own; pages are taken as they are
             used, and kept. At least 17 MiB, of which it is a multiple; 0 for none.
-        max_in_flight: requests at once, over all models; more are answered overloaded.
+        max_in_flight: requests at once, over all models; more are answered overloaded, and so are
+            requests beyond half of max_upload_bytes, of those that are not large.
         max_in_flight_per_model: requests at once for each model; None bounds only the sum.
         model_max_in_flight: the same for single models: {"NAME": 8}.
         session_key: metadata whose value names a session; its requests go to one replica as
@@ -99,7 +100,7 @@ class GatewaySettings(FleetSecuritySettings):
     max_decompressed_bytes: int = Field(default=256 << 20, ge=1, le=MAX_MESSAGE_BYTES)
     max_upload_bytes: int | None = Field(default=None, ge=1)
     request_memory_bytes: int = Field(default=256 << 20, ge=0, le=1 << 40)
-    max_in_flight: int = Field(default=1024, ge=1)
+    max_in_flight: int = Field(default=8192, ge=1)
     max_in_flight_per_model: int | None = Field(default=None, ge=1)
     # Decoded here: what is no JSON is then refused like any other wrong value.
     model_max_in_flight: Annotated[

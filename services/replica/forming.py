@@ -15,6 +15,10 @@ from services.replica.run_cost import RunCost
 from services.replica.run_shapes import RunShapes, elements_of
 from services.replica.waiting import Waiting, WaitingLine
 
+# Requests that a batch is chosen of, the most urgent first: a queue may be long, and looking
+# through all of it for each batch would hold up whoever arrives.
+_MAX_LOOKED_AT = 512
+
 
 class BatchFormer:
     """Takes batches out of a line."""
@@ -35,7 +39,7 @@ class BatchFormer:
     def is_batch_waiting(self) -> bool:
         """Whether what waits fills a bucket, or more than one."""
         filling = Filling(self._rules, self._shapes_now())
-        for waiting in self._line:
+        for waiting in islice(self._line, _MAX_LOOKED_AT):
             if not filling.sizes:
                 filling.begin(waiting.call.sizes)
             elif not filling.add(waiting.call.sizes) and self._rules.merged(
@@ -66,8 +70,8 @@ class BatchFormer:
         batch: list[Waiting] = []
         unwanted: list[Waiting] = []
         filling = Filling(self._rules, shapes)
-        for waiting in self._line:
-            if batch and filling.is_full:
+        for num, waiting in enumerate(self._line):
+            if batch and (filling.is_full or num >= _MAX_LOOKED_AT):
                 break
             if not self._line.is_wanted(waiting):
                 unwanted.append(waiting)
@@ -80,12 +84,25 @@ class BatchFormer:
             self._line.remove(waiting)
         return batch
 
+    def _first_wanted(self, most: int) -> list[Waiting]:
+        """So many calls that are still wanted, as they are due; drops those it passes over."""
+        wanted: list[Waiting] = []
+        unwanted: list[Waiting] = []
+        for waiting in self._line:
+            (wanted if self._line.is_wanted(waiting) else unwanted).append(waiting)
+            if len(wanted) == most:
+                break
+        for waiting in unwanted:
+            self._line.remove(waiting)
+        return wanted
+
     def _grouped(self, shapes: RunShapes) -> list[Waiting]:
         """The oldest call and those whose lengths go best with it."""
-        self._line.drop_unwanted()
         is_brief = self._worker.seat.is_brief
         most = MAX_CANDIDATES_BRIEF if is_brief else MAX_CANDIDATES
-        waiting = list(islice(self._line, most))
+        # All that may be chosen, here or by `_alike`.
+        wanted = self._first_wanted(_MAX_LOOKED_AT if shapes.is_exact else most)
+        waiting = wanted[:most]
         sizes = [each.call.sizes for each in waiting]
         if not sizes or (shapes.is_exact and all(each == sizes[0] for each in sizes)):
             return self._first_fitting(shapes)
@@ -96,10 +113,10 @@ class BatchFormer:
             max_waste=self._max_waste,
         )
         batch = [waiting[place] for place in grouping.chosen(sizes)]
-        return batch + self._alike(batch, most) if shapes.is_exact else batch
+        return batch + self._alike(batch, wanted[most:]) if shapes.is_exact else batch
 
-    def _alike(self, batch: Sequence[Waiting], first: int) -> list[Waiting]:
-        """Of those from a place on, the ones that fit a batch and make its waste no larger."""
+    def _alike(self, batch: Sequence[Waiting], others: Sequence[Waiting]) -> list[Waiting]:
+        """Those of the others that fit a batch and make its waste no larger."""
         dim = self._rules.batch_dim or ""
         sizes = [waiting.call.sizes for waiting in batch]
         spans = {d: (min(s[d] for s in sizes), max(s[d] for s in sizes)) for d in sizes[0]}
@@ -107,7 +124,7 @@ class BatchFormer:
         mean = sum(map(elements_of, sizes)) / rows
         most = self._shapes.rows_at({d: high for d, (_, high) in spans.items()})
         found = []
-        for waiting in islice(self._line, first, None):
+        for waiting in others:
             more = waiting.call.sizes
             is_within = all(low <= more[d] <= high for d, (low, high) in spans.items() if d != dim)
             is_long = elements_of(more) >= mean * more[dim]

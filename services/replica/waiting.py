@@ -21,7 +21,8 @@ from services.contracts.errors import DeadlineExceededError, OverloadedError
 from services.contracts.tensors import Array
 from services.replica.codec import InferCall
 
-_LOOK_EVERY_S = 0.005
+# A long line takes some milliseconds to look through.
+_LOOK_EVERY_S = 0.05
 # A word of some letters is an object of some 60 bytes; its place in the array is counted there.
 _STRING_BYTES = 64
 

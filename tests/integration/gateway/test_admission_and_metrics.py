@@ -60,6 +60,22 @@ async def test_requests_beyond_the_bound_are_refused_with_a_hint(
     assert await (await echo_fleet.client()).infer("echo", inputs())
 
 
+async def test_small_requests_are_bounded_by_their_bytes_too(
+    echo_fleet: "Fleet", inputs: Inputs
+) -> None:
+    await echo_fleet.start_gateway(max_upload_bytes=4096)
+    await echo_fleet.until_ready("r1", "r2")
+    task, finish = await _fill(echo_fleet, inputs)
+    client = await echo_fleet.client()
+    with pytest.raises(InferenceServerException, match=r"bytes in flight, its bound is 2048") as no:
+        await client.infer("echo", inputs(rows=128), client_timeout=30)
+    assert no.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
+    finish.set()
+    await asyncio.gather(task, client.infer("echo", inputs()))
+    # One that is larger than the bound is taken alone.
+    assert await client.infer("echo", inputs(rows=128))
+
+
 async def test_a_request_without_room_is_refused_and_counted_as_any_overload(
     echo_fleet: "Fleet",
 ) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.contracts.batching import MAX_QUEUE_BYTES, Batching, QueuePolicy
+from services.contracts.batching import MAX_QUEUE, MAX_QUEUE_BYTES, Batching, QueuePolicy
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.recipe import Recipe
 
@@ -31,7 +31,7 @@ def test_a_priority_that_names_no_level_means_the_default(priority: int, level: 
 
 def test_each_level_has_room_of_its_own() -> None:
     levels = Recipe.from_yaml(LEVELS).batching
-    assert [levels.room(level) for level in levels.levels] == [8, 512, 512]
+    assert [levels.room(level) for level in levels.levels] == [8, MAX_QUEUE, MAX_QUEUE]
     assert 3 * levels.level_bytes == MAX_QUEUE_BYTES
     single = Batching(max_queue=7, max_queue_bytes=99)
     assert ([*single.levels], single.room(0), single.level_bytes) == ([0], 7, 99)

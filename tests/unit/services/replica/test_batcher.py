@@ -155,11 +155,30 @@ async def test_a_full_queue_refuses_and_recovers() -> None:
         await submit(b.batcher, text_call())
 
 
-def text_model_of_100_bytes() -> ModelVersion:
+def text_model_with(batching: Batching) -> ModelVersion:
     model = text_model()
-    batching = Batching(max_queue_bytes=100)
     recipe = model.recipe.model_copy(update={"batching": batching})
     return model.model_copy(update={"recipe": recipe})
+
+
+async def test_a_thousand_requests_wait_where_a_recipe_says_nothing() -> None:
+    """As they do in Triton, whose clients end at the first refusal."""
+    async with bench(text_model_with(Batching())) as b:
+        held = await hold_engine(b)
+        waiting = await queue(b, [text_call(length=1 + n % 16) for n in range(1000)])
+        b.engine.may_run.set()
+        await asyncio.gather(held, *waiting)
+        assert sum(rows for rows, _ in b.engine.ran[1:]) == 1000
+
+
+async def test_of_a_long_queue_the_most_urgent_are_looked_at() -> None:
+    async with bench(text_model_with(Batching(max_waste=0.0))) as b:
+        held = await hold_engine(b)
+        lengths = [3, *([16] * 600), 3]
+        waiting = await queue(b, [text_call(length=length) for length in lengths])
+        b.engine.may_run.set()
+        await asyncio.gather(held, *waiting)
+        assert b.engine.ran[1] == (1, 3)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +194,7 @@ def test_a_request_counts_as_what_it_holds(array: np.ndarray, num_bytes: int) ->
 
 
 async def test_a_queue_is_full_by_bytes_too() -> None:
-    async with bench(text_model_of_100_bytes()) as b:
+    async with bench(text_model_with(Batching(max_queue_bytes=100))) as b:
         held = await hold_engine(b)
         # One that is larger than all that may wait is taken while nothing waits.
         large = b.batcher.submit(text_call(), dict, num_bytes=120)

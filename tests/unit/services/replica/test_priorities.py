@@ -209,6 +209,6 @@ async def test_a_full_line_is_not_looked_through_for_each_that_it_refuses() -> N
     answers[0].cancel()
     with pytest.raises(OverloadedError):
         line.check_room(0)
-    now_s[0] += 0.01
+    now_s[0] += 0.1
     line.check_room(0)
     assert len(line) == 1
