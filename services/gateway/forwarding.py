@@ -33,9 +33,10 @@ from services.telemetry.recorder import Recorder
 
 # A client may choose an id of any length; a log line and a frame have little room for it.
 _MAX_TRACE_LENGTH = 128
-# A node that is lost may take two replicas that a request goes to, one after the other.
-_MAX_RETRIES = 2
-_NUMBERS = {2: "two", 3: "three"}
+# Replicas that are asked at most, one after the other: those that drain did not run the request.
+_MAX_TRIED = 3
+# What loses two replicas that have it may be the request, and no third one is risked.
+_MAX_LOST = 2
 # What a replica answers while nothing is wrong with it; all else counts against it.
 _NOT_ITS_FAULT = (
     InvalidRequestError,
@@ -111,7 +112,7 @@ class ForwardedInference:
         self, call: InferenceCall, head: RequestHead, pool: Pool, trace: str
     ) -> Payload:
         tried: list[Endpoint] = []
-        session = call.session
+        num_lost, session = 0, call.session
         while True:
             choice = pool.choice
             tried.append(choose_for_session(session, choice) if session else choose(choice))
@@ -119,7 +120,10 @@ class ForwardedInference:
                 return await self._send_to(tried[-1], call, trace)
             except NotReadyError as error:
                 # Lost or draining. Inference changes nothing, so it may run again.
-                pool = self._next_pool(tried, head, pool, error)
+                num_lost += isinstance(error, ConnectionLostError) and error.may_have_run
+                if num_lost == _MAX_LOST:
+                    raise _lost_with(pool) from error
+                pool = self._next_pool(tried, head, error)
             except OverloadedError:
                 # One session may be more than its replica can take; then another one will do.
                 if not session or len(tried) > 1 or len(choice.endpoints) == 1:
@@ -155,33 +159,19 @@ class ForwardedInference:
             endpoint.answers_took_s += waited_s
             self._metrics.record_wait(replica, call.version, waited_s)
 
-    def _next_pool(
-        self, tried: list[Endpoint], head: RequestHead, pool: Pool, cause: NotReadyError
-    ) -> Pool:
+    def _next_pool(self, tried: list[Endpoint], head: RequestHead, cause: NotReadyError) -> Pool:
         """Whom to ask next, of a newer table.
 
         Raises:
-            NotReadyError: nobody is left, or enough were asked: what loses every replica that
-                has it may be the request.
+            NotReadyError: nobody is left, or enough were asked.
         """
-        none_left: NotReadyError = cause
         try:
-            if len(tried) <= _MAX_RETRIES:
-                return self._pool_without(tried, head, cause)
-        except NotReadyError as error:
-            none_left = error
-        try:
-            if len(tried) == 1:
-                raise none_left
-            if not isinstance(cause, ConnectionLostError):
+            if len(tried) == _MAX_TRIED:
                 raise cause
-            raise NotReadyError(
-                f"model '{pool.model}' version {pool.version}: {_NUMBERS[len(tried)]} replicas in "
-                f"a row were lost while they had this request; retry later"
-            ) from none_left
+            return self._pool_without(tried, head, cause)
         finally:
-            # Their tracebacks hold this frame: a cycle would keep the request's memory.
-            del cause, none_left
+            # Its traceback holds this frame: a cycle would keep the request's memory.
+            del cause
 
     def _pool_without(self, tried: list[Endpoint], head: RequestHead, cause: NotReadyError) -> Pool:
         """The endpoints that are left, of a newer table; raises NotReadyError when none is."""
@@ -205,6 +195,14 @@ class ForwardedInference:
             return (pool,)
         version = str(tried.replica.model_version)
         return sorted(pool.split.pools, key=lambda each: each.version != version)
+
+
+def _lost_with(pool: Pool) -> NotReadyError:
+    return NotReadyError(
+        f"model '{pool.model}' version {pool.version}: two replicas in a row were lost while they "
+        "had this request, and it is sent to no other; if it is lost again, its inputs may end "
+        "the process that runs them: see the log of a replica"
+    )
 
 
 def _pool_with(pool: Pool, endpoints: Sequence[Endpoint]) -> Pool:

@@ -2,8 +2,8 @@
 
 - MeasuredInference counts and times every request, refused ones too;
 - AdmittedInference (`admission.py`) refuses beyond the bound, before anything is read;
-- ForwardedInference (`forwarding.py`) reads whom a request is for, picks a replica, sends,
-  retries twice.
+- ForwardedInference (`forwarding.py`) reads whom a request is for, picks a replica, sends, and
+  sends once more when the replica was lost.
 """
 
 import time

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tritonclient.utils import InferenceServerException
 
+from services.contracts.errors import NotReadyError
 from services.contracts.frames import InferFrame
 from services.pb import fleet_v1_pb2 as fleet
 from services.replica.data_server import GatewayConnection
@@ -72,6 +73,49 @@ async def test_the_last_replicas_death_is_unavailable_and_it_may_come_back(
     await revived.come_back(echo_fleet.report_of("r1").addresses[0])
     await echo_fleet.until(lambda: echo_fleet.routed() == {"r1"})
     assert _who(await client.infer("echo", inputs())) == "r1"
+
+
+async def test_a_request_that_kills_its_replica_takes_no_third_one(
+    echo_fleet: "Fleet", inputs: Inputs
+) -> None:
+    await echo_fleet.add_replica("r3")
+    await echo_fleet.until_ready("r1", "r2", "r3")
+    died: list[str] = []
+    for replica in echo_fleet.replicas.values():
+
+        async def die(frame: InferFrame, replica: Any = replica) -> bytes:
+            died.append(replica.name)
+            replica.die()
+            return b""
+
+        replica.answer = die
+    client = await echo_fleet.client()
+    with pytest.raises(InferenceServerException, match="sent to no other") as caught:
+        await client.infer("echo", inputs())
+    assert caught.value.status() == "StatusCode.UNAVAILABLE"
+    (left,) = {"r1", "r2", "r3"} - set(died)
+    assert echo_fleet.routed() == {left}
+    echo_fleet.replicas[left].answer = None
+    assert _who(await client.infer("echo", inputs())) == left
+
+
+async def test_a_request_that_no_replica_ran_goes_on_to_a_third(
+    echo_fleet: "Fleet", inputs: Inputs
+) -> None:
+    await echo_fleet.add_replica("r3")
+    await echo_fleet.until_ready("r1", "r2", "r3")
+    asked: list[str] = []
+    for replica in echo_fleet.replicas.values():
+
+        async def drain(frame: InferFrame, replica: Any = replica) -> bytes:
+            asked.append(replica.name)
+            if len(asked) == 3:
+                return await replica.echo(frame)
+            raise NotReadyError("draining")
+
+        replica.answer = drain
+    assert _who(await (await echo_fleet.client()).infer("echo", inputs())) == asked[-1]
+    assert set(asked) == {"r1", "r2", "r3"}
 
 
 async def test_another_process_at_a_dead_replicas_address_is_never_asked(
