@@ -9,7 +9,7 @@ A frame, big endian:
 | kind       | from    | meta                                   | payload             |
 |------------|---------|----------------------------------------|---------------------|
 | HELLO      | both    | magic, protocol version, token         | -                   |
-| INFER      | gateway | deadline, priority, model, version, trace | request          |
+| INFER      | gateway | deadline, trace                        | request             |
 | OK         | replica | -                                      | answer              |
 | ERROR      | replica | retry delay, class of contracts.errors | message             |
 | CANCEL     | gateway | -                                      | -                   |
@@ -23,7 +23,7 @@ The gateway opens with HELLO, and the replica answers with its own once it accep
 gateway's token, so a connection that is open may be used. A request id is the gateway's;
 INFER, STATISTICS, PING and LEND are answered once under the same id, in any order, or never when
 CANCEL came first. Id 0 is the connection's own: HELLO, and the ERROR that says why a
-connection is closed. No flag has a meaning in protocol version 1, so all must be 0. LEND and
+connection is closed. No flag has a meaning in protocol version 2, so all must be 0. LEND and
 INFER_LENT go to replicas alone that took memory of the gateway, see `lent_memory`.
 """
 
@@ -35,7 +35,7 @@ from typing import NamedTuple, cast
 from services.contracts import errors
 from services.contracts.errors import InvalidRequestError, OverloadedError, SmeltError
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 MAX_META_BYTES = 4096
 # What one gRPC message may hold, so that no request a client may send is refused here.
 MAX_PAYLOAD_BYTES = 2**31 - 1
@@ -46,10 +46,9 @@ NO_TOKEN = bytes(TOKEN_BYTES)
 
 HEADER = struct.Struct("!BBHIQ")
 _HELLO = struct.Struct("!4sH32s")
-_INFER = struct.Struct("!dIHHH")
+_INFER = struct.Struct("!d")
 _ERROR = struct.Struct("!d")
 _MAGIC = b"SMLT"
-_MAX_PRIORITY = 2**32 - 1
 
 Payload = bytes | bytearray | memoryview
 
@@ -82,20 +81,14 @@ class InferFrame(NamedTuple):
     """One inference request, as a replica receives it; give fields by name.
 
     Attributes:
-        model: name of the model.
-        version: version of the model, "" for the one that the replica serves.
+        request: a serialized ModelInferRequest; a large one is a memoryview.
         deadline_s: seconds left when the frame was made, None without a deadline.
-        priority: 0 is the default; what other values mean is the batcher's.
         trace: the caller's request id, for logs; of a request whose trace is kept also that, see
             `telemetry.tracing`.
-        request: a serialized ModelInferRequest; a large one is a memoryview.
     """
 
-    model: str
-    version: str
     request: Payload
     deadline_s: float | None = None
-    priority: int = 0
     trace: str = ""
 
 
@@ -170,24 +163,17 @@ def encode_infer(frame: InferFrame) -> bytes:
     """Meta of INFER.
 
     Raises:
-        InvalidRequestError: names too long, priority out of range, or deadline not a number.
+        InvalidRequestError: the trace is too long, or the deadline not a number.
     """
     deadline_s = math.inf if frame.deadline_s is None else frame.deadline_s
-    model, version, trace = frame.model.encode(), frame.version.encode(), frame.trace.encode()
-    texts = model + version + trace
-    size = _INFER.size + len(texts)
-    if (
-        size > MAX_META_BYTES
-        or not 0 <= frame.priority <= _MAX_PRIORITY
-        or deadline_s != deadline_s
-    ):
+    trace = frame.trace.encode()
+    if len(trace) > MAX_META_BYTES - _INFER.size or deadline_s != deadline_s:
         raise InvalidRequestError(
-            f"request for model '{frame.model[:64]}': names have {size - _INFER.size} bytes, "
-            f"priority is {frame.priority}, deadline {deadline_s}; wanted at most "
-            f"{MAX_META_BYTES - _INFER.size} bytes, 0 to {_MAX_PRIORITY}, a number of seconds"
+            f"request '{frame.trace[:64]}': its id and trace have {len(trace)} bytes, its deadline "
+            f"is {deadline_s}; wanted at most {MAX_META_BYTES - _INFER.size} bytes, a number of "
+            "seconds"
         )
-    lengths = len(model), len(version), len(trace)
-    return _INFER.pack(deadline_s, frame.priority, *lengths) + texts
+    return _INFER.pack(deadline_s) + trace
 
 
 def decode_infer(frame: Frame) -> InferFrame:
@@ -198,22 +184,13 @@ def decode_infer(frame: Frame) -> InferFrame:
     """
     meta = frame.meta
     try:
-        deadline_s, priority, model, version, trace = _INFER.unpack_from(meta)
-        ends = (_INFER.size + model, _INFER.size + model + version)
-        if ends[1] + trace != len(meta):
-            raise ValueError(f"names end at {ends[1] + trace}")
-        return InferFrame(
-            model=meta[_INFER.size : ends[0]].decode(),
-            version=meta[ends[0] : ends[1]].decode(),
-            trace=meta[ends[1] :].decode(),
-            deadline_s=None if deadline_s == math.inf else deadline_s,
-            priority=priority,
-            request=frame.payload,
-        )
+        (deadline_s,) = _INFER.unpack_from(meta)
+        trace = meta[_INFER.size :].decode()
     except (struct.error, ValueError) as error:
         raise InvalidRequestError(
             f"data port: meta of INFER {frame.request_id} ({len(meta)} bytes) is broken: {error}"
         ) from error
+    return InferFrame(frame.payload, None if deadline_s == math.inf else deadline_s, trace)
 
 
 def encode_error(error: SmeltError) -> tuple[bytes, bytes]:

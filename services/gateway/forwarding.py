@@ -166,11 +166,16 @@ class ForwardedInference:
             NotReadyError: nobody is left, or enough were asked.
         """
         try:
-            if len(tried) == _MAX_TRIED:
-                raise cause
-            return self._pool_without(tried, head, cause)
+            if len(tried) < _MAX_TRIED:
+                return self._pool_without(tried, head, cause)
+        except NotReadyError:
+            if len(tried) == 1:
+                raise
+        # Not above, where it would refer to the error that refers to it; and its traceback holds
+        # this frame. Either cycle would keep the request's memory.
+        try:
+            raise cause
         finally:
-            # Its traceback holds this frame: a cycle would keep the request's memory.
             del cause
 
     def _pool_without(self, tried: list[Endpoint], head: RequestHead, cause: NotReadyError) -> Pool:

@@ -76,9 +76,6 @@ class ReplicaConnection(FrameProtocol):
         request: Payload,
         timeout_s: float | None = None,
         *,
-        model: str = "",
-        version: str = "",
-        priority: int = 0,
         trace: str = "",
     ) -> Payload:
         """Sends a serialized ModelInferRequest; returns the answer's bytes, many of them as a view.
@@ -86,15 +83,12 @@ class ReplicaConnection(FrameProtocol):
         Args:
             request: opaque here.
             timeout_s: seconds left until nobody wants the answer; the replica is told.
-            model: name of the model, where the replica serves several.
-            version: its version, "" for the one the replica serves.
-            priority: for the replica's batcher.
             trace: the caller's request id, for the replica's log.
 
         Raises:
             ConnectionLostError: the replica is gone; see `may_have_run`.
             DeadlineExceededError: `timeout_s` passed first.
-            InvalidRequestError: the request is too large or its names too long to be sent.
+            InvalidRequestError: the request is too large or its trace too long to be sent.
             SmeltError: what the replica answered, in its class.
         """
         if timeout_s is not None and timeout_s <= 0:
@@ -102,14 +96,7 @@ class ReplicaConnection(FrameProtocol):
                 "the deadline passed before the request was sent: "
                 f"{milliseconds(timeout_s)} were left of it"
             )
-        frame = InferFrame(
-            model=model,
-            version=version,
-            request=request,
-            deadline_s=timeout_s,
-            priority=priority,
-            trace=trace,
-        )
+        frame = InferFrame(request, timeout_s, trace)
         try:
             return await self._ask(Kind.INFER, encode_infer(frame), request, timeout_s)
         except TimeoutError as error:

@@ -62,14 +62,6 @@ class ReplicaDeployment:
         """Raise when Serve must replace this replica."""
         await self._server.check_health()
 
-    async def record_autoscaling_stats(self) -> dict[str, float]:
-        """Load for an autoscaling policy, as Serve cannot see requests."""
-        return self._server.replica.take_load()
-
-    async def record_replica_metadata(self) -> dict[str, Any]:
-        """Where the data port is, for whoever asks Serve and not the controller."""
-        return {"replica_id": self._server.replica_id, "addresses": list(self._server.addresses)}
-
     async def __del__(self) -> None:
         """Drain and close; Serve awaits it before it ends the actor."""
         # Serve calls this also when the constructor failed.

@@ -87,17 +87,10 @@ class EngineWorker:
         self.seat = seat
         self._standby = standby or Standby()
         self._on_return, self._second_look_s = on_return, second_look_s
-        self._ended_s = 0.0
         self._clock = clock
         self._current: _Run | None = None
         self._known_shapes: tuple[EngineSeat, JoinRules, RunShapes] | None = None
         self._num_failures_in_a_row = 0
-
-    @property
-    def busy_s(self) -> float:
-        """Seconds that batches took since the start, those of the one that runs now included."""
-        run = self._current
-        return self._ended_s + (self._clock() - run.since_s if run else 0.0)
 
     @property
     def is_stalled(self) -> bool:
@@ -214,7 +207,6 @@ class EngineWorker:
             raise HangError(f"engine has not returned for {seat.stall_s:.0f} s") from None
         finally:
             self._current = run.answer = None
-            self._ended_s += self._clock() - run.since_s
 
     async def _rescued(self, rules: JoinRules, calls: Sequence[InferCall]) -> _Batch | None:
         """The standby's answer to a batch that the engine failed on; None without one."""

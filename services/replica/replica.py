@@ -90,7 +90,6 @@ class Replica:
         self._batcher: Batcher | None = None
         self._standby = Standby(standby_s)
         self._swap_lock = asyncio.Lock()
-        self._load_taken_s, self._load_taken_busy_s = clock(), 0.0
 
     @property
     def num_unanswered(self) -> int:
@@ -101,18 +100,6 @@ class Replica:
     def is_loop_held(self) -> bool:
         """Whether an engine holds the event loop longer than a run may take; for any thread."""
         return self._worker is not None and self._worker.is_loop_held
-
-    def take_load(self) -> dict[str, float]:
-        """Figures for an autoscaling policy, over the time since the last call.
-
-        `busy` is the share of time that batches took, the one that runs now included; a count
-        of requests alone is 0 at most moments when a model is fast.
-        """
-        now_s, busy_s = self._clock(), self._worker.busy_s if self._worker else 0.0
-        elapsed_s = now_s - self._load_taken_s
-        busy = (busy_s - self._load_taken_busy_s) / elapsed_s if elapsed_s > 0 else 0.0
-        self._load_taken_s, self._load_taken_busy_s = now_s, busy_s
-        return {"unanswered": float(self.num_unanswered), "busy": min(max(busy, 0.0), 1.0)}
 
     def show_now(self) -> None:
         """Record what is true at this moment; call it at intervals."""

@@ -63,7 +63,7 @@ def _us(step: Callable[[], object]) -> float:
 
 def _gateway(payload: str) -> Steps:
     body = request_of(payload)
-    frame = InferFrame(model="", version="", request=body, deadline_s=5.0, trace="7")
+    frame = InferFrame(body, 5.0, "7")
     metrics = RequestMetrics(PrometheusRecorder(GATEWAY_METRICS, CollectorRegistry()))
 
     def write_frame() -> bytes:
@@ -105,7 +105,7 @@ def _replica(payload: str) -> Steps:
         paddable=frozenset(),
         pads={},
     )
-    meta = encode_infer(InferFrame(model="", version="", request=body, deadline_s=5.0, trace="7"))
+    meta = encode_infer(InferFrame(body, 5.0, "7"))
     frame = Frame(Kind.INFER, 1, meta, body)
     decoder = FrameDecoder(MAX_PAYLOAD_BYTES)
     wire = header(frame.kind, 1, len(meta), len(body)) + meta + body

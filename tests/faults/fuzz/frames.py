@@ -53,8 +53,8 @@ def hostile_frame(random: Random) -> bytes:
         case 2:  # a header that no peer writes
             fields = [random.randrange(256), random.choice((0, 0, 1, 255)), len(meta)]
             return HEADER.pack(*fields, len(payload), random.randrange(2**64)) + meta + payload
-        case 3:  # names that are longer than the meta, or not UTF-8
-            whole = bytearray(encode_infer(InferFrame(model="toy", version="1", request=b"")))
+        case 3:  # a trace that is not UTF-8, or a deadline that is no number
+            whole = bytearray(encode_infer(InferFrame(b"", trace="toy")))
             whole[random.randrange(len(whole))] ^= random.randint(1, 255)
             return frame_bytes(Kind.INFER, random.randint(0, 3), bytes(whole), payload)
         case 4:  # a kind that is not for this end, or an id that is not to be used
@@ -91,7 +91,7 @@ async def _orderly(
     reader, writer = await asyncio.open_connection(*address)
     sent = [frame_bytes(Kind.HELLO, CONNECTION_ID, encode_hello(token))]
     numbers = range(1, random.randint(2, 9))
-    meta = encode_infer(InferFrame(model="toy", version="", request=b""))
+    meta = encode_infer(InferFrame(b""))
     for number in numbers:
         body = random.choice(INFER_MAKERS)(random).body
         is_ping = random.random() < 0.3

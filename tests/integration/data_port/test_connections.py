@@ -33,7 +33,7 @@ def wire(kind: Kind, request_id: int, meta: bytes = b"", payload: bytes = b"") -
 
 
 HELLO = wire(Kind.HELLO, 0, encode_hello())
-INFER_META = encode_infer(InferFrame(model="m", version="", request=b""))
+INFER_META = encode_infer(InferFrame(b""))
 
 
 async def _refusal(peer) -> str:

@@ -32,7 +32,7 @@ from tests.integration.data_port.lending import (
 )
 
 TOKEN = bytes(range(32))
-INFER_META = encode_infer(InferFrame(model="m", version="", request=b""))
+INFER_META = encode_infer(InferFrame(b""))
 
 
 @pytest.fixture(autouse=True)

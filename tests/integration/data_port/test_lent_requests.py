@@ -68,7 +68,7 @@ async def test_a_request_is_read_where_it_lies(port, arena, kinds, size: int) ->
     handler = Holding(keeps=True)
     connection = await lent(port, arena, handler)
     payload = requested(arena, size)
-    asking = asyncio.create_task(connection.infer(payload, model="m"))
+    asking = asyncio.create_task(connection.infer(payload, trace="m"))
     await handler.wait_started()
     (seen,) = handler.kept
     assert (kinds, type(seen), seen.readonly, len(seen)) == (

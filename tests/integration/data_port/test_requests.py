@@ -38,11 +38,11 @@ async def test_what_the_gateway_says_reaches_the_handler(port) -> None:
         return b""
 
     connection = await port.connect(await port.serve(keep))
-    await connection.infer(b"x", 30.0, model="m", version="2", priority=5, trace="t-1")
+    await connection.infer(b"x", 30.0, trace="t-1")
     await connection.infer(b"y")
     assert frames == [
-        InferFrame(model="m", version="2", request=b"x", deadline_s=30.0, priority=5, trace="t-1"),
-        InferFrame(model="", version="", request=b"y"),
+        InferFrame(b"x", 30.0, "t-1"),
+        InferFrame(b"y"),
     ]
 
 

@@ -139,26 +139,6 @@ async def test_statistics_are_the_protocols(
     assert stats.last_inference > 1_600_000_000_000
 
 
-@pytest.mark.usefixtures("own_thread")
-async def test_load_figures_are_of_the_time_since_the_last_look(
-    shelf: Shelf, serving: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shelf.publish_model()
-    shelf.publish_engine()
-    server = await serving()
-    server.replica.take_load()
-    assert server.replica.take_load() == {"unanswered": 0.0, "busy": 0.0}
-    held = HeldEngine(server, monkeypatch)
-    running = asyncio.ensure_future(server.replica.infer(request_of(ids_of(1, 2))))
-    await held.is_held.wait()
-    load = server.replica.take_load()
-    assert (load["unanswered"], load["busy"] > 0) == (1, True)
-    held.may_go.set()
-    await running
-    assert 0 < server.replica.take_load()["busy"] <= 1
-    assert server.replica.take_load()["busy"] == 0
-
-
 async def test_a_port_on_all_interfaces_is_announced_under_an_address_to_dial(
     shelf: Shelf, settings: ReplicaSettings, controller: TestController
 ) -> None:
@@ -262,9 +242,7 @@ async def test_a_deadline_that_passes_in_the_queue(
     async with connected(server.addresses[0], server.token) as connection:
         running = asyncio.create_task(connection.infer(request_of(ids_of(1, 2))))
         await held.is_held.wait()
-        by_frame = taken[0](
-            InferFrame(model="toy", version="", request=request_of(ids_of(2, 2)), deadline_s=0.0)
-        )
+        by_frame = taken[0](InferFrame(request_of(ids_of(2, 2)), deadline_s=0.0))
         with_timeout = pb.ModelInferRequest.FromString(request_of(ids_of(2, 2)))
         with_timeout.parameters["timeout"].int64_param = 1
         by_parameter = asyncio.create_task(connection.infer(with_timeout.SerializeToString()))

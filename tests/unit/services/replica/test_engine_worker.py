@@ -115,17 +115,6 @@ async def test_a_batch_that_waits_behind_a_hung_proof_stalls_too(pair: Pair) -> 
     await asyncio.gather(proof, waiting)
 
 
-async def test_a_batch_is_busy_time_while_it_runs_and_counts_once(pair: Pair) -> None:
-    held = await hold(pair, pair.engine)
-    pair.clock.now_s += 5
-    assert pair.worker.busy_s == 5
-    pair.clock.now_s += 2
-    pair.engine.may_run.set()
-    await held
-    pair.clock.now_s += 30
-    assert pair.worker.busy_s == 7
-
-
 # ---------------------------------------------------------------- how long is too long
 
 
