@@ -6,18 +6,16 @@ far above what models have; each refusal says what, found and wanted.
 """
 
 from collections import Counter
-from collections.abc import Iterator
 from math import prod
 from typing import Final
 
 from services.contracts.errors import InvalidRequestError
 from services.contracts.protobuf_wire import (
-    LENGTH_DELIMITED,
     MAX_FIELDS,
     VARINT,
     Field,
     fields_of,
-    varint,
+    numbers_of,
 )
 
 MAX_NAME_BYTES: Final = 1024
@@ -30,15 +28,17 @@ MAX_ELEMENTS: Final = 2**31 - 1
 # Each of their elements becomes an object on the way; raw contents have no such limit.
 MAX_TYPED_BYTES: Final = 64 << 20
 
-# Field numbers of ModelInferRequest and its parts.
-_MODEL, _VERSION, _PARAMETERS, _INPUTS, _OUTPUTS = 1, 2, 4, 5, 6
-_NAME, _DATATYPE, _SHAPE, _TENSOR_PARAMETERS, _CONTENTS = 1, 2, 3, 4, 5
-_OUTPUT_PARAMETERS = 2
-_KEY = 1
+# Tags of the fields of ModelInferRequest and its parts, all length-delimited.
+_MODEL, _VERSION, _PARAMETERS, _INPUTS, _OUTPUTS = (n << 3 | 2 for n in (1, 2, 4, 5, 6))
+_NAME, _DATATYPE, _SHAPE, _TENSOR_PARAMETERS, _CONTENTS = (n << 3 | 2 for n in range(1, 6))
+_OUTPUT_PARAMETERS = 2 << 3 | 2
+_KEY = _NAME
+# Of a shape that is not packed.
+_SHAPE_DIM = 3 << 3 | VARINT
 _LARGEST_DIM = 2**63 - 1
 
 
-def check_text(what: str, num_bytes: int) -> None:
+def check_name(what: str, num_bytes: int) -> None:
     """Refuse a name that is too long.
 
     Raises:
@@ -87,86 +87,68 @@ class _Walk:
         """Check the whole message."""
         seen: Counter[int] = Counter()
         for field in self._fields(0, len(self._head)):
-            seen[field.number] += 1
-            if field.wire_type != LENGTH_DELIMITED:
-                continue
-            number = field.number
-            if number in (_MODEL, _VERSION):
-                what = "the model's name" if number == _MODEL else "the model's version"
-                check_text(what, field.end - field.begin)
-            elif number == _PARAMETERS:
-                self._counted_parameter("the request", seen[number], field)
-            elif number == _INPUTS:
-                _check("the request", seen[number], MAX_TENSORS, "inputs")
-                self._input(f"input {seen[number] - 1}", field)
-            elif number == _OUTPUTS:
-                _check("the request", seen[number], MAX_TENSORS, "requested outputs")
-                self._output(f"requested output {seen[number] - 1}", field)
+            tag, _, begin, end = field
+            seen[tag] += 1
+            if tag == _MODEL:
+                check_name("the model's name", end - begin)
+            elif tag == _VERSION:
+                check_name("the model's version", end - begin)
+            elif tag == _PARAMETERS:
+                self._counted_parameter("the request", seen[tag], field)
+            elif tag == _INPUTS:
+                _check("the request", seen[tag], MAX_TENSORS, "inputs")
+                self._input(f"input {seen[tag] - 1}", field)
+            elif tag == _OUTPUTS:
+                _check("the request", seen[tag], MAX_TENSORS, "requested outputs")
+                self._output(f"requested output {seen[tag] - 1}", field)
 
-    def _fields(self, begin: int, end: int) -> Iterator[Field]:
-        for field in fields_of(self._head, begin, end):
-            self._num_fields += 1
-            _check("the request", self._num_fields, MAX_FIELDS, "fields")
-            yield field
+    def _fields(self, begin: int, end: int) -> list[Field]:
+        found = fields_of(self._head, begin, end)
+        self._num_fields += len(found)
+        _check("the request", self._num_fields, MAX_FIELDS, "fields")
+        return found
 
     def _input(self, where: str, tensor: Field) -> None:
         dims: list[int] = []
         num_parameters = 0
-        for field in self._fields(tensor.begin, tensor.end):
-            if field.number == _SHAPE:
-                dims += self._dims(where, field)
+        for field in self._fields(*tensor[2:]):
+            tag, _, begin, end = field
+            if tag in (_SHAPE, _SHAPE_DIM):
+                dims += numbers_of(self._head, field, MAX_DIMS + 1)
                 _check(where, len(dims), MAX_DIMS, "dimensions")
-            elif field.wire_type != LENGTH_DELIMITED:
-                continue
-            elif field.number in (_NAME, _DATATYPE):
-                check_text(f"{where}, its name or datatype", field.end - field.begin)
-            elif field.number == _TENSOR_PARAMETERS:
+            elif tag in (_NAME, _DATATYPE):
+                check_name(f"{where}, its name or datatype", end - begin)
+            elif tag == _TENSOR_PARAMETERS:
                 num_parameters += 1
                 self._counted_parameter(where, num_parameters, field)
-            elif field.number == _CONTENTS:
-                self._contents(where, field)
+            elif tag == _CONTENTS:
+                self._contents(where, begin, end)
         _check_elements(where, dims)
 
     def _output(self, where: str, output: Field) -> None:
         num_parameters = 0
-        for field in self._fields(output.begin, output.end):
-            if field.wire_type != LENGTH_DELIMITED:
-                continue
-            if field.number == _NAME:
-                check_text(f"{where}, its name", field.end - field.begin)
-            elif field.number == _OUTPUT_PARAMETERS:
+        for field in self._fields(*output[2:]):
+            tag, _, begin, end = field
+            if tag == _NAME:
+                check_name(f"{where}, its name", end - begin)
+            elif tag == _OUTPUT_PARAMETERS:
                 num_parameters += 1
                 self._counted_parameter(where, num_parameters, field)
 
     def _counted_parameter(self, where: str, count: int, entry: Field) -> None:
         _check(where, count, MAX_PARAMETERS, "parameters")
-        for field in self._fields(entry.begin, entry.end):
-            if field.number == _KEY and field.wire_type == LENGTH_DELIMITED:
-                check_text(f"{where}, a parameter's name", field.end - field.begin)
+        for tag, _, begin, end in self._fields(*entry[2:]):
+            if tag == _KEY:
+                check_name(f"{where}, a parameter's name", end - begin)
 
-    def _contents(self, where: str, contents: Field) -> None:
-        self._num_typed_bytes += contents.end - contents.begin
+    def _contents(self, where: str, begin: int, end: int) -> None:
+        self._num_typed_bytes += end - begin
         if self._num_typed_bytes > MAX_TYPED_BYTES:
             raise InvalidRequestError(
                 f"{where}: typed contents of {self._num_typed_bytes} bytes and more, at most "
                 f"{MAX_TYPED_BYTES} are taken; send raw_input_contents, which have no such limit"
             )
-        for _ in self._fields(contents.begin, contents.end):
-            pass  # fields are what is counted: a packed one holds all elements
-
-    def _dims(self, where: str, field: Field) -> list[int]:
-        """Of a shape that is packed, as all libraries write it, or not, as they may."""
-        if field.wire_type == VARINT:
-            return [varint(self._head, field.begin)[0]]
-        if field.wire_type != LENGTH_DELIMITED:
-            return []
-        dims: list[int] = []
-        position, within = field.begin, self._head[: field.end]
-        while position < field.end:
-            dim, position = varint(within, position)
-            dims.append(dim)
-            _check(where, len(dims), MAX_DIMS, "dimensions")
-        return dims
+        self._fields(begin, end)  # which are what is counted: a packed one holds all elements
 
 
 def _check_elements(where: str, dims: list[int]) -> None:

@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 
 from services.contracts.byte_strings import BYTES, check_num_strings
 from services.contracts.errors import InvalidRequestError, NotFoundError
+from services.contracts.protobuf_wire import malformed
 from services.contracts.request_limits import check_request_head
 from services.contracts.tensors import (
     Array,
@@ -149,14 +150,14 @@ def _parsed(head: bytes) -> pb.ModelInferRequest:
     try:
         return pb.ModelInferRequest.FromString(head)
     except DecodeError as error:
-        raise InvalidRequestError(f"request is not a ModelInferRequest: {error}") from error
+        raise malformed(str(error)) from error
 
 
 def _text(request_id: bytes) -> str:
     try:
         return request_id.decode()
     except UnicodeDecodeError as error:
-        raise InvalidRequestError(f"request is not a ModelInferRequest: its id: {error}") from error
+        raise malformed(f"its id: {error}") from error
 
 
 def _checked_head(request: pb.ModelInferRequest, signature: Signature) -> _Head:

@@ -7,18 +7,10 @@ repeated bytes field at the end of the infer messages is handled here, on the wi
 
 from collections.abc import Iterable
 
-from services.contracts.protobuf_wire import (
-    LENGTH_DELIMITED,
-    MAX_FIELDS,
-    field_span,
-    malformed,
-    varint,
-    varint_bytes,
-)
+from services.contracts.protobuf_wire import LENGTH_DELIMITED, fields_of, varint_bytes
 
 _ID_TAG = 3 << 3 | LENGTH_DELIMITED
 _RAW_INPUT_TAG = 7 << 3 | LENGTH_DELIMITED
-_PLAIN_TAGS = frozenset(number << 3 | LENGTH_DELIMITED for number in range(1, 8))
 _RESPONSE_ID_TAG = bytes([3 << 3 | LENGTH_DELIMITED])
 _RAW_OUTPUT_TAG = bytes([6 << 3 | LENGTH_DELIMITED])
 
@@ -36,32 +28,16 @@ def split_request(
     """
     view = memoryview(payload).toreadonly()
     head, request_id, raw_contents = [], b"", []
-    position, head_from, num_fields, end = 0, 0, 0, len(view)
-    while position < end:
-        num_fields += 1
-        if num_fields > MAX_FIELDS:
-            raise malformed(f"more than {MAX_FIELDS} fields")
-        start = position
-        tag = view[start]
-        if tag in _PLAIN_TAGS and start + 1 < end:
-            # All fields that clients send; what the calls below check for them is known here.
-            size, begin = view[start + 1], start + 2
-            if size >= 0x80:
-                size, begin = varint(view, start + 1)
-            position = begin + size
-            if position > end:
-                raise malformed(f"a field of {size} bytes at byte {begin} of {end}")
-        else:
-            tag, position = varint(view, start)
-            begin, position = field_span(view, tag, position)
+    head_from = 0
+    for tag, start, begin, end in fields_of(view):
         if tag == _RAW_INPUT_TAG:
-            raw_contents.append(view[begin:position])
+            raw_contents.append(view[begin:end])
         elif tag == _ID_TAG:
-            request_id = bytes(view[begin:position])
+            request_id = bytes(view[begin:end])
         else:
             continue
         head.append(view[head_from:start])
-        head_from = position
+        head_from = end
     head.append(view[head_from:])
     return b"".join(head), request_id, raw_contents
 

@@ -124,11 +124,11 @@ def test_typed_contents_have_a_limit_over_all_inputs() -> None:
     [b"\x0a\x05ab", b"\x2a\x02\x0a\x05", b"\x2b", b"\x2a\x0c\x1a\x0a" + b"\xff" * 10, b"\x80"],
 )
 def test_bytes_that_are_no_message_are_refused(bytes_of: bytes) -> None:
-    with pytest.raises(InvalidRequestError, match="not a ModelInferRequest"):
+    with pytest.raises(InvalidRequestError, match="not an inference.ModelInferRequest"):
         check_request_head(bytes_of)
 
 
 def test_fields_are_found_where_they_lie() -> None:
     head = request().SerializeToString()
-    found = {field.number: head[field.begin : field.end] for field in fields_of(head)}
+    found = {tag >> 3: head[begin:end] for tag, _, begin, end in fields_of(head)}
     assert (found[1], found[2], found[3], found[6]) == (b"m", b"1", b"7", b"\x0a\x01y")
