@@ -29,7 +29,7 @@ class LargeBuffer:
         """
         self._size = size
         taken = take(size) if take else None
-        self._memory = _unset(min(size, FIRST_BYTES)) if taken is None else taken
+        self._memory = unset_memory(min(size, FIRST_BYTES)) if taken is None else taken
         self._memory[: len(first)] = first
         self.room = self._memory[len(first) :]
 
@@ -47,12 +47,12 @@ class LargeBuffer:
     def _grow(self) -> None:
         """Makes room for as much again; a copy, as whoever reads may still hold the view."""
         have = len(self._memory)
-        larger = _unset(min(self._size, 2 * have))
+        larger = unset_memory(min(self._size, 2 * have))
         larger[:have] = self._memory
         self._memory, self.room = larger, larger[have:]
 
 
-def _unset(size: int) -> memoryview:
+def unset_memory(size: int) -> memoryview:
     """Memory that nobody filled: a bytearray's zeros took a third of a large frame's time.
 
     Its end is aligned, not its beginning: the bytes of a request's only tensor are the last of

@@ -5,6 +5,7 @@ an answer stays while engines come and go, and ends with the version, which a ch
 master or the recipe makes a new one of.
 """
 
+import asyncio
 import hashlib
 import time
 from collections import OrderedDict
@@ -12,13 +13,12 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from services.contracts.errors import InvalidRequestError
 from services.contracts.frames import Payload
 from services.contracts.manifest import ModelVersion
-from services.contracts.request_limits import check_request_head
+from services.contracts.request_wire import split_request
 from services.gateway.endpoints import EndpointSet
 from services.gateway.inference import InferenceCall, Station
-from services.gateway.request_head import request_head_from_bytes
+from services.gateway.request_head import RequestHead, request_head_from_bytes
 from services.gateway.routing import Pool, RoutingTable
 from services.pb import open_inference_v2_pb2 as pb
 from services.telemetry import catalog
@@ -30,8 +30,11 @@ _LARGEST_SHARE: Final = 4
 ENTRY_OVERHEAD_BYTES: Final = 300
 # A field with nothing in it, which protobuf leaves out when it writes.
 _EMPTY_ID: Final = b"\x1a\x00"
-# What a parser makes of bytes can be many times their size, which matters for large ones alone.
-_MAX_UNCHECKED_BYTES: Final = 1 << 16
+# What a parser makes of bytes can be many times their size: only a small head is put into the one
+# order that all clients' heads have.
+_MAX_ORDERED_BYTES: Final = 4096
+# A digest of more takes a millisecond and longer, for which other requests would wait.
+_MAX_ON_LOOP_BYTES: Final = 1 << 20
 
 
 class AnswerStore:
@@ -83,22 +86,27 @@ class CachedInference:
         head = request_head_from_bytes(call.body)
         if head.model_name not in self._cached:
             return await self._inner.answer(call)
-        return await self._answer_cached(call, head.model_name, head.model_version)
+        return await self._answer_cached(call, head)
 
-    async def _answer_cached(self, call: InferenceCall, model: str, version: str) -> Payload:
+    async def _answer_cached(self, call: InferenceCall, head: RequestHead) -> Payload:
         begin_ns = time.monotonic_ns()
         table = self._endpoints.table
-        pool, request = table.pools.get((model, version)), _parsed(bytes(call.body))
+        pool = table.pools.get((head.model_name, head.model_version))
         if pool is not None and pool.split is not None:
             # Answered here or not, it is the same draw that counts.
             pool = call.pool = pool.drawn(call.session)
         # Whoever cannot be served now, or cannot be read, is refused within, in due words.
-        if pool is None or request is None:
+        if pool is None:
             return await self._inner.answer(call)
-        document = table.served(model, pool.version).document
+        document = table.served(pool.model, pool.version).document
         if not document.recipe.response_cache:
             return await self._inner.answer(call)
-        request_id, key = request.id, _key(document, request)
+        if len(call.body) > _MAX_ON_LOOP_BYTES:
+            key = await asyncio.to_thread(_key, document, call.body)
+        else:
+            key = _key(document, call.body)
+        if key is None:
+            return await self._inner.answer(call)
         known = self._store.get(key)
         self._count(pool, time.monotonic_ns() - begin_ns, is_hit=known is not None)
         if known is None:
@@ -108,7 +116,7 @@ class CachedInference:
                 self._store.put(key, answer)
             return answer
         call.model, call.version = pool.model, pool.version
-        return with_id(known, request_id)
+        return with_id(known, head.request_id)
 
     def _count(self, pool: Pool, took_ns: int, *, is_hit: bool) -> None:
         metric = catalog.CACHE_HITS if is_hit else catalog.CACHE_MISSES
@@ -149,21 +157,20 @@ def _add(duration: pb.StatisticDuration, took_ns: int) -> None:
     duration.ns += took_ns
 
 
-def _parsed(body: bytes) -> pb.ModelInferRequest | None:
-    """The request; None for one that replicas refuse."""
-    try:
-        if len(body) > _MAX_UNCHECKED_BYTES:
-            check_request_head(body)
-        return pb.ModelInferRequest.FromString(body)
-    except (DecodeError, InvalidRequestError):
-        return None
-
-
-def _key(document: ModelVersion, request: pb.ModelInferRequest) -> bytes:
-    """A digest of version and question; the request loses its id and the name of its version."""
-    request.ClearField("id")
-    request.ClearField("model_version")
+def _key(document: ModelVersion, body: Payload) -> bytes | None:
+    """A digest of version and question, without id and name of the version; None without a head."""
+    head, _, raw_contents = split_request(body)
+    if len(head) <= _MAX_ORDERED_BYTES:
+        try:
+            request = pb.ModelInferRequest.FromString(head)
+        except DecodeError:
+            return None
+        request.ClearField("model_version")
+        head = request.SerializeToString(deterministic=True)
     key = hashlib.blake2b(digest_size=32)
     key.update(f"{document.name}\n{document.version}\n{document.master.digest}\n".encode())
-    key.update(request.SerializeToString(deterministic=True))
+    parts: list[bytes | memoryview] = [head, *raw_contents]
+    for part in parts:
+        key.update(len(part).to_bytes(8))
+        key.update(part)
     return key.digest()

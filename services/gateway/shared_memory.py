@@ -65,23 +65,25 @@ class Region:
                 f"span within its {self.byte_size} bytes, got {byte_size} bytes at {offset}"
             )
 
-    def read(self, offset: int, byte_size: int) -> bytes:
-        """A copy of a span that was checked; raises InvalidRequestError when it is not there."""
-        pieces, at, left = [], self.offset + offset, byte_size
-        while left:
+    def read_into(self, room: memoryview, offset: int) -> None:
+        """Fill memory with a span that was checked, from any thread.
+
+        Raises:
+            InvalidRequestError: the span is not there any more.
+        """
+        at, byte_size = self.offset + offset, len(room)
+        while room:
             # One call transfers 2 GiB at most.
-            piece = os.pread(self._fd, left, at)
-            if not piece:
+            num_read = os.preadv(self._fd, [room], at)
+            if not num_read:
                 raise InvalidRequestError(
-                    f"shared memory region '{self.name}' was cut short: {left} of {byte_size} "
+                    f"shared memory region '{self.name}' was cut short: {len(room)} of {byte_size} "
                     f"bytes at {offset} are not there any more"
                 )
-            pieces.append(piece)
-            at, left = at + len(piece), left - len(piece)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            room, at = room[num_read:], at + num_read
 
-    def write(self, offset: int, data: bytes) -> None:
-        """Fill a span that was checked; raises InvalidRequestError when it cannot be."""
+    def write(self, offset: int, data: bytes | memoryview) -> None:
+        """Fill a span that was checked, from any thread; raises InvalidRequestError."""
         view, at = memoryview(data), self.offset + offset
         try:
             if os.fstat(self._fd).st_size < at + len(view):

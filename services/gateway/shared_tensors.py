@@ -1,15 +1,24 @@
 """A station for requests whose tensors lie in shared memory: replicas see raw contents alone."""
 
-from collections.abc import Mapping, MutableMapping, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError
 
 from services.contracts.errors import InvalidRequestError
 from services.contracts.frames import Payload
-from services.contracts.protobuf_wire import LENGTH_DELIMITED, varint_bytes
+from services.contracts.large_buffer import unset_memory
 from services.contracts.request_limits import check_output_room, check_request_head
+from services.contracts.request_wire import (
+    id_field,
+    join_response,
+    raw_input_head,
+    split_request,
+    split_response,
+)
 from services.contracts.tensors import bytes_from_array
 from services.contracts.typed_contents import array_from_contents
 from services.gateway.inference import InferenceCall, Station
@@ -21,9 +30,10 @@ _BYTE_SIZE: Final = "shared_memory_byte_size"
 _OFFSET: Final = "shared_memory_offset"
 # Bytes that no request without shared memory is likely to have.
 _MARK: Final = _REGION.encode()
-# Joined by hand: each way through a message would be one more copy.
-_RAW_INPUT_TAG: Final = bytes([7 << 3 | LENGTH_DELIMITED])
+# Moving more takes a millisecond and longer, for which other requests would wait.
+_MAX_ON_LOOP_BYTES: Final = 1 << 20
 _Parameters = MutableMapping[str, pb.InferParameter]
+_T = TypeVar("_T")
 
 
 class _Place(NamedTuple):
@@ -32,6 +42,10 @@ class _Place(NamedTuple):
     region: Region
     offset: int
     byte_size: int
+
+
+# Of a request that is put together.
+_Piece = bytes | memoryview | _Place
 
 
 class SharedMemoryInference:
@@ -51,40 +65,46 @@ class SharedMemoryInference:
             InvalidRequestError: a region, a span or a combination is wrong.
             NotFoundError: no such region.
         """
-        body = bytes(call.body)
-        if _MARK not in body:
+        head, request_id, raw_contents = split_request(call.body)
+        if _MARK not in head:
             return await self._inner.answer(call)
-        check_request_head(body)
+        check_request_head(head)
         try:
-            request = pb.ModelInferRequest.FromString(body)
+            request = pb.ModelInferRequest.FromString(head)
         except DecodeError:
             return await self._inner.answer(call)  # which says so in due words
         with ExitStack() as held:
             targets = self._targets(request, held)
-            call.body = self._filled(request, held)
+            pieces = self._pieces(request, raw_contents, held)
+            pieces.insert(1, id_field(request_id))
+            call.body = await _moved(partial(_filled, pieces), sum(map(_size_of, pieces)), held)
+            del pieces, raw_contents
             answer = await self._inner.answer(call)
-            return _placed(bytes(answer), targets) if targets else answer
+            if not targets:
+                return answer
+            return await _moved(partial(_placed, answer, targets), len(answer), held)
 
-    def _filled(self, request: pb.ModelInferRequest, held: ExitStack) -> bytes:
-        """The request with raw contents for inputs that lie in shared memory too."""
+    def _pieces(
+        self, request: pb.ModelInferRequest, raw_contents: Sequence[memoryview], held: ExitStack
+    ) -> list[_Piece]:
+        """The request with raw contents for inputs that lie in shared memory too, in pieces."""
         places = [
             self._taken_place(t.parameters, f"input '{t.name}'", held) for t in request.inputs
         ]
-        if not any(places):
-            return request.SerializeToString()
-        beside = _contents_beside(request, places)
-        pieces = [request.SerializeToString()]
-        self._check_size(places, sum(map(len, (pieces[0], *beside))))
-        raw = iter(beside)
-        for place in places:
-            data = place.region.read(place.offset, place.byte_size) if place else next(raw)
-            pieces += (_RAW_INPUT_TAG, varint_bytes(len(data)), data)
-        return b"".join(pieces)
+        data: Sequence[_Piece] = raw_contents
+        if any(places):
+            beside = iter(_contents_beside(request, places, raw_contents))
+            data = [place or next(beside) for place in places]
+        pieces: list[_Piece] = [request.SerializeToString()]
+        for each in data:
+            pieces += (raw_input_head(_size_of(each)), each)
+        self._check_size(places, sum(map(_size_of, pieces)))
+        return pieces
 
-    def _check_size(self, places: Sequence[_Place | None], num_beside: int) -> None:
-        """Refuse what is too much before it is read; `num_beside` bytes are in the message."""
+    def _check_size(self, places: Sequence[_Place | None], num_all: int) -> None:
+        """Refuse what is too much before it is read; the request becomes `num_all` bytes."""
         num_bytes = sum(place.byte_size for place in places if place)
-        if num_bytes + num_beside > self._max_message_bytes:
+        if num_bytes and num_all > self._max_message_bytes:
             raise InvalidRequestError(
                 f"request of {num_bytes} bytes in shared memory: at most "
                 f"{self._max_message_bytes} bytes are taken; send less at once"
@@ -120,10 +140,55 @@ class SharedMemoryInference:
         return _Place(region, int(offset), int(byte_size))
 
 
+def _size_of(piece: _Piece) -> int:
+    return piece.byte_size if isinstance(piece, _Place) else len(piece)
+
+
+def _filled(pieces: Sequence[_Piece]) -> memoryview:
+    """The pieces as one, with what lies in shared memory read into its place."""
+    body = unset_memory(sum(map(_size_of, pieces)))
+    room = body
+    for piece in pieces:
+        size = _size_of(piece)
+        if isinstance(piece, _Place):
+            piece.region.read_into(room[:size], piece.offset)
+        else:
+            room[:size] = piece
+        room = room[size:]
+    return body
+
+
+async def _moved(move: Callable[[], _T], num_bytes: int, held: ExitStack) -> _T:
+    """The result of moving so many bytes; many are moved by a thread, as other requests wait.
+
+    The regions that are held stay so until that has ended, also when the request is cancelled.
+    """
+    if num_bytes <= _MAX_ON_LOOP_BYTES:
+        return move()
+    moving = asyncio.ensure_future(asyncio.to_thread(move))
+    try:
+        return await asyncio.shield(moving)
+    except asyncio.CancelledError:
+        kept = held.pop_all()
+
+        def release(done: asyncio.Future[_T]) -> None:
+            kept.close()
+            if not done.cancelled():
+                done.exception()  # nobody waits for it
+
+        moving.add_done_callback(release)
+        raise
+    finally:
+        # Its error's traceback holds this frame: a cycle would keep the request's memory.
+        del moving
+
+
 def _contents_beside(
-    request: pb.ModelInferRequest, places: Sequence[_Place | None]
-) -> Sequence[bytes]:
-    """Take what the message itself brings out of it, as bytes, for each input without a place.
+    request: pb.ModelInferRequest,
+    places: Sequence[_Place | None],
+    raw: Sequence[bytes | memoryview],
+) -> Sequence[bytes | memoryview]:
+    """What the message itself brings, as bytes, for each input without a place.
 
     As in Triton: raw contents have no entry for inputs in shared memory, and no request has
     raw contents and typed ones.
@@ -136,7 +201,6 @@ def _contents_beside(
                 "shared memory; send one of both"
             )
     beside = [tensor for tensor, place in zip(request.inputs, places, strict=True) if not place]
-    raw = tuple(request.raw_input_contents)
     if not raw and any(tensor.HasField("contents") for tensor in beside):
         raw = tuple([_raw_from_contents(tensor, model) for tensor in beside])
     elif mixed := [tensor.name for tensor in beside if tensor.HasField("contents")]:
@@ -149,7 +213,6 @@ def _contents_beside(
             f"expected {len(beside)} raw_input_contents, one for each input that is not in shared "
             f"memory, for model '{model}', got {len(raw)}"
         )
-    del request.raw_input_contents[:]
     return raw
 
 
@@ -173,17 +236,18 @@ def _value(
     return value
 
 
-def _placed(answer: bytes, targets: Mapping[str, _Place]) -> bytes:
+def _placed(answer: Payload, targets: Mapping[str, _Place]) -> bytes:
     """The answer with an empty entry for each output that lies in shared memory now."""
-    response = pb.ModelInferResponse.FromString(answer)
+    head, request_id, raw_contents = split_response(answer)
+    response = pb.ModelInferResponse.FromString(head)
     for number, output in enumerate(response.outputs):
         if place := targets.get(output.name):
-            data = response.raw_output_contents[number]
+            data = raw_contents[number]
             check_output_room(output.name, len(data), place.byte_size)
             place.region.write(place.offset, data)
-            response.raw_output_contents[number] = b""
+            raw_contents[number] = memoryview(b"")
             output.parameters[_REGION].string_param = place.region.name
             output.parameters[_BYTE_SIZE].int64_param = len(data)
             if place.offset:
                 output.parameters[_OFFSET].int64_param = place.offset
-    return response.SerializeToString()
+    return join_response(response.SerializeToString(), request_id, raw_contents)

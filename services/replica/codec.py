@@ -17,6 +17,7 @@ from services.contracts.byte_strings import BYTES, check_num_strings
 from services.contracts.errors import InvalidRequestError, NotFoundError
 from services.contracts.protobuf_wire import malformed
 from services.contracts.request_limits import check_request_head
+from services.contracts.request_wire import split_request
 from services.contracts.tensors import (
     Array,
     TensorSpec,
@@ -31,7 +32,6 @@ from services.replica.parameters import (
 )
 from services.replica.requested_outputs import output_rooms, wanted_classes, wanted_outputs
 from services.replica.signature import Signature
-from services.replica.wire import split_request
 
 # Different heads that are remembered, and how large one may be: some 4 MiB in all.
 _MAX_KNOWN_HEADS = 1024

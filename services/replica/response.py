@@ -11,6 +11,7 @@ import numpy as np
 
 from services.contracts.errors import EngineError, InvalidRequestError
 from services.contracts.request_limits import check_output_room
+from services.contracts.request_wire import join_response
 from services.contracts.tensors import (
     DATATYPE_FROM_NUMPY,
     NUMPY_FROM_DATATYPE,
@@ -22,7 +23,6 @@ from services.replica import classification
 from services.replica.classification import classified
 from services.replica.codec import InferCall
 from services.replica.signature import Signature
-from services.replica.wire import join_response
 
 _MAX_KNOWN_HEADS = 1024
 # Below this, one more copy of an output is cheaper than the views that spare it.

@@ -1,8 +1,12 @@
 """The response cache, with unmodified Triton clients: what it answers, and what it never may."""
 
+import hashlib
+import threading
+import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import grpc
 import pytest
 from tritonclient.utils import InferenceServerException
 
@@ -68,14 +72,46 @@ async def test_a_model_that_did_not_ask_for_it_is_asked_every_time(
     assert cached_fleet.replicas["p1"].num_requests == 3
 
 
-async def test_what_would_fill_memory_when_parsed_is_left_to_the_replica(
+async def test_a_head_that_is_too_large_to_be_parsed_is_compared_as_it_came(
     cached_fleet: "Fleet", inputs: Inputs
 ) -> None:
     client = await cached_fleet.client()
-    parameters = {f"p{number}": "x" * 300 for number in range(300)}
-    for _ in range(2):
+    forth = {f"p{number}": "x" * 300 for number in range(300)}
+    for parameters in (forth, forth, forth | {"p7": "y"}):
         await client.infer("echo", inputs(), parameters=parameters)
     assert cached_fleet.replicas["r1"].num_requests == 2
+
+
+async def test_a_small_head_may_name_its_parameters_in_any_order(cached_fleet: "Fleet") -> None:
+    request = pb.ModelInferRequest(model_name="echo", raw_input_contents=[bytes(16)])
+    request.inputs.add(name="x", datatype="FP32", shape=[1, 4])
+    entries = [pb.ModelInferRequest(parameters={k: pb.InferParameter(int64_param=1)}) for k in "ab"]
+    heads = [each.SerializeToString() for each in entries]
+    async with grpc.aio.insecure_channel(cached_fleet.url) as channel:
+        infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        for ordered in (heads, heads[::-1]):
+            await infer(b"".join((request.SerializeToString(), *ordered)))
+    assert cached_fleet.replicas["r1"].num_requests == 1
+
+
+async def test_the_digest_of_a_large_request_is_made_beside_the_event_loop(
+    cached_fleet: "Fleet", inputs: Inputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def noting(**options: Any) -> Any:
+        threads.append(threading.current_thread())
+        return hashlib.blake2b(**options)
+
+    client = await cached_fleet.client()
+    monkeypatch.setattr(
+        "services.gateway.response_cache.hashlib", types.SimpleNamespace(blake2b=noting)
+    )
+    for rows in (1, 100_000, 100_000):
+        await client.infer("echo", inputs(rows=rows))
+    assert threads[0] is threading.main_thread()
+    assert threading.main_thread() not in threads[1:]
+    assert (len(threads), cached_fleet.replicas["r1"].num_requests) == (3, 2)
 
 
 async def test_an_error_is_not_kept(cached_fleet: "Fleet", inputs: Inputs) -> None:

@@ -1,9 +1,12 @@
 """Tensors in system shared memory, with unmodified tritonclient on both sides of it."""
 
+import asyncio
 import os
+import threading
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -166,6 +169,71 @@ async def test_a_region_that_is_cut_short_or_unregistered_harms_its_request_alon
     assert await client.is_server_live()
 
 
+LARGE_ROWS = 1 << 17
+LARGE_BYTES = LARGE_ROWS * 16
+
+
+@pytest.fixture
+def large_region(key: str) -> Iterator[Any]:
+    """Room for an input of 2 MiB and an output of the same size behind it."""
+    handle = shm.create_shared_memory_region("region", key, 2 * LARGE_BYTES)
+    values = np.arange(4 * LARGE_ROWS, dtype=np.float32).reshape(-1, 4)
+    shm.set_shared_memory_region(handle, [values])
+    yield handle
+    shm.destroy_shared_memory_region(handle)
+
+
+def _large_input() -> list[InferInput]:
+    tensor = InferInput("x", [LARGE_ROWS, 4], "FP32")
+    tensor.set_shared_memory("region", LARGE_BYTES)
+    return [tensor]
+
+
+async def test_large_spans_are_moved_beside_the_event_loop(
+    client: InferenceServerClient, large_region: Any, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def noting(move: Callable[..., int], *arguments: Any) -> int:
+        threads.append(threading.current_thread())
+        return move(*arguments)
+
+    monkeypatch.setattr(os, "preadv", partial(noting, os.preadv))
+    monkeypatch.setattr(os, "pwrite", partial(noting, os.pwrite))
+    await client.register_system_shared_memory("region", key, 2 * LARGE_BYTES)
+    await client.infer("echo", _large_input(), outputs=_output(LARGE_BYTES, LARGE_BYTES))
+    values = shm.get_contents_as_numpy(large_region, np.float32, [2, LARGE_ROWS, 4])
+    np.testing.assert_array_equal(values[1], values[0])
+    assert len(threads) == 2
+    assert threading.main_thread() not in threads
+
+
+async def test_a_region_is_open_until_a_cancelled_request_has_read_it(
+    client: InferenceServerClient, large_region: Any, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_go = asyncio.Event(), threading.Event()
+    loop, move, read = asyncio.get_running_loop(), os.preadv, asyncio.Event()
+
+    def slow(fd: int, *arguments: Any) -> int:
+        loop.call_soon_threadsafe(begun.set)
+        assert may_go.wait(30)
+        num_read = move(fd, *arguments)  # OSError on a file that is closed
+        loop.call_soon_threadsafe(read.set)
+        return num_read
+
+    monkeypatch.setattr(os, "preadv", slow)
+    await client.register_system_shared_memory("region", key, 2 * LARGE_BYTES)
+    asking = asyncio.ensure_future(client.infer("echo", _large_input()))
+    async with asyncio.timeout(30):
+        await begun.wait()
+        asking.cancel()
+        with suppress(asyncio.CancelledError):
+            await asking
+        await client.unregister_system_shared_memory()
+        may_go.set()
+        await read.wait()
+
+
 def _num_open(folder: Path) -> int:
     """Descriptors of what lies there: others come and go, as garbage is collected."""
     num_open = 0
@@ -207,6 +275,8 @@ async def test_registrations_are_kept_within_shared_memory(tmp_path: Path) -> No
         await regions.register(ask)
     await refuses("good", "which is the most")
     assert _num_open(folder) == MAX_REGIONS
-    assert regions.region("3").read(1, 2) == b"67"
+    room = bytearray(2)
+    regions.region("3").read_into(memoryview(room), 1)
+    assert room == b"67"
     await regions.unregister(pb.SystemSharedMemoryUnregisterRequest())
     assert _num_open(folder) == 0

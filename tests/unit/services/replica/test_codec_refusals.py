@@ -14,10 +14,10 @@ from services.contracts.errors import (
     UnsupportedFeatureError,
 )
 from services.contracts.protobuf_wire import MAX_FIELDS
+from services.contracts.request_wire import split_request
 from services.pb import open_inference_v2_pb2 as pb
 from services.replica.codec import call_from_request
 from services.replica.signature import Signature
-from services.replica.wire import split_request
 
 from .codec_requests import SIGNATURE, one_input_model, text_request
 
