@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import Message
 
+from services.gateway.access.caller import CALLER_NAME
 from services.gateway.log_settings import log_settings
 from services.gateway.shared_memory import SharedMemoryRegions
 from services.gateway.trace_settings import TraceSettings
@@ -47,11 +48,13 @@ class Change(NamedTuple):
         name: of the RPC.
         body: its request, serialized.
         fd: the open file of a region; -1 for none. It belongs to the state.
+        caller: name of the caller that asked for it.
     """
 
     name: str
     body: bytes
     fd: int = -1
+    caller: str = ""
 
 
 @dataclass
@@ -91,7 +94,7 @@ class CommonState:
         }
 
     async def change(self, name: str, body: bytes) -> tuple[bytes, Change]:
-        """Make a change that a client asked for; its answer, and what workers have to do.
+        """Make a change that the caller asked for; its answer, and what workers have to do.
 
         Raises:
             SmeltError: it cannot be made, and nothing was changed.
@@ -104,7 +107,7 @@ class CommonState:
         elif name == _TRACE:
             self._trace.MergeFrom(request)
         fd = self.regions.region(request.name).fd if name == REGISTER else -1
-        return answer.SerializeToString(), Change(name, body, fd)
+        return answer.SerializeToString(), Change(name, body, fd, CALLER_NAME.get())
 
     def changes(self) -> Iterator[Change]:
         """What leads from a worker's first state to the present one."""
@@ -112,7 +115,8 @@ class CommonState:
             if settings.settings:
                 yield Change(name, settings.SerializeToString())
         for region in self.regions.all():
-            yield Change(REGISTER, region.request().SerializeToString(), region.fd)
+            body = region.request().SerializeToString()
+            yield Change(REGISTER, body, region.fd, region.owner)
 
     def close(self) -> None:
         """Let go of every region."""

@@ -13,6 +13,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from services.contracts.errors import NotReadyError, SmeltError
+from services.gateway.access.caller import CALLER_NAME
 from services.gateway.common_state import ANSWERS, FOLLOWED, REGISTER, REQUESTS, is_reading
 from services.gateway.shared_memory import SharedMemoryRegions
 from services.gateway.worker_packets import (
@@ -102,7 +103,8 @@ class KeeperLink:
         asked: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._asked[number] = asked
         try:
-            self._send(Packet(PacketKind.ASK, number, name.encode(), request.SerializeToString()))
+            body, caller = request.SerializeToString(), CALLER_NAME.get().encode()
+            self._send(Packet(PacketKind.ASK, number, name.encode(), body, caller=caller))
             return await asked
         finally:
             del self._asked[number]
@@ -138,6 +140,7 @@ class KeeperLink:
     async def _apply(self, packet: Packet) -> None:
         """Make one change; whoever told it waits for the end, so they come one by one."""
         name = packet.name.decode()
+        CALLER_NAME.set(packet.caller.decode())  # of this task alone
         try:
             request = (REQUESTS | FOLLOWED)[name].FromString(packet.body)
             if name in self._followers:

@@ -1,5 +1,8 @@
 """System shared memory: regions of this host that clients name, for tensors that stay off the wire.
 
+A region belongs to the caller that registered it, by the name of its token: others can neither
+use nor see nor unregister it, and may have one of the same name. Without tokens all are one caller.
+
 Regions are read and written through their files, never mapped: a client that cuts its region
 short while a request runs gets an error, where a mapping would kill this process.
 """
@@ -12,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from services.contracts.errors import InvalidRequestError, NotFoundError
+from services.gateway.access.caller import CALLER_NAME
 from services.pb import open_inference_v2_pb2 as pb
 
 FOLDER: Final = Path("/dev/shm")  # noqa: S108 - where shm_open keeps its objects on Linux
@@ -24,11 +28,16 @@ _Status = pb.SystemSharedMemoryStatusResponse
 
 
 class Region:
-    """A part of a shared memory object; its file closes with the last user."""
+    """A part of a shared memory object; its file closes with the last user.
 
-    def __init__(self, name: str, key: str, offset: int, byte_size: int, fd: int) -> None:
+    Attributes:
+        owner: name of the caller that registered it.
+    """
+
+    def __init__(self, request: pb.SystemSharedMemoryRegisterRequest, fd: int, owner: str) -> None:
         """Take over an open file whose size was checked."""
-        self.name, self.key, self.offset, self.byte_size = name, key, offset, byte_size
+        self.name, self.key, self.owner = request.name, request.key, owner
+        self.offset, self.byte_size = request.offset, request.byte_size
         self._fd, self._num_users = fd, 1
 
     @property
@@ -98,17 +107,24 @@ class Region:
 
 
 class SharedMemoryRegions:
-    """The regions that clients registered with this process, by their names."""
+    """The regions that clients registered with this process, by their owners and names.
+
+    All methods but `all` and `close` are about the regions of the request's caller.
+    """
 
     def __init__(self, folder: Path = FOLDER) -> None:
         """None yet; `folder` is where the system keeps shared memory objects."""
-        self._folder, self._regions = folder, dict[str, Region]()
+        self._folder, self._regions = folder, dict[tuple[str, str], Region]()
 
     def region(self, name: str) -> Region:
         """One region; raises NotFoundError."""
-        if name not in self._regions:
-            raise NotFoundError(f"Unable to find shared memory region: '{name}'; register it first")
-        return self._regions[name]
+        region = self._regions.get(_key(name))
+        if region is None:
+            raise NotFoundError(
+                f"Unable to find shared memory region: '{name}'; register it first, with the token "
+                "of the requests that use it, if they have one"
+            )
+        return region
 
     def all(self) -> tuple[Region, ...]:
         """Every region, in the order of their registration."""
@@ -117,18 +133,16 @@ class SharedMemoryRegions:
     def adopt(self, request: pb.SystemSharedMemoryRegisterRequest, fd: int) -> None:
         """Register a region whose file was opened and checked elsewhere; the file is ours now."""
         self.unregister_one(request.name)
-        self._regions[request.name] = Region(
-            request.name, request.key, request.offset, request.byte_size, fd
-        )
+        self._regions[_key(request.name)] = Region(request, fd, CALLER_NAME.get())
 
     def unregister_one(self, name: str) -> None:
         """Forget one region; one that is not known is forgotten already."""
-        if region := self._regions.pop(name, None):
+        if region := self._regions.pop(_key(name), None):
             region.release()
 
     async def status(self, request: pb.SystemSharedMemoryStatusRequest) -> _Status:
         """One region, or for name "" all of them; raises NotFoundError."""
-        wanted = [self.region(request.name)] if request.name else self._regions.values()
+        wanted = [self.region(request.name)] if request.name else self._own()
         regions = {
             r.name: _Status.RegionStatus(
                 name=r.name, key=r.key, offset=r.offset, byte_size=r.byte_size
@@ -152,7 +166,7 @@ class SharedMemoryRegions:
                 f"shared memory region name: expected 1 to {_MAX_NAME_LENGTH} characters, "
                 f"got {len(name)}"
             )
-        if name in self._regions:
+        if _key(name) in self._regions:
             raise InvalidRequestError(
                 f"shared memory region '{name}' already in manager; unregister it first"
             )
@@ -174,16 +188,17 @@ class SharedMemoryRegions:
         self, request: pb.SystemSharedMemoryUnregisterRequest
     ) -> pb.SystemSharedMemoryUnregisterResponse:
         """Forget one region, or for name "" all; one that is not known is forgotten already."""
-        if request.name:
-            self.unregister_one(request.name)
-        else:
-            self.close()
+        for name in [request.name] if request.name else [each.name for each in self._own()]:
+            self.unregister_one(name)
         return pb.SystemSharedMemoryUnregisterResponse()
 
     def close(self) -> None:
         """Forget all of them."""
         while self._regions:
             self._regions.popitem()[1].release()
+
+    def _own(self) -> list[Region]:
+        return [each for each in self._regions.values() if each.owner == CALLER_NAME.get()]
 
     def _opened(self, name: str, key: str) -> int:
         file = key.removeprefix("/")
@@ -199,6 +214,11 @@ class SharedMemoryRegions:
                 f"Unable to open shared memory region: '{name}': key '{key}': {error.strerror}; "
                 "it must exist on the gateway's host, for the gateway's user, and be no link"
             ) from error
+
+
+def _key(name: str) -> tuple[str, str]:
+    """Of a region of the request's caller."""
+    return CALLER_NAME.get(), name
 
 
 def _check_object(fd: int, request: pb.SystemSharedMemoryRegisterRequest) -> None:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Final
 
 from services.contracts.errors import SmeltError
+from services.gateway.access.caller import CALLER_NAME
 from services.gateway.common_state import FOLLOWED, REQUESTS, Change, CommonState
 from services.gateway.worker_packets import (
     Packet,
@@ -85,9 +86,11 @@ class WorkerLink:
     async def _done(self, change: Change) -> None:
         number = next(self._numbers)
         applied = self._applied[number] = asyncio.get_running_loop().create_future()
-        name = change.name.encode()
+        name, caller = change.name.encode(), change.caller.encode()
         try:
-            self._packets.send(Packet(PacketKind.APPLY, number, name, change.body, change.fd))
+            self._packets.send(
+                Packet(PacketKind.APPLY, number, name, change.body, change.fd, caller)
+            )
             await applied
         finally:
             del self._applied[number]
@@ -175,6 +178,7 @@ class StateKeeper:
                 link.send(Packet(PacketKind.RESTORED))
 
     async def _change(self, link: WorkerLink, packet: Packet) -> None:
+        CALLER_NAME.set(packet.caller.decode())  # of this task alone
         async with self._turn:
             try:
                 answer, change = await self._state.change(packet.name.decode(), packet.body)

@@ -20,7 +20,7 @@ from services.contracts.frames import CONNECTION_ID, Frame, Kind, decode_error, 
 
 # As much as a socket takes at once, whatever else is in it.
 MAX_PACKET_BYTES: Final = 65_536
-_HEAD: Final = struct.Struct("!BIH")
+_HEAD: Final = struct.Struct("!BIHH")
 
 
 class PacketKind(IntEnum):
@@ -42,6 +42,7 @@ class Packet(NamedTuple):
         name: of the RPC that makes the change; of REFUSED, the error's class.
         body: a message; of REFUSED, the error's words.
         fd: an open file, whose receiver closes it; -1 for none.
+        caller: name of the caller that asked for the change.
     """
 
     kind: PacketKind
@@ -49,6 +50,7 @@ class Packet(NamedTuple):
     name: bytes = b""
     body: bytes = b""
     fd: int = -1
+    caller: bytes = b""
 
 
 def refusal_packet(number: int, error: SmeltError) -> Packet:
@@ -94,7 +96,9 @@ class PacketSocket:
             OverloadedError: the other end does not keep up.
             OSError: there is no other end any more.
         """
-        data = _HEAD.pack(packet.kind, packet.number, len(packet.name)) + packet.name + packet.body
+        name, caller = packet.name, packet.caller
+        head = _HEAD.pack(packet.kind, packet.number, len(name), len(caller))
+        data = head + name + caller + packet.body
         if len(data) > MAX_PACKET_BYTES:
             raise InvalidRequestError(
                 f"a change of {len(data)} bytes: at most {MAX_PACKET_BYTES} bytes reach all workers"
@@ -122,9 +126,11 @@ class PacketSocket:
         if not data:
             self.close()
             return
-        kind, number, size = _HEAD.unpack_from(data)
-        name, body = data[_HEAD.size :][:size], data[_HEAD.size + size :]
-        self._on_packet(Packet(PacketKind(kind), number, name, body, files[0] if files else -1))
+        kind, number, name_size, caller_size = _HEAD.unpack_from(data)
+        name, rest = data[_HEAD.size :][:name_size], data[_HEAD.size + name_size :]
+        caller, body = rest[:caller_size], rest[caller_size:]
+        fd = files[0] if files else -1
+        self._on_packet(Packet(PacketKind(kind), number, name, body, fd, caller))
 
 
 def close_file(packet: Packet) -> None:

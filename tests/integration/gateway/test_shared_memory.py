@@ -1,6 +1,7 @@
 """Tensors in system shared memory, with unmodified tritonclient on both sides of it."""
 
 import asyncio
+import hashlib
 import os
 import threading
 import uuid
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import tritonclient.utils.shared_memory as shm
+import yaml
 from tritonclient.grpc import InferInput, InferRequestedOutput
 from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException
@@ -167,6 +169,41 @@ async def test_a_region_that_is_cut_short_or_unregistered_harms_its_request_alon
     with pytest.raises(InferenceServerException, match="was cut short: 32 of 48"):
         await client.infer("echo", _input())
     assert await client.is_server_live()
+
+
+async def test_a_region_is_its_callers_alone(
+    echo_fleet: "Fleet", region: Any, key: str, tmp_path: Path
+) -> None:
+    entries = [
+        {
+            "name": name,
+            "sha256": hashlib.sha256(name.encode()).hexdigest(),
+            "grants": [{"verbs": ["infer", "admin"]}],
+        }
+        for name in ("one", "other")
+    ]
+    file = tmp_path / "access.yaml"
+    file.write_text(yaml.safe_dump({"tokens": entries}))
+    await echo_fleet.start_gateway(shared_memory=True, access_file=file)
+    await echo_fleet.until_ready("r1", "r2")
+    client = await echo_fleet.client()
+    one, other = ({"authorization": f"Bearer {name}"} for name in ("one", "other"))
+    await client.register_system_shared_memory("region", key, REGION_BYTES, headers=one)
+    for ask in (
+        partial(client.infer, "echo", _input()),
+        partial(client.get_system_shared_memory_status, "region"),
+    ):
+        with pytest.raises(InferenceServerException, match="Unable to find shared memory region"):
+            await ask(headers=other)
+    assert not (await client.get_system_shared_memory_status(headers=other)).regions
+
+    # Of the same name, and of less: whose it is decides.
+    await client.register_system_shared_memory("region", key, NUM_BYTES - 1, headers=other)
+    with pytest.raises(InferenceServerException, match="its 47 bytes"):
+        await client.infer("echo", _input(), headers=other)
+    await client.unregister_system_shared_memory(headers=other)
+    result = await client.infer("echo", _input(), headers=one)
+    np.testing.assert_array_equal(result.as_numpy("y"), VALUES)
 
 
 LARGE_ROWS = 1 << 17

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from services.contracts.errors import InvalidRequestError, NotReadyError
+from services.contracts.errors import InvalidRequestError, NotFoundError, NotReadyError
+from services.gateway.access.caller import CALLER_NAME
 from services.gateway.common_state import REGISTER, CommonState
 from services.gateway.keeper_link import KeeperLink
 from services.gateway.log_settings import log_settings
@@ -114,7 +115,8 @@ async def test_one_that_comes_later_is_told_the_last_of_each_and_regions_that_lo
     tmp_path: Path,
 ) -> None:
     above = Above(SharedMemoryRegions(tmp_path))
-    await above.worker("first")
+    _, first = await above.worker("first")
+    CALLER_NAME.set("somebody")
     (tmp_path / "key").write_bytes(b"abcd")
     asked = pb.SystemSharedMemoryRegisterRequest(name="r", key="/key", offset=1, byte_size=3)
     await above.questions[REGISTER](asked)
@@ -125,8 +127,13 @@ async def test_one_that_comes_later_is_told_the_last_of_each_and_regions_that_lo
     (tmp_path / "key").write_bytes(b"zzzz")
     logging.getLogger().setLevel(logging.INFO)  # as in a process of its own
     _, later = await above.worker("later")
-    assert later.region("r").read(0, 3) == b"bcd"
+    assert os.pread(later.region("r").fd, 3, 1) == b"bcd"
     assert later.region("r").request() == asked
+    CALLER_NAME.set("somebody else")
+    for regions in (first, later):
+        with pytest.raises(NotFoundError):
+            regions.region("r")
+    CALLER_NAME.set("somebody")
     assert logging.getLogger().level == logging.WARNING
     os.fstat(later.region("r").fd)
     above.keeper.close()
