@@ -18,6 +18,7 @@
     │   └── BuildUnavailableError      this machine cannot build that kind or generation at all
     ├── ProofError                     an engine was built and is not equal to its reference
     ├── EngineError                    an engine failed while loading or running
+    │   ├── InputRefusedError          the engine's library refuses the values of a request
     │   └── EngineIncompatibleError    the engine's bytes are for another device, driver or library
     └── StoreError                     the artifact store failed or lied
         ├── AlreadyPublishedError      the create-only object exists already
@@ -147,6 +148,13 @@ class ProofError(SmeltError):
 
 class EngineError(SmeltError):
     """An engine failed while loading or running."""
+
+
+class InputRefusedError(EngineError):
+    """The engine's library refuses the values of a request, as an index outside of its table.
+
+    It may be the engine's fault for all that is known, and counts as its failure.
+    """
 
 
 class EngineIncompatibleError(EngineError):

@@ -4,12 +4,18 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Final
 
-from services.contracts.errors import EngineError, SmeltError
+from services.contracts.errors import EngineError, InputRefusedError, SmeltError
 from services.contracts.recipe import Bucket
 from services.contracts.tensors import NUMPY_FROM_DATATYPE, Array, TensorSpec
 from services.engines.request_check import Sizes, checked_arrays
 from services.engines.shapes import dims_that_may_be_empty
+
+# What libraries raise of values that a request brings: ONNX Runtime and torch of an index outside
+# of a table, and Inductor's kernels, which have no class for it.
+_OF_VALUES: Final = frozenset({"InvalidArgument", "IndexError"})
+_WORDS_OF_VALUES: Final = ("index out of bounds", "index out of range")
 
 
 class GuardedEngine(ABC):
@@ -37,6 +43,7 @@ class GuardedEngine(ABC):
 
         Raises:
             InvalidRequestError: the inputs do not fit the model or the engine's buckets.
+            InputRefusedError: the library refuses their values.
             EngineError: the engine is closed, or its library failed.
         """
         arrays, sizes = checked_arrays(self._inputs, inputs, self._may_be_empty)
@@ -48,7 +55,7 @@ class GuardedEngine(ABC):
             except SmeltError:
                 raise
             except Exception as error:
-                raise _library_error(f"{type(self).__name__} failed to run", error) from error
+                raise _run_error(type(self).__name__, error) from error
         return self._named(results)
 
     def close(self) -> None:
@@ -86,8 +93,11 @@ def library_errors(what: str) -> Iterator[None]:
     except SmeltError:
         raise
     except Exception as error:
-        raise _library_error(what, error) from error
+        raise EngineError(f"{what}: {type(error).__name__}: {error}") from error
 
 
-def _library_error(what: str, error: Exception) -> EngineError:
-    return EngineError(f"{what}: {type(error).__name__}: {error}")
+def _run_error(engine: str, error: Exception) -> EngineError:
+    name, words = type(error).__name__, str(error)
+    is_of_values = name in _OF_VALUES or any(each in words for each in _WORDS_OF_VALUES)
+    kind = InputRefusedError if is_of_values else EngineError
+    return kind(f"{engine} failed to run: {name}: {words}")

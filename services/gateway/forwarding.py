@@ -10,6 +10,7 @@ from services.contracts.errors import (
     AnswerTooLargeError,
     ConnectionLostError,
     DeadlineExceededError,
+    InputRefusedError,
     InvalidRequestError,
     NotReadyError,
     OverloadedError,
@@ -40,6 +41,7 @@ _MAX_LOST = 2
 # What a replica answers while nothing is wrong with it; all else counts against it.
 _NOT_ITS_FAULT = (
     InvalidRequestError,
+    InputRefusedError,
     NotReadyError,
     OverloadedError,
     AnswerTooLargeError,

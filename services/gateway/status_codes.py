@@ -14,6 +14,7 @@ from services.contracts.errors import (
     BuildError,
     DeadlineExceededError,
     EngineError,
+    InputRefusedError,
     InvalidRequestError,
     NotAllowedError,
     NotFoundError,
@@ -44,6 +45,7 @@ STATUS_BY_ERROR: Final[Mapping[type[SmeltError], grpc.StatusCode]] = {
     BuildError: grpc.StatusCode.INTERNAL,
     ProofError: grpc.StatusCode.INTERNAL,
     EngineError: grpc.StatusCode.INTERNAL,
+    InputRefusedError: grpc.StatusCode.INVALID_ARGUMENT,
     StoreError: grpc.StatusCode.INTERNAL,
 }
 RETRY_AFTER_KEY: Final = "retry-after-ms"

@@ -12,6 +12,7 @@ import pytest
 from services.contracts.errors import (
     DeadlineExceededError,
     EngineError,
+    InputRefusedError,
     InvalidRequestError,
     NotFoundError,
     NotReadyError,
@@ -29,7 +30,7 @@ from services.telemetry.recorder import NullRecorder
 
 from .conftest import Serving, connected, engine_of, until
 from .controller import TestController
-from .published import NUM_ROWS, WIDTH, Shelf, assert_answers, ids_of, request_of
+from .published import NUM_ROWS, RECIPE, WIDTH, Shelf, assert_answers, ids_of, request_of
 
 
 class HeldEngine:
@@ -92,6 +93,26 @@ async def test_an_output_without_room_in_shared_memory_counts_as_a_failure(
             await connection.infer(asked.SerializeToString())
         stats = (await connection.statistics()).inference_stats
     assert (stats.success.count, stats.fail.count) == (1, 1)
+
+
+async def test_an_index_outside_of_a_table_is_the_callers_fault_with_the_engines_words(
+    tmp_path: Path, serving: Serving
+) -> None:
+    """Where the recipe gives no limit, the engine alone knows it; companions are answered."""
+    inputs = {"mask": RECIPE.inputs["mask"]}
+    shelf = Shelf(tmp_path, RECIPE.model_copy(update={"inputs": inputs}))
+    shelf.publish_model()
+    shelf.publish_engine()
+    server = await serving()
+    async with connected(server.addresses[0], server.token) as connection:
+        good = ids_of(1, 2)
+        asked = [request_of(ids) for ids in (good, np.full((1, 2), NUM_ROWS), good)]
+        answers = await asyncio.gather(*map(connection.infer, asked), return_exceptions=True)
+        for answer in (answers[0], answers[2]):
+            assert isinstance(answer, bytes | memoryview)
+            assert_answers(answer, good)
+        assert isinstance(answers[1], InputRefusedError)
+        assert f"idx={NUM_ROWS} must be within" in str(answers[1])
 
 
 async def test_large_requests_keep_every_byte(shelf: Shelf, serving: Serving) -> None:

@@ -33,6 +33,7 @@ def test_every_error_has_a_chosen_status(error: type[errors.SmeltError]) -> None
         (errors.DeadlineExceededError("x"), grpc.StatusCode.DEADLINE_EXCEEDED),
         (errors.UnsupportedFeatureError("x"), grpc.StatusCode.UNIMPLEMENTED),
         (errors.EngineIncompatibleError("x"), grpc.StatusCode.INTERNAL),
+        (errors.InputRefusedError("x"), grpc.StatusCode.INVALID_ARGUMENT),
         (errors.SmeltError("x"), grpc.StatusCode.INTERNAL),
         (ValueError("x"), grpc.StatusCode.INTERNAL),
         (asyncio.CancelledError(), grpc.StatusCode.CANCELLED),
