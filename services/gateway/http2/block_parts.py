@@ -1,6 +1,10 @@
 """Header blocks as they come: whole, padded, or in several frames."""
 
+from collections.abc import Callable
+
 from services.gateway.http2.frames import (
+    END_HEADERS,
+    END_STREAM,
     HAS_PRIORITY,
     PADDED,
     ConnectionFault,
@@ -33,6 +37,42 @@ class BlockParts:
     def joined(self) -> bytes:
         """The block."""
         return b"".join(self._parts)
+
+
+class HeaderFrames:
+    """HEADERS and CONTINUATION of one connection."""
+
+    def __init__(self, on_block: Callable[[int, bytes, bool], None]) -> None:
+        """`on_block` takes the stream of a whole block, the block, and whether it ends that."""
+        self._on_block = on_block
+        self._block: BlockParts | None = None
+
+    @property
+    def stream_id(self) -> int:
+        """Of the block of which more has to come; 0 when there is none."""
+        return 0 if self._block is None else self._block.stream_id
+
+    def on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
+        """A block begins; raises ConnectionFault."""
+        if not stream_id % 2:
+            raise broken(f"HEADERS of stream {stream_id}")
+        if flags & (PADDED | HAS_PRIORITY):
+            payload = unpadded(flags, payload)
+        is_last = bool(flags & END_STREAM)
+        if flags & END_HEADERS:
+            self._on_block(stream_id, payload, is_last)
+        else:
+            self._block = BlockParts(stream_id, is_last=is_last, first=payload)
+
+    def on_continuation(self, flags: int, _: int, payload: bytes) -> None:
+        """A block goes on; raises ConnectionFault."""
+        block = self._block
+        if block is None:
+            raise broken("CONTINUATION of nothing")
+        block.add(payload)
+        if flags & END_HEADERS:
+            self._block = None
+            self._on_block(block.stream_id, block.joined(), block.is_last)
 
 
 def unpadded(flags: int, payload: bytes) -> bytes:

@@ -241,7 +241,7 @@ class Call(Outlet):
         if self._is_ended:
             return
         self._check_size(message)
-        self._owner.earn()
+        self._owner.pay_answer()
         self._begin_answer()
         self._owner.sender.add(self, message)
         if self.num_pending:

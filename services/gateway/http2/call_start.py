@@ -20,6 +20,8 @@ Metadatum = tuple[str, str | bytes]
 ENCODINGS: Final = ("identity", "deflate", "gzip")
 _PSEUDO: Final = frozenset((b":method", b":path", b":scheme", b":authority"))
 _NEEDED: Final = frozenset((b":method", b":path", b":scheme"))
+# Of each field, beside its name and value (RFC 9113, section 6.5.2).
+FIELD_BYTES: Final = 32
 # RFC 9113, section 8.2.2: these belong to HTTP/1.1.
 _OF_CONNECTIONS: Final = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade")
@@ -47,6 +49,7 @@ class CallStart(NamedTuple):
         encoding: how its compressed messages are compressed.
         metadata: what is the handler's; values of keys that end with `-bin` are bytes.
         refusal: the header block with which it is refused; b"" for a call that can be made.
+        num_bytes: of all of its fields, counted as in RFC 9113, section 6.5.2.
     """
 
     path: str
@@ -54,6 +57,7 @@ class CallStart(NamedTuple):
     encoding: str = ENCODINGS[0]
     metadata: tuple[Metadatum, ...] = ()
     refusal: bytes = b""
+    num_bytes: int = 0
 
 
 def call_start_from_fields(fields: Fields, max_metadata_bytes: int) -> CallStart:
@@ -66,7 +70,7 @@ def call_start_from_fields(fields: Fields, max_metadata_bytes: int) -> CallStart
     others: list[tuple[bytes, bytes]] = []
     num_bytes = 0
     for name, value in fields:
-        num_bytes += len(name) + len(value)
+        num_bytes += len(name) + len(value) + FIELD_BYTES
         if name[:1] == b":":
             if others or name in pseudo or name not in _PSEUDO:
                 raise MalformedFieldsError(f"pseudo-header field {name!r} out of place")
@@ -79,7 +83,7 @@ def call_start_from_fields(fields: Fields, max_metadata_bytes: int) -> CallStart
     if num_bytes > max_metadata_bytes:
         why = f"metadata of {num_bytes} bytes: at most {max_metadata_bytes} are taken"
         return _refused(grpc.StatusCode.RESOURCE_EXHAUSTED, why)
-    return _start(pseudo, others)
+    return _start(pseudo, others)._replace(num_bytes=num_bytes)
 
 
 def check_trailers(fields: Fields) -> None:

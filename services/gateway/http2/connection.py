@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import socket
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
@@ -152,14 +153,32 @@ class Connection(asyncio.BufferedProtocol):
         if self._greeting_timer is not None:
             self._greet(nbytes)
             return
+        if not self._is_in_turn(partial(self._reader.advance, nbytes)):
+            # Others have their turn first, however much this client sends.
+            cast("asyncio.Transport", self._transport).pause_reading()
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Read on, once what has come before is handed on."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if not self._is_over and not self._is_in_turn(self._reader.go_on):
+            asyncio.get_running_loop().call_soon(self._go_on)
+        else:
+            transport.resume_reading()
+
+    def _is_in_turn(self, read: Callable[[], bool]) -> bool:
+        """What it returns; its errors end this connection."""
         try:
-            self._reader.advance(nbytes)
+            return read()
         except ConnectionFault as fault:
             self._fail(fault.code, str(fault))
         except Exception:
             # Not the peer's fault; its other connections, and everybody else's, go on.
             logger.exception("a connection of %s failed", self._streams.peer)
             self._fail(ErrorCode.INTERNAL_ERROR, "internal error")
+        return True
 
     def pause_writing(self) -> None:
         """The client does not keep up."""

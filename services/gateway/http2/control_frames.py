@@ -27,8 +27,9 @@ from services.gateway.http2.sender import Outlet, Sender
 Meaning = Callable[[int, int, bytes], None]
 DRAIN_PING: Final = b"draining"
 _MAX_FRAME_BYTES: Final = 2**24 - 1
-# Windows of so many streams are as much work as another frame.
+# Windows of so many streams are as much work as another frame, and so are so many settings.
 _STREAMS_PER_FRAME: Final = 16
+_SETTINGS_PER_FRAME: Final = 8
 
 
 class ControlFrames:
@@ -47,7 +48,7 @@ class ControlFrames:
         outlets: Callable[[], Iterable[Outlet]],
         on_drained: Callable[[], None],
     ) -> None:
-        """`outlets` are those of open streams; `on_drained` hears that DRAIN_PING came back."""
+        """`outlets` are those of open streams; `on_drained` is called when DRAIN_PING came back."""
         self._sender, self._guard = sender, guard
         self._outlets, self._on_drained = outlets, on_drained
         self.is_greeted = False
@@ -68,7 +69,7 @@ class ControlFrames:
             check_length(payload, 0, "an acknowledgement of SETTINGS")
             return
         self.is_greeted = True
-        self._guard.spend()
+        self._guard.charge(len(payload) // (SETTING.size * _SETTINGS_PER_FRAME))
         if len(payload) % SETTING.size:
             raise ConnectionFault(
                 ErrorCode.FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes: no multiple of 6"
@@ -91,7 +92,7 @@ class ControlFrames:
         window = settings.get(Setting.INITIAL_WINDOW_SIZE)
         if window is not None:
             outlets = list(self._outlets())
-            self._guard.spend(len(outlets) // _STREAMS_PER_FRAME)
+            self._guard.charge(len(outlets) // _STREAMS_PER_FRAME)
             # Last, as what waits for a larger window is sent at once.
             self._sender.resize(window, outlets)
 
@@ -100,7 +101,6 @@ class ControlFrames:
         if stream_id:
             raise broken(f"PING of stream {stream_id}")
         if not flags & ACK:
-            self._guard.spend()
             self._sender.control(frame(PING, ACK, 0, payload))
         elif payload == DRAIN_PING:
             self._on_drained()
@@ -110,7 +110,6 @@ class ControlFrames:
         check_length(payload, 5, "PRIORITY")
         if not stream_id:
             raise broken("PRIORITY of the connection")
-        self._guard.spend()
 
     def _on_push_promise(self, _: int, stream_id: int, __: bytes) -> None:
         raise broken(f"PUSH_PROMISE on stream {stream_id}: clients promise nothing")
@@ -123,7 +122,6 @@ class ControlFrames:
             )
         if stream_id:
             raise broken(f"GOAWAY of stream {stream_id}")
-        self._guard.spend()
 
 
 def _check(key: int, value: int) -> None:

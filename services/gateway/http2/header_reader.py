@@ -13,11 +13,22 @@ from services.gateway.http2.call_start import (
     call_start_from_fields,
     check_trailers,
 )
+from services.gateway.http2.flood import FloodGuard
 from services.gateway.http2.frames import ConnectionFault, ErrorCode
-from services.gateway.http2.limits import HEADER_BLOCK_BYTES
 
-_MAX_REMEMBERED: Final = 64
-_MAX_REMEMBERED_BYTES: Final = 1024
+# What a connection may have remembered, over all of its blocks: an idle one keeps it.
+_MAX_FIELDS: Final = 192
+_MAX_BYTES: Final = 16_384
+# So much beside its metadata.
+_FIELDS_PER_START: Final = 3
+# As much work as another frame: decoding takes microseconds a field, and, where a string is
+# compressed, half of one a byte.
+_FIELDS_PER_FRAME: Final = 8
+_BYTES_PER_FRAME: Final = 128
+# Of what is announced: a list above that is refused with its call, one above this with its
+# connection, as gRPC's own soft and hard limits do it. What was not decoded wholly leaves a table
+# that nothing can be read with any more.
+_HARD_LIMIT: Final = 2
 # The first bits of a change of the table's size, and how many a block may begin with.
 _SIZE_UPDATE: Final = 0x20
 _MAX_SIZE_UPDATES: Final = 2
@@ -26,11 +37,12 @@ _MAX_SIZE_UPDATES: Final = 2
 class HeaderReader:
     """One connection's; blocks must be read in the order in which they came, all of them."""
 
-    def __init__(self, max_metadata_bytes: int) -> None:
-        """`max_metadata_bytes` as in `Limits`."""
-        self._decoder = Decoder(max_header_list_size=HEADER_BLOCK_BYTES)
-        self._max_metadata_bytes = max_metadata_bytes
+    def __init__(self, max_metadata_bytes: int, guard: FloodGuard) -> None:
+        """`max_metadata_bytes` as in `Limits`; what is decoded is charged to `guard`."""
+        self._decoder = Decoder(max_header_list_size=_HARD_LIMIT * max_metadata_bytes)
+        self._max_metadata_bytes, self._guard = max_metadata_bytes, guard
         self._known: dict[bytes, CallStart] = {}
+        self._num_fields = self._num_bytes = 0
 
     def call_start(self, block: bytes) -> CallStart:
         """The call that a block begins.
@@ -53,11 +65,25 @@ class HeaderReader:
     def _read(self, block: bytes) -> CallStart:
         fields, is_lasting = self._fields(block)
         start = call_start_from_fields(fields, self._max_metadata_bytes)
-        if is_lasting and len(block) <= _MAX_REMEMBERED_BYTES:
-            if len(self._known) >= _MAX_REMEMBERED:
-                self._known.clear()
-            self._known[block] = start
+        if is_lasting:
+            self._remember(block, start)
         return start
+
+    def _remember(self, block: bytes, start: CallStart) -> None:
+        num_fields = len(start.metadata) + _FIELDS_PER_START
+        num_bytes = len(block) + start.num_bytes
+        if num_fields > _MAX_FIELDS // 4 or num_bytes > _MAX_BYTES // 4:
+            return
+        self._num_fields += num_fields
+        self._num_bytes += num_bytes
+        if self._num_fields > _MAX_FIELDS or self._num_bytes > _MAX_BYTES:
+            self._forget()
+            self._num_fields, self._num_bytes = num_fields, num_bytes
+        self._known[block] = start
+
+    def _forget(self) -> None:
+        self._known.clear()
+        self._num_fields = self._num_bytes = 0
 
     def _fields(self, block: bytes) -> tuple[list[tuple[bytes, bytes]], bool]:
         """The fields, and whether the same bytes mean the same again."""
@@ -69,11 +95,13 @@ class HeaderReader:
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, str(error)) from error
         except HPACKError as error:
             raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, str(error)) from error
+        # Afterwards, as nothing says before how many there are; a block has its bounds.
+        self._guard.charge(len(fields) // _FIELDS_PER_FRAME + len(block) // _BYTES_PER_FRAME)
         after = self._table_state()
         # Entries that are equal are not the same: compared by what they are.
         is_lasting = before[0] is after[0] and before[1:] == after[1:]
         if not is_lasting:
-            self._known.clear()
+            self._forget()
         return fields, is_lasting  # type: ignore[return-value] # bytes, as they are raw
 
     def _table_state(self) -> tuple[object, int, int]:

@@ -19,7 +19,7 @@ CONNECTION_WINDOW: Final = 64 << 20
 FRAME_BYTES: Final = 1 << 20
 # A request of a method that takes no tensors.
 SMALL_BYTES: Final = 4 << 20
-# A header block, before it is decoded; and the decoded list, beyond which a peer is hostile.
+# A header block, before it is decoded.
 HEADER_BLOCK_BYTES: Final = 65_536
 MAX_CONTINUATIONS: Final = 64
 
@@ -40,11 +40,15 @@ class Limits:
             those that wait have sent, a quarter as much or 8 times what a stream may send
             unasked; and `max_small_bytes`.
         max_streams: calls at once on one connection.
-        max_metadata_bytes: of a call, names and values.
+        max_metadata_bytes: of a call's header fields, each with 32 more than its name and value
+            (RFC 9113, section 6.5.2).
         greeting_timeout_s: how long a new connection may take to say that it speaks HTTP/2.
         patience_s: how long a client that has room may stand still while others wait for some.
         drain_timeout_s: how long calls are taken that were on their way when GOAWAY was sent.
         linger_s: how long a peer may take to read why its connection ends.
+        free_frames: that a client may send at once for nothing; see `flood.py`.
+        free_frames_per_second: as many more with time. Clients that hedge or change their mind
+            reset streams in earnest, at two or three frames for each.
     """
 
     max_message_bytes: int = 2**31 - 1
@@ -57,6 +61,8 @@ class Limits:
     patience_s: float = 30.0
     drain_timeout_s: float = 1.0
     linger_s: float = 1.0
+    free_frames: int = 10_000
+    free_frames_per_second: int = 2_000
 
     @property
     def max_small_bytes(self) -> int:

@@ -33,6 +33,6 @@ class Owner(Protocol):
         """Whatever the handler still does, nobody waits for it."""
         ...
 
-    def earn(self) -> None:
+    def pay_answer(self) -> None:
         """One answer of several goes out."""
         ...

@@ -2,13 +2,20 @@
 
 Frames are handed on as they become whole, but those of data in pieces as they come. While a
 large message is under way, the connection reads straight into its buffer.
+
+Two things keep one connection from holding up all others: every frame is charged to its
+`FloodGuard`, and a connection whose frames took longer than a turn's share of time goes on in the
+next turn of the event loop.
 """
 
+import time
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import numpy as np
 
 from services.contracts.large_buffer import LargeBuffer
+from services.gateway.http2.flood import FloodGuard
 from services.gateway.http2.frames import (
     CONTINUATION,
     DATA,
@@ -24,8 +31,15 @@ from services.gateway.http2.frames import (
 from services.gateway.http2.limits import FRAME_BYTES, HEADER_BLOCK_BYTES
 from services.gateway.http2.messages import LARGE_BYTES
 
-# Several requests arrive in one read; any frame but one of data fits.
-_SHARED_BYTES: Final = 4 * HEADER_BLOCK_BYTES
+# Of one read. Several requests arrive in it.
+_READ_BYTES: Final = HEADER_BLOCK_BYTES
+# Of the buffer: any frame but one of data fits that has come in part, and a read more.
+_BUFFER_BYTES: Final = 2 * HEADER_BLOCK_BYTES
+# How long a connection's frames may take before others have their turn; a request takes a
+# hundredth. Reads that follow each other faster than the other time are one turn's: event loops
+# read on while a socket fills their buffer.
+_TURN_S: Final = 0.002
+_SAME_TURN_S: Final = 0.0005
 # After a large frame of data another one is likely: what is read of it beside its head is copied.
 _HEAD_READ_BYTES: Final = 4096
 # With less to come, one read for it and what stands behind it is better than two.
@@ -60,21 +74,50 @@ class Receiver(Protocol):
         """A whole frame, of any kind but data."""
         ...
 
-    def data(self, stream_id: int, size: int, *, is_empty: bool, is_last: bool) -> DataSink | None:
-        """A frame of data begins, of so many bytes with its padding; None steps over them."""
+    def data(self, stream_id: int, size: int, *, num_bytes: int, is_last: bool) -> DataSink | None:
+        """A frame of data begins; None steps over it.
+
+        Args:
+            stream_id: of the stream.
+            size: with padding, which counts for the windows.
+            num_bytes: without.
+            is_last: of the stream.
+        """
         ...
 
 
-class FrameReader:
-    """Use: read into `get_buffer()`, then tell `advance` how much."""
+def new_read_buffer() -> memoryview:
+    """A buffer for all connections of an event loop: each is done with it before the next reads."""
+    return np.empty(_BUFFER_BYTES, np.uint8).data
 
-    def __init__(self, receiver: Receiver) -> None:
-        """Starts where frames start."""
-        self._receiver = receiver
-        # Not zeros: pages that nothing was read into cost an idle connection nothing.
-        self._shared = np.empty(_SHARED_BYTES, np.uint8).data
+
+class FrameReader:
+    """Use: read into `get_buffer()`, then call `advance` with how much was read."""
+
+    def __init__(
+        self,
+        receiver: Receiver,
+        buffer: memoryview,
+        guard: FloodGuard,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Starts where frames start.
+
+        Args:
+            receiver: of the frames.
+            buffer: from `new_read_buffer`.
+            guard: of the connection; each frame is charged to it.
+            clock: gives seconds.
+        """
+        self._receiver, self._shared, self._guard = receiver, buffer, guard
+        self._clock = clock
+        # What has come of a frame that is not whole, or has to wait for the next turn.
+        self._rest = b""
         self._end = 0
-        self._num_lent = _SHARED_BYTES
+        self._num_lent = _READ_BYTES
+        # Of this turn: when its last read was done with, and what is left of its time.
+        self._done_s = 0.0
+        self._left_s = _TURN_S
         # Of the frame of data that is under way.
         self._sink: DataSink | None = None
         self._num_left = self._num_padding = 0
@@ -85,12 +128,20 @@ class FrameReader:
         """Where the next bytes go: never empty."""
         if self._direct is not None:
             return self._direct.room[: self._num_left]
-        return self._shared[self._end : self._end + self._num_lent]
+        begin = self._restore()
+        return self._shared[begin : begin + self._num_lent]
+
+    def _restore(self) -> int:
+        """Put what is left of former reads in front; its size."""
+        size = len(self._rest)
+        if size:
+            self._shared[:size] = self._rest
+        return size
 
     def release(self) -> None:
-        """Let go of the memory: nothing more is read."""
+        """Drop references to memory: nothing more is read."""
         # At once: connections are cycles, which are collected late in a process that serves.
-        self._shared, self._sink, self._direct = memoryview(b""), None, None
+        self._rest, self._sink, self._direct = b"", None, None
 
     def let_go(self, sink: DataSink) -> None:
         """Read nothing more into the buffer of a sink, which takes nothing any more."""
@@ -102,18 +153,42 @@ class FrameReader:
         """Where bytes go that nobody looks at any more."""
         return self._shared
 
-    def advance(self, num_bytes: int) -> None:
-        """Hand on what `num_bytes` more bytes complete; raises ConnectionFault."""
+    def advance(self, num_bytes: int) -> bool:
+        """Hand on what `num_bytes` more bytes complete; raises ConnectionFault.
+
+        Returns:
+            False when the connection has had its turn: nothing more may be read before the next
+            turn of the event loop, and before `go_on` returns True in it.
+        """
+        now_s = self._clock()
+        if now_s - self._done_s > _SAME_TURN_S:
+            self._left_s = _TURN_S
+        until_s = now_s + self._left_s
         if self._direct is None:
-            self._end += num_bytes
-            self._cut()
+            self._end = len(self._rest) + num_bytes
+            self._cut(until_s)
         else:
             self._num_left -= num_bytes
             assert self._sink is not None
             self._sink.filled(num_bytes)
             if not self._num_left:
-                self._cut()
+                self._end = 0
+                self._cut(until_s)
+        return self._is_in_turn(until_s)
+
+    def go_on(self) -> bool:
+        """Hand on what had to wait for this turn; returns and raises as `advance`."""
+        until_s = self._clock() + _TURN_S
+        if self._direct is None:
+            self._end = self._restore()
+            self._cut(until_s)
+        return self._is_in_turn(until_s)
+
+    def _is_in_turn(self, until_s: float) -> bool:
         self._direct = self._direct_buffer()
+        self._done_s = self._clock()
+        self._left_s = until_s - self._done_s
+        return self._left_s > 0
 
     def _direct_buffer(self) -> LargeBuffer | None:
         sink = self._sink
@@ -121,16 +196,16 @@ class FrameReader:
             return None
         return sink.large if len(sink.large.room) >= _DIRECT_BYTES else None
 
-    def _cut(self) -> None:
-        """Hand on what lies in the shared buffer, then tidy it."""
+    def _cut(self, until_s: float) -> None:
+        """Hand on what lies in the shared buffer, frame by frame until then; keep the rest."""
         shared, end, begin = self._shared, self._end, 0
-        receiver = self._receiver
+        receiver, charge, clock = self._receiver, self._guard.charge, self._clock
         while True:
             if self._is_inside:
                 begin = self._take_data(begin)
                 if self._is_inside:
                     break
-            if end - begin < HEAD_BYTES:
+            if end - begin < HEAD_BYTES or clock() > until_s:
                 break
             high, low, kind, flags, stream_id = HEAD.unpack_from(shared, begin)
             size, stream_id = high << 16 | low, stream_id & STREAM_MASK
@@ -142,16 +217,16 @@ class FrameReader:
                 continue
             after = begin + HEAD_BYTES + size
             if size > HEADER_BLOCK_BYTES:
+                charge()
                 self._begin_skipping(kind, size, stream_id)
                 begin += HEAD_BYTES
                 continue
             if after > end:
                 break
+            charge()
             receiver.frame(kind, flags, stream_id, bytes(shared[begin + HEAD_BYTES : after]))
             begin = after
-        rest = end - begin
-        shared[:rest] = shared[begin:end]
-        self._end = rest
+        self._rest = bytes(shared[begin:end])
 
     def _begin_data(self, body: int, size: int, flags: int, stream_id: int) -> int:
         """Where the frame's bytes begin; -1 when the size of its padding has yet to come."""
@@ -164,10 +239,11 @@ class FrameReader:
             if padding > size:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "more padding than frame")
             body += 1
-        self._num_lent = _HEAD_READ_BYTES if size >= LARGE_BYTES else _SHARED_BYTES
+        self._guard.charge()
+        self._num_lent = _HEAD_READ_BYTES if size >= LARGE_BYTES else _READ_BYTES
         self._is_last = bool(flags & END_STREAM)
         self._sink = self._receiver.data(
-            stream_id, size, is_empty=size == padding, is_last=self._is_last
+            stream_id, size, num_bytes=size - padding, is_last=self._is_last
         )
         self._num_left = size - padding
         self._num_padding = max(padding - 1, 0)

@@ -78,7 +78,9 @@ class Sender:
         Attributes:
             initial_window: of a new stream, as the client wants it.
             max_frame_bytes: the largest that it takes.
+            num_sent: bytes of answers as yet.
         """
+        self.num_sent = 0
         self.initial_window, self.max_frame_bytes = DEFAULT_WINDOW, DEFAULT_FRAME_BYTES
         self._transport = transport
         self._window = DEFAULT_WINDOW
@@ -139,6 +141,7 @@ class Sender:
             self.finish(outlet, _OK)
             return
         self._window -= size
+        self.num_sent += size
         stream_id = outlet.stream_id
         packed = UINT32.pack(stream_id)
         head = _DATA_HEAD.pack(size >> 16, size & 0xFFFF, DATA, 0, stream_id, 0, len(message))
@@ -267,6 +270,7 @@ class Sender:
         parts.append(frame_head(DATA, 0, outlet.stream_id, size))
         outlet.window -= size
         self._window -= size
+        self.num_sent += size
         outlet.num_pending -= size
         outlet.num_sent += size
         left, waiting = size, outlet.parts

@@ -1,24 +1,20 @@
 """HTTP/2's rules for one connection (RFC 9113), and a call for each of its streams."""
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from services.gateway.http2.block_parts import BlockParts, unpadded
+from services.gateway.http2.block_parts import HeaderFrames
 from services.gateway.http2.call import Call
 from services.gateway.http2.call_start import MalformedFieldsError
+from services.gateway.http2.closed_streams import ResetStreams
 from services.gateway.http2.control_frames import DRAIN_PING, ControlFrames
 from services.gateway.http2.flood import FloodGuard
 from services.gateway.http2.frames import (
     CONTINUATION,
-    END_HEADERS,
-    END_STREAM,
-    HAS_PRIORITY,
     HEADERS,
-    PADDED,
     PING,
     RST_STREAM,
     SETTINGS,
@@ -35,7 +31,7 @@ from services.gateway.http2.frames import (
 )
 from services.gateway.http2.header_blocks import refusal_block
 from services.gateway.http2.header_reader import HeaderReader
-from services.gateway.http2.limits import CONNECTION_WINDOW, MAX_WINDOW
+from services.gateway.http2.limits import CONNECTION_WINDOW, MAX_WINDOW, STREAM_WINDOW
 from services.gateway.http2.reader import FrameReader
 from services.gateway.http2.sender import Sender
 from services.gateway.http2.terms import Terms
@@ -43,9 +39,10 @@ from services.gateway.http2.terms import Terms
 if TYPE_CHECKING:
     Handler = grpc.RpcMethodHandler[Any, Any]
 
-# Larger grants come with an answer's progress; tiny ones make it many tiny frames.
-_TINY_GRANT_BYTES: Final = 1024
-_MAX_RESET_IDS: Final = 256
+# Of streams that were reset here, so many are remembered for each that may be open.
+_RESETS_PER_STREAM: Final = 2
+# HEADERS, and the frame that brings a small request.
+_FRAMES_OF_REQUEST: Final = 2
 
 
 class Streams:
@@ -72,22 +69,23 @@ class Streams:
             reader: whose frames these are.
         """
         self.sender, self.peer, self.terms = sender, peer, terms
-        self.reader = FrameReader(self)
+        self._guard = FloodGuard(terms.limits.free_frames, terms.limits.free_frames_per_second)
+        self.reader = FrameReader(self, terms.read_buffer, self._guard)
         self._find, self._limits, self._close = find, terms.limits, close
         self._calls: dict[int, Call] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._last_id = 0
-        # Trailers of these may be under way, and are no fault (RFC 9113, section 5.1).
-        self._reset_ids: deque[int] = deque(maxlen=_MAX_RESET_IDS)
+        # What comes of these may have been sent before their client knew.
+        self._resets = ResetStreams(_RESETS_PER_STREAM * terms.limits.max_streams)
+        self._num_sent = 0
         self._window_in = CONNECTION_WINDOW
-        self._headers = HeaderReader(terms.limits.max_metadata_bytes)
-        self._guard = FloodGuard()
+        self._headers = HeaderReader(terms.limits.max_metadata_bytes, self._guard)
         self._control = ControlFrames(sender, self._guard, self._calls.values, self._refuse_new)
-        self._block: BlockParts | None = None
+        self._blocks = HeaderFrames(self._begin)
         self._is_draining = self._is_refusing = False
         self._meanings = {
-            HEADERS: self._on_headers,
-            CONTINUATION: self._on_continuation,
+            HEADERS: self._blocks.on_headers,
+            CONTINUATION: self._blocks.on_continuation,
             WINDOW_UPDATE: self._on_window_update,
             RST_STREAM: self._on_rst_stream,
             **self._control.meanings,
@@ -99,33 +97,40 @@ class Streams:
         """A whole frame, of any kind but data."""
         self._check_turn(kind, stream_id)
         meaning = self._meanings.get(kind)
-        if meaning is None:
-            self._guard.spend()  # unknown kinds mean nothing
-        else:
+        if meaning is not None:  # unknown kinds mean nothing
             meaning(flags, stream_id, payload)
 
-    def data(self, stream_id: int, size: int, *, is_empty: bool, is_last: bool) -> Call | None:
-        """A frame of data begins, of so many bytes with its padding; None steps over them."""
+    def data(self, stream_id: int, size: int, *, num_bytes: int, is_last: bool) -> Call | None:
+        """A frame of data begins; see `Receiver`."""
         self._check_turn(-1, stream_id)
         self._window_in -= size
         if self._window_in < CONNECTION_WINDOW // 2:
             self._grant_connection()
         call = self._calls.get(stream_id)
         if call is None:
-            self._check_known(stream_id)
+            self._on_late_data(stream_id, size, num_bytes)
             return None
         if call.is_half_closed:
-            self._reset(call, ErrorCode.STREAM_CLOSED)
+            self._break(call, ErrorCode.STREAM_CLOSED)
             return None
         call.window_in -= size
         if call.window_in < 0:
-            self._reset(call, ErrorCode.FLOW_CONTROL_ERROR)
+            self._break(call, ErrorCode.FLOW_CONTROL_ERROR)
             return None
+        self._guard.refund_data(num_bytes)
         if not is_last:
-            if is_empty:
-                self._guard.spend()
             call.grant_more()
         return call
+
+    def _on_late_data(self, stream_id: int, size: int, num_bytes: int) -> None:
+        """DATA of a stream that is closed."""
+        self._check_known(stream_id)
+        if stream_id not in self._resets:
+            # Its client has ended it itself.
+            self._guard.charge()
+            self._send_reset(stream_id, ErrorCode.STREAM_CLOSED)
+        elif self._resets.take(stream_id, size):
+            self._guard.refund_data(num_bytes)
 
     # ---- what calls ask for
 
@@ -133,10 +138,13 @@ class Streams:
         """Its stream is over."""
         if self._calls.pop(call.stream_id, None) is None:
             return
-        self._guard.earn()
+        if call.is_handled:
+            self._guard.pay_answer()
+        else:
+            self._guard.refund(_FRAMES_OF_REQUEST)
         if not call.is_half_closed:
             # It has its answer, and may stop sending.
-            self._send_reset(call.stream_id, ErrorCode.NO_ERROR)
+            self._send_reset(call.stream_id, ErrorCode.NO_ERROR, call.window_in)
         if not self._calls:
             # Nobody else is about to be answered.
             self.sender.flush()
@@ -146,9 +154,9 @@ class Streams:
         """Its stream ends, whatever is pending of it."""
         self._reset(call, ErrorCode.CANCEL)
 
-    def earn(self) -> None:
+    def pay_answer(self) -> None:
         """One answer of several goes out; clients measure and grant with each."""
-        self._guard.earn()
+        self._guard.pay_answer()
 
     def stop_reading(self, call: Call) -> None:
         """Nothing more may be read into the memory of its request."""
@@ -202,8 +210,8 @@ class Streams:
 
     def _check_turn(self, kind: int, stream_id: int) -> None:
         """What may come now: settings first, and a header block without anything between."""
-        if self._block is not None:
-            if kind != CONTINUATION or stream_id != self._block.stream_id:
+        if self._blocks.stream_id:
+            if kind != CONTINUATION or stream_id != self._blocks.stream_id:
                 raise broken("a header block is interrupted")
         elif not self._control.is_greeted and kind != SETTINGS:
             raise broken("the first frame is not SETTINGS")
@@ -220,38 +228,24 @@ class Streams:
         self.sender.control(window_update(0, CONNECTION_WINDOW - self._window_in))
         self._window_in = CONNECTION_WINDOW
 
+    def _break(self, call: Call, code: ErrorCode) -> None:
+        """End a stream whose client broke a rule, at its cost."""
+        self._guard.charge()
+        self._reset(call, code)
+
     def _reset(self, call: Call, code: ErrorCode) -> None:
         """End a stream at once."""
         del self._calls[call.stream_id]
         call.reset()
-        self._send_reset(call.stream_id, code)
+        self._send_reset(call.stream_id, code, call.window_in)
         self._close_if_done()
 
-    def _send_reset(self, stream_id: int, code: ErrorCode) -> None:
-        self._reset_ids.append(stream_id)
+    def _send_reset(self, stream_id: int, code: ErrorCode, window_in: int = 0) -> None:
+        """Send RST_STREAM; its client may have sent so many bytes before it comes."""
+        self._resets.add(stream_id, window_in)
         self.sender.control(rst_stream(stream_id, code))
 
-    def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
-        if not stream_id % 2:
-            raise broken(f"HEADERS of stream {stream_id}")
-        if flags & (PADDED | HAS_PRIORITY):
-            payload = unpadded(flags, payload)
-        is_last = bool(flags & END_STREAM)
-        if flags & END_HEADERS:
-            self._begin(stream_id, payload, is_last=is_last)
-        else:
-            self._block = BlockParts(stream_id, is_last=is_last, first=payload)
-
-    def _on_continuation(self, flags: int, _: int, payload: bytes) -> None:
-        block = self._block
-        if block is None:
-            raise broken("CONTINUATION of nothing")
-        block.add(payload)
-        if flags & END_HEADERS:
-            self._block = None
-            self._begin(block.stream_id, block.joined(), is_last=block.is_last)
-
-    def _begin(self, stream_id: int, block: bytes, *, is_last: bool) -> None:
+    def _begin(self, stream_id: int, block: bytes, is_last: bool) -> None:
         """A call begins, or says all that it will."""
         if stream_id <= self._last_id:
             self._on_trailers(stream_id, block, is_last=is_last)
@@ -284,34 +278,34 @@ class Streams:
         except MalformedFieldsError:
             is_malformed = True
         call = self._calls.get(stream_id)
-        if call is None and stream_id in self._reset_ids:
-            self._guard.spend()
+        if call is None and stream_id in self._resets:
             return
         if call is None:
             raise ConnectionFault(
                 ErrorCode.STREAM_CLOSED, f"HEADERS of stream {stream_id}, which is over"
             )
         if call.is_half_closed:
-            self._reset(call, ErrorCode.STREAM_CLOSED)
+            self._break(call, ErrorCode.STREAM_CLOSED)
         elif is_malformed or not is_last:
-            self._reset(call, ErrorCode.PROTOCOL_ERROR)
+            self._break(call, ErrorCode.PROTOCOL_ERROR)
         else:
             call.data_ended()
 
     def _turn_away(self, stream_id: int, code: ErrorCode) -> None:
-        self._guard.spend()
-        self._send_reset(stream_id, code)
+        self._guard.charge()
+        self._send_reset(stream_id, code, STREAM_WINDOW)
 
     def _answer_at_once(self, stream_id: int, block: bytes, *, is_last: bool) -> None:
         self.sender.refuse(stream_id, block)
         if not is_last:
-            self._send_reset(stream_id, ErrorCode.NO_ERROR)
+            self._send_reset(stream_id, ErrorCode.NO_ERROR, STREAM_WINDOW)
 
     def _on_window_update(self, _: int, stream_id: int, payload: bytes) -> None:
         check_length(payload, UINT32.size, "WINDOW_UPDATE")
         num_bytes = UINT32.unpack(payload)[0] & MAX_WINDOW
-        if num_bytes < _TINY_GRANT_BYTES:
-            self._guard.spend()
+        # What was sent is what windows are granted for.
+        sent, self._num_sent = self._num_sent, self.sender.num_sent
+        self._guard.pay(self._num_sent - sent)
         if not stream_id:
             if not num_bytes:
                 raise broken("a WINDOW_UPDATE of nothing")
@@ -321,16 +315,16 @@ class Streams:
         if call is None:
             self._check_known(stream_id)
         elif not num_bytes:
-            self._reset(call, ErrorCode.PROTOCOL_ERROR)
+            self._break(call, ErrorCode.PROTOCOL_ERROR)
         elif not self.sender.grow_stream(call, num_bytes):
-            self._reset(call, ErrorCode.FLOW_CONTROL_ERROR)
+            self._break(call, ErrorCode.FLOW_CONTROL_ERROR)
 
     def _on_rst_stream(self, _: int, stream_id: int, payload: bytes) -> None:
         check_length(payload, UINT32.size, "RST_STREAM")
         self._check_known(stream_id)
         call = self._calls.pop(stream_id, None)
-        if call is None or not call.is_given_up:
-            self._guard.spend()
         if call is not None:
+            if call.is_given_up:
+                self._guard.refund(_FRAMES_OF_REQUEST + 1)
             call.reset()
             self._close_if_done()

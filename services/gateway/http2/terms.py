@@ -1,7 +1,7 @@
 """On what terms a server takes calls: the same for all of its connections."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import grpc
@@ -10,6 +10,7 @@ from services.contracts.large_buffer import Take
 from services.gateway.http2.call_start import Metadatum
 from services.gateway.http2.context import Context
 from services.gateway.http2.limits import Limits
+from services.gateway.http2.reader import new_read_buffer
 from services.gateway.http2.upload_room import UploadRoom
 
 
@@ -56,6 +57,7 @@ class Terms:
         room: for the large requests of all connections.
         small_room: for what their compressed requests become that are small then.
         overload: with which requests end that there is no room for.
+        read_buffer: of all connections.
     """
 
     limits: Limits
@@ -65,3 +67,4 @@ class Terms:
     room: UploadRoom
     small_room: UploadRoom
     overload: Overload
+    read_buffer: memoryview = field(default_factory=new_read_buffer)

@@ -14,7 +14,6 @@ import grpc
 import pytest
 from h2.errors import ErrorCodes as Error
 
-from services.gateway.http2 import flood
 from services.gateway.http2.connection import Connection
 from services.gateway.http2.limits import Limits
 from tests.certificates import Authority
@@ -35,11 +34,8 @@ def more_fields(method: str) -> f.Fields:
     return [(name, path if name == ":path" else value) for name, value in f.request_fields()]
 
 
-@pytest.fixture
-def strict_guard(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A guard that forgives little, and nothing with time."""
-    monkeypatch.setattr(flood, "BURST", MANY // 4)
-    monkeypatch.setattr(flood, "PER_SECOND", 0)
+# A guard that forgives little, and nothing with time.
+STRICT = Limits(free_frames=MANY // 4, free_frames_per_second=0)
 
 
 @pytest.mark.parametrize("second", [f.message(b"two"), f.message(bytes(99_999))[:7], b"\x00"])
@@ -100,10 +96,9 @@ async def test_a_handler_that_gives_no_bytes_is_told_so(host: "Host", size: int)
     assert await client.goes_on()
 
 
-@pytest.mark.usefixtures("strict_guard")
 async def test_each_answer_of_a_stream_may_be_followed_by_frames(host: "Host") -> None:
     """Clients measure their connection by a PING with each message, and grant little by little."""
-    await host.serve()
+    await host.serve(STRICT)
     client = await host.dial()
     await client.send(f.headers(1, f.request_fields("Chat")))
     for number in range(1, MANY + 1):
@@ -114,13 +109,12 @@ async def test_each_answer_of_a_stream_may_be_followed_by_frames(host: "Host") -
     assert await client.goes_on()
 
 
-@pytest.mark.usefixtures("strict_guard")
 @pytest.mark.parametrize(("patience", "is_flood"), [("1n", False), ("1H", True)])
 async def test_calls_that_are_late_may_be_reset(
     host: "Host", patience: str, is_flood: bool
 ) -> None:
     """In an overload a client resets every call, thousands a second, as their time is over."""
-    await host.serve()
+    await host.serve(STRICT)
     client = await host.dial()
     for stream in range(1, 2 * MANY, 2):
         call = f.call(stream, "Hold", grpc_timeout=patience)
@@ -226,6 +220,42 @@ async def test_an_answer_to_a_slow_reader_outlives_a_stop(
     await soon(stopping)
 
 
+async def dial_tls(port: int, authority: Authority) -> Any:
+    """A connection with TLS that has sent its first bytes."""
+    trust = ssl.create_default_context(cafile=str(authority.cert))
+    trust.check_hostname = False
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trust, limit=1 << 20)
+    writer.write(f.greeting())
+    return reader, writer
+
+
+@pytest.mark.parametrize("is_secure", [False, True], ids=["plain", "TLS"])
+async def test_a_connection_that_waits_for_its_turn_loses_nothing(
+    host: "Host", tmp_path: Path, *, is_secure: bool
+) -> None:
+    """So many frames take far longer than a turn, and come in one read or few."""
+    num_pings = 9000
+    pings = [f.frame(f.PING, payload=n.to_bytes(8, "big")) for n in range(num_pings)]
+    if not is_secure:
+        await host.serve()
+        client = await host.dial()
+        sending = asyncio.create_task(client.send(*pings))
+        await client.until(lambda: len(client.pongs) == num_pings)
+        await sending
+        assert client.pongs == [ping[9:] for ping in pings]
+        return
+    authority = Authority(tmp_path)
+    files = authority.sign("server")
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(files.cert, files.key)
+    await host.serve(tls=tls)
+    reader, writer = await dial_tls(host.port, authority)
+    writer.write(b"".join(pings))
+    pongs = b"".join(f.frame(f.PING, f.ACK, payload=ping[9:]) for ping in pings)
+    assert (await soon(reader.readuntil(pongs[-17:]))).endswith(pongs)
+    writer.close()
+
+
 async def test_a_handshake_that_ends_after_a_stop(host: "Host", tmp_path: Path) -> None:
     """Its connection is told to go, like those that were there in time."""
     authority = Authority(tmp_path)
@@ -237,8 +267,7 @@ async def test_a_handshake_that_ends_after_a_stop(host: "Host", tmp_path: Path) 
     trust.check_hostname = False
     late = socket.create_connection(("127.0.0.1", host.port), LIMIT_S)
     # Connections are taken in their order: when this one is served, the other is waited for.
-    reader, writer = await asyncio.open_connection("127.0.0.1", host.port, ssl=trust)
-    writer.write(f.greeting())
+    reader, writer = await dial_tls(host.port, authority)
     await soon(reader.readexactly(9))
     writer.close()
     await soon(host.server.stop(LIMIT_S))

@@ -149,7 +149,7 @@ BODIES: dict[str, Row] = {
 async def test_bodies(
     host: "Host", method: str, more: dict[str, str], sent: bytes, status: int, size: int
 ) -> None:
-    if size == 1 and len(sent) > 1000:
+    if size < 777 and len(sent) > 1000:
         size = 777
     await host.serve()
     client = await host.dial(f.wide())
@@ -203,7 +203,7 @@ async def test_a_bomb_in_gzip_is_not_unpacked(host: "Host") -> None:
 
 METADATA: dict[str, tuple[f.Fields, int]] = {
     "a long value": ([("long", "v" * 20_000)], RESOURCE_EXHAUSTED),
-    "many fields": ([(f"n{n}", "v" * 40) for n in range(500)], RESOURCE_EXHAUSTED),
+    "many fields": ([(f"n{n}", "v" * 40) for n in range(250)], RESOURCE_EXHAUSTED),
     "a long path": ([], UNIMPLEMENTED),
     "short": ([("short", "v" * 10_000)], OK),
     "no base64": ([("a-bin", "\x7f!")], INTERNAL),

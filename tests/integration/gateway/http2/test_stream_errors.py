@@ -132,9 +132,43 @@ async def test_streams_that_ended_count_no_more(host: "Host", ending: str) -> No
     assert await client.goes_on(41)
 
 
-LATE = {
+LATE_DATA = {
     "DATA": f.data(1, b"late"),
+    "empty DATA": f.data(1, b""),
     "last DATA": f.data(1, b"late", is_last=True),
+}
+
+
+@pytest.mark.parametrize("late", LATE_DATA.values(), ids=LATE_DATA)
+@pytest.mark.parametrize("is_reset", [False, True], ids=["ended", "reset"])
+async def test_data_of_a_stream_that_its_client_has_closed(
+    host: "Host", late: bytes, is_reset: bool
+) -> None:
+    # RFC 9113, section 5.1; cases 5.1/8 and 5.1/11 of h2spec.
+    await host.serve()
+    client = await host.dial()
+    if is_reset:
+        await client.send(OPEN + f.rst_stream(1))
+    else:
+        await client.ask(f.call(1))
+    await client.send(late)
+    await client.until(lambda: client.seen(1).reset == Error.STREAM_CLOSED)
+    assert await client.goes_on()
+    assert not client.goaways
+
+
+@pytest.mark.parametrize("late", LATE_DATA.values(), ids=LATE_DATA)
+async def test_data_of_a_stream_that_the_server_has_closed(host: "Host", late: bytes) -> None:
+    # It may have been sent before the client knew.
+    await host.serve()
+    client = await host.dial()
+    assert (await client.ask(OPEN + f.window_update(1, 0))).reset == Error.PROTOCOL_ERROR
+    await client.send(late)
+    assert await client.goes_on()
+    assert client.seen(1).reset == Error.PROTOCOL_ERROR
+
+
+LATE = {
     "WINDOW_UPDATE": f.window_update(1, 10),
     "WINDOW_UPDATE of too much": f.window_update(1, f.MAX_WINDOW),
     "RST_STREAM": f.rst_stream(1),
@@ -163,8 +197,8 @@ async def test_bytes_for_a_closed_stream_are_given_back(host: "Host") -> None:
     await host.serve()
     client = await host.dial()
     await client.send(OPEN + f.rst_stream(1))
-    piece = f.data(1, bytes(16384)) * 64
-    for _ in range(2 * CONNECTION_WINDOW // (64 * 16384)):
+    piece = f.data(1, bytes(1 << 20))
+    for _ in range(2 * CONNECTION_WINDOW >> 20):
         await client.send(piece)
         await client.settled()
     assert await client.goes_on()

@@ -8,9 +8,11 @@ from hpack import Encoder
 from hpack.struct import NeverIndexedHeaderTuple
 
 from services.gateway.http2.call_start import CallStart, MalformedFieldsError
+from services.gateway.http2.flood import FloodGuard
 from services.gateway.http2.frames import ConnectionFault, ErrorCode
 from services.gateway.http2.header_reader import HeaderReader
 
+BURST = 100_000
 # The table is for the fields of each test alone.
 PLAIN: list[Any] = [
     (":method", "POST"),
@@ -24,7 +26,8 @@ class Client:
     """An encoder and the reader at the other end."""
 
     def __init__(self) -> None:
-        self.encoder, self.reader = Encoder(), HeaderReader(16_384)
+        self.guard = FloodGuard(BURST, 0)
+        self.encoder, self.reader = Encoder(), HeaderReader(16_384, self.guard)
 
     def block(self, more: Iterable[Any] = ()) -> bytes:
         """A block of a call with these fields too."""
@@ -74,7 +77,7 @@ def test_no_more_is_remembered_than_a_little() -> None:
     for number in range(1000):
         secret = NeverIndexedHeaderTuple("token", str(number))
         assert client.ask([secret]).metadata == (("token", str(number)),)
-    large = NeverIndexedHeaderTuple("token", "~" * 2000)
+    large = NeverIndexedHeaderTuple("token", "~" * 5000)
     block = client.block([large])
     assert client.reader.call_start(block) is not client.reader.call_start(block)
 
@@ -99,3 +102,37 @@ def test_a_list_of_headers_that_is_far_too_long_ends_the_connection() -> None:
     with pytest.raises(ConnectionFault) as fault:
         client.reader.call_start(bytes([index]) * 20)
     assert fault.value.code is ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_a_list_a_little_too_long_is_refused_alone() -> None:
+    client = Client()
+    assert client.ask([("a", "x" * 20_000)]).refusal
+    assert not client.ask([("a", "x")]).refusal
+
+
+def test_many_fields_are_not_remembered() -> None:
+    client = Client()
+    client.ask([("a", "1")])
+    # One byte each in the block, and a hundred times that in memory.
+    block = client.block([("a", "1")] * 100)
+    assert client.reader.call_start(block) is not client.reader.call_start(block)
+
+
+def test_what_is_decoded_is_charged() -> None:
+    client = Client()
+    client.ask([("a", "1")])
+    block = client.block([("a", "1")] * 396)
+    client.guard.charge(BURST - 49)
+    with pytest.raises(ConnectionFault) as fault:
+        client.reader.call_start(block)
+    assert fault.value.code is ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_what_is_remembered_is_not_charged() -> None:
+    client = Client()
+    client.ask()
+    block = client.block()
+    client.reader.call_start(block)
+    client.guard.charge(BURST - 1)
+    for _ in range(1000):
+        client.reader.call_start(block)
