@@ -49,7 +49,8 @@ class CallStart(NamedTuple):
         encoding: how its compressed messages are compressed.
         metadata: what is the handler's; values of keys that end with `-bin` are bytes.
         refusal: the header block with which it is refused; b"" for a call that can be made.
-        num_bytes: of all of its fields, counted as in RFC 9113, section 6.5.2.
+        num_bytes: of all of its fields, counted as in RFC 9113, section 6.5.2; 0 when its
+            connection keeps them for other calls too.
     """
 
     path: str

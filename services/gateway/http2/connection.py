@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import random
 import socket
 from collections.abc import Callable
 from functools import partial
@@ -43,6 +44,9 @@ _KEEPALIVE: Final = (
     (socket.TCP_KEEPCNT, 3),
     (socket.TCP_USER_TIMEOUT, 60_000),
 )
+# Of the largest age, so that connections of one moment end at several.
+_AGES: Final = (0.9, 1.1)
+_REASONS: Final = {ErrorCode.ENHANCE_YOUR_CALM: "flood", ErrorCode.INTERNAL_ERROR: "internal"}
 _METHOD: Final = PREFACE[:4]
 _NOT_HTTP2: Final = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n"
@@ -59,28 +63,36 @@ class Host(Protocol):
         """Of a method, None for an unknown one."""
         ...
 
-    def came(self, connection: "Connection") -> None:
-        """It is open."""
+    def came(self, connection: "Connection") -> bool:
+        """It is open; False when there are too many."""
         ...
 
-    def went(self, connection: "Connection") -> None:
-        """It is gone."""
+    def went(self, connection: "Connection", reason: str) -> None:
+        """It is gone; for the reasons see `Connection`."""
         ...
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Made by the event loop for each client that connects."""
+    """Made by the event loop for each client that connects.
+
+    It ends by one of these reasons: client, silent (no preface or SETTINGS), flood, protocol (any
+    other fault of the client), unread (it reads none of its answers), idle, age, limit (too many
+    connections), stopped (the server), internal (a fault of this server).
+    """
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self._greeting = memoryview(bytearray(len(PREFACE)))
         self._num_greeted = 0
         self._is_over = self._is_patient = self._has_said_settings = False
+        self._is_draining = False
         self._transport: asyncio.Transport | None = None
-        self._greeting_timer: asyncio.TimerHandle | None = None
+        self._reason = "client"
+        self._timers: list[asyncio.TimerHandle] = []
 
-    def drain(self) -> None:
+    def drain(self, reason: str = "stopped") -> None:
         """Answer what was asked, take nothing new, then close."""
+        self._is_draining, self._reason = True, reason
         # Clients take nothing else first, and one whose greeting is on its way is still served.
         self._say_settings()
         self._streams.drain()
@@ -134,15 +146,47 @@ class Connection(asyncio.BufferedProtocol):
         finish = partial(self.close, is_patient=True)
         self._streams = Streams(host.handler, host.terms, self._sender, peer, finish)
         self._reader = self._streams.reader
-        loop = asyncio.get_running_loop()
-        self._greeting_timer = loop.call_later(host.terms.limits.greeting_timeout_s, self.close)
-        host.came(self)
+        self._keep_time()
+        if not host.came(self):
+            self._reason = "limit"
+            self._transport.abort()
+
+    def _keep_time(self) -> None:
+        limits, loop = self._host.terms.limits, asyncio.get_running_loop()
+        self._busy_s, self._busy_id = loop.time(), 0
+        self._timers = [
+            loop.call_later(limits.greeting_timeout_s, self._expect_settings),
+            loop.call_later(limits.look_s, self._look),
+        ]
+        if limits.max_connection_age_s:
+            # Not all at once where many came at once.
+            age_s = limits.max_connection_age_s * random.uniform(*_AGES)  # noqa: S311
+            self._timers.append(loop.call_later(age_s, self._end_gently, "age"))
+
+    def _expect_settings(self) -> None:
+        if not self._streams.is_greeted and not self._is_over:
+            self._reason = "silent"
+            self.close()
+
+    def _look(self) -> None:
+        """End requests that do not come, and the connection when it has no use."""
+        limits, loop, streams = self._host.terms.limits, asyncio.get_running_loop(), self._streams
+        self._timers[1] = loop.call_later(limits.look_s, self._look)
+        streams.look()
+        if streams.num_calls or streams.goodbye_id != self._busy_id:
+            self._busy_s, self._busy_id = loop.time(), streams.goodbye_id
+        elif 0 < limits.max_connection_idle_s <= loop.time() - self._busy_s:
+            self._end_gently("idle")
+
+    def _end_gently(self, reason: str) -> None:
+        if not self._is_over and not self._is_draining:
+            self.drain(reason)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the reader knows better
         """Where the transport reads into."""
         if self._is_over:
             return self._reader.waste_buffer()
-        if self._greeting_timer is not None:
+        if self._num_greeted < len(PREFACE):
             return self._greeting[self._num_greeted :]
         return self._reader.get_buffer()
 
@@ -150,7 +194,7 @@ class Connection(asyncio.BufferedProtocol):
         """Take what came."""
         if self._is_over:
             return
-        if self._greeting_timer is not None:
+        if self._num_greeted < len(PREFACE):
             self._greet(nbytes)
             return
         if not self._is_in_turn(partial(self._reader.advance, nbytes)):
@@ -191,12 +235,15 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - all end the same
         """Nobody waits for its calls."""
         self._is_over, self._is_patient = True, False
-        if self._greeting_timer is not None:
-            self._greeting_timer.cancel()
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+        if self._sender.is_unread:
+            self._reason = "unread"
         self._sender.lose()
         self._streams.lose_all()
         self._reader.release()
-        self._host.went(self)
+        self._host.went(self, self._reason)
 
     def _greet(self, num_bytes: int) -> None:
         self._num_greeted += num_bytes
@@ -205,11 +252,9 @@ class Connection(asyncio.BufferedProtocol):
             if said[:1].isalpha() and not said.startswith(_METHOD):
                 # Whoever wrote it can read: a browser, curl, a health check of HTTP/1.
                 self._sender.control(_NOT_HTTP2)
+            self._reason = "protocol"
             self.close()
         elif len(said) == len(PREFACE):
-            assert self._greeting_timer is not None
-            self._greeting_timer.cancel()
-            self._greeting_timer = None
             self._say_settings()
 
     def _say_settings(self) -> None:
@@ -219,6 +264,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _fail(self, code: ErrorCode, reason: str) -> None:
         logger.debug("connection of %s: %s: %s", self._streams.peer, code.name, reason)
+        self._reason = _REASONS.get(code, "protocol")
         self._streams.lose_all()
         self._sender.control(goaway(self._streams.goodbye_id, code, reason))
         self.close()

@@ -30,9 +30,9 @@ _ESCAPES: Final = {byte: f"%{byte:02X}".encode() for byte in range(256)} | {
 }
 
 
-def answer_block() -> bytes:
+def answer_block(metadata: Metadata = ()) -> bytes:
     """What stands before the messages of an answer."""
-    return _STATUS_200 + _CONTENT_TYPE
+    return _STATUS_200 + _CONTENT_TYPE + _fields(metadata)
 
 
 def trailers_block(code: grpc.StatusCode, details: str = "", trailing: Metadata = ()) -> bytes:
@@ -41,7 +41,7 @@ def trailers_block(code: grpc.StatusCode, details: str = "", trailing: Metadata 
     block = _field(b"grpc-status", str(number).encode())
     if details:
         block += _field(b"grpc-message", _escaped(details))
-    return block + b"".join(_field(key.encode(), _wire(value)) for key, value in trailing)
+    return block + _fields(trailing)
 
 
 def refusal_block(code: grpc.StatusCode, details: str, trailing: Metadata = ()) -> bytes:
@@ -75,6 +75,10 @@ def _escaped(details: str) -> bytes:
         if parts and parts[place] == b" ":
             parts[place] = b"%20"
     return b"".join(parts)
+
+
+def _fields(metadata: Metadata) -> bytes:
+    return b"".join(_field(key.encode(), _wire(value)) for key, value in metadata)
 
 
 def _field(name: bytes, value: bytes) -> bytes:

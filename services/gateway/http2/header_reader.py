@@ -65,21 +65,20 @@ class HeaderReader:
     def _read(self, block: bytes) -> CallStart:
         fields, is_lasting = self._fields(block)
         start = call_start_from_fields(fields, self._max_metadata_bytes)
-        if is_lasting:
-            self._remember(block, start)
-        return start
+        return self._remembered(block, start) if is_lasting else start
 
-    def _remember(self, block: bytes, start: CallStart) -> None:
+    def _remembered(self, block: bytes, start: CallStart) -> CallStart:
         num_fields = len(start.metadata) + _FIELDS_PER_START
         num_bytes = len(block) + start.num_bytes
         if num_fields > _MAX_FIELDS // 4 or num_bytes > _MAX_BYTES // 4:
-            return
+            return start
         self._num_fields += num_fields
         self._num_bytes += num_bytes
         if self._num_fields > _MAX_FIELDS or self._num_bytes > _MAX_BYTES:
             self._forget()
             self._num_fields, self._num_bytes = num_fields, num_bytes
-        self._known[block] = start
+        self._known[block] = start = start._replace(num_bytes=0)
+        return start
 
     def _forget(self) -> None:
         self._known.clear()

@@ -36,13 +36,21 @@ class Limits:
             have SMALL_BYTES at most. None: of all.
         max_upload_bytes: of requests larger than SMALL_BYTES, from when they begin to come until
             they are answered, over all connections; others wait until there is room. One alone
-            may be larger. What came compressed counts as what it may become. On top comes what
-            those that wait have sent, a quarter as much or 8 times what a stream may send
-            unasked; and `max_small_bytes`.
+            may be larger. What came compressed counts as what it may become. On top come
+            `max_small_bytes` and `max_unfinished_bytes`.
+        max_unfinished_bytes: of all requests that have no room, as they are not whole, not large
+            or wait; None is a quarter of `max_upload_bytes`, or 8 times what a stream may send
+            unasked.
         max_streams: calls at once on one connection.
         max_metadata_bytes: of a call's header fields, each with 32 more than its name and value
             (RFC 9113, section 6.5.2).
-        greeting_timeout_s: how long a new connection may take to say that it speaks HTTP/2.
+        max_request_age_s: how long a unary request may take to come whole.
+        max_connections: at once; more are closed at once.
+        max_connection_idle_s: after so long without a call a connection is ended by GOAWAY; 0 is
+            never.
+        max_connection_age_s: after about so long a connection takes no new calls, by GOAWAY: its
+            client connects anew, perhaps to another gateway; 0 is never.
+        greeting_timeout_s: how long a new connection may take to send preface and SETTINGS.
         patience_s: how long a client that has room may stand still while others wait for some.
         drain_timeout_s: how long calls are taken that were on their way when GOAWAY was sent.
         linger_s: how long a peer may take to read why its connection ends.
@@ -55,8 +63,13 @@ class Limits:
     max_decompressed_bytes: int = 256 << 20
     large_paths: frozenset[str] | None = None
     max_upload_bytes: int = 1 << 40
-    max_streams: int = 8192
+    max_unfinished_bytes: int | None = None
+    max_streams: int = 1024
     max_metadata_bytes: int = 16_384
+    max_request_age_s: float = 600.0
+    max_connections: int = 10_000
+    max_connection_idle_s: float = 0.0
+    max_connection_age_s: float = 0.0
     greeting_timeout_s: float = 20.0
     patience_s: float = 30.0
     drain_timeout_s: float = 1.0
@@ -65,9 +78,22 @@ class Limits:
     free_frames_per_second: int = 2_000
 
     @property
+    def unfinished_bytes(self) -> int:
+        """See `max_unfinished_bytes`."""
+        if self.max_unfinished_bytes is not None:
+            return self.max_unfinished_bytes
+        return max(self.max_upload_bytes // 4, 8 * STREAM_WINDOW)
+
+    @property
     def max_small_bytes(self) -> int:
         """Of what compressed requests become that have SMALL_BYTES at most then."""
         return max(self.max_upload_bytes // 8, 8 * SMALL_BYTES)
+
+    @property
+    def look_s(self) -> float:
+        """How often a connection looks at itself."""
+        idle_s = self.max_connection_idle_s or self.patience_s
+        return min(self.patience_s, idle_s / 4)
 
     def max_request_bytes(self, path: str) -> int:
         """Of a request to that method, as it comes."""

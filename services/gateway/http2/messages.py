@@ -14,6 +14,8 @@ from services.gateway.http2.call_start import Metadatum
 
 Message = bytes | memoryview
 PREFIX: Final = struct.Struct("!BI")
+# Of a message that waits to be taken, beside its bytes.
+_OVERHEAD_BYTES: Final = 64
 # A message of at least this size is received into a buffer of its own and never copied again.
 LARGE_BYTES: Final = 65_536
 
@@ -51,7 +53,7 @@ class MessageAssembler:
 
     Attributes:
         num_whole: messages that nobody took yet.
-        num_whole_bytes: what they took on the wire, so that empty ones count too.
+        num_whole_bytes: what they take here, so that empty ones count too.
         large: the buffer of a message that is not whole, to be read into; None otherwise.
     """
 
@@ -92,6 +94,14 @@ class MessageAssembler:
     def size(self) -> int:
         """Of the message that has begun and is not whole, as it comes; -1 until it is known."""
         return self._size
+
+    @property
+    def num_bytes(self) -> int:
+        """All that came and was not taken."""
+        num_bytes = self.num_whole_bytes + len(self._head)
+        if self.large is not None:
+            num_bytes += len(self.large.payload) - len(self.large.room)
+        return num_bytes
 
     @property
     def is_compressed(self) -> bool:
@@ -168,18 +178,18 @@ class MessageAssembler:
         is_packed = self._is_compressed
         whole = Packed(body, self._encoding, self._max_unpacked) if is_packed else body
         self._whole.append(whole)
-        self.num_whole_bytes += PREFIX.size + len(body)
+        self.num_whole_bytes += _OVERHEAD_BYTES + len(body)
 
     def add(self, message: Message) -> None:
         """A whole message that came otherwise."""
         self._whole.append(message)
-        self.num_whole_bytes += PREFIX.size + len(message)
+        self.num_whole_bytes += _OVERHEAD_BYTES + len(message)
 
     def take(self) -> Message | Packed:
         """The oldest whole message, of which there is one."""
         message = self._whole.popleft()
         body = message.body if isinstance(message, Packed) else message
-        self.num_whole_bytes -= PREFIX.size + len(body)
+        self.num_whole_bytes -= _OVERHEAD_BYTES + len(body)
         return message
 
     def check_size(self, size: int) -> None:

@@ -19,7 +19,12 @@ from services.gateway.http2.frames import (
     frame,
     frame_head,
 )
-from services.gateway.http2.header_blocks import NO_TABLE, answer_block, trailers_block
+from services.gateway.http2.header_blocks import (
+    NO_TABLE,
+    Metadata,
+    answer_block,
+    trailers_block,
+)
 from services.gateway.http2.limits import DEFAULT_FRAME_BYTES, DEFAULT_WINDOW, MAX_WINDOW
 from services.gateway.http2.messages import PREFIX, Message
 
@@ -79,8 +84,9 @@ class Sender:
             initial_window: of a new stream, as the client wants it.
             max_frame_bytes: the largest that it takes.
             num_sent: bytes of answers as yet.
+            is_unread: the connection was ended because its client reads nothing.
         """
-        self.num_sent = 0
+        self.num_sent, self.is_unread = 0, False
         self.initial_window, self.max_frame_bytes = DEFAULT_WINDOW, DEFAULT_FRAME_BYTES
         self._transport = transport
         self._window = DEFAULT_WINDOW
@@ -118,7 +124,7 @@ class Sender:
             transport.writelines(parts)
         if self._is_paused and transport.get_write_buffer_size() > _MAX_UNREAD_BYTES:
             # Whoever reads nothing of what it asks for would not read a reason either.
-            self._is_closed = True
+            self._is_closed = self.is_unread = True
             transport.abort()
 
     def close(self) -> None:
@@ -150,9 +156,10 @@ class Sender:
         )
         outlet.sent()
 
-    def begin(self, outlet: Outlet) -> None:
+    def begin(self, outlet: Outlet, metadata: Metadata = ()) -> None:
         """Send what stands before an answer's messages."""
-        self.control(self._header_frame(0, outlet.stream_id, _ANSWER))
+        block = answer_block(metadata) if metadata else _ANSWER
+        self.control(self._header_frame(0, outlet.stream_id, block))
 
     def add(self, outlet: Outlet, message: Message) -> None:
         """Send one message of an answer that has begun, when windows allow."""

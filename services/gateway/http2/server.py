@@ -20,7 +20,7 @@ from services.gateway.http2.connection import Connection
 from services.gateway.http2.limits import Limits
 from services.gateway.http2.listening import close_all, listening_sockets
 from services.gateway.http2.terms import Check, Overload, Terms, Unhandled
-from services.gateway.http2.upload_room import UploadRoom
+from services.gateway.http2.upload_room import UnfinishedBytes, UploadRoom
 
 if TYPE_CHECKING:
     # gRPC's classes are generic for type checkers alone.
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Compressed requests that become small; they wait for others to be answered, not to be uploaded,
-# and hold no more meanwhile than any that is small and not compressed.
-_MIN_WAITING_SMALL: Final = 1024
 # Clients that come all at once, as after a restart, wait here until they are taken.
 _BACKLOG: Final = 1024
 # Connections that were told to close have this long to be gone.
@@ -59,8 +56,14 @@ class GrpcServer:
         check: Check | None = None,
         on_unhandled: Callable[[Unhandled], None] = lambda _: None,
         overload: Overload | None = None,
+        on_connections: Callable[[int, str], None] = lambda _, __: None,
     ) -> None:
-        """Nothing listens yet; for the arguments see `Terms`."""
+        """Nothing listens yet; for the other arguments see `Terms`.
+
+        `on_connections` is called with the number of connections when one came or went, and with
+        the reason for which it went (see `Connection`), "" for one that came.
+        """
+        self._on_connections = on_connections
         limits = limits or Limits()
         self.terms = Terms(
             limits=limits,
@@ -68,9 +71,8 @@ class GrpcServer:
             check=check,
             on_unhandled=on_unhandled,
             room=UploadRoom(limits.max_upload_bytes, limits.patience_s),
-            small_room=UploadRoom(
-                limits.max_small_bytes, limits.patience_s, min_waiting=_MIN_WAITING_SMALL
-            ),
+            small_room=UploadRoom(limits.max_small_bytes, limits.patience_s),
+            unfinished=UnfinishedBytes(limits.unfinished_bytes),
             overload=overload or Overload(),
         )
         self._generic: list[GenericHandler] = []
@@ -164,16 +166,21 @@ class GrpcServer:
         known = self._known.get(path)
         return known if known is not None else self._find(path)
 
-    def came(self, connection: Connection) -> None:
-        """It is open."""
+    def came(self, connection: Connection) -> bool:
+        """It is open; False when there are too many."""
+        if len(self._connections) >= self.terms.limits.max_connections:
+            return False
         self._connections.add(connection)
+        self._on_connections(len(self._connections), "")
         if self._is_stopping:
             # Taken before, with a handshake that took its time.
             connection.drain()
+        return True
 
-    def went(self, connection: Connection) -> None:
+    def went(self, connection: Connection, reason: str) -> None:
         """It is gone."""
         self._connections.discard(connection)
+        self._on_connections(len(self._connections), reason)
         self._changed.set()
 
     def _find(self, path: str) -> "Handler | None":

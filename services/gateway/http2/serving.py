@@ -1,10 +1,11 @@
 """Runs the handler of a call: requests in, answers or a status out."""
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Callable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     Handler = grpc.RpcMethodHandler[Any, Any]
 
 logger = logging.getLogger(__name__)
+
+_OK: Final = (None, grpc.StatusCode.OK)
 
 
 class Requests:
@@ -52,9 +55,11 @@ async def serve(call: "Call", handler: "Handler", given: "Message | Packed | Req
             await _serve_stream(call, handler, request)
         else:
             behaviour: Any = handler.stream_unary or handler.unary_unary
-            answer = await behaviour(request, call)
-            serializer = handler.response_serializer
-            call.answer(answer if serializer is None else serializer(answer))
+            answer = await behaviour(request, call.context)
+            if call.context.code() in _OK:
+                call.answer(call.serialized(answer))
+            else:
+                call.finish()
     except AbortError as abort:
         call.end(abort.code, abort.details, abort.trailing)
     except MessageFault as fault:
@@ -63,19 +68,34 @@ async def serve(call: "Call", handler: "Handler", given: "Message | Packed | Req
         call.end(grpc.StatusCode.CANCELLED, "the server stopped working on this call")
         raise
     except Exception as error:
-        logger.exception("%s failed", call.start.path)
-        words = f"unexpected {type(error).__name__}: {error}"
-        call.fail(MessageFault(grpc.StatusCode.UNKNOWN, words))
+        call.fail(_fault_of(call, error))
+
+
+def _fault_of(call: "Call", error: Exception) -> MessageFault:
+    """What a handler's error becomes: the status that it has set, else UNKNOWN."""
+    context = call.context
+    code = context.code()
+    if code in _OK:
+        logger.error("%s failed", call.start.path, exc_info=error)
+        code, words = grpc.StatusCode.UNKNOWN, f"unexpected {type(error).__name__}: {error}"
+    else:
+        # As generated code does for a method that a servicer does not have.
+        words = context.details() or str(error)
+    return MessageFault(code, words, tuple(context.trailing_metadata()))
 
 
 async def _serve_stream(call: "Call", handler: "Handler", request: Any) -> None:
     behaviour: Any = handler.stream_stream or handler.unary_stream
-    serializer = handler.response_serializer
-    async with aclosing(behaviour(request, call)) as answers:
-        async for answer in answers:
-            await call.send(answer if serializer is None else serializer(answer))
-            # Whoever waits for the next one holds nothing of this.
-            del answer
+    answers = behaviour(request, call.context)
+    if inspect.isawaitable(answers):
+        # It writes its answers itself.
+        await answers
+    else:
+        async with aclosing(answers):
+            async for answer in answers:
+                await call.send(call.serialized(answer))
+                # Whoever waits for the next one holds nothing of this.
+                del answer
     call.finish()
 
 

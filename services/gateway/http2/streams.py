@@ -118,6 +118,7 @@ class Streams:
             self._break(call, ErrorCode.FLOW_CONTROL_ERROR)
             return None
         self._guard.refund_data(num_bytes)
+        call.is_ending = is_last
         if not is_last:
             call.grant_more()
         return call
@@ -190,6 +191,21 @@ class Streams:
         self._calls.clear()
         for call in calls:
             call.reset()
+
+    def look(self) -> None:
+        """End requests that do not come."""
+        for call in tuple(self._calls.values()):
+            call.look()
+
+    @property
+    def num_calls(self) -> int:
+        """That are open."""
+        return len(self._calls)
+
+    @property
+    def is_greeted(self) -> bool:
+        """Whether the client's settings have come."""
+        return self._control.is_greeted
 
     @property
     def goodbye_id(self) -> int:

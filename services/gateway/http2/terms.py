@@ -11,7 +11,7 @@ from services.gateway.http2.call_start import Metadatum
 from services.gateway.http2.context import Context
 from services.gateway.http2.limits import Limits
 from services.gateway.http2.reader import new_read_buffer
-from services.gateway.http2.upload_room import UploadRoom
+from services.gateway.http2.upload_room import UnfinishedBytes, UploadRoom
 
 
 class Unhandled(NamedTuple):
@@ -56,6 +56,7 @@ class Terms:
         on_unhandled: is told of calls whose handlers do not know how they ended.
         room: for the large requests of all connections.
         small_room: for what their compressed requests become that are small then.
+        unfinished: what is held of requests without room.
         overload: with which requests end that there is no room for.
         read_buffer: of all connections.
     """
@@ -66,5 +67,6 @@ class Terms:
     on_unhandled: Callable[[Unhandled], None]
     room: UploadRoom
     small_room: UploadRoom
+    unfinished: UnfinishedBytes
     overload: Overload
     read_buffer: memoryview = field(default_factory=new_read_buffer)

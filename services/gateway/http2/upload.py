@@ -14,18 +14,23 @@ from services.gateway.http2.messages import Message, MessageAssembler, MessageFa
 from services.gateway.http2.terms import Check, Terms
 from services.gateway.http2.upload_room import Sender, Share
 
-_IDLE: Final = "the request came too slowly while others waited for its memory; send it again"
+IDLE: Final = "the request came too slowly while others waited for its memory; send it again"
 _DEAF: Final = "answers were not read while others waited for the memory of the next request"
-_CROWDED: Final = "too many large requests wait for memory; send it again later"
+_CROWDED: Final = "too many requests that are not whole wait for memory; send it again later"
 
 
-class Uploading(Context, Protocol):
+class Uploading(Protocol):
     """The call; see `Call` and `Outlet` for its attributes."""
 
     start: CallStart
     num_pending: int
     num_sent: int
     window_in: int
+
+    @property
+    def context(self) -> Context:
+        """Its handler's."""
+        ...
 
     def grant_more(self) -> None:
         """Let the client send more, if it may."""
@@ -40,6 +45,12 @@ class Uploading(Context, Protocol):
     def fail(self, fault: MessageFault) -> None:
         """End the call, whatever its handler says."""
         ...
+
+
+def overload_fault(terms: Terms, words: str = _CROWDED) -> MessageFault:
+    """What ends a call that there is no memory for."""
+    overload = terms.overload
+    return MessageFault(overload.code, words, overload.trailing, is_overload=True)
 
 
 class Upload:
@@ -63,6 +74,8 @@ class Upload:
         self._number = self._num_taken = 0
         # Of the message that was taken last.
         self._taken: Share | None = None
+        # Without room, and of these the message that waits to be unpacked.
+        self._num_unfinished = self._num_packed = 0
         # Of the answers: what was sent before, and what of the rest must be by the next look.
         self._num_sent = self._num_due = 0
         self._is_checked = terms.check is None
@@ -75,6 +88,25 @@ class Upload:
     def num_unread_bytes(self) -> int:
         """What came whole of a stream and was not taken; a unary call's request never counts."""
         return self._assembler.num_whole_bytes if self._is_stream else 0
+
+    def note_received(self) -> None:
+        """Something came: end the call if that is more than may be held of all."""
+        num_bytes = self._num_unfinished
+        self._count()
+        if self._num_unfinished > num_bytes and self._terms.unfinished.is_full:
+            self._call.fail(overload_fault(self._terms))
+
+    def _count(self) -> None:
+        """Keep the account of what is held without room."""
+        num_bytes = 0
+        if not self._is_closed:
+            num_bytes = self._assembler.num_bytes + self._num_packed
+            for share in (self._share, self._taken):
+                if share is not None and share.is_given:
+                    num_bytes -= share.num_bytes
+            num_bytes = max(num_bytes, 0)
+        self._terms.unfinished.count(num_bytes - self._num_unfinished)
+        self._num_unfinished = num_bytes
 
     async def checked(self) -> None:
         """Return once the call may be served; one that may not has ended."""
@@ -98,6 +130,7 @@ class Upload:
             share = self._share or self._share_of(size)
             if share is None or not share.is_given:
                 return False
+            self._count()
             self._note_pending()
         self._num_granted += num_bytes
         return True
@@ -116,6 +149,7 @@ class Upload:
             share.is_whole = True
             self._taken, self._share = share, None
         self._num_taken += 1
+        self._count()
 
     def hold(self) -> Callable[[], None] | None:
         """See `Context.hold`."""
@@ -137,13 +171,11 @@ class Upload:
         message which is not compressed.
 
         Raises:
-            MessageFault: too many wait, or the call is over.
+            MessageFault: the call is over.
         """
         if self._is_closed:
             raise MessageFault(grpc.StatusCode.CANCELLED, "the call is over")
         room = self._terms.small_room if num_bytes <= SMALL_BYTES else self._terms.room
-        if room.is_crowded:
-            raise self._overload(_CROWDED)
         # Nobody waits here with a share: those who did could all wait for each other.
         self.leave_taken()
         self._taken = room.ask(num_bytes, on_given)
@@ -154,11 +186,13 @@ class Upload:
 
         Its client gets no room for the next one meanwhile: this one could wait for that.
         """
-        self._is_unpacking = True
+        self._is_unpacking, self._num_packed = True, len(message.body)
+        self._count()
         try:
             unpacked = await unpacking.unpacked(message, self)
         finally:
-            self._is_unpacking = False
+            self._is_unpacking, self._num_packed = False, 0
+            self._count()
         if self._taken is not None:
             self._taken.shrink(len(unpacked))
         return unpacked
@@ -166,6 +200,7 @@ class Upload:
     def close(self) -> None:
         """The call is over; what is held of it is not."""
         self._is_closed = True
+        self._count()
         self.leave_taken()
         share, self._share = self._share, None
         if share is not None:
@@ -176,7 +211,7 @@ class Upload:
     async def _check(self, check: Check) -> None:
         call = self._call
         try:
-            await check(call.start.path, call)
+            await check(call.start.path, call.context)
         except AbortError as abort:
             self._is_checked = True
             call.end(abort.code, abort.details, tuple(abort.trailing))
@@ -185,18 +220,14 @@ class Upload:
         call.grant_more()
 
     def _share_of(self, size: int) -> Share | None:
-        """A share for the message that comes; None if it is not its turn, or the call ends."""
+        """A share for the message that comes; None if it is not its turn."""
         if self._is_packed and (self._is_unpacking or self._assembler.num_whole):
             # Those before it may need room to be unpacked, and could wait for this one's.
-            return None
-        room = self._terms.room
-        if room.is_crowded:
-            self._call.fail(self._overload(_CROWDED))
             return None
         self._number = self._num_taken + self._assembler.num_whole
         # What is sent compressed may become this; not all is, also where the call says how.
         most = self._terms.limits.max_decompressed_bytes if self._assembler.is_compressed else 0
-        self._share = room.ask(
+        self._share = self._terms.room.ask(
             max(size, most), self._call.grant_more, Sender(size, self._num_received, self._end_idle)
         )
         return self._share
@@ -205,20 +236,16 @@ class Upload:
         """Bytes that came, but for how many did before the first was granted."""
         return self._num_granted - self._call.window_in
 
-    def _overload(self, words: str) -> MessageFault:
-        overload = self._terms.overload
-        return MessageFault(overload.code, words, overload.trailing, is_overload=True)
-
     # ---- while others wait for room
 
     def _end_idle(self) -> None:
         """The client was granted little since the last look: end the call if that is its fault."""
         is_whole = self._number < self._num_taken + self._assembler.num_whole
         if not (is_whole and self._is_stream):
-            self._call.fail(self._overload(_IDLE))
+            self._call.fail(overload_fault(self._terms, IDLE))
         elif self._is_deaf():
             # Its handler takes nothing while its answers are not taken.
-            self._call.fail(self._overload(_DEAF))
+            self._call.fail(overload_fault(self._terms, _DEAF))
 
     def _is_deaf(self) -> bool:
         """Whether answers wait, and since the last look the client took next to nothing of them."""

@@ -2,7 +2,8 @@
 
 A request says its size before its bytes, so a client is let send all of it or, until others are
 done, no more than its stream's first window. Whatever has been begun can thus always be ended.
-First windows of those that wait lie beside the room, so no more than a few may wait.
+First windows of those that wait lie beside the room, and so does all else that is not finished:
+`UnfinishedBytes` is the bound of that.
 """
 
 import asyncio
@@ -10,11 +11,6 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import Final, NamedTuple
 
-from services.gateway.http2.limits import STREAM_WINDOW
-
-# Of a room, as many bytes may wait beside it, and at least so many requests.
-_WAITING_PART: Final = 1 / 4
-_MIN_WAITING: Final = 8
 # Within so many looks all of a request must be here, whatever its size.
 _TIMES: Final = 20
 
@@ -80,21 +76,46 @@ class Share:
         self._num_due += sender.num_bytes // _TIMES
 
 
+class UnfinishedBytes:
+    """What this process holds of requests that have no room: over all of its connections.
+
+    That is what came of a request that is not whole, what waits for room, what a stream's handler
+    has not taken yet, and metadata of calls that no other call shares.
+
+    Attributes:
+        num_bytes: held now.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        """`max_bytes` may be held; whatever comes beyond is refused with its call."""
+        self.num_bytes, self._max_bytes = 0, max_bytes
+
+    @property
+    def is_full(self) -> bool:
+        """Whether that is more than may be held."""
+        return self.num_bytes > self._max_bytes
+
+    @property
+    def is_scarce(self) -> bool:
+        """Whether so much is held that nobody should stand still with it."""
+        return self.num_bytes > self._max_bytes // 2
+
+    def count(self, num_bytes: int) -> None:
+        """So many bytes more are held, or fewer."""
+        self.num_bytes += num_bytes
+
+
 class UploadRoom:
     """The room of one process; first come, first served."""
 
-    def __init__(
-        self, max_bytes: int, patience_s: float, *, min_waiting: int = _MIN_WAITING
-    ) -> None:
+    def __init__(self, max_bytes: int, patience_s: float) -> None:
         """Nothing is taken yet; one request alone may be larger than all of it.
 
         Args:
             max_bytes: of all requests that have room.
             patience_s: how often those that have are looked at while others wait.
-            min_waiting: so many may wait, however small the room is.
         """
         self._max_bytes, self._patience_s = max_bytes, patience_s
-        self._max_waiting = max(int(max_bytes * _WAITING_PART) // STREAM_WINDOW, min_waiting)
         self._num_bytes = 0
         self._given: set[Share] = set()
         self._waiting: dict[Share, None] = {}
@@ -104,11 +125,6 @@ class UploadRoom:
     def num_waiting(self) -> int:
         """Requests that have no room yet."""
         return len(self._waiting)
-
-    @property
-    def is_crowded(self) -> bool:
-        """Whether no more requests should wait, each with a window's bytes in memory."""
-        return self.num_waiting >= self._max_waiting
 
     def ask(
         self,

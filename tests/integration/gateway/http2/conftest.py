@@ -32,6 +32,7 @@ class Host:
 
     Attributes:
         unhandled: what servers said of calls whose handlers do not know how they ended.
+        gone: for what reason each connection ended.
         errors: what reached the event loop's handler of errors that nobody took.
     """
 
@@ -40,6 +41,7 @@ class Host:
         self.port = 0
         self.errors: list[dict[str, Any]] = []
         self.unhandled: list[Unhandled] = []
+        self.gone: list[str] = []
         self._servers: list[GrpcServer] = []
         self._channels: list[Any] = []
         self._raw: list[RawClient] = []
@@ -66,6 +68,7 @@ class Host:
             check=check,
             on_unhandled=self.unhandled.append,
             overload=overload,
+            on_connections=lambda _, reason: self.gone.append(reason) if reason else None,
         )
         server.add_generic_rpc_handlers((self.probe.generic(),))
         server.add_registered_method_handlers("test.More", methods)

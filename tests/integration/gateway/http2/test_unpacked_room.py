@@ -96,7 +96,10 @@ async def test_what_a_client_gives_up_waits_no_longer(host: "Host") -> None:
 
 
 async def test_no_more_wait_than_may(host: "Host") -> None:
-    await host.serve(Limits(max_upload_bytes=MOST, max_decompressed_bytes=MOST))
+    limits = Limits(
+        max_upload_bytes=MOST, max_decompressed_bytes=MOST, max_unfinished_bytes=9 * len(ZEROS) - 1
+    )
+    await host.serve(limits)
     client = await host.dial(f.wide())
     await client.send(asked(1))
     await soon(host.probe.began.get())

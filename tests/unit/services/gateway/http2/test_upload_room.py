@@ -5,8 +5,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from services.gateway.http2.limits import STREAM_WINDOW
-from services.gateway.http2.upload_room import Sender, Share, UploadRoom
+from services.gateway.http2.upload_room import Sender, Share, UnfinishedBytes, UploadRoom
 
 CALLER: ContextVar[str] = ContextVar("caller", default="nobody")
 
@@ -119,19 +118,14 @@ async def test_whoever_is_ended_is_so_in_nobodys_context() -> None:
     assert (uploads.idle, uploads.callers) == (["idle"], ["nobody"])
 
 
-@pytest.mark.parametrize(("max_bytes", "num_waiting"), [(100, 8), (80 * STREAM_WINDOW, 20)])
-async def test_a_few_may_wait_beside_the_room(max_bytes: int, num_waiting: int) -> None:
-    room = UploadRoom(max_bytes, 1000)
-
-    def ask() -> Share:
-        return room.ask(max_bytes, lambda: None, lambda: None)
-
-    shares = [ask() for _ in range(num_waiting)]
-    assert not room.is_crowded
-    shares.append(ask())
-    assert room.is_crowded
-    shares[0].leave()
-    assert not room.is_crowded
+def test_what_is_unfinished_has_a_bound() -> None:
+    unfinished = UnfinishedBytes(100)
+    unfinished.count(100)
+    assert not unfinished.is_full
+    unfinished.count(1)
+    assert unfinished.is_full
+    unfinished.count(-1)
+    assert not unfinished.is_full
 
 
 @pytest.mark.parametrize(
