@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError, Message
 from services.contracts.errors import InvalidRequestError, UnsupportedFeatureError
 from services.contracts.frames import Payload
 from services.gateway.absent import reason_for, reasons_for_absence
+from services.gateway.admission import Bound
 from services.gateway.http2.context import Context
 from services.gateway.inference import InferenceCall, Station
 from services.gateway.servicer import QuestionServicer
@@ -28,6 +29,8 @@ SERVICE: Final = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 Question = Callable[[Any], Awaitable[Message]]
 # Questions are names; what a parser makes of bytes can be fifty times their size.
 _MAX_QUESTION_BYTES: Final = 1 << 20
+# A gateway that is asked too much is alive all the same.
+_PROBES: Final = frozenset(("ServerLive", "ServerReady"))
 _NOTHING_IS_ON: Final = reasons_for_absence()
 
 
@@ -38,18 +41,38 @@ def offered_handlers(
     switched_on: Mapping[str, Question] = MappingProxyType({}),
     *,
     session_key: str = "",
+    bound: Bound | None = None,
 ) -> "dict[str, Handler]":
     """A handler for each RPC that is offered, by its name; some are off unless asked for.
 
-    `session_key` names the metadata that names a session; "" for none.
+    Args:
+        inference: answers requests.
+        questions: answers all others.
+        statuses: of errors.
+        switched_on: RPCs beyond those of `questions`.
+        session_key: names the metadata that names a session; "" for none.
+        bound: of questions under way, but for those of probes; None is none.
     """
     handlers: dict[str, Handler] = {
         "ModelInfer": _forwarding_handler(inference, statuses, session_key),
         "ModelStreamInfer": _streaming_handler(inference, statuses, session_key),
     }
     for name, question in {**_questions(questions), **switched_on}.items():
+        if bound is not None and name not in _PROBES:
+            question = _admitted(question, bound)  # noqa: PLW2901
         handlers[name] = _question_handler(name, question, statuses)
     return handlers
+
+
+def _admitted(question: Question, bound: Bound) -> Question:
+    async def ask(request: Any) -> Message:
+        bound.enter()
+        try:
+            return await question(request)
+        finally:
+            bound.leave()
+
+    return ask
 
 
 def service_handler(
@@ -94,7 +117,7 @@ def _forwarding_handler(inference: Station, statuses: StatusTable, session_key: 
         try:
             return await inference.answer(call)
         except Exception as error:
-            await _refuse(context, statuses, error)
+            await refuse(context, statuses, error)
 
     return grpc.unary_unary_rpc_method_handler(model_infer)
 
@@ -130,7 +153,7 @@ def _question_handler(name: str, question: Question, statuses: StatusTable) -> "
                 raise request
             return await question(request)
         except Exception as error:
-            await _refuse(context, statuses, error)
+            await refuse(context, statuses, error)
 
     return grpc.unary_unary_rpc_method_handler(
         ask,
@@ -165,12 +188,12 @@ def _question_parser(
 def _absent_handler(name: str, statuses: StatusTable, why: str) -> "Handler":
     error = UnsupportedFeatureError(f"{name} is not offered by this server: {why}")
 
-    async def refuse(_: bytes | AsyncIterator[bytes], context: Context) -> bytes:
-        await _refuse(context, statuses, error)
+    async def absent(_: bytes | AsyncIterator[bytes], context: Context) -> bytes:
+        await refuse(context, statuses, error)
 
     if SERVICE.methods_by_name[name].client_streaming:
-        return grpc.stream_stream_rpc_method_handler(refuse)
-    return grpc.unary_unary_rpc_method_handler(refuse)
+        return grpc.stream_stream_rpc_method_handler(absent)
+    return grpc.unary_unary_rpc_method_handler(absent)
 
 
 def _session(context: Context, key: str) -> int:
@@ -186,7 +209,8 @@ def _deadline_s(remaining_s: float | None) -> float | None:
     return None if remaining_s is None else time.monotonic() + remaining_s
 
 
-async def _refuse(context: Context, statuses: StatusTable, error: Exception) -> NoReturn:
+async def refuse(context: Context, statuses: StatusTable, error: Exception) -> NoReturn:
+    """End a call with the status of an error."""
     refusal = statuses.refusal_of(error)
     await context.abort(refusal.code, refusal.details, refusal.trailing)
 

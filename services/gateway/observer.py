@@ -67,6 +67,12 @@ class FleetObserver:
         """Say whether the controller speaks to this gateway."""
         self._recorder.set(catalog.CONTROLLER_CONNECTED, float(is_heard))
 
+    def note_connections(self, number: int, reason: str) -> None:
+        """Say how many clients are connected, and for what reason one of them went; "" for none."""
+        self._recorder.set(catalog.CONNECTIONS, number)
+        if reason:
+            self._recorder.count(catalog.CONNECTIONS_ENDED, reason=reason)
+
     def publish(self, table: RoutingTable) -> None:
         """Say what is ready now; what was said before and is gone becomes 0."""
         self._health.show(table)

@@ -12,14 +12,14 @@ from services.contracts.fleet_dialer import FleetDialer
 from services.gateway.access.gate import Gate
 from services.gateway.access.guard import early_check, guarded
 from services.gateway.access.tls import RotatingTls
-from services.gateway.admission import AdmittedInference, ModelBounds
+from services.gateway.admission import AdmittedInference, Bound, ModelBounds
 from services.gateway.controller_lives import ControllerLives
 from services.gateway.controller_watch import ControllerWatch
 from services.gateway.endpoints import EndpointSet
 from services.gateway.extras import Extras
 from services.gateway.fleet_view import fleet_view_from_snapshot
 from services.gateway.forwarding import ForwardedInference
-from services.gateway.handlers import SERVICE, offered_handlers, service_handler
+from services.gateway.handlers import SERVICE, offered_handlers, refuse, service_handler
 from services.gateway.health import HealthServicer
 from services.gateway.http2.limits import Limits
 from services.gateway.http2.server import GrpcServer
@@ -118,6 +118,7 @@ class GatewayServer:
             take=self.arena.take if self.arena else None,
             check=early_check(gate, statuses) if gate else None,
             on_unhandled=unhandled.note,
+            on_connections=self._observer.note_connections,
             overload=_overload_of(statuses),
         )
         self._add_services(recorder, statuses, gate)
@@ -153,6 +154,11 @@ class GatewayServer:
             statuses,
             self._extras.questions,
             session_key=self._settings.session_key,
+            bound=Bound(
+                self._settings.max_in_flight,
+                "what asks about models on this gateway",
+                "SMELT_GATEWAY_MAX_IN_FLIGHT",
+            ),
         )
         if gate:
             handlers = guarded(handlers, gate, statuses, recorder)
@@ -164,7 +170,12 @@ class GatewayServer:
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         services = (SERVICE.full_name, HEALTH_SERVICE)
-        enable_reflection(self._server, pb.DESCRIPTOR.pool, services)
+        enable_reflection(
+            self._server,
+            pb.DESCRIPTOR.pool,
+            services,
+            lambda context, error: refuse(context, statuses, error),
+        )
 
     async def start(self) -> None:
         """Listen, and begin to follow the controller.
@@ -269,4 +280,9 @@ def _limits_of(settings: GatewaySettings) -> Limits:
         max_decompressed_bytes=settings.max_decompressed_bytes,
         large_paths=INFERENCE_PATHS,
         max_upload_bytes=settings.max_upload_bytes or default_upload_bytes(),
+        max_streams=settings.max_streams,
+        max_request_age_s=settings.max_request_age_s,
+        max_connections=settings.max_connections,
+        max_connection_idle_s=settings.max_connection_idle_s,
+        max_connection_age_s=settings.max_connection_age_s,
     )

@@ -43,6 +43,14 @@ class GatewaySettings(FleetSecuritySettings):
             compressed counts as what it becomes, from 64 KiB on. A quarter as much, or 32 to 40
             MiB, may be here of requests that wait; more of these are refused. A number holds for
             each worker; None is half of the memory of this host or container for all of them.
+        max_streams: requests and streams at once on one connection; clients hold more back.
+        max_request_age_s: seconds in which a request must have come whole.
+        max_connections: at once; more are closed.
+        max_connection_idle_s: seconds without a request after which a connection is ended; 0 is
+            never.
+        max_connection_age_s: seconds, a tenth more or less, after which a connection takes no new
+            requests and its client connects anew, so that clients spread over gateways that came
+            later; 0 is never.
         request_memory_bytes: memory in which large requests lie while replicas of this host read
             them, in place of a copy for each. Each worker has its own; pages are taken as they are
             used, and kept. At least 17 MiB, of which it is a multiple; 0 for none.
@@ -100,6 +108,11 @@ class GatewaySettings(FleetSecuritySettings):
     max_message_bytes: int = Field(default=MAX_MESSAGE_BYTES, ge=1, le=MAX_MESSAGE_BYTES)
     max_decompressed_bytes: int = Field(default=256 << 20, ge=1, le=MAX_MESSAGE_BYTES)
     max_upload_bytes: int | None = Field(default=None, ge=1)
+    max_streams: int = Field(default=1024, ge=1, le=MAX_MESSAGE_BYTES)
+    max_request_age_s: float = Field(default=600.0, gt=0)
+    max_connections: int = Field(default=10_000, ge=1)
+    max_connection_idle_s: float = Field(default=3600.0, ge=0)
+    max_connection_age_s: float = Field(default=3600.0, ge=0)
     request_memory_bytes: int = Field(default=256 << 20, ge=0, le=1 << 40)
     max_in_flight: int = Field(default=8192, ge=1)
     max_in_flight_per_model: int | None = Field(default=None, ge=1)

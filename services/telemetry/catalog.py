@@ -63,6 +63,16 @@ REQUEST_MEMORY_LIMIT = _gauge(
     "How much of that there is; large requests beyond it are copied to replicas.",
     unit="bytes",
 )
+CONNECTIONS = _gauge(
+    "smelt_gateway_connections",
+    "Clients that are connected to the gateway.",
+)
+CONNECTIONS_ENDED = _counter(
+    "smelt_gateway_connections_ended_total",
+    "Connections that ended, by reason: client, idle, age, limit, flood, protocol, silent, unread, "
+    "stopped or internal.",
+    ("reason",),
+)
 REQUEST_RETRIES = _counter(
     "smelt_request_retries_total",
     "Requests sent to a second replica because the first was lost.",
@@ -302,7 +312,7 @@ GATEWAY_METRICS = (
     REQUESTS, REQUEST_DURATION, GATEWAY_DURATION, REPLICA_DURATION, REQUESTS_IN_FLIGHT,
     REQUEST_RETRIES, REPLICAS_READY, CONTROLLER_CONNECTED, CACHE_HITS, CACHE_MISSES,
     REPLICA_EJECTIONS, REQUESTS_REJECTED, REQUESTS_EXPIRED, REQUESTS_CANCELLED,
-    ACCESS_LOG_DROPPED, REQUEST_MEMORY, REQUEST_MEMORY_LIMIT,
+    ACCESS_LOG_DROPPED, REQUEST_MEMORY, REQUEST_MEMORY_LIMIT, CONNECTIONS, CONNECTIONS_ENDED,
 )  # fmt: skip
 # Of the process above several workers; a gateway of one process has none.
 GATEWAY_WORKERS_METRICS = (WORKERS_SERVING, WORKER_RESTARTS)

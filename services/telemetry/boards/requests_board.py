@@ -285,6 +285,24 @@ _QUEUES = Row(
             unit=Unit.COUNT,
         ),
         Panel(
+            title="Connections",
+            description="Clients that are connected, and how many a second were ended because they "
+            "send what asks for nothing (flood), break the protocol, read no answers or are too "
+            "many.",
+            unit=Unit.COUNT,
+            queries=(
+                Query(expr=BOARD.total(catalog.CONNECTIONS), legend="connected"),
+                Query(
+                    expr=BOARD.rate(
+                        catalog.CONNECTIONS_ENDED,
+                        "reason",
+                        reason=any_of(("flood", "protocol", "unread", "limit")),
+                    ),
+                    legend="ended: {{reason}}",
+                ),
+            ),
+        ),
+        Panel(
             title="Memory of large requests",
             description="What they occupy that a gateway's replicas read where it lies, and how "
             "much there is; beyond it they are copied.",

@@ -217,3 +217,21 @@ async def test_only_inference_takes_large_requests(
     await client.settled()
     assert client.seen(1).status == code
     client.close()
+
+
+async def test_connections_are_counted_and_why_they_end(echo_fleet: "Fleet") -> None:
+    await echo_fleet.start_gateway(max_connections=2)
+    before = echo_fleet.metric("smelt_gateway_connections") or 0
+    assert before == 0
+    host, _, port = echo_fleet.url.rpartition(":")
+    first = await asyncio.open_connection(host, int(port))
+    await echo_fleet.until_metric(1, "smelt_gateway_connections")
+    second = await asyncio.open_connection(host, int(port))
+    await echo_fleet.until_metric(2, "smelt_gateway_connections")
+    third = await asyncio.open_connection(host, int(port))
+    ended = "smelt_gateway_connections_ended_total"
+    await echo_fleet.until_metric(1, ended, reason="limit")
+    for _, writer in (first, second, third):
+        writer.close()
+    await echo_fleet.until_metric(2, ended, reason="client")
+    await echo_fleet.until_metric(0, "smelt_gateway_connections")

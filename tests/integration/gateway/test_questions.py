@@ -240,3 +240,50 @@ async def test_reflection_has_its_newer_name_too(fleet_of: "Fleet") -> None:
         await call.done_writing()
     names = {service.name for service in services}
     assert {"inference.GRPCInferenceService", "grpc.reflection.v1.ServerReflection"} <= names
+
+
+def reflect(channel: grpc.aio.Channel) -> Any:
+    """A stream of questions to reflection."""
+    return channel.stream_stream(
+        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+        response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+    )()
+
+
+@pytest.mark.parametrize(
+    ("symbol", "is_found"),
+    [
+        ("inference.GRPCInferenceService.ModelInfer", True),
+        ("inference.GRPCInferenceService.Nothing", False),
+        ("nothing.Service.Method", False),
+        ("nothing", False),
+    ],
+)
+async def test_reflection_describes_methods(fleet_of: "Fleet", symbol: str, is_found: bool) -> None:
+    """As `grpcurl describe` asks for them; gRPC's own reflection knows no methods."""
+    async with grpc.aio.insecure_channel(fleet_of.url) as channel:
+        call = reflect(channel)
+        await call.write(reflection_pb2.ServerReflectionRequest(file_containing_symbol=symbol))
+        answer = await call.read()
+        assert bool(answer.file_descriptor_response.file_descriptor_proto) == is_found
+        assert answer.error_response.error_code == (0 if is_found else 5)
+        await call.done_writing()
+
+
+async def test_reflection_has_a_bound_of_its_own(fleet_of: "Fleet") -> None:
+    async with grpc.aio.insecure_channel(fleet_of.url) as channel:
+        asked = reflection_pb2.ServerReflectionRequest(list_services="*")
+        streams = [reflect(channel) for _ in range(64)]
+        for stream in streams:
+            await stream.write(asked)
+            assert (await stream.read()).list_services_response.service
+        late = reflect(channel)
+        assert await late.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        # Nothing else waits for it, and what ends makes room.
+        assert await (await fleet_of.client()).is_server_live()
+        await streams[0].done_writing()
+        assert await streams[0].code() is grpc.StatusCode.OK
+        again = reflect(channel)
+        await again.write(asked)
+        assert (await again.read()).list_services_response.service

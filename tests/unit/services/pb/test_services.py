@@ -8,6 +8,7 @@ import pytest
 
 from services.contracts.errors import NotFoundError
 from services.controller.fleet_control import FleetControl
+from services.gateway.admission import Bound
 from services.gateway.endpoints import EndpointSet
 from services.gateway.handlers import SERVICE, offered_handlers, service_handler
 from services.gateway.inference import InferenceCall
@@ -52,12 +53,35 @@ def _connect_to_none(*_: object) -> NoReturn:
     raise AssertionError("there are no replicas")
 
 
-@pytest.fixture
-def handlers() -> "grpc.GenericRpcHandler":  # type: ignore[type-arg]  # generic for mypy alone
+def handlers_of(bound: Bound | None) -> "grpc.GenericRpcHandler":  # type: ignore[type-arg]
     endpoints = EndpointSet(host_id="", connect=_connect_to_none)
     statuses = StatusTable()
     questions = QuestionServicer(endpoints, ("smelt", "1"), lambda *_: pb.ModelStatistics())
-    return service_handler(offered_handlers(NoModel(), questions, statuses), statuses)
+    offered = offered_handlers(NoModel(), questions, statuses, bound=bound)
+    return service_handler(offered, statuses)
+
+
+@pytest.fixture
+def handlers() -> "grpc.GenericRpcHandler":  # type: ignore[type-arg]  # generic for mypy alone
+    return handlers_of(None)
+
+
+async def test_questions_have_a_bound_and_probes_have_none() -> None:
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((handlers_of(Bound(0, "this gateway", "MAX_IN_FLIGHT")),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    refused = set()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            for method in SERVICE.methods:
+                code = await _code(channel, f"/{SERVICE.full_name}/{method.name}")
+                if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+                    refused.add(method.name)
+    finally:
+        await server.stop(None)
+    assert {"ModelMetadata", "ModelStatistics", "RepositoryIndex"} <= refused
+    assert not {"ServerLive", "ServerReady"} & refused
 
 
 async def test_the_gateway_answers_what_it_promises_and_refuses_the_rest(
