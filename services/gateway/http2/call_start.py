@@ -31,7 +31,16 @@ _OF_TRANSPORT: Final = frozenset(
     (b"te", b"content-type", b"grpc-encoding", b"grpc-accept-encoding", b"grpc-timeout")
 )
 _WRONG_IN_NAMES: Final = re.compile(rb"[^!#$%&'*+\-.^_`|~0-9a-z]")
-_WRONG_IN_VALUES: Final = re.compile(rb"[\x00\r\n]")
+# RFC 9113, section 8.2.1.
+_WRONG_IN_VALUES: Final = re.compile(rb"[\x00\r\n]|\A[ \t]|[ \t]\Z")
+# RFC 3986, sections 3.1 to 3.3: bytes beyond ASCII are taken in a path, as methods have names.
+_PSEUDO_VALUES: Final = {
+    b":method": re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"),
+    b":scheme": re.compile(rb"[A-Za-z][A-Za-z0-9+.\-]*"),
+    b":path": re.compile(rb"[^\x00-\x20\x7f]+"),
+    b":authority": re.compile(rb"[^\x00-\x20\x7f/?#@]*"),
+}
+_LENGTH: Final = re.compile(rb"[0-9]{1,18}")
 _TIMEOUT: Final = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _UNIT_S: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 
@@ -49,6 +58,7 @@ class CallStart(NamedTuple):
         encoding: how its compressed messages are compressed.
         metadata: what is the handler's; values of keys that end with `-bin` are bytes.
         refusal: the header block with which it is refused; b"" for a call that can be made.
+        content_length: bytes of its DATA, where it says so; -1 where it does not.
         num_bytes: of all of its fields, counted as in RFC 9113, section 6.5.2; 0 when its
             connection keeps them for other calls too.
     """
@@ -59,6 +69,7 @@ class CallStart(NamedTuple):
     metadata: tuple[Metadatum, ...] = ()
     refusal: bytes = b""
     num_bytes: int = 0
+    content_length: int = -1
 
 
 def call_start_from_fields(fields: Fields, max_metadata_bytes: int) -> CallStart:
@@ -75,16 +86,21 @@ def call_start_from_fields(fields: Fields, max_metadata_bytes: int) -> CallStart
         if name[:1] == b":":
             if others or name in pseudo or name not in _PSEUDO:
                 raise MalformedFieldsError(f"pseudo-header field {name!r} out of place")
+            if not _PSEUDO_VALUES[name].fullmatch(value):
+                raise MalformedFieldsError(f"pseudo-header field {name!r} is {value[:64]!r}")
             pseudo[name] = value
         else:
             _check_field(name, value)
             others.append((name, value))
-    if not pseudo.keys() >= _NEEDED or not pseudo[b":path"]:
+    if not pseudo.keys() >= _NEEDED:
         raise MalformedFieldsError("a request has :method, :scheme and :path")
+    if not pseudo.get(b":authority") and not any(name == b"host" for name, _ in others):
+        raise MalformedFieldsError("a request has :authority or host")
+    length = _content_length(others)
     if num_bytes > max_metadata_bytes:
         why = f"metadata of {num_bytes} bytes: at most {max_metadata_bytes} are taken"
         return _refused(grpc.StatusCode.RESOURCE_EXHAUSTED, why)
-    return _start(pseudo, others)._replace(num_bytes=num_bytes)
+    return _start(pseudo, others)._replace(num_bytes=num_bytes, content_length=length)
 
 
 def check_trailers(fields: Fields) -> None:
@@ -99,6 +115,16 @@ def _check_field(name: bytes, value: bytes) -> None:
     is_wrong = name in _OF_CONNECTIONS or (name == b"te" and value != b"trailers")
     if is_wrong or not name or _WRONG_IN_NAMES.search(name) or _WRONG_IN_VALUES.search(value):
         raise MalformedFieldsError(f"field {name[:64]!r} is not HTTP/2's")
+
+
+def _content_length(fields: Fields) -> int:
+    found = {value for name, value in fields if name == b"content-length"}
+    if not found:
+        return -1
+    value = found.pop()
+    if found or not _LENGTH.fullmatch(value):
+        raise MalformedFieldsError(f"content-length {value[:32]!r}")
+    return int(value)
 
 
 def _start(pseudo: dict[bytes, bytes], others: list[tuple[bytes, bytes]]) -> CallStart:

@@ -33,14 +33,15 @@ class Incoming(Outlet):
     """What a call does with the frames of its request; `Call` is the rest of it."""
 
     __slots__ = ("_arrived", "_assembler", "_handler", "_max_bytes", "_message", "_num_unfinished",
-                 "_owner", "is_ended", "is_ending", "is_half_closed", "start", "upload",
-                 "window_in")  # fmt: skip
+                 "_owner", "is_ended", "is_ending", "is_half_closed", "num_missing", "start",
+                 "upload", "window_in")  # fmt: skip
 
     def __init__(self, owner: Owner, stream_id: int, start: CallStart, handler: "Handler") -> None:
         """Nothing has come yet.
 
         Attributes:
             is_ended: the call's status is known.
+            num_missing: bytes of DATA that are to come, where the client has said how many.
             is_ending: the frame that comes is the last one.
             is_half_closed: the client has sent all that it will.
             upload: of a request that comes in parts; None of others.
@@ -48,6 +49,7 @@ class Incoming(Outlet):
         """
         super().__init__(stream_id, owner.sender.initial_window)
         self.start, self.window_in = start, STREAM_WINDOW
+        self.num_missing = start.content_length
         self.is_half_closed = self.is_ending = self.is_ended = False
         self.upload: Upload | None = None
         self._owner, self._handler = owner, handler
@@ -78,6 +80,13 @@ class Incoming(Outlet):
     def large(self) -> LargeBuffer | None:
         """A buffer that next bytes may be read into."""
         return self._assembler.large if self._assembler is not None else None
+
+    def has_length(self, num_bytes: int, *, is_last: bool) -> bool:
+        """Whether so much more DATA is as content-length says (RFC 9113, section 8.1.1)."""
+        if self.num_missing < 0:
+            return True
+        self.num_missing -= num_bytes
+        return self.num_missing == 0 if is_last else self.num_missing >= 0
 
     @property
     def is_awaited(self) -> bool:

@@ -8,6 +8,7 @@ from typing import Final
 
 import grpc
 
+from services.gateway.http2.call_start import ENCODINGS
 from services.gateway.http2.frames import (
     DATA,
     END_HEADERS,
@@ -38,6 +39,7 @@ _MAX_UNREAD_BYTES: Final = 8 << 20
 # Below this, copying parts together is cheaper than handing them to the kernel apart.
 _JOIN_BYTES: Final = 65_536
 
+_ACCEPTED: Final = (("grpc-accept-encoding", ",".join(ENCODINGS)),)
 _ANSWER: Final = answer_block()
 _OK: Final = trailers_block(grpc.StatusCode.OK)
 # Frames of an answer up to the number of its stream, which is all that differs.
@@ -94,6 +96,8 @@ class Sender:
         self._is_paused = self._is_closed = False
         # In front of each block of header fields.
         self._of_table = b""
+        # Said once on a connection, with its first answer: clients remember it.
+        self._first_metadata: Metadata = _ACCEPTED
         # Frames of this turn of the event loop, which leave together at its end: a system call
         # for each, and one of the client's to read it, would cost more than the frame.
         self._unsent: list[bytes | memoryview] = []
@@ -151,14 +155,22 @@ class Sender:
         stream_id = outlet.stream_id
         packed = UINT32.pack(stream_id)
         head = _DATA_HEAD.pack(size >> 16, size & 0xFFFF, DATA, 0, stream_id, 0, len(message))
-        self.control(
-            b"".join((_ANSWER_HEAD, packed, _ANSWER, head, message, _OK_HEAD, packed, _OK))
-        )
+        if self._first_metadata:
+            self.begin(outlet)
+            self.control(b"".join((head, message, _OK_HEAD, packed, _OK)))
+        else:
+            self.control(
+                b"".join((_ANSWER_HEAD, packed, _ANSWER, head, message, _OK_HEAD, packed, _OK))
+            )
         outlet.sent()
 
     def begin(self, outlet: Outlet, metadata: Metadata = ()) -> None:
         """Send what stands before an answer's messages."""
-        block = answer_block(metadata) if metadata else _ANSWER
+        if metadata or self._first_metadata:
+            block = answer_block((*self._first_metadata, *metadata))
+            self._first_metadata = ()
+        else:
+            block = _ANSWER
         self.control(self._header_frame(0, outlet.stream_id, block))
 
     def add(self, outlet: Outlet, message: Message) -> None:

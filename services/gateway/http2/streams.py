@@ -117,6 +117,9 @@ class Streams:
         if call.window_in < 0:
             self._break(call, ErrorCode.FLOW_CONTROL_ERROR)
             return None
+        if not call.has_length(num_bytes, is_last=is_last):
+            self._break(call, ErrorCode.PROTOCOL_ERROR)
+            return None
         self._guard.refund_data(num_bytes)
         call.is_ending = is_last
         if not is_last:
@@ -282,7 +285,11 @@ class Streams:
             )
             self._answer_at_once(stream_id, refusal, is_last=is_last)
             return
-        call = self._calls[stream_id] = Call(self, stream_id, start, handler)
+        call = Call(self, stream_id, start, handler)
+        if is_last and not call.has_length(0, is_last=True):
+            self._turn_away(stream_id, ErrorCode.PROTOCOL_ERROR)
+            return
+        self._calls[stream_id] = call
         call.begin()
         if is_last:
             call.data_ended()
@@ -302,7 +309,7 @@ class Streams:
             )
         if call.is_half_closed:
             self._break(call, ErrorCode.STREAM_CLOSED)
-        elif is_malformed or not is_last:
+        elif is_malformed or not is_last or not call.has_length(0, is_last=True):
             self._break(call, ErrorCode.PROTOCOL_ERROR)
         else:
             call.data_ended()

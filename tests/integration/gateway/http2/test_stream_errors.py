@@ -35,6 +35,9 @@ MALFORMED: dict[str, f.Fields] = {
     "no :method": without(":method"),
     "no :scheme": without(":scheme"),
     "no :path": without(":path"),
+    "no :authority": without(":authority"),
+    "newline in :scheme": with_value(":scheme", "ht\ntp"),
+    "space around a value": more(("name", " value")),
     "empty :path": with_value(":path", ""),
     "two :path": [(":path", "/test.Probe/Echo"), *f.request_fields()],
     "two :method": [(":method", "POST"), *f.request_fields()],
@@ -137,6 +140,39 @@ LATE_DATA = {
     "empty DATA": f.data(1, b""),
     "last DATA": f.data(1, b"late", is_last=True),
 }
+
+
+SENT = f.message(b"xyz")
+LENGTHS = {
+    "less": (str(len(SENT) + 1), f.data(1, SENT, is_last=True)),
+    "more": (str(len(SENT) - 1), f.data(1, SENT, is_last=True)),
+    "more in two": (str(len(SENT) - 1), f.data(1, SENT[:4]) + f.data(1, SENT[4:], is_last=True)),
+    "less before trailers": ("99", f.data(1, SENT) + f.headers(1, [("a", "b")], is_last=True)),
+}
+
+
+@pytest.mark.parametrize(("length", "sent"), LENGTHS.values(), ids=LENGTHS)
+async def test_a_request_is_as_long_as_it_says(host: "Host", length: str, sent: bytes) -> None:
+    # RFC 9113, section 8.1.1; cases 8.1.2.6/1 and 2 of h2spec.
+    await host.serve()
+    client = await host.dial()
+    fields = more(("content-length", length))
+    assert (await client.ask(f.headers(1, fields) + sent)).reset == Error.PROTOCOL_ERROR
+    right = more(("content-length", str(len(SENT))))
+    answer = await client.ask(f.headers(3, right), f.data(3, SENT, is_last=True), stream=3)
+    assert answer.messages == [b"xyz"]
+    empty = await client.ask(f.headers(5, fields, is_last=True), stream=5)
+    assert empty.reset == Error.PROTOCOL_ERROR
+    assert await client.goes_on(7)
+
+
+async def test_a_connection_says_once_which_compressions_it_takes(host: "Host") -> None:
+    await host.serve()
+    client = await host.dial()
+    first, second = await client.ask(f.call(1)), await client.ask(f.call(3), stream=3)
+    assert first.head["grpc-accept-encoding"] == "identity,deflate,gzip"
+    assert "grpc-accept-encoding" not in second.head
+    assert (first.status, second.status) == (0, 0)
 
 
 @pytest.mark.parametrize("late", LATE_DATA.values(), ids=LATE_DATA)

@@ -14,7 +14,12 @@ from services.gateway.http2.call_start import (
 from services.gateway.http2.connection import peer_name
 
 Field = tuple[bytes, bytes]
-PSEUDO: list[Field] = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/a.B/C")]
+PSEUDO: list[Field] = [
+    (b":method", b"POST"),
+    (b":scheme", b"http"),
+    (b":path", b"/a.B/C"),
+    (b":authority", b"here"),
+]
 GRPC: Field = (b"content-type", b"application/grpc")
 
 
@@ -67,7 +72,7 @@ def test_bytes_with_and_without_padding(value: bytes, padding: bytes) -> None:
     assert start((b"key-bin", text)).metadata == (("key-bin", value),)
 
 
-@pytest.mark.parametrize("text", [b"YWJj,eHk", b"YWJj, eHk=", b" YWJj ,eHk "])
+@pytest.mark.parametrize("text", [b"YWJj,eHk", b"YWJj, eHk="])
 def test_bytes_that_a_client_joined(text: bytes) -> None:
     joined = start((b"key-bin", text), (b"key-bin", b"")).metadata
     assert joined == (("key-bin", b"abc"), ("key-bin", b"xy"), ("key-bin", b""))
@@ -75,7 +80,10 @@ def test_bytes_that_a_client_joined(text: bytes) -> None:
 
 def test_a_path_is_text() -> None:
     for path in (b"/a.\xc3\xa9/B", b"/a.\xe9/B"):
-        assert call_start_from_fields([*PSEUDO[:2], (b":path", path), GRPC], 1000).path == "/a.é/B"
+        assert (
+            call_start_from_fields([*PSEUDO[:2], (b":path", path), PSEUDO[3], GRPC], 1000).path
+            == "/a.é/B"
+        )
 
 
 @pytest.mark.parametrize("text", [b"a", b"ab!d", b"YWJj,a"])
@@ -120,7 +128,8 @@ def test_metadata_has_a_limit(size: int, is_taken: bool) -> None:
 
 
 WRONG_FIELDS = [(b"Key", b""), (b"", b"x"), (b"a b", b""), (b"a", b"x\ny"), (b"a", b"\x00"),
-                (b"connection", b"close"), (b"te", b"gzip"), (b"upgrade", b"h2c")]  # fmt: skip
+                (b"a", b" x"), (b"a", b"x\t"), (b"connection", b"close"),
+                (b"te", b"gzip"), (b"upgrade", b"h2c")]  # fmt: skip
 
 
 @pytest.mark.parametrize("field", WRONG_FIELDS)
@@ -133,7 +142,8 @@ def test_fields_that_are_not_of_http2(field: Field) -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [PSEUDO[1:], PSEUDO[:2], [*PSEUDO[:2], (b":path", b"")], [*PSEUDO, PSEUDO[0]],
+    [PSEUDO[1:], PSEUDO[:2], PSEUDO[:3], [*PSEUDO[:2], (b":path", b""), PSEUDO[3]],
+     [*PSEUDO, PSEUDO[0]],
      [*PSEUDO, (b":status", b"200")], [GRPC, *PSEUDO]],
 )  # fmt: skip
 def test_pseudo_fields_out_of_place(fields: list[Field]) -> None:
@@ -159,3 +169,31 @@ def test_trailers_have_no_pseudo_fields() -> None:
 )
 def test_peers_have_names(address: object, name: str) -> None:
     assert peer_name(address) == name
+
+
+WRONG = [(b":scheme", b"ht\ntp"), (b":scheme", b""), (b":path", b"/a b"), (b":path", b"/a\x7f"),
+         (b":authority", b"he re"), (b":authority", b"me@here"), (b":method", b"PO ST"),
+         (b":method", b"")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG)
+def test_pseudo_fields_have_values_of_their_kind(name: bytes, value: bytes) -> None:
+    fields = [(key, value if key == name else good) for key, good in PSEUDO]
+    with pytest.raises(MalformedFieldsError):
+        call_start_from_fields([*fields, GRPC], 1000)
+
+
+def test_a_host_stands_for_an_authority() -> None:
+    call = call_start_from_fields([*PSEUDO[:3], GRPC, (b"host", b"here")], 1000)
+    assert call.path == "/a.B/C"
+
+
+@pytest.mark.parametrize(("values", "length"), [([], -1), ([b"7"], 7), ([b"7", b"7"], 7)])
+def test_how_long_a_request_is(values: list[bytes], length: int) -> None:
+    assert start(*[(b"content-length", value) for value in values]).content_length == length
+
+
+@pytest.mark.parametrize("values", [[b"-1"], [b"1", b"2"], [b""], [b"1,1"], [b"9" * 19]])
+def test_lengths_that_are_none(values: list[bytes]) -> None:
+    with pytest.raises(MalformedFieldsError):
+        start(*[(b"content-length", value) for value in values])

@@ -18,6 +18,7 @@ PLAIN: list[Any] = [
     (":method", "POST"),
     (":scheme", "http"),
     NeverIndexedHeaderTuple(":path", "/a.B/C"),
+    NeverIndexedHeaderTuple(":authority", "here"),
     NeverIndexedHeaderTuple("content-type", "application/grpc"),
 ]
 
