@@ -38,11 +38,11 @@ class Call(Incoming):
         Attributes:
             is_cancelled: it ended before its handler did.
             is_handled: the handler has begun, and knows how the call ends.
-            on_end: is called once the call has ended.
+            on_end: are called once the call has ended.
         """
         super().__init__(owner, stream_id, start, handler)
         self.is_cancelled = self.is_handled = False
-        self.on_end: list[Callable[[], None]] = []
+        self.on_end: list[Callable[[], None]] | None = None
         self._began_s = time.monotonic()
         self._has_begun = self._is_overload = False
         self._seen_window = -1
@@ -57,7 +57,8 @@ class Call(Incoming):
         if timeout_s is not None:
             self._deadline_s = self._began_s + timeout_s
             self._timer = asyncio.get_running_loop().call_later(timeout_s + _EARLY_S, self._expire)
-        self._count(self.start.num_bytes)
+        if self.start.num_bytes:
+            self._count(self.start.num_bytes)
         if self._handler.request_streaming and not self.is_ended:
             self._assemble()
             self._run(self.requests)
@@ -118,7 +119,7 @@ class Call(Incoming):
         if self.is_ended:
             return
         self._check_size(message)
-        if self._has_begun or not self.context.is_plain:
+        if self._has_begun or (self._context is not None and not self._context.is_plain):
             self.begin_answer()
             self._owner.sender.add(self, message)
             self.finish()
@@ -196,7 +197,8 @@ class Call(Incoming):
 
     def _settle(self) -> None:
         self.is_ended = True
-        self._count(0)
+        if self._num_unfinished:
+            self._count(0)
         if self.upload is not None:
             self.upload.close()
             # What is over keeps no memory, though its client takes the end of it late or never.
@@ -227,14 +229,16 @@ class Call(Incoming):
             self._timer = None
         self._message = self._task = None
         self._owner.forget(self)
-        while self.on_end:
-            self.on_end.pop()()
+        callbacks, self.on_end = self.on_end, None
+        for callback in callbacks or ():
+            callback()
 
     # ---- the handler
 
     def _run(self, given: Message | Packed | Requests) -> None:
         self._message = None
-        self._count(self.start.num_bytes)
+        if self._num_unfinished:
+            self._count(self.start.num_bytes)
         serving = serve(self, self._handler, given)
         self._task = asyncio.get_running_loop().create_task(serving)
 

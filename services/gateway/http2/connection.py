@@ -4,7 +4,6 @@ import asyncio
 import logging
 import random
 import socket
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
@@ -164,7 +163,7 @@ class Connection(asyncio.BufferedProtocol):
             self._timers.append(loop.call_later(age_s, self._end_gently, "age"))
 
     def _expect_settings(self) -> None:
-        if not self._streams.is_greeted and not self._is_over:
+        if not self._streams.control.is_greeted and not self._is_over:
             self._reason = "silent"
             self.close()
 
@@ -197,7 +196,12 @@ class Connection(asyncio.BufferedProtocol):
         if self._num_greeted < len(PREFACE):
             self._greet(nbytes)
             return
-        if not self._is_in_turn(partial(self._reader.advance, nbytes)):
+        try:
+            is_in_turn = self._reader.advance(nbytes)
+        except Exception as error:
+            self._fail_for(error)
+            return
+        if not is_in_turn:
             # Others have their turn first, however much this client sends.
             cast("asyncio.Transport", self._transport).pause_reading()
             asyncio.get_running_loop().call_soon(self._go_on)
@@ -207,22 +211,23 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if not self._is_over and not self._is_in_turn(self._reader.go_on):
-            asyncio.get_running_loop().call_soon(self._go_on)
-        else:
-            transport.resume_reading()
-
-    def _is_in_turn(self, read: Callable[[], bool]) -> bool:
-        """What it returns; its errors end this connection."""
         try:
-            return read()
-        except ConnectionFault as fault:
-            self._fail(fault.code, str(fault))
-        except Exception:
-            # Not the peer's fault; its other connections, and everybody else's, go on.
-            logger.exception("a connection of %s failed", self._streams.peer)
-            self._fail(ErrorCode.INTERNAL_ERROR, "internal error")
-        return True
+            is_in_turn = self._is_over or self._reader.go_on()
+        except Exception as error:
+            self._fail_for(error)
+            is_in_turn = True
+        if is_in_turn:
+            transport.resume_reading()
+        else:
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _fail_for(self, error: Exception) -> None:
+        if isinstance(error, ConnectionFault):
+            self._fail(error.code, str(error))
+            return
+        # Not the peer's fault; its other connections, and everybody else's, go on.
+        logger.error("a connection of %s failed", self._streams.peer, exc_info=error)
+        self._fail(ErrorCode.INTERNAL_ERROR, "internal error")
 
     def pause_writing(self) -> None:
         """The client does not keep up."""

@@ -52,8 +52,9 @@ class FloodGuard:
         self.pay(num_frames * FRAME_COST)
 
     def refund_data(self, num_bytes: int) -> None:
-        """A frame brought so many bytes of a request."""
-        self.pay(min(num_bytes, FRAME_COST))
+        """A frame brought so many bytes of a request: they pay for no more than that."""
+        # Of what was charged before, so that there is no bound to look at.
+        self._left += num_bytes if num_bytes < FRAME_COST else FRAME_COST
 
     def pay_answer(self) -> None:
         """An answer goes out."""
@@ -61,7 +62,9 @@ class FloodGuard:
 
     def pay(self, num_bytes: int) -> None:
         """So many bytes of answers went out. Nothing is saved up beyond the burst."""
-        self._left = min(self._left + num_bytes, self._most)
+        left = self._left + num_bytes
+        # Not min(): this runs for every frame.
+        self._left = left if left < self._most else self._most
 
     def _refill(self) -> None:
         now_s = self._clock()

@@ -1,6 +1,7 @@
 """The way in of one call: bytes become messages, as far as there is room for them."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 _Taken = TypeVar("_Taken")
 
 
-class Incoming(Outlet):
+class Incoming(Outlet, ABC):
     """What a call does with the frames of its request; `Call` is the rest of it."""
 
     __slots__ = ("_arrived", "_assembler", "_handler", "_max_bytes", "_message", "_num_unfinished",
@@ -60,21 +61,21 @@ class Incoming(Outlet):
         self._num_unfinished = 0
 
     @property
+    @abstractmethod
     def context(self) -> ServicerContext:
         """The handler's."""
-        raise NotImplementedError
 
+    @abstractmethod
     def end(self, code: grpc.StatusCode, details: str, trailing: Sequence[Metadatum] = ()) -> None:
         """End the call with a status."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fail(self, fault: MessageFault) -> None:
         """End the call otherwise than its handler says or will say."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _run(self, given: Message | Packed | Requests) -> None:
         """Run the handler."""
-        raise NotImplementedError
 
     @property
     def large(self) -> LargeBuffer | None:

@@ -32,14 +32,15 @@ from services.gateway.http2.limits import FRAME_BYTES, HEADER_BLOCK_BYTES
 from services.gateway.http2.messages import LARGE_BYTES
 
 # Of one read. Several requests arrive in it.
-_READ_BYTES: Final = HEADER_BLOCK_BYTES
+_READ_BYTES: Final = 4 * HEADER_BLOCK_BYTES
 # Of the buffer: any frame but one of data fits that has come in part, and a read more.
-_BUFFER_BYTES: Final = 2 * HEADER_BLOCK_BYTES
+_BUFFER_BYTES: Final = _READ_BYTES + 2 * HEADER_BLOCK_BYTES
 # How long a connection's frames may take before others have their turn; a request takes a
 # hundredth. Reads that follow each other faster than the other time are one turn's: event loops
 # read on while a socket fills their buffer.
 _TURN_S: Final = 0.002
-_SAME_TURN_S: Final = 0.0005
+_UNTIMED_DATA: Final = 15
+_SAME_TURN_S: Final = 0.0001
 # After a large frame of data another one is likely: what is read of it beside its head is copied.
 _HEAD_READ_BYTES: Final = 4096
 # With less to come, one read for it and what stands behind it is better than two.
@@ -200,16 +201,21 @@ class FrameReader:
         """Hand on what lies in the shared buffer, frame by frame until then; keep the rest."""
         shared, end, begin = self._shared, self._end, 0
         receiver, charge, clock = self._receiver, self._guard.charge, self._clock
+        num_frames = 0
         while True:
             if self._is_inside:
                 begin = self._take_data(begin)
                 if self._is_inside:
                     break
-            if end - begin < HEAD_BYTES or clock() > until_s:
+            if end - begin < HEAD_BYTES:
+                break
+            # Asking for the time takes a while itself, and frames of data do little.
+            if not num_frames & _UNTIMED_DATA and clock() > until_s:
                 break
             high, low, kind, flags, stream_id = HEAD.unpack_from(shared, begin)
             size, stream_id = high << 16 | low, stream_id & STREAM_MASK
             if kind == DATA:
+                num_frames += 1
                 after = self._begin_data(begin + HEAD_BYTES, size, flags, stream_id)
                 if after < 0:
                     break
@@ -225,6 +231,7 @@ class FrameReader:
                 break
             charge()
             receiver.frame(kind, flags, stream_id, bytes(shared[begin + HEAD_BYTES : after]))
+            num_frames = _UNTIMED_DATA + 1
             begin = after
         self._rest = bytes(shared[begin:end])
 

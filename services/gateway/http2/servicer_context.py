@@ -16,11 +16,15 @@ if TYPE_CHECKING:
 class ServicerContext:
     """Of one call. Answers are never compressed, and clients are known by their metadata alone."""
 
-    __slots__ = ("_call", "_code", "_details", "_trailing")
+    __slots__ = ("_call", "_code", "_details", "_trailing", "is_plain")
 
     def __init__(self, call: "Call") -> None:
-        """Nothing is set yet."""
-        self._call = call
+        """Nothing is set yet.
+
+        Attributes:
+            is_plain: nothing was set.
+        """
+        self._call, self.is_plain = call, True
         self._code: grpc.StatusCode | None = None
         self._details = ""
         self._trailing: Sequence[Metadatum] = ()
@@ -65,15 +69,15 @@ class ServicerContext:
 
     def set_code(self, code: grpc.StatusCode) -> None:
         """End with this status once the handler returns."""
-        self._code = code
+        self._code, self.is_plain = code, False
 
     def set_details(self, details: str) -> None:
         """And with these words."""
-        self._details = details
+        self._details, self.is_plain = details, False
 
     def set_trailing_metadata(self, trailing_metadata: Sequence[Metadatum]) -> None:
         """Send this behind the status."""
-        self._trailing = tuple(trailing_metadata)
+        self._trailing, self.is_plain = tuple(trailing_metadata), False
 
     def code(self) -> grpc.StatusCode | None:
         """What was set."""
@@ -86,11 +90,6 @@ class ServicerContext:
     def trailing_metadata(self) -> Sequence[Metadatum]:
         """What was set."""
         return self._trailing
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether nothing was set."""
-        return self._code is None and not self._details and not self._trailing
 
     # ---- of the answer
 
@@ -130,7 +129,8 @@ class ServicerContext:
         if self._call.is_ended:
             callback(self)
         else:
-            self._call.on_end.append(lambda: callback(self))
+            callbacks = self._call.on_end = self._call.on_end or []
+            callbacks.append(lambda: callback(self))
 
     def hold(self) -> Callable[[], None] | None:
         """See `Context.hold`."""

@@ -55,9 +55,11 @@ async def serve(call: "Call", handler: "Handler", given: "Message | Packed | Req
             await _serve_stream(call, handler, request)
         else:
             behaviour: Any = handler.stream_unary or handler.unary_unary
-            answer = await behaviour(request, call.context)
-            if call.context.code() in _OK:
-                call.answer(call.serialized(answer))
+            context = call.context
+            answer = await behaviour(request, context)
+            if context.is_plain or context.code() in _OK:
+                serializer = handler.response_serializer
+                call.answer(answer if serializer is None else serializer(answer))
             else:
                 call.finish()
     except AbortError as abort:

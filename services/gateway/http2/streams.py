@@ -66,7 +66,7 @@ class Streams:
             close: is called when a connection that drains has no call left.
 
         Attributes:
-            reader: whose frames these are.
+            reader, control: whose frames these are; what those of the connection mean.
         """
         self.sender, self.peer, self.terms = sender, peer, terms
         self._guard = FloodGuard(terms.limits.free_frames, terms.limits.free_frames_per_second)
@@ -80,7 +80,7 @@ class Streams:
         self._num_sent = 0
         self._window_in = CONNECTION_WINDOW
         self._headers = HeaderReader(terms.limits.max_metadata_bytes, self._guard)
-        self._control = ControlFrames(sender, self._guard, self._calls.values, self._refuse_new)
+        self.control = ControlFrames(sender, self._guard, self._calls.values, self._refuse_new)
         self._blocks = HeaderFrames(self._begin)
         self._is_draining = self._is_refusing = False
         self._meanings = {
@@ -88,7 +88,7 @@ class Streams:
             CONTINUATION: self._blocks.on_continuation,
             WINDOW_UPDATE: self._on_window_update,
             RST_STREAM: self._on_rst_stream,
-            **self._control.meanings,
+            **self.control.meanings,
         }
 
     # ---- what the reader hands on
@@ -117,7 +117,7 @@ class Streams:
         if call.window_in < 0:
             self._break(call, ErrorCode.FLOW_CONTROL_ERROR)
             return None
-        if not call.has_length(num_bytes, is_last=is_last):
+        if call.num_missing >= 0 and not call.has_length(num_bytes, is_last=is_last):
             self._break(call, ErrorCode.PROTOCOL_ERROR)
             return None
         self._guard.refund_data(num_bytes)
@@ -206,11 +206,6 @@ class Streams:
         return len(self._calls)
 
     @property
-    def is_greeted(self) -> bool:
-        """Whether the client's settings have come."""
-        return self._control.is_greeted
-
-    @property
     def goodbye_id(self) -> int:
         """The last stream that was looked at."""
         return self._last_id
@@ -232,7 +227,7 @@ class Streams:
         if self._blocks.stream_id:
             if kind != CONTINUATION or stream_id != self._blocks.stream_id:
                 raise broken("a header block is interrupted")
-        elif not self._control.is_greeted and kind != SETTINGS:
+        elif not self.control.is_greeted and kind != SETTINGS:
             raise broken("the first frame is not SETTINGS")
 
     def _check_known(self, stream_id: int) -> None:
