@@ -112,16 +112,21 @@ class GatewayServer:
         self._requests = request_watch(settings, recorder, tracing, self.triton_metrics)
         statuses = StatusTable(overload_as_unavailable=settings.overload_as_unavailable)
         gate = Gate(settings.access_file) if settings.access_file else None
+        self._server = self._new_server(recorder, statuses, gate)
+        self._add_services(recorder, statuses, gate)
+
+    def _new_server(
+        self, recorder: Recorder, statuses: StatusTable, gate: Gate | None
+    ) -> GrpcServer:
         unhandled = UnhandledRequests(recorder, self._requests.refused if self._requests else None)
-        self._server = GrpcServer(
-            _limits_of(settings),
+        return GrpcServer(
+            _limits_of(self._settings),
             take=self.arena.take if self.arena else None,
             check=early_check(gate, statuses) if gate else None,
             on_unhandled=unhandled.note,
             on_connections=self._observer.note_connections,
             overload=_overload_of(statuses),
         )
-        self._add_services(recorder, statuses, gate)
 
     def _new_triton_metrics(self) -> TritonMetrics:
         return TritonMetrics(self._forwarded.num_in_flight, self._cached.statistics)

@@ -2,6 +2,7 @@
 
 from services.telemetry import catalog
 from services.telemetry.boards import objectives
+from services.telemetry.boards.batches_row import BATCHES
 from services.telemetry.boards.board import BOARD, Board, Panel, Query, Row, Unit, line, number
 from services.telemetry.boards.promql import any_of
 from services.telemetry.boards.recording_rules import (
@@ -223,34 +224,6 @@ _STAGE_ROW = Row(
         ),
     ),
 )
-_PADDED = BOARD.rate(catalog.PADDED_ELEMENTS, "model", "version")
-_REAL = BOARD.rate(catalog.REAL_ELEMENTS, "model", "version")
-_BATCHES = Row(
-    title="Batches",
-    panels=(
-        line(
-            "Padding",
-            "Elements computed beside those of requests, as a share of these; buckets cure it.",
-            f"({_PADDED} or 0 * {_REAL}) / {_REAL}",
-            _VERSION,
-            unit=Unit.SHARE,
-        ),
-        line(
-            "Size of requests",
-            "95 % are no larger, by dynamic dimension; smelt buckets advises from these.",
-            BOARD.quantile(0.95, catalog.REQUEST_SIZE, "model", "dimension"),
-            "{{model}} {{dimension}}",
-            unit=Unit.COUNT,
-        ),
-        line(
-            "In vain",
-            "Refused, expired or cancelled in a queue, or discarded when they were computed.",
-            f"{BOARD.rate(catalog.QUEUE_DROPPED, 'reason')} or vector(0)",
-            "{{reason}}",
-            unit=Unit.REQUESTS_PER_S,
-        ),
-    ),
-)
 _QUEUES = Row(
     title="Queues and replicas",
     panels=(
@@ -355,5 +328,5 @@ REQUESTS_BOARD = Board(
     uid="smelt-requests",
     title="Smelt: requests",
     description="Traffic, errors against the objective, latency and queues.",
-    rows=(_NOW, _TRAFFIC, _LATENCY, _STAGE_ROW, _BATCHES, _QUEUES),
+    rows=(_NOW, _TRAFFIC, _LATENCY, _STAGE_ROW, BATCHES, _QUEUES),
 )
