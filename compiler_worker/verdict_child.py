@@ -1,7 +1,8 @@
 """The importer's graph, which fallbacks run, beside ONNX Runtime: inside a throw-away process.
 
 Both compute in float32 here, so neither can be blamed for a decision that only float64 changes;
-float64 says how much of a difference is rounding.
+float64 says how much of a difference is rounding. Where they differ, ONNX's evaluator is asked as
+in a proof: where it sides with the import, it takes ONNX Runtime's place.
 """
 
 import math
@@ -12,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from compiler_worker.agreement import Errors, eager_errors
+from compiler_worker.blame import agreed
 from compiler_worker.child import Events, limit_threads
 from compiler_worker.comparison import has_numbers
 from compiler_worker.models import Model
@@ -19,7 +21,7 @@ from compiler_worker.progress import Progress
 from compiler_worker.proof.answer_sizes import typical_sizes
 from compiler_worker.proof.claim import Claim, reason_of
 from compiler_worker.proof.comparing import Comparing
-from compiler_worker.reference import Reference, open_eager, open_reference
+from compiler_worker.reference import Reference, evaluator_name, open_eager, open_reference
 from compiler_worker.sampling import Sample, proof_samples
 from compiler_worker.tolerances import (
     DEFAULT_TOLERANCES,
@@ -98,8 +100,10 @@ class _Judge:
         if not samples:
             name = self._reference.witness_name
             return FallbackVerdict(unknown=f"{name} answers none of the samples with numbers")
-        errors = self._rounding(samples)
+        errors, typical = self._rounding(samples)
         refuted, faulty = self._compared(samples, errors, report)
+        if refuted and self._has_wrong_witness(samples, errors, typical):
+            refuted, faulty = self._compared(samples, errors, report)
         kept = self._kept(samples, faulty)
         if kept:
             write_answers(self._request.folder / ANSWERS_FILE, kept)
@@ -137,26 +141,46 @@ class _Judge:
             with suppress(ProofError):
                 model.run(sample.inputs)
 
-    def _rounding(self, samples: Sequence[Sample]) -> dict[str, Errors]:
-        """How far float32 itself is from float64; nothing where the import fails."""
+    def _rounding(self, samples: Sequence[Sample]) -> tuple[dict[str, Errors], dict[str, float]]:
+        """How far float32 itself is from float64, and usual sizes; none where the import fails."""
         try:
             of_reference = self._reference, self._master, self._recipe, samples
             typical = typical_sizes(self._reference.model, self._master, self._recipe, samples)
-            return eager_errors(*of_reference, typical)
+            return eager_errors(*of_reference, typical), typical
         except ProofError:
-            return {}
+            return {}, {}
 
-    def _compared(
-        self, samples: Sequence[Sample], errors: Mapping[str, Errors], report: Progress
-    ) -> tuple[str, list[dict[str, int]]]:
-        """The first faults in words, and at which sizes there are any."""
-        claim = Claim(
+    def _has_wrong_witness(
+        self,
+        samples: Sequence[Sample],
+        errors: Mapping[str, Errors],
+        typical: Mapping[str, float],
+    ) -> bool:
+        """Whether the evaluator sides with the import; it is the witness from then on."""
+        try:
+            found = agreed(self._reference, self._claim(), samples, errors, typical)
+        except ProofError:
+            return False
+        if found.model is not self._reference.model or found.witness is self._witness:
+            return False
+        assert found.witness is not None
+        self._reference = replace(found, witness_name=evaluator_name())
+        self._witness = found.witness
+        return True
+
+    def _claim(self) -> Claim:
+        return Claim(
             master=self._master,
             recipe=self._recipe,
             precision=Precision.FP32,
             buckets=self._request.buckets,
             master_path=self._request.master_path,
         )
+
+    def _compared(
+        self, samples: Sequence[Sample], errors: Mapping[str, Errors], report: Progress
+    ) -> tuple[str, list[dict[str, int]]]:
+        """The first faults in words, and at which sizes there are any."""
         allowed = {
             spec.name: tolerance_for(Precision.FP32, self._recipe, *errors.get(spec.name, Errors()))
             for spec in self._master.outputs
@@ -164,11 +188,11 @@ class _Judge:
         beside = replace(
             self._reference, model=self._witness, witness=None, eager_outputs=None, shaken=()
         )
-        comparing = Comparing(self._eager, beside, claim, allowed)
+        comparing = Comparing(self._eager, beside, self._claim(), allowed)
         try:
             comparing.run(samples, report)
         except (EngineError, ProofError) as error:
-            return f"it fails where ONNX Runtime answers: {error}", []
+            return f"it fails where {self._reference.witness_name} answers: {error}", []
         found = comparing.verdict(())
         faulty = [check for check in found.checks if check.fault]
         # One says enough: a wrong import is wrong at most sizes.

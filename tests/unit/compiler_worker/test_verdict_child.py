@@ -96,6 +96,21 @@ def test_a_wrong_import_is_refuted_and_the_right_answers_are_kept(
     np.testing.assert_allclose(kept[0].outputs["y"], hidden @ WEIGHTS["v"], rtol=1e-4, atol=1e-5)
 
 
+def test_where_onnxruntime_is_wrong_the_evaluator_is_asked(tmp_path: Path) -> None:
+    # Below -18 ONNX Runtime's sigmoid is 0, whose logarithm is no number.
+    path = written(
+        tmp_path,
+        """g (float[batch, 8] x) => (float[batch, 4] y)
+        { h = MatMul (x, w) s = Sigmoid (h) y = Log (s) }""",
+        w=normal(8, 4) * np.float32(0.7),
+    )
+    found = verdict_of(path)
+    assert (found.refuted, found.unknown) == ("", "")
+    assert found.witness.startswith("onnx.reference")
+    kept = read_answers(tmp_path / ANSWERS_FILE, record_of(onnx.load(path)))
+    assert all(np.isfinite(answer.outputs["y"]).all() for answer in kept)
+
+
 def test_without_time_a_small_and_a_middle_sample_are_compared(tmp_path: Path) -> None:
     found = verdict_of(written(tmp_path, MLP, **WEIGHTS), samples_s=0.0)
     assert (found.refuted, found.num_samples) == ("", 2)
