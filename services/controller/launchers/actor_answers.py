@@ -70,6 +70,9 @@ class ActorAnswers:
             faults.ActorUnschedulableError,
         ) as error:
             return _failed(error)
+        except faults.OutOfMemoryError as error:
+            # Of an actor that Ray ended so it never says that it died.
+            return _failed(error, "Ray ended it, as its node was out of memory")
         except faults.RayError as error:
             # Its connection is lost for a moment; when it is dead, Ray comes to say so.
             return TaskStatus(state=TaskState.RUNNING, detail=_words(error))
@@ -98,8 +101,8 @@ def _living_nodes() -> set[str]:
     return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
 
 
-def _failed(error: Exception) -> TaskStatus:
-    return TaskStatus(state=TaskState.ENDED, detail=_words(error), is_failed=True)
+def _failed(error: Exception, words: str = "") -> TaskStatus:
+    return TaskStatus(state=TaskState.ENDED, detail=words or _words(error), is_failed=True)
 
 
 def _words(error: Exception) -> str:
