@@ -128,7 +128,7 @@ def test_metadata_has_a_limit(size: int, is_taken: bool) -> None:
 
 
 WRONG_FIELDS = [(b"Key", b""), (b"", b"x"), (b"a b", b""), (b"a", b"x\ny"), (b"a", b"\x00"),
-                (b"a", b" x"), (b"a", b"x\t"), (b"connection", b"close"),
+                (b"connection", b"close"),
                 (b"te", b"gzip"), (b"upgrade", b"h2c")]  # fmt: skip
 
 
