@@ -31,8 +31,9 @@ class RetryPolicy:
         max_attempts: failures in a row after which nothing is tried any more.
         first_delay_s: pause after the first failure; each further one doubles it.
         max_timings: how often engines that could not be told apart are timed again; by default
-            for a month, as a machine may be busy for days.
-        first_timing_s: pause before the first time; each further one doubles it.
+            for six days, as a machine may be busy for long.
+        first_timing_s: pause before the first time; each further one doubles it, up to
+            a day.
     """
 
     max_attempts: int = 3

@@ -27,7 +27,7 @@ def _attempts(what: str, ended: Metric, duration: Panel, *, note: str) -> tuple[
     """How many there were, how many there are in an hour, and how long one takes."""
     so_far = line(
         f"{what} so far",
-        f"All that the store remembers; {note}.",
+        f"Since the controller started; {note}.",
         BOARD.total(ended, "outcome"),
         "{{outcome}}",
         unit=Unit.COUNT,
@@ -121,7 +121,7 @@ _BUILDS = Row(
         catalog.BUILDS,
         line(
             "Time of the builder",
-            "Mean over all attempts that the store remembers.",
+            "Mean over all attempts since the controller started.",
             BOARD.overall_mean(catalog.BUILD_DURATION, *_KEY),
             _KIND,
             unit=Unit.SECONDS,
@@ -136,7 +136,7 @@ _PROOFS = Row(
         catalog.PROOFS,
         line(
             "Time of a proof",
-            "Comparison and benchmark, mean over all that the store remembers.",
+            "Comparison and benchmark, mean over all since the controller started.",
             BOARD.overall_mean(catalog.PROOF_DURATION, *_KEY),
             _KIND,
             unit=Unit.SECONDS,
