@@ -1,5 +1,6 @@
 """Why Ray places a replica nowhere, for people: what it wants, what nodes have, who holds it."""
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -31,23 +32,29 @@ def unplaced_words(
     wanted: str,
     generation: str,
     nodes: Iterable[Mapping[str, Any]],
+    free: Mapping[str, Mapping[str, float]],
     holders: Sequence[tuple[str, int]],
 ) -> str:
-    """Why replicas are placed nowhere.
+    """Why replicas are placed nowhere; "" where a node has room, and is only slow to start them.
 
     Args:
         num_replicas: that wait.
         wanted: resources of each, as Serve says them.
         generation: whose nodes they must be on.
         nodes: as `ray.nodes()` gives them.
+        free: resources of each node that nobody holds, by its id.
         holders: applications with replicas on that generation, and how many each has.
     """
     there = [
         node for node in nodes
         if node["Alive"] and (node.get("Labels") or {}).get(GENERATION_LABEL) == generation
     ]  # fmt: skip
+    amounts: dict[str, float] = json.loads(wanted)
+    if any(_has_room(amounts, free.get(node["NodeID"], {})) for node in there):
+        return ""
     have = "; ".join(
-        f"{node['NodeManagerAddress']} has {_amounts(node.get('Resources') or {})}"
+        f"{node['NodeManagerAddress']} has {_amounts(node.get('Resources') or {})}, free: "
+        f"{_amounts(free.get(node['NodeID'], {}))}"
         for node in there
     )
     held = ", ".join(f"{name} ({num})" for name, num in holders)
@@ -56,6 +63,10 @@ def unplaced_words(
         f"{generation}; {have or 'there is none'}; replicas there: {held or 'none'}. Add a node, "
         "or unload or remove a model"
     )
+
+
+def _has_room(wanted: Mapping[str, float], free: Mapping[str, float]) -> bool:
+    return all(free.get(name, 0.0) >= amount for name, amount in wanted.items())
 
 
 def _amounts(resources: Mapping[str, float]) -> str:

@@ -159,6 +159,9 @@ class RayServeFleet:
         import ray
         from ray import serve
 
+        # What Ray itself shows of each node; in public it only adds them up.
+        from ray._private.state import available_resources_per_node
+
         applications = retried(serve.status).applications
         found = applications.get(application_name(key))
         messages = [each.message for each in found.deployments.values()] if found else []
@@ -173,7 +176,8 @@ class RayServeFleet:
             if (other := key_from_application(name)) and other.generation == key.generation
             if other != key
         }
-        return unplaced_words(*waiting, key.generation, ray.nodes(), sorted(others.items()))
+        free = available_resources_per_node()
+        return unplaced_words(*waiting, key.generation, ray.nodes(), free, sorted(others.items()))
 
     def num_wanted(self, model: str, version: int) -> int | None:  # noqa: ARG002
         """None: the reconcile loop places them, and knows."""

@@ -18,6 +18,7 @@ SCHEDULED = (
 def node(name: str, generation: str = GENERATION, *, is_alive: bool = True) -> dict[str, Any]:
     return {
         "Alive": is_alive,
+        "NodeID": f"id of {name}",
         "NodeManagerAddress": name,
         "Labels": {GENERATION_LABEL: generation},
         "Resources": {"CPU": 16.0, "GPU": 1.0, "memory": 1e9},
@@ -32,12 +33,20 @@ def test_replicas_that_wait_for_a_node_are_told_from_those_that_load() -> None:
 
 def test_it_says_what_is_wanted_what_there_is_and_who_holds_it() -> None:
     nodes = [node("10.0.0.1"), node("10.0.0.2", is_alive=False), node("10.0.0.3", "cuda-sm80")]
-    words = unplaced_words(2, '{"GPU": 1}', GENERATION, nodes, [("other version 1", 1)])
+    free = {"id of 10.0.0.1": {"CPU": 3.0}, "id of 10.0.0.3": {"GPU": 1.0}}
+    words = unplaced_words(2, '{"GPU": 1}', GENERATION, nodes, free, [("other version 1", 1)])
     assert 'each wants {"GPU": 1} on a node of cuda-sm90' in words
-    assert "10.0.0.1 has 1 GPU, 16 CPU; replicas there: other version 1 (1)" in words
+    assert "10.0.0.1 has 1 GPU, 16 CPU, free: 3 CPU; replicas there: other version 1 (1)" in words
     assert "10.0.0.2" not in words
     assert "10.0.0.3" not in words
 
 
+def test_a_node_with_room_is_only_slow_to_start_them() -> None:
+    free = {"id of 10.0.0.1": {"CPU": 3.0, "GPU": 0.5}}
+    for wanted, has_room in (('{"GPU": 0.5, "CPU": 1}', True), ('{"GPU": 0.6}', False)):
+        words = unplaced_words(1, wanted, GENERATION, [node("10.0.0.1")], free, [])
+        assert (words == "") is has_room
+
+
 def test_without_any_node_it_says_so() -> None:
-    assert "there is none" in unplaced_words(1, "{}", GENERATION, [], [])
+    assert "there is none" in unplaced_words(1, "{}", GENERATION, [], {}, [])
