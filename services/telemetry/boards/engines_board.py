@@ -161,7 +161,7 @@ _FALLBACKS = Row(
                 ),
                 Query(expr=_ready_by("model", "version"), legend="{{model}} v{{version}} ready"),
                 Query(
-                    expr=f"{BOARD.total(catalog.MODELS_UNPLACED, 'model', 'version')} > 0",
+                    expr=BOARD.total(catalog.MODELS_UNPLACED, "model", "version"),
                     legend="{{model}} v{{version}} has no node with room",
                 ),
             ),
