@@ -96,7 +96,7 @@ def check_samples(
 
     Raises:
         InvalidModelError: a name, datatype or rank that is not the model's, integers that a
-            request may not hold, or inputs with different numbers of samples.
+            request may not hold, inputs with different numbers of samples, no rows, or no numbers.
     """
     wanted = [spec.name for spec in inputs]
     if sorted(samples) != sorted(wanted):
@@ -117,3 +117,10 @@ def check_samples(
     counts = {name: array.shape[:1] for name, array in samples.items()}
     if len(set(counts.values())) != 1:
         raise InvalidModelError(f"samples: expected equal leading dimensions, found {counts}")
+    if (0,) in counts.values():
+        raise InvalidModelError("samples: no rows found, one at least wanted")
+    for name, array in samples.items():
+        if array.dtype.kind == "f" and array.size and not np.isfinite(array).any():
+            raise InvalidModelError(
+                f"samples: input '{name}' holds NaN and Inf alone: nothing to compare engines by"
+            )

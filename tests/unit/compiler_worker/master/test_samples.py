@@ -57,3 +57,15 @@ def test_proofs_draw_the_words_of_samples_where_the_recipe_has_none() -> None:
     assert len(values) == MAX_WORDS
     only_long = {"words": np.array([[long, long]], dtype=object)}
     assert recipe_with_words(Recipe(), only_long, (WORDS,)).inputs["words"].values is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [(np.zeros((0, 3), np.float32), "no rows found"), (np.full((4, 3), np.nan), "'x' holds NaN")],
+)
+def test_samples_that_show_nothing_are_refused(rows: np.ndarray, words: str) -> None:
+    spec = TensorSpec(name="x", datatype="FP32", shape=("batch", 3))
+    with pytest.raises(InvalidModelError, match=words):
+        check_samples({"x": rows.astype(np.float32)}, (spec,))
+    some = np.array([[1.0, np.nan, np.inf]], np.float32)  # missing values may mean something
+    check_samples({"x": some}, (spec,))
