@@ -8,6 +8,7 @@ from typing import Final
 from services.gateway.endpoints import EndpointSet
 from services.gateway.gone_versions import GoneVersions
 from services.gateway.health import HealthServicer
+from services.gateway.http2.connection import END_REASONS
 from services.gateway.request_memory.arena import RequestArena
 from services.gateway.routing import RoutingTable
 from services.telemetry import catalog
@@ -47,6 +48,9 @@ class FleetObserver:
 
     async def follow(self, endpoints: EndpointSet) -> None:
         """Publish until cancelled; changes that come together are published once."""
+        for reason in END_REASONS:
+            # So that the first one is a change, and not a new series.
+            self._recorder.count(catalog.CONNECTIONS_ENDED, 0.0, reason=reason)
         while True:
             changed = endpoints.changed
             self.publish(endpoints.table)

@@ -71,13 +71,17 @@ class Host(Protocol):
         ...
 
 
-class Connection(asyncio.BufferedProtocol):
-    """Made by the event loop for each client that connects.
+# Why connections end: silent is without preface or SETTINGS, protocol any other fault of the
+# client, unread one that reads none of its answers, limit one too many, stopped the server's end,
+# internal a fault of this server.
+END_REASONS: Final = (
+    "client", "silent", "flood", "protocol", "unread", "idle", "age", "limit", "stopped",
+    "internal",
+)  # fmt: skip
 
-    It ends by one of these reasons: client, silent (no preface or SETTINGS), flood, protocol (any
-    other fault of the client), unread (it reads none of its answers), idle, age, limit (too many
-    connections), stopped (the server), internal (a fault of this server).
-    """
+
+class Connection(asyncio.BufferedProtocol):
+    """Made by the event loop for each client that connects; ends by one of END_REASONS."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
