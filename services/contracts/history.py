@@ -14,18 +14,21 @@ from services.contracts.store import ArtifactStore
 
 _logger = logging.getLogger(__name__)
 _PROOF_KEY = re.compile(r"(engines/[^/]+/[0-9a-f]{64}/)proofs/[0-9a-f]{64}/\d{6,}\.json")
+# Of small documents: some seconds with an object store.
+MAX_AT_START = 1000
 _DocumentT = TypeVar("_DocumentT", bound=Document)
 
 
 class BuildHistory:
-    """Reads what is new since its first look.
+    """Reads what is new since its last look, and at the first one what is there.
 
-    What was there before is not read: a store holds years of it, and counters of a process begin
-    at 0, as everywhere in Prometheus.
+    A store may hold years of it: where there is more than a start may read, nothing of it is, and
+    counters begin at 0, as everywhere in Prometheus.
     """
 
-    def __init__(self, store: ArtifactStore) -> None:
-        self._store = store
+    def __init__(self, store: ArtifactStore, max_at_start: int = MAX_AT_START) -> None:
+        """`max_at_start` bounds the records, and the proofs, that the first look reads."""
+        self._store, self._max_at_start = store, max_at_start
         # Keys alone: documents are read once, and not kept in memory.
         self._seen_builds: set[str] | None = None
         self._seen_proofs: set[str] | None = None
@@ -36,7 +39,7 @@ class BuildHistory:
         Raises:
             StoreError: the store failed; all of them are new at the next look too.
         """
-        seen = set(listed) if self._seen_builds is None else self._seen_builds
+        seen = self._known(listed) if self._seen_builds is None else self._seen_builds
         new = [key for key in listed if key not in seen]
         records = [record for _, record in self._read(new, BuildRecord)]
         self._seen_builds = set(listed)
@@ -57,7 +60,9 @@ class BuildHistory:
             if (match := _PROOF_KEY.fullmatch(key))
         }
         whole = {key for key, manifest in manifest_by_proof.items() if manifest in manifests}
-        new = sorted(whole - (whole if self._seen_proofs is None else self._seen_proofs))
+        new = sorted(
+            whole - (self._known(whole) if self._seen_proofs is None else self._seen_proofs)
+        )
         manifest_keys = sorted({manifest_by_proof[key] for key in new})
         engines = dict(self._read(manifest_keys, EngineManifest))
         proofs = [
@@ -67,6 +72,10 @@ class BuildHistory:
         ]
         self._seen_proofs = whole
         return proofs
+
+    def _known(self, listed: Collection[str]) -> set[str]:
+        """What counts as read before the first look."""
+        return set(listed) if len(listed) > self._max_at_start else set()
 
     def _read(self, keys: list[str], kind: type[_DocumentT]) -> Iterator[tuple[str, _DocumentT]]:
         """Documents by key, without those that this version of Smelt cannot understand."""

@@ -1,7 +1,8 @@
 """Builds and proofs as metrics, counted from what the store remembers of them.
 
-A compiler runs for seconds, anywhere, so it cannot be scraped. Totals begin at 0 when the
-controller starts, as counters do; states and engines are those of the store.
+A compiler runs for seconds, anywhere, so it cannot be scraped. Totals go on where the store is
+when the controller starts, or begin at 0 where it remembers too much to be read then; states and
+engines are those of the store.
 """
 
 import asyncio

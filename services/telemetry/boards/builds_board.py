@@ -27,7 +27,8 @@ def _attempts(what: str, ended: Metric, duration: Panel, *, note: str) -> tuple[
     """How many there were, how many there are in an hour, and how long one takes."""
     so_far = line(
         f"{what} so far",
-        f"Since the controller started; {note}.",
+        "All that the store remembers; since the controller started where that is more than a "
+        f"thousand; {note}.",
         BOARD.total(ended, "outcome"),
         "{{outcome}}",
         unit=Unit.COUNT,
@@ -121,7 +122,7 @@ _BUILDS = Row(
         catalog.BUILDS,
         line(
             "Time of the builder",
-            "Mean over all attempts since the controller started.",
+            "Mean over all attempts that were counted.",
             BOARD.overall_mean(catalog.BUILD_DURATION, *_KEY),
             _KIND,
             unit=Unit.SECONDS,
@@ -136,7 +137,7 @@ _PROOFS = Row(
         catalog.PROOFS,
         line(
             "Time of a proof",
-            "Comparison and benchmark, mean over all since the controller started.",
+            "Comparison and benchmark, mean over all that were counted.",
             BOARD.overall_mean(catalog.PROOF_DURATION, *_KEY),
             _KIND,
             unit=Unit.SECONDS,

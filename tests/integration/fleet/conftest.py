@@ -77,16 +77,12 @@ def served(
         fleet.add("noop", noop, write_recipe(folder / "noop.yaml", 1, tokens=300))
         num_replicas = {"linear": 2, "noop": 1}
         options: tuple[str, ...] = ()
-        is_watched = "watched" in asked and is_prometheus_installed()
-        if is_watched:
-            _add_watched(fleet, folder)
+        if "watched" in asked and is_prometheus_installed():
+            num_replicas |= _publish_watched(fleet, folder)
             options = ("--observe", "--observe-port", "0")
         if "demo" in asked:
             num_replicas |= _publish_demo(fleet, folder / "demo.yaml")
         fleet.up(*options)
-        if is_watched:
-            # Attempts are counted from the controller's start.
-            num_replicas |= _build_watched(fleet)
         for model, num in num_replicas.items():
             fleet.wait_ready(model, num)
         yield Served(fleet, linear, noop)
@@ -95,7 +91,8 @@ def served(
         assert still_running(processes) == []
 
 
-def _add_watched(fleet: LocalFleet, folder: Path) -> None:
+def _publish_watched(fleet: LocalFleet, folder: Path) -> dict[str, int]:
+    """`counted` has an engine, the proof of `bare` failed, `busy` has more; replicas by name."""
     counted = write_scaled(folder / "counted.onnx", 2.0)
     usual = write_recipe(folder / "counted.yaml", 1, features=NUM_FEATURES)
     _add(fleet, "counted", counted, usual, ONE_KIND)
@@ -105,10 +102,6 @@ def _add_watched(fleet: LocalFleet, folder: Path) -> None:
     _add(fleet, "bare", bare, strict, ONE_KIND + IMPOSSIBLE)
     busy = write_linear(folder / "busy.onnx", seed=2)
     _add(fleet, "busy", busy, write_recipe(folder / "busy.yaml", 1), ALSO_OLD)
-
-
-def _build_watched(fleet: LocalFleet) -> dict[str, int]:
-    """`counted` has an engine, the proof of `bare` failed, `busy` has more; replicas by name."""
     old = ("--kind", "tensorrt", "--generation", OLD_GENERATION)
     assert _build(fleet, "counted") == ["proven"]
     assert _build(fleet, "bare") == ["proof_failed"]

@@ -25,7 +25,7 @@ from services.contracts.registry_engines import engine_folder
 
 @pytest.fixture
 def history(store: ObstoreArtifactStore) -> BuildHistory:
-    found = BuildHistory(store)
+    found = BuildHistory(store, max_at_start=0)
     found.new_build_records([])
     found.new_proofs([])
     return found
@@ -144,7 +144,7 @@ def test_what_was_there_before_the_first_look_is_not_read(
     registry.publish_engine(manifest(make_key()), {}, proof(ProofOutcome.PASSED))
     keys, engines = registry.build_record_keys(), registry.engine_keys()
     monkeypatch.delattr(ObstoreArtifactStore, "read")
-    history = BuildHistory(store)
+    history = BuildHistory(store, max_at_start=0)
     for _ in range(2):
         assert (history.new_build_records(keys), history.new_proofs(engines)) == ([], [])
 
@@ -174,3 +174,16 @@ def test_a_look_reads_each_once_and_keeps_no_document(
     del told
     gc.collect()
     assert found() is None
+
+
+@pytest.mark.parametrize(("max_at_start", "num_read"), [(2, 2), (1, 0)])
+def test_a_start_reads_what_is_there_up_to_a_bound(
+    store: ObstoreArtifactStore,
+    registry: Registry,
+    make_key: Any,
+    max_at_start: int,
+    num_read: int,
+) -> None:
+    for key in (make_key(), make_key(driver="581.0")):
+        registry.record_build(record(key, BuildOutcome.FAILED))
+    assert len(records_of(BuildHistory(store, max_at_start), registry)) == num_read

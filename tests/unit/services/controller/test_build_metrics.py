@@ -56,7 +56,7 @@ def counting(store: ObstoreArtifactStore, folder: Path) -> Counted:
     registry = Registry(store, folder)
     recorder = PrometheusRecorder(catalog.CONTROLLER_METRICS, collectors)
     planned = PlannedKeys()
-    metrics = BuildMetrics(recorder, registry, BuildHistory(store), planned)
+    metrics = BuildMetrics(recorder, registry, BuildHistory(store, max_at_start=0), planned)
     return Counted(registry, metrics, collectors, planned)
 
 

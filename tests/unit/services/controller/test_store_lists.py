@@ -47,7 +47,9 @@ class World:
         )
         worker = InstantWorker(self.registry)
         self.building = BuildLoop(self.registry, nodes, worker, self.state)
-        self._metrics = BuildMetrics(NullRecorder(), self.registry, BuildHistory(self.store))
+        self._metrics = BuildMetrics(
+            NullRecorder(), self.registry, BuildHistory(self.store, max_at_start=0)
+        )
         plain_list, plain_read = ObstoreArtifactStore.list, ObstoreArtifactStore.read
 
         def counted_list(store: ObstoreArtifactStore, prefix: str) -> list[str]:
