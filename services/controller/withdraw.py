@@ -41,6 +41,8 @@ def withdraw(settings: ControllerSettings) -> None:
     ends_s = time.monotonic() + _TIMEOUT_S
     while fleet.deployed() and time.monotonic() < ends_s:
         time.sleep(_POLL_S)  # Serve has no event for it
+    if left := fleet.deployed():
+        logger.warning("%d applications still end after %g s", len(left), _TIMEOUT_S)
     others = [a for a in retried(serve.status).applications if key_from_application(a) is None]
     if not others:
         serve.shutdown()
