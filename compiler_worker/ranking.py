@@ -151,16 +151,20 @@ def _checked(samples: Mapping[str, Array], master: MasterRecord) -> dict[str, Ar
 def _batch_range(
     sizes: Mapping[str, int], batch: str | None, master: MasterRecord, buckets: Sequence[Bucket]
 ) -> tuple[int, int]:
-    """Least and most rows of one run, of the first bucket that holds the other sizes."""
+    """Least and most rows of one run, of the largest batch whose bucket holds the other sizes."""
     leading = {spec.shape[0] for spec in master.inputs if spec.shape}
     if leading != {batch} or batch is None:
         raise InvalidRequestError(
             f"ranking needs inputs whose first dimension is batching.batch_dim '{batch}', "
             f"found {sorted(map(str, leading))}"
         )
-    for bucket in buckets:
-        others = {name: r for name, r in bucket.dims.items() if name != batch}
-        if all(r.min <= sizes[name] <= r.max for name, r in others.items()):
-            return bucket.dims[batch].min, bucket.dims[batch].max
-    known = ", ".join(bucket.label for bucket in buckets)
-    raise InvalidRequestError(f"samples of {dict(sizes)} fit none of the buckets {known}")
+    holding = [
+        bucket.dims[batch]
+        for bucket in buckets
+        if all(r.min <= sizes[name] <= r.max for name, r in bucket.dims.items() if name != batch)
+    ]
+    if not holding:
+        known = ", ".join(bucket.label for bucket in buckets)
+        raise InvalidRequestError(f"samples of {dict(sizes)} fit none of the buckets {known}")
+    rows = max(holding, key=lambda each: each.max)
+    return rows.min, rows.max

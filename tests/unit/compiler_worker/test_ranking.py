@@ -111,8 +111,10 @@ class TestSamples:
         shapes = self.check(draw_inputs(21, 6), bucket(6, 8, 16))
         assert shapes == [(8, 6), (8, 6), (6, 6)]
 
-    def test_the_first_bucket_that_holds_them_is_taken(self) -> None:
-        shapes = self.check(draw_inputs(20, 6), bucket(1, 2, 4), bucket(1, 10, 6))
+    def test_the_largest_batch_is_taken_of_the_buckets_that_hold_them(self) -> None:
+        """A bucket of batch 1 that comes first would leave all but a few samples unseen."""
+        smaller = bucket(1, 40, 4), bucket(1, 1, 6)
+        shapes = self.check(draw_inputs(20, 6), *smaller, bucket(1, 10, 6), bucket(1, 2, 16))
         assert shapes == [(10, 6), (10, 6)]
 
     def test_too_long_for_every_bucket(self) -> None:
