@@ -24,6 +24,7 @@ from compiler_worker.sampling import Sample, SampleVariant, proof_samples
 from compiler_worker.tasks import TaskSamples, check_tasks
 from compiler_worker.tolerances import tolerance_for
 from services.contracts.errors import EngineError, InvalidRequestError, ProofError
+from services.contracts.kinds import Precision
 from services.contracts.manifest import TaskCheck
 from services.contracts.proof_checks import PowerCheck
 from services.contracts.tensors import Array
@@ -79,7 +80,7 @@ def _compared(
         return verdict
     report("measuring what the proof would have refused")
     power = _power(comparing, reference.model, claim, samples)
-    return replace(verdict, power=power, reason=_blindness(power))
+    return replace(verdict, power=power, reason=_blindness(power, claim.precision))
 
 
 def _counted(samples: Sequence[Sample]) -> dict[str, int]:
@@ -182,13 +183,13 @@ def _power(
     return tuple(check for check in checks if check is not None)
 
 
-def _blindness(power: Sequence[PowerCheck]) -> str:
+def _blindness(power: Sequence[PowerCheck], precision: Precision) -> str:
     """Why a proof that found no fault is none, "" when it would have found one."""
     blind = [check for check in power if check.unaccepted]
     return "; ".join(
         f"the proof is blind to {', '.join(check.unaccepted)} on output '{check.output}': an "
         "engine with such a fault would have passed its bounds; tighten them (tolerances, a task, "
         "samples that differ), or accept it in the recipe: "
-        f"outputs: {{{check.output}: {{accept_blind: {list(check.unaccepted)}}}}}"
+        f"outputs: {{{check.output}: {{accept_blind: {{{precision}: {list(check.unaccepted)}}}}}}}"
         for check in blind
     )

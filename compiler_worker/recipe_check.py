@@ -44,7 +44,8 @@ def check_recipe(master: MasterRecord, recipe: Recipe) -> None:
         if known := master.input_values.get(name):
             _check_within(name, input_recipe, known)
     for name, output in recipe.outputs.items():
-        _check_blindness(name, output.accept_blind)
+        for precision, faults in output.accept_blind.items():
+            _check_blindness(f"outputs.{name}.accept_blind.{precision}", faults)
         if output.valid_where is not None:
             _check_mask(outputs[name], output.valid_where, master, recipe)
     for task in recipe.tasks:
@@ -137,12 +138,12 @@ def _check_range(name: str, recipe: InputRecipe) -> None:
         )
 
 
-def _check_blindness(name: str, accepted: Iterable[str]) -> None:
+def _check_blindness(key: str, accepted: Iterable[str]) -> None:
     known = OF_FLOATS | OF_INTEGERS
     for fault in accepted:
         if fault not in known:
             raise InvalidRecipeError(
-                f"recipe: outputs.{name}.accept_blind: no proof knows '{fault}'"
+                f"recipe: {key}: no proof knows '{fault}'"
                 f"{nearest(fault, known)}; expected of {', '.join(known)}"
             )
 

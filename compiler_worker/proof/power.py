@@ -13,7 +13,7 @@ from enum import Enum, auto
 import numpy as np
 
 from compiler_worker.proof.output_judge import OutputJudge
-from compiler_worker.proof.sabotages import ACCEPTED, OF_FLOATS, OF_INTEGERS, Answers, Sabotage
+from compiler_worker.proof.sabotages import OF_FLOATS, OF_INTEGERS, Answers, Sabotage
 from compiler_worker.sampling import Sample
 from services.contracts.proof_checks import PowerCheck
 from services.contracts.tensors import NUMPY_FROM_DATATYPE, Array
@@ -95,7 +95,7 @@ def power_check(
                 is_blind = passes_tasks(bounds.spec.name, sabotage)
                 (blind if is_blind else refused).append(name)
     asked = bounds.recipe.outputs.get(bounds.spec.name)
-    acceptable = {*ACCEPTED.get(bounds.precision, ()), *(asked.accept_blind if asked else ())}
+    acceptable = asked.accept_blind.get(bounds.precision, ()) if asked else ()
     accepted = tuple(name for name in blind if name in acceptable)
     return PowerCheck(
         output=bounds.spec.name,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from compiler_worker.accepted_blindness import accepted_words, with_accepted_blindness
 from compiler_worker.import_verdict import judge_import
 from compiler_worker.integer_draws import undescribed
 from compiler_worker.master.fingerprint import fingerprint
@@ -72,7 +73,8 @@ def run_models_add(
         console.print(
             f"{name} version {version.version}: master {version.master.digest[:12]}, opset "
             f"{version.master.opset}, {version.master.num_parameters:,} parameters\n"
-            f"{_integer_inputs(version)}{_default_sizes(version)}{_fallback(version)}{then} {name}",
+            f"{_integer_inputs(version)}{_default_sizes(version)}{_accepted(version)}"
+            f"{_fallback(version)}{then} {name}",
             markup=False,
             soft_wrap=True,
         )
@@ -89,6 +91,11 @@ def _integer_inputs(version: ModelVersion) -> str:
 def _fallback(version: ModelVersion) -> str:
     """A line on the fallback's graph, where something was found of it."""
     return f"{version.fallback_verdict.words}\n" if version.fallback_verdict else ""
+
+
+def _accepted(version: ModelVersion) -> str:
+    """A line for each precision of which proofs may overlook something."""
+    return "".join(f"{line}\n" for line in accepted_words(version.recipe))
 
 
 def _default_sizes(version: ModelVersion) -> str:
@@ -291,7 +298,8 @@ def _checked(
     if samples is not None:
         check_samples(samples, master.inputs, limits_of(master, recipe))
     require_samples(samples, master, recipe, buckets)
-    return recipe_with_words(recipe, samples, master.inputs), buckets
+    kept = with_accepted_blindness(recipe, master)
+    return recipe_with_words(kept, samples, master.inputs), buckets
 
 
 def _read_recipe(path: Path | None) -> Recipe | None:

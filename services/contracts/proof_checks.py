@@ -49,7 +49,7 @@ class PowerCheck(Document):
         tightened: those within the bounds, but more than twice as far off as this engine: with
             bounds as tight as it allows they are refused.
         blind: those that would have passed.
-        accepted: those of `blind` that the recipe accepts, or that come with the precision.
+        accepted: those of `blind` that the recipe accepts.
         unchanged: those that leave these answers as they are, so that nothing was tried; empty in
             older records.
     """

@@ -140,13 +140,14 @@ class OutputRecipe(Document):
     Attributes:
         valid_where: name of a mask input with the output's leading dims; positions where it
             is 0 are not compared, because exporters define them differently.
-        accept_blind: faults that the bounds of this output may let pass, by the names that
-            `smelt why` gives them; an engine whose proof is blind to any other is refused.
+        accept_blind: faults that the bounds of a precision may let pass on this output, by the
+            names that `smelt why` gives them; an engine whose proof is blind to any other is
+            refused. Of eight bits `smelt models add` writes what it accepts, where this does not.
     """
 
     valid_where: str | None = None
     # Left out when there are none: proof terms of older recipes are digests without it.
-    accept_blind: tuple[str, ...] = Field(default=(), exclude_if=lambda v: v == ())
+    accept_blind: dict[Precision, tuple[str, ...]] = Field(default={}, exclude_if=lambda v: v == {})
 
 
 class Tolerance(Document):

@@ -385,7 +385,9 @@ def test_bounds_that_let_a_fault_pass_are_refused_unless_the_recipe_accepts_it(
     assert "the proof is blind to" in verdict.reason
     assert "accept_blind" in verdict.reason
     accepting = recipe.model_copy(
-        update={"outputs": {"y": OutputRecipe(accept_blind=tuple(blind(verdict)))}}
+        update={
+            "outputs": {"y": OutputRecipe(accept_blind={Precision.BF16: tuple(blind(verdict))})}
+        }
     )
     assert subject.judged(Altered(subject.engine, err), accepting, Precision.BF16).reason == ""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import onnx
 
+from compiler_worker.accepted_blindness import with_accepted_blindness
 from compiler_worker.builders.base import BuildOutput, BuildPlan
 from compiler_worker.builders.select import builder_for
 from compiler_worker.builders.typed_graphs import typed_graph
@@ -174,7 +175,8 @@ class Subject:
 
     def recipe(self, precision: Precision) -> Recipe:
         """What proofs draw by."""
-        recipe = self.specimen.recipe
+        wanted = self.specimen.recipe.model_copy(update={"precisions": (precision,)})
+        recipe = with_accepted_blindness(wanted, self.master)
         if not precision.is_calibrated:
             return recipe
         return calibrated_recipe(recipe, self.master, self.given)

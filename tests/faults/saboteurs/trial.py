@@ -19,7 +19,7 @@ from tests.faults.saboteurs.subject import Subject
 
 REFUSED, BLIND, PROVEN = "refused", "blind, and refused unless accepted", "PROVEN"
 NO_PART, NO_CHANGE = "no such part", "changes nothing"
-ACCEPTED = "proven, and recorded as blind as the precision is"
+ACCEPTED = "proven only where the recipe accepts the blindness"
 WITHIN = "within the precision's own rounding"
 NO_ENGINE = "refused when built"
 Prove = Callable[[Model], Verdict]

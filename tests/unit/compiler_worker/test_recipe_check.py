@@ -25,7 +25,7 @@ MASK = {"mask": {"role": "mask"}}
         {"inputs": {"ids": {"high": 9, "min": 0, "max": 8}}},
         {"precisions": ["int8", "fp8"], "calibration": {"path": "rows.npz"}},
         {"precisions": ["int8_weight_only"]},
-        {"outputs": {"pooled": {"accept_blind": ["2 % off", "off by one"]}}},
+        {"outputs": {"pooled": {"accept_blind": {"bf16": ["2 % off", "off by one"]}}}},
     ],
 )
 def test_what_fits_is_taken(recipe: dict[str, Any]) -> None:
@@ -58,8 +58,8 @@ def test_what_fits_is_taken(recipe: dict[str, Any]) -> None:
             r"inputs.ids: expected low < high, got low 200 and high 10",
         ),
         (
-            {"outputs": {"pooled": {"accept_blind": ["2 percent off"]}}},
-            r"pooled.accept_blind: no proof knows '2 percent off', did you mean '2 % off'\?;",
+            {"outputs": {"pooled": {"accept_blind": {"int8": ["2 percent off"]}}}},
+            r"pooled.accept_blind.int8: no proof knows '2 percent off', did you mean '2 % off'\?;",
         ),
         ({"precisions": ["fp32", "fp8"]}, r"precision fp8: its scales come from real inputs"),
     ],

@@ -54,18 +54,24 @@ def test_wide_bounds_are_tightened_for_an_engine_that_is_near_enough(
 def test_a_recipe_accepts_by_name() -> None:
     accepted = ("mean only", "a column zero")
     recipe = Recipe(
-        tolerances={Precision.FP32: WIDE}, outputs={"y": OutputRecipe(accept_blind=accepted)}
+        tolerances={Precision.FP32: WIDE},
+        outputs={"y": OutputRecipe(accept_blind={Precision.FP32: accepted})},
     )
     check = measured(WANTED * 3, recipe=recipe)
     assert set(accepted) == set(check.accepted)
     assert set(check.unaccepted) == set(check.blind) - set(accepted) != set()
 
 
-def test_two_per_cent_come_with_eight_bits() -> None:
+def test_of_eight_bits_two_per_cent_are_accepted_where_the_recipe_says_so() -> None:
     found = WANTED * np.float32(1.015) + normal(256, 5, seed=2) * np.float32(0.02)
     check = measured(found, precision=Precision.INT8)
-    assert check.blind == check.accepted == ("2 % off",)
+    assert check.blind == check.unaccepted == ("2 % off",)
     assert "10 % off" in check.refused
+    for accepting, is_accepted in ((Precision.INT8, True), (Precision.BF16, False)):
+        output = OutputRecipe(accept_blind={accepting: ("2 % off",)})
+        recipe = Recipe(outputs={"y": output})
+        again = measured(found, recipe=recipe, precision=Precision.INT8)
+        assert bool(again.accepted) is is_accepted
 
 
 @pytest.mark.parametrize(("error", "is_refused"), [(0.03, False), (0.06, True)])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from compiler_worker.proof.power import spoilt
-from compiler_worker.proof.sabotages import ACCEPTED, OF_FLOATS, OF_INTEGERS
+from compiler_worker.proof.sabotages import OF_FLOATS, OF_INTEGERS
 from tests.unit.compiler_worker.proof.judges import judge, met, normal
 
 FLOATS = normal(6, 5) * np.array([1, 10, 0.1, 1, 1], np.float32) + np.float32(0.5)
@@ -79,7 +79,3 @@ def test_nothing_is_spoilt_of_nothing() -> None:
     (empty,) = met(one, FLOATS[:0])
     for sabotage in OF_FLOATS.values():
         assert spoilt(sabotage, one, empty, 1, seed=0).shape == (0, 5)
-
-
-def test_what_comes_with_a_precision_is_a_sabotage_by_name() -> None:
-    assert {name for names in ACCEPTED.values() for name in names} <= set(OF_FLOATS)

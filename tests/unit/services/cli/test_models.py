@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from compiler_worker.accepted_blindness import OF_EIGHT_BITS
 from services.cli.fleet_file import RunningFleet, fleet_lock, write_fleet
 from services.cli.main import app
 from services.cli.models import Wishes, add_model
@@ -21,6 +22,7 @@ from services.contracts.errors import (
     InvalidRequestError,
     NotFoundError,
 )
+from services.contracts.kinds import Precision
 from services.contracts.manifest import ModelVersion
 from services.contracts.object_store import ObstoreArtifactStore, open_store
 from services.contracts.recipe import Bucket, DimRange, InputRecipe, RankingTask, Recipe
@@ -138,8 +140,15 @@ def test_a_calibration_set_is_found_beside_its_recipe_and_kept_with_the_version(
     (folder / "recipe.yaml").write_text("precisions: [int8]\ncalibration: {path: rows.npz}\n")
     words = ["models", "add", "tiny", source(tmp_path / "a"), "--recipe"]
     for _ in range(2):
-        CliRunner().invoke(app, [*words, str(folder / "recipe.yaml")], catch_exceptions=False)
+        done = CliRunner().invoke(
+            app, [*words, str(folder / "recipe.yaml")], catch_exceptions=False
+        )
     [version] = registry.versions("tiny")
+    # What proofs in eight bits may overlook stands in the recipe, and is printed.
+    outputs = version.recipe.outputs
+    accepted = {Precision.INT8: OF_EIGHT_BITS[Precision.INT8]}
+    assert all(output.accept_blind == accepted for output in outputs.values())
+    assert f"int8: its proof may overlook on {', '.join(outputs)}: 2 % off" in done.stdout
     assert version.calibration is not None
     with np.load(registry.materialise_samples(version.calibration)) as kept:
         np.testing.assert_array_equal(kept["ids"], draw_inputs(20, 6)["ids"])
