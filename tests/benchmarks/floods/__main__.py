@@ -25,7 +25,6 @@ import grpc
 from tests.benchmarks.floods.attacks import ATTACKS, NOTHING
 
 EVERY_S = 0.01
-_START_S = 1.0
 _PATIENCE_S = 8.0
 
 
@@ -106,11 +105,11 @@ def seen(tree: Path, attack: str, seconds: float) -> Seen:
         if attack == NOTHING:
             return _measured(port, seconds)
         with attacked(port, attack) as attacker:
+            assert attacker.stdout is not None
             # Its imports take a while; the polite client shall see all of the flood.
-            time.sleep(_START_S)
+            assert attacker.stdout.readline(), f"the attacker ended: {attacker.wait()}"
             found = _measured(port, seconds)
             attacker.kill()
-            assert attacker.stdout is not None
             lasted = attacker.stdout.readline()
         return found._replace(ended_s=float(lasted) if lasted else None)
 

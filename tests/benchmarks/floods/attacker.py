@@ -1,6 +1,7 @@
 """One connection that floods: `python -m tests.benchmarks.floods.attacker PORT ATTACK`.
 
-Once it is ended it connects anew a second later. Prints how many seconds each connection lasted.
+Once it is ended it connects anew a second later. Prints a line when the first connection begins to
+flood, then how many seconds each connection lasted.
 """
 
 import socket
@@ -15,6 +16,7 @@ from tests.integration.gateway.http2 import frames as f
 
 def flood(port: int, attack: str) -> None:
     """Flood until killed."""
+    print("flooding", flush=True)
     while True:
         began_s = time.monotonic()
         with socket.create_connection(("127.0.0.1", port)) as connection:
