@@ -8,8 +8,8 @@ from typing import Final
 from services.contracts.errors import OverloadedError
 from services.contracts.frames import Payload
 from services.contracts.nearest import nearest
-from services.gateway.http2.limits import SMALL_BYTES
 from services.gateway.inference import InferenceCall, Station
+from services.grpc_server.limits import SMALL_BYTES
 
 logger = logging.getLogger(__name__)
 

@@ -12,12 +12,12 @@ from services.contracts.errors import InvalidRequestError, UnsupportedFeatureErr
 from services.contracts.frames import Payload
 from services.gateway.absent import reason_for, reasons_for_absence
 from services.gateway.admission import Bound
-from services.gateway.http2.context import Context
 from services.gateway.inference import InferenceCall, Station
 from services.gateway.servicer import QuestionServicer
 from services.gateway.sessions import session_number
 from services.gateway.status_codes import StatusTable
 from services.gateway.streaming import FRAME_BYTES, Incoming, InferenceStreams
+from services.grpc_server.context import Context
 from services.pb import open_inference_v2_pb2 as pb
 
 if TYPE_CHECKING:

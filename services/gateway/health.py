@@ -12,8 +12,8 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.gateway.handlers import SERVICE
-from services.gateway.http2.context import Context
 from services.gateway.routing import RoutingTable
+from services.grpc_server.context import Context
 
 _Answer = health_pb2.HealthCheckResponse
 OVERALL: Final = ("", SERVICE.full_name)

@@ -8,9 +8,9 @@ from typing import Final
 from services.gateway.endpoints import EndpointSet
 from services.gateway.gone_versions import GoneVersions
 from services.gateway.health import HealthServicer
-from services.gateway.http2.connection import END_REASONS
 from services.gateway.request_memory.arena import RequestArena
 from services.gateway.routing import RoutingTable
+from services.grpc_server.connection import END_REASONS
 from services.telemetry import catalog
 from services.telemetry.recorder import Recorder
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from services.gateway.access.gate import Metadata
-from services.gateway.http2.context import Context
+from services.grpc_server.context import Context
 
 if TYPE_CHECKING:
     # gRPC's classes are generic for type checkers alone.

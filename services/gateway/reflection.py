@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2 as messages
 
 from services.gateway.admission import Bound
-from services.gateway.http2.server import GrpcServer
+from services.grpc_server.server import GrpcServer
 
 _PACKAGES: Final = ("grpc.reflection.v1alpha", "grpc.reflection.v1")
 # Streams at once, over all clients: an answer is a hundred times its question, and waits for as

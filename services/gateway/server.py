@@ -21,9 +21,6 @@ from services.gateway.fleet_view import fleet_view_from_snapshot
 from services.gateway.forwarding import ForwardedInference
 from services.gateway.handlers import SERVICE, offered_handlers, refuse, service_handler
 from services.gateway.health import HealthServicer
-from services.gateway.http2.limits import Limits
-from services.gateway.http2.server import GrpcServer
-from services.gateway.http2.terms import Overload
 from services.gateway.inference import MeasuredInference, Station
 from services.gateway.keeper_link import KeeperLink
 from services.gateway.observer import FleetObserver
@@ -41,6 +38,9 @@ from services.gateway.shared_tensors import SharedMemoryInference
 from services.gateway.status_codes import StatusTable
 from services.gateway.triton_metrics import TritonMetrics
 from services.gateway.unhandled import INFERENCE_PATHS, UnhandledRequests
+from services.grpc_server.limits import Limits
+from services.grpc_server.server import GrpcServer
+from services.grpc_server.terms import Overload
 from services.pb import fleet_v1_pb2 as fleet
 from services.pb import open_inference_v2_pb2 as pb
 from services.telemetry.recorder import Recorder

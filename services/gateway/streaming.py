@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 from services.contracts.errors import InvalidRequestError
 from services.contracts.frames import Payload
 from services.contracts.protobuf_wire import varint_bytes
-from services.gateway.http2.context import Context
 from services.gateway.request_head import request_head_from_bytes
 from services.gateway.status_codes import Refusal, StatusTable
+from services.grpc_server.context import Context
 from services.pb import open_inference_v2_pb2 as pb
 
 # Metadata with which a client wants the stream to end with the first error's status.

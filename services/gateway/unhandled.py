@@ -5,8 +5,8 @@ from typing import Final
 import grpc
 
 from services.gateway.handlers import SERVICE
-from services.gateway.http2.terms import Unhandled
 from services.gateway.origin import INFERENCE_METHODS, OnRefused, Origin
+from services.grpc_server.terms import Unhandled
 from services.telemetry import catalog
 from services.telemetry.recorder import Recorder
 

@@ -33,6 +33,7 @@ BLOCKED = {
     "services.contracts": (*HEAVY, "grpc", "google"),
     "services.telemetry": (*HEAVY, "grpc"),
     "services.gateway": HEAVY,
+    "services.grpc_server": (*HEAVY, "google", "pydantic", "prometheus_client"),
     "services.pb": HEAVY,
     "compiler_worker": ("ray", "grpc", "tensorrt", "tensorrt_rtx", "triton"),
     "services.engines": ("ray", "grpc", "tensorrt", "tensorrt_rtx", "triton"),

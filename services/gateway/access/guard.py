@@ -11,12 +11,12 @@ from services.gateway.access.caller import CALLER_NAME
 from services.gateway.access.document import Verb
 from services.gateway.access.gate import Gate, Metadata
 from services.gateway.handlers import SERVICE
-from services.gateway.http2.context import Context
-from services.gateway.http2.terms import Check
 from services.gateway.origin import INFERENCE_METHODS, note_refusal
 from services.gateway.request_head import request_head_from_bytes
 from services.gateway.status_codes import StatusTable
 from services.gateway.streaming import Incoming
+from services.grpc_server.context import Context
+from services.grpc_server.terms import Check
 from services.telemetry import catalog
 from services.telemetry.recorder import Recorder
 

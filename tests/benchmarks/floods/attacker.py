@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 
 from tests.benchmarks.floods.attacks import ATTACKS
-from tests.integration.gateway.http2 import frames as f
+from tests.integration.grpc_server import frames as f
 
 
 def flood(port: int, attack: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from h2.settings import SettingCodes
 from hpack import Encoder
 
-from tests.integration.gateway.http2 import frames as f
+from tests.integration.grpc_server import frames as f
 
 NOTHING = "nothing"
 _PIECE_BYTES = 65_536

@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import uvloop
 
-from services.gateway.http2.server import GrpcServer
+from services.grpc_server.server import GrpcServer
 
 
 async def echo(body: bytes, _: Any) -> bytes:

@@ -29,8 +29,8 @@ from services.telemetry.metric import Metric
 from services.telemetry.prometheus_recorder import PrometheusRecorder
 from services.telemetry.tracing import Tracing
 from tests.integration.gateway.fleet_controller import Controller
-from tests.integration.gateway.http2.frames import body, headers, message, request_fields
-from tests.integration.gateway.http2.raw_client import RawClient
+from tests.integration.grpc_server.frames import body, headers, message, request_fields
+from tests.integration.grpc_server.raw_client import RawClient
 
 DEVICE = DeviceFacts(generation="cpu-x86_64-v3", name="cpu", memory_gib=8)
 TENSOR = TensorSpec(name="x", datatype="FP32", shape=("batch", 4))

@@ -17,9 +17,9 @@ from services.contracts.errors import UnauthenticatedError
 from services.contracts.watched_file import WatchedFile
 from services.gateway.access.gate import Gate
 from services.gateway.access.static_tokens import new_token, token_hash
-from tests.integration.gateway.http2 import frames as f
-from tests.integration.gateway.http2.raw_client import RawClient
 from tests.integration.gateway.issuer import Issuer
+from tests.integration.grpc_server import frames as f
+from tests.integration.grpc_server.raw_client import RawClient
 
 if TYPE_CHECKING:
     from tests.integration.gateway.conftest import Fleet

@@ -10,10 +10,10 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from services.contracts.frames import InferFrame
-from services.gateway.http2.limits import SMALL_BYTES
+from services.grpc_server.limits import SMALL_BYTES
 from services.pb import open_inference_v2_pb2 as pb
-from tests.integration.gateway.http2 import frames as f
-from tests.integration.gateway.http2.raw_client import RawClient
+from tests.integration.grpc_server import frames as f
+from tests.integration.grpc_server.raw_client import RawClient
 
 if TYPE_CHECKING:
     from tests.integration.gateway.conftest import Fleet

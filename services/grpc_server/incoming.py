@@ -1,0 +1,221 @@
+"""The way in of one call: bytes become messages, as far as there is room for them."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import grpc
+
+from services.contracts.large_buffer import LargeBuffer
+from services.grpc_server.call_start import CallStart, Metadatum
+from services.grpc_server.frames import window_update
+from services.grpc_server.limits import GRANT_BYTES, STREAM_WINDOW
+from services.grpc_server.messages import (
+    PREFIX,
+    Message,
+    MessageAssembler,
+    MessageFault,
+    Packed,
+)
+from services.grpc_server.owner import Owner
+from services.grpc_server.sender import Outlet
+from services.grpc_server.servicer_context import ServicerContext
+from services.grpc_server.serving import Requests
+from services.grpc_server.upload import Upload, overload_fault
+
+if TYPE_CHECKING:
+    Handler = grpc.RpcMethodHandler[Any, Any]
+
+_Taken = TypeVar("_Taken")
+
+
+class Incoming(Outlet, ABC):
+    """What a call does with the frames of its request; `Call` is the rest of it."""
+
+    __slots__ = ("_arrived", "_assembler", "_handler", "_max_bytes", "_message", "_num_unfinished",
+                 "_owner", "is_ended", "is_ending", "is_half_closed", "num_missing", "start",
+                 "upload", "window_in")  # fmt: skip
+
+    def __init__(self, owner: Owner, stream_id: int, start: CallStart, handler: "Handler") -> None:
+        """Nothing has come yet.
+
+        Attributes:
+            is_ended: the call's status is known.
+            num_missing: bytes of DATA that are to come, where the client has said how many.
+            is_ending: the frame that comes is the last one.
+            is_half_closed: the client has sent all that it will.
+            upload: of a request that comes in parts; None of others.
+            window_in: bytes that the client may send.
+        """
+        super().__init__(stream_id, owner.sender.initial_window)
+        self.start, self.window_in = start, STREAM_WINDOW
+        self.num_missing = start.content_length
+        self.is_half_closed = self.is_ending = self.is_ended = False
+        self.upload: Upload | None = None
+        self._owner, self._handler = owner, handler
+        self._max_bytes = owner.terms.limits.max_request_bytes(start.path)
+        self._message: Message | None = None
+        self._assembler: MessageAssembler | None = None
+        self._arrived: asyncio.Future[None] | None = None
+        self._num_unfinished = 0
+
+    @property
+    @abstractmethod
+    def context(self) -> ServicerContext:
+        """The handler's."""
+
+    @abstractmethod
+    def end(self, code: grpc.StatusCode, details: str, trailing: Sequence[Metadatum] = ()) -> None:
+        """End the call with a status."""
+
+    @abstractmethod
+    def fail(self, fault: MessageFault) -> None:
+        """End the call otherwise than its handler says or will say."""
+
+    @abstractmethod
+    def _run(self, given: Message | Packed | Requests) -> None:
+        """Run the handler."""
+
+    @property
+    def large(self) -> LargeBuffer | None:
+        """A buffer that next bytes may be read into."""
+        return self._assembler.large if self._assembler is not None else None
+
+    def has_length(self, num_bytes: int, *, is_last: bool) -> bool:
+        """Whether so much more DATA is as content-length says (RFC 9113, section 8.1.1)."""
+        if self.num_missing < 0:
+            return True
+        self.num_missing -= num_bytes
+        return self.num_missing == 0 if is_last else self.num_missing >= 0
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a message is to come: of a stream, one that has begun."""
+        assembler = self._assembler
+        if self._handler.request_streaming:
+            return assembler is not None and assembler.is_inside
+        return True
+
+    def feed(self, piece: memoryview) -> None:
+        """Some bytes came."""
+        if self.is_ended:
+            return
+        if self._assembler is None:
+            # Nearly every request is one message in one frame.
+            size = len(piece) - PREFIX.size
+            is_one = self._message is None and 0 <= size <= self._max_bytes
+            if is_one and PREFIX.unpack_from(piece) == (0, size):
+                self._message = bytes(piece[PREFIX.size :])
+                if not self.is_ending:
+                    self._count(self.start.num_bytes + size)
+                return
+        self._read(self._assemble().feed, piece)
+
+    def filled(self, num_bytes: int) -> None:
+        """So many bytes were read into the room of `large`."""
+        if not self.is_ended and self._assembler is not None:
+            self._read(self._assembler.filled, num_bytes)
+
+    def _read(self, take: Callable[[_Taken], None], what: _Taken) -> None:
+        try:
+            take(what)
+        except MessageFault as fault:
+            self.fail(fault)
+        else:
+            if self.upload is not None:
+                self.upload.note_received()
+            if not self.is_ended:
+                self._note_arrival()
+
+    def _count(self, num_bytes: int) -> None:
+        """So much is held of it beside what its upload has; end it if that is too much of all."""
+        grown, self._num_unfinished = num_bytes - self._num_unfinished, num_bytes
+        if grown:
+            unfinished = self._owner.terms.unfinished
+            unfinished.count(grown)
+            if grown > 0 and unfinished.is_full:
+                self.fail(overload_fault(self._owner.terms))
+
+    def data_ended(self) -> None:
+        """The client has sent all that it will."""
+        self.is_half_closed = True
+        if self.is_ended:
+            return
+        assembler = self._assembler
+        if self._handler.request_streaming:
+            self._note_arrival()
+        elif assembler is None and self._message is not None:
+            self._run(self._message)
+        elif assembler is None or assembler.is_inside or not assembler.num_whole:
+            self.end(grpc.StatusCode.INTERNAL, "expected one whole message, got less")
+        else:
+            message = assembler.take()
+            if self.upload is not None:
+                # Not before: a client that has not ended it could have us wait for that.
+                self.upload.note_taken()
+            self._run(message)
+
+    def _assemble(self) -> MessageAssembler:
+        if self._assembler is None:
+            terms, is_stream = self._owner.terms, self._handler.request_streaming
+            self._assembler = MessageAssembler(
+                self._max_bytes,
+                self.start.encoding,
+                terms.take,
+                terms.limits.max_decompressed_bytes,
+            )
+            self.upload = Upload(self, self._assembler, terms, is_stream=is_stream)
+            if self._message is not None:
+                self._assembler.add(self._message)
+                self._message = None
+                self._count(self.start.num_bytes)
+        return self._assembler
+
+    def _note_arrival(self) -> None:
+        """Wake the handler that waits for a message; one that takes a single one gets no more."""
+        assembler = self._assemble()
+        if self._arrived is not None and not self._arrived.done():
+            self._arrived.set_result(None)
+        elif not self._handler.request_streaming and assembler.num_whole + assembler.is_inside > 1:
+            # Now: a client that never ends would have us keep all that it sends.
+            self.end(grpc.StatusCode.INTERNAL, "expected one whole message, got more")
+
+    def grant_more(self) -> None:
+        """Let the client send more; no more than STREAM_WINDOW lies unread by the handler."""
+        if self.is_half_closed or self.is_ended:
+            return
+        upload = self.upload
+        unread = 0 if upload is None else upload.num_unread_bytes
+        missing = STREAM_WINDOW - self.window_in - unread
+        if missing >= GRANT_BYTES and (upload is None or upload.may_grow(missing)):
+            self.window_in += missing
+            self._owner.sender.control(window_update(self.stream_id, missing))
+
+    async def next_message(self) -> Message:
+        """The next message of a stream.
+
+        Raises:
+            StopAsyncIteration: the client has sent all that it will, or the call has ended.
+            MessageFault: the last message is cut off, or this one cannot be unpacked.
+        """
+        if self.is_ended:
+            raise StopAsyncIteration
+        assembler, upload = self._assemble(), self.upload
+        assert upload is not None
+        upload.leave_taken()
+        if upload.note_reading():
+            self.grant_more()
+        while not assembler.num_whole:
+            if self.is_half_closed:
+                if assembler.is_inside:
+                    raise MessageFault(grpc.StatusCode.INTERNAL, "the last message is cut off")
+                raise StopAsyncIteration
+            self._arrived = asyncio.get_running_loop().create_future()
+            await self._arrived
+        message = assembler.take()
+        upload.note_taken()
+        if isinstance(message, Packed):
+            message = await upload.unpacked(message)
+        self.grant_more()
+        return message

@@ -1,0 +1,192 @@
+"""A gRPC server on asyncio that reads HTTP/2 itself.
+
+What grpc.aio does for a request on a thread of its own, by some twenty system calls and five
+tasks, is done here within the event loop's turn: a request of a text model costs a tenth, and
+all requests that came together are read by one system call and answered by one
+(`tests/benchmarks/results/`). Handlers, servicers and generated code are gRPC's, unchanged.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import grpc
+
+from services.contracts.large_buffer import Take
+from services.grpc_server.connection import Connection
+from services.grpc_server.limits import Limits
+from services.grpc_server.listening import close_all, listening_sockets
+from services.grpc_server.terms import Check, Overload, Terms, Unhandled
+from services.grpc_server.upload_room import UnfinishedBytes, UploadRoom
+
+if TYPE_CHECKING:
+    # gRPC's classes are generic for type checkers alone.
+    Handler = grpc.RpcMethodHandler[Any, Any]
+    GenericHandler = grpc.GenericRpcHandler[Any, Any]
+
+logger = logging.getLogger(__name__)
+
+# Clients that come all at once, as after a restart, wait here until they are taken.
+_BACKLOG: Final = 1024
+# Connections that were told to close have this long to be gone.
+_CLOSE_TIMEOUT_S: Final = 2.0
+
+
+class _Details(NamedTuple):
+    """What generated code asks of a call before it finds its handler."""
+
+    method: str
+    invocation_metadata: Sequence[tuple[str, str | bytes]] = ()
+
+
+class GrpcServer:
+    """Serves handlers, which are coroutines and asynchronous generators, on one port.
+
+    Attributes:
+        terms: of each call.
+    """
+
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        take: Take | None = None,
+        check: Check | None = None,
+        on_unhandled: Callable[[Unhandled], None] = lambda _: None,
+        overload: Overload | None = None,
+        on_connections: Callable[[int, str], None] = lambda _, __: None,
+    ) -> None:
+        """Nothing listens yet; for the other arguments see `Terms`.
+
+        `on_connections` is called with the number of connections when one came or went, and with
+        the reason for which it went (see `Connection`), "" for one that came.
+        """
+        self._on_connections = on_connections
+        limits = limits or Limits()
+        self.terms = Terms(
+            limits=limits,
+            take=take,
+            check=check,
+            on_unhandled=on_unhandled,
+            room=UploadRoom(limits.max_upload_bytes, limits.patience_s),
+            small_room=UploadRoom(limits.max_small_bytes, limits.patience_s),
+            unfinished=UnfinishedBytes(limits.unfinished_bytes),
+            overload=overload or Overload(),
+        )
+        self._generic: list[GenericHandler] = []
+        self._known: dict[str, Handler] = {}
+        self._connections: set[Connection] = set()
+        self._changed = asyncio.Event()
+        self._servers: list[asyncio.Server] = []
+        self._is_stopping = False
+
+    def add_generic_rpc_handlers(self, handlers: "Sequence[GenericHandler]") -> None:
+        """Serve these too; the first that knows a method has it."""
+        self._generic += handlers
+
+    def add_registered_method_handlers(
+        self, service: str, handlers: "Mapping[str, Handler]"
+    ) -> None:
+        """Serve the methods of a service: generated code calls this beside the other."""
+        self._known |= {f"/{service}/{name}": each for name, each in handlers.items()}
+
+    async def start(
+        self,
+        host: str,
+        port: int,
+        *,
+        tls: ssl.SSLContext | None = None,
+        is_shared: bool = False,
+    ) -> int:
+        """Listen.
+
+        Args:
+            host: an address or a name; `[::]` and `::` are all addresses of the host.
+            port: 0 takes a free one.
+            tls: of the port; None for plain text.
+            is_shared: other processes may listen on the port too.
+
+        Returns:
+            The port.
+
+        Raises:
+            OSError: the port cannot be had.
+        """
+        sockets = listening_sockets(host, port, is_shared=is_shared)
+        taken: int = sockets[0].getsockname()[1]
+        try:
+            while sockets:
+                self._servers.append(await self._serve(sockets[0], tls))
+                # It is the server's now.
+                del sockets[0]
+        finally:
+            close_all(sockets)
+        return taken
+
+    async def _serve(self, listening: socket.socket, tls: ssl.SSLContext | None) -> asyncio.Server:
+        return await asyncio.get_running_loop().create_server(
+            lambda: Connection(self),
+            sock=listening,
+            backlog=_BACKLOG,
+            ssl=tls,
+            ssl_handshake_timeout=self.terms.limits.greeting_timeout_s if tls else None,
+        )
+
+    async def stop(self, grace_s: float) -> None:
+        """Take no more calls, let those that run end within the grace, and close."""
+        self._is_stopping = True
+        for server in self._servers:
+            server.close()
+        for connection in list(self._connections):
+            connection.drain()
+        if not await self._are_gone(grace_s):
+            for connection in list(self._connections):
+                connection.end(
+                    grpc.StatusCode.UNAVAILABLE, "the server stopped before this was answered"
+                )
+            await self._are_gone(_CLOSE_TIMEOUT_S)
+
+    async def _are_gone(self, timeout_s: float) -> bool:
+        """Wait until no connection is left; False when that takes longer."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._connections:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    # ---- what connections ask for
+
+    def handler(self, path: str) -> "Handler | None":
+        """Of a method, None for an unknown one."""
+        known = self._known.get(path)
+        return known if known is not None else self._find(path)
+
+    def came(self, connection: Connection) -> bool:
+        """It is open; False when there are too many."""
+        if len(self._connections) >= self.terms.limits.max_connections:
+            return False
+        self._connections.add(connection)
+        self._on_connections(len(self._connections), "")
+        if self._is_stopping:
+            # Taken before, with a handshake that took its time.
+            connection.drain()
+        return True
+
+    def went(self, connection: Connection, reason: str) -> None:
+        """It is gone."""
+        self._connections.discard(connection)
+        self._on_connections(len(self._connections), reason)
+        self._changed.set()
+
+    def _find(self, path: str) -> "Handler | None":
+        for generic in self._generic:
+            handler = generic.service(_Details(path))  # type: ignore[arg-type] # it has both
+            if handler is not None:
+                self._known[path] = handler
+                return handler
+        return None

@@ -1,0 +1,138 @@
+"""What a handler is given of its call: all that `grpc.aio.ServicerContext` has, and `hold`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import grpc
+import grpc.aio
+
+from services.grpc_server.call_start import Metadatum
+from services.grpc_server.context import AbortError
+
+if TYPE_CHECKING:
+    from services.grpc_server.call import Call
+
+
+class ServicerContext:
+    """Of one call. Answers are never compressed, and clients are known by their metadata alone."""
+
+    __slots__ = ("_call", "_code", "_details", "_trailing", "is_plain")
+
+    def __init__(self, call: "Call") -> None:
+        """Nothing is set yet.
+
+        Attributes:
+            is_plain: nothing was set.
+        """
+        self._call, self.is_plain = call, True
+        self._code: grpc.StatusCode | None = None
+        self._details = ""
+        self._trailing: Sequence[Metadatum] = ()
+
+    # ---- of the client
+
+    def peer(self) -> str:
+        """Who calls: `ipv4:127.0.0.1:50000`."""
+        return self._call.peer
+
+    def invocation_metadata(self) -> Sequence[Metadatum]:
+        """What the client sent beside its request."""
+        return self._call.start.metadata
+
+    def time_remaining(self) -> float | None:
+        """Seconds the client still waits; None when it set no deadline."""
+        return self._call.time_remaining()
+
+    def peer_identities(self) -> None:
+        """None: certificates are checked, and nobody is told whose."""
+        return
+
+    def peer_identity_key(self) -> None:
+        """None, as `peer_identities`."""
+        return
+
+    def auth_context(self) -> Mapping[str, Sequence[bytes]]:
+        """Nothing, as `peer_identities`."""
+        return {}
+
+    # ---- of the status
+
+    async def abort(
+        self, code: grpc.StatusCode, details: str = "", trailing_metadata: Sequence[Metadatum] = ()
+    ) -> NoReturn:
+        """End the call with a status; raises what ends the handler."""
+        raise AbortError(code, details, trailing_metadata or self._trailing)
+
+    async def abort_with_status(self, status: grpc.Status) -> NoReturn:
+        """As `abort`."""
+        await self.abort(status.code, status.details, status.trailing_metadata or ())
+
+    def set_code(self, code: grpc.StatusCode) -> None:
+        """End with this status once the handler returns."""
+        self._code, self.is_plain = code, False
+
+    def set_details(self, details: str) -> None:
+        """And with these words."""
+        self._details, self.is_plain = details, False
+
+    def set_trailing_metadata(self, trailing_metadata: Sequence[Metadatum]) -> None:
+        """Send this behind the status."""
+        self._trailing, self.is_plain = tuple(trailing_metadata), False
+
+    def code(self) -> grpc.StatusCode | None:
+        """What was set."""
+        return self._code
+
+    def details(self) -> str:
+        """What was set."""
+        return self._details
+
+    def trailing_metadata(self) -> Sequence[Metadatum]:
+        """What was set."""
+        return self._trailing
+
+    # ---- of the answer
+
+    async def send_initial_metadata(self, initial_metadata: Sequence[Metadatum]) -> None:
+        """Send this before the first message; raises RuntimeError behind it."""
+        self._call.begin_answer(tuple(initial_metadata))
+
+    async def read(self) -> Any:
+        """The next request of a stream, or `grpc.aio.EOF`."""
+        try:
+            return await anext(self._call.requests)
+        except StopAsyncIteration:
+            return grpc.aio.EOF  # type: ignore[attr-defined] # stubs lack it
+
+    async def write(self, message: Any) -> None:
+        """Send one answer of several."""
+        await self._call.send(self._call.serialized(message))
+
+    def set_compression(self, compression: grpc.Compression) -> None:
+        """Does nothing."""
+
+    def disable_next_message_compression(self) -> None:
+        """Does nothing."""
+
+    # ---- of its end
+
+    def cancelled(self) -> bool:
+        """Whether the call ended before its handler did."""
+        return self._call.is_cancelled
+
+    def done(self) -> bool:
+        """Whether the call has ended."""
+        return self._call.is_ended
+
+    def add_done_callback(self, callback: Callable[["ServicerContext"], None]) -> None:
+        """Call it with this context once the call has ended."""
+        if self._call.is_ended:
+            callback(self)
+        else:
+            callbacks = self._call.on_end = self._call.on_end or []
+            callbacks.append(lambda: callback(self))
+
+    def hold(self) -> Callable[[], None] | None:
+        """See `Context.hold`."""
+        upload = self._call.upload
+        return upload.hold() if upload is not None else None

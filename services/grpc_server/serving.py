@@ -1,0 +1,113 @@
+"""Runs the handler of a call: requests in, answers or a status out."""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+
+from services.grpc_server.context import AbortError
+from services.grpc_server.messages import Message, MessageFault, Packed
+
+if TYPE_CHECKING:
+    from services.grpc_server.call import Call
+
+    Handler = grpc.RpcMethodHandler[Any, Any]
+
+logger = logging.getLogger(__name__)
+
+_OK: Final = (None, grpc.StatusCode.OK)
+
+
+class Requests:
+    """The messages that a client streams, for the handler to iterate over."""
+
+    def __init__(self, call: "Call", deserializer: Callable[[Any], Any] | None) -> None:
+        self._call, self._deserializer = call, deserializer
+
+    def __aiter__(self) -> "Requests":
+        return self
+
+    async def __anext__(self) -> Any:
+        """The next one; raises as `Call.next_message`."""
+        return deserialized(await self._call.next_message(), self._deserializer)
+
+
+async def serve(call: "Call", handler: "Handler", given: "Message | Packed | Requests") -> None:
+    """Run a call's handler on its request, or on its stream of them; its end is the call's."""
+    try:
+        if isinstance(given, Requests):
+            request: Any = given
+        else:
+            upload = call.upload
+            if upload is not None:
+                # Before it is unpacked: it may be nobody's.
+                await upload.checked()
+            if isinstance(given, Packed):
+                assert upload is not None
+                given = await upload.unpacked(given)
+            request = deserialized(given, handler.request_deserializer)
+        call.is_handled = True
+        if handler.response_streaming:
+            await _serve_stream(call, handler, request)
+        else:
+            behaviour: Any = handler.stream_unary or handler.unary_unary
+            context = call.context
+            answer = await behaviour(request, context)
+            if context.is_plain or context.code() in _OK:
+                serializer = handler.response_serializer
+                call.answer(answer if serializer is None else serializer(answer))
+            else:
+                call.finish()
+    except AbortError as abort:
+        call.end(abort.code, abort.details, abort.trailing)
+    except MessageFault as fault:
+        call.fail(fault)
+    except asyncio.CancelledError:
+        call.end(grpc.StatusCode.CANCELLED, "the server stopped working on this call")
+        raise
+    except Exception as error:
+        call.fail(_fault_of(call, error))
+
+
+def _fault_of(call: "Call", error: Exception) -> MessageFault:
+    """What a handler's error becomes: the status that it has set, else UNKNOWN."""
+    context = call.context
+    code = context.code()
+    if code in _OK:
+        logger.error("%s failed", call.start.path, exc_info=error)
+        code, words = grpc.StatusCode.UNKNOWN, f"unexpected {type(error).__name__}: {error}"
+    else:
+        # As generated code does for a method that a servicer does not have.
+        words = context.details() or str(error)
+    return MessageFault(code, words, tuple(context.trailing_metadata()))
+
+
+async def _serve_stream(call: "Call", handler: "Handler", request: Any) -> None:
+    behaviour: Any = handler.stream_stream or handler.unary_stream
+    answers = behaviour(request, call.context)
+    if inspect.isawaitable(answers):
+        # It writes its answers itself.
+        await answers
+    else:
+        async with aclosing(answers):
+            async for answer in answers:
+                await call.send(call.serialized(answer))
+                # Whoever waits for the next one holds nothing of this.
+                del answer
+    call.finish()
+
+
+def deserialized(message: Message, deserializer: Callable[[Any], Any] | None) -> Any:
+    """What a message means; raises MessageFault."""
+    if deserializer is None:
+        return message
+    try:
+        return deserializer(message)
+    except Exception as error:
+        raise MessageFault(
+            grpc.StatusCode.INTERNAL, f"the request cannot be read: {error}"
+        ) from error

@@ -1,0 +1,168 @@
+"""Unpacks compressed messages: never more than is taken, and off the event loop once that is much.
+
+A message can be a thousand times what was sent of it, and a MiB of it takes milliseconds. What
+becomes large stays in memory only with room for it, as what is large when it comes.
+"""
+
+import asyncio
+import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, Protocol
+
+import grpc
+
+from services.grpc_server.limits import SMALL_BYTES
+from services.grpc_server.messages import Message, MessageFault, Packed
+from services.grpc_server.upload_room import Share
+
+# Of zlib: raw deflate has no name in gRPC, and its `deflate` is what zlib writes.
+_WINDOW_BITS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+# What the event loop unpacks itself: usually in a tenth of a millisecond, as long as a thread
+# costs. A body that is made to be slow, as of a thousand empty blocks, takes ten times that.
+_AT_ONCE_IN_BYTES: Final = 16_384
+_AT_ONCE_BYTES: Final = 65_536
+# Of one step: zlib copies what it did not read yet, and nobody wants to wait for more.
+_IN_BYTES: Final = 65_536
+_OUT_BYTES: Final = 1 << 20
+# gzip may be of several members, one behind the other (RFC 1952, section 2.2), and gRPC in Go and
+# Java reads it so; C-core refuses it with INTERNAL, as it does all that stands behind an end. Here
+# members are taken and nothing else; not many, as each costs far more than its 20 bytes.
+_MAX_MEMBERS: Final = 1000
+# Few, so that few messages grow at once; they have no other work. What takes long has threads of
+# its own, or many that become large would hold up those that do not.
+_POOL: Final = ThreadPoolExecutor(2, "unpack")
+_LARGE_POOL: Final = ThreadPoolExecutor(2, "unpack-large")
+
+
+class Roomy(Protocol):
+    """Who has the room of a message: its call's `Upload`."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether there is room for whatever the message may become."""
+        ...
+
+    def ask(self, num_bytes: int, on_given: Callable[[], None]) -> Share:
+        """A share for what the message becomes; see `UploadRoom.ask`."""
+        ...
+
+
+async def unpacked(packed: Packed, upload: Roomy) -> Message:
+    """The message, once there is room for it if it is large.
+
+    Raises:
+        MessageFault: it cannot be unpacked, is too large then, or too many wait for room.
+    """
+    if upload.has_room:
+        return await _whole(packed, _LARGE_POOL)
+    unpacking = Unpacking(packed)
+    if len(packed.body) <= _AT_ONCE_IN_BYTES and unpacking.go_on(_AT_ONCE_BYTES):
+        return bytes(unpacking.message)
+    is_whole = await _gone_on(unpacking, SMALL_BYTES, _POOL)
+    if is_whole and unpacking.num_bytes <= _AT_ONCE_BYTES:
+        return bytes(unpacking.message)
+    is_given = asyncio.Event()
+    # How large it becomes is not learned before there is room: that would take as long as all.
+    share = upload.ask(unpacking.num_bytes if is_whole else packed.max_bytes, is_given.set)
+    if is_whole and share.is_given:
+        return memoryview(unpacking.message)
+    # What waits holds no memory, and is unpacked a second time.
+    del unpacking
+    if not share.is_given:
+        await is_given.wait()
+    return await _whole(packed, _POOL if is_whole else _LARGE_POOL)
+
+
+async def _whole(packed: Packed, pool: ThreadPoolExecutor) -> Message:
+    unpacking = Unpacking(packed)
+    await _gone_on(unpacking, packed.max_bytes, pool)
+    return memoryview(unpacking.message)
+
+
+async def _gone_on(unpacking: "Unpacking", num_bytes: int, pool: ThreadPoolExecutor) -> bool:
+    """As `go_on`, beside the event loop."""
+    loop = asyncio.get_running_loop()
+    try:
+        return await loop.run_in_executor(pool, unpacking.go_on, num_bytes)
+    except asyncio.CancelledError:
+        unpacking.is_wanted = False
+        raise
+
+
+class Unpacking:
+    """One message on its way out of its compression.
+
+    Attributes:
+        message: what is unpacked so far; it grows in place, and is never there twice.
+        is_wanted: whether anybody still waits for it.
+    """
+
+    def __init__(self, packed: Packed) -> None:
+        """Nothing is unpacked yet."""
+        self.message = bytearray()
+        self.is_wanted = True
+        self._max_bytes = packed.max_bytes
+        self._packed, self._rest = packed, memoryview(packed.body)
+        self._given = b""
+        self._num_members = 1
+        self._decompressor = zlib.decompressobj(_WINDOW_BITS[packed.encoding])
+
+    @property
+    def num_bytes(self) -> int:
+        """Of what is unpacked so far."""
+        return len(self.message)
+
+    def go_on(self, num_bytes: int) -> bool:
+        """Unpack up to about so many bytes in all; whether that is the whole message."""
+        while self.is_wanted and self.num_bytes <= num_bytes:
+            is_more = self._step(num_bytes)
+            self._check_size()
+            if self._decompressor.eof:
+                if not self._has_next_member():
+                    return True
+            elif not is_more:
+                raise _fault(f"in {self._packed.encoding} is cut off")
+        return False
+
+    def _step(self, num_bytes: int) -> bool:
+        """Unpack a piece; whether anything went in or came out."""
+        given = self._given
+        if not given:
+            given, self._rest = bytes(self._rest[:_IN_BYTES]), self._rest[_IN_BYTES:]
+        most = min(_OUT_BYTES, num_bytes + 1, self._max_bytes + 1)
+        try:
+            piece = self._decompressor.decompress(given, most)
+        except zlib.error as error:
+            where = "" if self._num_members == 1 else " behind its first end"
+            raise _fault(f"is not {self._packed.encoding}{where}: {error}") from error
+        self._given = self._decompressor.unconsumed_tail
+        self.message += piece
+        return bool(piece or given)
+
+    def _has_next_member(self) -> bool:
+        """Whether anything follows an end; if so, go on with it."""
+        self._given = self._decompressor.unused_data
+        if not self._given and not self._rest:
+            return False
+        if self._packed.encoding != "gzip":
+            raise _fault(f"in {self._packed.encoding} goes on behind its end")
+        if self._num_members == _MAX_MEMBERS:
+            raise _fault(f"in gzip has more than {_MAX_MEMBERS} members")
+        self._num_members += 1
+        self._decompressor = zlib.decompressobj(_WINDOW_BITS["gzip"])
+        return True
+
+    def _check_size(self) -> None:
+        if self.num_bytes > self._max_bytes:
+            packed = self._packed
+            raise MessageFault(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"message of {len(packed.body)} bytes in {packed.encoding} holds more than "
+                f"{self._max_bytes} bytes, which is the most that is unpacked "
+                "(max_decompressed_bytes); send less, or send it uncompressed",
+            )
+
+
+def _fault(what: str) -> MessageFault:
+    return MessageFault(grpc.StatusCode.INTERNAL, f"a message {what}")

@@ -1,0 +1,267 @@
+"""Compressed messages: what comes out of them, how much, where, and in how much memory."""
+
+import asyncio
+import gzip
+import random
+import threading
+import tracemalloc
+import zlib
+from collections.abc import Callable
+
+import grpc
+import pytest
+
+from services.grpc_server import unpacking
+from services.grpc_server.messages import Message, MessageFault, Packed
+from services.grpc_server.upload_room import Share, UploadRoom
+
+MIB = 1 << 20
+# More than any test sends.
+WIDE = 1 << 40
+# Of any wait for something that is sure to happen.
+PATIENCE_S = 30.0
+ENDED = gzip.compress(b"whole")
+PACKERS: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": zlib.compress}
+SIZES = [0, 1, 10, 65_535, 65_536, 65_537, 300_000, MIB, 3 * MIB + 1]
+
+
+class Upload:
+    """What a call has: room that others may have taken some of.
+
+    Attributes:
+        room: of all calls.
+        has_room: whether this one has its part before its message is unpacked.
+        shares: what it asked for.
+    """
+
+    def __init__(self, room: UploadRoom, *, has_room: bool = False) -> None:
+        self.room, self.has_room = room, has_room
+        self.shares: list[Share] = []
+
+    def ask(self, num_bytes: int, on_given: Callable[[], None]) -> Share:
+        """As of a message that was taken."""
+        self.shares.append(self.room.ask(num_bytes, on_given))
+        return self.shares[-1]
+
+
+async def unpacked(packed: Packed) -> Message:
+    """The message, where there is much room."""
+    return await unpacking.unpacked(packed, Upload(UploadRoom(WIDE, PATIENCE_S)))
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Names of threads that have unpacked something, without their numbers."""
+    found: set[str] = set()
+    go_on = unpacking.Unpacking.go_on
+
+    def seen(self: unpacking.Unpacking, num_bytes: int) -> bool:
+        found.add(threading.current_thread().name.partition("_")[0])
+        return go_on(self, num_bytes)
+
+    monkeypatch.setattr(unpacking.Unpacking, "go_on", seen)
+    return found
+
+
+@pytest.mark.parametrize("encoding", PACKERS)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("is_random", [True, False])
+async def test_what_was_packed_comes_out(encoding: str, size: int, *, is_random: bool) -> None:
+    payload = random.Random(0).randbytes(size) if is_random else bytes(size)
+    packed = Packed(PACKERS[encoding](payload), encoding, max(size, 1))
+    assert bytes(await unpacked(packed)) == payload
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "words"),
+    [
+        (gzip.compress(bytes(MIB + 1)), "RESOURCE_EXHAUSTED", "more than 1048576 bytes, which is"),
+        (gzip.compress(bytes(100 * MIB)), "RESOURCE_EXHAUSTED", "max_decompressed_bytes"),
+        (gzip.compress(b"x")[:-1], "INTERNAL", "cut off"),
+        (gzip.compress(random.Random(0).randbytes(MIB // 2))[:-9], "INTERNAL", "cut off"),
+        (gzip.compress(bytes(MIB))[:-8] + bytes(8), "INTERNAL", "not gzip"),
+        (b"plain", "INTERNAL", "not gzip"),
+        (b"", "INTERNAL", "cut off"),
+        (ENDED + b"more", "INTERNAL", "not gzip behind its first end"),
+        (ENDED + bytes(8), "INTERNAL", "not gzip behind its first end"),
+        (ENDED + bytes(100_000), "INTERNAL", "not gzip behind its first end"),
+        (ENDED + ENDED[:-1], "INTERNAL", "cut off"),
+        (gzip.compress(bytes(MIB // 2)) * 2 + ENDED, "RESOURCE_EXHAUSTED", "more than 1048576"),
+        (ENDED * 1001, "INTERNAL", "more than 1000 members"),
+        (ENDED + zlib.compress(b"x"), "INTERNAL", "not gzip behind its first end"),
+    ],
+    # Not the bytes: gzip writes the time into them, and two processes of a run would differ.
+    ids=[
+        "a byte too large",
+        "a bomb",
+        "cut off",
+        "large and cut off",
+        "wrong sum",
+        "plain",
+        "none",
+        "more behind it",
+        "zeros behind it",
+        "much behind it",
+        "second member cut off",
+        "members too large together",
+        "too many members",
+        "deflate behind it",
+    ],
+)
+async def test_what_cannot_be_unpacked_is_said(body: bytes, code: str, words: str) -> None:
+    with pytest.raises(MessageFault, match=words) as fault:
+        await unpacked(Packed(body, "gzip", MIB))
+    assert fault.value.code is grpc.StatusCode[code]
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [[3, 4], [0, 0, 5], [MIB, 0, MIB], [1] * 1000, [65_536, 65_536, 7]],
+    ids=["two", "empty ones", "large ones", "many", "on borders"],
+)
+@pytest.mark.parametrize("is_random", [True, False])
+async def test_gzip_of_several_members_is_all_of_them(sizes: list[int], *, is_random: bool) -> None:
+    source = random.Random(0)
+    parts = [source.randbytes(size) if is_random else bytes(size) for size in sizes]
+    body = b"".join(map(gzip.compress, parts))
+    assert bytes(await unpacked(Packed(body, "gzip", 4 * MIB))) == b"".join(parts)
+
+
+@pytest.mark.parametrize(
+    "more", [b"x", zlib.compress(b"x"), bytes(100_000)], ids=["a byte", "more of it", "much"]
+)
+async def test_deflate_has_nothing_behind_its_end(more: bytes) -> None:
+    with pytest.raises(MessageFault, match="in deflate goes on behind its end") as fault:
+        await unpacked(Packed(zlib.compress(b"x") + more, "deflate", MIB))
+    assert fault.value.code is grpc.StatusCode.INTERNAL
+
+
+# Empty blocks, and a file's name: much that goes in, of which nothing comes out.
+SLOW = {
+    "deflate": b"\x78\x9c" + b"\0\0\0\xff\xff" * 20_000 + zlib.compress(b"")[2:],
+    "gzip": b"\x1f\x8b\x08\x08\0\0\0\0\0\xff" + b"a" * 100_000 + b"\0" + gzip.compress(b"")[10:],
+}
+
+
+@pytest.mark.parametrize("encoding", SLOW)
+async def test_what_is_long_goes_beside_the_event_loop_though_nothing_comes_out(
+    threads: set[str], encoding: str
+) -> None:
+    assert not await unpacked(Packed(SLOW[encoding], encoding, MIB))
+    assert threads == {"unpack"}
+
+
+async def test_a_large_message_is_unpacked_beside_the_event_loop_and_is_never_there_twice(
+    threads: set[str],
+) -> None:
+    body = gzip.compress(bytes(64 * MIB))
+    tracemalloc.start()
+    try:
+        message = await unpacked(Packed(body, "gzip", 64 * MIB))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(message) == 64 * MIB
+    assert peak < 80 * MIB
+    assert threads == {"unpack", "unpack-large"}
+
+
+async def test_what_becomes_large_holds_up_nothing_that_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    may_go, go_on = threading.Event(), unpacking.Unpacking.go_on
+
+    def held(self: unpacking.Unpacking, num_bytes: int) -> bool:
+        if threading.current_thread().name.startswith("unpack-large"):
+            may_go.wait(PATIENCE_S)
+        return go_on(self, num_bytes)
+
+    monkeypatch.setattr(unpacking.Unpacking, "go_on", held)
+    large = Packed(gzip.compress(bytes(6 * MIB)), "gzip", 8 * MIB)
+    waiting = [asyncio.create_task(unpacked(large)) for _ in range(20)]
+    async with asyncio.timeout(PATIENCE_S):
+        small = await unpacked(Packed(gzip.compress(bytes(3 * MIB)), "gzip", 8 * MIB))
+    assert len(small) == 3 * MIB
+    assert not any(task.done() for task in waiting)
+    may_go.set()
+    assert {len(message) for message in await asyncio.gather(*waiting)} == {6 * MIB}
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [(1000, {"MainThread"}), (MIB, {"MainThread", "unpack"})]
+)
+async def test_a_short_message_is_begun_at_once(
+    threads: set[str], size: int, expected: set[str]
+) -> None:
+    await unpacked(Packed(gzip.compress(bytes(size)), "gzip", MIB))
+    assert threads == expected
+
+
+async def test_what_nobody_waits_for_is_not_unpacked_further(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[unpacking.Unpacking] = []
+    has_begun, may_go, has_ended = threading.Event(), threading.Event(), threading.Event()
+    go_on = unpacking.Unpacking.go_on
+
+    def held(self: unpacking.Unpacking, num_bytes: int) -> bool:
+        if threading.current_thread() is threading.main_thread():
+            return go_on(self, num_bytes)
+        made.append(self)
+        has_begun.set()
+        may_go.wait(PATIENCE_S)
+        is_done = go_on(self, num_bytes)
+        has_ended.set()
+        return is_done
+
+    monkeypatch.setattr(unpacking.Unpacking, "go_on", held)
+    task = asyncio.create_task(unpacked(Packed(gzip.compress(bytes(50 * MIB)), "gzip", 64 * MIB)))
+    await asyncio.to_thread(has_begun.wait, PATIENCE_S)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    may_go.set()
+    await asyncio.to_thread(has_ended.wait, PATIENCE_S)
+    assert (len(made), made[0].num_bytes) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [(65_536, []), (65_537, [65_537]), (4 * MIB, [4 * MIB]), (6 * MIB, [9 * MIB])],
+)
+async def test_what_is_large_then_has_a_share_of_what_it_becomes_or_may(
+    size: int, expected: list[int]
+) -> None:
+    upload = Upload(UploadRoom(WIDE, PATIENCE_S))
+    body = gzip.compress(random.Random(0).randbytes(size), 1)
+    await unpacking.unpacked(Packed(body, "gzip", 9 * MIB), upload)
+    assert [share.num_bytes for share in upload.shares] == expected
+
+
+async def test_what_has_room_already_asks_for_none() -> None:
+    upload = Upload(UploadRoom(1, PATIENCE_S), has_room=True)
+    payload = bytes(20 * MIB)
+    packed = Packed(gzip.compress(payload), "gzip", len(payload))
+    assert await unpacking.unpacked(packed, upload) == payload
+    assert not upload.shares
+
+
+@pytest.mark.parametrize("size", [MIB, 40 * MIB])
+async def test_what_waits_for_room_holds_no_memory(size: int) -> None:
+    room = UploadRoom(MIB, PATIENCE_S)
+    other = room.ask(MIB, lambda: None)
+    upload, payload = Upload(room), bytes(size)
+    body = gzip.compress(payload)
+    tracemalloc.start()
+    try:
+        task = asyncio.create_task(unpacking.unpacked(Packed(body, "gzip", size), upload))
+        async with asyncio.timeout(PATIENCE_S):
+            while not upload.shares:  # noqa: ASYNC110 - there is no event
+                await asyncio.sleep(0.001)
+        await asyncio.sleep(0.01)
+        held, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (held < MIB // 2, peak < 8 * MIB, task.done()) == (True, True, False)
+    other.leave()
+    assert await task == payload
