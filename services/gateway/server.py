@@ -40,7 +40,7 @@ from services.gateway.triton_metrics import TritonMetrics
 from services.gateway.unhandled import INFERENCE_PATHS, UnhandledRequests
 from services.grpc_server.limits import Limits
 from services.grpc_server.server import GrpcServer
-from services.grpc_server.terms import Overload
+from services.grpc_server.server_options import OverloadStatus
 from services.pb import fleet_v1_pb2 as fleet
 from services.pb import open_inference_v2_pb2 as pb
 from services.telemetry.recorder import Recorder
@@ -273,9 +273,9 @@ class GatewayServer:
             self._grace = asyncio.get_running_loop().call_later(left_s, self._apply)
 
 
-def _overload_of(statuses: StatusTable) -> Overload:
+def _overload_of(statuses: StatusTable) -> OverloadStatus:
     refusal = statuses.refusal_of(OverloadedError("no room"))
-    return Overload(refusal.code, refusal.trailing)
+    return OverloadStatus(refusal.code, refusal.trailing)
 
 
 def _limits_of(settings: GatewaySettings) -> Limits:

@@ -6,7 +6,7 @@ import grpc
 
 from services.gateway.handlers import SERVICE
 from services.gateway.origin import INFERENCE_METHODS, OnRefused, Origin
-from services.grpc_server.terms import Unhandled
+from services.grpc_server.server_options import UnhandledCall
 from services.telemetry import catalog
 from services.telemetry.recorder import Recorder
 
@@ -25,7 +25,7 @@ class UnhandledRequests:
         """`on_refused` writes the access log, where there is one."""
         self._recorder, self._on_refused = recorder, on_refused
 
-    def note(self, call: Unhandled) -> None:
+    def note(self, call: UnhandledCall) -> None:
         """A call ended so; those of other methods than inference are not counted anywhere."""
         if call.path not in INFERENCE_PATHS:
             return

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from services.grpc_server.call_start import CallStart, Metadatum
-from services.grpc_server.header_blocks import refusal_block, trailers_block
-from services.grpc_server.incoming import Incoming
-from services.grpc_server.messages import Message, MessageFault, Packed
-from services.grpc_server.owner import Owner
+from services.grpc_server.callbacks import ConnectionCallbacks
+from services.grpc_server.handler_runner import Requests, serve
+from services.grpc_server.messages import CompressedMessage, Message, StatusError
+from services.grpc_server.receive_stream import Incoming
+from services.grpc_server.request_headers import Metadatum, RequestHeaders
+from services.grpc_server.response_headers import trailers_block, trailers_only_block
+from services.grpc_server.server_options import UnhandledCall
 from services.grpc_server.servicer_context import ServicerContext
-from services.grpc_server.serving import Requests, serve
-from services.grpc_server.terms import Unhandled
 from services.grpc_server.upload import IDLE, overload_fault
 
 if TYPE_CHECKING:
@@ -32,7 +32,13 @@ class Call(Incoming):
                  "_seen_window", "_task", "_timer", "is_cancelled", "is_handled",
                  "on_end")  # fmt: skip
 
-    def __init__(self, owner: Owner, stream_id: int, start: CallStart, handler: "Handler") -> None:
+    def __init__(
+        self,
+        connection: ConnectionCallbacks,
+        stream_id: int,
+        headers: RequestHeaders,
+        handler: "Handler",
+    ) -> None:
         """Nothing runs before `begin`.
 
         Attributes:
@@ -40,7 +46,7 @@ class Call(Incoming):
             is_handled: the handler has begun, and knows how the call ends.
             on_end: are called once the call has ended.
         """
-        super().__init__(owner, stream_id, start, handler)
+        super().__init__(connection, stream_id, headers, handler)
         self.is_cancelled = self.is_handled = False
         self.on_end: list[Callable[[], None]] | None = None
         self._began_s = time.monotonic()
@@ -53,20 +59,20 @@ class Call(Incoming):
 
     def begin(self) -> None:
         """The call exists; a handler that reads a stream starts at once."""
-        timeout_s = self.start.timeout_s
+        timeout_s = self.headers.timeout_s
         if timeout_s is not None:
             self._deadline_s = self._began_s + timeout_s
             self._timer = asyncio.get_running_loop().call_later(timeout_s + _EARLY_S, self._expire)
-        if self.start.num_bytes:
-            self._count(self.start.num_bytes)
+        if self.headers.num_bytes:
+            self._count(self.headers.num_bytes)
         if self._handler.request_streaming and not self.is_ended:
             self._assemble()
             self._run(self.requests)
 
     @property
-    def is_given_up(self) -> bool:
+    def is_nearly_expired(self) -> bool:
         """Whether the client no longer waits; nearly is enough, as it says more than it means."""
-        timeout_s, left_s = self.start.timeout_s, self.time_remaining()
+        timeout_s, left_s = self.headers.timeout_s, self.time_remaining()
         return timeout_s is not None and left_s is not None and left_s <= timeout_s / 10
 
     def time_remaining(self) -> float | None:
@@ -78,7 +84,7 @@ class Call(Incoming):
     @property
     def peer(self) -> str:
         """Who calls."""
-        return self._owner.peer
+        return self._connection.peer
 
     @property
     def context(self) -> ServicerContext:
@@ -98,19 +104,19 @@ class Call(Incoming):
         message: Message = answer if serializer is None else serializer(answer)
         return message
 
-    def look(self) -> None:
+    def check_progress(self) -> None:
         """End the call if its request does not come; runs now and then."""
         if self.is_half_closed or self.is_ended or not self.is_awaited:
             return
-        terms, seen = self._owner.terms, self._seen_window
+        options, seen = self._connection.options, self._seen_window
         self._seen_window = self.window_in
-        most_s = terms.limits.max_request_age_s
+        most_s = options.limits.max_request_age_s
         is_stream = self._handler.request_streaming
         if not is_stream and time.monotonic() - self._began_s > most_s:
             words = f"the request did not come whole within {most_s:g} s"
-            self.fail(MessageFault(grpc.StatusCode.DEADLINE_EXCEEDED, words))
-        elif terms.unfinished.is_scarce and seen == self.window_in:
-            self.fail(overload_fault(terms, IDLE))
+            self.fail(StatusError(grpc.StatusCode.DEADLINE_EXCEEDED, words))
+        elif options.unfinished.is_scarce and seen == self.window_in:
+            self.fail(overload_fault(options, IDLE))
 
     # ---- what goes out
 
@@ -121,26 +127,26 @@ class Call(Incoming):
         self._check_size(message)
         if self._has_begun or (self._context is not None and not self._context.is_plain):
             self.begin_answer()
-            self._owner.sender.add(self, message)
+            self._connection.writer.add(self, message)
             self.finish()
             return
         self._settle()
-        self._owner.sender.answer(self, message)
+        self._connection.writer.answer(self, message)
 
     async def send(self, message: Message) -> None:
         """Send one message of several; returns once there is room for the next.
 
         Raises:
-            MessageFault: it is too large.
+            StatusError: it is too large.
         """
         if self.is_ended:
             return
         self._check_size(message)
-        self._owner.pay_answer()
+        self._connection.pay_answer()
         self.begin_answer()
-        self._owner.sender.add(self, message)
+        self._connection.writer.add(self, message)
         if self.num_pending:
-            await self._owner.sender.drained(self)
+            await self._connection.writer.drained(self)
 
     def finish(self) -> None:
         """End a call that went well, with what its handler has set."""
@@ -152,7 +158,7 @@ class Call(Incoming):
             self.begin_answer()
             self._settle()
             block = trailers_block(code, context.details(), context.trailing_metadata())
-            self._owner.sender.finish(self, block)
+            self._connection.writer.finish(self, block)
 
     def end(self, code: grpc.StatusCode, details: str, trailing: Sequence[Metadatum] = ()) -> None:
         """End the call with a status behind what was answered; after the end nothing."""
@@ -164,10 +170,10 @@ class Call(Incoming):
         if self._has_begun:
             block = trailers_block(code, details, trailing)
         else:
-            block = refusal_block(code, details, trailing)
-        self._owner.sender.finish(self, block)
+            block = trailers_only_block(code, details, trailing)
+        self._connection.writer.finish(self, block)
 
-    def fail(self, fault: MessageFault) -> None:
+    def fail(self, fault: StatusError) -> None:
         """End the call otherwise than its handler says or will say."""
         if not self.is_ended:
             self.is_handled, self._is_overload = False, fault.is_overload
@@ -184,7 +190,7 @@ class Call(Incoming):
             self.is_cancelled = True
             self._note_end(grpc.StatusCode.CANCELLED)
         self._stop_handler()
-        self._owner.sender.discard(self)
+        self._connection.writer.discard(self)
         self._close()
 
     def begin_answer(self, metadata: Sequence[Metadatum] = ()) -> None:
@@ -193,7 +199,7 @@ class Call(Incoming):
             raise RuntimeError("initial metadata was sent, or a message, before this")
         if not self._has_begun and not self.is_ended:
             self._has_begun = True
-            self._owner.sender.begin(self, metadata)
+            self._connection.writer.begin(self, metadata)
 
     def _settle(self) -> None:
         self.is_ended = True
@@ -203,22 +209,22 @@ class Call(Incoming):
             self.upload.close()
             # What is over keeps no memory, though its client takes the end of it late or never.
             self._assembler = self.upload = None
-            self._owner.stop_reading(self)
+            self._connection.stop_reading(self)
 
     def _note_end(self, code: grpc.StatusCode) -> None:
         if not self.is_handled:
-            start, duration_s = self.start, time.monotonic() - self._began_s
-            self._owner.terms.on_unhandled(
-                Unhandled(start.path, self._owner.peer, start.metadata, code,
+            headers, duration_s = self.headers, time.monotonic() - self._began_s
+            self._connection.options.on_unhandled(
+                UnhandledCall(headers.path, self._connection.peer, headers.metadata, code,
                           duration_s, self._is_overload)
             )  # fmt: skip
 
     def _check_size(self, message: Message) -> None:
         # Raises for what is no bytes, while the call can still be told of it.
-        size, most = memoryview(message).nbytes, self._owner.terms.limits.max_message_bytes
+        size, most = memoryview(message).nbytes, self._connection.options.limits.max_message_bytes
         if size > most:
             # Raised: the handler shall end with its call.
-            raise MessageFault(
+            raise StatusError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"the answer has {size} bytes: at most {most} are sent",
             )
@@ -228,17 +234,17 @@ class Call(Incoming):
             self._timer.cancel()
             self._timer = None
         self._message = self._task = None
-        self._owner.forget(self)
+        self._connection.stream_closed(self)
         callbacks, self.on_end = self.on_end, None
         for callback in callbacks or ():
             callback()
 
     # ---- the handler
 
-    def _run(self, given: Message | Packed | Requests) -> None:
+    def _run(self, given: Message | CompressedMessage | Requests) -> None:
         self._message = None
         if self._num_unfinished:
-            self._count(self.start.num_bytes)
+            self._count(self.headers.num_bytes)
         serving = serve(self, self._handler, given)
         self._task = asyncio.get_running_loop().create_task(serving)
 
@@ -247,7 +253,7 @@ class Call(Incoming):
         # A handler that ends its call itself goes on to its own end.
         if task is not None and not task.done() and task is not asyncio.current_task():
             task.cancel()
-            self._owner.leave(task)
+            self._connection.handler_cancelled(task)
             # It keeps its error, whose traceback holds the request and this call.
             self._task = None
 
@@ -255,7 +261,7 @@ class Call(Incoming):
         self._timer = None
         if self.is_ended:
             # It is answered, and the client does not take the answer.
-            self._owner.cut(self)
+            self._connection.reset_stream(self)
             return
-        self._owner.sender.discard(self)
+        self._connection.writer.discard(self)
         self.end(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")

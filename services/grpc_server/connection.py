@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import grpc
 
+from services.grpc_server.frame_writer import FrameWriter
 from services.grpc_server.frames import (
     PREFACE,
-    ConnectionFault,
     ErrorCode,
+    Http2ConnectionError,
     Setting,
     goaway,
     settings_frame,
@@ -25,9 +26,8 @@ from services.grpc_server.limits import (
     STREAM_WINDOW,
     Limits,
 )
-from services.grpc_server.sender import Sender
+from services.grpc_server.server_options import ServerOptions
 from services.grpc_server.streams import Streams
-from services.grpc_server.terms import Terms
 
 if TYPE_CHECKING:
     Handler = grpc.RpcMethodHandler[Any, Any]
@@ -53,20 +53,20 @@ _NOT_HTTP2: Final = (
 )
 
 
-class Host(Protocol):
+class ServerCallbacks(Protocol):
     """The server of a connection."""
 
-    terms: Terms
+    options: ServerOptions
 
     def handler(self, path: str) -> "Handler | None":
         """Of a method, None for an unknown one."""
         ...
 
-    def came(self, connection: "Connection") -> bool:
+    def connection_opened(self, connection: "Connection") -> bool:
         """It is open; False when there are too many."""
         ...
 
-    def went(self, connection: "Connection", reason: str) -> None:
+    def connection_closed(self, connection: "Connection", reason: str) -> None:
         """It is gone; for the reasons see `Connection`."""
         ...
 
@@ -83,11 +83,11 @@ END_REASONS: Final = (
 class Connection(asyncio.BufferedProtocol):
     """Made by the event loop for each client that connects; ends by one of END_REASONS."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: ServerCallbacks) -> None:
         self._host = host
-        self._greeting = memoryview(bytearray(len(PREFACE)))
-        self._num_greeted = 0
-        self._is_over = self._is_patient = self._has_said_settings = False
+        self._preface = memoryview(bytearray(len(PREFACE)))
+        self._num_preface_bytes = 0
+        self._is_over = self._is_patient = self._has_sent_settings = False
         self._is_draining = False
         self._transport: asyncio.Transport | None = None
         self._reason = "client"
@@ -97,7 +97,7 @@ class Connection(asyncio.BufferedProtocol):
         """Answer what was asked, take nothing new, then close."""
         self._is_draining, self._reason = True, reason
         # Clients take nothing else first, and one whose greeting is on its way is still served.
-        self._say_settings()
+        self._send_settings()
         self._streams.drain()
 
     def end(self, code: grpc.StatusCode, details: str) -> None:
@@ -112,7 +112,7 @@ class Connection(asyncio.BufferedProtocol):
         if transport is None or self._is_over:
             return
         self._is_over = True
-        self._sender.close()
+        self._writer.close()
         try:
             if transport.can_write_eof():
                 # The kernel drops what is not sent yet, the reason for this included, when a
@@ -127,7 +127,7 @@ class Connection(asyncio.BufferedProtocol):
             self._linger(transport)
 
     def _linger(self, transport: asyncio.Transport) -> None:
-        linger_s = self._host.terms.limits.linger_s
+        linger_s = self._host.options.limits.linger_s
         asyncio.get_running_loop().call_later(linger_s, self._lingered, transport)
 
     def _lingered(self, transport: asyncio.Transport) -> None:
@@ -144,89 +144,89 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
         _tune(transport.get_extra_info("socket"))
         host, peer = self._host, peer_name(transport.get_extra_info("peername"))
-        self._sender = Sender(self._transport)
+        self._writer = FrameWriter(self._transport)
         # Whoever has been answered gets the answer, however slowly: the grace of a stop is for it.
         finish = partial(self.close, is_patient=True)
-        self._streams = Streams(host.handler, host.terms, self._sender, peer, finish)
+        self._streams = Streams(host.handler, host.options, self._writer, peer, finish)
         self._reader = self._streams.reader
         self._keep_time()
-        if not host.came(self):
+        if not host.connection_opened(self):
             self._reason = "limit"
             self._transport.abort()
 
     def _keep_time(self) -> None:
-        limits, loop = self._host.terms.limits, asyncio.get_running_loop()
+        limits, loop = self._host.options.limits, asyncio.get_running_loop()
         self._busy_s, self._busy_id = loop.time(), 0
         self._timers = [
-            loop.call_later(limits.greeting_timeout_s, self._expect_settings),
-            loop.call_later(limits.look_s, self._look),
+            loop.call_later(limits.handshake_timeout_s, self._expect_settings),
+            loop.call_later(limits.check_interval_s, self._check_progress),
         ]
         if limits.max_connection_age_s:
             # Not all at once where many came at once.
             age_s = limits.max_connection_age_s * random.uniform(*_AGES)  # noqa: S311
-            self._timers.append(loop.call_later(age_s, self._end_gently, "age"))
+            self._timers.append(loop.call_later(age_s, self._drain_for, "age"))
 
     def _expect_settings(self) -> None:
-        if not self._streams.control.is_greeted and not self._is_over:
+        if not self._streams.control.has_settings and not self._is_over:
             self._reason = "silent"
             self.close()
 
-    def _look(self) -> None:
+    def _check_progress(self) -> None:
         """End requests that do not come, and the connection when it has no use."""
-        limits, loop, streams = self._host.terms.limits, asyncio.get_running_loop(), self._streams
-        self._timers[1] = loop.call_later(limits.look_s, self._look)
-        streams.look()
-        if streams.num_calls or streams.goodbye_id != self._busy_id:
-            self._busy_s, self._busy_id = loop.time(), streams.goodbye_id
+        limits, loop, streams = self._host.options.limits, asyncio.get_running_loop(), self._streams
+        self._timers[1] = loop.call_later(limits.check_interval_s, self._check_progress)
+        streams.check_progress()
+        if streams.num_calls or streams.last_stream_id != self._busy_id:
+            self._busy_s, self._busy_id = loop.time(), streams.last_stream_id
         elif 0 < limits.max_connection_idle_s <= loop.time() - self._busy_s:
-            self._end_gently("idle")
+            self._drain_for("idle")
 
-    def _end_gently(self, reason: str) -> None:
+    def _drain_for(self, reason: str) -> None:
         if not self._is_over and not self._is_draining:
             self.drain(reason)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the reader knows better
         """Where the transport reads into."""
         if self._is_over:
-            return self._reader.waste_buffer()
-        if self._num_greeted < len(PREFACE):
-            return self._greeting[self._num_greeted :]
+            return self._reader.discard_buffer()
+        if self._num_preface_bytes < len(PREFACE):
+            return self._preface[self._num_preface_bytes :]
         return self._reader.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take what came."""
         if self._is_over:
             return
-        if self._num_greeted < len(PREFACE):
-            self._greet(nbytes)
+        if self._num_preface_bytes < len(PREFACE):
+            self._read_preface(nbytes)
             return
         try:
-            is_in_turn = self._reader.advance(nbytes)
+            has_time_left = self._reader.advance(nbytes)
         except Exception as error:
             self._fail_for(error)
             return
-        if not is_in_turn:
+        if not has_time_left:
             # Others have their turn first, however much this client sends.
             cast("asyncio.Transport", self._transport).pause_reading()
-            asyncio.get_running_loop().call_soon(self._go_on)
+            asyncio.get_running_loop().call_soon(self._resume)
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         """Read on, once what has come before is handed on."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
         try:
-            is_in_turn = self._is_over or self._reader.go_on()
+            has_time_left = self._is_over or self._reader.resume()
         except Exception as error:
             self._fail_for(error)
-            is_in_turn = True
-        if is_in_turn:
+            has_time_left = True
+        if has_time_left:
             transport.resume_reading()
         else:
-            asyncio.get_running_loop().call_soon(self._go_on)
+            asyncio.get_running_loop().call_soon(self._resume)
 
     def _fail_for(self, error: Exception) -> None:
-        if isinstance(error, ConnectionFault):
+        if isinstance(error, Http2ConnectionError):
             self._fail(error.code, str(error))
             return
         # Not the peer's fault; its other connections, and everybody else's, go on.
@@ -235,11 +235,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """The client does not keep up."""
-        self._sender.pause()
+        self._writer.pause()
 
     def resume_writing(self) -> None:
         """It has caught up."""
-        self._sender.resume()
+        self._writer.resume()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - all end the same
         """Nobody waits for its calls."""
@@ -247,39 +247,39 @@ class Connection(asyncio.BufferedProtocol):
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
-        if self._sender.is_unread:
+        if self._writer.is_unread:
             self._reason = "unread"
-        self._sender.lose()
-        self._streams.lose_all()
+        self._writer.connection_lost()
+        self._streams.connection_lost()
         self._reader.release()
-        self._host.went(self, self._reason)
+        self._host.connection_closed(self, self._reason)
 
-    def _greet(self, num_bytes: int) -> None:
-        self._num_greeted += num_bytes
-        said = bytes(self._greeting[: self._num_greeted])
+    def _read_preface(self, num_bytes: int) -> None:
+        self._num_preface_bytes += num_bytes
+        said = bytes(self._preface[: self._num_preface_bytes])
         if not PREFACE.startswith(said):
             if said[:1].isalpha() and not said.startswith(_METHOD):
                 # Whoever wrote it can read: a browser, curl, a health check of HTTP/1.
-                self._sender.control(_NOT_HTTP2)
+                self._writer.control(_NOT_HTTP2)
             self._reason = "protocol"
             self.close()
         elif len(said) == len(PREFACE):
-            self._say_settings()
+            self._send_settings()
 
-    def _say_settings(self) -> None:
-        if not self._has_said_settings:
-            self._has_said_settings = True
-            self._sender.control(_greeting_of(self._host.terms.limits))
+    def _send_settings(self) -> None:
+        if not self._has_sent_settings:
+            self._has_sent_settings = True
+            self._writer.control(_initial_frames(self._host.options.limits))
 
     def _fail(self, code: ErrorCode, reason: str) -> None:
         logger.debug("connection of %s: %s: %s", self._streams.peer, code.name, reason)
         self._reason = _REASONS.get(code, "protocol")
-        self._streams.lose_all()
-        self._sender.control(goaway(self._streams.goodbye_id, code, reason))
+        self._streams.connection_lost()
+        self._writer.control(goaway(self._streams.last_stream_id, code, reason))
         self.close()
 
 
-def _greeting_of(limits: Limits) -> bytes:
+def _initial_frames(limits: Limits) -> bytes:
     settings = {
         Setting.MAX_CONCURRENT_STREAMS: limits.max_streams,
         Setting.INITIAL_WINDOW_SIZE: STREAM_WINDOW,

@@ -5,7 +5,7 @@ from typing import NoReturn, Protocol
 
 import grpc
 
-from services.grpc_server.call_start import Metadatum
+from services.grpc_server.request_headers import Metadatum
 
 
 class Context(Protocol):

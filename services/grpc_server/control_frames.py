@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from services.grpc_server.flood import FloodGuard
+from services.grpc_server.frame_writer import FrameWriter, SendStream
 from services.grpc_server.frames import (
     ACK,
     GOAWAY,
@@ -13,18 +14,17 @@ from services.grpc_server.frames import (
     PUSH_PROMISE,
     SETTING,
     SETTINGS,
-    ConnectionFault,
     ErrorCode,
+    Http2ConnectionError,
     Setting,
     broken,
     check_length,
     frame,
 )
-from services.grpc_server.header_blocks import DEFAULT_TABLE_BYTES
 from services.grpc_server.limits import DEFAULT_FRAME_BYTES, FRAME_BYTES, MAX_WINDOW
-from services.grpc_server.sender import Outlet, Sender
+from services.grpc_server.response_headers import DEFAULT_TABLE_BYTES
 
-Meaning = Callable[[int, int, bytes], None]
+FrameHandler = Callable[[int, int, bytes], None]
 DRAIN_PING: Final = b"draining"
 _MAX_FRAME_BYTES: Final = 2**24 - 1
 # Windows of so many streams are as much work as another frame, and so are so many settings.
@@ -36,23 +36,23 @@ class ControlFrames:
     """One connection's.
 
     Attributes:
-        meanings: what to call with a frame's flags, stream and payload, by its kind. Each may
-            raise ConnectionFault.
-        is_greeted: settings have come, which must be the first frame.
+        handlers: what to call with a frame's flags, stream and payload, by its kind. Each may
+            raise Http2ConnectionError.
+        has_settings: settings have come, which must be the first frame.
     """
 
     def __init__(
         self,
-        sender: Sender,
+        writer: FrameWriter,
         guard: FloodGuard,
-        outlets: Callable[[], Iterable[Outlet]],
+        streams: Callable[[], Iterable[SendStream]],
         on_drained: Callable[[], None],
     ) -> None:
-        """`outlets` are those of open streams; `on_drained` is called when DRAIN_PING came back."""
-        self._sender, self._guard = sender, guard
-        self._outlets, self._on_drained = outlets, on_drained
-        self.is_greeted = False
-        self.meanings: Mapping[int, Meaning] = {
+        """`streams` are those of open streams; `on_drained` is called when DRAIN_PING came back."""
+        self._writer, self._guard = writer, guard
+        self._streams, self._on_drained = streams, on_drained
+        self.has_settings = False
+        self.handlers: Mapping[int, FrameHandler] = {
             SETTINGS: self._on_settings,
             PING: self._on_ping,
             PRIORITY: self._on_priority,
@@ -64,44 +64,44 @@ class ControlFrames:
         if stream_id:
             raise broken(f"SETTINGS of stream {stream_id}")
         if flags & ACK:
-            if not self.is_greeted:
+            if not self.has_settings:
                 raise broken("settings are acknowledged before any were said")
             check_length(payload, 0, "an acknowledgement of SETTINGS")
             return
-        self.is_greeted = True
+        self.has_settings = True
         self._guard.charge(len(payload) // (SETTING.size * _SETTINGS_PER_FRAME))
         if len(payload) % SETTING.size:
-            raise ConnectionFault(
+            raise Http2ConnectionError(
                 ErrorCode.FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes: no multiple of 6"
             )
         for key, value in SETTING.iter_unpack(payload):
             _check(key, value)
         # First: the client counts by its new windows from here on, and a larger one sends at once.
-        self._sender.control(frame(SETTINGS, ACK, 0))
+        self._writer.control(frame(SETTINGS, ACK, 0))
         # Of a setting that comes twice the last counts; a frame may hold thousands.
         self._apply(dict(SETTING.iter_unpack(payload)))
 
     def _apply(self, settings: Mapping[int, int]) -> None:
         """Take over what means something to whoever answers."""
         # No larger than ours: one stream's frame holds up all others for as long as it takes.
-        taken = settings.get(Setting.MAX_FRAME_SIZE, self._sender.max_frame_bytes)
-        self._sender.max_frame_bytes = min(taken, FRAME_BYTES)
+        taken = settings.get(Setting.MAX_FRAME_SIZE, self._writer.max_frame_bytes)
+        self._writer.max_frame_bytes = min(taken, FRAME_BYTES)
         table_bytes = settings.get(Setting.HEADER_TABLE_SIZE, DEFAULT_TABLE_BYTES)
         if table_bytes < DEFAULT_TABLE_BYTES:
-            self._sender.do_without_table()
+            self._writer.disable_dynamic_table()
         window = settings.get(Setting.INITIAL_WINDOW_SIZE)
         if window is not None:
-            outlets = list(self._outlets())
-            self._guard.charge(len(outlets) // _STREAMS_PER_FRAME)
+            streams = list(self._streams())
+            self._guard.charge(len(streams) // _STREAMS_PER_FRAME)
             # Last, as what waits for a larger window is sent at once.
-            self._sender.resize(window, outlets)
+            self._writer.set_initial_window(window, streams)
 
     def _on_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
         check_length(payload, len(DRAIN_PING), "PING")
         if stream_id:
             raise broken(f"PING of stream {stream_id}")
         if not flags & ACK:
-            self._sender.control(frame(PING, ACK, 0, payload))
+            self._writer.control(frame(PING, ACK, 0, payload))
         elif payload == DRAIN_PING:
             self._on_drained()
 
@@ -117,7 +117,7 @@ class ControlFrames:
     def _on_goaway(self, _: int, stream_id: int, payload: bytes) -> None:
         """The client begins nothing more, and closes when it has its answers."""
         if len(payload) < GOAWAY_HEAD.size:
-            raise ConnectionFault(
+            raise Http2ConnectionError(
                 ErrorCode.FRAME_SIZE_ERROR, f"GOAWAY of {len(payload)} bytes: expected 8 or more"
             )
         if stream_id:
@@ -125,9 +125,9 @@ class ControlFrames:
 
 
 def _check(key: int, value: int) -> None:
-    """Raise ConnectionFault for a value that a setting cannot have (section 6.5.2)."""
+    """Raise Http2ConnectionError for a value that a setting cannot have (section 6.5.2)."""
     if key == Setting.INITIAL_WINDOW_SIZE and value > MAX_WINDOW:
-        raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, f"windows of {value}")
+        raise Http2ConnectionError(ErrorCode.FLOW_CONTROL_ERROR, f"windows of {value}")
     if key == Setting.MAX_FRAME_SIZE and not DEFAULT_FRAME_BYTES <= value <= _MAX_FRAME_BYTES:
         raise broken(f"frames of {value} bytes")
     if key == Setting.ENABLE_PUSH and value > 1:

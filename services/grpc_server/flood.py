@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from services.grpc_server.frames import ConnectionFault, ErrorCode
+from services.grpc_server.frames import ErrorCode, Http2ConnectionError
 
 # In bytes, as bytes pay for it: a request that comes in smaller pieces than this is charged.
 FRAME_COST: Final = 256
@@ -41,7 +41,7 @@ class FloodGuard:
         """A frame came, or one that is as much work as several.
 
         Raises:
-            ConnectionFault: there were too many.
+            Http2ConnectionError: there were too many.
         """
         self._left -= num_frames * FRAME_COST
         if self._left < 0:
@@ -71,6 +71,6 @@ class FloodGuard:
         self._left += min(int((now_s - self._looked_s) * self._per_second), self._most)
         self._looked_s = now_s
         if self._left < 0:
-            raise ConnectionFault(
+            raise Http2ConnectionError(
                 ErrorCode.ENHANCE_YOUR_CALM, "too many frames that do nothing for any call"
             )

@@ -63,7 +63,7 @@ class Setting(enum.IntEnum):
     MAX_HEADER_LIST_SIZE = 0x6
 
 
-class ConnectionFault(Exception):  # noqa: N818 - the peer's, and it ends the connection
+class Http2ConnectionError(Exception):
     """The peer broke a rule that ends the connection."""
 
     def __init__(self, code: ErrorCode, reason: str) -> None:
@@ -101,14 +101,14 @@ def goaway(last_stream_id: int, code: ErrorCode, reason: str = "") -> bytes:
     return frame(GOAWAY, 0, 0, GOAWAY_HEAD.pack(last_stream_id, code) + reason.encode()[:256])
 
 
-def broken(reason: str) -> ConnectionFault:
+def broken(reason: str) -> Http2ConnectionError:
     """The fault of a peer that does not keep to the protocol."""
-    return ConnectionFault(ErrorCode.PROTOCOL_ERROR, reason)
+    return Http2ConnectionError(ErrorCode.PROTOCOL_ERROR, reason)
 
 
 def check_length(payload: bytes, size: int, name: str) -> None:
-    """Raise ConnectionFault for a frame of another size than its kind has."""
+    """Raise Http2ConnectionError for a frame of another size than its kind has."""
     if len(payload) != size:
-        raise ConnectionFault(
+        raise Http2ConnectionError(
             ErrorCode.FRAME_SIZE_ERROR, f"{name} of {len(payload)} bytes: expected {size}"
         )

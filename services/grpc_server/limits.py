@@ -50,8 +50,8 @@ class Limits:
             never.
         max_connection_age_s: after about so long a connection takes no new calls, by GOAWAY: its
             client connects anew, perhaps to another gateway; 0 is never.
-        greeting_timeout_s: how long a new connection may take to send preface and SETTINGS.
-        patience_s: how long a client that has room may stand still while others wait for some.
+        handshake_timeout_s: how long a new connection may take to send preface and SETTINGS.
+        stall_timeout_s: how long a client that has room may stand still while others wait for some.
         drain_timeout_s: how long calls are taken that were on their way when GOAWAY was sent.
         linger_s: how long a peer may take to read why its connection ends.
         free_frames: that a client may send at once for nothing; see `flood.py`.
@@ -70,8 +70,8 @@ class Limits:
     max_connections: int = 10_000
     max_connection_idle_s: float = 0.0
     max_connection_age_s: float = 0.0
-    greeting_timeout_s: float = 20.0
-    patience_s: float = 30.0
+    handshake_timeout_s: float = 20.0
+    stall_timeout_s: float = 30.0
     drain_timeout_s: float = 1.0
     linger_s: float = 1.0
     free_frames: int = 10_000
@@ -90,10 +90,10 @@ class Limits:
         return max(self.max_upload_bytes // 8, 8 * SMALL_BYTES)
 
     @property
-    def look_s(self) -> float:
+    def check_interval_s(self) -> float:
         """How often a connection looks at itself."""
-        idle_s = self.max_connection_idle_s or self.patience_s
-        return min(self.patience_s, idle_s / 4)
+        idle_s = self.max_connection_idle_s or self.stall_timeout_s
+        return min(self.stall_timeout_s, idle_s / 4)
 
     def max_request_bytes(self, path: str) -> int:
         """Of a request to that method, as it comes."""

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import grpc
 
 from services.contracts.large_buffer import LargeBuffer, Take
-from services.grpc_server.call_start import Metadatum
+from services.grpc_server.request_headers import Metadatum
 
 Message = bytes | memoryview
 PREFIX: Final = struct.Struct("!BI")
@@ -20,7 +20,7 @@ _OVERHEAD_BYTES: Final = 64
 LARGE_BYTES: Final = 65_536
 
 
-class MessageFault(Exception):  # noqa: N818 - the client's, and it ends the call
+class StatusError(Exception):
     """The bytes are no message that is taken; ends the call with a status."""
 
     def __init__(
@@ -35,7 +35,7 @@ class MessageFault(Exception):  # noqa: N818 - the client's, and it ends the cal
         self.code, self.trailing, self.is_overload = code, trailing, is_overload
 
 
-class Packed(NamedTuple):
+class CompressedMessage(NamedTuple):
     """A whole message as it came, compressed.
 
     Attributes:
@@ -75,7 +75,7 @@ class MessageAssembler:
             take: gives memory for a large one that is not.
             max_unpacked: of a compressed one, bytes once it is unpacked; None: `max_bytes`.
         """
-        self._whole: deque[Message | Packed] = deque()
+        self._whole: deque[Message | CompressedMessage] = deque()
         self._max_unpacked = max_bytes if max_unpacked is None else min(max_bytes, max_unpacked)
         self.num_whole_bytes = 0
         self.large: LargeBuffer | None = None
@@ -117,7 +117,7 @@ class MessageAssembler:
         """Take more bytes.
 
         Raises:
-            MessageFault: a message is too large, or compressed in a way that was not announced.
+            StatusError: a message is too large, or compressed in a way that was not announced.
         """
         while piece:
             if self.large is not None:
@@ -146,7 +146,7 @@ class MessageAssembler:
         compressed, size = PREFIX.unpack(self._head)
         self._head.clear()
         if compressed > 1 or (compressed and self._encoding == "identity"):
-            raise MessageFault(
+            raise StatusError(
                 grpc.StatusCode.INTERNAL,
                 f"a message is marked with {compressed}, but its compression is '{self._encoding}'",
             )
@@ -176,7 +176,7 @@ class MessageAssembler:
         self._size = -1
         # Unpacked by whoever takes it: what nobody takes shall not grow to a thousand times that.
         is_packed = self._is_compressed
-        whole = Packed(body, self._encoding, self._max_unpacked) if is_packed else body
+        whole = CompressedMessage(body, self._encoding, self._max_unpacked) if is_packed else body
         self._whole.append(whole)
         self.num_whole_bytes += _OVERHEAD_BYTES + len(body)
 
@@ -185,17 +185,17 @@ class MessageAssembler:
         self._whole.append(message)
         self.num_whole_bytes += _OVERHEAD_BYTES + len(message)
 
-    def take(self) -> Message | Packed:
+    def take(self) -> Message | CompressedMessage:
         """The oldest whole message, of which there is one."""
         message = self._whole.popleft()
-        body = message.body if isinstance(message, Packed) else message
+        body = message.body if isinstance(message, CompressedMessage) else message
         self.num_whole_bytes -= _OVERHEAD_BYTES + len(body)
         return message
 
     def check_size(self, size: int) -> None:
-        """Raises MessageFault for a message that is larger than this server takes."""
+        """Raises StatusError for a message that is larger than this server takes."""
         if size > self._max_bytes:
-            raise MessageFault(
+            raise StatusError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"message of {size} bytes: at most {self._max_bytes} are taken",
             )

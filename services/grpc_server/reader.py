@@ -25,8 +25,8 @@ from services.grpc_server.frames import (
     HEADERS,
     PADDED,
     STREAM_MASK,
-    ConnectionFault,
     ErrorCode,
+    Http2ConnectionError,
 )
 from services.grpc_server.limits import FRAME_BYTES, HEADER_BLOCK_BYTES
 from services.grpc_server.messages import LARGE_BYTES
@@ -69,7 +69,7 @@ class DataSink(Protocol):
 
 
 class Receiver(Protocol):
-    """What a connection does with frames; any method may raise ConnectionFault."""
+    """What a connection does with frames; any method may raise Http2ConnectionError."""
 
     def frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         """A whole frame, of any kind but data."""
@@ -144,22 +144,22 @@ class FrameReader:
         # At once: connections are cycles, which are collected late in a process that serves.
         self._rest, self._sink, self._direct = b"", None, None
 
-    def let_go(self, sink: DataSink) -> None:
+    def stop_filling(self, sink: DataSink) -> None:
         """Read nothing more into the buffer of a sink, which takes nothing any more."""
         # At once: its client may stand still within the frame for as long as it likes.
         if self._sink is sink:
             self._direct = None
 
-    def waste_buffer(self) -> memoryview:
+    def discard_buffer(self) -> memoryview:
         """Where bytes go that nobody looks at any more."""
         return self._shared
 
     def advance(self, num_bytes: int) -> bool:
-        """Hand on what `num_bytes` more bytes complete; raises ConnectionFault.
+        """Hand on what `num_bytes` more bytes complete; raises Http2ConnectionError.
 
         Returns:
             False when the connection has had its turn: nothing more may be read before the next
-            turn of the event loop, and before `go_on` returns True in it.
+            turn of the event loop, and before `resume` returns True in it.
         """
         now_s = self._clock()
         if now_s - self._done_s > _SAME_TURN_S:
@@ -167,25 +167,25 @@ class FrameReader:
         until_s = now_s + self._left_s
         if self._direct is None:
             self._end = len(self._rest) + num_bytes
-            self._cut(until_s)
+            self._parse(until_s)
         else:
             self._num_left -= num_bytes
             assert self._sink is not None
             self._sink.filled(num_bytes)
             if not self._num_left:
                 self._end = 0
-                self._cut(until_s)
-        return self._is_in_turn(until_s)
+                self._parse(until_s)
+        return self._has_time_left(until_s)
 
-    def go_on(self) -> bool:
+    def resume(self) -> bool:
         """Hand on what had to wait for this turn; returns and raises as `advance`."""
         until_s = self._clock() + _TURN_S
         if self._direct is None:
             self._end = self._restore()
-            self._cut(until_s)
-        return self._is_in_turn(until_s)
+            self._parse(until_s)
+        return self._has_time_left(until_s)
 
-    def _is_in_turn(self, until_s: float) -> bool:
+    def _has_time_left(self, until_s: float) -> bool:
         self._direct = self._direct_buffer()
         self._done_s = self._clock()
         self._left_s = until_s - self._done_s
@@ -197,7 +197,7 @@ class FrameReader:
             return None
         return sink.large if len(sink.large.room) >= _DIRECT_BYTES else None
 
-    def _cut(self, until_s: float) -> None:
+    def _parse(self, until_s: float) -> None:
         """Hand on what lies in the shared buffer, frame by frame until then; keep the rest."""
         shared, end, begin = self._shared, self._end, 0
         receiver, charge, clock = self._receiver, self._guard.charge, self._clock
@@ -244,7 +244,7 @@ class FrameReader:
                 return -1
             padding = self._shared[body] + 1 if size else 1
             if padding > size:
-                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "more padding than frame")
+                raise Http2ConnectionError(ErrorCode.PROTOCOL_ERROR, "more padding than frame")
             body += 1
         self._guard.charge()
         self._num_lent = _HEAD_READ_BYTES if size >= LARGE_BYTES else _READ_BYTES
@@ -261,9 +261,9 @@ class FrameReader:
         """Step over a frame that is larger than any that means something."""
         _check_size(size)
         if kind in (HEADERS, CONTINUATION):
-            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"header block of {size} bytes")
+            raise Http2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, f"header block of {size} bytes")
         if kind <= CONTINUATION:
-            raise ConnectionFault(
+            raise Http2ConnectionError(
                 ErrorCode.FRAME_SIZE_ERROR, f"frame of kind {kind} of {size} bytes"
             )
         self._receiver.frame(kind, 0, stream_id, b"")
@@ -291,8 +291,8 @@ class FrameReader:
 
 
 def _check_size(size: int) -> None:
-    """Raises ConnectionFault for a frame larger than was announced."""
+    """Raises Http2ConnectionError for a frame larger than was announced."""
     if size > FRAME_BYTES:
-        raise ConnectionFault(
+        raise Http2ConnectionError(
             ErrorCode.FRAME_SIZE_ERROR, f"frame of {size} bytes: at most {FRAME_BYTES}"
         )

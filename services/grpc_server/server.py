@@ -19,7 +19,7 @@ from services.contracts.large_buffer import Take
 from services.grpc_server.connection import Connection
 from services.grpc_server.limits import Limits
 from services.grpc_server.listening import close_all, listening_sockets
-from services.grpc_server.terms import Check, Overload, Terms, Unhandled
+from services.grpc_server.server_options import Check, OverloadStatus, ServerOptions, UnhandledCall
 from services.grpc_server.upload_room import UnfinishedBytes, UploadRoom
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class GrpcServer:
     """Serves handlers, which are coroutines and asynchronous generators, on one port.
 
     Attributes:
-        terms: of each call.
+        options: of each call.
     """
 
     def __init__(
@@ -54,26 +54,26 @@ class GrpcServer:
         limits: Limits | None = None,
         take: Take | None = None,
         check: Check | None = None,
-        on_unhandled: Callable[[Unhandled], None] = lambda _: None,
-        overload: Overload | None = None,
+        on_unhandled: Callable[[UnhandledCall], None] = lambda _: None,
+        overload: OverloadStatus | None = None,
         on_connections: Callable[[int, str], None] = lambda _, __: None,
     ) -> None:
-        """Nothing listens yet; for the other arguments see `Terms`.
+        """Nothing listens yet; for the other arguments see `ServerOptions`.
 
         `on_connections` is called with the number of connections when one came or went, and with
         the reason for which it went (see `Connection`), "" for one that came.
         """
         self._on_connections = on_connections
         limits = limits or Limits()
-        self.terms = Terms(
+        self.options = ServerOptions(
             limits=limits,
             take=take,
             check=check,
             on_unhandled=on_unhandled,
-            room=UploadRoom(limits.max_upload_bytes, limits.patience_s),
-            small_room=UploadRoom(limits.max_small_bytes, limits.patience_s),
+            room=UploadRoom(limits.max_upload_bytes, limits.stall_timeout_s),
+            small_room=UploadRoom(limits.max_small_bytes, limits.stall_timeout_s),
             unfinished=UnfinishedBytes(limits.unfinished_bytes),
-            overload=overload or Overload(),
+            overload=overload or OverloadStatus(),
         )
         self._generic: list[GenericHandler] = []
         self._known: dict[str, Handler] = {}
@@ -131,7 +131,7 @@ class GrpcServer:
             sock=listening,
             backlog=_BACKLOG,
             ssl=tls,
-            ssl_handshake_timeout=self.terms.limits.greeting_timeout_s if tls else None,
+            ssl_handshake_timeout=self.options.limits.handshake_timeout_s if tls else None,
         )
 
     async def stop(self, grace_s: float) -> None:
@@ -166,9 +166,9 @@ class GrpcServer:
         known = self._known.get(path)
         return known if known is not None else self._find(path)
 
-    def came(self, connection: Connection) -> bool:
+    def connection_opened(self, connection: Connection) -> bool:
         """It is open; False when there are too many."""
-        if len(self._connections) >= self.terms.limits.max_connections:
+        if len(self._connections) >= self.options.limits.max_connections:
             return False
         self._connections.add(connection)
         self._on_connections(len(self._connections), "")
@@ -177,7 +177,7 @@ class GrpcServer:
             connection.drain()
         return True
 
-    def went(self, connection: Connection, reason: str) -> None:
+    def connection_closed(self, connection: Connection, reason: str) -> None:
         """It is gone."""
         self._connections.discard(connection)
         self._on_connections(len(self._connections), reason)

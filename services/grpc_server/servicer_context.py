@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import grpc
 import grpc.aio
 
-from services.grpc_server.call_start import Metadatum
 from services.grpc_server.context import AbortError
+from services.grpc_server.request_headers import Metadatum
 
 if TYPE_CHECKING:
     from services.grpc_server.call import Call
@@ -37,7 +37,7 @@ class ServicerContext:
 
     def invocation_metadata(self) -> Sequence[Metadatum]:
         """What the client sent beside its request."""
-        return self._call.start.metadata
+        return self._call.headers.metadata
 
     def time_remaining(self) -> float | None:
         """Seconds the client still waits; None when it set no deadline."""

@@ -6,12 +6,12 @@ from typing import Final, Protocol
 
 import grpc
 
-from services.grpc_server import unpacking
-from services.grpc_server.call_start import CallStart, Metadatum
 from services.grpc_server.context import AbortError, Context
+from services.grpc_server.decompression import decompressed
 from services.grpc_server.limits import GRANT_BYTES, SMALL_BYTES
-from services.grpc_server.messages import Message, MessageAssembler, MessageFault, Packed
-from services.grpc_server.terms import Check, Terms
+from services.grpc_server.messages import CompressedMessage, Message, MessageAssembler, StatusError
+from services.grpc_server.request_headers import Metadatum, RequestHeaders
+from services.grpc_server.server_options import Check, ServerOptions
 from services.grpc_server.upload_room import Sender, Share
 
 IDLE: Final = "the request came too slowly while others waited for its memory; send it again"
@@ -20,9 +20,9 @@ _CROWDED: Final = "too many requests that are not whole wait for memory; send it
 
 
 class Uploading(Protocol):
-    """The call; see `Call` and `Outlet` for its attributes."""
+    """The call; see `Call` and `SendStream` for its attributes."""
 
-    start: CallStart
+    headers: RequestHeaders
     num_pending: int
     num_sent: int
     window_in: int
@@ -42,15 +42,15 @@ class Uploading(Protocol):
         """Refuse the call."""
         ...
 
-    def fail(self, fault: MessageFault) -> None:
+    def fail(self, fault: StatusError) -> None:
         """End the call, whatever its handler says."""
         ...
 
 
-def overload_fault(terms: Terms, words: str = _CROWDED) -> MessageFault:
+def overload_fault(options: ServerOptions, words: str = _CROWDED) -> StatusError:
     """What ends a call that there is no memory for."""
-    overload = terms.overload
-    return MessageFault(overload.code, words, overload.trailing, is_overload=True)
+    overload = options.overload
+    return StatusError(overload.code, words, overload.trailing, is_overload=True)
 
 
 class Upload:
@@ -61,12 +61,17 @@ class Upload:
     """
 
     def __init__(
-        self, call: Uploading, assembler: MessageAssembler, terms: Terms, *, is_stream: bool
+        self,
+        call: Uploading,
+        assembler: MessageAssembler,
+        options: ServerOptions,
+        *,
+        is_stream: bool,
     ) -> None:
         """Begin to check the call; a stream is checked by its handler, which has begun."""
-        self._call, self._assembler, self._terms = call, assembler, terms
+        self._call, self._assembler, self._options = call, assembler, options
         self._is_stream = is_stream
-        self._is_packed = call.start.encoding != "identity"
+        self._is_packed = call.headers.encoding != "identity"
         self._is_unpacking = False
         self._num_granted = 0
         # Of the message that comes or was not taken yet; its number among all.
@@ -78,11 +83,11 @@ class Upload:
         self._num_unfinished = self._num_packed = 0
         # Of the answers: what was sent before, and what of the rest must be by the next look.
         self._num_sent = self._num_due = 0
-        self._is_checked = terms.check is None
+        self._is_checked = options.check is None
         self._is_closed = False
         self._checking: asyncio.Task[None] | None = None
-        if terms.check is not None and not is_stream:
-            self._checking = asyncio.get_running_loop().create_task(self._check(terms.check))
+        if options.check is not None and not is_stream:
+            self._checking = asyncio.get_running_loop().create_task(self._check(options.check))
 
     @property
     def num_unread_bytes(self) -> int:
@@ -93,8 +98,8 @@ class Upload:
         """Something came: end the call if that is more than may be held of all."""
         num_bytes = self._num_unfinished
         self._count()
-        if self._num_unfinished > num_bytes and self._terms.unfinished.is_full:
-            self._call.fail(overload_fault(self._terms))
+        if self._num_unfinished > num_bytes and self._options.unfinished.is_full:
+            self._call.fail(overload_fault(self._options))
 
     def _count(self) -> None:
         """Keep the account of what is held without room."""
@@ -105,7 +110,7 @@ class Upload:
                 if share is not None and share.is_given:
                     num_bytes -= share.num_bytes
             num_bytes = max(num_bytes, 0)
-        self._terms.unfinished.count(num_bytes - self._num_unfinished)
+        self._options.unfinished.count(num_bytes - self._num_unfinished)
         self._num_unfinished = num_bytes
 
     async def checked(self) -> None:
@@ -171,25 +176,25 @@ class Upload:
         message which is not compressed.
 
         Raises:
-            MessageFault: the call is over.
+            StatusError: the call is over.
         """
         if self._is_closed:
-            raise MessageFault(grpc.StatusCode.CANCELLED, "the call is over")
-        room = self._terms.small_room if num_bytes <= SMALL_BYTES else self._terms.room
+            raise StatusError(grpc.StatusCode.CANCELLED, "the call is over")
+        room = self._options.small_room if num_bytes <= SMALL_BYTES else self._options.room
         # Nobody waits here with a share: those who did could all wait for each other.
         self.leave_taken()
         self._taken = room.ask(num_bytes, on_given)
         return self._taken
 
-    async def unpacked(self, message: Packed) -> Message:
-        """The message that was taken last; raises as `unpacking.unpacked`.
+    async def unpacked(self, message: CompressedMessage) -> Message:
+        """The message that was taken last; raises as `decompression.decompressed`.
 
         Its client gets no room for the next one meanwhile: this one could wait for that.
         """
         self._is_unpacking, self._num_packed = True, len(message.body)
         self._count()
         try:
-            unpacked = await unpacking.unpacked(message, self)
+            unpacked = await decompressed(message, self)
         finally:
             self._is_unpacking, self._num_packed = False, 0
             self._count()
@@ -211,7 +216,7 @@ class Upload:
     async def _check(self, check: Check) -> None:
         call = self._call
         try:
-            await check(call.start.path, call.context)
+            await check(call.headers.path, call.context)
         except AbortError as abort:
             self._is_checked = True
             call.end(abort.code, abort.details, tuple(abort.trailing))
@@ -226,8 +231,8 @@ class Upload:
             return None
         self._number = self._num_taken + self._assembler.num_whole
         # What is sent compressed may become this; not all is, also where the call says how.
-        most = self._terms.limits.max_decompressed_bytes if self._assembler.is_compressed else 0
-        self._share = self._terms.room.ask(
+        most = self._options.limits.max_decompressed_bytes if self._assembler.is_compressed else 0
+        self._share = self._options.room.ask(
             max(size, most), self._call.grant_more, Sender(size, self._num_received, self._end_idle)
         )
         return self._share
@@ -242,10 +247,10 @@ class Upload:
         """The client was granted little since the last look: end the call if that is its fault."""
         is_whole = self._number < self._num_taken + self._assembler.num_whole
         if not (is_whole and self._is_stream):
-            self._call.fail(overload_fault(self._terms, IDLE))
+            self._call.fail(overload_fault(self._options, IDLE))
         elif self._is_deaf():
             # Its handler takes nothing while its answers are not taken.
-            self._call.fail(overload_fault(self._terms, _DEAF))
+            self._call.fail(overload_fault(self._options, _DEAF))
 
     def _is_deaf(self) -> bool:
         """Whether answers wait, and since the last look the client took next to nothing of them."""

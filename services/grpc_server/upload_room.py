@@ -108,14 +108,14 @@ class UnfinishedBytes:
 class UploadRoom:
     """The room of one process; first come, first served."""
 
-    def __init__(self, max_bytes: int, patience_s: float) -> None:
+    def __init__(self, max_bytes: int, stall_timeout_s: float) -> None:
         """Nothing is taken yet; one request alone may be larger than all of it.
 
         Args:
             max_bytes: of all requests that have room.
-            patience_s: how often those that have are looked at while others wait.
+            stall_timeout_s: how often those that have are looked at while others wait.
         """
-        self._max_bytes, self._patience_s = max_bytes, patience_s
+        self._max_bytes, self._patience_s = max_bytes, stall_timeout_s
         self._num_bytes = 0
         self._given: set[Share] = set()
         self._waiting: dict[Share, None] = {}

@@ -16,7 +16,7 @@ from services.gateway.request_head import request_head_from_bytes
 from services.gateway.status_codes import StatusTable
 from services.gateway.streaming import Incoming
 from services.grpc_server.context import Context
-from services.grpc_server.terms import Check
+from services.grpc_server.server_options import Check
 from services.telemetry import catalog
 from services.telemetry.recorder import Recorder
 

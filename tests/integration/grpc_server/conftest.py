@@ -12,7 +12,7 @@ import uvloop
 from services.contracts.large_buffer import Take
 from services.grpc_server.limits import Limits
 from services.grpc_server.server import GrpcServer
-from services.grpc_server.terms import Check, Overload, Unhandled
+from services.grpc_server.server_options import Check, OverloadStatus, UnhandledCall
 from tests.integration.grpc_server.probe import SERVICE, Handlers, Probe
 from tests.integration.grpc_server.raw_client import RawClient
 
@@ -40,7 +40,7 @@ class Host:
         self.probe = Probe()
         self.port = 0
         self.errors: list[dict[str, Any]] = []
-        self.unhandled: list[Unhandled] = []
+        self.unhandled: list[UnhandledCall] = []
         self.gone: list[str] = []
         self._servers: list[GrpcServer] = []
         self._channels: list[Any] = []
@@ -58,7 +58,7 @@ class Host:
         port: int = 0,
         check: Check | None = None,
         take: Take | None = None,
-        overload: Overload | None = None,
+        overload: OverloadStatus | None = None,
         **more: Any,
     ) -> int:
         """Starts a server with the probe's methods, and more of them; returns its port."""

@@ -226,14 +226,14 @@ async def test_a_peer_that_speaks_something_else(host: "Host", first: bytes, tol
 
 @pytest.mark.parametrize("first", [b"", f.PREFACE[:10], f.PREFACE[:-1]])
 async def test_a_peer_that_says_nothing(host: "Host", first: bytes) -> None:
-    await host.serve(Limits(greeting_timeout_s=0.05))
+    await host.serve(Limits(handshake_timeout_s=0.05))
     client = await host.dial(first)
     assert await client.rest() == b""
 
 
 async def test_a_peer_that_has_greeted_may_say_nothing(host: "Host") -> None:
     # Its greeting has to come in that time.
-    await host.serve(Limits(greeting_timeout_s=0.5))
+    await host.serve(Limits(handshake_timeout_s=0.5))
     silent, greeted = await host.dial(b""), await host.dial()
     await silent.rest()
     assert (await greeted.ask(f.call(1, payload=b"late"))).messages == [b"late"]

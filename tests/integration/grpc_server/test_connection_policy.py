@@ -25,7 +25,7 @@ async def gone(host: "Host", other: "RawClient") -> list[str]:
 
 @pytest.mark.parametrize("first", [b"", f.PREFACE[:10], f.PREFACE])
 async def test_one_that_does_not_send_its_settings_is_closed(host: "Host", first: bytes) -> None:
-    await host.serve(Limits(greeting_timeout_s=0.05))
+    await host.serve(Limits(handshake_timeout_s=0.05))
     other = await host.dial()
     await other.ping()
     client = await host.dial(first)

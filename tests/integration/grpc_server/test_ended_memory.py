@@ -106,7 +106,7 @@ async def test_a_call_that_is_over_keeps_no_memory_within_a_frame(
 
 async def test_a_stream_that_is_over_keeps_no_memory_though_answers_wait(host: "Host") -> None:
     memory = Memory()
-    await host.serve(Limits(max_upload_bytes=1, patience_s=0.05), take=memory.take)
+    await host.serve(Limits(max_upload_bytes=1, stall_timeout_s=0.05), take=memory.take)
     deaf, good = (
         await host.dial(f.greeting({SettingCodes.INITIAL_WINDOW_SIZE: 0})),
         await host.dial(f.wide()),

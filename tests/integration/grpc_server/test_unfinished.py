@@ -19,7 +19,7 @@ LIMITS = Limits(max_unfinished_bytes=MOST)
 
 def held(host: "Host") -> int:
     """Bytes of requests that are not finished."""
-    return host.server.terms.unfinished.num_bytes
+    return host.server.options.unfinished.num_bytes
 
 
 def cut_off(stream: int) -> bytes:
@@ -98,7 +98,7 @@ async def test_fields_that_come_with_every_call_are_held_once(host: "Host") -> N
 
 
 async def test_one_that_stands_still_is_ended_while_there_are_too_many(host: "Host") -> None:
-    await host.serve(Limits(max_unfinished_bytes=25_000, patience_s=0.02))
+    await host.serve(Limits(max_unfinished_bytes=25_000, stall_timeout_s=0.02))
     client, other = await host.dial(f.wide()), await host.dial(f.wide())
     await client.send(f.headers(1), f.data(1, f.message(bytes(30_000))[:20_000]))
     await client.settled()
@@ -108,7 +108,7 @@ async def test_one_that_stands_still_is_ended_while_there_are_too_many(host: "Ho
 
 
 async def test_one_that_does_not_come_whole_is_ended(host: "Host") -> None:
-    await host.serve(Limits(max_request_age_s=0.05, patience_s=0.02))
+    await host.serve(Limits(max_request_age_s=0.05, stall_timeout_s=0.02))
     client = await host.dial()
     answer = await client.ask(cut_off(1))
     assert (answer.status, "whole" in answer.trailers["grpc-message"]) == (TOO_LATE, True)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import grpc
 import pytest
 
-from services.grpc_server import unpacking
+from services.grpc_server.decompression import Decompression
 from services.grpc_server.limits import SMALL_BYTES, STREAM_WINDOW, Limits
-from services.grpc_server.messages import MessageFault
+from services.grpc_server.messages import StatusError
 from tests.integration.grpc_server import frames as f
 from tests.integration.grpc_server.probe import soon
 
@@ -37,8 +37,8 @@ def asked(stream: int, *more: tuple[str, str], method: str = "Hold") -> bytes:
 def is_empty(host: "Host") -> bool:
     """Whether nothing at all has room."""
     # What is larger than all of it has to be alone.
-    terms = host.server.terms
-    shares = [room.ask(1 << 60, lambda: None) for room in (terms.room, terms.small_room)]
+    options = host.server.options
+    shares = [room.ask(1 << 60, lambda: None) for room in (options.room, options.small_room)]
     for share in shares:
         share.leave()
     return all(share.is_given for share in shares)
@@ -53,7 +53,7 @@ async def wait_until(is_so: Callable[[], bool]) -> None:
 
 async def wait_for_waiting(host: "Host", number: int) -> None:
     """Returns once so many wait for room."""
-    await wait_until(lambda: host.server.terms.room.num_waiting == number)
+    await wait_until(lambda: host.server.options.room.num_waiting == number)
 
 
 async def let_all_go(host: "Host", client: "RawClient", streams: Iterable[int]) -> None:
@@ -218,7 +218,7 @@ async def test_small_ones_wait_for_each_other(host: "Host") -> None:
         await client.send(f.body(stream, SMALL))
     for _ in range(16):
         await soon(host.probe.began.get())
-    await wait_until(lambda: host.server.terms.small_room.num_waiting == 24)
+    await wait_until(lambda: host.server.options.small_room.num_waiting == 24)
     assert host.probe.began.empty()
     await let_all_go(host, client, streams)
 
@@ -252,18 +252,18 @@ async def test_what_is_unpacked_for_a_call_that_is_over_takes_no_room(
     host: "Host", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reading: list[asyncio.Future[Any]] = []
-    may_go, go_on = threading.Event(), unpacking.Unpacking.go_on
+    may_go, advance = threading.Event(), Decompression.advance
 
-    def held(self: unpacking.Unpacking, num_bytes: int) -> bool:
+    def held(self: Decompression, num_bytes: int) -> bool:
         if threading.current_thread() is not threading.main_thread():
             may_go.wait(30)
-        return go_on(self, num_bytes)
+        return advance(self, num_bytes)
 
     async def aside(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         reading.append(asyncio.ensure_future(anext(requests)))
         yield await asyncio.shield(reading[0])
 
-    monkeypatch.setattr(unpacking.Unpacking, "go_on", held)
+    monkeypatch.setattr(Decompression, "advance", held)
     method = grpc.stream_stream_rpc_method_handler(aside)
     await host.serve(methods={"Aside": method})
     client = await host.dial(f.wide())
@@ -276,7 +276,7 @@ async def test_what_is_unpacked_for_a_call_that_is_over_takes_no_room(
     await client.send(f.rst_stream(1))
     await client.settled()
     may_go.set()
-    with pytest.raises(MessageFault, match="the call is over"):
+    with pytest.raises(StatusError, match="the call is over"):
         await soon(reading[0])
     assert is_empty(host)
 

@@ -14,7 +14,7 @@ from h2.settings import SettingCodes
 from services.gateway.status_codes import StatusTable
 from services.gateway.streaming import MAX_AHEAD, InferenceStreams
 from services.grpc_server.limits import SMALL_BYTES, STREAM_WINDOW, Limits
-from services.grpc_server.terms import Overload
+from services.grpc_server.server_options import OverloadStatus
 from services.pb import open_inference_v2_pb2 as pb
 from tests.integration.grpc_server import frames as f
 
@@ -30,7 +30,7 @@ INFER = [(k, "/test.More/Infer" if k == ":path" else v) for k, v in f.request_fi
 NO_WINDOW = {SettingCodes.INITIAL_WINDOW_SIZE: 0}
 TOO_MUCH = 8
 # A room that looks often at whoever makes no use of it.
-IMPATIENT = Limits(max_upload_bytes=len(LARGE), patience_s=0.05)
+IMPATIENT = Limits(max_upload_bytes=len(LARGE), stall_timeout_s=0.05)
 CALLER: ContextVar[str] = ContextVar("caller", default="nobody")
 
 
@@ -147,7 +147,7 @@ async def test_a_stream_is_waited_for_while_its_answers_are_made_and_while_they_
     await slow.send(f.body(1, LARGE[3 * MIB :], size=MIB))
     await other.send(first_part())
     await other.settled()
-    room = host.server.terms.room
+    room = host.server.options.room
     for _ in range(3):
         room.look()
     model.gate.set()
@@ -210,7 +210,7 @@ async def test_a_stream_that_is_given_up_gives_its_room_back(host: "Host") -> No
 
 
 async def test_no_more_than_a_few_wait_for_room(host: "Host") -> None:
-    overload = Overload(grpc.StatusCode.UNAVAILABLE, (("retry-after-ms", "50"),))
+    overload = OverloadStatus(grpc.StatusCode.UNAVAILABLE, (("retry-after-ms", "50"),))
     await host.serve(Limits(max_upload_bytes=len(LARGE)), overload=overload)
     client = await host.dial(f.wide())
     streams = range(1, 41, 2)

@@ -46,7 +46,7 @@ def begun(stream: int, *more: tuple[str, str], method: str = "Echo") -> bytes:
 def is_empty(host: "Host") -> bool:
     """Whether nothing has room."""
     # What is larger than all of it has to be alone.
-    share = host.server.terms.room.ask(1 << 60, lambda: None)
+    share = host.server.options.room.ask(1 << 60, lambda: None)
     share.leave()
     return share.is_given
 
@@ -120,7 +120,7 @@ async def test_what_was_not_checked_is_not_unpacked(
     async def never(*_: Any) -> bytes:
         raise AssertionError("it was unpacked")
 
-    monkeypatch.setattr("services.grpc_server.unpacking.unpacked", never)
+    monkeypatch.setattr("services.grpc_server.decompression.decompressed", never)
     door = Door()
     await host.serve(check=door.check)
     client = await host.dial(f.wide())
@@ -245,7 +245,7 @@ async def test_one_larger_than_all_room_comes_alone_and_a_stream_gives_it_back_w
 
 
 async def test_a_client_that_stands_still_is_not_waited_for(host: "Host") -> None:
-    await host.serve(Limits(max_upload_bytes=1, patience_s=0.05))
+    await host.serve(Limits(max_upload_bytes=1, stall_timeout_s=0.05))
     idle, busy = await host.dial(f.wide()), await host.dial(f.wide())
     await idle.send(begun(1))
     await idle.settled()
@@ -267,7 +267,7 @@ async def test_a_client_that_has_sent_all_is_waited_for(host: "Host", method: st
     await other.send(begun(1))
     await other.settled()
     for _ in range(3):
-        host.server.terms.room.look()
+        host.server.options.room.look()
     await client.settled()
     assert not client.seen(1).is_ended
     host.probe.gate.set()

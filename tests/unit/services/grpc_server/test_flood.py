@@ -3,7 +3,7 @@
 import pytest
 
 from services.grpc_server.flood import FRAME_COST, FloodGuard
-from services.grpc_server.frames import ConnectionFault, ErrorCode
+from services.grpc_server.frames import ErrorCode, Http2ConnectionError
 
 BURST, PER_SECOND = 100, 10
 
@@ -34,7 +34,7 @@ def spent(clock: Clock) -> FloodGuard:
 
 
 def test_one_more_than_the_burst_is_a_flood(spent: FloodGuard) -> None:
-    with pytest.raises(ConnectionFault) as fault:
+    with pytest.raises(Http2ConnectionError) as fault:
         spent.charge()
     assert fault.value.code is ErrorCode.ENHANCE_YOUR_CALM
 
@@ -42,7 +42,7 @@ def test_one_more_than_the_burst_is_a_flood(spent: FloodGuard) -> None:
 def test_a_frame_may_cost_more(clock: Clock) -> None:
     guard = FloodGuard(BURST, PER_SECOND, clock)
     guard.charge(BURST)
-    with pytest.raises(ConnectionFault):
+    with pytest.raises(Http2ConnectionError):
         guard.charge()
 
 
@@ -50,7 +50,7 @@ def test_an_answer_pays_for_some_more(spent: FloodGuard) -> None:
     spent.pay_answer()
     for _ in range(16):
         spent.charge()
-    with pytest.raises(ConnectionFault):
+    with pytest.raises(Http2ConnectionError):
         spent.charge()
 
 
@@ -61,7 +61,7 @@ def test_time_forgives_no_more_than_a_burst(
     clock.now_s += waited_s
     for _ in range(forgiven):
         spent.charge()
-    with pytest.raises(ConnectionFault):
+    with pytest.raises(Http2ConnectionError):
         spent.charge()
 
 
@@ -70,7 +70,7 @@ def test_answers_are_not_saved_up(clock: Clock) -> None:
     for _ in range(2 * BURST):
         guard.pay_answer()
     guard.charge(BURST)
-    with pytest.raises(ConnectionFault):
+    with pytest.raises(Http2ConnectionError):
         guard.charge()
 
 
@@ -81,7 +81,7 @@ def test_data_pays_for_its_own_frame_alone(spent: FloodGuard, num_bytes: int) ->
         spent.charge()
         spent.refund_data(num_bytes)
     spent.charge()
-    with pytest.raises(ConnectionFault):
+    with pytest.raises(Http2ConnectionError):
         spent.charge()
 
 
@@ -89,7 +89,7 @@ def test_a_few_bytes_do_not_pay_for_their_frame(spent: FloodGuard) -> None:
     spent.refund(1)
     spent.charge()
     spent.refund_data(FRAME_COST - 1)
-    with pytest.raises(ConnectionFault):
+    with pytest.raises(Http2ConnectionError):
         spent.charge()
 
 
@@ -97,5 +97,5 @@ def test_what_was_sent_pays_for_windows(spent: FloodGuard) -> None:
     spent.pay(16_384)
     for _ in range(16_384 // FRAME_COST):
         spent.charge()
-    with pytest.raises(ConnectionFault):
+    with pytest.raises(Http2ConnectionError):
         spent.charge()

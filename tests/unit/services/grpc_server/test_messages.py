@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from services.grpc_server.messages import (
     LARGE_BYTES,
     PREFIX,
+    CompressedMessage,
     MessageAssembler,
-    MessageFault,
-    Packed,
+    StatusError,
 )
 
 LIMIT = 1 << 20
@@ -35,7 +35,7 @@ def fed(sent: bytes, encoding: str = "identity", limit: int = LIMIT) -> MessageA
 def plain(assembler: MessageAssembler) -> bytes:
     """The oldest message, which was not compressed."""
     message = assembler.take()
-    assert not isinstance(message, Packed)
+    assert not isinstance(message, CompressedMessage)
     return bytes(message)
 
 
@@ -78,7 +78,7 @@ def test_empty_messages_count_too() -> None:
 @pytest.mark.parametrize("limit", [10, LARGE_BYTES])
 def test_a_size_above_the_limit_is_refused_as_it_is_announced(limit: int) -> None:
     assert fed(wire(bytes(limit)), limit=limit).num_whole == 1
-    with pytest.raises(MessageFault) as fault:
+    with pytest.raises(StatusError) as fault:
         fed(PREFIX.pack(0, limit + 1), limit=limit)
     assert fault.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
 
@@ -86,7 +86,7 @@ def test_a_size_above_the_limit_is_refused_as_it_is_announced(limit: int) -> Non
 def test_compressed_messages_among_others_stay_as_they_came() -> None:
     assembler = fed(wire(b"packed", flag=1) + wire(b"plain"), "gzip")
     assert assembler.num_whole_bytes > len(wire(b"packed") + wire(b"plain"))
-    assert assembler.take() == Packed(b"packed", "gzip", LIMIT)
+    assert assembler.take() == CompressedMessage(b"packed", "gzip", LIMIT)
     assert assembler.take() == b"plain"
     assert assembler.num_whole_bytes == assembler.num_bytes == 0
 
@@ -98,7 +98,7 @@ def test_a_message_is_unpacked_to_no_more_than_is_taken(
     assembler = MessageAssembler(100, "gzip", max_unpacked=max_unpacked)
     assembler.feed(memoryview(wire(b"x", flag=1)))
     packed = assembler.take()
-    assert isinstance(packed, Packed)
+    assert isinstance(packed, CompressedMessage)
     assert packed.max_bytes == expected
 
 
@@ -111,7 +111,7 @@ def test_the_size_of_a_message_is_known_before_its_bytes() -> None:
 
 @pytest.mark.parametrize(("flag", "encoding"), [(1, "identity"), (2, "gzip")])
 def test_a_mark_that_was_not_announced(flag: int, encoding: str) -> None:
-    with pytest.raises(MessageFault) as fault:
+    with pytest.raises(StatusError) as fault:
         fed(wire(b"x", flag=flag), encoding)
     assert fault.value.code is grpc.StatusCode.INTERNAL
 

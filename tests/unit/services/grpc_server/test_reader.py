@@ -3,7 +3,7 @@
 import pytest
 
 from services.grpc_server.flood import FloodGuard
-from services.grpc_server.frames import PING, ConnectionFault, ErrorCode, frame
+from services.grpc_server.frames import PING, ErrorCode, Http2ConnectionError, frame
 from services.grpc_server.reader import FrameReader, new_read_buffer
 
 BURST = 1000
@@ -50,7 +50,7 @@ def test_frames_that_take_long_wait_for_the_next_turn() -> None:
     num_seen = len(frames.seen)
     assert 0 < num_seen < 10
     num_turns = 1
-    while not frames.reader.go_on():
+    while not frames.reader.resume():
         num_turns += 1
     assert frames.seen == list(range(100))
     assert num_turns > 10
@@ -64,7 +64,7 @@ def test_reads_that_follow_each_other_at_once_are_one_turn() -> None:
     """An event loop reads on while a socket fills its buffer."""
     frames = Frames(frame_s=0.0009)
     assert [frames.read(pings(each, each + 1)) for each in range(3)] == [True, True, False]
-    assert frames.reader.go_on()
+    assert frames.reader.resume()
     frames.now_s += 0.001
     assert [frames.read(pings(each, each + 1)) for each in range(3)] == [True, True, False]
 
@@ -80,7 +80,7 @@ def test_every_frame_is_charged(kind: int) -> None:
     frames = Frames(frame_s=0.0)
     sent = frame(kind, 0, 1, b"x")
     assert frames.read(sent * BURST)
-    with pytest.raises(ConnectionFault) as fault:
+    with pytest.raises(Http2ConnectionError) as fault:
         frames.read(sent)
     assert fault.value.code is ErrorCode.ENHANCE_YOUR_CALM
 

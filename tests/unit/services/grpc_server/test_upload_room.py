@@ -21,8 +21,8 @@ class Uploads:
         busy: names of those of which more comes before each look.
     """
 
-    def __init__(self, patience_s: float = 1000) -> None:
-        self.room = UploadRoom(100, patience_s)
+    def __init__(self, stall_timeout_s: float = 1000) -> None:
+        self.room = UploadRoom(100, stall_timeout_s)
         self.given: list[str] = []
         self.idle: list[str] = []
         self.callers: list[str] = []
@@ -78,7 +78,7 @@ async def test_one_that_is_larger_than_the_room_comes_alone() -> None:
 
 
 async def test_room_that_is_not_used_is_taken_back_while_others_wait() -> None:
-    uploads = Uploads(patience_s=0.01)
+    uploads = Uploads(stall_timeout_s=0.01)
     idle, _, whole = (uploads.ask(name, 30) for name in ("idle", "busy", "whole"))
     whole.is_whole = True
     await asyncio.sleep(0.05)
@@ -97,7 +97,7 @@ async def test_room_that_is_not_used_is_taken_back_while_others_wait() -> None:
 
 
 async def test_whoever_stands_still_is_ended_though_those_who_wait_give_up_sooner() -> None:
-    uploads = Uploads(patience_s=0.05)
+    uploads = Uploads(stall_timeout_s=0.05)
     uploads.ask("idle", 100)
     async with asyncio.timeout(30):
         while not uploads.idle:
@@ -107,7 +107,7 @@ async def test_whoever_stands_still_is_ended_though_those_who_wait_give_up_soone
 
 
 async def test_whoever_is_ended_is_so_in_nobodys_context() -> None:
-    uploads = Uploads(patience_s=0.01)
+    uploads = Uploads(stall_timeout_s=0.01)
     CALLER.set("idle")
     uploads.ask("idle", 100)
     CALLER.set("waiting")

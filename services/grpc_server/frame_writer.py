@@ -8,26 +8,26 @@ from typing import Final
 
 import grpc
 
-from services.grpc_server.call_start import ENCODINGS
 from services.grpc_server.frames import (
     DATA,
     END_HEADERS,
     END_STREAM,
     HEADERS,
     UINT32,
-    ConnectionFault,
     ErrorCode,
+    Http2ConnectionError,
     frame,
     frame_head,
 )
-from services.grpc_server.header_blocks import (
-    NO_TABLE,
-    Metadata,
-    answer_block,
-    trailers_block,
-)
 from services.grpc_server.limits import DEFAULT_FRAME_BYTES, DEFAULT_WINDOW, MAX_WINDOW
 from services.grpc_server.messages import PREFIX, Message
+from services.grpc_server.request_headers import ENCODINGS
+from services.grpc_server.response_headers import (
+    NO_TABLE,
+    Metadata,
+    response_block,
+    trailers_block,
+)
 
 # Handed to the transport at once, before it is asked whether it still takes more.
 _GATHER_BYTES: Final = 1 << 20
@@ -40,7 +40,7 @@ _MAX_UNREAD_BYTES: Final = 8 << 20
 _JOIN_BYTES: Final = 65_536
 
 _ACCEPTED: Final = (("grpc-accept-encoding", ",".join(ENCODINGS)),)
-_ANSWER: Final = answer_block()
+_ANSWER: Final = response_block()
 _OK: Final = trailers_block(grpc.StatusCode.OK)
 # Frames of an answer up to the number of its stream, which is all that differs.
 _ANSWER_HEAD: Final = frame_head(HEADERS, END_HEADERS, 0, len(_ANSWER))[:5]
@@ -49,7 +49,7 @@ _OK_HEAD: Final = frame_head(HEADERS, END_HEADERS | END_STREAM, 0, len(_OK))[:5]
 _DATA_HEAD: Final = struct.Struct("!BHBBIBI")
 
 
-class Outlet:
+class SendStream:
     """The way out of one stream.
 
     Attributes:
@@ -66,7 +66,7 @@ class Outlet:
         self.stream_id, self.window = stream_id, window
         self.num_pending = self.num_sent = 0
         self.is_queued = False
-        # What follows is the sender's: parts that wait, the block that ends the stream, and
+        # What follows is the writer's: parts that wait, the block that ends the stream, and
         # whoever waits until less is pending.
         self.parts: deque[memoryview] | None = None
         self.last = b""
@@ -76,7 +76,7 @@ class Outlet:
         """Called once, when the stream's last frame is written."""
 
 
-class Sender:
+class FrameWriter:
     """One connection's. Frames that carry no data are not held back by any window."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
@@ -92,7 +92,7 @@ class Sender:
         self.initial_window, self.max_frame_bytes = DEFAULT_WINDOW, DEFAULT_FRAME_BYTES
         self._transport = transport
         self._window = DEFAULT_WINDOW
-        self._ready: deque[Outlet] = deque()
+        self._ready: deque[SendStream] = deque()
         self._is_paused = self._is_closed = False
         # In front of each block of header fields.
         self._of_table = b""
@@ -134,109 +134,113 @@ class Sender:
     def close(self) -> None:
         """Write what waits, and nothing more."""
         self.flush()
-        self.lose()
+        self.connection_lost()
 
-    def lose(self) -> None:
+    def connection_lost(self) -> None:
         """Write nothing more: the connection is gone."""
         self._is_closed = True
 
-    def answer(self, outlet: Outlet, message: Message) -> None:
+    def answer(self, stream: SendStream, message: Message) -> None:
         """Send the one message of a call that went well, and end it."""
         size = len(message) + PREFIX.size
-        most = min(self._window, outlet.window, self.max_frame_bytes, _JOIN_BYTES)
+        most = min(self._window, stream.window, self.max_frame_bytes, _JOIN_BYTES)
         is_held = self._is_paused or self._is_closed or bool(self._ready)
         if size > most or is_held or self._of_table:
-            self.begin(outlet)
-            self.add(outlet, message)
-            self.finish(outlet, _OK)
+            self.begin(stream)
+            self.add(stream, message)
+            self.finish(stream, _OK)
             return
         self._window -= size
         self.num_sent += size
-        stream_id = outlet.stream_id
+        stream_id = stream.stream_id
         packed = UINT32.pack(stream_id)
         head = _DATA_HEAD.pack(size >> 16, size & 0xFFFF, DATA, 0, stream_id, 0, len(message))
         if self._first_metadata:
-            self.begin(outlet)
+            self.begin(stream)
             self.control(b"".join((head, message, _OK_HEAD, packed, _OK)))
         else:
             self.control(
                 b"".join((_ANSWER_HEAD, packed, _ANSWER, head, message, _OK_HEAD, packed, _OK))
             )
-        outlet.sent()
+        stream.sent()
 
-    def begin(self, outlet: Outlet, metadata: Metadata = ()) -> None:
+    def begin(self, stream: SendStream, metadata: Metadata = ()) -> None:
         """Send what stands before an answer's messages."""
         if metadata or self._first_metadata:
-            block = answer_block((*self._first_metadata, *metadata))
+            block = response_block((*self._first_metadata, *metadata))
             self._first_metadata = ()
         else:
             block = _ANSWER
-        self.control(self._header_frame(0, outlet.stream_id, block))
+        self.control(self._header_frame(0, stream.stream_id, block))
 
-    def add(self, outlet: Outlet, message: Message) -> None:
+    def add(self, stream: SendStream, message: Message) -> None:
         """Send one message of an answer that has begun, when windows allow."""
-        if outlet.parts is None:
-            outlet.parts = deque()
-        outlet.parts.append(memoryview(PREFIX.pack(0, len(message))))
+        if stream.parts is None:
+            stream.parts = deque()
+        stream.parts.append(memoryview(PREFIX.pack(0, len(message))))
         if message:
-            outlet.parts.append(memoryview(message))
-        outlet.num_pending += PREFIX.size + len(message)
-        self._queue(outlet)
+            stream.parts.append(memoryview(message))
+        stream.num_pending += PREFIX.size + len(message)
+        self._queue(stream)
         self._pump()
 
-    def finish(self, outlet: Outlet, block: bytes) -> None:
+    def finish(self, stream: SendStream, block: bytes) -> None:
         """End an answer with these trailers, behind what is pending of it."""
-        if outlet.num_pending:
-            outlet.last = block
+        if stream.num_pending:
+            stream.last = block
         else:
-            self.refuse(outlet.stream_id, block)
-            outlet.sent()
+            self.send_trailers(stream.stream_id, block)
+            stream.sent()
 
-    def refuse(self, stream_id: int, block: bytes) -> None:
+    def send_trailers(self, stream_id: int, block: bytes) -> None:
         """Send header fields that end a stream."""
         self.control(self._header_frame(END_STREAM, stream_id, block))
 
-    async def drained(self, outlet: Outlet) -> None:
+    async def drained(self, stream: SendStream) -> None:
         """Return once little of an answer is pending."""
-        while outlet.num_pending > _AHEAD_BYTES:
-            outlet.drained = asyncio.get_running_loop().create_future()
-            await outlet.drained
+        while stream.num_pending > _AHEAD_BYTES:
+            stream.drained = asyncio.get_running_loop().create_future()
+            await stream.drained
 
-    def discard(self, outlet: Outlet) -> None:
+    def discard(self, stream: SendStream) -> None:
         """Forget what is pending of an answer."""
-        outlet.parts, outlet.num_pending, outlet.last = None, 0, b""
-        _wake(outlet)
+        stream.parts, stream.num_pending, stream.last = None, 0, b""
+        _wake(stream)
 
     # ---- what the client grants
 
     def grow(self, num_bytes: int) -> None:
-        """It takes more of the connection; raises ConnectionFault beyond what can be counted."""
+        """WINDOW_UPDATE of the connection; raises Http2ConnectionError above 2**31 - 1."""
         self._window += num_bytes
         if self._window > MAX_WINDOW:
-            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "the connection's window overflows")
+            raise Http2ConnectionError(
+                ErrorCode.FLOW_CONTROL_ERROR, "the connection's window overflows"
+            )
         self._pump()
 
-    def grow_stream(self, outlet: Outlet, num_bytes: int) -> bool:
+    def grow_stream(self, stream: SendStream, num_bytes: int) -> bool:
         """It takes more of a stream; False beyond what can be counted."""
-        outlet.window += num_bytes
-        if outlet.window > MAX_WINDOW:
+        stream.window += num_bytes
+        if stream.window > MAX_WINDOW:
             return False
-        if outlet.num_pending:
-            self._queue(outlet)
+        if stream.num_pending:
+            self._queue(stream)
             self._pump()
         return True
 
-    def do_without_table(self) -> None:
+    def disable_dynamic_table(self) -> None:
         """It keeps a smaller table of header fields than the usual one, and wants to hear of it."""
         self._of_table = NO_TABLE
 
-    def resize(self, initial_window: int, outlets: Iterable[Outlet]) -> None:
+    def set_initial_window(self, initial_window: int, streams: Iterable[SendStream]) -> None:
         """It wants windows of another size, of open streams too; raises as `grow`."""
         more = initial_window - self.initial_window
         self.initial_window = initial_window
-        for outlet in outlets:
-            if not self.grow_stream(outlet, more):
-                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "a stream's window overflows")
+        for stream in streams:
+            if not self.grow_stream(stream, more):
+                raise Http2ConnectionError(
+                    ErrorCode.FLOW_CONTROL_ERROR, "a stream's window overflows"
+                )
 
     # ---- what the transport takes
 
@@ -249,50 +253,50 @@ class Sender:
         self._is_paused = False
         self._pump()
 
-    def _queue(self, outlet: Outlet) -> None:
-        if not outlet.is_queued:
-            outlet.is_queued = True
-            self._ready.append(outlet)
+    def _queue(self, stream: SendStream) -> None:
+        if not stream.is_queued:
+            stream.is_queued = True
+            self._ready.append(stream)
 
     def _pump(self) -> None:
         """Send a frame of each stream in turn, so that none waits for another's large answer."""
         while self._ready and self._window > 0 and not (self._is_paused or self._is_closed):
             parts: list[bytes | memoryview] = []
-            ended: list[Outlet] = []
+            ended: list[SendStream] = []
             num_bytes = 0
             while self._ready and self._window > 0 and num_bytes < _GATHER_BYTES:
-                outlet = self._ready.popleft()
-                outlet.is_queued = False
-                num_bytes += self._gather(outlet, parts)
-                if outlet.num_pending:
-                    if outlet.window > 0:
-                        self._queue(outlet)
-                elif outlet.last:
-                    parts.append(self._header_frame(END_STREAM, outlet.stream_id, outlet.last))
-                    outlet.last = b""
-                    ended.append(outlet)
+                stream = self._ready.popleft()
+                stream.is_queued = False
+                num_bytes += self._gather(stream, parts)
+                if stream.num_pending:
+                    if stream.window > 0:
+                        self._queue(stream)
+                elif stream.last:
+                    parts.append(self._header_frame(END_STREAM, stream.stream_id, stream.last))
+                    stream.last = b""
+                    ended.append(stream)
             self._unsent += parts
             self._num_unsent += sum(map(len, parts))
             # At once: whether the transport takes more is known afterwards.
             self.flush()
-            for outlet in ended:
-                outlet.sent()
+            for stream in ended:
+                stream.sent()
 
     def _header_frame(self, flags: int, stream_id: int, block: bytes) -> bytes:
         return frame(HEADERS, END_HEADERS | flags, stream_id, self._of_table + block)
 
-    def _gather(self, outlet: Outlet, parts: list[bytes | memoryview]) -> int:
+    def _gather(self, stream: SendStream, parts: list[bytes | memoryview]) -> int:
         """Add one frame of a stream, as large as may be; its bytes of data."""
-        size = min(outlet.num_pending, outlet.window, self._window, self.max_frame_bytes)
+        size = min(stream.num_pending, stream.window, self._window, self.max_frame_bytes)
         if size <= 0:
             return 0
-        parts.append(frame_head(DATA, 0, outlet.stream_id, size))
-        outlet.window -= size
+        parts.append(frame_head(DATA, 0, stream.stream_id, size))
+        stream.window -= size
         self._window -= size
         self.num_sent += size
-        outlet.num_pending -= size
-        outlet.num_sent += size
-        left, waiting = size, outlet.parts
+        stream.num_pending -= size
+        stream.num_sent += size
+        left, waiting = size, stream.parts
         while left and waiting:
             part = waiting.popleft()
             if len(part) > left:
@@ -300,12 +304,12 @@ class Sender:
                 part = part[:left]
             parts.append(part)
             left -= len(part)
-        if outlet.num_pending <= _AHEAD_BYTES:
-            _wake(outlet)
+        if stream.num_pending <= _AHEAD_BYTES:
+            _wake(stream)
         return size
 
 
-def _wake(outlet: Outlet) -> None:
-    waiting, outlet.drained = outlet.drained, None
+def _wake(stream: SendStream) -> None:
+    waiting, stream.drained = stream.drained, None
     if waiting is not None and not waiting.done():
         waiting.set_result(None)

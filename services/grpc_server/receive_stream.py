@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import grpc
 
 from services.contracts.large_buffer import LargeBuffer
-from services.grpc_server.call_start import CallStart, Metadatum
+from services.grpc_server.callbacks import ConnectionCallbacks
+from services.grpc_server.frame_writer import SendStream
 from services.grpc_server.frames import window_update
+from services.grpc_server.handler_runner import Requests
 from services.grpc_server.limits import GRANT_BYTES, STREAM_WINDOW
 from services.grpc_server.messages import (
     PREFIX,
+    CompressedMessage,
     Message,
     MessageAssembler,
-    MessageFault,
-    Packed,
+    StatusError,
 )
-from services.grpc_server.owner import Owner
-from services.grpc_server.sender import Outlet
+from services.grpc_server.request_headers import Metadatum, RequestHeaders
 from services.grpc_server.servicer_context import ServicerContext
-from services.grpc_server.serving import Requests
 from services.grpc_server.upload import Upload, overload_fault
 
 if TYPE_CHECKING:
@@ -30,14 +30,33 @@ if TYPE_CHECKING:
 _Taken = TypeVar("_Taken")
 
 
-class Incoming(Outlet, ABC):
+class Incoming(SendStream, ABC):
     """What a call does with the frames of its request; `Call` is the rest of it."""
 
-    __slots__ = ("_arrived", "_assembler", "_handler", "_max_bytes", "_message", "_num_unfinished",
-                 "_owner", "is_ended", "is_ending", "is_half_closed", "num_missing", "start",
-                 "upload", "window_in")  # fmt: skip
+    __slots__ = (
+        "_arrived",
+        "_assembler",
+        "_connection",
+        "_handler",
+        "_max_bytes",
+        "_message",
+        "_num_unfinished",
+        "headers",
+        "is_ended",
+        "is_ending",
+        "is_half_closed",
+        "num_missing",
+        "upload",
+        "window_in",
+    )  # fmt: skip
 
-    def __init__(self, owner: Owner, stream_id: int, start: CallStart, handler: "Handler") -> None:
+    def __init__(
+        self,
+        connection: ConnectionCallbacks,
+        stream_id: int,
+        headers: RequestHeaders,
+        handler: "Handler",
+    ) -> None:
         """Nothing has come yet.
 
         Attributes:
@@ -48,13 +67,13 @@ class Incoming(Outlet, ABC):
             upload: of a request that comes in parts; None of others.
             window_in: bytes that the client may send.
         """
-        super().__init__(stream_id, owner.sender.initial_window)
-        self.start, self.window_in = start, STREAM_WINDOW
-        self.num_missing = start.content_length
+        super().__init__(stream_id, connection.writer.initial_window)
+        self.headers, self.window_in = headers, STREAM_WINDOW
+        self.num_missing = headers.content_length
         self.is_half_closed = self.is_ending = self.is_ended = False
         self.upload: Upload | None = None
-        self._owner, self._handler = owner, handler
-        self._max_bytes = owner.terms.limits.max_request_bytes(start.path)
+        self._connection, self._handler = connection, handler
+        self._max_bytes = connection.options.limits.max_request_bytes(headers.path)
         self._message: Message | None = None
         self._assembler: MessageAssembler | None = None
         self._arrived: asyncio.Future[None] | None = None
@@ -70,11 +89,11 @@ class Incoming(Outlet, ABC):
         """End the call with a status."""
 
     @abstractmethod
-    def fail(self, fault: MessageFault) -> None:
+    def fail(self, fault: StatusError) -> None:
         """End the call otherwise than its handler says or will say."""
 
     @abstractmethod
-    def _run(self, given: Message | Packed | Requests) -> None:
+    def _run(self, given: Message | CompressedMessage | Requests) -> None:
         """Run the handler."""
 
     @property
@@ -108,7 +127,7 @@ class Incoming(Outlet, ABC):
             if is_one and PREFIX.unpack_from(piece) == (0, size):
                 self._message = bytes(piece[PREFIX.size :])
                 if not self.is_ending:
-                    self._count(self.start.num_bytes + size)
+                    self._count(self.headers.num_bytes + size)
                 return
         self._read(self._assemble().feed, piece)
 
@@ -120,7 +139,7 @@ class Incoming(Outlet, ABC):
     def _read(self, take: Callable[[_Taken], None], what: _Taken) -> None:
         try:
             take(what)
-        except MessageFault as fault:
+        except StatusError as fault:
             self.fail(fault)
         else:
             if self.upload is not None:
@@ -132,10 +151,10 @@ class Incoming(Outlet, ABC):
         """So much is held of it beside what its upload has; end it if that is too much of all."""
         grown, self._num_unfinished = num_bytes - self._num_unfinished, num_bytes
         if grown:
-            unfinished = self._owner.terms.unfinished
+            unfinished = self._connection.options.unfinished
             unfinished.count(grown)
             if grown > 0 and unfinished.is_full:
-                self.fail(overload_fault(self._owner.terms))
+                self.fail(overload_fault(self._connection.options))
 
     def data_ended(self) -> None:
         """The client has sent all that it will."""
@@ -158,18 +177,18 @@ class Incoming(Outlet, ABC):
 
     def _assemble(self) -> MessageAssembler:
         if self._assembler is None:
-            terms, is_stream = self._owner.terms, self._handler.request_streaming
+            options, is_stream = self._connection.options, self._handler.request_streaming
             self._assembler = MessageAssembler(
                 self._max_bytes,
-                self.start.encoding,
-                terms.take,
-                terms.limits.max_decompressed_bytes,
+                self.headers.encoding,
+                options.take,
+                options.limits.max_decompressed_bytes,
             )
-            self.upload = Upload(self, self._assembler, terms, is_stream=is_stream)
+            self.upload = Upload(self, self._assembler, options, is_stream=is_stream)
             if self._message is not None:
                 self._assembler.add(self._message)
                 self._message = None
-                self._count(self.start.num_bytes)
+                self._count(self.headers.num_bytes)
         return self._assembler
 
     def _note_arrival(self) -> None:
@@ -190,14 +209,14 @@ class Incoming(Outlet, ABC):
         missing = STREAM_WINDOW - self.window_in - unread
         if missing >= GRANT_BYTES and (upload is None or upload.may_grow(missing)):
             self.window_in += missing
-            self._owner.sender.control(window_update(self.stream_id, missing))
+            self._connection.writer.control(window_update(self.stream_id, missing))
 
     async def next_message(self) -> Message:
         """The next message of a stream.
 
         Raises:
             StopAsyncIteration: the client has sent all that it will, or the call has ended.
-            MessageFault: the last message is cut off, or this one cannot be unpacked.
+            StatusError: the last message is cut off, or this one cannot be unpacked.
         """
         if self.is_ended:
             raise StopAsyncIteration
@@ -209,13 +228,13 @@ class Incoming(Outlet, ABC):
         while not assembler.num_whole:
             if self.is_half_closed:
                 if assembler.is_inside:
-                    raise MessageFault(grpc.StatusCode.INTERNAL, "the last message is cut off")
+                    raise StatusError(grpc.StatusCode.INTERNAL, "the last message is cut off")
                 raise StopAsyncIteration
             self._arrived = asyncio.get_running_loop().create_future()
             await self._arrived
         message = assembler.take()
         upload.note_taken()
-        if isinstance(message, Packed):
+        if isinstance(message, CompressedMessage):
             message = await upload.unpacked(message)
         self.grant_more()
         return message

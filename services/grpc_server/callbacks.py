@@ -3,25 +3,25 @@
 import asyncio
 from typing import TYPE_CHECKING, Protocol
 
-from services.grpc_server.sender import Sender
-from services.grpc_server.terms import Terms
+from services.grpc_server.frame_writer import FrameWriter
+from services.grpc_server.server_options import ServerOptions
 
 if TYPE_CHECKING:
     from services.grpc_server.call import Call
 
 
-class Owner(Protocol):
+class ConnectionCallbacks(Protocol):
     """The connection of a call."""
 
-    sender: Sender
+    writer: FrameWriter
     peer: str
-    terms: Terms
+    options: ServerOptions
 
-    def forget(self, call: "Call") -> None:
+    def stream_closed(self, call: "Call") -> None:
         """The stream is over."""
         ...
 
-    def cut(self, call: "Call") -> None:
+    def reset_stream(self, call: "Call") -> None:
         """The stream shall end, whatever is pending of it."""
         ...
 
@@ -29,7 +29,7 @@ class Owner(Protocol):
         """Nothing more may be read into the memory of its request."""
         ...
 
-    def leave(self, task: "asyncio.Task[None]") -> None:
+    def handler_cancelled(self, task: "asyncio.Task[None]") -> None:
         """Whatever the handler still does, nobody waits for it."""
         ...
 

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import grpc
 
 from services.grpc_server.limits import SMALL_BYTES
-from services.grpc_server.messages import Message, MessageFault, Packed
+from services.grpc_server.messages import CompressedMessage, Message, StatusError
 from services.grpc_server.upload_room import Share
 
 # Of zlib: raw deflate has no name in gRPC, and its `deflate` is what zlib writes.
@@ -31,8 +31,8 @@ _OUT_BYTES: Final = 1 << 20
 _MAX_MEMBERS: Final = 1000
 # Few, so that few messages grow at once; they have no other work. What takes long has threads of
 # its own, or many that become large would hold up those that do not.
-_POOL: Final = ThreadPoolExecutor(2, "unpack")
-_LARGE_POOL: Final = ThreadPoolExecutor(2, "unpack-large")
+_POOL: Final = ThreadPoolExecutor(2, "decompress")
+_LARGE_POOL: Final = ThreadPoolExecutor(2, "decompress-large")
 
 
 class Roomy(Protocol):
@@ -48,49 +48,51 @@ class Roomy(Protocol):
         ...
 
 
-async def unpacked(packed: Packed, upload: Roomy) -> Message:
+async def decompressed(packed: CompressedMessage, upload: Roomy) -> Message:
     """The message, once there is room for it if it is large.
 
     Raises:
-        MessageFault: it cannot be unpacked, is too large then, or too many wait for room.
+        StatusError: it cannot be unpacked, is too large then, or too many wait for room.
     """
     if upload.has_room:
         return await _whole(packed, _LARGE_POOL)
-    unpacking = Unpacking(packed)
-    if len(packed.body) <= _AT_ONCE_IN_BYTES and unpacking.go_on(_AT_ONCE_BYTES):
-        return bytes(unpacking.message)
-    is_whole = await _gone_on(unpacking, SMALL_BYTES, _POOL)
-    if is_whole and unpacking.num_bytes <= _AT_ONCE_BYTES:
-        return bytes(unpacking.message)
+    decompression = Decompression(packed)
+    if len(packed.body) <= _AT_ONCE_IN_BYTES and decompression.advance(_AT_ONCE_BYTES):
+        return bytes(decompression.message)
+    is_whole = await _advanced(decompression, SMALL_BYTES, _POOL)
+    if is_whole and decompression.num_bytes <= _AT_ONCE_BYTES:
+        return bytes(decompression.message)
     is_given = asyncio.Event()
     # How large it becomes is not learned before there is room: that would take as long as all.
-    share = upload.ask(unpacking.num_bytes if is_whole else packed.max_bytes, is_given.set)
+    share = upload.ask(decompression.num_bytes if is_whole else packed.max_bytes, is_given.set)
     if is_whole and share.is_given:
-        return memoryview(unpacking.message)
+        return memoryview(decompression.message)
     # What waits holds no memory, and is unpacked a second time.
-    del unpacking
+    del decompression
     if not share.is_given:
         await is_given.wait()
     return await _whole(packed, _POOL if is_whole else _LARGE_POOL)
 
 
-async def _whole(packed: Packed, pool: ThreadPoolExecutor) -> Message:
-    unpacking = Unpacking(packed)
-    await _gone_on(unpacking, packed.max_bytes, pool)
-    return memoryview(unpacking.message)
+async def _whole(packed: CompressedMessage, pool: ThreadPoolExecutor) -> Message:
+    decompression = Decompression(packed)
+    await _advanced(decompression, packed.max_bytes, pool)
+    return memoryview(decompression.message)
 
 
-async def _gone_on(unpacking: "Unpacking", num_bytes: int, pool: ThreadPoolExecutor) -> bool:
-    """As `go_on`, beside the event loop."""
+async def _advanced(
+    decompression: "Decompression", num_bytes: int, pool: ThreadPoolExecutor
+) -> bool:
+    """As `advance`, beside the event loop."""
     loop = asyncio.get_running_loop()
     try:
-        return await loop.run_in_executor(pool, unpacking.go_on, num_bytes)
+        return await loop.run_in_executor(pool, decompression.advance, num_bytes)
     except asyncio.CancelledError:
-        unpacking.is_wanted = False
+        decompression.is_wanted = False
         raise
 
 
-class Unpacking:
+class Decompression:
     """One message on its way out of its compression.
 
     Attributes:
@@ -98,7 +100,7 @@ class Unpacking:
         is_wanted: whether anybody still waits for it.
     """
 
-    def __init__(self, packed: Packed) -> None:
+    def __init__(self, packed: CompressedMessage) -> None:
         """Nothing is unpacked yet."""
         self.message = bytearray()
         self.is_wanted = True
@@ -113,7 +115,7 @@ class Unpacking:
         """Of what is unpacked so far."""
         return len(self.message)
 
-    def go_on(self, num_bytes: int) -> bool:
+    def advance(self, num_bytes: int) -> bool:
         """Unpack up to about so many bytes in all; whether that is the whole message."""
         while self.is_wanted and self.num_bytes <= num_bytes:
             is_more = self._step(num_bytes)
@@ -156,7 +158,7 @@ class Unpacking:
     def _check_size(self) -> None:
         if self.num_bytes > self._max_bytes:
             packed = self._packed
-            raise MessageFault(
+            raise StatusError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"message of {len(packed.body)} bytes in {packed.encoding} holds more than "
                 f"{self._max_bytes} bytes, which is the most that is unpacked "
@@ -164,5 +166,5 @@ class Unpacking:
             )
 
 
-def _fault(what: str) -> MessageFault:
-    return MessageFault(grpc.StatusCode.INTERNAL, f"a message {what}")
+def _fault(what: str) -> StatusError:
+    return StatusError(grpc.StatusCode.INTERNAL, f"a message {what}")

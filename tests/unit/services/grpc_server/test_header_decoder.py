@@ -7,10 +7,10 @@ import pytest
 from hpack import Encoder
 from hpack.struct import NeverIndexedHeaderTuple
 
-from services.grpc_server.call_start import CallStart, MalformedFieldsError
 from services.grpc_server.flood import FloodGuard
-from services.grpc_server.frames import ConnectionFault, ErrorCode
-from services.grpc_server.header_reader import HeaderReader
+from services.grpc_server.frames import ErrorCode, Http2ConnectionError
+from services.grpc_server.header_decoder import HeaderDecoder
+from services.grpc_server.request_headers import MalformedFieldsError, RequestHeaders
 
 BURST = 100_000
 # The table is for the fields of each test alone.
@@ -28,41 +28,41 @@ class Client:
 
     def __init__(self) -> None:
         self.guard = FloodGuard(BURST, 0)
-        self.encoder, self.reader = Encoder(), HeaderReader(16_384, self.guard)
+        self.encoder, self.reader = Encoder(), HeaderDecoder(16_384, self.guard)
 
     def block(self, more: Iterable[Any] = ()) -> bytes:
         """A block of a call with these fields too."""
         return self.encoder.encode([*PLAIN, *more])
 
-    def ask(self, more: Iterable[Any] = ()) -> CallStart:
+    def ask(self, more: Iterable[Any] = ()) -> RequestHeaders:
         """The call as it arrives."""
-        return self.reader.call_start(self.block(more))
+        return self.reader.request_headers(self.block(more))
 
 
 def test_the_same_block_is_read_once() -> None:
     client = Client()
     client.ask()
     again = client.block()
-    assert client.reader.call_start(again) is client.reader.call_start(again)
+    assert client.reader.request_headers(again) is client.reader.request_headers(again)
 
 
 def test_the_same_bytes_mean_others_after_a_change_of_the_table() -> None:
     client = Client()
     client.ask([("a", "1"), ("b", "2")])
     block = client.block([("a", "1")])
-    assert client.reader.call_start(block).metadata == (("a", "1"),)
+    assert client.reader.request_headers(block).metadata == (("a", "1"),)
     # One entry more moves all others by one: the place of `a` is that of `b` now.
     client.ask([("c", "3")])
-    assert client.reader.call_start(block).metadata == (("b", "2"),)
+    assert client.reader.request_headers(block).metadata == (("b", "2"),)
 
 
 def test_trailers_change_the_table_too() -> None:
     client = Client()
     client.ask([("a", "1"), ("b", "2")])
     block = client.block([("a", "1")])
-    assert client.reader.call_start(block).metadata == (("a", "1"),)
+    assert client.reader.request_headers(block).metadata == (("a", "1"),)
     client.reader.trailers(client.encoder.encode([("c", "3")]))
-    assert client.reader.call_start(block).metadata == (("b", "2"),)
+    assert client.reader.request_headers(block).metadata == (("b", "2"),)
 
 
 def test_a_malformed_call_changes_the_table_too() -> None:
@@ -80,7 +80,7 @@ def test_no_more_is_remembered_than_a_little() -> None:
         assert client.ask([secret]).metadata == (("token", str(number)),)
     large = NeverIndexedHeaderTuple("token", "~" * 5000)
     block = client.block([large])
-    assert client.reader.call_start(block) is not client.reader.call_start(block)
+    assert client.reader.request_headers(block) is not client.reader.request_headers(block)
 
 
 @pytest.mark.parametrize(("num_updates", "is_taken"), [(0, True), (2, True), (3, False)])
@@ -89,10 +89,10 @@ def test_changes_of_the_table_s_size(update: bytes, num_updates: int, is_taken: 
     client = Client()
     block = update * num_updates + client.block()
     if is_taken:
-        assert client.reader.call_start(block).path == "/a.B/C"
+        assert client.reader.request_headers(block).path == "/a.B/C"
         return
-    with pytest.raises(ConnectionFault) as fault:
-        client.reader.call_start(block)
+    with pytest.raises(Http2ConnectionError) as fault:
+        client.reader.request_headers(block)
     assert fault.value.code is ErrorCode.COMPRESSION_ERROR
 
 
@@ -100,8 +100,8 @@ def test_a_list_of_headers_that_is_far_too_long_ends_the_connection() -> None:
     client = Client()
     client.ask([("a", "x" * 4000)])
     (index,) = client.encoder.encode([("a", "x" * 4000)])
-    with pytest.raises(ConnectionFault) as fault:
-        client.reader.call_start(bytes([index]) * 20)
+    with pytest.raises(Http2ConnectionError) as fault:
+        client.reader.request_headers(bytes([index]) * 20)
     assert fault.value.code is ErrorCode.ENHANCE_YOUR_CALM
 
 
@@ -116,7 +116,7 @@ def test_many_fields_are_not_remembered() -> None:
     client.ask([("a", "1")])
     # One byte each in the block, and a hundred times that in memory.
     block = client.block([("a", "1")] * 100)
-    assert client.reader.call_start(block) is not client.reader.call_start(block)
+    assert client.reader.request_headers(block) is not client.reader.request_headers(block)
 
 
 def test_what_is_decoded_is_charged() -> None:
@@ -124,8 +124,8 @@ def test_what_is_decoded_is_charged() -> None:
     client.ask([("a", "1")])
     block = client.block([("a", "1")] * 396)
     client.guard.charge(BURST - 49)
-    with pytest.raises(ConnectionFault) as fault:
-        client.reader.call_start(block)
+    with pytest.raises(Http2ConnectionError) as fault:
+        client.reader.request_headers(block)
     assert fault.value.code is ErrorCode.ENHANCE_YOUR_CALM
 
 
@@ -133,7 +133,7 @@ def test_what_is_remembered_is_not_charged() -> None:
     client = Client()
     client.ask()
     block = client.block()
-    client.reader.call_start(block)
+    client.reader.request_headers(block)
     client.guard.charge(BURST - 1)
     for _ in range(1000):
-        client.reader.call_start(block)
+        client.reader.request_headers(block)

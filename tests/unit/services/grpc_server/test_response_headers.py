@@ -9,11 +9,11 @@ from hpack import Decoder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.grpc_server.header_blocks import (
-    answer_block,
-    http_block,
-    refusal_block,
+from services.grpc_server.response_headers import (
+    http_status_block,
+    response_block,
     trailers_block,
+    trailers_only_block,
 )
 
 ABORTED = grpc.StatusCode.ABORTED
@@ -26,16 +26,16 @@ def read(block: bytes) -> list[tuple[str, str]]:
 
 
 def test_the_usual_blocks() -> None:
-    assert read(answer_block()) == HEAD
+    assert read(response_block()) == HEAD
     assert read(trailers_block(grpc.StatusCode.OK)) == [("grpc-status", "0")]
-    assert read(http_block(415)) == [(":status", "415")]
+    assert read(http_status_block(415)) == [(":status", "415")]
     refusal = [("grpc-status", "10"), ("grpc-message", "no"), ("retry", "1")]
-    assert read(refusal_block(ABORTED, "no", [("retry", "1")])) == HEAD + refusal
+    assert read(trailers_only_block(ABORTED, "no", [("retry", "1")])) == HEAD + refusal
 
 
 def test_a_decoder_s_table_stays_as_it_is() -> None:
     decoder = Decoder()
-    decoder.decode(refusal_block(ABORTED, "why", [("key", "value")]))
+    decoder.decode(trailers_only_block(ABORTED, "why", [("key", "value")]))
     assert not decoder.header_table.dynamic_entries
 
 

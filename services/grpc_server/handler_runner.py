@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from services.grpc_server.context import AbortError
-from services.grpc_server.messages import Message, MessageFault, Packed
+from services.grpc_server.messages import CompressedMessage, Message, StatusError
 
 if TYPE_CHECKING:
     from services.grpc_server.call import Call
@@ -36,7 +36,9 @@ class Requests:
         return deserialized(await self._call.next_message(), self._deserializer)
 
 
-async def serve(call: "Call", handler: "Handler", given: "Message | Packed | Requests") -> None:
+async def serve(
+    call: "Call", handler: "Handler", given: "Message | CompressedMessage | Requests"
+) -> None:
     """Run a call's handler on its request, or on its stream of them; its end is the call's."""
     try:
         if isinstance(given, Requests):
@@ -46,7 +48,7 @@ async def serve(call: "Call", handler: "Handler", given: "Message | Packed | Req
             if upload is not None:
                 # Before it is unpacked: it may be nobody's.
                 await upload.checked()
-            if isinstance(given, Packed):
+            if isinstance(given, CompressedMessage):
                 assert upload is not None
                 given = await upload.unpacked(given)
             request = deserialized(given, handler.request_deserializer)
@@ -64,7 +66,7 @@ async def serve(call: "Call", handler: "Handler", given: "Message | Packed | Req
                 call.finish()
     except AbortError as abort:
         call.end(abort.code, abort.details, abort.trailing)
-    except MessageFault as fault:
+    except StatusError as fault:
         call.fail(fault)
     except asyncio.CancelledError:
         call.end(grpc.StatusCode.CANCELLED, "the server stopped working on this call")
@@ -73,17 +75,17 @@ async def serve(call: "Call", handler: "Handler", given: "Message | Packed | Req
         call.fail(_fault_of(call, error))
 
 
-def _fault_of(call: "Call", error: Exception) -> MessageFault:
+def _fault_of(call: "Call", error: Exception) -> StatusError:
     """What a handler's error becomes: the status that it has set, else UNKNOWN."""
     context = call.context
     code = context.code()
     if code in _OK:
-        logger.error("%s failed", call.start.path, exc_info=error)
+        logger.error("%s failed", call.headers.path, exc_info=error)
         code, words = grpc.StatusCode.UNKNOWN, f"unexpected {type(error).__name__}: {error}"
     else:
         # As generated code does for a method that a servicer does not have.
         words = context.details() or str(error)
-    return MessageFault(code, words, tuple(context.trailing_metadata()))
+    return StatusError(code, words, tuple(context.trailing_metadata()))
 
 
 async def _serve_stream(call: "Call", handler: "Handler", request: Any) -> None:
@@ -102,12 +104,12 @@ async def _serve_stream(call: "Call", handler: "Handler", request: Any) -> None:
 
 
 def deserialized(message: Message, deserializer: Callable[[Any], Any] | None) -> Any:
-    """What a message means; raises MessageFault."""
+    """What a message means; raises StatusError."""
     if deserializer is None:
         return message
     try:
         return deserializer(message)
     except Exception as error:
-        raise MessageFault(
+        raise StatusError(
             grpc.StatusCode.INTERNAL, f"the request cannot be read: {error}"
         ) from error

@@ -30,7 +30,7 @@ _ESCAPES: Final = {byte: f"%{byte:02X}".encode() for byte in range(256)} | {
 }
 
 
-def answer_block(metadata: Metadata = ()) -> bytes:
+def response_block(metadata: Metadata = ()) -> bytes:
     """What stands before the messages of an answer."""
     return _STATUS_200 + _CONTENT_TYPE + _fields(metadata)
 
@@ -44,12 +44,12 @@ def trailers_block(code: grpc.StatusCode, details: str = "", trailing: Metadata 
     return block + _fields(trailing)
 
 
-def refusal_block(code: grpc.StatusCode, details: str, trailing: Metadata = ()) -> bytes:
+def trailers_only_block(code: grpc.StatusCode, details: str, trailing: Metadata = ()) -> bytes:
     """An answer that is a status alone."""
-    return answer_block() + trailers_block(code, details, trailing)
+    return response_block() + trailers_block(code, details, trailing)
 
 
-def http_block(status: int) -> bytes:
+def http_status_block(status: int) -> bytes:
     """An answer to what is no gRPC call."""
     return _STATUS_NAME + _string(str(status).encode())
 

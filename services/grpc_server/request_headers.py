@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import grpc
 
-from services.grpc_server.header_blocks import http_block, refusal_block
+from services.grpc_server.response_headers import http_status_block, trailers_only_block
 
 Fields = Iterable[tuple[bytes, bytes]]
 Metadatum = tuple[str, str | bytes]
@@ -49,7 +49,7 @@ class MalformedFieldsError(Exception):
     """The fields are not those of an HTTP/2 request; the stream is worthless."""
 
 
-class CallStart(NamedTuple):
+class RequestHeaders(NamedTuple):
     """A call's beginning.
 
     Attributes:
@@ -72,7 +72,7 @@ class CallStart(NamedTuple):
     content_length: int = -1
 
 
-def call_start_from_fields(fields: Fields, max_metadata_bytes: int) -> CallStart:
+def request_headers_from_fields(fields: Fields, max_metadata_bytes: int) -> RequestHeaders:
     """Read the fields.
 
     Raises:
@@ -127,12 +127,12 @@ def _content_length(fields: Fields) -> int:
     return int(value)
 
 
-def _start(pseudo: dict[bytes, bytes], others: list[tuple[bytes, bytes]]) -> CallStart:
+def _start(pseudo: dict[bytes, bytes], others: list[tuple[bytes, bytes]]) -> RequestHeaders:
     of_transport = {name: value for name, value in others if name in _OF_TRANSPORT}
     if pseudo[b":method"] != b"POST":
-        return CallStart("", refusal=http_block(405))
+        return RequestHeaders("", refusal=http_status_block(405))
     if not _is_grpc(of_transport.get(b"content-type", b"")):
-        return CallStart("", refusal=http_block(415))
+        return RequestHeaders("", refusal=http_status_block(415))
     encoding = of_transport.get(b"grpc-encoding", b"identity").decode("latin-1")
     if encoding not in ENCODINGS:
         known = ",".join(ENCODINGS)
@@ -144,13 +144,13 @@ def _start(pseudo: dict[bytes, bytes], others: list[tuple[bytes, bytes]]) -> Cal
         metadata = tuple(_metadata(each for each in others if each[0] not in _OF_TRANSPORT))
     except ValueError as error:
         return _refused(grpc.StatusCode.INTERNAL, str(error))
-    return CallStart(_text(pseudo[b":path"]), timeout_s, encoding, metadata)
+    return RequestHeaders(_text(pseudo[b":path"]), timeout_s, encoding, metadata)
 
 
 def _refused(
     code: grpc.StatusCode, details: str, trailing: tuple[tuple[str, str], ...] = ()
-) -> CallStart:
-    return CallStart("", refusal=refusal_block(code, details, trailing))
+) -> RequestHeaders:
+    return RequestHeaders("", refusal=trailers_only_block(code, details, trailing))
 
 
 def _is_grpc(content_type: bytes) -> bool:

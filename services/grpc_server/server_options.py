@@ -7,14 +7,14 @@ from typing import NamedTuple
 import grpc
 
 from services.contracts.large_buffer import Take
-from services.grpc_server.call_start import Metadatum
 from services.grpc_server.context import Context
 from services.grpc_server.limits import Limits
 from services.grpc_server.reader import new_read_buffer
+from services.grpc_server.request_headers import Metadatum
 from services.grpc_server.upload_room import UnfinishedBytes, UploadRoom
 
 
-class Unhandled(NamedTuple):
+class UnhandledCall(NamedTuple):
     """A call that ended without its handler, or otherwise than its handler said.
 
     Attributes:
@@ -31,7 +31,7 @@ class Unhandled(NamedTuple):
     is_overload: bool = False
 
 
-class Overload(NamedTuple):
+class OverloadStatus(NamedTuple):
     """What a client is told that there is no room for.
 
     Attributes:
@@ -47,7 +47,7 @@ Check = Callable[[str, Context], Awaitable[None]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms:
+class ServerOptions:
     """What calls need of their server.
 
     Attributes:
@@ -64,9 +64,9 @@ class Terms:
     limits: Limits
     take: Take | None
     check: Check | None
-    on_unhandled: Callable[[Unhandled], None]
+    on_unhandled: Callable[[UnhandledCall], None]
     room: UploadRoom
     small_room: UploadRoom
     unfinished: UnfinishedBytes
-    overload: Overload
+    overload: OverloadStatus
     read_buffer: memoryview = field(default_factory=new_read_buffer)

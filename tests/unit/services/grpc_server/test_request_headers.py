@@ -5,13 +5,13 @@ import base64
 import pytest
 from hpack import Decoder
 
-from services.grpc_server.call_start import (
-    CallStart,
-    MalformedFieldsError,
-    call_start_from_fields,
-    check_trailers,
-)
 from services.grpc_server.connection import peer_name
+from services.grpc_server.request_headers import (
+    MalformedFieldsError,
+    RequestHeaders,
+    check_trailers,
+    request_headers_from_fields,
+)
 
 Field = tuple[bytes, bytes]
 PSEUDO: list[Field] = [
@@ -23,18 +23,18 @@ PSEUDO: list[Field] = [
 GRPC: Field = (b"content-type", b"application/grpc")
 
 
-def start(*more: Field, limit: int = 1000) -> CallStart:
+def start(*more: Field, limit: int = 1000) -> RequestHeaders:
     """A call with these fields too."""
-    return call_start_from_fields([*PSEUDO, GRPC, *more], limit)
+    return request_headers_from_fields([*PSEUDO, GRPC, *more], limit)
 
 
-def refusal(call: CallStart) -> dict[str, str]:
+def refusal(call: RequestHeaders) -> dict[str, str]:
     """The fields with which a call is refused; none for one that is taken."""
     return {str(name): str(value) for name, value in Decoder().decode(call.refusal)}
 
 
 def test_a_plain_call() -> None:
-    assert start()._replace(num_bytes=0) == CallStart("/a.B/C")
+    assert start()._replace(num_bytes=0) == RequestHeaders("/a.B/C")
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_bytes_that_a_client_joined(text: bytes) -> None:
 def test_a_path_is_text() -> None:
     for path in (b"/a.\xc3\xa9/B", b"/a.\xe9/B"):
         assert (
-            call_start_from_fields([*PSEUDO[:2], (b":path", path), PSEUDO[3], GRPC], 1000).path
+            request_headers_from_fields([*PSEUDO[:2], (b":path", path), PSEUDO[3], GRPC], 1000).path
             == "/a.é/B"
         )
 
@@ -97,12 +97,12 @@ def test_what_is_no_base64(text: bytes) -> None:
      (b"application/grpc-web", b"", False), (b"text/html", b"", False), (b"", b"", False)],
 )  # fmt: skip
 def test_content_types(name: bytes, value: bytes, is_taken: bool) -> None:
-    call = call_start_from_fields([*PSEUDO, (b"content-type", name)], 1000)
+    call = request_headers_from_fields([*PSEUDO, (b"content-type", name)], 1000)
     assert refusal(call).get(":status") == (None if is_taken else "415")
 
 
 def test_only_posts_are_calls() -> None:
-    call = call_start_from_fields([(b":method", b"GET"), *PSEUDO[1:], GRPC], 1000)
+    call = request_headers_from_fields([(b":method", b"GET"), *PSEUDO[1:], GRPC], 1000)
     assert refusal(call)[":status"] == "405"
 
 
@@ -148,7 +148,7 @@ def test_fields_that_are_not_of_http2(field: Field) -> None:
 )  # fmt: skip
 def test_pseudo_fields_out_of_place(fields: list[Field]) -> None:
     with pytest.raises(MalformedFieldsError):
-        call_start_from_fields(fields, 1000)
+        request_headers_from_fields(fields, 1000)
 
 
 def test_trailers_have_no_pseudo_fields() -> None:
@@ -180,11 +180,11 @@ WRONG = [(b":scheme", b"ht\ntp"), (b":scheme", b""), (b":path", b"/a b"), (b":pa
 def test_pseudo_fields_have_values_of_their_kind(name: bytes, value: bytes) -> None:
     fields = [(key, value if key == name else good) for key, good in PSEUDO]
     with pytest.raises(MalformedFieldsError):
-        call_start_from_fields([*fields, GRPC], 1000)
+        request_headers_from_fields([*fields, GRPC], 1000)
 
 
 def test_a_host_stands_for_an_authority() -> None:
-    call = call_start_from_fields([*PSEUDO[:3], GRPC, (b"host", b"here")], 1000)
+    call = request_headers_from_fields([*PSEUDO[:3], GRPC, (b"host", b"here")], 1000)
     assert call.path == "/a.B/C"
 
 

@@ -7,8 +7,8 @@ from services.grpc_server.frames import (
     END_STREAM,
     HAS_PRIORITY,
     PADDED,
-    ConnectionFault,
     ErrorCode,
+    Http2ConnectionError,
     broken,
 )
 from services.grpc_server.limits import HEADER_BLOCK_BYTES, MAX_CONTINUATIONS
@@ -16,7 +16,7 @@ from services.grpc_server.limits import HEADER_BLOCK_BYTES, MAX_CONTINUATIONS
 _PRIORITY_BYTES = 5
 
 
-class BlockParts:
+class HeaderFragments:
     """A header block that has not come wholly.
 
     Attributes:
@@ -28,11 +28,11 @@ class BlockParts:
         self._parts, self._num_bytes = [first], len(first)
 
     def add(self, part: bytes) -> None:
-        """One part more; raises ConnectionFault for a block that does not end."""
+        """One part more; raises Http2ConnectionError for a block that does not end."""
         self._parts.append(part)
         self._num_bytes += len(part)
         if self._num_bytes > HEADER_BLOCK_BYTES or len(self._parts) > MAX_CONTINUATIONS + 1:
-            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "a header block without an end")
+            raise Http2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "a header block without an end")
 
     def joined(self) -> bytes:
         """The block."""
@@ -45,7 +45,7 @@ class HeaderFrames:
     def __init__(self, on_block: Callable[[int, bytes, bool], None]) -> None:
         """`on_block` takes the stream of a whole block, the block, and whether it ends that."""
         self._on_block = on_block
-        self._block: BlockParts | None = None
+        self._block: HeaderFragments | None = None
 
     @property
     def stream_id(self) -> int:
@@ -53,7 +53,7 @@ class HeaderFrames:
         return 0 if self._block is None else self._block.stream_id
 
     def on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
-        """A block begins; raises ConnectionFault."""
+        """A block begins; raises Http2ConnectionError."""
         if not stream_id % 2:
             raise broken(f"HEADERS of stream {stream_id}")
         if flags & (PADDED | HAS_PRIORITY):
@@ -62,10 +62,10 @@ class HeaderFrames:
         if flags & END_HEADERS:
             self._on_block(stream_id, payload, is_last)
         else:
-            self._block = BlockParts(stream_id, is_last=is_last, first=payload)
+            self._block = HeaderFragments(stream_id, is_last=is_last, first=payload)
 
     def on_continuation(self, flags: int, _: int, payload: bytes) -> None:
-        """A block goes on; raises ConnectionFault."""
+        """A block goes on; raises Http2ConnectionError."""
         block = self._block
         if block is None:
             raise broken("CONTINUATION of nothing")
@@ -76,7 +76,7 @@ class HeaderFrames:
 
 
 def unpadded(flags: int, payload: bytes) -> bytes:
-    """What HEADERS hold, without what may stand around it; raises ConnectionFault."""
+    """What HEADERS hold, without what may stand around it; raises Http2ConnectionError."""
     begin = padding = 0
     if flags & PADDED:
         padding, begin = payload[0] if payload else 0, 1

@@ -8,13 +8,13 @@ from typing import Final
 
 from hpack import Decoder, HPACKError, OversizedHeaderListError
 
-from services.grpc_server.call_start import (
-    CallStart,
-    call_start_from_fields,
-    check_trailers,
-)
 from services.grpc_server.flood import FloodGuard
-from services.grpc_server.frames import ConnectionFault, ErrorCode
+from services.grpc_server.frames import ErrorCode, Http2ConnectionError
+from services.grpc_server.request_headers import (
+    RequestHeaders,
+    check_trailers,
+    request_headers_from_fields,
+)
 
 # What a connection may have remembered, over all of its blocks: an idle one keeps it.
 _MAX_FIELDS: Final = 192
@@ -34,21 +34,21 @@ _SIZE_UPDATE: Final = 0x20
 _MAX_SIZE_UPDATES: Final = 2
 
 
-class HeaderReader:
+class HeaderDecoder:
     """One connection's; blocks must be read in the order in which they came, all of them."""
 
     def __init__(self, max_metadata_bytes: int, guard: FloodGuard) -> None:
         """`max_metadata_bytes` as in `Limits`; what is decoded is charged to `guard`."""
         self._decoder = Decoder(max_header_list_size=_HARD_LIMIT * max_metadata_bytes)
         self._max_metadata_bytes, self._guard = max_metadata_bytes, guard
-        self._known: dict[bytes, CallStart] = {}
+        self._known: dict[bytes, RequestHeaders] = {}
         self._num_fields = self._num_bytes = 0
 
-    def call_start(self, block: bytes) -> CallStart:
+    def request_headers(self, block: bytes) -> RequestHeaders:
         """The call that a block begins.
 
         Raises:
-            ConnectionFault: it cannot be decoded, or is a bomb; the table is lost with it.
+            Http2ConnectionError: it cannot be decoded, or is a bomb; the table is lost with it.
             MalformedFieldsError: the fields are wrong; the table is as it should be.
         """
         known = self._known.get(block)
@@ -58,27 +58,27 @@ class HeaderReader:
         """Read what a client says behind its messages; gRPC gives it no meaning.
 
         Raises:
-            ConnectionFault, MalformedFieldsError: as for `call_start`.
+            Http2ConnectionError, MalformedFieldsError: as for `request_headers`.
         """
         check_trailers(self._fields(block)[0])
 
-    def _read(self, block: bytes) -> CallStart:
+    def _read(self, block: bytes) -> RequestHeaders:
         fields, is_lasting = self._fields(block)
-        start = call_start_from_fields(fields, self._max_metadata_bytes)
-        return self._remembered(block, start) if is_lasting else start
+        headers = request_headers_from_fields(fields, self._max_metadata_bytes)
+        return self._remembered(block, headers) if is_lasting else headers
 
-    def _remembered(self, block: bytes, start: CallStart) -> CallStart:
-        num_fields = len(start.metadata) + _FIELDS_PER_START
-        num_bytes = len(block) + start.num_bytes
+    def _remembered(self, block: bytes, headers: RequestHeaders) -> RequestHeaders:
+        num_fields = len(headers.metadata) + _FIELDS_PER_START
+        num_bytes = len(block) + headers.num_bytes
         if num_fields > _MAX_FIELDS // 4 or num_bytes > _MAX_BYTES // 4:
-            return start
+            return headers
         self._num_fields += num_fields
         self._num_bytes += num_bytes
         if self._num_fields > _MAX_FIELDS or self._num_bytes > _MAX_BYTES:
             self._forget()
             self._num_fields, self._num_bytes = num_fields, num_bytes
-        self._known[block] = start = start._replace(num_bytes=0)
-        return start
+        self._known[block] = headers = headers._replace(num_bytes=0)
+        return headers
 
     def _forget(self) -> None:
         self._known.clear()
@@ -91,9 +91,9 @@ class HeaderReader:
         try:
             fields = list(self._decoder.decode(block, raw=True))
         except OversizedHeaderListError as error:
-            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, str(error)) from error
+            raise Http2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, str(error)) from error
         except HPACKError as error:
-            raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, str(error)) from error
+            raise Http2ConnectionError(ErrorCode.COMPRESSION_ERROR, str(error)) from error
         # Afterwards, as nothing says before how many there are; a block has its bounds.
         self._guard.charge(len(fields) // _FIELDS_PER_FRAME + len(block) // _BYTES_PER_FRAME)
         after = self._table_state()
@@ -111,7 +111,7 @@ class HeaderReader:
 
 
 def _check_size_updates(block: bytes) -> None:
-    """Raise ConnectionFault for more changes of the table's size than a block may begin with.
+    """Raise Http2ConnectionError for more changes of the table's size than a block may begin with.
 
     The decoder takes any number, and each costs it microseconds (RFC 7541, section 4.2).
     """
@@ -119,7 +119,9 @@ def _check_size_updates(block: bytes) -> None:
     while at < len(block) and block[at] & 0xE0 == _SIZE_UPDATE:
         num_updates += 1
         if num_updates > _MAX_SIZE_UPDATES:
-            raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, "too many changes of table size")
+            raise Http2ConnectionError(
+                ErrorCode.COMPRESSION_ERROR, "too many changes of table size"
+            )
         is_long = block[at] & 0x1F == 0x1F
         at += 1
         if is_long:

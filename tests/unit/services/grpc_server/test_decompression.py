@@ -11,8 +11,8 @@ from collections.abc import Callable
 import grpc
 import pytest
 
-from services.grpc_server import unpacking
-from services.grpc_server.messages import Message, MessageFault, Packed
+from services.grpc_server.decompression import Decompression, decompressed
+from services.grpc_server.messages import CompressedMessage, Message, StatusError
 from services.grpc_server.upload_room import Share, UploadRoom
 
 MIB = 1 << 20
@@ -44,22 +44,22 @@ class Upload:
         return self.shares[-1]
 
 
-async def unpacked(packed: Packed) -> Message:
+async def unpacked(packed: CompressedMessage) -> Message:
     """The message, where there is much room."""
-    return await unpacking.unpacked(packed, Upload(UploadRoom(WIDE, PATIENCE_S)))
+    return await decompressed(packed, Upload(UploadRoom(WIDE, PATIENCE_S)))
 
 
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Names of threads that have unpacked something, without their numbers."""
     found: set[str] = set()
-    go_on = unpacking.Unpacking.go_on
+    advance = Decompression.advance
 
-    def seen(self: unpacking.Unpacking, num_bytes: int) -> bool:
+    def seen(self: Decompression, num_bytes: int) -> bool:
         found.add(threading.current_thread().name.partition("_")[0])
-        return go_on(self, num_bytes)
+        return advance(self, num_bytes)
 
-    monkeypatch.setattr(unpacking.Unpacking, "go_on", seen)
+    monkeypatch.setattr(Decompression, "advance", seen)
     return found
 
 
@@ -68,7 +68,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 @pytest.mark.parametrize("is_random", [True, False])
 async def test_what_was_packed_comes_out(encoding: str, size: int, *, is_random: bool) -> None:
     payload = random.Random(0).randbytes(size) if is_random else bytes(size)
-    packed = Packed(PACKERS[encoding](payload), encoding, max(size, 1))
+    packed = CompressedMessage(PACKERS[encoding](payload), encoding, max(size, 1))
     assert bytes(await unpacked(packed)) == payload
 
 
@@ -109,8 +109,8 @@ async def test_what_was_packed_comes_out(encoding: str, size: int, *, is_random:
     ],
 )
 async def test_what_cannot_be_unpacked_is_said(body: bytes, code: str, words: str) -> None:
-    with pytest.raises(MessageFault, match=words) as fault:
-        await unpacked(Packed(body, "gzip", MIB))
+    with pytest.raises(StatusError, match=words) as fault:
+        await unpacked(CompressedMessage(body, "gzip", MIB))
     assert fault.value.code is grpc.StatusCode[code]
 
 
@@ -124,15 +124,15 @@ async def test_gzip_of_several_members_is_all_of_them(sizes: list[int], *, is_ra
     source = random.Random(0)
     parts = [source.randbytes(size) if is_random else bytes(size) for size in sizes]
     body = b"".join(map(gzip.compress, parts))
-    assert bytes(await unpacked(Packed(body, "gzip", 4 * MIB))) == b"".join(parts)
+    assert bytes(await unpacked(CompressedMessage(body, "gzip", 4 * MIB))) == b"".join(parts)
 
 
 @pytest.mark.parametrize(
     "more", [b"x", zlib.compress(b"x"), bytes(100_000)], ids=["a byte", "more of it", "much"]
 )
 async def test_deflate_has_nothing_behind_its_end(more: bytes) -> None:
-    with pytest.raises(MessageFault, match="in deflate goes on behind its end") as fault:
-        await unpacked(Packed(zlib.compress(b"x") + more, "deflate", MIB))
+    with pytest.raises(StatusError, match="in deflate goes on behind its end") as fault:
+        await unpacked(CompressedMessage(zlib.compress(b"x") + more, "deflate", MIB))
     assert fault.value.code is grpc.StatusCode.INTERNAL
 
 
@@ -147,8 +147,8 @@ SLOW = {
 async def test_what_is_long_goes_beside_the_event_loop_though_nothing_comes_out(
     threads: set[str], encoding: str
 ) -> None:
-    assert not await unpacked(Packed(SLOW[encoding], encoding, MIB))
-    assert threads == {"unpack"}
+    assert not await unpacked(CompressedMessage(SLOW[encoding], encoding, MIB))
+    assert threads == {"decompress"}
 
 
 async def test_a_large_message_is_unpacked_beside_the_event_loop_and_is_never_there_twice(
@@ -157,30 +157,30 @@ async def test_a_large_message_is_unpacked_beside_the_event_loop_and_is_never_th
     body = gzip.compress(bytes(64 * MIB))
     tracemalloc.start()
     try:
-        message = await unpacked(Packed(body, "gzip", 64 * MIB))
+        message = await unpacked(CompressedMessage(body, "gzip", 64 * MIB))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert len(message) == 64 * MIB
     assert peak < 80 * MIB
-    assert threads == {"unpack", "unpack-large"}
+    assert threads == {"decompress", "decompress-large"}
 
 
 async def test_what_becomes_large_holds_up_nothing_that_does_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    may_go, go_on = threading.Event(), unpacking.Unpacking.go_on
+    may_go, advance = threading.Event(), Decompression.advance
 
-    def held(self: unpacking.Unpacking, num_bytes: int) -> bool:
-        if threading.current_thread().name.startswith("unpack-large"):
+    def held(self: Decompression, num_bytes: int) -> bool:
+        if threading.current_thread().name.startswith("decompress-large"):
             may_go.wait(PATIENCE_S)
-        return go_on(self, num_bytes)
+        return advance(self, num_bytes)
 
-    monkeypatch.setattr(unpacking.Unpacking, "go_on", held)
-    large = Packed(gzip.compress(bytes(6 * MIB)), "gzip", 8 * MIB)
+    monkeypatch.setattr(Decompression, "advance", held)
+    large = CompressedMessage(gzip.compress(bytes(6 * MIB)), "gzip", 8 * MIB)
     waiting = [asyncio.create_task(unpacked(large)) for _ in range(20)]
     async with asyncio.timeout(PATIENCE_S):
-        small = await unpacked(Packed(gzip.compress(bytes(3 * MIB)), "gzip", 8 * MIB))
+        small = await unpacked(CompressedMessage(gzip.compress(bytes(3 * MIB)), "gzip", 8 * MIB))
     assert len(small) == 3 * MIB
     assert not any(task.done() for task in waiting)
     may_go.set()
@@ -188,34 +188,36 @@ async def test_what_becomes_large_holds_up_nothing_that_does_not(
 
 
 @pytest.mark.parametrize(
-    ("size", "expected"), [(1000, {"MainThread"}), (MIB, {"MainThread", "unpack"})]
+    ("size", "expected"), [(1000, {"MainThread"}), (MIB, {"MainThread", "decompress"})]
 )
 async def test_a_short_message_is_begun_at_once(
     threads: set[str], size: int, expected: set[str]
 ) -> None:
-    await unpacked(Packed(gzip.compress(bytes(size)), "gzip", MIB))
+    await unpacked(CompressedMessage(gzip.compress(bytes(size)), "gzip", MIB))
     assert threads == expected
 
 
 async def test_what_nobody_waits_for_is_not_unpacked_further(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made: list[unpacking.Unpacking] = []
+    made: list[Decompression] = []
     has_begun, may_go, has_ended = threading.Event(), threading.Event(), threading.Event()
-    go_on = unpacking.Unpacking.go_on
+    advance = Decompression.advance
 
-    def held(self: unpacking.Unpacking, num_bytes: int) -> bool:
+    def held(self: Decompression, num_bytes: int) -> bool:
         if threading.current_thread() is threading.main_thread():
-            return go_on(self, num_bytes)
+            return advance(self, num_bytes)
         made.append(self)
         has_begun.set()
         may_go.wait(PATIENCE_S)
-        is_done = go_on(self, num_bytes)
+        is_done = advance(self, num_bytes)
         has_ended.set()
         return is_done
 
-    monkeypatch.setattr(unpacking.Unpacking, "go_on", held)
-    task = asyncio.create_task(unpacked(Packed(gzip.compress(bytes(50 * MIB)), "gzip", 64 * MIB)))
+    monkeypatch.setattr(Decompression, "advance", held)
+    task = asyncio.create_task(
+        unpacked(CompressedMessage(gzip.compress(bytes(50 * MIB)), "gzip", 64 * MIB))
+    )
     await asyncio.to_thread(has_begun.wait, PATIENCE_S)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -234,15 +236,15 @@ async def test_what_is_large_then_has_a_share_of_what_it_becomes_or_may(
 ) -> None:
     upload = Upload(UploadRoom(WIDE, PATIENCE_S))
     body = gzip.compress(random.Random(0).randbytes(size), 1)
-    await unpacking.unpacked(Packed(body, "gzip", 9 * MIB), upload)
+    await decompressed(CompressedMessage(body, "gzip", 9 * MIB), upload)
     assert [share.num_bytes for share in upload.shares] == expected
 
 
 async def test_what_has_room_already_asks_for_none() -> None:
     upload = Upload(UploadRoom(1, PATIENCE_S), has_room=True)
     payload = bytes(20 * MIB)
-    packed = Packed(gzip.compress(payload), "gzip", len(payload))
-    assert await unpacking.unpacked(packed, upload) == payload
+    packed = CompressedMessage(gzip.compress(payload), "gzip", len(payload))
+    assert await decompressed(packed, upload) == payload
     assert not upload.shares
 
 
@@ -254,7 +256,7 @@ async def test_what_waits_for_room_holds_no_memory(size: int) -> None:
     body = gzip.compress(payload)
     tracemalloc.start()
     try:
-        task = asyncio.create_task(unpacking.unpacked(Packed(body, "gzip", size), upload))
+        task = asyncio.create_task(decompressed(CompressedMessage(body, "gzip", size), upload))
         async with asyncio.timeout(PATIENCE_S):
             while not upload.shares:  # noqa: ASYNC110 - there is no event
                 await asyncio.sleep(0.001)
