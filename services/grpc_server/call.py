@@ -10,12 +10,12 @@ import grpc
 from services.grpc_server.callbacks import ConnectionCallbacks
 from services.grpc_server.handler_runner import Requests, serve
 from services.grpc_server.messages import CompressedMessage, Message, StatusError
-from services.grpc_server.receive_stream import Incoming
+from services.grpc_server.receive_stream import ReceiveStream
 from services.grpc_server.request_headers import Metadatum, RequestHeaders
 from services.grpc_server.response_headers import trailers_block, trailers_only_block
 from services.grpc_server.server_options import UnhandledCall
 from services.grpc_server.servicer_context import ServicerContext
-from services.grpc_server.upload import IDLE, overload_fault
+from services.grpc_server.upload import SLOW_REQUEST, overload_error
 
 if TYPE_CHECKING:
     Handler = grpc.RpcMethodHandler[Any, Any]
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _EARLY_S: Final = 0.002
 
 
-class Call(Incoming):
+class Call(ReceiveStream):
     """A call from its first frame to its last."""
 
     __slots__ = ("_began_s", "_context", "_deadline_s", "_has_begun", "_is_overload",
@@ -64,7 +64,7 @@ class Call(Incoming):
             self._deadline_s = self._began_s + timeout_s
             self._timer = asyncio.get_running_loop().call_later(timeout_s + _EARLY_S, self._expire)
         if self.headers.num_bytes:
-            self._count(self.headers.num_bytes)
+            self.count_held()
         if self._handler.request_streaming and not self.is_ended:
             self._assemble()
             self._run(self.requests)
@@ -105,18 +105,21 @@ class Call(Incoming):
         return message
 
     def check_progress(self) -> None:
-        """End the call if its request does not come; runs now and then."""
-        if self.is_half_closed or self.is_ended or not self.is_awaited:
+        """End the call if its request does not come; runs every `Limits.check_interval_s`."""
+        if self.is_ended:
             return
-        options, seen = self._connection.options, self._seen_window
-        self._seen_window = self.window_in
-        most_s = options.limits.max_request_age_s
-        is_stream = self._handler.request_streaming
-        if not is_stream and time.monotonic() - self._began_s > most_s:
+        limits, memory = self._connection.options.limits, self._connection.options.memory
+        most_s, is_stream = limits.max_request_age_s, self._handler.request_streaming
+        seen, self._seen_window = self._seen_window, self.window_in
+        is_awaited = self.is_awaited and not self.is_half_closed
+        details = self.upload.overload() if self.upload is not None else ""
+        if is_awaited and not is_stream and time.monotonic() - self._began_s > most_s:
             words = f"the request did not come whole within {most_s:g} s"
             self.fail(StatusError(grpc.StatusCode.DEADLINE_EXCEEDED, words))
-        elif options.unfinished.is_scarce and seen == self.window_in:
-            self.fail(overload_fault(options, IDLE))
+        elif is_awaited and memory.is_scarce and seen == self.window_in:
+            self.fail(overload_error(self._connection.options, SLOW_REQUEST))
+        elif details:
+            self.fail(overload_error(self._connection.options, details))
 
     # ---- what goes out
 
@@ -203,8 +206,8 @@ class Call(Incoming):
 
     def _settle(self) -> None:
         self.is_ended = True
-        if self._num_unfinished:
-            self._count(0)
+        if self._num_held:
+            self.count_held()
         if self.upload is not None:
             self.upload.close()
             # What is over keeps no memory, though its client takes the end of it late or never.
@@ -243,8 +246,8 @@ class Call(Incoming):
 
     def _run(self, given: Message | CompressedMessage | Requests) -> None:
         self._message = None
-        if self._num_unfinished:
-            self._count(self.headers.num_bytes)
+        if self._num_held:
+            self.count_held()
         serving = serve(self, self._handler, given)
         self._task = asyncio.get_running_loop().create_task(serving)
 

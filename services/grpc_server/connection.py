@@ -159,7 +159,6 @@ class Connection(asyncio.BufferedProtocol):
         self._busy_s, self._busy_id = loop.time(), 0
         self._timers = [
             loop.call_later(limits.handshake_timeout_s, self._expect_settings),
-            loop.call_later(limits.check_interval_s, self._check_progress),
         ]
         if limits.max_connection_age_s:
             # Not all at once where many came at once.
@@ -171,10 +170,9 @@ class Connection(asyncio.BufferedProtocol):
             self._reason = "silent"
             self.close()
 
-    def _check_progress(self) -> None:
-        """End requests that do not come, and the connection when it has no use."""
+    def check_progress(self) -> None:
+        """End requests that do not come, and the connection when it is idle for too long."""
         limits, loop, streams = self._host.options.limits, asyncio.get_running_loop(), self._streams
-        self._timers[1] = loop.call_later(limits.check_interval_s, self._check_progress)
         streams.check_progress()
         if streams.num_calls or streams.last_stream_id != self._busy_id:
             self._busy_s, self._busy_id = loop.time(), streams.last_stream_id

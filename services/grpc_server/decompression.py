@@ -6,15 +6,14 @@ becomes large stays in memory only with room for it, as what is large when it co
 
 import asyncio
 import zlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Protocol
+from typing import Final
 
 import grpc
 
 from services.grpc_server.limits import SMALL_BYTES
 from services.grpc_server.messages import CompressedMessage, Message, StatusError
-from services.grpc_server.upload_room import Share
 
 # Of zlib: raw deflate has no name in gRPC, and its `deflate` is what zlib writes.
 _WINDOW_BITS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
@@ -35,49 +34,32 @@ _POOL: Final = ThreadPoolExecutor(2, "decompress")
 _LARGE_POOL: Final = ThreadPoolExecutor(2, "decompress-large")
 
 
-class Roomy(Protocol):
-    """Who has the room of a message: its call's `Upload`."""
+async def decompressed(
+    message: CompressedMessage, reserve: Callable[[int], Awaitable[None]] | None
+) -> Message:
+    """The message.
 
-    @property
-    def has_room(self) -> bool:
-        """Whether there is room for whatever the message may become."""
-        ...
-
-    def ask(self, num_bytes: int, on_given: Callable[[], None]) -> Share:
-        """A share for what the message becomes; see `UploadRoom.ask`."""
-        ...
-
-
-async def decompressed(packed: CompressedMessage, upload: Roomy) -> Message:
-    """The message, once there is room for it if it is large.
+    Args:
+        message: as it came.
+        reserve: returns once there is memory for so many bytes, and is awaited where the message
+            becomes larger than SMALL_BYTES; None where there is memory for whatever it becomes.
 
     Raises:
-        StatusError: it cannot be unpacked, is too large then, or too many wait for room.
+        StatusError: it cannot be decompressed, or is too large then; what `reserve` raises.
     """
-    if upload.has_room:
-        return await _whole(packed, _LARGE_POOL)
-    decompression = Decompression(packed)
-    if len(packed.body) <= _AT_ONCE_IN_BYTES and decompression.advance(_AT_ONCE_BYTES):
-        return bytes(decompression.message)
-    is_whole = await _advanced(decompression, SMALL_BYTES, _POOL)
-    if is_whole and decompression.num_bytes <= _AT_ONCE_BYTES:
-        return bytes(decompression.message)
-    is_given = asyncio.Event()
-    # How large it becomes is not learned before there is room: that would take as long as all.
-    share = upload.ask(decompression.num_bytes if is_whole else packed.max_bytes, is_given.set)
-    if is_whole and share.is_given:
-        return memoryview(decompression.message)
-    # What waits holds no memory, and is unpacked a second time.
-    del decompression
-    if not share.is_given:
-        await is_given.wait()
-    return await _whole(packed, _POOL if is_whole else _LARGE_POOL)
-
-
-async def _whole(packed: CompressedMessage, pool: ThreadPoolExecutor) -> Message:
-    decompression = Decompression(packed)
-    await _advanced(decompression, packed.max_bytes, pool)
-    return memoryview(decompression.message)
+    if reserve is not None:
+        small = Decompression(message)
+        if len(message.body) <= _AT_ONCE_IN_BYTES and small.advance(_AT_ONCE_BYTES):
+            return bytes(small.message)
+        if await _advanced(small, SMALL_BYTES, _POOL):
+            return memoryview(small.message)
+        # What waits holds no memory, and is decompressed a second time: how large it becomes is
+        # not known before its end.
+        del small
+        await reserve(message.max_bytes)
+    large = Decompression(message)
+    await _advanced(large, message.max_bytes, _LARGE_POOL)
+    return memoryview(large.message)
 
 
 async def _advanced(

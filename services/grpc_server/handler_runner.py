@@ -50,7 +50,7 @@ async def serve(
                 await upload.checked()
             if isinstance(given, CompressedMessage):
                 assert upload is not None
-                given = await upload.unpacked(given)
+                given = await upload.decompressed(given)
             request = deserialized(given, handler.request_deserializer)
         call.is_handled = True
         if handler.response_streaming:

@@ -85,11 +85,6 @@ class Limits:
         return max(self.max_upload_bytes // 4, 8 * STREAM_WINDOW)
 
     @property
-    def max_small_bytes(self) -> int:
-        """Of what compressed requests become that have SMALL_BYTES at most then."""
-        return max(self.max_upload_bytes // 8, 8 * SMALL_BYTES)
-
-    @property
     def check_interval_s(self) -> float:
         """How often a connection looks at itself."""
         idle_s = self.max_connection_idle_s or self.stall_timeout_s

@@ -98,10 +98,13 @@ class MessageAssembler:
     @property
     def num_bytes(self) -> int:
         """All that came and was not taken."""
-        num_bytes = self.num_whole_bytes + len(self._head)
-        if self.large is not None:
-            num_bytes += len(self.large.payload) - len(self.large.room)
-        return num_bytes
+        return self.num_whole_bytes + self.num_partial_bytes
+
+    @property
+    def num_partial_bytes(self) -> int:
+        """What came of the message that is not complete."""
+        large = self.large
+        return len(self._head) if large is None else len(large.payload) - len(large.room)
 
     @property
     def is_compressed(self) -> bool:

@@ -22,7 +22,7 @@ from services.grpc_server.messages import (
 )
 from services.grpc_server.request_headers import Metadatum, RequestHeaders
 from services.grpc_server.servicer_context import ServicerContext
-from services.grpc_server.upload import Upload, overload_fault
+from services.grpc_server.upload import Upload, overload_error
 
 if TYPE_CHECKING:
     Handler = grpc.RpcMethodHandler[Any, Any]
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _Taken = TypeVar("_Taken")
 
 
-class Incoming(SendStream, ABC):
+class ReceiveStream(SendStream, ABC):
     """What a call does with the frames of its request; `Call` is the rest of it."""
 
     __slots__ = (
@@ -40,7 +40,7 @@ class Incoming(SendStream, ABC):
         "_handler",
         "_max_bytes",
         "_message",
-        "_num_unfinished",
+        "_num_held",
         "headers",
         "is_ended",
         "is_ending",
@@ -77,7 +77,7 @@ class Incoming(SendStream, ABC):
         self._message: Message | None = None
         self._assembler: MessageAssembler | None = None
         self._arrived: asyncio.Future[None] | None = None
-        self._num_unfinished = 0
+        self._num_held = 0
 
     @property
     @abstractmethod
@@ -127,7 +127,7 @@ class Incoming(SendStream, ABC):
             if is_one and PREFIX.unpack_from(piece) == (0, size):
                 self._message = bytes(piece[PREFIX.size :])
                 if not self.is_ending:
-                    self._count(self.headers.num_bytes + size)
+                    self.count_held()
                 return
         self._read(self._assemble().feed, piece)
 
@@ -142,19 +142,25 @@ class Incoming(SendStream, ABC):
         except StatusError as fault:
             self.fail(fault)
         else:
-            if self.upload is not None:
-                self.upload.note_received()
+            self.count_held()
             if not self.is_ended:
                 self._note_arrival()
 
-    def _count(self, num_bytes: int) -> None:
-        """So much is held of it beside what its upload has; end it if that is too much of all."""
-        grown, self._num_unfinished = num_bytes - self._num_unfinished, num_bytes
+    def count_held(self) -> None:
+        """Keep the account of what is held of it; end it if that is too much of all requests."""
+        num_bytes, upload = 0, self.upload
+        if not self.is_ended:
+            num_bytes = self.headers.num_bytes
+            if self._message is not None:
+                num_bytes += len(self._message)
+            if upload is not None:
+                num_bytes += upload.num_counted_bytes
+        grown, self._num_held = num_bytes - self._num_held, num_bytes
         if grown:
-            unfinished = self._connection.options.unfinished
-            unfinished.count(grown)
-            if grown > 0 and unfinished.is_full:
-                self.fail(overload_fault(self._connection.options))
+            options = self._connection.options
+            options.memory.count(grown)
+            if grown > 0 and options.memory.is_full:
+                self.fail(overload_error(options))
 
     def data_ended(self) -> None:
         """The client has sent all that it will."""
@@ -188,7 +194,6 @@ class Incoming(SendStream, ABC):
             if self._message is not None:
                 self._assembler.add(self._message)
                 self._message = None
-                self._count(self.headers.num_bytes)
         return self._assembler
 
     def _note_arrival(self) -> None:
@@ -207,7 +212,7 @@ class Incoming(SendStream, ABC):
         upload = self.upload
         unread = 0 if upload is None else upload.num_unread_bytes
         missing = STREAM_WINDOW - self.window_in - unread
-        if missing >= GRANT_BYTES and (upload is None or upload.may_grow(missing)):
+        if missing >= GRANT_BYTES and (upload is None or upload.may_grow()):
             self.window_in += missing
             self._connection.writer.control(window_update(self.stream_id, missing))
 
@@ -222,7 +227,7 @@ class Incoming(SendStream, ABC):
             raise StopAsyncIteration
         assembler, upload = self._assemble(), self.upload
         assert upload is not None
-        upload.leave_taken()
+        upload.release_taken()
         if upload.note_reading():
             self.grant_more()
         while not assembler.num_whole:
@@ -235,6 +240,6 @@ class Incoming(SendStream, ABC):
         message = assembler.take()
         upload.note_taken()
         if isinstance(message, CompressedMessage):
-            message = await upload.unpacked(message)
+            message = await upload.decompressed(message)
         self.grant_more()
         return message

@@ -19,8 +19,8 @@ from services.contracts.large_buffer import Take
 from services.grpc_server.connection import Connection
 from services.grpc_server.limits import Limits
 from services.grpc_server.listening import close_all, listening_sockets
+from services.grpc_server.request_memory import RequestMemory
 from services.grpc_server.server_options import Check, OverloadStatus, ServerOptions, UnhandledCall
-from services.grpc_server.upload_room import UnfinishedBytes, UploadRoom
 
 if TYPE_CHECKING:
     # gRPC's classes are generic for type checkers alone.
@@ -70,9 +70,7 @@ class GrpcServer:
             take=take,
             check=check,
             on_unhandled=on_unhandled,
-            room=UploadRoom(limits.max_upload_bytes, limits.stall_timeout_s),
-            small_room=UploadRoom(limits.max_small_bytes, limits.stall_timeout_s),
-            unfinished=UnfinishedBytes(limits.unfinished_bytes),
+            memory=RequestMemory(limits.max_upload_bytes, limits.unfinished_bytes),
             overload=overload or OverloadStatus(),
         )
         self._generic: list[GenericHandler] = []
@@ -80,6 +78,7 @@ class GrpcServer:
         self._connections: set[Connection] = set()
         self._changed = asyncio.Event()
         self._servers: list[asyncio.Server] = []
+        self._check_timer: asyncio.TimerHandle | None = None
         self._is_stopping = False
 
     def add_generic_rpc_handlers(self, handlers: "Sequence[GenericHandler]") -> None:
@@ -123,6 +122,7 @@ class GrpcServer:
                 del sockets[0]
         finally:
             close_all(sockets)
+        self._schedule_check()
         return taken
 
     async def _serve(self, listening: socket.socket, tls: ssl.SSLContext | None) -> asyncio.Server:
@@ -134,9 +134,24 @@ class GrpcServer:
             ssl_handshake_timeout=self.options.limits.handshake_timeout_s if tls else None,
         )
 
+    def check_progress(self) -> None:
+        """End requests that do not come, and idle connections; runs on a timer."""
+        for connection in tuple(self._connections):
+            connection.check_progress()
+
+    def _schedule_check(self) -> None:
+        def check() -> None:
+            self._schedule_check()
+            self.check_progress()
+
+        interval_s = self.options.limits.check_interval_s
+        self._check_timer = asyncio.get_running_loop().call_later(interval_s, check)
+
     async def stop(self, grace_s: float) -> None:
         """Take no more calls, let those that run end within the grace, and close."""
         self._is_stopping = True
+        if self._check_timer is not None:
+            self._check_timer.cancel()
         for server in self._servers:
             server.close()
         for connection in list(self._connections):

@@ -11,7 +11,7 @@ from services.grpc_server.context import Context
 from services.grpc_server.limits import Limits
 from services.grpc_server.reader import new_read_buffer
 from services.grpc_server.request_headers import Metadatum
-from services.grpc_server.upload_room import UnfinishedBytes, UploadRoom
+from services.grpc_server.request_memory import RequestMemory
 
 
 class UnhandledCall(NamedTuple):
@@ -54,10 +54,8 @@ class ServerOptions:
         take: gives memory for large requests; None leaves it to Python.
         check: is asked before more of a request is taken than came at once; None takes all.
         on_unhandled: is told of calls whose handlers do not know how they ended.
-        room: for the large requests of all connections.
-        small_room: for what their compressed requests become that are small then.
-        unfinished: what is held of requests without room.
-        overload: with which requests end that there is no room for.
+        memory: of the requests of all connections.
+        overload: the status of requests that there is no memory for.
         read_buffer: of all connections.
     """
 
@@ -65,8 +63,6 @@ class ServerOptions:
     take: Take | None
     check: Check | None
     on_unhandled: Callable[[UnhandledCall], None]
-    room: UploadRoom
-    small_room: UploadRoom
-    unfinished: UnfinishedBytes
+    memory: RequestMemory
     overload: OverloadStatus
     read_buffer: memoryview = field(default_factory=new_read_buffer)

@@ -1,215 +1,217 @@
-"""What a client may send of requests that are not here at once: first its token, then room."""
+"""Admission of a request that comes in several parts: authorization first, then memory."""
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import grpc
 
-from services.grpc_server.context import AbortError, Context
+from services.grpc_server.context import AbortError
 from services.grpc_server.decompression import decompressed
 from services.grpc_server.limits import GRANT_BYTES, SMALL_BYTES
 from services.grpc_server.messages import CompressedMessage, Message, MessageAssembler, StatusError
-from services.grpc_server.request_headers import Metadatum, RequestHeaders
+from services.grpc_server.request_memory import Reservation
 from services.grpc_server.server_options import Check, ServerOptions
-from services.grpc_server.upload_room import Sender, Share
 
-IDLE: Final = "the request came too slowly while others waited for its memory; send it again"
-_DEAF: Final = "answers were not read while others waited for the memory of the next request"
-_CROWDED: Final = "too many requests that are not whole wait for memory; send it again later"
+if TYPE_CHECKING:
+    from services.grpc_server.receive_stream import ReceiveStream
 
-
-class Uploading(Protocol):
-    """The call; see `Call` and `SendStream` for its attributes."""
-
-    headers: RequestHeaders
-    num_pending: int
-    num_sent: int
-    window_in: int
-
-    @property
-    def context(self) -> Context:
-        """Its handler's."""
-        ...
-
-    def grant_more(self) -> None:
-        """Let the client send more, if it may."""
-        ...
-
-    def end(
-        self, code: grpc.StatusCode, details: str, trailing: tuple[Metadatum, ...] = ()
-    ) -> None:
-        """Refuse the call."""
-        ...
-
-    def fail(self, fault: StatusError) -> None:
-        """End the call, whatever its handler says."""
-        ...
+SLOW_REQUEST: Final = "the request came too slowly while others waited for memory; send it again"
+_SLOW_READER: Final = "answers were not read while others waited for the memory of the next request"
+_FULL: Final = "too many requests that are not complete hold memory; send it again later"
+# Within so many checks all of a request must be here, whatever its size.
+_MAX_CHECKS: Final = 20
 
 
-def overload_fault(options: ServerOptions, words: str = _CROWDED) -> StatusError:
+def overload_error(options: ServerOptions, details: str = _FULL) -> StatusError:
     """What ends a call that there is no memory for."""
     overload = options.overload
-    return StatusError(overload.code, words, overload.trailing, is_overload=True)
+    return StatusError(overload.code, details, overload.trailing, is_overload=True)
 
 
 class Upload:
-    """One call's; only calls have it whose requests come in parts.
+    """One call's; calls whose request is a single DATA frame have none.
 
-    A large message has its share of the room from when it begins to come: in a unary call until
-    that is over, on a stream until its handler asks for the next one or gives back what it held.
+    A large message has a reservation from its first bytes: in a unary call until that has ended, on
+    a stream until the handler asks for the next message or releases what it held.
     """
 
     def __init__(
         self,
-        call: Uploading,
+        call: "ReceiveStream",
         assembler: MessageAssembler,
         options: ServerOptions,
         *,
         is_stream: bool,
     ) -> None:
-        """Begin to check the call; a stream is checked by its handler, which has begun."""
+        """Begin to check the call; a stream is checked by its handler, which runs already."""
         self._call, self._assembler, self._options = call, assembler, options
-        self._is_stream = is_stream
-        self._is_packed = call.headers.encoding != "identity"
-        self._is_unpacking = False
-        self._num_granted = 0
-        # Of the message that comes or was not taken yet; its number among all.
-        self._share: Share | None = None
-        self._number = self._num_taken = 0
-        # Of the message that was taken last.
-        self._taken: Share | None = None
-        # Without room, and of these the message that waits to be unpacked.
-        self._num_unfinished = self._num_packed = 0
-        # Of the answers: what was sent before, and what of the rest must be by the next look.
-        self._num_sent = self._num_due = 0
-        self._is_checked = options.check is None
-        self._is_closed = False
+        self._memory, self._is_stream = options.memory, is_stream
+        self._is_compressed = call.headers.encoding != "identity"
+        # Of the large message that comes or was not taken: its number among all, and its size.
+        self._reservation: Reservation | None = None
+        self._number = self._size = self._num_taken = 0
+        # Of the message that was taken last, and its bytes where it has none.
+        self._taken: Reservation | None = None
+        self._num_decompressed = 0
+        # Of the message that is decompressed now.
+        self._is_decompressing, self._num_compressed = False, 0
+        # At the last check: whether the client had to read, how far it was; and what is due.
+        self._last: tuple[bool, int] | None = None
+        self._num_due = 0
+        self._is_checked, self._is_closed = options.check is None, False
         self._checking: asyncio.Task[None] | None = None
         if options.check is not None and not is_stream:
             self._checking = asyncio.get_running_loop().create_task(self._check(options.check))
 
     @property
     def num_unread_bytes(self) -> int:
-        """What came whole of a stream and was not taken; a unary call's request never counts."""
+        """Complete messages of a stream that its handler has not read; 0 for a unary call."""
         return self._assembler.num_whole_bytes if self._is_stream else 0
 
-    def note_received(self) -> None:
-        """Something came: end the call if that is more than may be held of all."""
-        num_bytes = self._num_unfinished
-        self._count()
-        if self._num_unfinished > num_bytes and self._options.unfinished.is_full:
-            self._call.fail(overload_fault(self._options))
+    @property
+    def num_counted_bytes(self) -> int:
+        """What is held of the request without a reservation."""
+        num_bytes = self._assembler.num_bytes + self._num_compressed + self._num_decompressed
+        if self._reservation is not None and self._reservation.is_granted:
+            num_bytes -= self._num_received
+        return num_bytes
 
-    def _count(self) -> None:
-        """Keep the account of what is held without room."""
-        num_bytes = 0
-        if not self._is_closed:
-            num_bytes = self._assembler.num_bytes + self._num_packed
-            for share in (self._share, self._taken):
-                if share is not None and share.is_given:
-                    num_bytes -= share.num_bytes
-            num_bytes = max(num_bytes, 0)
-        self._options.unfinished.count(num_bytes - self._num_unfinished)
-        self._num_unfinished = num_bytes
+    @property
+    def _is_whole(self) -> bool:
+        """Whether the message with the reservation is complete."""
+        return self._number < self._num_taken + self._assembler.num_whole
+
+    @property
+    def _num_received(self) -> int:
+        """Bytes of the message with the reservation."""
+        return self._size if self._is_whole else self._assembler.num_partial_bytes
 
     async def checked(self) -> None:
-        """Return once the call may be served; one that may not has ended."""
+        """Return once the call is authorized; one that is not has ended."""
         if self._checking is not None:
             await self._checking
 
     def note_reading(self) -> bool:
-        """The handler of a stream asks for a message; whether that is the first time.
-
-        Then it has found the call to be one that may be served.
-        """
+        """A stream's handler reads; True the first time, when it has found the call authorized."""
         was_checked, self._is_checked = self._is_checked, True
         return not was_checked
 
-    def may_grow(self, num_bytes: int) -> bool:
-        """Whether the client is let send so much more than at first; if so, it has to."""
+    def may_grow(self) -> bool:
+        """Whether the client may send more than the stream's first window."""
         if not self._is_checked:
             return False
-        size = self._assembler.size
-        if size > SMALL_BYTES:
-            share = self._share or self._share_of(size)
-            if share is None or not share.is_given:
+        if self._assembler.size > SMALL_BYTES:
+            if self._reservation is None:
+                self._reserve_incoming()
+            if self._reservation is None or not self._reservation.is_granted:
                 return False
-            self._count()
-            self._note_pending()
-        self._num_granted += num_bytes
+            self._call.count_held()
         return True
 
-    def leave_taken(self) -> None:
-        """Its handler has done with the message that it took last, unless it holds it."""
-        share, self._taken = self._taken, None
-        if share is not None:
-            share.leave()
+    def _reserve_incoming(self) -> None:
+        assembler = self._assembler
+        if self._is_compressed and (self._is_decompressing or assembler.num_whole):
+            # Messages before it may need memory to be decompressed, and could wait for this one.
+            return
+        self._number, self._size = self._num_taken + assembler.num_whole, assembler.size
+        # What is sent compressed may become this; not all is, also where the call says how.
+        most = self._options.limits.max_decompressed_bytes if assembler.is_compressed else 0
+        num_bytes = max(assembler.size, most)
+        self._reservation = self._memory.reserve(num_bytes, self._call.grant_more)
+
+    # ---- of the message that was taken last
 
     def note_taken(self) -> None:
         """The oldest message is its handler's now."""
-        share = self._share
-        if share is not None and self._num_taken == self._number:
-            # The client has done its part, and is not looked at any more.
-            share.is_whole = True
-            self._taken, self._share = share, None
+        if self._reservation is not None and self._num_taken == self._number:
+            self._taken, self._reservation = self._reservation, None
         self._num_taken += 1
-        self._count()
+        self._call.count_held()
+
+    def release_taken(self) -> None:
+        """Its handler is done with the message that it took last, unless it holds that."""
+        taken, self._taken, self._num_decompressed = self._taken, None, 0
+        if taken is not None:
+            taken.release()
 
     def hold(self) -> Callable[[], None] | None:
         """See `Context.hold`."""
-        share, self._taken = self._taken, None
-        return None if share is None else share.leave
+        taken, self._taken = self._taken, None
+        return None if taken is None else taken.release
 
-    # ---- of the message that was taken last, when it is unpacked
+    async def decompressed(self, message: CompressedMessage) -> Message:
+        """The message that was taken last.
 
-    @property
-    def has_room(self) -> bool:
-        """Whether there is room for whatever the message may become."""
-        return self._taken is not None and self._taken.is_given
-
-    def ask(self, num_bytes: int, on_given: Callable[[], None]) -> Share:
-        """A share for what the message becomes, where it has no room.
-
-        Small ones need one too: a client sends a thousandth of them. Theirs is of a room of their
-        own, as nobody holds that for as long as an upload takes. It is given back as that of a
-        message which is not compressed.
+        Its client gets no memory for the next one meanwhile, which this one could wait for.
 
         Raises:
-            StatusError: the call is over.
+            StatusError: it cannot be decompressed, there is no memory for it, or the call is over.
         """
+        is_reserved = self._taken is not None and self._taken.is_granted
+        self._num_compressed = 0 if is_reserved else len(message.body)
+        self._count()
+        self._is_decompressing = True
+        try:
+            found = await decompressed(message, None if is_reserved else self._reserve_taken)
+        finally:
+            self._is_decompressing, self._num_compressed = False, 0
+        if self._taken is None:
+            self._num_decompressed = len(found)
+        else:
+            self._taken.shrink(len(found))
+        self._count()
+        return found
+
+    async def _reserve_taken(self, num_bytes: int) -> None:
+        """Return once there is memory for what the message becomes."""
+        # None waits with a reservation: those that did could all wait for each other.
+        self.release_taken()
+        self._count()
+        is_granted = asyncio.Event()
+        self._taken = self._memory.reserve(num_bytes, is_granted.set)
+        if not self._taken.is_granted:
+            await is_granted.wait()
+
+    def _count(self) -> None:
+        """Keep the account; raises StatusError when the call is over, by this or before."""
+        self._call.count_held()
         if self._is_closed:
             raise StatusError(grpc.StatusCode.CANCELLED, "the call is over")
-        room = self._options.small_room if num_bytes <= SMALL_BYTES else self._options.room
-        # Nobody waits here with a share: those who did could all wait for each other.
-        self.leave_taken()
-        self._taken = room.ask(num_bytes, on_given)
-        return self._taken
 
-    async def unpacked(self, message: CompressedMessage) -> Message:
-        """The message that was taken last; raises as `decompression.decompressed`.
+    # ---- while others wait for memory
 
-        Its client gets no room for the next one meanwhile: this one could wait for that.
+    def overload(self) -> str:
+        """Why the call has to give its memory to others that wait; "" where it makes progress.
+
+        Its client has to send the message with the reservation, or, where that is complete and not
+        read, to read the answers before it: those are what its handler waits for.
         """
-        self._is_unpacking, self._num_packed = True, len(message.body)
-        self._count()
-        try:
-            unpacked = await decompressed(message, self)
-        finally:
-            self._is_unpacking, self._num_packed = False, 0
-            self._count()
-        if self._taken is not None:
-            self._taken.shrink(len(unpacked))
-        return unpacked
+        reservation, call = self._reservation, self._call
+        is_granted = reservation is not None and reservation.is_granted
+        if not is_granted or not self._memory.has_waiters(self._options.limits.stall_timeout_s):
+            self._last = None
+            return ""
+        is_reader = self._is_stream and self._is_whole
+        progress = call.num_sent if is_reader else self._num_received
+        last, self._last = self._last, (is_reader, progress)
+        if last is None or last[0] != is_reader:
+            is_slow, self._num_due = False, progress
+        else:
+            is_slow = progress < self._num_due or (not is_reader and progress == last[1])
+        if is_reader:
+            self._num_due = progress + min(call.num_pending, GRANT_BYTES)
+            return _SLOW_READER if is_slow else ""
+        self._num_due += self._size // _MAX_CHECKS
+        return SLOW_REQUEST if is_slow else ""
 
     def close(self) -> None:
-        """The call is over; what is held of it is not."""
+        """The call is over; what its handler holds is not."""
         self._is_closed = True
-        self._count()
-        self.leave_taken()
-        share, self._share = self._share, None
-        if share is not None:
-            share.leave()
+        self.release_taken()
+        reservation, self._reservation = self._reservation, None
+        if reservation is not None:
+            reservation.release()
         if self._checking is not None and not self._is_checked:
             self._checking.cancel()
 
@@ -223,41 +225,3 @@ class Upload:
             return
         self._is_checked = True
         call.grant_more()
-
-    def _share_of(self, size: int) -> Share | None:
-        """A share for the message that comes; None if it is not its turn."""
-        if self._is_packed and (self._is_unpacking or self._assembler.num_whole):
-            # Those before it may need room to be unpacked, and could wait for this one's.
-            return None
-        self._number = self._num_taken + self._assembler.num_whole
-        # What is sent compressed may become this; not all is, also where the call says how.
-        most = self._options.limits.max_decompressed_bytes if self._assembler.is_compressed else 0
-        self._share = self._options.room.ask(
-            max(size, most), self._call.grant_more, Sender(size, self._num_received, self._end_idle)
-        )
-        return self._share
-
-    def _num_received(self) -> int:
-        """Bytes that came, but for how many did before the first was granted."""
-        return self._num_granted - self._call.window_in
-
-    # ---- while others wait for room
-
-    def _end_idle(self) -> None:
-        """The client was granted little since the last look: end the call if that is its fault."""
-        is_whole = self._number < self._num_taken + self._assembler.num_whole
-        if not (is_whole and self._is_stream):
-            self._call.fail(overload_fault(self._options, IDLE))
-        elif self._is_deaf():
-            # Its handler takes nothing while its answers are not taken.
-            self._call.fail(overload_fault(self._options, _DEAF))
-
-    def _is_deaf(self) -> bool:
-        """Whether answers wait, and since the last look the client took next to nothing of them."""
-        is_deaf = self._call.num_sent - self._num_sent < self._num_due
-        self._note_pending()
-        return is_deaf
-
-    def _note_pending(self) -> None:
-        self._num_sent = self._call.num_sent
-        self._num_due = min(self._call.num_pending, GRANT_BYTES)

@@ -19,7 +19,7 @@ LIMITS = Limits(max_unfinished_bytes=MOST)
 
 def held(host: "Host") -> int:
     """Bytes of requests that are not finished."""
-    return host.server.options.unfinished.num_bytes
+    return host.server.options.memory.num_counted
 
 
 def cut_off(stream: int) -> bytes:

@@ -46,9 +46,9 @@ def begun(stream: int, *more: tuple[str, str], method: str = "Echo") -> bytes:
 def is_empty(host: "Host") -> bool:
     """Whether nothing has room."""
     # What is larger than all of it has to be alone.
-    share = host.server.options.room.ask(1 << 60, lambda: None)
-    share.leave()
-    return share.is_given
+    reservation = host.server.options.memory.reserve(1 << 60, lambda: None)
+    reservation.release()
+    return reservation.is_granted
 
 
 async def finish(client: "RawClient", stream: int) -> None:
@@ -120,7 +120,7 @@ async def test_what_was_not_checked_is_not_unpacked(
     async def never(*_: Any) -> bytes:
         raise AssertionError("it was unpacked")
 
-    monkeypatch.setattr("services.grpc_server.decompression.decompressed", never)
+    monkeypatch.setattr("services.grpc_server.upload.decompressed", never)
     door = Door()
     await host.serve(check=door.check)
     client = await host.dial(f.wide())
@@ -267,7 +267,7 @@ async def test_a_client_that_has_sent_all_is_waited_for(host: "Host", method: st
     await other.send(begun(1))
     await other.settled()
     for _ in range(3):
-        host.server.options.room.look()
+        host.server.check_progress()
     await client.settled()
     assert not client.seen(1).is_ended
     host.probe.gate.set()

@@ -13,11 +13,8 @@ import pytest
 
 from services.grpc_server.decompression import Decompression, decompressed
 from services.grpc_server.messages import CompressedMessage, Message, StatusError
-from services.grpc_server.upload_room import Share, UploadRoom
 
 MIB = 1 << 20
-# More than any test sends.
-WIDE = 1 << 40
 # Of any wait for something that is sure to happen.
 PATIENCE_S = 30.0
 ENDED = gzip.compress(b"whole")
@@ -25,28 +22,33 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate"
 SIZES = [0, 1, 10, 65_535, 65_536, 65_537, 300_000, MIB, 3 * MIB + 1]
 
 
-class Upload:
-    """What a call has: room that others may have taken some of.
+class Memory:
+    """Memory that is there for whoever reserves some, once it is free.
 
     Attributes:
-        room: of all calls.
-        has_room: whether this one has its part before its message is unpacked.
-        shares: what it asked for.
+        reserved: sizes that were asked for.
     """
 
-    def __init__(self, room: UploadRoom, *, has_room: bool = False) -> None:
-        self.room, self.has_room = room, has_room
-        self.shares: list[Share] = []
+    def __init__(self) -> None:
+        self.reserved: list[int] = []
+        self.is_free = asyncio.Event()
 
-    def ask(self, num_bytes: int, on_given: Callable[[], None]) -> Share:
-        """As of a message that was taken."""
-        self.shares.append(self.room.ask(num_bytes, on_given))
-        return self.shares[-1]
+    async def reserve(self, num_bytes: int) -> None:
+        """Wait for some."""
+        self.reserved.append(num_bytes)
+        await self.is_free.wait()
+
+
+@pytest.fixture
+def memory() -> Memory:
+    return Memory()
 
 
 async def unpacked(packed: CompressedMessage) -> Message:
-    """The message, where there is much room."""
-    return await decompressed(packed, Upload(UploadRoom(WIDE, PATIENCE_S)))
+    """The message, where there is much memory."""
+    memory = Memory()
+    memory.is_free.set()
+    return await decompressed(packed, memory.reserve)
 
 
 @pytest.fixture
@@ -227,43 +229,36 @@ async def test_what_nobody_waits_for_is_not_unpacked_further(
     assert (len(made), made[0].num_bytes) == (1, 0)
 
 
-@pytest.mark.parametrize(
-    ("size", "expected"),
-    [(65_536, []), (65_537, [65_537]), (4 * MIB, [4 * MIB]), (6 * MIB, [9 * MIB])],
-)
-async def test_what_is_large_then_has_a_share_of_what_it_becomes_or_may(
-    size: int, expected: list[int]
+@pytest.mark.parametrize(("size", "expected"), [(4 * MIB, []), (6 * MIB, [9 * MIB])])
+async def test_what_is_large_then_waits_for_memory_for_all_that_it_may_become(
+    memory: Memory, size: int, expected: list[int]
 ) -> None:
-    upload = Upload(UploadRoom(WIDE, PATIENCE_S))
+    memory.is_free.set()
     body = gzip.compress(random.Random(0).randbytes(size), 1)
-    await decompressed(CompressedMessage(body, "gzip", 9 * MIB), upload)
-    assert [share.num_bytes for share in upload.shares] == expected
+    await decompressed(CompressedMessage(body, "gzip", 9 * MIB), memory.reserve)
+    assert memory.reserved == expected
 
 
-async def test_what_has_room_already_asks_for_none() -> None:
-    upload = Upload(UploadRoom(1, PATIENCE_S), has_room=True)
+async def test_what_has_memory_already_asks_for_none(threads: set[str]) -> None:
     payload = bytes(20 * MIB)
     packed = CompressedMessage(gzip.compress(payload), "gzip", len(payload))
-    assert await decompressed(packed, upload) == payload
-    assert not upload.shares
+    assert await decompressed(packed, None) == payload
+    assert threads == {"decompress-large"}
 
 
-@pytest.mark.parametrize("size", [MIB, 40 * MIB])
-async def test_what_waits_for_room_holds_no_memory(size: int) -> None:
-    room = UploadRoom(MIB, PATIENCE_S)
-    other = room.ask(MIB, lambda: None)
-    upload, payload = Upload(room), bytes(size)
-    body = gzip.compress(payload)
+async def test_what_waits_for_memory_holds_none(memory: Memory) -> None:
+    payload = bytes(40 * MIB)
+    packed = CompressedMessage(gzip.compress(payload), "gzip", len(payload))
     tracemalloc.start()
     try:
-        task = asyncio.create_task(decompressed(CompressedMessage(body, "gzip", size), upload))
+        task = asyncio.create_task(decompressed(packed, memory.reserve))
         async with asyncio.timeout(PATIENCE_S):
-            while not upload.shares:  # noqa: ASYNC110 - there is no event
+            # The thread that has decompressed some lets go of it a moment later.
+            while not memory.reserved or tracemalloc.get_traced_memory()[0] > MIB // 2:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
-        await asyncio.sleep(0.01)
-        held, peak = tracemalloc.get_traced_memory()
+        _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert (held < MIB // 2, peak < 8 * MIB, task.done()) == (True, True, False)
-    other.leave()
+    assert (peak < 8 * MIB, task.done()) == (True, False)
+    memory.is_free.set()
     assert await task == payload

@@ -147,18 +147,17 @@ async def test_a_stream_is_waited_for_while_its_answers_are_made_and_while_they_
     await slow.send(f.body(1, LARGE[3 * MIB :], size=MIB))
     await other.send(first_part())
     await other.settled()
-    room = host.server.options.room
     for _ in range(3):
-        room.look()
+        host.server.check_progress()
     model.gate.set()
     for _ in range(14):
         # More than what waits at a time, and never all of them.
         await slow.send(f.window_update(1, 350_000))
         await slow.settled()
-        room.look()
+        host.server.check_progress()
     assert (slow.seen(1).is_ended, other.seen(1).credit) == (False, 0)
     # Now it stops.
-    room.look()
+    host.server.check_progress()
     await let_on(other)
     assert host.ended() == [("Infer", "RESOURCE_EXHAUSTED")]
 

@@ -37,11 +37,10 @@ def asked(stream: int, *more: tuple[str, str], method: str = "Hold") -> bytes:
 def is_empty(host: "Host") -> bool:
     """Whether nothing at all has room."""
     # What is larger than all of it has to be alone.
-    options = host.server.options
-    shares = [room.ask(1 << 60, lambda: None) for room in (options.room, options.small_room)]
-    for share in shares:
-        share.leave()
-    return all(share.is_given for share in shares)
+    memory = host.server.options.memory
+    reservation = memory.reserve(1 << 60, lambda: None)
+    reservation.release()
+    return reservation.is_granted and not memory.num_counted
 
 
 async def wait_until(is_so: Callable[[], bool]) -> None:
@@ -53,7 +52,7 @@ async def wait_until(is_so: Callable[[], bool]) -> None:
 
 async def wait_for_waiting(host: "Host", number: int) -> None:
     """Returns once so many wait for room."""
-    await wait_until(lambda: host.server.options.room.num_waiting == number)
+    await wait_until(lambda: host.server.options.memory.num_waiting == number)
 
 
 async def let_all_go(host: "Host", client: "RawClient", streams: Iterable[int]) -> None:
@@ -209,18 +208,20 @@ async def test_small_ones_do_not_wait_for_uploads(host: "Host") -> None:
         assert len(answer.messages[0]) == 2 * MIB
 
 
-async def test_small_ones_wait_for_each_other(host: "Host") -> None:
-    await host.serve(Limits(max_upload_bytes=1))
+async def test_small_ones_count_as_what_they_become_and_have_a_bound(host: "Host") -> None:
+    await host.serve(Limits(max_unfinished_bytes=9 * MIB))
     client = await host.dial(f.wide())
-    streams = range(1, 81, 2)
+    streams = range(1, 17, 2)
     for stream in streams:
         await client.send(f.headers(stream, f.request_fields("Hold", (GZIP,))))
         await client.send(f.body(stream, SMALL))
-    for _ in range(16):
+    for _ in range(4):
         await soon(host.probe.began.get())
-    await wait_until(lambda: host.server.options.small_room.num_waiting == 24)
+    await client.until(lambda: sum(client.seen(stream).is_ended for stream in streams) == 4)
+    refused = [stream for stream in streams if client.seen(stream).is_ended]
+    assert {client.seen(stream).status for stream in refused} == {8}
     assert host.probe.began.empty()
-    await let_all_go(host, client, streams)
+    await let_all_go(host, client, set(streams) - set(refused))
 
 
 async def test_one_that_came_whole_before_there_was_room_gives_that_back(host: "Host") -> None:
