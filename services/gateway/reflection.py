@@ -15,6 +15,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2 as messages
 
 from services.gateway.admission import Bound
+from services.grpc_server.aio_server import AioServer
 from services.grpc_server.server import GrpcServer
 
 _PACKAGES: Final = ("grpc.reflection.v1alpha", "grpc.reflection.v1")
@@ -24,7 +25,7 @@ _MAX_STREAMS: Final = 64
 
 
 def enable_reflection(
-    server: GrpcServer,
+    server: GrpcServer | AioServer,
     pool: DescriptorPool,
     services: Sequence[str],
     refuse: Callable[[Any, Exception], Any],

@@ -3,7 +3,7 @@
 import asyncio
 from functools import partial
 from importlib import metadata
-from typing import Final
+from typing import Any, Final
 
 from grpc_health.v1 import health_pb2_grpc
 
@@ -11,7 +11,7 @@ from services.contracts.errors import InvalidRequestError, OverloadedError
 from services.contracts.fleet_dialer import FleetDialer
 from services.gateway.access.gate import Gate
 from services.gateway.access.guard import early_check, guarded
-from services.gateway.access.tls import RotatingTls
+from services.gateway.access.tls import RotatingTls, server_credentials
 from services.gateway.admission import AdmittedInference, Bound, ModelBounds
 from services.gateway.controller_lives import ControllerLives
 from services.gateway.controller_watch import ControllerWatch
@@ -38,6 +38,7 @@ from services.gateway.shared_tensors import SharedMemoryInference
 from services.gateway.status_codes import StatusTable
 from services.gateway.triton_metrics import TritonMetrics
 from services.gateway.unhandled import INFERENCE_PATHS, UnhandledRequests
+from services.grpc_server.aio_server import AioServer
 from services.grpc_server.limits import Limits
 from services.grpc_server.server import GrpcServer
 from services.grpc_server.server_options import OverloadStatus
@@ -103,7 +104,7 @@ class GatewayServer:
         self._lives = ControllerLives(settings.reattach_grace_s)
         self._grace: asyncio.TimerHandle | None = None
         self._tasks: tuple[asyncio.Task[None], ...] = ()
-        self._tls = RotatingTls(settings.tls) if settings.tls else None
+        self._tls = _tls_of(settings)
         self._extras = Extras(settings, self.endpoints, dialer, tracing, keeper)
         self._keeper = keeper
         room_bytes = settings.response_cache_bytes
@@ -117,7 +118,9 @@ class GatewayServer:
 
     def _new_server(
         self, recorder: Recorder, statuses: StatusTable, gate: Gate | None
-    ) -> GrpcServer:
+    ) -> GrpcServer | AioServer:
+        if self._settings.server == "grpc":
+            return AioServer(_limits_of(self._settings))
         unhandled = UnhandledRequests(recorder, self._requests.refused if self._requests else None)
         return GrpcServer(
             _limits_of(self._settings),
@@ -221,12 +224,10 @@ class GatewayServer:
 
     async def _listen(self) -> int:
         host, port = self._settings.grpc_host, self._settings.grpc_port
-        tls, is_shared = self._tls, self._settings.is_port_shared
+        is_shared = self._settings.is_port_shared
         try:
             # Shared only when asked for: two gateways on one port by mistake would share clients.
-            return await self._server.start(
-                host, port, tls=tls.context if tls else None, is_shared=is_shared
-            )
+            return await self._server.start(host, port, tls=self._tls, is_shared=is_shared)
         except OSError as error:
             raise InvalidRequestError(
                 f"gateway cannot listen on {host}:{port}: {error}; choose another port with "
@@ -271,6 +272,14 @@ class GatewayServer:
         if left_s := self._lives.grace_left_s:
             # Look again when what the former controller left is to be forgotten.
             self._grace = asyncio.get_running_loop().call_later(left_s, self._apply)
+
+
+def _tls_of(settings: GatewaySettings) -> Any:
+    """Of the port, as its server takes it; None without."""
+    if settings.tls is None:
+        return None
+    context = RotatingTls(settings.tls).context
+    return server_credentials(settings.tls) if settings.server == "grpc" else context
 
 
 def _overload_of(statuses: StatusTable) -> OverloadStatus:

@@ -3,7 +3,7 @@
 import json
 import socket
 from pathlib import Path
-from typing import Annotated, Final, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
@@ -27,6 +27,8 @@ class GatewaySettings(FleetSecuritySettings):
 
     Attributes:
         grpc_host, grpc_port: where clients connect; port 0 takes a free one.
+        server: "smelt" is the HTTP/2 server of `services/grpc_server`; "grpc" is grpc.aio, for
+            incidents: see README.md for what it lacks.
         metrics_host, metrics_port: where Prometheus scrapes; port 0 takes a free one.
         controller: `host:port` of FleetControl.
         ready_fd: inherited pipe that gets one JSON line once clients can connect; -1 for none.
@@ -97,6 +99,7 @@ class GatewaySettings(FleetSecuritySettings):
 
     grpc_host: str = "127.0.0.1"
     grpc_port: int = Field(default=8001, ge=0, le=65535)
+    server: Literal["smelt", "grpc"] = "smelt"
     metrics_host: str = "127.0.0.1"
     metrics_port: int = Field(default=8002, ge=0, le=65535)
     controller: str = "127.0.0.1:8003"

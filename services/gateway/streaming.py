@@ -17,6 +17,7 @@ from services.contracts.protobuf_wire import varint_bytes
 from services.gateway.request_head import request_head_from_bytes
 from services.gateway.status_codes import Refusal, StatusTable
 from services.grpc_server.context import Context
+from services.grpc_server.servicer_context import hold_request
 from services.pb import open_inference_v2_pb2 as pb
 
 # Metadata with which a client wants the stream to end with the first error's status.
@@ -81,9 +82,9 @@ class InferenceStreams:
             await queue.has_room()
             async for incoming in requests:
                 answer = asyncio.create_task(self._said(incoming, deadline_s))
-                if (give_back := context.hold()) is not None:
+                if (release := hold_request(context)) is not None:
                     # Also of one that is cancelled before its first step.
-                    answer.add_done_callback(partial(_call, give_back))
+                    answer.add_done_callback(partial(_call, release))
                 queue.add(answer)
                 del incoming, answer
                 await queue.has_room()
@@ -149,8 +150,8 @@ class _Ahead:
             del each
 
 
-def _call(give_back: Callable[[], None], _: _Said) -> None:
-    give_back()
+def _call(release: Callable[[], None], _: _Said) -> None:
+    release()
 
 
 def framed(answer: Payload) -> bytes:

@@ -1,6 +1,6 @@
-"""What a handler learns of its call, and how it refuses it: in gRPC's words but for `hold`."""
+"""What a handler learns of its call, and how it refuses it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NoReturn, Protocol
 
 import grpc
@@ -27,16 +27,6 @@ class Context(Protocol):
         self, code: grpc.StatusCode, details: str = "", trailing_metadata: Sequence[Metadatum] = ()
     ) -> NoReturn:
         """End the call with a status; raises what ends the handler."""
-        ...
-
-    def hold(self) -> Callable[[], None] | None:
-        """Keep the memory of the request that a stream gave last accounted for, past the next one.
-
-        Without it, whoever asks for the next one has done with the last; see `upload_room.py`.
-
-        Returns:
-            What is called once the request is no longer in memory; None of small ones.
-        """
         ...
 
 

@@ -1,4 +1,4 @@
-"""What a handler is given of its call: all that `grpc.aio.ServicerContext` has, and `hold`."""
+"""What a handler is given of its call: all that `grpc.aio.ServicerContext` has."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import grpc
 import grpc.aio
 
-from services.grpc_server.context import AbortError
+from services.grpc_server.context import AbortError, Context
 from services.grpc_server.request_headers import Metadatum
 
 if TYPE_CHECKING:
@@ -133,6 +133,19 @@ class ServicerContext:
             callbacks.append(lambda: callback(self))
 
     def hold(self) -> Callable[[], None] | None:
-        """See `Context.hold`."""
+        """See `hold_request`."""
         upload = self._call.upload
         return upload.hold() if upload is not None else None
+
+
+def hold_request(context: Context) -> Callable[[], None] | None:
+    """Keep the memory reserved of the request that a stream's handler read last.
+
+    Without it, a handler that reads the next request is taken to be done with the one before.
+
+    Returns:
+        What is called once the request is no longer in memory; None where nothing is reserved, as
+        for small requests and on gRPC's own server.
+    """
+    hold = getattr(context, "hold", None)
+    return hold() if hold is not None else None

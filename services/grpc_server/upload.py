@@ -136,7 +136,7 @@ class Upload:
             taken.release()
 
     def hold(self) -> Callable[[], None] | None:
-        """See `Context.hold`."""
+        """See `servicer_context.hold_request`."""
         taken, self._taken = self._taken, None
         return None if taken is None else taken.release
 

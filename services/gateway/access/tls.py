@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import grpc
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
@@ -86,6 +87,19 @@ class RotatingTls:
             raise InvalidRequestError(
                 f"TLS certificate {files[0].path} cannot be used: {error}"
             ) from error
+
+
+def server_credentials(files: TlsFiles) -> grpc.ServerCredentials:
+    """TLS of gRPC's own server, which asks for the files' content with each new connection."""
+
+    def read() -> grpc.ServerCertificateConfiguration:
+        authorities = files.client_ca.read_bytes() if files.client_ca else None
+        pair = files.key.read_bytes(), files.cert.read_bytes()
+        return grpc.ssl_server_certificate_configuration([pair], root_certificates=authorities)
+
+    return grpc.dynamic_ssl_server_credentials(
+        read(), read, require_client_authentication=files.client_ca is not None
+    )
 
 
 class _RotatingContext(ssl.SSLContext):

@@ -1,0 +1,79 @@
+"""grpc.aio behind the methods of `GrpcServer`: for incidents, and as what that is compared with.
+
+Handlers are the same. Of `Limits` it keeps those that gRPC's C-core has options for: it knows no
+account of memory, no cap of connections and no check of a call before its request is complete.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+
+from services.grpc_server.limits import Limits
+
+if TYPE_CHECKING:
+    # gRPC's classes are generic for type checkers alone.
+    Handler = grpc.RpcMethodHandler[Any, Any]
+    GenericHandler = grpc.GenericRpcHandler[Any, Any]
+
+
+class AioServer:
+    """Serves handlers on one port, as `GrpcServer` does."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        """Nothing listens yet."""
+        self._limits = limits or Limits()
+        self._handlers: list[GenericHandler] = []
+        self._server: grpc.aio.Server | None = None
+
+    def add_generic_rpc_handlers(self, handlers: "Sequence[GenericHandler]") -> None:
+        """Serve these too; the first that knows a method has it."""
+        self._handlers += handlers
+
+    def add_registered_method_handlers(
+        self, service: str, handlers: "Mapping[str, Handler]"
+    ) -> None:
+        """Serve the methods of a service: generated code calls this beside the other."""
+        self._handlers.append(grpc.method_handlers_generic_handler(service, dict(handlers)))
+
+    async def start(
+        self,
+        host: str,
+        port: int,
+        *,
+        tls: grpc.ServerCredentials | None = None,
+        is_shared: bool = False,
+    ) -> int:
+        """Listen; see `GrpcServer.start`."""
+        self._server = grpc.aio.server(options=[*self._options(), ("grpc.so_reuseport", is_shared)])
+        self._server.add_generic_rpc_handlers(tuple(self._handlers))
+        address = (
+            f"[{host}]:{port}" if host.count(":") > 1 and "[" not in host else f"{host}:{port}"
+        )
+        try:
+            if tls is None:
+                port = self._server.add_insecure_port(address)
+            else:
+                port = self._server.add_secure_port(address, tls)
+        except RuntimeError as error:
+            raise OSError(str(error)) from error
+        await self._server.start()
+        return port
+
+    async def stop(self, grace_s: float) -> None:
+        """Take no more calls, let those that run end within the grace, and close."""
+        if self._server is not None:
+            await self._server.stop(grace_s)
+
+    def _options(self) -> list[tuple[str, int]]:
+        limits = self._limits
+        options = {
+            "max_receive_message_length": limits.max_message_bytes,
+            "max_send_message_length": limits.max_message_bytes,
+            "max_concurrent_streams": limits.max_streams,
+            "max_metadata_size": limits.max_metadata_bytes,
+            "max_connection_idle_ms": int(limits.max_connection_idle_s * 1000),
+            "max_connection_age_ms": int(limits.max_connection_age_s * 1000),
+        }
+        return [(f"grpc.{name}", value) for name, value in options.items() if value]
