@@ -1,4 +1,4 @@
-"""Finds the cluster, and says in plain words why it refused something.
+"""Finds the cluster, and explains why it refused a request.
 
 Only this package needs lightkube, and only where Kubernetes is switched on, so it is imported
 when used.
@@ -20,6 +20,7 @@ from services.contracts.errors import (
 )
 
 if TYPE_CHECKING:
+    import httpx2
     from lightkube import AsyncClient, Client
     from lightkube.config.kubeconfig import SingleConfig
 
@@ -63,7 +64,12 @@ def async_client(cluster: "SingleConfig", namespace: str) -> "AsyncClient":
     from lightkube import AsyncClient
 
     with _opened():
-        return AsyncClient(config=cluster, namespace=namespace)
+        client = AsyncClient(config=cluster, namespace=namespace)
+    # lightkube closes the stream of a refused watch before its body, which says why, is read; it
+    # passes no hooks on to its HTTP client.
+    http = client._client._client  # noqa: SLF001 - see above
+    http.event_hooks = {"response": [_read_refusal]}
+    return client
 
 
 def blocking_client(cluster: "SingleConfig", namespace: str) -> "Client":
@@ -72,6 +78,11 @@ def blocking_client(cluster: "SingleConfig", namespace: str) -> "Client":
 
     with _opened():
         return Client(config=cluster, namespace=namespace, field_manager=FIELD_MANAGER)
+
+
+async def _read_refusal(response: "httpx2.Response") -> None:
+    if response.is_error:
+        await response.aread()
 
 
 @contextlib.contextmanager
@@ -131,18 +142,29 @@ def explained(error: Exception, verb: str, resource: str, where: str) -> SmeltEr
     """
     what = f"Kubernetes: cannot {verb} {resource} {where}"
     code = status_code(error)
-    # The HTTP library adds a second line, which explains the status in general.
-    said = str(error).partition("\n")[0]
-    if code == _FORBIDDEN and not _BY_POLICY.search(said):
+    message = _message(error)
+    if code == _FORBIDDEN and not _BY_POLICY.search(message):
         return NotReadyError(
-            f"{what}: forbidden (403): {said}. An API server says so too while it starts; if it "
-            f"lasts, grant the controller's ServiceAccount the verb '{verb}' on {resource} by a "
-            "Role or ClusterRole"
+            f"{what}: forbidden (403): {message}. An API server also answers this while it "
+            "starts; if it lasts, grant the controller's ServiceAccount the verb "
+            f"'{verb}' on {resource} by a Role or ClusterRole"
         )
     if code == _UNAUTHORIZED:
         return NotReadyError(
-            f"{what}: the API server does not know this ServiceAccount's token (401). {said}"
+            f"{what}: the API server does not know this ServiceAccount's token (401). {message}"
         )
     if code in _REFUSED_CONTENT:
-        return InvalidRequestError(f"{what}: refused as invalid ({code}). {said}")
-    return NotReadyError(f"{what}: {type(error).__name__}: {said or 'no answer'}")
+        return InvalidRequestError(f"{what}: refused as invalid ({code}). {message}")
+    return NotReadyError(f"{what}: {type(error).__name__}: {message or 'no answer'}")
+
+
+def _message(error: Exception) -> str:
+    """The API server's own message, else the first line of the HTTP library's."""
+    import httpx2
+
+    try:
+        answer = getattr(error, "response", None)
+        message = answer.json().get("message") if answer is not None else None
+    except (ValueError, AttributeError, httpx2.StreamError):
+        message = None  # no Status object: a proxy's page, or a body that was not read
+    return str(message or error).partition("\n")[0]

@@ -1,6 +1,6 @@
 """What a Job object, and the Pod it made, say about a build task."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from services.controller.seams import TaskState, TaskStatus
@@ -10,17 +10,22 @@ _Object = Mapping[str, Any]
 # Its Pod failed; the other reasons (a deadline, for one) are about the Job itself.
 _BY_POD = "BackoffLimitExceeded"
 _BY_TIME = "DeadlineExceeded"
+# The Job controller's events about Pods that the API server did not let it create.
+CREATE_FAILED = "FailedCreate"
 # Evicted, preempted, or gone with its node.
 _DISRUPTED = "DisruptionTarget"
 
 
-def task_status(job: _Object, pod: _Object | None, *, has_waited: bool = False) -> TaskStatus:
+def task_status(
+    job: _Object, pod: _Object | None, *, has_waited: bool = False, refusal: str = ""
+) -> TaskStatus:
     """Where a task is.
 
     Args:
         job: its Job.
         pod: the Job's newest one; None while it has none, and when it was removed.
         has_waited: it was seen to wait, and never to run.
+        refusal: the Job controller's message when no Pod could be created; "" for none.
     """
     status = job.get("status") or {}
     conditions = {c["type"]: c for c in status.get("conditions") or [] if c["status"] == "True"}
@@ -42,12 +47,34 @@ def task_status(job: _Object, pod: _Object | None, *, has_waited: bool = False) 
     # `ready` alone: a Pod counts as active from the moment that it is asked for.
     if status.get("ready") or _phase(pod) == "Running":
         return TaskStatus(state=TaskState.RUNNING)
-    return TaskStatus(state=TaskState.WAITING, detail=_hindrance(pod))
+    return TaskStatus(state=TaskState.WAITING, detail=_wait_reason(pod, refusal))
 
 
 def run_of(job: _Object) -> str:
     """What tells this Job from a later one of the same name."""
     return str((job.get("metadata") or {}).get("uid") or "")
+
+
+def creation_refusals(events: Iterable[_Object]) -> dict[str, str]:
+    """The newest message about a Pod that could not be created, by the name of its Job.
+
+    A quota or an admission webhook refuses the Pod and not the Job, whose status stays empty:
+    only the Job controller's events name the reason.
+    """
+    failed = [
+        event
+        for event in events
+        if event.get("reason") == CREATE_FAILED and event["involvedObject"].get("kind") == "Job"
+    ]
+    return {
+        str(event["involvedObject"].get("name")): str(event.get("message") or "")
+        for event in sorted(failed, key=_event_time)
+    }
+
+
+def _event_time(event: _Object) -> str:
+    # All are in UTC, so that their text sorts as they do.
+    return str(event.get("lastTimestamp") or event.get("eventTime") or "")
 
 
 def _has_started(pod: _Object) -> bool:
@@ -82,10 +109,10 @@ def _last_words(condition: _Object, pod: _Object | None) -> str:
     return "; ".join([why or "the Job failed", *said])
 
 
-def _hindrance(pod: _Object | None) -> str:
-    """Why a Pod does not run yet, in the scheduler's or the kubelet's words."""
+def _wait_reason(pod: _Object | None, refusal: str) -> str:
+    """Why a Pod does not run yet: the Job controller's, scheduler's or kubelet's message."""
     if pod is None:
-        return "no Pod yet"
+        return f"no Pod yet: {refusal}" if refusal else "no Pod yet"
     for condition in (pod.get("status") or {}).get("conditions") or []:
         if condition["type"] == "PodScheduled" and condition["status"] != "True":
             return f"{condition.get('reason', '')}: {condition.get('message', '')}".strip(": ")

@@ -20,7 +20,12 @@ from services.controller.kubernetes.client import (
     status_code,
 )
 from services.controller.kubernetes.job_object import ACCOUNTED, TASK_LABEL, job_for
-from services.controller.kubernetes.job_status import run_of, task_status
+from services.controller.kubernetes.job_status import (
+    CREATE_FAILED,
+    creation_refusals,
+    run_of,
+    task_status,
+)
 from services.controller.kubernetes.job_template import (
     JobTemplate,
     compiler_container,
@@ -67,6 +72,7 @@ class KubernetesJobs:
         self.compiler = image or str(_template_image(template))
         # Runs that were seen to wait, and never to run.
         self._waited: set[str] = set()
+        self._events_fault = ""
         refuse_unknown_fields(template.job)
         self._client = blocking_client(cluster, namespace)
 
@@ -123,15 +129,20 @@ class KubernetesJobs:
         from lightkube.resources.core_v1 import Pod
 
         # Before the Pods: of a Job that is seen to have failed, a Pod that is not there is gone.
-        jobs = self._list(Job, _JOBS)
+        jobs = [job for job in self._list(Job, _JOBS) if not _is_over(job)]
         pods = {_task_name(pod): pod for pod in sorted(self._list(Pod, "pods"), key=_created)}
+        names = {_task_name(job) for job in jobs if not (job.get("status") or {}).get("conditions")}
+        refusals = self._creation_refusals() if names - pods.keys() else {}
         found: dict[str, TaskStatus] = {}
         waited: set[str] = set()
         for job in jobs:
-            if job["metadata"].get("deletionTimestamp") or _is_accounted(job):
-                continue
             name, run = _task_name(job), run_of(job)
-            status = task_status(job, pods.get(name), has_waited=run in self._waited)
+            status = task_status(
+                job,
+                pods.get(name),
+                has_waited=run in self._waited,
+                refusal=refusals.get(name, ""),
+            )
             if status.state is TaskState.WAITING or status.is_unstarted:
                 waited.add(run)
             found[name] = status
@@ -207,6 +218,24 @@ class KubernetesJobs:
             raise self._explained(error, "list", plural) from error
         return [one for one in objects if _task_name(one)]
 
+    def _creation_refusals(self) -> dict[str, str]:
+        """Why Jobs have no Pod, by name; nothing where events may not be listed."""
+        from lightkube.resources.core_v1 import Event
+
+        fields: dict[str, Any] = {"involvedObject.kind": "Job", "reason": CREATE_FAILED}
+        try:
+            found = self._client.list(Event, namespace=self._namespace, fields=fields)
+            refusals = creation_refusals(event.to_dict() for event in found)
+        except request_errors() as error:
+            # Builds go on without the reason; it costs a right that older Roles do not grant.
+            fault = str(self._explained(error, "list", "events"))
+            if fault != self._events_fault:
+                logger.warning("why a build Job has no Pod is not known: %s", fault)
+            self._events_fault = fault
+            return {}
+        self._events_fault = ""
+        return refusals
+
     def _explained(self, error: Exception, verb: str, plural: str) -> Exception:
         return explained(error, verb, plural, f"in namespace '{self._namespace}'")
 
@@ -218,6 +247,10 @@ def _template_image(template: JobTemplate) -> Any:
 def _task_name(found: Mapping[str, Any]) -> str:
     labels = found["metadata"].get("labels") or {}
     return str(labels.get(TASK_LABEL, ""))
+
+
+def _is_over(job: Mapping[str, Any]) -> bool:
+    return bool(job["metadata"].get("deletionTimestamp")) or _is_accounted(job)
 
 
 def _is_accounted(job: Mapping[str, Any]) -> bool:

@@ -25,6 +25,7 @@ _VERBS = ["get", "list", "watch", "patch", "create", "update", "delete"]
 _RESOURCES = (
     ("v1/nodes", "Node", False),
     ("v1/pods", "Pod", True),
+    ("v1/events", "Event", True),
     ("batch/v1/jobs", "Job", True),
 )
 RAY_SERVICES = ("ray.io/v1/rayservices", "RayService", True)

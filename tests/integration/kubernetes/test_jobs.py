@@ -23,6 +23,7 @@ from tests.integration.kubernetes.emulated_cluster import (
 
 MakeJobs = Callable[[EmulatedCluster], KubernetesJobs]
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+EVENTS = f"/api/v1/namespaces/{NAMESPACE}/events"
 TASK = BuildTask(
     name="build-minilm-1-sm90-a1",
     model="minilm",
@@ -107,6 +108,49 @@ async def test_jobs_and_pods_of_others_are_not_seen(
     assert await asyncio.to_thread(make_jobs(cluster).statuses) == {}
     selected = [query for asked, query in cluster.emulator.queries if asked.verb == "list"]
     assert selected == [{"labelSelector": TASK_LABEL}] * 2
+
+
+async def test_a_quota_that_refuses_the_pod_is_named(
+    cluster: EmulatedCluster, make_jobs: MakeJobs
+) -> None:
+    jobs = make_jobs(cluster)
+    await asyncio.to_thread(jobs.launch, TASK)
+    for number, message in enumerate(("exceeded quota: old", "exceeded quota: builds")):
+        await cluster.create(EVENTS, _event(number, message))
+    await cluster.create(EVENTS, _event(8, "of a Pod", kind="Pod"))
+    await cluster.create(EVENTS, _event(9, "created pod", reason="SuccessfulCreate"))
+    status = (await asyncio.to_thread(jobs.statuses))[TASK.name]
+    assert status.detail == "no Pod yet: exceeded quota: builds"
+    pod = {"metadata": {"name": "p", "labels": {TASK_LABEL: TASK.name}}}
+    await cluster.create(PODS, pod)
+    status = (await asyncio.to_thread(jobs.statuses))[TASK.name]
+    assert status.detail == "its Pod is starting"
+
+
+async def test_without_the_right_to_list_events_builds_go_on(
+    cluster: EmulatedCluster, make_jobs: MakeJobs, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs = make_jobs(cluster)
+    await asyncio.to_thread(jobs.launch, TASK)
+    cluster.emulator.granted = frozenset(
+        {Asked("list", "batch", "jobs"), Asked("list", "", "pods")}
+    )
+    for _ in range(2):
+        status = (await asyncio.to_thread(jobs.statuses))[TASK.name]
+        assert status == TaskStatus(state=TaskState.WAITING, detail="no Pod yet")
+    assert caplog.text.count("the verb 'list' on events by a Role") == 1
+
+
+def _event(
+    number: int, message: str, *, kind: str = "Job", reason: str = "FailedCreate"
+) -> dict[str, Any]:
+    return {
+        "metadata": {"name": f"e{number}", "namespace": NAMESPACE},
+        "involvedObject": {"kind": kind, "name": TASK.name},
+        "reason": reason,
+        "message": message,
+        "lastTimestamp": f"2026-01-01T00:00:0{number}Z",
+    }
 
 
 async def test_a_job_that_is_being_deleted_is_gone_already(

@@ -190,11 +190,12 @@ async def test_a_missing_permission_is_named_until_it_is_granted(
     )
     refused = asyncio.Event()
     loop = asyncio.get_running_loop()
+    message = f'nodes is forbidden: User "controller" cannot {verb}'
     named = f"grant the controller's ServiceAccount the verb '{verb}' on nodes"
 
     class _Listener(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if named in record.getMessage():
+            if named in record.getMessage() and message in record.getMessage():
                 loop.call_soon_threadsafe(refused.set)
 
     cluster.emulator.granted = everything - {Asked(verb, "", "nodes")}

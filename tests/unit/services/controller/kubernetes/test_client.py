@@ -83,6 +83,14 @@ def test_a_forbidden_request_names_the_verb_to_grant() -> None:
     assert "grant the controller's ServiceAccount the verb 'watch' on nodes" in str(error)
 
 
+def test_a_refused_stream_has_the_servers_message() -> None:
+    request = httpx2.Request("GET", "http://127.0.0.1/api/v1/nodes?watch=true")
+    status = {"kind": "Status", "message": "nodes is forbidden: RBAC: role not found"}
+    response = httpx2.Response(403, request=request, json=status)
+    refused = httpx2.HTTPStatusError("Client error", request=request, response=response)
+    assert "RBAC: role not found" in str(explained(refused, "watch", "nodes", "in the cluster"))
+
+
 def test_a_quota_is_not_said_to_be_a_missing_permission() -> None:
     words = 'jobs.batch "build-a1" is forbidden: exceeded quota: builds, used: 3, limited: 3'
     refused = ApiError(status=Status(code=403, message=words))
