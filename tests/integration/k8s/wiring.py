@@ -178,5 +178,6 @@ NEEDED_RIGHTS = {
     ("", "nodes"): {"list", "watch"},
     ("ray.io", "rayservices"): {"list", "watch"},
     ("", "pods"): {"list"},
+    ("", "events"): {"list"},
     ("batch", "jobs"): {"create", "get", "list", "patch", "delete"},
 }
