@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from compiler_worker.lease import HeldLease, take_lease
 from compiler_worker.requests import ChildEvent, Stage
 from compiler_worker.workshop import Workshop
 from services.contracts.build_key import BuildKey
 from services.contracts.build_lease import BuildLease, LeaseWatch
 from services.contracts.errors import NotFoundError
+from services.contracts.held_lease import HeldLease, take_lease
 from services.contracts.manifest import BuildRecord, PublishedEngine
 
 # How often the store is asked by those who wait; a store tells nobody.
@@ -42,7 +42,7 @@ def leased(workshop: Workshop, lease: HeldLease) -> Workshop:
     """The workshop for work under a lease: it shows the progress, and its loss ends the work."""
 
     def tell(key: BuildKey, event: ChildEvent) -> None:
-        lease.tell(event)
+        lease.show_progress(stage=event.stage or "", line=event.line)
         workshop.on_progress(key, event)
 
     return replace(workshop, on_progress=tell, stop_reason=lease.lost_to)

@@ -1,6 +1,7 @@
 """Who builds a key now: a lease, so that no two workers build the same thing at once.
 
 leases/<key digest>/<n>.json   BuildLease; the newest counts; never overwritten, nor removed
+leases/controller/<n>.json     the same, of the one controller that has what is missing built
 
 Taking, renewing and releasing a lease are one and the same step: to create the next number.
 Of all who try, one succeeds, on every store that honours a conditional create; a holder whose
@@ -9,22 +10,26 @@ ones, a dead worker's too, so that one or two are left of each key; whoever find
 number than the one that it created, because its own was removed, has lost its lease as well.
 No permission to change or delete is needed: without it the older ones stay.
 
-A worker that is killed renews no more. Clocks of two machines are not compared to find that
-out: whoever waits measures on its own clock for how long the newest number stands still. Only
-a lease whose written time lies `MAX_SKEW_S` further back than it may is taken at once, so that
-a build does not wait for what died yesterday. If clocks differ by more than that, a key may be
+A worker that is killed renews no more. On its own machine its process is seen to be gone; clocks
+of two machines are not compared to find that out: whoever waits measures on its own clock for
+how long the newest number stands still. Only a lease whose written time lies `MAX_SKEW_S`
+further back than it may is taken at once, so that a build does not wait for what died
+yesterday. If clocks differ by more than that, a key may be
 built twice: a waste, and no fault, because publishing is a conditional create too.
 """
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 from services.contracts.build_plan import utc_now
 from services.contracts.document import Document
 
 MAX_SKEW_S = 300.0
+_BOOT_ID, _PID_NAMESPACE = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
 
 
 class BuildLease(Document):
@@ -33,6 +38,7 @@ class BuildLease(Document):
     Attributes:
         holder: of one attempt of one process; nobody else's is equal.
         host, process_id: where that is, for people.
+        pid_space: what the process id is unique in; "" when unknown.
         lease_s: seconds without a renewal after which others may take it.
         stage, stage_since: what it does, and since when.
         line: what it said last.
@@ -43,6 +49,7 @@ class BuildLease(Document):
     holder: str
     host: str
     process_id: int
+    pid_space: str = ""
     lease_s: float
     stage: str = ""
     stage_since: str
@@ -55,6 +62,18 @@ class BuildLease(Document):
     def holder_words(self) -> str:
         """Who holds it since when, for people."""
         return f"{self.host} (process {self.process_id}) since {self.taken_at}"
+
+    def has_ended_here(self) -> bool:
+        """Whether its holder was a process of this machine that is gone: killed, in most cases."""
+        if not self.pid_space or self.pid_space != pid_space():
+            return False
+        try:
+            os.kill(self.process_id, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            return False  # another user's
+        return False
 
     def is_long_expired(self, now: datetime) -> bool:
         """Whether it expired by any clock."""
@@ -103,4 +122,12 @@ class LeaseWatch:
         lease_s = lease.lease_s if lease else self._lease_s
         if now_s - self._seen_at > lease_s:
             return True
-        return lease is not None and lease.is_long_expired(utc_now())
+        return lease is not None and (lease.is_long_expired(utc_now()) or lease.has_ended_here())
+
+
+def pid_space() -> str:
+    """Names what process ids are unique in: one boot of one machine, and a PID namespace of it."""
+    try:
+        return f"{_BOOT_ID.read_text().strip()} {_PID_NAMESPACE.readlink()}"
+    except OSError:
+        return ""

@@ -20,7 +20,9 @@ from datetime import datetime
 
 from services.contracts.build_plan import TaskStart, timestamp, utc_now
 from services.contracts.errors import SmeltError
+from services.contracts.held_lease import HeldLease
 from services.contracts.registry import Registry
+from services.controller.build_election import BuildElection
 from services.controller.build_events import EventTrail
 from services.controller.build_gauges import BuildGauges
 from services.controller.build_policy import Decision, decide, task_start
@@ -81,6 +83,7 @@ class BuildLoop:
         recorder: Recorder | None = None,
         planned: PlannedKeys | None = None,
         pace: BuildPace | None = None,
+        election: BuildElection | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Nothing is read or launched yet.
@@ -96,11 +99,13 @@ class BuildLoop:
             recorder: records BUILD_LOOP_METRICS.
             planned: is shown what is wanted now, for other metrics.
             pace: how often to look, and how failures are met.
+            election: which controller of the store builds; None takes the store's lease.
             clock: monotonic seconds.
         """
         self._pace = pace or BuildPace()
         self._registry, self._launcher, self._state = registry, launcher, state
         self._nodes = nodes
+        self._election = election or BuildElection(registry)
         self._reader = ViewReader(registry, self._pace.retry, launcher.compiler)
         self._accounts = TaskAccounts(
             registry, launcher, nodes_gone_after_s=self._pace.nodes_gone_after_s, clock=clock
@@ -120,10 +125,22 @@ class BuildLoop:
         self._kicked.set()
 
     async def run(self) -> None:
-        """Build until cancelled; what runs then goes on where its launcher lets it."""
+        """Build until cancelled, whenever this controller is the one that does.
+
+        What runs then goes on where its launcher lets it.
+        """
+        while True:
+            lease = await self._election.won()
+            lease.start()
+            try:
+                await self._run_under(lease)
+            finally:
+                await asyncio.to_thread(lease.release)
+
+    async def _run_under(self, lease: HeldLease) -> None:
         watching = asyncio.create_task(self._watch_serving())
         try:
-            while True:
+            while not lease.lost_to():
                 self._kicked.clear()
                 pause_s = await self._try_pass()
                 # Not wait_for: on Python 3.11 it can swallow a cancel that meets the event.

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from compiler_worker.lease import HeldLease, take_lease
 from compiler_worker.proving import prove_published
 from compiler_worker.requests import ChildEvent, Stage
 from compiler_worker.settings import CompilerSettings
@@ -13,6 +12,7 @@ from compiler_worker.turns import awaited_lease
 from compiler_worker.workshop import Workshop
 from services.contracts.build_key import BuildKey
 from services.contracts.hardware import DeviceFacts, Platform
+from services.contracts.held_lease import HeldLease, take_lease
 from services.contracts.manifest import MasterRecord, ModelVersion, Proof, ProofOutcome
 from services.contracts.object_store import open_store
 from services.contracts.recipe import Recipe

@@ -1,5 +1,7 @@
 """When a lease may be taken, by one clock, and that of all who try one succeeds."""
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -7,7 +9,13 @@ from pathlib import Path
 import pytest
 from obstore.store import MemoryStore
 
-from services.contracts.build_lease import MAX_SKEW_S, BuildLease, LeaseRevision, LeaseWatch
+from services.contracts.build_lease import (
+    MAX_SKEW_S,
+    BuildLease,
+    LeaseRevision,
+    LeaseWatch,
+    pid_space,
+)
 from services.contracts.build_plan import timestamp, utc_now
 from services.contracts.errors import AlreadyPublishedError, StoreError
 from services.contracts.object_store import ObstoreArtifactStore, open_store
@@ -52,6 +60,15 @@ def registry(tmp_path: Path) -> Registry:
 def test_what_nobody_holds_may_be_taken(watch: LeaseWatch) -> None:
     assert watch.is_takeable(LeaseRevision())
     assert watch.is_takeable(LeaseRevision(number=4, lease=lease(is_released=True)))
+
+
+def test_the_lease_of_a_process_of_this_machine_that_ended_may_be_taken(watch: LeaseWatch) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        held = lease().model_copy(update={"process_id": process.pid, "pid_space": pid_space()})
+        assert not watch.is_takeable(LeaseRevision(number=1, lease=held))
+    assert watch.is_takeable(LeaseRevision(number=1, lease=held))
+    elsewhere = held.model_copy(update={"pid_space": "another boot pid:[1]"})
+    assert not watch.is_takeable(LeaseRevision(number=1, lease=elsewhere))
 
 
 def test_a_lease_holds_for_as_long_as_its_number_moves(watch: LeaseWatch, clock: Clock) -> None:

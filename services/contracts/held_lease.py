@@ -1,4 +1,4 @@
-"""The lease that a worker holds while it builds a key, and its heartbeat."""
+"""A lease that this process holds, and its heartbeat: of a key that is built, or of a store."""
 
 import logging
 import os
@@ -8,11 +8,10 @@ import uuid
 from types import TracebackType
 from typing import Self
 
-from compiler_worker.requests import ChildEvent
-from services.contracts.build_lease import BuildLease, LeaseRevision
+from services.contracts.build_lease import BuildLease, LeaseRevision, pid_space
 from services.contracts.build_plan import timestamp, utc_now
 from services.contracts.errors import SmeltError, StoreError
-from services.contracts.registry import Registry
+from services.contracts.registry_builds import BuildRegistry
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +28,9 @@ class HeldLease:
     `lost_to` says so, and whoever builds under it should stop.
     """
 
-    def __init__(self, registry: Registry, key_digest: str, number: int, lease: BuildLease) -> None:
+    def __init__(
+        self, registry: BuildRegistry, key_digest: str, number: int, lease: BuildLease
+    ) -> None:
         """The lease is ours already; see `take_lease`."""
         self._registry, self._digest = registry, key_digest
         self._number, self._lease = number, lease
@@ -41,7 +42,7 @@ class HeldLease:
         self._thread = threading.Thread(target=self._beat, name=name, daemon=True)
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self.start()
         return self
 
     def __exit__(
@@ -50,21 +51,27 @@ class HeldLease:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Release it."""
+        self.release()
+
+    def start(self) -> None:
+        """Begin to renew it."""
+        self._thread.start()
+
+    def release(self) -> None:
+        """End the renewals and free it for others; blocks for a minute where the store hangs."""
         self._is_over = True
         self._wake.set()
         self._thread.join(_RELEASE_S)
 
-    def tell(self, event: ChildEvent) -> None:
+    def show_progress(self, *, stage: str = "", line: str = "") -> None:
         """Show in the lease how far the work is; a new stage at once, a line with the next beat."""
+        changed = {"line": line}
+        if stage:
+            changed = {"stage": stage, "stage_since": timestamp(utc_now()), "line": ""}
         with self._lock:
-            if event.stage is not None:
-                now = timestamp(utc_now())
-                changed = {"stage": event.stage.value, "stage_since": now, "line": ""}
+            if stage or line:
                 self._lease = self._lease.model_copy(update=changed)
-            elif event.line:
-                self._lease = self._lease.model_copy(update={"line": event.line})
-        if event.stage is not None:
+        if stage:
             self._wake.set()
 
     def lost_to(self) -> str:
@@ -105,7 +112,7 @@ class HeldLease:
 
 
 def take_lease(
-    registry: Registry, key_digest: str, found: LeaseRevision, lease_s: float
+    registry: BuildRegistry, key_digest: str, found: LeaseRevision, lease_s: float
 ) -> HeldLease | None:
     """Take what was found to be free; None when another one was first.
 
@@ -117,6 +124,7 @@ def take_lease(
         holder=uuid.uuid4().hex,
         host=socket.gethostname(),
         process_id=os.getpid(),
+        pid_space=pid_space(),
         lease_s=lease_s,
         stage_since=now,
         taken_at=now,

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from compiler_worker.lease import HeldLease, take_lease
-from compiler_worker.requests import ChildEvent, Stage
 from services.contracts.build_lease import BuildLease, LeaseRevision
 from services.contracts.errors import StoreError
+from services.contracts.held_lease import HeldLease, take_lease
 from services.contracts.object_store import ObstoreArtifactStore, open_store
 from services.contracts.registry import Registry
 
@@ -70,12 +69,12 @@ def test_a_lease_is_renewed_and_then_released(registry: WatchedRegistry) -> None
 def test_a_stage_is_shown_at_once_and_a_line_with_it(registry: WatchedRegistry) -> None:
     # No heartbeat comes in so long a lease.
     with taken(registry, lease_s=3600) as lease:
-        lease.tell(ChildEvent(line="importing"))
-        lease.tell(ChildEvent(stage=Stage.BUILD))
+        lease.show_progress(line="importing")
+        lease.show_progress(stage="build")
         registry.wait_for(lambda offers: offers[-1].stage == "build")
         assert registry.offers[-1].line == ""
-        lease.tell(ChildEvent(line="compiling C++"))
-        lease.tell(ChildEvent(ended_stage=Stage.BUILD, duration_s=1.0))
+        lease.show_progress(line="compiling C++")
+        lease.show_progress()
     released = registry.offers[-1]
     assert (released.stage, released.line, released.is_released) == ("build", "compiling C++", True)
     assert registry.offers[-1].stage_since >= released.taken_at
