@@ -67,7 +67,7 @@ class Deployments:
         replicas: ReplicaFleet,
         threads: FleetThreads,
         *,
-        on_change: Callable[[], None],
+        on_change: Callable[[str], None],
         on_success: Callable[[], None],
         clock: Callable[[], float],
     ) -> None:
@@ -76,7 +76,7 @@ class Deployments:
         Args:
             replicas: places them.
             threads: where calls to `replicas` may block.
-            on_change: called when a deployment's state differs.
+            on_change: called with the model's name when a deployment's state differs.
             on_success: called when something that took long has worked, so that what waited
                 for it can go on; what failed waits for the next resync.
             clock: monotonic seconds.
@@ -226,7 +226,7 @@ class Deployments:
             deployment.num_failures = 0
             logger.info("serving %s version %d on %s", *key)
             self._on_success()
-        self._on_change()
+        self._on_change(key.name)
 
     async def _until_running(self, key: DeploymentKey, deployment: _Deployment) -> bool:
         """Wait until it is ready; False when it is withdrawn meanwhile.
@@ -260,7 +260,7 @@ class Deployments:
             deployment.unplaced, deployment.reason = unplaced, unplaced or _STARTING
             if unplaced:
                 logger.warning("%s version %d on %s: %s", *key, unplaced)
-            self._on_change()
+            self._on_change(key.name)
 
     def unplaced(self, name: str, version: int) -> str:
         """Why replicas of a version are placed nowhere; "" when all are."""
@@ -300,7 +300,7 @@ class Deployments:
             self._on_success()
         finally:
             del self._withdrawals[key]
-            self._on_change()
+            self._on_change(key.name)
 
     async def _until_gone(self, key: DeploymentKey) -> None:
         until_s = self._clock() + _GONE_WITHIN_S

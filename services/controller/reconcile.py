@@ -74,7 +74,7 @@ class ReconcileLoop:
         self.deployments = Deployments(
             replicas,
             self._threads,
-            on_change=lambda: self._show(self._observed),
+            on_change=self._show_model,
             on_success=self.kick,
             clock=clock,
         )
@@ -158,7 +158,7 @@ class ReconcileLoop:
         self._announce_changes(observed)
         if self._replicas.is_placing:
             await self._place(observed)
-        self._show(observed)
+        self._show()
 
     async def _place(self, observed: Observed) -> None:
         """Begin to deploy what is missing, and to withdraw what nobody would miss."""
@@ -223,20 +223,30 @@ class ReconcileLoop:
         # The newest must serve where this one does, which is older, or newer and was removed.
         return self._state.num_ready(key.name, newest.version, key.generation) > 0
 
-    def _show(self, observed: Observed) -> None:
-        """Say of each version that is wanted or still there how it is."""
-        deployed = {key[:2] for key in self.deployments.all()}
-        newest = {(name, version.version): version for name, version in observed.versions.items()}
-        there = deployed | observed.weights.keys()
-        others = {key: version for key, version in observed.others.items() if key in there}
-        shown = others | newest
+    def _show(self) -> None:
+        """Publish the state of each version that is wanted or still there."""
+        for name in {*self._observed.names, *(model.name for model in self._state.models())}:
+            self._show_model(name)
+
+    def _show_model(self, name: str) -> None:
+        """Publish one model's versions; with hundreds of models each change is of one of them."""
+        observed = self._observed
+        newest = observed.versions.get(name)
+        there = {key[:2] for key in self.deployments.all()} | observed.weights.keys()
+        shown = {
+            version.version: version
+            for key, version in observed.others.items()
+            if key[0] == name and key in there
+        }
+        if newest is not None:
+            shown[newest.version] = newest
         for version in shown.values():
             is_unloaded = version.name in observed.unloaded
             served = self._served(version, is_unloaded=is_unloaded)
             served.weight = observed.weights.get((version.name, version.version), 0.0)
             self._state.set_model(served)
         for model in self._state.models():
-            if (model.name, model.version) not in shown:
+            if model.name == name and model.version not in shown:
                 self._state.remove_model(model.name, model.version)
 
     def _served(self, version: ModelVersion, *, is_unloaded: bool) -> fleet.ServedModel:

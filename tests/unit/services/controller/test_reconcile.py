@@ -13,6 +13,7 @@ from services.controller.reconcile import ReconcileLoop
 from services.controller.replica_fleet import (
     load_function,
 )
+from services.pb import fleet_v1_pb2 as fleet
 
 from .reconcile_world import LIMIT_S, OLD, FakeFleet, Nodes, add, loop_over, ready, until
 
@@ -40,6 +41,32 @@ async def test_a_published_model_is_deployed_once(registry: Registry) -> None:
     assert list(state.snapshot().metrics_addresses) == ["h:1"]
     args = fake.asked[0][1]
     assert (args["store_url"], args["num_replicas"], args["generation"]) == ("u", 1, OLD)
+
+
+class CountingState(FleetState):
+    """Counts how often the state of a version is published."""
+
+    num_published = 0
+
+    def set_model(self, model: fleet.ServedModel) -> None:
+        self.num_published += 1
+        super().set_model(model)
+
+
+async def test_a_deployment_that_gets_ready_publishes_its_own_model_alone(
+    registry: Registry,
+) -> None:
+    """With hundreds of models, each of hundreds of changes would cost one of all of them."""
+    names = [f"m{number}" for number in range(30)]
+    for name in names:
+        add(registry, name, name)
+    state = CountingState("u", 1)
+    await loop_over(registry, state, FakeFleet()).reconcile()
+    async with asyncio.timeout(LIMIT_S):
+        async for snapshot in state.watch():
+            if [model.state for model in snapshot.models] == ["READY"] * len(names):
+                break
+    assert state.num_published <= 2 * len(names)
 
 
 async def test_a_failed_deploy_is_shown_and_tried_again(registry: Registry) -> None:

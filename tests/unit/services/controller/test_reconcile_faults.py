@@ -315,7 +315,7 @@ async def test_a_deployment_that_failed_a_thousand_times_is_tried_again_and_with
     deployments = Deployments(
         fake,
         FleetThreads(),
-        on_change=changed.set,
+        on_change=lambda _: changed.set(),
         on_success=lambda: None,
         clock=lambda: now_s[0],
     )
