@@ -19,7 +19,7 @@ from services.controller.replica_fleet import DeploymentKey, ReplicaFleet
 
 logger = logging.getLogger(__name__)
 
-_STARTING = "replicas are starting"
+STARTING = "replicas are starting"
 # Serve tells nobody when an application runs or is gone; its own client asks as often.
 _STATUS_PERIOD_S = 0.1
 _PAUSE_AFTER_FAULT_S = 1.0
@@ -103,7 +103,7 @@ class Deployments:
         """
         for key in present:
             if key not in self._known:
-                deployment = _Deployment(DeploymentState.LOADING, _STARTING, self._clock())
+                deployment = _Deployment(DeploymentState.LOADING, STARTING, self._clock())
                 deployment.adopted_s = self._clock()
                 self._known[key] = deployment
                 deployment.task = asyncio.create_task(self._deploy(key, deployment, None))
@@ -175,7 +175,7 @@ class Deployments:
         """Begin to deploy; one that is withdrawn at present is taken up after that."""
         if key in self._withdrawals:
             return
-        deployment = _Deployment(DeploymentState.LOADING, _STARTING, self._clock())
+        deployment = _Deployment(DeploymentState.LOADING, STARTING, self._clock())
         if former := self._known.get(key):
             deployment.num_failures = former.num_failures
         self._known[key] = deployment
@@ -257,7 +257,7 @@ class Deployments:
             logger.warning("why %s version %d on %s waits is unknown: %r", *key, error)
             return
         if deployment.unplaced != unplaced:
-            deployment.unplaced, deployment.reason = unplaced, unplaced or _STARTING
+            deployment.unplaced, deployment.reason = unplaced, unplaced or STARTING
             if unplaced:
                 logger.warning("%s version %d on %s: %s", *key, unplaced)
             self._on_change(key.name)

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from services.contracts.hardware import generation_named
+from services.controller.deployments import STARTING, DeploymentState
 from services.controller.replica_fleet import DeploymentKey
 from services.pb import fleet_v1_pb2 as fleet
 
@@ -61,7 +62,7 @@ class FleetState:
         """Everything a gateway or a person needs, at this revision."""
         return fleet.FleetSnapshot(
             revision=self._revision,
-            models=self._models.values(),
+            models=map(self._as_it_serves, self._models.values()),
             replicas=[replica.report for replica in self._replicas.values()],
             store_url=self._store_url,
             life_id=self._life_id,
@@ -229,6 +230,34 @@ class FleetState:
                 if report.state == fleet.REPLICA_STATE_READY
             }
         )
+
+    def _as_it_serves(self, model: fleet.ServedModel) -> fleet.ServedModel:
+        """A version whose application runs is LOADING while none of its replicas is ready."""
+        if model.is_unloaded or model.state != DeploymentState.READY:
+            return model
+        subject = model.name, model.version
+        states = [
+            replica.report.state
+            for replica in self._replicas.values()
+            if (replica.report.model_name, replica.report.model_version) == subject
+        ]
+        if fleet.REPLICA_STATE_READY in states:
+            return model
+        lost = [
+            replica
+            for replica in self._unseen.values()
+            if (replica.report.model_name, replica.report.model_version) == subject
+        ]
+        counts = {
+            "lost": len(lost),
+            "loading": states.count(fleet.REPLICA_STATE_LOADING),
+            "failed": states.count(fleet.REPLICA_STATE_FAILED),
+        }
+        words = (f"{n} replica{'' if n == 1 else 's'} {how}" for how, n in counts.items() if n)
+        shown = fleet.ServedModel()
+        shown.CopyFrom(model)
+        shown.state, shown.reason = DeploymentState.LOADING, ", ".join(words) or STARTING
+        return shown
 
     def _mark_changed(self) -> None:
         self._revision += 1

@@ -84,7 +84,7 @@ class Serving:
             async with asyncio.timeout(SETTLED_WITHIN_S):
                 return await self._end_of_way(name, version)
         except TimeoutError:
-            model = _newest(self._state.snapshot(), name)
+            model = _newest(self._state.models(), name)
             why = model.reason if model else "it is not known any more"
             reason = (
                 f"it is not ready after {SETTLED_WITHIN_S:g} s, and goes on loading: {why}; see: "
@@ -95,8 +95,8 @@ class Serving:
     async def _end_of_way(self, name: str, version: int) -> fleet.SetServedReply:
         was_unloading = False
         async with aclosing(self._state.watch()) as watch:
-            async for snapshot in watch:
-                model = _newest(snapshot, name)
+            async for _ in watch:
+                model = _newest(self._state.models(), name)
                 if model is None or model.version < version or model.is_unloaded:
                     reason = f"model '{name}' was unloaded or removed meanwhile"
                     return fleet.SetServedReply(reason=reason)
@@ -111,6 +111,6 @@ class Serving:
         return await self._end_of_way(name, version)
 
 
-def _newest(snapshot: fleet.FleetSnapshot, name: str) -> fleet.ServedModel | None:
-    versions = [model for model in snapshot.models if model.name == name]
+def _newest(models: list[fleet.ServedModel], name: str) -> fleet.ServedModel | None:
+    versions = [model for model in models if model.name == name]
     return max(versions, key=lambda model: model.version, default=None)

@@ -132,14 +132,15 @@ def ready(version: int, generation: str, name: str = "r") -> fleet.ReplicaReport
 
 
 async def until(state: FleetState, wanted: dict[int, str]) -> None:
+    """Wait for states of deployments; a snapshot has those of replicas, which these tests lack."""
     async with asyncio.timeout(LIMIT_S):
-        async for snapshot in state.watch():
-            if {m.version: m.state for m in snapshot.models} == wanted:
+        async for _ in state.watch():
+            if {m.version: m.state for m in state.models()} == wanted:
                 return
 
 
 async def until_model(state: FleetState, is_so: Callable[[fleet.ServedModel], bool]) -> None:
     async with asyncio.timeout(LIMIT_S):
-        async for snapshot in state.watch():
-            if any(is_so(model) for model in snapshot.models):
+        async for _ in state.watch():
+            if any(is_so(model) for model in state.models()):
                 return

@@ -161,3 +161,36 @@ def test_a_pass_that_failed_is_said_until_one_goes_well() -> None:
     assert state.revision == revision + 1
     state.note_look()
     assert state.snapshot().fault == ""
+
+
+def _shown(state: FleetState) -> tuple[str, str]:
+    (model,) = state.snapshot().models
+    return model.state, model.reason
+
+
+def test_a_version_of_which_no_replica_is_ready_is_loading_and_says_why() -> None:
+    """Ray Serve calls an application running that has replicas, whatever becomes of them."""
+    state = FleetState("store", 1)
+    state.set_model(_model())
+    assert _shown(state) == ("LOADING", "replicas are starting")
+    first, second = state.attach(_report()), state.attach(_report("r2"))
+    assert _shown(state) == ("READY", "")
+    state.detach(first)
+    assert _shown(state) == ("READY", "")
+    state.detach(second)
+    assert _shown(state) == ("LOADING", "2 replicas lost")
+    state.attach(_report("r3", state=fleet.REPLICA_STATE_LOADING))
+    state.forget(first)
+    assert _shown(state) == ("LOADING", "1 replica lost, 1 replica loading")
+    state.attach(_report("r4"))
+    assert _shown(state) == ("READY", "")
+
+
+def test_other_states_are_shown_as_they_are() -> None:
+    state = FleetState("store", 1)
+    state.set_model(_model(state="UNAVAILABLE"))
+    assert _shown(state) == ("UNAVAILABLE", "")
+    unloaded = _model()
+    unloaded.is_unloaded, unloaded.reason = True, "unloaded"
+    state.set_model(unloaded)
+    assert _shown(state) == ("READY", "unloaded")

@@ -15,7 +15,17 @@ from services.controller.replica_fleet import (
 )
 from services.pb import fleet_v1_pb2 as fleet
 
-from .reconcile_world import LIMIT_S, OLD, FakeFleet, Nodes, add, loop_over, ready, until
+from .reconcile_world import (
+    LIMIT_S,
+    OLD,
+    FakeFleet,
+    Nodes,
+    add,
+    loop_over,
+    ready,
+    until,
+    until_model,
+)
 
 
 @pytest.fixture
@@ -102,10 +112,7 @@ async def _replace(registry: Registry, state: FleetState, loop: ReconcileLoop) -
     """Publish version 2 and have a replica of it ready."""
     add(registry, "b")
     await loop.reconcile_now()
-    async with asyncio.timeout(LIMIT_S):
-        async for snapshot in state.watch():
-            if any(m.version == 2 and m.state == "READY" for m in snapshot.models):
-                break
+    await until_model(state, lambda m: m.version == 2 and m.state == "READY")
     state.attach(ready(2, OLD))
 
 
@@ -168,9 +175,7 @@ async def test_models_that_load_for_long_leave_room_for_others(registry: Registr
                 break
         add(registry, "b")
         await loop.reconcile_now()
-        async for snapshot in state.watch():
-            if any(m.name == "m" and m.state == "READY" for m in snapshot.models):
-                break
+        await until_model(state, lambda m: m.name == "m" and m.state == "READY")
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
