@@ -1,13 +1,18 @@
-"""A board as data: rows of panels with their queries; `grafana.py` writes it for Grafana."""
+"""A board as data, read from `*_board.yml`; `grafana.py` writes it for Grafana."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
+from typing import Final
 
-from services.telemetry.boards.promql import NAMESPACE, Scope
+import yaml
+
+from services.contracts.document import Document
+from services.telemetry.boards.selectors import NAMESPACE, filtered
 
 # What a person may filter by; each is a variable of every board.
-VARIABLES = (NAMESPACE, "model", "version", "generation")
-BOARD = Scope(variables=VARIABLES)
+VARIABLES: Final = (NAMESPACE, "model", "version", "generation")
+_FOLDER: Final = Path(__file__).parent
+_NAMES: Final = ("requests", "engines", "builds")
 
 
 class Unit(StrEnum):
@@ -29,11 +34,11 @@ class Look(StrEnum):
     TABLE = "table"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Query:
+class Query(Document):
     """One query of a panel.
 
     Attributes:
+        expr: PromQL without the board's filters.
         legend: what each series is called; `{{label}}` stands for a label's value.
         has_exemplars: show single requests too, each with its trace.
     """
@@ -42,9 +47,13 @@ class Query:
     legend: str = ""
     has_exemplars: bool = False
 
+    @property
+    def filtered(self) -> str:
+        """The query with the board's filters; raises SmeltError for what nobody records."""
+        return filtered(self.expr, VARIABLES)
 
-@dataclass(frozen=True, kw_only=True)
-class Panel:
+
+class Panel(Document):
     """One panel.
 
     Attributes:
@@ -55,22 +64,20 @@ class Panel:
     title: str
     description: str
     unit: Unit
-    queries: tuple[Query, ...]
     look: Look = Look.LINES
     limit: float | None = None
     width: int = 8
+    queries: tuple[Query, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
+class Row(Document):
     """Panels under one heading."""
 
     title: str
     panels: tuple[Panel, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Board:
+class Board(Document):
     """One board; `uid` is its address and never changes."""
 
     uid: str
@@ -79,48 +86,7 @@ class Board:
     rows: tuple[Row, ...]
 
 
-def one(expr: str, legend: str = "") -> tuple[Query, ...]:
-    """The queries of a panel that has one."""
-    return (Query(expr=expr, legend=legend),)
-
-
-def line(
-    title: str,
-    description: str,
-    expr: str,
-    legend: str,
-    *,
-    unit: Unit,
-    limit: float | None = None,
-    width: int = 8,
-) -> Panel:
-    """A panel that shows the series of one query over time."""
-    return Panel(
-        title=title,
-        description=description,
-        unit=unit,
-        queries=one(expr, legend),
-        limit=limit,
-        width=width,
-    )
-
-
-def number(
-    title: str,
-    description: str,
-    expr: str,
-    *,
-    unit: Unit = Unit.COUNT,
-    limit: float | None = None,
-    width: int,
-) -> Panel:
-    """A panel that shows one number as it is now."""
-    return Panel(
-        title=title,
-        description=description,
-        unit=unit,
-        queries=one(expr),
-        look=Look.NUMBERS,
-        limit=limit,
-        width=width,
-    )
+def read_boards() -> list[Board]:
+    """All boards; raises pydantic.ValidationError naming the wrong field."""
+    texts = (_FOLDER.joinpath(f"{name}_board.yml").read_text() for name in _NAMES)
+    return [Board.model_validate(yaml.safe_load(text)) for text in texts]

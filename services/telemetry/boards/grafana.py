@@ -29,19 +29,18 @@ from grafana_foundation_sdk.models.dashboard import (
 )
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-from services.telemetry import catalog
 from services.telemetry.boards.board import VARIABLES, Board, Look, Panel
-from services.telemetry.boards.promql import NAMESPACE, Scope
+from services.telemetry.boards.selectors import NAMESPACE, filtered
 
 DATASOURCE: Final = DataSourceRef(type_val="prometheus", uid="${datasource}")
 _TAG = "smelt"
 _HEIGHT = {Look.NUMBERS: 4, Look.LINES: 8, Look.TABLE: 8}
 # Where a variable's values are found: the series that have the label soonest and for longest.
 _SOURCES = {
-    NAMESPACE: (catalog.CONTROLLER_CONNECTED, catalog.REPLICAS_WANTED),
-    "model": (catalog.REPLICAS_WANTED,),
-    "version": (catalog.REPLICAS_WANTED,),
-    "generation": (catalog.REPLICAS_ATTACHED, catalog.ENGINES, catalog.BUILD_STATE),
+    NAMESPACE: '{__name__=~"smelt_controller_connected|smelt_replicas_wanted"}',
+    "model": "smelt_replicas_wanted",
+    "version": "smelt_replicas_wanted",
+    "generation": '{__name__=~"smelt_replicas_attached|smelt_engines|smelt_build_state"}',
 }
 _AnyPanel = timeseries.Panel | stat.Panel | table.Panel
 
@@ -92,7 +91,7 @@ def _datasource_variable() -> dashboard.DatasourceVariable:
 
 
 def _label_variable(label: str, narrowed_by: tuple[str, ...]) -> dashboard.QueryVariable:
-    series = Scope(variables=narrowed_by).any_series(_SOURCES[label])
+    series = filtered(_SOURCES[label], narrowed_by)
     return (
         dashboard.QueryVariable(label)
         .label(label.capitalize())
@@ -113,7 +112,7 @@ def _panel(panel: Panel) -> _AnyPanel:
     made.title(panel.title).description(panel.description).datasource(DATASOURCE)
     made.unit(panel.unit.value).span(panel.width).height(_HEIGHT[panel.look])
     for query, ref_id in zip(panel.queries, ascii_uppercase, strict=False):
-        target = prometheus.Dataquery().expr(query.expr).ref_id(ref_id).datasource(DATASOURCE)
+        target = prometheus.Dataquery().expr(query.filtered).ref_id(ref_id).datasource(DATASOURCE)
         if query.legend:
             target.legend_format(query.legend)
         if query.has_exemplars:

@@ -1,43 +1,42 @@
-"""The rules files as text; needs nothing but YAML, so a fleet can load them where it runs."""
+"""The rules as text; needs nothing but YAML, so a fleet can load them where it runs."""
 
+from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from services.telemetry.boards.alert_rules import ALERT_GROUPS
-from services.telemetry.boards.alerts import alert_document, recording_document
-from services.telemetry.boards.recording_rules import RECORDING_RULES
+_FOLDER: Final = Path(__file__).parent
+_FILES: Final = ("recording_rules.yml", "alert_rules.yml")
+_HEADER: Final = "# Made by .ci/generate from services/telemetry/boards; do not edit.\n"
 
-RECORDING_FILE: Final = "recording_rules.yml"
-ALERT_FILE: Final = "alert_rules.yml"
-_HEADER = "# Made by .ci/generate from services/telemetry/boards; do not edit.\n"
+
+def read_rules() -> list[dict[str, Any]]:
+    """Every recording rule and alert, in Prometheus' own words."""
+    return [rule for name in _FILES for group in _groups(name) for rule in group["rules"]]
 
 
 def rule_files() -> dict[str, str]:
     """Text by file name."""
-    return {
-        RECORDING_FILE: as_yaml(_recording()),
-        ALERT_FILE: as_yaml(alert_document(ALERT_GROUPS)),
-    }
+    return {name: _as_yaml({"groups": _groups(name)}) for name in _FILES}
 
 
 def prometheus_rule() -> str:
     """The same rules as the one object that the Prometheus operator reads."""
-    groups = [*_recording()["groups"], *alert_document(ALERT_GROUPS)["groups"]]
-    return as_yaml(
+    return _as_yaml(
         {
             "apiVersion": "monitoring.coreos.com/v1",
             "kind": "PrometheusRule",
             "metadata": {"name": "smelt", "labels": {"app.kubernetes.io/part-of": "smelt"}},
-            "spec": {"groups": groups},
+            "spec": {"groups": [group for name in _FILES for group in _groups(name)]},
         }
     )
 
 
-def as_yaml(document: dict[str, Any]) -> str:
-    """A document with the note that it is generated; long expressions keep one line."""
+def _groups(name: str) -> list[dict[str, Any]]:
+    document: dict[str, Any] = yaml.safe_load(_FOLDER.joinpath(name).read_text())
+    return list(document["groups"])
+
+
+def _as_yaml(document: dict[str, Any]) -> str:
+    """With the note that it is generated; long expressions keep one line."""
     return _HEADER + yaml.safe_dump(document, sort_keys=False, width=100_000)
-
-
-def _recording() -> dict[str, Any]:
-    return recording_document("smelt-recorded", RECORDING_RULES)

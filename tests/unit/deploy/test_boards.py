@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
+from services.contracts.selection import GATED
 from services.telemetry.boards.files import generated_files
-from services.telemetry.boards.recording_rules import RECORDING_RULES
+from services.telemetry.boards.rules import read_rules
 from services.telemetry.catalog import ALL_METRICS
 from services.telemetry.metric import MetricKind
 
@@ -28,7 +29,7 @@ EXPORTED = {
     for spelled in (metric.name, metric.ray_name, f"(ray_)?{metric.name}")
     for suffix in (("_bucket", "_sum", "_count") if metric.kind is MetricKind.HISTOGRAM else ("",))
 }
-RECORDED = {rule.name for rule in RECORDING_RULES}
+RECORDED = {rule["record"] for rule in read_rules() if "record" in rule}
 NAMES = re.compile(r"(?:\w+:)?(?:\(ray_\)\?|ray_)?smelt_\w+(?::\w+)?")
 
 
@@ -49,6 +50,12 @@ def test_every_metric_is_shown_or_watched() -> None:
     readers = "".join(generated_files().values())
     spelled = {metric: (metric.name, metric.ray_name) for metric in ALL_METRICS}
     assert [m.name for m, names in spelled.items() if not any(n in readers for n in names)] == []
+
+
+def test_one_fallback_that_is_as_fast_as_an_engine_lacks_none() -> None:
+    """Boards and alerts leave out the reasons for which `select` prefers the fallback."""
+    left_out = set(re.findall(r'reason!~\\?"([^"\\]*)', "".join(generated_files().values())))
+    assert left_out == {"|".join(GATED)}
 
 
 def test_kubernetes_gets_every_board() -> None:

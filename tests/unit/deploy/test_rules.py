@@ -14,13 +14,21 @@ import typer
 import yaml
 
 from services.cli.main import app
-from services.telemetry.boards.alert_rules import ALERT_GROUPS
-from services.telemetry.boards.recording_rules import RECORDING_RULES
+from services.telemetry.boards.rules import read_rules
+from services.telemetry.boards.selectors import filtered
 
 ROOT = Path(__file__).parents[3]
 CASES = sorted(Path(__file__).parent.joinpath("rules").glob("*.yml"))
 RULES = [ROOT / "deploy/prometheus" / name for name in ("recording_rules.yml", "alert_rules.yml")]
-ALERTS = [alert for group in ALERT_GROUPS for alert in group.alerts]
+ALERTS = [rule for rule in read_rules() if "alert" in rule]
+RECORDED = [rule for rule in read_rules() if "record" in rule]
+LABELS = re.compile(r"by \(([^)]*)\)")
+LEVELS = {
+    "namespace": {"namespace"},
+    "model": {"namespace", "model"},
+    "version": {"namespace", "model", "version"},
+    "generation": {"namespace", "model", "version", "generation"},
+}
 
 
 def promtool(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
@@ -67,7 +75,7 @@ def test_a_wrong_expectation_is_found(tmp_path: Path) -> None:
 
 
 def test_every_alert_has_a_case_that_fires_and_one_that_does_not() -> None:
-    assert outcomes() == {alert.name: {True, False} for alert in ALERTS}
+    assert outcomes() == {alert["alert"]: {True, False} for alert in ALERTS}
     assert len(ALERTS) >= 8
 
 
@@ -75,14 +83,27 @@ def test_every_runbook_names_commands_that_can_be_typed() -> None:
     """With their arguments and options: Click parses them, and runs nothing."""
     group: Any = typer.main.get_command(app)
     for alert in ALERTS:
-        for line in re.sub(r"\{\{ \$labels\.\w+ \}\}", "x", alert.runbook).split("; then "):
+        for line in re.sub(r"\{\{ \$labels\.\w+ \}\}", "x", alert["annotations"]["runbook"]).split(
+            "; then "
+        ):
             program, command, *arguments = shlex.split(line)
-            assert program == "smelt", alert.name
+            assert program == "smelt", alert["alert"]
             group.commands[command].make_context(command, arguments)
 
 
 def test_every_recorded_series_is_used() -> None:
     """By an alert or by a board: what nobody reads costs disk for nothing."""
     boards = ROOT.joinpath("deploy/grafana").glob("*.json")
-    readers = "".join(alert.expr for alert in ALERTS) + "".join(b.read_text() for b in boards)
-    assert [rule.name for rule in RECORDING_RULES if rule.name not in readers] == []
+    readers = "".join(alert["expr"] for alert in ALERTS) + "".join(b.read_text() for b in boards)
+    assert [rule["record"] for rule in RECORDED if rule["record"] not in readers] == []
+
+
+def test_every_rule_asks_for_series_and_labels_that_exist() -> None:
+    for rule in (*RECORDED, *ALERTS):
+        assert filtered(rule["expr"]) == rule["expr"]
+
+
+def test_the_name_of_a_recorded_series_says_its_labels() -> None:
+    for rule in RECORDED:
+        kept = {label for by in LABELS.findall(rule["expr"]) for label in by.split(", ")} - {"le"}
+        assert kept == LEVELS[rule["record"].partition(":")[0]], rule["record"]

@@ -5,7 +5,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from services.telemetry import catalog
-from services.telemetry.boards.promql import exported_name
+from services.telemetry.boards.selectors import exported_name
 from services.telemetry.metric import Metric
 from tests.integration.fleet.conftest import OLD_GENERATION
 from tests.integration.fleet.prometheus.server import check_metrics, page_of, wait_until
