@@ -1,14 +1,14 @@
 """Forms the next batch of what waits, for the engine in use.
 
-Requests whose lengths may be padded are grouped by `grouping`; so are those of an engine that
-runs a few shapes only. All others run with the first that fit beside them.
+One policy: `grouping` chooses among the most urgent where lengths differ, and what is chosen is
+filled up with those behind them that fit it. Requests of one length need no choice: there the
+oldest is filled up at once.
 """
 
-from collections.abc import Sequence
-from itertools import islice
+from collections.abc import Iterator, Mapping
+from itertools import chain, islice
 
 from services.replica.engine_worker import BatchTimes, EngineWorker
-from services.replica.filling import Filling
 from services.replica.grouping import MAX_CANDIDATES, MAX_CANDIDATES_BRIEF, Grouping
 from services.replica.joining import JoinRules
 from services.replica.run_cost import RunCost
@@ -38,15 +38,15 @@ class BatchFormer:
 
     def is_batch_waiting(self) -> bool:
         """Whether what waits fills a bucket, or more than one."""
-        filling = Filling(self._rules, self._shapes_now())
+        dim, shapes = self._rules.batch_dim, self._shapes_now()
+        sizes: dict[str, int] | None = None
         for waiting in islice(self._line, _MAX_LOOKED_AT):
-            if not filling.sizes:
-                filling.begin(waiting.call.sizes)
-            elif not filling.add(waiting.call.sizes) and self._rules.merged(
-                filling.sizes, waiting.call.sizes
-            ):
+            own = waiting.call.sizes
+            merged = dict(own) if sizes is None else self._rules.merged(sizes, own)
+            if dim is None or (merged and sizes and merged[dim] > shapes.rows_at(merged)):
                 return True
-        return filling.is_due
+            sizes = merged or sizes
+        return bool(dim and sizes) and sizes[dim] >= shapes.preferred_rows(sizes)
 
     def take(self) -> list[Waiting]:
         """Remove from the queue the oldest call and those that are to run with it, in order.
@@ -56,82 +56,75 @@ class BatchFormer:
         shapes = self._shapes_now()
         if again := self._line.take_again():
             return again
-        can_group = bool(self._rules.paddable) or not shapes.is_exact
-        if can_group and self._rules.batch_dim is not None:
-            batch = self._grouped(shapes)
-        else:
-            batch = self._first_fitting(shapes)
-        for waiting in batch:
+        unwanted: list[Waiting] = []
+        batch = self._chosen(islice(self._wanted(unwanted), _MAX_LOOKED_AT), shapes)
+        for waiting in (*unwanted, *batch):
             self._line.remove(waiting)
         return batch
 
-    def _first_fitting(self, shapes: RunShapes) -> list[Waiting]:
-        """The oldest call and all that fit beside it."""
-        batch: list[Waiting] = []
-        unwanted: list[Waiting] = []
-        filling = Filling(self._rules, shapes)
-        for num, waiting in enumerate(self._line):
-            if batch and (filling.is_full or num >= _MAX_LOOKED_AT):
-                break
-            if not self._line.is_wanted(waiting):
-                unwanted.append(waiting)
-            elif not batch:
-                filling.begin(waiting.call.sizes)
-                batch.append(waiting)
-            elif filling.add(waiting.call.sizes):
-                batch.append(waiting)
-        for waiting in unwanted:
-            self._line.remove(waiting)
-        return batch
-
-    def _first_wanted(self, most: int) -> list[Waiting]:
-        """So many calls that are still wanted, as they are due; drops those it passes over."""
-        wanted: list[Waiting] = []
-        unwanted: list[Waiting] = []
+    def _wanted(self, unwanted: list[Waiting]) -> Iterator[Waiting]:
+        """Calls that are still wanted, as they are due; gathers those it passes over."""
         for waiting in self._line:
-            (wanted if self._line.is_wanted(waiting) else unwanted).append(waiting)
-            if len(wanted) == most:
-                break
-        for waiting in unwanted:
-            self._line.remove(waiting)
-        return wanted
+            if self._line.is_wanted(waiting):
+                yield waiting
+            else:
+                unwanted.append(waiting)
 
-    def _grouped(self, shapes: RunShapes) -> list[Waiting]:
+    def _chosen(self, wanted: Iterator[Waiting], shapes: RunShapes) -> list[Waiting]:
         """The oldest call and those whose lengths go best with it."""
-        is_brief = self._worker.seat.is_brief
-        most = MAX_CANDIDATES_BRIEF if is_brief else MAX_CANDIDATES
-        # All that may be chosen, here or by `_alike`.
-        wanted = self._first_wanted(_MAX_LOOKED_AT if shapes.is_exact else most)
-        waiting = wanted[:most]
-        sizes = [each.call.sizes for each in waiting]
-        if not sizes or (shapes.is_exact and all(each == sizes[0] for each in sizes)):
-            return self._first_fitting(shapes)
+        if self._rules.batch_dim is None:
+            return list(islice(wanted, 1))
+        if shapes.is_exact and not self._rules.paddable:
+            return self._extended(list(islice(wanted, 1)), wanted, shapes)
+        most = MAX_CANDIDATES_BRIEF if self._worker.seat.is_brief else MAX_CANDIDATES
+        near = list(islice(wanted, most))
+        sizes = [waiting.call.sizes for waiting in near]
+        if not near or (shapes.is_exact and all(self._is_alike(s, sizes[0]) for s in sizes)):
+            return self._extended(near[:1], chain(near[1:], wanted), shapes)
         grouping = Grouping(
             rules=self._rules,
             shapes=shapes,
             fixed_elements=self._cost.fixed_elements,
             max_waste=self._max_waste,
         )
-        batch = [waiting[place] for place in grouping.chosen(sizes)]
-        return batch + self._alike(batch, wanted[most:]) if shapes.is_exact else batch
+        batch = [near[place] for place in grouping.chosen(sizes)]
+        return self._extended(batch, wanted, shapes) if shapes.is_exact else batch
 
-    def _alike(self, batch: Sequence[Waiting], others: Sequence[Waiting]) -> list[Waiting]:
-        """Those of the others that fit a batch and make its waste no larger."""
+    def _is_alike(self, left: Mapping[str, int], right: Mapping[str, int]) -> bool:
+        """Whether two calls differ in nothing but rows."""
+        if left == right:
+            return True
+        return all(size == right[d] for d, size in left.items() if d != self._rules.batch_dim)
+
+    def _extended(
+        self, batch: list[Waiting], others: Iterator[Waiting], shapes: RunShapes
+    ) -> list[Waiting]:
+        """A batch with those of the others that fit it and make its waste no larger."""
+        if not batch:
+            return batch
         dim = self._rules.batch_dim or ""
         sizes = [waiting.call.sizes for waiting in batch]
-        spans = {d: (min(s[d] for s in sizes), max(s[d] for s in sizes)) for d in sizes[0]}
+        lengths = {d: (min(s[d] for s in sizes), max(s[d] for s in sizes)) for d in sizes[0]}
+        del lengths[dim]
         rows = sum(each[dim] for each in sizes)
-        mean = sum(map(elements_of, sizes)) / rows
-        most = self._shapes.rows_at({d: high for d, (_, high) in spans.items()})
-        found = []
+        mean = sum(map(elements_of, sizes)) / max(rows, 1)
+        most = shapes.rows_at({d: high for d, (_, high) in lengths.items()})
+        # Most are like a lone oldest one, and need no other look.
+        like = sizes[0] if len(sizes) == 1 else None
         for waiting in others:
-            more = waiting.call.sizes
-            is_within = all(low <= more[d] <= high for d, (low, high) in spans.items() if d != dim)
-            is_long = elements_of(more) >= mean * more[dim]
-            if is_within and is_long and rows + more[dim] <= most:
-                found.append(waiting)
-                rows += more[dim]
-        return found
+            own = waiting.call.sizes
+            if rows + own[dim] <= most and (
+                own == like
+                or (
+                    all(low <= own[d] <= high for d, (low, high) in lengths.items())
+                    and elements_of(own) >= mean * own[dim]
+                )
+            ):
+                batch.append(waiting)
+                rows += own[dim]
+            if rows >= most:
+                break
+        return batch
 
     def _shapes_now(self) -> RunShapes:
         if self._worker.seat is not self._seat:

@@ -90,7 +90,7 @@ class RunShapes:
 
     def rows_at(self, sizes: Sizes) -> float:
         """The most rows that a bucket takes at these lengths; 0 when none takes them."""
-        return self._known_rows(tuple(sizes.items()))
+        return self._known_rows(tuple([each for each in sizes.items() if each[0] != self._dim]))
 
     def _most_rows(self, items: tuple[tuple[str, int], ...]) -> float:
         return max(self._rows_of_each(dict(items)), default=0)

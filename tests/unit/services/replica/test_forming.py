@@ -1,0 +1,88 @@
+"""Which calls of one length share a batch: the answer is that of asking every bucket each time."""
+
+import asyncio
+import random
+
+import pytest
+
+from services.contracts.batching import Batching
+from services.contracts.recipe import Bucket, DimRange
+from services.replica.engine_seat import EngineSeat, EngineThread
+from services.replica.engine_worker import EngineWorker
+from services.replica.forming import BatchFormer
+from services.replica.joining import JoinRules
+from services.replica.signature import Signature, fits
+from services.replica.waiting import Waiting, WaitingLine
+from tests.unit.services.replica.batching import Clock, ToyEngine, text_call
+from tests.unit.services.replica.models import text_model
+
+MODEL = text_model()
+RULES = JoinRules.from_model(MODEL, Signature.from_model(MODEL))
+
+
+def _bucket(**largest: int) -> Bucket:
+    return Bucket(dims={dim: DimRange(min=1, opt=1, max=size) for dim, size in largest.items()})
+
+
+BUCKETS = (_bucket(batch=8, sequence=4), _bucket(batch=2, sequence=16), _bucket(batch=5))
+
+
+def _former(buckets: tuple[Bucket, ...], calls: list[tuple[int, int]]) -> BatchFormer:
+    """What forms batches of waiting calls, each given as rows and length."""
+    line = WaitingLine(Batching(), clock := Clock())
+    loop = asyncio.get_running_loop()
+    for rows, length in calls:
+        call, answer = text_call(rows, length), loop.create_future()
+        line.add(Waiting(call, dict, lambda _: None, answer, clock()), None)
+    seat = EngineSeat(engine=ToyEngine(), buckets=buckets, thread=EngineThread())
+    return BatchFormer(line, RULES, EngineWorker(seat, clock=clock), max_waste=0.25)
+
+
+def _rows_taken(former: BatchFormer) -> list[int]:
+    return [waiting.call.sizes["batch"] for waiting in former.take()]
+
+
+@pytest.mark.parametrize("buckets", [BUCKETS, BUCKETS[:2], BUCKETS[:1]])
+async def test_what_fits_is_what_some_bucket_holds(buckets: tuple[Bucket, ...]) -> None:
+    draw = random.Random(7)
+    for _ in range(300):
+        length = draw.choice((2, 4, 9))
+        calls = [(draw.choice((1, 1, 1, 2, 3)), length) for _ in range(12)]
+        wanted = [calls[0][0]]
+        for rows, _ in calls[1:]:
+            sizes = {"batch": sum(wanted) + rows, "sequence": length}
+            if any(fits(bucket, sizes, RULES.growing) for bucket in buckets):
+                wanted.append(rows)
+        assert _rows_taken(_former(buckets, calls)) == wanted
+
+
+async def test_a_bucket_without_rows_bounds_none() -> None:
+    former = _former((_bucket(sequence=4),), [(1000, 4), (1000, 4), (1, 5)])
+    assert _rows_taken(former) == [1000, 1000]
+
+
+async def test_a_first_call_is_taken_whatever_its_sizes() -> None:
+    former = _former(BUCKETS[:1], [(1, 99), (1, 99)])
+    assert former.is_batch_waiting()
+    assert _rows_taken(former) == [1]
+
+
+@pytest.mark.parametrize(
+    ("buckets", "calls", "is_waiting"),
+    [
+        (BUCKETS[:1], [(1, 4)] * 7, False),
+        (BUCKETS[:1], [(1, 4)] * 8, True),
+        (BUCKETS[:1], [(4, 4), (5, 4)], True),  # more than it holds
+        (BUCKETS[:2], [(1, 4)], False),
+        (BUCKETS[:2], [(1, 4), (1, 16)], True),  # the smaller one is full
+    ],
+)
+async def test_a_batch_waits_once_it_fills_a_bucket(
+    buckets: tuple[Bucket, ...], calls: list[tuple[int, int]], *, is_waiting: bool
+) -> None:
+    assert _former(buckets, calls).is_batch_waiting() is is_waiting
+
+
+async def test_nothing_is_taken_of_an_empty_queue() -> None:
+    static = Bucket(dims={"batch": DimRange(min=4, opt=4, max=4)})
+    assert _rows_taken(_former((static,), [])) == []
