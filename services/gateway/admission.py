@@ -8,7 +8,7 @@ from typing import Final
 from services.contracts.errors import OverloadedError
 from services.contracts.frames import Payload
 from services.contracts.nearest import nearest
-from services.gateway.inference import InferenceCall, Station
+from services.gateway.inference import InferenceCall, InferenceHandler
 from services.grpc_server.limits import SMALL_BYTES
 
 logger = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class AdmittedInference:
     others alone are counted here.
     """
 
-    def __init__(self, inner: Station, max_in_flight: int, max_bytes: int) -> None:
+    def __init__(self, inner: InferenceHandler, max_in_flight: int, max_bytes: int) -> None:
         """`max_bytes` bounds the requests of up to SMALL_BYTES that are under way."""
         self._inner = inner
         self._bound = Bound(max_in_flight, "this gateway", "SMELT_GATEWAY_MAX_IN_FLIGHT")

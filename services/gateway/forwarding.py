@@ -1,4 +1,4 @@
-"""Inference by a replica: the innermost of the stations in `inference.py`."""
+"""Inference by a replica: the innermost of the chain in `inference.py`."""
 
 import time
 from collections import defaultdict

@@ -12,7 +12,7 @@ from services.contracts.errors import InvalidRequestError, UnsupportedFeatureErr
 from services.contracts.frames import Payload
 from services.gateway.absent import reason_for, reasons_for_absence
 from services.gateway.admission import Bound
-from services.gateway.inference import InferenceCall, Station
+from services.gateway.inference import InferenceCall, InferenceHandler
 from services.gateway.servicer import QuestionServicer
 from services.gateway.sessions import session_number
 from services.gateway.status_codes import StatusTable
@@ -35,7 +35,7 @@ _NOTHING_IS_ON: Final = reasons_for_absence()
 
 
 def offered_handlers(
-    inference: Station,
+    inference: InferenceHandler,
     questions: QuestionServicer,
     statuses: StatusTable,
     switched_on: Mapping[str, Question] = MappingProxyType({}),
@@ -105,12 +105,16 @@ def _questions(servicer: QuestionServicer) -> Mapping[str, Question]:
     }
 
 
-def _forwarding_handler(inference: Station, statuses: StatusTable, session_key: str) -> "Handler":
+def _forwarding_handler(
+    inference: InferenceHandler, statuses: StatusTable, session_key: str
+) -> "Handler":
     """ModelInfer, with neither side's message parsed: bytes in, bytes out."""
 
     async def model_infer(body: Payload, context: Context) -> Payload:
         call = InferenceCall(
             body=body,
+            peer=context.peer(),
+            metadata=context.invocation_metadata() or (),
             deadline_s=_deadline_s(context.time_remaining()),
             session=_session(context, session_key),
         )
@@ -122,7 +126,9 @@ def _forwarding_handler(inference: Station, statuses: StatusTable, session_key: 
     return grpc.unary_unary_rpc_method_handler(model_infer)
 
 
-def _streaming_handler(inference: Station, statuses: StatusTable, session_key: str) -> "Handler":
+def _streaming_handler(
+    inference: InferenceHandler, statuses: StatusTable, session_key: str
+) -> "Handler":
     """ModelStreamInfer, with no message parsed either."""
 
     # gRPC takes only a generator function for one that streams.
@@ -130,10 +136,17 @@ def _streaming_handler(inference: Station, statuses: StatusTable, session_key: s
         requests: AsyncIterator[Incoming], context: Context
     ) -> AsyncIterator[bytes]:
         session, deadline_s = _session(context, session_key), _deadline_s(context.time_remaining())
+        peer, metadata = context.peer(), context.invocation_metadata() or ()
 
         def answer(body: Payload, deadline_s: float | None) -> Awaitable[Payload]:
             call = InferenceCall(
-                body=body, deadline_s=deadline_s, session=session, frame_bytes=FRAME_BYTES
+                body=body,
+                rpc="ModelStreamInfer",
+                peer=peer,
+                metadata=metadata,
+                deadline_s=deadline_s,
+                session=session,
+                frame_bytes=FRAME_BYTES,
             )
             return inference.answer(call)
 

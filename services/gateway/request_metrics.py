@@ -1,14 +1,21 @@
 """What the gateway records of each request; every series is looked up once and kept."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import grpc
 
 from services.contracts.errors import OverloadedError
 from services.gateway.fleet_view import Replica
+from services.gateway.inference import InferenceCall, Outcome, RequestObserver
 from services.telemetry import catalog
 from services.telemetry.recorder import Observer, Recorder
+
+# Requests that got no answer, by the status that says why.
+_UNANSWERED: Final = {
+    grpc.StatusCode.DEADLINE_EXCEEDED: catalog.REQUESTS_EXPIRED,
+    grpc.StatusCode.CANCELLED: catalog.REQUESTS_CANCELLED,
+}
 
 
 class _Ended(NamedTuple):
@@ -19,7 +26,7 @@ class _Ended(NamedTuple):
     observe_gateway_s: Observer
 
 
-class RequestMetrics:
+class RequestMetrics(RequestObserver):
     """Records how requests ended, and how long the gateway and replicas took for them."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -27,59 +34,38 @@ class RequestMetrics:
         self._ended: dict[tuple[str, str, grpc.StatusCode], _Ended] = {}
         self._waited: dict[tuple[str, str, str, str], Observer] = {}
 
-    def record(
-        self,
-        model: str,
-        version: str,
-        code: grpc.StatusCode,
-        *,
-        duration_s: float,
-        waited_s: float,
-        trace_id: str = "",
-    ) -> None:
-        """Add a request that ended.
-
-        Args:
-            model: name of the model; "" for what the fleet does not know.
-            version: its version; "" likewise.
-            code: of the answer.
-            duration_s: from arrival to answer.
-            waited_s: how much of that it waited for replicas.
-            trace_id: of a trace that is kept; "" without one.
-        """
+    def end(self, call: InferenceCall, outcome: Outcome) -> None:
+        """Count and time a request, by the model and version that the fleet knows it for."""
         self._drop_forgotten()
-        key = model, version, code
+        key = call.model, call.version, outcome.code
         ended = self._ended.get(key)
         if ended is None:
-            ended = self._ended[key] = self._new(model, version, code)
+            ended = self._ended[key] = self._new(*key)
         ended.add()
-        ended.observe_s(duration_s, trace_id)
-        ended.observe_gateway_s(duration_s - waited_s)
+        ended.observe_s(outcome.duration_s, call.trace_id)
+        ended.observe_gateway_s(outcome.duration_s - call.waited_s)
+        if outcome.error is not None:
+            self._count_unanswered(call, outcome)
 
-    def record_unanswered(
-        self,
-        model: str,
-        version: str,
-        code: grpc.StatusCode,
-        error: BaseException,
-        *,
-        is_sent: bool,
-    ) -> None:
-        """Add why a request got no answer, where that was load, its deadline or its client.
+    def rejected(self, call: InferenceCall, outcome: Outcome) -> None:  # noqa: ARG002 - not read
+        """Count a request without a model: whoever may not ask shall not choose our labels."""
+        self._recorder.count(catalog.REQUESTS, model="", version="", code=outcome.code.name)
+        metric = catalog.REQUESTS_REJECTED if outcome.is_overload else _UNANSWERED.get(outcome.code)
+        if metric:
+            reason = "memory" if outcome.is_overload else "unsent"
+            self._recorder.count(metric, model="", version="", reason=reason)
 
-        `is_sent` says whether a replica has had it.
-        """
-        metric, reason = None, "unanswered" if is_sent else "unsent"
-        if isinstance(error, OverloadedError):
+    def _count_unanswered(self, call: InferenceCall, outcome: Outcome) -> None:
+        """Count why there is no answer, where that was load, its deadline or its client."""
+        metric = _UNANSWERED.get(outcome.code)
+        is_sent = bool(call.replica_id)
+        reason = "unanswered" if is_sent else "unsent"
+        if isinstance(outcome.error, OverloadedError):
             # The gateway's own bound is met before anybody knows for which model it is.
             metric = catalog.REQUESTS_REJECTED
-            reason = "replica" if is_sent else "model" if model else "gateway"
-        elif code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            metric = catalog.REQUESTS_EXPIRED
-        elif code is grpc.StatusCode.CANCELLED:
-            metric = catalog.REQUESTS_CANCELLED
+            reason = "replica" if is_sent else "model" if call.model else "gateway"
         if metric:
-            self._recorder.count(metric, model=model, version=version, reason=reason)
+            self._recorder.count(metric, model=call.model, version=call.version, reason=reason)
 
     def record_wait(self, replica: Replica, version: str, waited_s: float) -> None:
         """Add the time that one replica took, whatever it answered."""

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Final
 import grpc
 
 from services.gateway.access.gate import Metadata
-from services.gateway.inference import InferenceCall
-from services.gateway.origin import Origin
+from services.gateway.inference import InferenceCall, Outcome, RequestObserver
 from services.telemetry.logs import REQUEST_ID
 from services.telemetry.tracing import CarriedTrace, Tracing
 
@@ -20,16 +19,16 @@ _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a
 _MAX_TRACESTATE_LENGTH: Final = 512
 
 
-class RequestTracer:
+class RequestTracer(RequestObserver):
     """Begins and ends the gateway's spans."""
 
     def __init__(self, tracing: Tracing) -> None:
         self._tracing = tracing
 
-    def begin(self, call: InferenceCall, origin: Origin) -> None:
+    def begin(self, call: InferenceCall) -> None:
         """Begin a span, unless the sampler lets this request pass."""
-        tracing, name = self._tracing, f"{_SERVICE}/{origin.rpc}"
-        parent = tracing.parent_of(_carried(origin.metadata))
+        tracing, name = self._tracing, f"{_SERVICE}/{call.rpc}"
+        parent = tracing.parent_of(_carried(call.metadata))
         if not tracing.is_wanted(name, parent):
             return
         from opentelemetry.trace import SpanKind, format_trace_id
@@ -37,17 +36,17 @@ class RequestTracer:
         attributes = {
             "rpc.system": "grpc",
             "rpc.service": _SERVICE,
-            "rpc.method": origin.rpc,
-            "client.address": origin.peer,
+            "rpc.method": call.rpc,
+            "client.address": call.peer,
             "smelt.request.size": len(call.body),
         }
         call.span = tracing.span(name, parent, kind=SpanKind.SERVER, attributes=attributes)
         call.trace_id = format_trace_id(call.span.get_span_context().trace_id)
         call.trace = tracing.carried(call.span)
 
-    def end(self, call: InferenceCall, code: grpc.StatusCode) -> None:
+    def end(self, call: InferenceCall, outcome: Outcome) -> None:
         """End the span of a request that has one."""
-        span = call.span
+        span, code = call.span, outcome.code
         if span is None:
             return
         span.set_attributes(

@@ -1,4 +1,4 @@
-"""Answers that were given before: a station that models opt into with their recipe.
+"""Answers that were given before: an interceptor that models opt into with their recipe.
 
 The key is the model version and the request without its id, so that it says nothing of engines:
 an answer stays while engines come and go, and ends with the version, which a change of the
@@ -17,7 +17,7 @@ from services.contracts.frames import Payload
 from services.contracts.manifest import ModelVersion
 from services.contracts.request_wire import split_request
 from services.gateway.endpoints import EndpointSet
-from services.gateway.inference import InferenceCall, Station
+from services.gateway.inference import InferenceCall, InferenceHandler
 from services.gateway.request_head import RequestHead, request_head_from_bytes
 from services.gateway.routing import Pool, RoutingTable
 from services.pb import open_inference_v2_pb2 as pb
@@ -69,7 +69,7 @@ class CachedInference:
     """Answers from memory where the model's recipe allows it."""
 
     def __init__(
-        self, inner: Station, endpoints: EndpointSet, recorder: Recorder, max_bytes: int
+        self, inner: InferenceHandler, endpoints: EndpointSet, recorder: Recorder, max_bytes: int
     ) -> None:
         self._inner, self._endpoints, self._recorder = inner, endpoints, recorder
         self._store = AnswerStore(max_bytes)

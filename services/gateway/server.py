@@ -21,23 +21,26 @@ from services.gateway.fleet_view import fleet_view_from_snapshot
 from services.gateway.forwarding import ForwardedInference
 from services.gateway.handlers import SERVICE, offered_handlers, refuse, service_handler
 from services.gateway.health import HealthServicer
-from services.gateway.inference import MeasuredInference, Station
+from services.gateway.inference import InferenceHandler, ObservedInference
 from services.gateway.keeper_link import KeeperLink
 from services.gateway.observer import FleetObserver
-from services.gateway.origin import with_origin
 from services.gateway.outliers import OutlierWatch
 from services.gateway.process_memory import default_upload_bytes
 from services.gateway.reflection import enable_reflection
 from services.gateway.replica_connection import connect
 from services.gateway.request_memory.arena import request_arena
-from services.gateway.request_watch import request_watch
+from services.gateway.request_observers import (
+    INFERENCE_PATHS,
+    note_rejection,
+    note_unhandled,
+    request_observers,
+)
 from services.gateway.response_cache import CachedInference
 from services.gateway.servicer import QuestionServicer
 from services.gateway.settings import GatewaySettings
 from services.gateway.shared_tensors import SharedMemoryInference
 from services.gateway.status_codes import StatusTable
 from services.gateway.triton_metrics import TritonMetrics
-from services.gateway.unhandled import INFERENCE_PATHS, UnhandledRequests
 from services.grpc_server.aio_server import AioServer
 from services.grpc_server.limits import Limits
 from services.grpc_server.server import GrpcServer
@@ -110,23 +113,20 @@ class GatewayServer:
         room_bytes = settings.response_cache_bytes
         self._cached = CachedInference(self._forwarded, self.endpoints, recorder, room_bytes)
         self.triton_metrics = self._new_triton_metrics() if settings.triton_metrics else None
-        self._requests = request_watch(settings, recorder, tracing, self.triton_metrics)
+        self._observers = request_observers(settings, recorder, tracing, self.triton_metrics)
         statuses = StatusTable(overload_as_unavailable=settings.overload_as_unavailable)
         gate = Gate(settings.access_file) if settings.access_file else None
-        self._server = self._new_server(recorder, statuses, gate)
-        self._add_services(recorder, statuses, gate)
+        self._server = self._new_server(statuses, gate)
+        self._add_services(statuses, gate)
 
-    def _new_server(
-        self, recorder: Recorder, statuses: StatusTable, gate: Gate | None
-    ) -> GrpcServer | AioServer:
+    def _new_server(self, statuses: StatusTable, gate: Gate | None) -> GrpcServer | AioServer:
         if self._settings.server == "grpc":
             return AioServer(_limits_of(self._settings))
-        unhandled = UnhandledRequests(recorder, self._requests.refused if self._requests else None)
         return GrpcServer(
             _limits_of(self._settings),
             take=self.arena.take if self.arena else None,
             check=early_check(gate, statuses) if gate else None,
-            on_unhandled=unhandled.note,
+            on_unhandled=note_unhandled(self._observers),
             on_connections=self._observer.note_connections,
             overload=_overload_of(statuses),
         )
@@ -134,14 +134,14 @@ class GatewayServer:
     def _new_triton_metrics(self) -> TritonMetrics:
         return TritonMetrics(self._forwarded.num_in_flight, self._cached.statistics)
 
-    def _add_services(self, recorder: Recorder, statuses: StatusTable, gate: Gate | None) -> None:
-        # The order of a request's stations, innermost first. Refusals are measured, so
-        # measuring is outside admission; admission is outside forwarding, so that a flood
+    def _add_services(self, statuses: StatusTable, gate: Gate | None) -> None:
+        # The chain of interceptors, innermost first. Refusals are observed, so observers are
+        # outside admission; admission is outside forwarding, so that a flood
         # is refused before its bytes are read. Errors become statuses in the handler, last.
         for part in (self._forwarded, self._cached, self.triton_metrics):
             if part:
                 self._observer.gone.on_drop(part.forget)
-        inner: Station = self._cached
+        inner: InferenceHandler = self._cached
         max_bytes = self._settings.max_message_bytes
         if self._settings.shared_memory:
             # Outside the cache: an answer is the same wherever its tensors lie.
@@ -149,15 +149,15 @@ class GatewayServer:
         max_upload_bytes = self._settings.max_upload_bytes or default_upload_bytes()
         max_in_flight = self._settings.max_in_flight
         admitted = AdmittedInference(inner, max_in_flight, max_upload_bytes // 2)
-        measured = MeasuredInference(
-            admitted, recorder, statuses, self._requests, max_answer_bytes=max_bytes
+        observed = ObservedInference(
+            admitted, statuses, self._observers, max_answer_bytes=max_bytes
         )
         names = self._settings.server_name, metadata.version("smelt")
         questions = QuestionServicer(
             self.endpoints, names, self._cached.statistics, self._extras.extensions
         )
         handlers = offered_handlers(
-            measured,
+            observed,
             questions,
             statuses,
             self._extras.questions,
@@ -169,10 +169,7 @@ class GatewayServer:
             ),
         )
         if gate:
-            handlers = guarded(handlers, gate, statuses, recorder)
-        if self._requests:
-            # Outermost: whoever is refused at the gate stands in the access log too.
-            handlers = with_origin(handlers, self._requests.refused)
+            handlers = guarded(handlers, gate, statuses, partial(note_rejection, self._observers))
         self._server.add_generic_rpc_handlers(
             (service_handler(handlers, statuses, self._extras.absences),)
         )
@@ -257,8 +254,8 @@ class GatewayServer:
             self.arena.close()
         if self._keeper:
             self._keeper.close()
-        if self._requests:
-            await asyncio.to_thread(self._requests.close)
+        for observer in self._observers:
+            await asyncio.to_thread(observer.close)
 
     def _take_over(self, snapshot: fleet.FleetSnapshot) -> None:
         self._lives.hear(fleet_view_from_snapshot(snapshot))

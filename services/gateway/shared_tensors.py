@@ -1,4 +1,4 @@
-"""A station for requests whose tensors lie in shared memory: replicas see raw contents alone."""
+"""Intercepts requests whose tensors lie in shared memory: replicas see raw contents alone."""
 
 import asyncio
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
@@ -21,7 +21,7 @@ from services.contracts.request_wire import (
 )
 from services.contracts.tensors import bytes_from_array
 from services.contracts.typed_contents import array_from_contents
-from services.gateway.inference import InferenceCall, Station
+from services.gateway.inference import InferenceCall, InferenceHandler
 from services.gateway.shared_memory import Region, SharedMemoryRegions
 from services.pb import open_inference_v2_pb2 as pb
 
@@ -52,7 +52,7 @@ class SharedMemoryInference:
     """Puts inputs out of shared memory into requests, and outputs of answers into it."""
 
     def __init__(
-        self, inner: Station, regions: SharedMemoryRegions, max_message_bytes: int
+        self, inner: InferenceHandler, regions: SharedMemoryRegions, max_message_bytes: int
     ) -> None:
         """`max_message_bytes` bounds what a request may be with its inputs in it."""
         self._inner, self._regions = inner, regions

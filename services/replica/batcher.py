@@ -6,10 +6,10 @@ filled, or half of the time that the most pressing of those that wait has left. 
 and splitting happen on the engine's own thread, so the event loop keeps taking requests
 meanwhile; only engines that are quicker than a change of threads run on the loop.
 
-Which requests run together is said by `forming`. A request that is cancelled, or that waited too long, leaves the queue
-at once; what the engine has begun it ends, and an answer that nobody wants is thrown away.
-A batch that fails waits again, and runs in halves, so that a bad request fails by itself in the
-end; those that are late or outranked by then are treated as any that wait.
+Which requests run together is said by `forming`. A request that is cancelled, or that waited too
+long, leaves the queue at once; what the engine has begun it ends, and an answer that nobody wants
+is thrown away. A batch that fails waits again, and runs in halves, so that a bad request fails
+alone in the end; those that are late or outranked by then are treated as any that wait.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Puts the gate before RPC handlers: who asks, and whether that one may."""
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -11,20 +11,19 @@ from services.gateway.access.caller import CALLER_NAME
 from services.gateway.access.document import Verb
 from services.gateway.access.gate import Gate, Metadata
 from services.gateway.handlers import SERVICE
-from services.gateway.origin import INFERENCE_METHODS, note_refusal
+from services.gateway.inference import INFERENCE_METHODS, InferenceCall, Outcome
 from services.gateway.request_head import request_head_from_bytes
 from services.gateway.status_codes import StatusTable
 from services.gateway.streaming import Incoming
 from services.grpc_server.context import Context
 from services.grpc_server.server_options import Check
-from services.telemetry import catalog
-from services.telemetry.recorder import Recorder
 
 if TYPE_CHECKING:
     # gRPC's classes are generic for type checkers alone.
     Handler = grpc.RpcMethodHandler[Any, Any]
 
 Behaviour = Callable[[Any, Context], Awaitable[Any]]
+OnRejected = Callable[[InferenceCall, Outcome], None]
 Stream = Callable[[AsyncIterator[Any], Context], AsyncIterator[bytes]]
 
 # Load balancers and clients ask these before they have a token, and learn no secret.
@@ -35,18 +34,20 @@ _QUESTIONS: Final = frozenset({"ModelReady", "ModelMetadata", "ModelConfig", "Mo
 
 
 def guarded(
-    handlers: "Mapping[str, Handler]", gate: Gate, statuses: StatusTable, recorder: Recorder
+    handlers: "Mapping[str, Handler]", gate: Gate, statuses: StatusTable, on_rejected: OnRejected
 ) -> "dict[str, Handler]":
-    """The same handlers, each behind the gate; what is not known here is for admins."""
+    """The same handlers, each behind the gate; what is not known here is for admins.
 
-    def refused(name: str, code: grpc.StatusCode) -> None:
-        note_refusal(code)
-        if name in INFERENCE_METHODS:
-            # Without a model's name: whoever may not ask shall not choose our labels.
-            recorder.count(catalog.REQUESTS, model="", version="", code=code.name)
-
+    Args:
+        handlers: by the names of their RPCs.
+        gate: says who asks.
+        statuses: of errors.
+        on_rejected: called for each request for a model that is refused here.
+    """
     return {
-        name: handler if name in OPEN_METHODS else _guarded(name, handler, gate, statuses, refused)
+        name: handler
+        if name in OPEN_METHODS
+        else _guarded(name, handler, gate, statuses, on_rejected)
         for name, handler in handlers.items()
     }
 
@@ -74,15 +75,16 @@ def _guarded(
     handler: "Handler",
     gate: Gate,
     statuses: StatusTable,
-    on_refused: Callable[[str, grpc.StatusCode], None],
+    on_rejected: OnRejected,
 ) -> "Handler":
     # The types say what handlers of a blocking server are.
     behaviour: Behaviour | None = handler.unary_unary  # type: ignore[assignment]
     if behaviour is None:
-        return _guarded_stream(handler, gate, statuses, partial(on_refused, name))
+        return _guarded_stream(handler, gate, statuses, on_rejected)
     verb, model_of = _need(name)
 
     async def checked(request: Any, context: Context) -> Any:
+        began_s = time.monotonic()
         try:
             caller = await gate.caller_of(context.invocation_metadata() or ())
             CALLER_NAME.set(caller.name)
@@ -91,7 +93,8 @@ def _guarded(
             caller.require(verb, model_of(request))
         except Exception as error:
             refusal = statuses.refusal_of(error)
-            on_refused(name, refusal.code)
+            if name in INFERENCE_METHODS:
+                on_rejected(_call(name, context), Outcome(refusal.code, time.monotonic() - began_s))
             await context.abort(refusal.code, refusal.details, refusal.trailing)
         return await behaviour(request, context)
 
@@ -106,28 +109,37 @@ def _guarded_stream(
     handler: "Handler",
     gate: Gate,
     statuses: StatusTable,
-    on_refused: Callable[[grpc.StatusCode], None],
+    on_rejected: OnRejected,
 ) -> "Handler":
     """ModelStreamInfer: who asks, and what, is looked at with each request of the stream."""
     behaviour: Stream = handler.stream_stream  # type: ignore[assignment]
 
     async def checked(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
-        metadata = tuple(context.invocation_metadata() or ())
+        call, began_s = _call("ModelStreamInfer", context), time.monotonic()
+
+        def on_error(error: Exception) -> None:
+            on_rejected(call, Outcome(statuses.code_of(error), time.monotonic() - began_s))
+
+        metadata = tuple(call.metadata)
         try:
             CALLER_NAME.set((await gate.caller_of(metadata)).name)
         except Exception as error:
             refusal = statuses.refusal_of(error)
-            on_refused(refusal.code)
+            on_error(error)
             await context.abort(refusal.code, refusal.details, refusal.trailing)
-
-        def on_error(error: Exception) -> None:
-            on_refused(statuses.code_of(error))
 
         async for answer in behaviour(_permitted(requests, gate, metadata, on_error), context):
             yield answer
             del answer
 
     return grpc.stream_stream_rpc_method_handler(checked)
+
+
+def _call(name: str, context: Context) -> InferenceCall:
+    """A request as far as it is known here."""
+    return InferenceCall(
+        b"", rpc=name, peer=context.peer(), metadata=context.invocation_metadata() or ()
+    )
 
 
 async def _permitted(

@@ -26,6 +26,7 @@ from services.contracts.frames import (
 )
 from services.contracts.tensors import TensorSpec
 from services.gateway.allocator import keep_freed_memory
+from services.gateway.inference import InferenceCall, Outcome
 from services.gateway.request_head import request_head_from_bytes
 from services.gateway.request_metrics import RequestMetrics
 from services.replica.batcher import BatchReport
@@ -70,8 +71,10 @@ def _gateway(payload: str) -> Steps:
         meta = encode_infer(frame)
         return header(Kind.INFER, 1, len(meta), len(body)) + meta
 
+    call = InferenceCall(body, model="m", version="1", waited_s=0.0005)
+
     def record() -> None:
-        metrics.record("m", "1", grpc.StatusCode.OK, duration_s=0.001, waited_s=0.0005)
+        metrics.end(call, Outcome(grpc.StatusCode.OK, duration_s=0.001))
 
     return {
         "gateway: read model, version and id": lambda: request_head_from_bytes(body),

@@ -8,15 +8,13 @@ from unittest.mock import Mock
 
 from services.gateway.access.guard import guarded
 from services.gateway.handlers import offered_handlers
-from services.gateway.origin import with_origin
 from services.gateway.status_codes import StatusTable
 from services.pb import open_inference_v2_pb2 as pb
-from services.telemetry.recorder import NullRecorder
 from tests.integration.grpc_server.probe import soon
 
 if TYPE_CHECKING:
     from services.gateway.access.gate import Gate
-    from services.gateway.inference import Station
+    from services.gateway.inference import InferenceHandler
     from tests.integration.grpc_server.conftest import Host
 
 MIB = 1 << 20
@@ -47,12 +45,10 @@ def held_bytes() -> int:
 
 async def test_one_that_idles_holds_neither_its_last_request_nor_its_answer(host: "Host") -> None:
     statuses, anything = StatusTable(), Mock()
-    gate, inference = cast("Gate", _Gate()), cast("Station", _Inference())
-    handlers = guarded(
-        offered_handlers(inference, anything, statuses), gate, statuses, NullRecorder()
-    )
+    gate, inference = cast("Gate", _Gate()), cast("InferenceHandler", _Inference())
+    handlers = guarded(offered_handlers(inference, anything, statuses), gate, statuses, anything)
     name = "ModelStreamInfer"
-    await host.serve(methods={name: with_origin(handlers, anything)[name]})
+    await host.serve(methods={name: handlers[name]})
     channel = host.channel()
     tracemalloc.start()
     try:

@@ -5,6 +5,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.gateway.gone_versions import KEEP_S, GoneVersions
+from services.gateway.inference import InferenceCall, Outcome
 from services.gateway.request_metrics import RequestMetrics
 from services.telemetry.catalog import GATEWAY_METRICS
 from services.telemetry.prometheus_recorder import PrometheusRecorder
@@ -27,8 +28,8 @@ class World:
 
     def answer(self, version: str) -> None:
         """Record a request and a refusal of one version."""
-        code = grpc.StatusCode.OK
-        self.metrics.record("m", version, code, duration_s=1.0, waited_s=0.5)
+        call = InferenceCall(b"", model="m", version=version, waited_s=0.5)
+        self.metrics.end(call, Outcome(grpc.StatusCode.OK, duration_s=1.0))
 
     def versions(self) -> dict[str, int]:
         """How many series there are of each version."""

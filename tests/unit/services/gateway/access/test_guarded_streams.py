@@ -13,7 +13,6 @@ import numpy as np
 from services.gateway.access.guard import guarded
 from services.gateway.status_codes import StatusTable
 from services.pb import open_inference_v2_pb2 as pb
-from services.telemetry.recorder import NullRecorder
 
 BODY = pb.ModelInferRequest(model_name="m").SerializeToString()
 
@@ -46,8 +45,9 @@ async def test_one_that_idles_holds_nothing_of_its_last_request_and_answer() -> 
 
     handlers = {"ModelStreamInfer": grpc.stream_stream_rpc_method_handler(answer)}
     gate: Any = _Gate()
-    behaviour: Any = guarded(handlers, gate, StatusTable(), NullRecorder())["ModelStreamInfer"]
-    context = SimpleNamespace(invocation_metadata=tuple)
+    guard = guarded(handlers, gate, StatusTable(), lambda *_: None)
+    behaviour: Any = guard["ModelStreamInfer"]
+    context = SimpleNamespace(invocation_metadata=tuple, peer=str)
     answers = behaviour.stream_stream(requests(), context)
     assert bytes(await anext(answers)) == BODY
     waiting = asyncio.create_task(anext(answers))
