@@ -31,7 +31,10 @@ def function_of(op: Op) -> onnx.FunctionProto | None:
 
 
 def _newest(versions: list[int], opset: int) -> int | None:
-    return max((version for version in versions if version <= opset), default=None)
+    """Return the body's opset that fits best; all bodies of one version of an op mean the same."""
+    fitting = [version for version in versions if version <= opset]
+    # What a body is written in counts inside of it alone, so a newer one serves an older graph.
+    return max(fitting, default=min(versions, default=None))
 
 
 def _type_of(value: AnyValue | None) -> onnx.TypeProto:

@@ -52,14 +52,6 @@ def elu(op: Op) -> Tensor:
     return x.like(op.call(functional.elu, x, op.attr_float("alpha")))
 
 
-@converter("Selu", versions=(6, 22), attributes=("alpha", "gamma"))
-def selu(op: Op) -> Tensor:
-    """Scaled exponential linear unit; its two constants are attributes."""
-    x = op.tensor(0)
-    inner = op.call(functional.elu, x, op.attr_float("alpha"))
-    return x.like(op.call(torch.mul, inner, op.attr_float("gamma")))
-
-
 @converter("Celu", versions=(12, 28), attributes=("alpha",))
 def celu(op: Op) -> Tensor:
     """Elu whose slope is continuous; ONNX's own body for it makes a row of a scalar."""
@@ -85,31 +77,12 @@ def prelu(op: Op) -> Tensor:
     return Tensor(node, x.dtype, broadcast_dims(x.dims, slope.dims))
 
 
-@converter("ThresholdedRelu", versions=(10, 22), attributes=("alpha",))
-def thresholded_relu(op: Op) -> Tensor:
-    """Identity above alpha, zero elsewhere."""
-    x = op.tensor(0)
-    return x.like(op.call(functional.threshold, x, op.attr_float("alpha"), 0.0))
-
-
 @converter("HardSigmoid", versions=(6, 22), attributes=("alpha", "beta"))
 def hard_sigmoid(op: Op) -> Tensor:
     """max(0, min(1, alpha x + beta))."""
     x = op.tensor(0)
     line = op.call(torch.add, op.call(torch.mul, x, op.attr_float("alpha")), op.attr_float("beta"))
     return x.like(op.call(torch.clamp, line, 0.0, 1.0))
-
-
-@converter("Shrink", versions=(9,), attributes=("bias", "lambd"))
-def shrink(op: Op) -> Tensor:
-    """Move values toward zero by bias; those within lambd become zero."""
-    x = op.tensor(0)
-    if not x.is_float:
-        raise op.refuse(f"element type {x.dtype} is not translated")
-    bias, lambd = op.attr_float("bias"), op.attr_float("lambd")
-    up = op.call(torch.where, op.call(torch.lt, x, -lambd), op.call(torch.add, x, bias), 0.0)
-    above = op.call(torch.gt, x, lambd)
-    return x.like(op.call(torch.where, above, op.call(torch.sub, x, bias), up))
 
 
 def _normalising(function: Callable[..., Any]) -> Callable[[Op], Tensor]:

@@ -19,6 +19,20 @@ TABLES = {name: RNG.random((6, 2), np.float32) for name in ("cos_cache", "sin_ca
 CASES: dict[str, tuple[int, str, str, dict[str, np.ndarray]]] = {
     "an attribute of the node": (24, "float[N, M] X", "y = Swish <alpha = 2.5> (X)", {}),
     "an attribute's default": (24, "float[N, M] X", "y = Swish (X)", {}),
+    "an op that is older than its body": (9, "float[N, M] X", "y = Selu <alpha = 1.5> (X)", {}),
+    "numbers of the node": (
+        10,
+        "float[N, M] X",
+        "z = Shrink <bias = 0.5, lambd = 0.25> (X) y = ThresholdedRelu <alpha = 0.1> (z)",
+        {},
+    ),
+    "places in an image": (
+        20,
+        "float[N, M] X",
+        """row = Unsqueeze (X, one) theta = Concat <axis = 1> (row, row, row)
+        y = AffineGrid (theta, s)""",
+        {"one": np.array([1]), "s": np.array([3, 1, 4, 5, 2])},
+    ),
     "an input left out": (
         13,
         "float[N, M] X",
