@@ -7,18 +7,16 @@ sign [DIGEST]       sign a published engine, or all, with the key in SMELT_SIGNI
 export-graph MODEL  write the graph that a replica without an engine compiles itself
 replay KEY          run the worst sample of a failed proof once more
 profile MODEL       say what compiling changes: kernels, traffic, time per op
-import-one, build-one, prove-one, time-one, replay-one, profile-one, verdict-one  their throw-away
-                    children
+import-one, build-one, ...  their throw-away children: see `child_jobs`
 """
 
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from compiler_worker.arguments import Arguments, parse_arguments
 from compiler_worker.settings import CompilerSettings, settings_from_environment
-from services.contracts.document import Document
 from services.contracts.errors import InvalidRequestError, SmeltError
 from services.contracts.lifetime import end_with_parent
 from services.engines.waiting_threads import wait_asleep
@@ -59,28 +57,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run_as_child(arguments: Arguments) -> int:
     # Before what follows imports torch.
     wait_asleep()
-    from compiler_worker.child import Events, build_one, prepare_to_die, run_request
-    from compiler_worker.import_check import import_one
-    from compiler_worker.joint_child import time_one
-    from compiler_worker.profiling.child import profile_one
-    from compiler_worker.prove_child import prove_one
-    from compiler_worker.replay_child import replay_one
-    from compiler_worker.verdict_child import verdict_one
+    from compiler_worker.child import Events, prepare_to_die, run_request
+    from compiler_worker.child_jobs import CHILD_JOBS
 
     prepare_to_die()
     # The parent keeps these lines as they are, for people: no JSON here.
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     assert arguments.request is not None
-    tasks: dict[str, Callable[[bytes, Events], Document]] = {
-        "import-one": import_one,
-        "build-one": build_one,
-        "prove-one": prove_one,
-        "time-one": time_one,
-        "replay-one": replay_one,
-        "profile-one": profile_one,
-        "verdict-one": verdict_one,
-    }
-    return run_request(arguments.request, Events.on_stdout(), tasks[arguments.command])
+    job = CHILD_JOBS[arguments.command]
+    return run_request(job, arguments.request, Events.on_stdout())
 
 
 def _build(arguments: Arguments, settings: CompilerSettings) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from compiler_worker.child_jobs import CHILD_JOBS
 from compiler_worker.plan import Wanted
 from compiler_worker.profiling.wishes import ProfileWishes
 from services.contracts.errors import InvalidRequestError
@@ -126,10 +127,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--store-url", metavar="URL")
         command.add_argument("--cache-dir", metavar="DIR")
         command.add_argument("--json", action="store_true")
-    for name in (
-        "import-one", "build-one", "prove-one", "time-one", "replay-one", "profile-one",
-        "verdict-one",
-    ):  # fmt: skip
+    for name in CHILD_JOBS:
         child = commands.add_parser(name, help="a throw-away child of this compiler")
         child.add_argument("--request", type=Path, required=True, metavar="FILE")
         child.add_argument("--parent-pid", type=int, required=True, metavar="PID")

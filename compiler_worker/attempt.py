@@ -3,7 +3,9 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
+from compiler_worker.child_jobs import Result
 from compiler_worker.process import ChildOutcome
 from compiler_worker.publish import now
 from compiler_worker.requests import ChildEvent, Stage
@@ -49,21 +51,17 @@ class Attempt:
         self._durations_s[stage] = self._clock() - started
         self.tell(ChildEvent(ended_stage=stage, duration_s=self._durations_s[stage]))
 
-    def result_of(self, outcome: ChildOutcome) -> bytes:
-        """The child's result document, its account taken over.
+    def result_of(self, outcome: ChildOutcome[Result]) -> Result:
+        """The child's result, its account taken over.
 
         Raises:
             ProofError: the child found that it has no reference to be trusted.
             BuildError: it refused, crashed or passed its limits; has its last log lines.
         """
         self.follow(outcome)
-        if outcome.result is not None:
-            return outcome.result
-        if outcome.error == ProofError.__name__:
-            raise ProofError(outcome.failure)
-        raise BuildError(outcome.failure, log_tail=outcome.log_tail)
+        return outcome.require(BuildError, ProofError)
 
-    def follow(self, outcome: ChildOutcome) -> None:
+    def follow(self, outcome: ChildOutcome[Any]) -> None:
         """Take over the child's account: stage, seconds, last log lines."""
         self._stage = outcome.stage
         self._durations_s |= outcome.durations_s

@@ -1,4 +1,4 @@
-"""The inside of a throw-away process: one build or one proof, then it ends.
+"""The inside of a throw-away process: one job, then it ends.
 
 Compilers crash, hang and leak. Here they can: the parent reads what happened and goes on.
 """
@@ -11,24 +11,16 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from traceback import format_exc
-from typing import TextIO
+from typing import Any, TextIO
 
-from compiler_worker.memory import peak_resident_bytes
-from compiler_worker.requests import (
-    RESULT_FILE,
-    BuildRequest,
-    BuildResult,
-    ChildEvent,
-    ChildFailure,
-    Stage,
-)
+from compiler_worker.child_jobs import ChildJob
+from compiler_worker.requests import RESULT_FILE, ChildEvent, ChildFailure, Stage
 from services.contracts.document import Document
 from services.contracts.errors import BuildError, SmeltError
-from services.engines.compile_cache import use_compile_cache
 
 logger = logging.getLogger(__name__)
 
@@ -81,17 +73,16 @@ def prepare_to_die() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
-def run_request(
-    request_path: Path, events: Events, task: Callable[[bytes, Events], Document]
-) -> int:
-    """Run one task on a request file and write its result beside it; the exit code.
+def run_request(job: ChildJob[Any, Any], request_path: Path, events: Events) -> int:
+    """Do a job on a request file and write its result beside it; the exit code.
 
     0 means a result, EXIT_FAILURE a ChildFailure with the error's own words, whatever raised
     it; any other code is a crash.
     """
     result_path = request_path.with_name(RESULT_FILE)
     try:
-        result: Document = task(request_path.read_bytes(), events)
+        request = job.request.from_json(request_path.read_bytes())
+        result: Document = job.function(request, events)
     except SmeltError as error:
         logger.info("%s: %s", type(error).__name__, error)
         log_tail = error.log_tail if isinstance(error, BuildError) else ()
@@ -109,34 +100,6 @@ def _failed(path: Path, error: Exception, message: str, log_tail: tuple[str, ...
     failure = ChildFailure(error=type(error).__name__, message=message, log_tail=log_tail)
     path.write_bytes(failure.canonical_json())
     return EXIT_FAILURE
-
-
-def build_one(request_bytes: bytes, events: Events) -> BuildResult:
-    """Build one key; raises BuildError with the builder's words."""
-    from compiler_worker.builders.base import BuildPlan
-    from compiler_worker.builders.select import builder_for
-
-    request = BuildRequest.from_json(request_bytes)
-    limit_threads(request.num_threads)
-    use_compile_cache(request.cache_dir)
-    plan = BuildPlan(
-        key=request.key,
-        master=request.master,
-        master_path=request.master_path,
-        calibration_path=request.calibration_path,
-        compile_cache=request.compile_cache,
-        typed_graphs=request.cache_dir / "typed",
-    )
-    started = time.monotonic()
-    with events.stage(Stage.BUILD):
-        output = builder_for(request.key.kind).build(plan, request.workspace, events.line)
-    return BuildResult(
-        files=output.files,
-        needs_master=output.needs_master,
-        findings=output.findings,
-        duration_s=time.monotonic() - started,
-        peak_memory_bytes=peak_resident_bytes(),
-    )
 
 
 def limit_threads(num_threads: int) -> None:

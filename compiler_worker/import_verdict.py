@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from compiler_worker.child_jobs import VERDICT
 from compiler_worker.master.admission import NEWEST_RUN_OPSET
 from compiler_worker.process import ChildLimits, run_child
 from compiler_worker.progress import Progress
-from compiler_worker.requests import ChildEvent, Stage
+from compiler_worker.requests import ChildEvent, VerdictRequest
 from compiler_worker.settings import CompilerSettings
-from compiler_worker.verdict_child import ANSWERS_FILE, VerdictRequest
+from compiler_worker.verdict_child import ANSWERS_FILE
 from services.contracts.errors import UnsupportedGraphError
 from services.contracts.fallback_verdict import FallbackVerdict
 from services.contracts.manifest import MasterRecord
@@ -91,7 +92,5 @@ def _asked(
             report(event.line)
 
     request.folder.mkdir()
-    outcome = run_child("verdict-one", request, request.folder, Stage.PROVE, limits, tell)
-    if outcome.result is None:
-        return FallbackVerdict(unknown=outcome.failure)
-    return FallbackVerdict.from_json(outcome.result)
+    outcome = run_child(VERDICT, request, request.folder, limits, tell)
+    return outcome.result or FallbackVerdict(unknown=outcome.failure)

@@ -11,10 +11,11 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from compiler_worker.child_jobs import TIME
 from compiler_worker.process import run_child
 from compiler_worker.proving import ProofJob, proof_request
 from compiler_worker.publish import now
-from compiler_worker.requests import ChildEvent, JointEntrant, JointRequest, JointResult, Stage
+from compiler_worker.requests import ChildEvent, JointEntrant, JointRequest, JointResult
 from compiler_worker.turns import awaited_lease, leased
 from compiler_worker.workshop import Workshop
 from services.contracts.errors import ProofError, SmeltError
@@ -176,12 +177,10 @@ def _result(
             eager_held_bytes=field.engines[0].proof.eager_peak_memory_bytes,
         )
         outcome = run_child(
-            "time-one", request, folder, Stage.BENCHMARK, workshop.proof_limits,
+            TIME, request, folder, workshop.proof_limits,
             lambda event: workshop.on_progress(key, _told(event, len(field.engines))),
         )  # fmt: skip
-    if outcome.result is None:
-        raise ProofError(outcome.failure)
-    result = JointResult.from_json(outcome.result)
+    result = outcome.require(ProofError)
     if fault := result.failed.get(field.incumbent):
         # Without it nothing links this run to the earlier ones.
         raise ProofError(f"the best engine so far, {field.incumbent[:12]}: {fault}")

@@ -20,14 +20,14 @@ from services.engines.compile_cache import use_compile_cache
 logger = logging.getLogger(__name__)
 
 
-def time_one(request_bytes: bytes, events: Events) -> JointResult:
+def time_one(request: JointRequest, events: Events) -> JointResult:
     """Time what a request names.
 
     Raises:
         EngineError: none of the engines runs.
         ProofError: nothing on this machine runs the master itself.
     """
-    return _Timing(JointRequest.from_json(request_bytes), events).run()
+    return _Timing(request, events).run()
 
 
 class _Timing:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compiler_worker.attempt import Attempt, count_build, count_proof, is_good
+from compiler_worker.child_jobs import BUILD
 from compiler_worker.devices import device_that_runs, main_device
 from compiler_worker.joint import time_together
 from compiler_worker.plan import BuildTable, Wanted, plan_builds
@@ -183,10 +184,8 @@ def build_in_child(
     )
     with shared_cache(attempt.key, workshop) as compile_cache:
         request = request.model_copy(update={"compile_cache": compile_cache})
-        outcome = run_child(
-            "build-one", request, folder / "build", Stage.BUILD, workshop.build_limits, attempt.tell
-        )
-        result = BuildResult.from_json(attempt.result_of(outcome))
+        outcome = run_child(BUILD, request, folder / "build", workshop.build_limits, attempt.tell)
+        result = attempt.result_of(outcome)
     return result, outcome.peak_memory_bytes
 
 
@@ -204,9 +203,7 @@ def _proof(
         proof = proof_not_run(attempt.key, main_device(workshop.devices))
     else:
         job = ProofJob(manifest=manifest, engine_dir=engine_dir, version=version, device=device)
-        proof = Proof.from_json(
-            attempt.result_of(prove_in_child(job, workshop, folder, attempt.tell))
-        )
+        proof = attempt.result_of(prove_in_child(job, workshop, folder, attempt.tell))
     count_proof(workshop, attempt.key, proof)
     return proof
 

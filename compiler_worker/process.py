@@ -1,4 +1,4 @@
-"""Runs a build or a proof in a throw-away process, and always comes back with an outcome.
+"""Runs a job in a throw-away process, and always comes back with an outcome.
 
 Whatever the child does (finish, refuse, crash, hang, eat all memory), the parent gets a
 `ChildOutcome` with the stage, the reason and the last log lines.
@@ -16,14 +16,15 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, Generic
 
 import psutil
 from pydantic import ValidationError
 
 from compiler_worker.child import EXIT_FAILURE, STACK_SIGNAL
+from compiler_worker.child_jobs import ChildJob, Request, Result
 from compiler_worker.requests import RESULT_FILE, ChildEvent, ChildFailure, Stage
-from services.contracts.document import Document
+from services.contracts.errors import BuildError, SmeltError
 
 OnEvent = Callable[[ChildEvent], None]
 
@@ -57,11 +58,11 @@ class ChildLimits:
 
 
 @dataclass(kw_only=True)
-class ChildOutcome:
+class ChildOutcome(Generic[Result]):
     """How a child ended.
 
     Attributes:
-        result: bytes of its result document; None exactly when there is a failure.
+        result: its result; None exactly when there is a failure.
         failure: why there is no result, "" when there is one.
         error: class of the error that the child itself reported, "" when it could not.
         stage: the last stage entered.
@@ -70,37 +71,49 @@ class ChildOutcome:
     """
 
     stage: Stage
-    result: bytes | None = None
+    result: Result | None = None
     failure: str = ""
     error: str = ""
     log_tail: tuple[str, ...] = ()
     durations_s: dict[str, float] = field(default_factory=dict)
     peak_memory_bytes: int = 0
 
+    def require(self, otherwise: type[SmeltError], *own: type[SmeltError]) -> Result:
+        """Return the result, or raise why there is none.
+
+        Args:
+            otherwise: raised for a child that crashed, was ended or met another error.
+            own: errors that are raised again as in the child, for their subclasses too.
+        """
+        if self.result is not None:
+            return self.result
+        kind = next((each for each in own if self.error in _names(each)), otherwise)
+        if issubclass(kind, BuildError):
+            raise kind(self.failure, log_tail=self.log_tail)
+        raise kind(self.failure)
+
 
 def run_child(
-    command: str,
-    request: Document,
+    job: ChildJob[Request, Result],
+    request: Request,
     folder: Path,
-    first_stage: Stage,
     limits: ChildLimits,
     on_event: OnEvent,
     program: Sequence[str] = (sys.executable, "-m", "compiler_worker"),
-) -> ChildOutcome:
-    """Run `python -m compiler_worker COMMAND` on a request; never raises for what it does.
+) -> ChildOutcome[Result]:
+    """Do a job in a process of its own; never raises for what that process does.
 
     Args:
-        command: build-one or prove-one.
+        job: one of `child_jobs`.
         request: written to `folder`, where the result appears too.
         folder: an existing folder of this child alone.
-        first_stage: where a child that dies at once is said to have died.
         limits: time and memory.
         on_event: called for each event and each log line, in this thread.
         program: what takes the command and its request.
     """
     request_path = folder / "request.json"
     request_path.write_bytes(request.canonical_json())
-    arguments = [*program, command, "--request", str(request_path)]
+    arguments = [*program, job.command, "--request", str(request_path)]
     arguments += ["--parent-pid", str(os.getpid())]
     # Its own group, so that compilers which it starts are ended with it.
     with subprocess.Popen(
@@ -110,15 +123,19 @@ def run_child(
         stderr=subprocess.PIPE,
         start_new_session=True,
     ) as process:
-        watch = _Watch(process, limits, on_event, first_stage)
+        watch = _Watch(process, limits, on_event, ChildOutcome[Result](stage=job.first_stage))
         try:
             watch.until_ended()
         finally:
             _kill_group(process)
-    return watch.outcome(folder / RESULT_FILE)
+    return watch.outcome(job, folder / RESULT_FILE)
 
 
-class _Watch:
+def _names(error: type[SmeltError]) -> set[str]:
+    return {error.__name__, *(each.__name__ for each in error.__subclasses__())}
+
+
+class _Watch(Generic[Result]):
     """Follows one child: reads its lines, keeps its limits."""
 
     def __init__(
@@ -126,12 +143,12 @@ class _Watch:
         process: subprocess.Popen[bytes],
         limits: ChildLimits,
         on_event: OnEvent,
-        first_stage: Stage,
+        outcome: ChildOutcome[Result],
     ) -> None:
         self._process = process
         self._limits = limits
         self._on_event = on_event
-        self._outcome = ChildOutcome(stage=first_stage)
+        self._outcome = outcome
         self._log: deque[str] = deque(maxlen=_MAX_LOG_LINES)
         self._deadline = time.monotonic() + limits.time_s
 
@@ -170,7 +187,7 @@ class _Watch:
                 if not ready.data.read():
                     selector.unregister(ready.fileobj)
 
-    def outcome(self, result_path: Path) -> ChildOutcome:
+    def outcome(self, job: ChildJob[Any, Result], result_path: Path) -> ChildOutcome[Result]:
         """What became of the child, after it ended."""
         outcome = self._outcome
         outcome.log_tail = tuple(self._log)
@@ -178,11 +195,11 @@ class _Watch:
         if outcome.failure:
             return outcome
         if code == 0 and result_path.is_file():
-            outcome.result = result_path.read_bytes()
+            outcome.result = job.result.from_json(result_path.read_bytes())
         elif code == EXIT_FAILURE and result_path.is_file():
-            told = ChildFailure.from_json(result_path.read_bytes())
-            outcome.failure, outcome.error = told.message, told.error
-            outcome.log_tail = told.log_tail or outcome.log_tail
+            reported = ChildFailure.from_json(result_path.read_bytes())
+            outcome.failure, outcome.error = reported.message, reported.error
+            outcome.log_tail = reported.log_tail or outcome.log_tail
         else:
             how = (
                 f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"

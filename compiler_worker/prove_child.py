@@ -35,14 +35,13 @@ from services.engines.compile_cache import use_compile_cache
 from services.engines.loader import engine_class
 
 
-def prove_one(request_bytes: bytes, events: Events) -> Proof:
+def prove_one(request: ProofRequest, events: Events) -> Proof:
     """Prove one engine.
 
     Raises:
         ProofError: there is no reference to be trusted; says nothing about the engine.
         EngineIncompatibleError: it is for another device or library; says nothing either.
     """
-    request = ProofRequest.from_json(request_bytes)
     started = time.monotonic()
     proof = _Proving(request, events).run()
     return proof.model_copy(update={"duration_s": time.monotonic() - started})

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from compiler_worker.attempt import count_proof
+from compiler_worker.child_jobs import PROVE
 from compiler_worker.devices import device_that_runs, main_device
 from compiler_worker.process import ChildOutcome, OnEvent, run_child
 from compiler_worker.requests import ProofRequest, Stage
@@ -35,12 +36,12 @@ class ProofJob:
 
 def prove_in_child(
     job: ProofJob, workshop: Workshop, folder: Path, on_event: OnEvent
-) -> ChildOutcome:
-    """Prove and time an engine; the result document is a Proof."""
+) -> ChildOutcome[Proof]:
+    """Prove and time an engine."""
     place = folder / "proof"
     place.mkdir()
     request = proof_request(job, workshop, place)
-    outcome = run_child("prove-one", request, place, Stage.PROVE, workshop.proof_limits, on_event)
+    outcome = run_child(PROVE, request, place, workshop.proof_limits, on_event)
     if _is_perhaps_the_fallbacks(outcome, request) and not workshop.stop_reason():
         logger.warning("timing was cut short (%s); again without the fallback", outcome.failure)
         place = folder / "proof-alone"
@@ -48,19 +49,17 @@ def prove_in_child(
         request = proof_request(job, workshop, place).model_copy(
             update={"is_fallback_timed": False}
         )
-        limits = workshop.proof_limits
-        outcome = run_child("prove-one", request, place, Stage.PROVE, limits, on_event)
+        outcome = run_child(PROVE, request, place, workshop.proof_limits, on_event)
     if outcome.result is None or not (place / _WORST).is_file():
         return outcome
-    proof = Proof.from_json(outcome.result)
+    proof = outcome.result
     assert proof.worst is not None
     arrays = workshop.registry.keep_sample(place / _WORST)
     worst = proof.worst.model_copy(update={"arrays": arrays})
-    proof = proof.model_copy(update={"worst": worst})
-    return replace(outcome, result=proof.canonical_json())
+    return replace(outcome, result=proof.model_copy(update={"worst": worst}))
 
 
-def _is_perhaps_the_fallbacks(outcome: ChildOutcome, request: ProofRequest) -> bool:
+def _is_perhaps_the_fallbacks(outcome: ChildOutcome[Proof], request: ProofRequest) -> bool:
     """Whether a child ended when the engine was equal already, and the fallback was beside it."""
     is_cut = outcome.result is None and outcome.stage is Stage.BENCHMARK
     return is_cut and request.is_fallback_timed
@@ -95,7 +94,7 @@ def prove_published(
     digest: str,
     workshop: Workshop,
     version: ModelVersion | None = None,
-    on_outcome: Callable[[ChildOutcome], None] = lambda _: None,
+    on_outcome: Callable[[ChildOutcome[Proof]], None] = lambda _: None,
 ) -> PublishedEngine:
     """Prove a published engine on this machine's device and add the proof as a revision.
 
@@ -151,31 +150,17 @@ def _prove(
     engine: PublishedEngine,
     job: ProofJob,
     workshop: Workshop,
-    on_outcome: Callable[[ChildOutcome], None],
+    on_outcome: Callable[[ChildOutcome[Proof]], None],
 ) -> PublishedEngine:
     key = engine.manifest.key
     with workshop.work_folder(key) as folder:
         outcome = prove_in_child(job, workshop, folder, lambda e: workshop.on_progress(key, e))
     on_outcome(outcome)
-    proof = proof_of(outcome)
+    # A child that refused, was killed or hung gives no verdict: the engine keeps its proof.
+    proof = outcome.require(ProofError, EngineIncompatibleError)
     count_proof(workshop, key, proof)
     workshop.sign(engine.manifest, proof, job.version.master)
     return workshop.registry.add_proof(engine.digest, proof)
-
-
-def proof_of(outcome: ChildOutcome) -> Proof:
-    """The verdict of a proof's process.
-
-    Raises:
-        EngineIncompatibleError: the engine is for another device or library.
-        ProofError: there is no verdict.
-    """
-    if outcome.result is not None:
-        return Proof.from_json(outcome.result)
-    if outcome.error == EngineIncompatibleError.__name__:
-        raise EngineIncompatibleError(outcome.failure)
-    # It refused, was killed or hung: no verdict on the engine, which keeps the proof it has.
-    raise ProofError(outcome.failure)
 
 
 def version_of(key: BuildKey, workshop: Workshop) -> ModelVersion:

@@ -10,10 +10,10 @@ from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
-from compiler_worker.import_check import ImportRequest, ImportVerdict
+from compiler_worker.child_jobs import IMPORT
 from compiler_worker.process import run_child
 from compiler_worker.reference import importer_digest
-from compiler_worker.requests import Stage
+from compiler_worker.requests import ImportRequest, ImportVerdict
 from compiler_worker.work_folder import work_folder
 from compiler_worker.workshop import MASTER_FILE, Workshop
 from services.contracts.errors import SmeltError
@@ -87,19 +87,13 @@ class Refusals:
         kept.parent.mkdir(parents=True, exist_ok=True)
         # Renamed when complete: another worker may read it.
         part = kept.with_name(f".{kept.name}.{os.getpid()}.part")
-        part.write_bytes(verdict)
+        part.write_bytes(verdict.canonical_json())
         part.replace(kept)
-        return ImportVerdict.from_json(verdict).refusal
+        return verdict.refusal
 
-    def _asked(self, cache_dir: Path) -> bytes | None:
+    def _asked(self, cache_dir: Path) -> ImportVerdict | None:
         """Ask in a child; None where it crashed, hung or took too much."""
         with work_folder(cache_dir / "work", "import-") as folder:
-            outcome = run_child(
-                "import-one",
-                ImportRequest(master_path=self._path),
-                folder,
-                Stage.OPEN,
-                self._workshop.build_limits,
-                lambda _: None,
-            )
-        return outcome.result
+            request = ImportRequest(master_path=self._path)
+            limits = self._workshop.build_limits
+            return run_child(IMPORT, request, folder, limits, lambda _: None).result

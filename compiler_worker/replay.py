@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from compiler_worker.attempt import Attempt
+from compiler_worker.child_jobs import REPLAY
 from compiler_worker.devices import device_that_runs
 from compiler_worker.pipeline import build_in_child
 from compiler_worker.process import run_child
 from compiler_worker.proving import ProofJob, proof_request, version_of
 from compiler_worker.publish import engine_folder, engine_manifest
-from compiler_worker.requests import ReplayRequest, ReplayResult, Stage
+from compiler_worker.requests import ReplayRequest, ReplayResult
 from compiler_worker.workshop import MASTER_FILE, Workshop
 from services.contracts.build_key import BuildKey
 from services.contracts.errors import EngineIncompatibleError, NotFoundError, ProofError
@@ -151,9 +152,7 @@ def _run(job: ProofJob, failed: FailedSample, workshop: Workshop, folder: Path) 
     )
     key = job.manifest.key
     outcome = run_child(
-        "replay-one", request, place, Stage.PROVE, workshop.proof_limits,
+        REPLAY, request, place, workshop.proof_limits,
         lambda event: workshop.on_progress(key, event),
     )  # fmt: skip
-    if outcome.result is None:
-        raise ProofError(f"the replay did not end: {outcome.failure}")
-    return ReplayResult.from_json(outcome.result)
+    return outcome.require(ProofError, EngineIncompatibleError)

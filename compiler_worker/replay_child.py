@@ -19,14 +19,13 @@ from services.engines.compile_cache import use_compile_cache
 _Arrays = Mapping[str, Array]
 
 
-def replay_one(request_bytes: bytes, events: Events) -> ReplayResult:
+def replay_one(request: ReplayRequest, events: Events) -> ReplayResult:
     """Run an engine on the sample.
 
     Raises:
         EngineIncompatibleError: it is for another device or library.
         ProofError: the reference is needed again and cannot be computed.
     """
-    request = ReplayRequest.from_json(request_bytes)
     use_compile_cache(request.proof.cache_dir)
     prepare_torch(request.proof.num_threads)
     with events.stage(Stage.PROVE):

@@ -12,7 +12,7 @@ from services.contracts.document import Document
 from services.contracts.hardware import DeviceFacts
 from services.contracts.joint_run import JointTiming
 from services.contracts.manifest import EngineManifest, FailedSample, MasterRecord, OutputCheck
-from services.contracts.recipe import Recipe
+from services.contracts.recipe import Bucket, Recipe
 
 RESULT_FILE = "result.json"
 
@@ -27,6 +27,26 @@ class Stage(StrEnum):
     BENCHMARK = "benchmark"
     PUBLISH = "publish"
     PROFILE = "profile"
+
+
+class ImportRequest(Document):
+    """Ask the importer whether it takes one master.
+
+    Attributes:
+        master_path: the master's `model.onnx`.
+    """
+
+    master_path: Path
+
+
+class ImportVerdict(Document):
+    """Whether the importer takes it.
+
+    Attributes:
+        refusal: op, opset, node and reason; "" when it takes the graph.
+    """
+
+    refusal: str = ""
 
 
 class BuildRequest(Document):
@@ -161,6 +181,23 @@ class ReplayResult(Document):
 
     checks: tuple[OutputCheck, ...]
     is_drawn_again: bool
+
+
+class VerdictRequest(Document):
+    """Compare one master's import with its witness.
+
+    Attributes:
+        folder: for what is computed on the way, and the file of kept answers.
+        samples_s: seconds from the first sample after which no further one is begun.
+    """
+
+    master_path: Path
+    master: MasterRecord
+    recipe: Recipe
+    buckets: tuple[Bucket, ...]
+    folder: Path
+    samples_s: float
+    num_threads: int
 
 
 class ChildEvent(Document):

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 from compiler_worker.agreement import Errors, eager_errors
 from compiler_worker.blame import agreed
@@ -22,6 +21,7 @@ from compiler_worker.proof.answer_sizes import typical_sizes
 from compiler_worker.proof.claim import Claim, reason_of
 from compiler_worker.proof.comparing import Comparing
 from compiler_worker.reference import Reference, evaluator_name, open_eager, open_reference
+from compiler_worker.requests import VerdictRequest
 from compiler_worker.sampling import Sample, proof_samples
 from compiler_worker.tolerances import (
     DEFAULT_TOLERANCES,
@@ -29,13 +29,11 @@ from compiler_worker.tolerances import (
     together_for,
     tolerance_for,
 )
-from services.contracts.document import Document
 from services.contracts.errors import EngineError, ProofError
 from services.contracts.fallback_verdict import FallbackVerdict
 from services.contracts.kept_answers import KeptAnswer, write_answers
 from services.contracts.kinds import Precision
-from services.contracts.manifest import MasterRecord
-from services.contracts.recipe import Bucket, Recipe, Tolerance
+from services.contracts.recipe import Recipe, Tolerance
 from services.contracts.tensors import Array
 from services.engines.fallback_program import importer_code
 
@@ -48,26 +46,8 @@ _MAX_KEPT_BYTES = 2**20
 _MAX_LONE_BYTES = 32 * 2**20
 
 
-class VerdictRequest(Document):
-    """Compare one master's import with its witness.
-
-    Attributes:
-        folder: for what is computed on the way, and the file of kept answers.
-        samples_s: seconds from the first sample after which no further one is begun.
-    """
-
-    master_path: Path
-    master: MasterRecord
-    recipe: Recipe
-    buckets: tuple[Bucket, ...]
-    folder: Path
-    samples_s: float
-    num_threads: int
-
-
-def verdict_one(request_bytes: bytes, events: Events) -> FallbackVerdict:
+def verdict_one(request: VerdictRequest, events: Events) -> FallbackVerdict:
     """The inside of the child: compare, and write the answers that are kept."""
-    request = VerdictRequest.from_json(request_bytes)
     limit_threads(request.num_threads)
     path, master = request.master_path, request.master
     eager = open_eager(path, master, "cpu")

@@ -34,7 +34,7 @@ _ROUTES = {
 }
 
 
-def profile_one(request_bytes: bytes, events: Events) -> ProfileReport:
+def profile_one(request: ProfileRequest, events: Events) -> ProfileReport:
     """Profile, and leave report, traces and picture in the request's folder.
 
     Raises:
@@ -42,7 +42,6 @@ def profile_one(request_bytes: bytes, events: Events) -> ProfileReport:
         BuildUnavailableError: this machine has no Inductor engine in that precision.
         BuildError: Inductor failed.
     """
-    request = ProfileRequest.from_json(request_bytes)
     limit_threads(request.num_threads)
     # Else the profiler says on standard error, at each start and end, that it starts and ends.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")

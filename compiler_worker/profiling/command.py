@@ -4,14 +4,14 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
+from compiler_worker.child_jobs import PROFILE
 from compiler_worker.devices import main_device
 from compiler_worker.plan import buckets_of
-from compiler_worker.process import ChildOutcome, OnEvent, run_child
+from compiler_worker.process import OnEvent, run_child
 from compiler_worker.profiling.report import ProfileReport
 from compiler_worker.profiling.request import ProfileRequest
 from compiler_worker.profiling.wishes import ProfileWishes
 from compiler_worker.recipe_check import check_recipe
-from compiler_worker.requests import Stage
 from compiler_worker.work_folder import work_folder
 from compiler_worker.workshop import MASTER_FILE, Workshop
 from services.contracts.errors import (
@@ -20,14 +20,10 @@ from services.contracts.errors import (
     InvalidModelError,
     InvalidRequestError,
     NotFoundError,
-    UnsupportedGraphError,
 )
 from services.contracts.manifest import ModelVersion
 from services.contracts.recipe import Bucket
 from services.engines.shapes import volume
-
-# The child's own errors that say what to mend.
-_REFUSALS = (InvalidModelError.__name__, UnsupportedGraphError.__name__)
 
 
 def profile_model(
@@ -65,24 +61,17 @@ def profile_model(
             cache_dir=cache_dir,
             num_threads=settings.num_threads,
         )
-        outcome = run_child(
-            "profile-one", request, folder, Stage.PROFILE, workshop.build_limits, on_event
-        )
+        outcome = run_child(PROFILE, request, folder, workshop.build_limits, on_event)
     if outcome.result is None and is_ours:
         with suppress(OSError):  # it holds a trace: that stays
             out.rmdir()
-    return _report_of(outcome)
-
-
-def _report_of(outcome: ChildOutcome) -> ProfileReport:
-    if outcome.result is not None:
-        return ProfileReport.from_json(outcome.result)
-    if outcome.error in _REFUSALS:
-        raise InvalidModelError(outcome.failure)
-    if outcome.error == BuildUnavailableError.__name__:
-        raise BuildUnavailableError(outcome.failure)
-    words = "\n".join([outcome.failure, *outcome.log_tail])
-    raise BuildError(words, log_tail=outcome.log_tail)
+    try:
+        return outcome.require(BuildError, BuildUnavailableError, InvalidModelError)
+    except BuildUnavailableError:
+        raise
+    except BuildError as error:
+        # Shown to a person at once, and kept in no record.
+        raise BuildError("\n".join([str(error), *error.log_tail])) from None
 
 
 def _chosen(version: ModelVersion, buckets: tuple[Bucket, ...], label: str) -> Bucket:

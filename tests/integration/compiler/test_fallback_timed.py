@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from compiler_worker.child_jobs import ChildJob
 from compiler_worker.devices import main_device
 from compiler_worker.pipeline import build_model
 from compiler_worker.plan import Wanted
@@ -56,12 +57,12 @@ def test_a_fallback_that_does_not_end_does_not_cost_the_engine_its_proof(
 ) -> None:
     asked: list[bool] = []
 
-    def cut_short(command: str, request: Document, *rest: Any) -> ChildOutcome:
+    def cut_short(job: ChildJob[Any, Any], request: Document, *rest: Any) -> ChildOutcome[Any]:
         if isinstance(request, ProofRequest):
             asked.append(request.is_fallback_timed)
             if request.is_fallback_timed:
                 return ChildOutcome(stage=Stage.BENCHMARK, failure="no result within 1 s")
-        return run_child(command, request, *rest)
+        return run_child(job, request, *rest)
 
     monkeypatch.setattr("compiler_worker.proving.run_child", cut_short)
     report = build_model(version, ONLY_ORT, with_settings(workshop, benchmark_fallback=True))

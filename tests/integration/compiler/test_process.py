@@ -8,13 +8,27 @@ from pathlib import Path
 import psutil
 import pytest
 
+from compiler_worker.child_jobs import ChildJob
 from compiler_worker.process import ChildLimits, ChildOutcome, run_child
 from compiler_worker.requests import ChildEvent, ChildFailure, Stage
 
 ROOT = Path(__file__).resolve().parents[3]
 GENEROUS = ChildLimits(time_s=60, memory_bytes=8 * 2**30, time_setting="SMELT_TIME")
 
-RunScript = Callable[..., ChildOutcome]
+TASK = ChildJob(
+    command="task",
+    code="",
+    request=ChildFailure,
+    result=ChildFailure,
+    first_stage=Stage.BUILD,
+)
+
+RunScript = Callable[..., ChildOutcome[ChildFailure]]
+
+
+def result(message: str) -> ChildFailure:
+    """What `give` of a script arrives as."""
+    return ChildFailure(error="", message=message)
 
 
 @pytest.fixture
@@ -24,9 +38,9 @@ def events() -> list[ChildEvent]:
 
 @pytest.fixture
 def run_script(tmp_path: Path, events: list[ChildEvent]) -> RunScript:
-    """Runs a Python script as a child; it finds its request in `request` and may `enter`."""
+    """Runs a Python script as a child; its request is in `request`; it may `enter` and `give`."""
 
-    def run(body: str, limits: ChildLimits = GENEROUS) -> ChildOutcome:
+    def run(body: str, limits: ChildLimits = GENEROUS) -> ChildOutcome[ChildFailure]:
         script = tmp_path / "child.py"
         prelude = """
             import ctypes, json, os, signal, subprocess, sys, time
@@ -34,13 +48,16 @@ def run_script(tmp_path: Path, events: list[ChildEvent]) -> RunScript:
             request = Path(sys.argv[3])
             def enter(stage):
                 print(json.dumps({"stage": stage, "line": ""}), flush=True)
+            def give(message):
+                found = json.dumps({"error": "", "message": message})
+                request.with_name("result.json").write_text(found)
         """
         script.write_text(textwrap.dedent(prelude) + textwrap.dedent(body))
         folder = tmp_path / "place"
         folder.mkdir()
         program = (sys.executable, str(script))
         request = ChildFailure(error="", message="a request")
-        return run_child("task", request, folder, Stage.BUILD, limits, events.append, program)
+        return run_child(TASK, request, folder, limits, events.append, program)
 
     return run
 
@@ -53,9 +70,9 @@ def test_a_result_comes_back_with_events_and_seconds(
         print(json.dumps({"ended_stage": "prove", "duration_s": 1.5}))
         print(json.dumps({"line": "halfway"}))
         assert b"a request" in request.read_bytes()
-        request.with_name("result.json").write_text("the result")
+        give("the result")
     """)
-    assert (outcome.result, outcome.failure) == (b"the result", "")
+    assert (outcome.result, outcome.failure) == (result("the result"), "")
     assert (outcome.stage, outcome.durations_s) == (Stage.PROVE, {"prove": 1.5})
     assert "halfway" in [event.line for event in events]
 
@@ -66,9 +83,9 @@ def test_what_libraries_print_is_a_log_line_and_no_event(run_script: RunScript) 
         print('{"stage": "no such stage"}')
         sys.stderr.write("deep trouble\nlast words without a newline")
         sys.stdout.buffer.write(b"\xff\xfe not text\n")
-        request.with_name("result.json").write_text("r")
+        give("r")
     """)
-    assert outcome.result == b"r"
+    assert outcome.result == result("r")
     assert {"[TRT] a warning", '{"stage": "no such stage"}', "deep trouble"} <= set(
         outcome.log_tail
     )
@@ -77,8 +94,8 @@ def test_what_libraries_print_is_a_log_line_and_no_event(run_script: RunScript) 
 
 def test_a_refusal_comes_back_in_the_childs_words(run_script: RunScript) -> None:
     outcome = run_script("""
-        told = {"error": "BuildError", "message": "FP32 GEMM is not supported", "log_tail": ["x"]}
-        request.with_name("result.json").write_text(json.dumps(told))
+        words = {"error": "BuildError", "message": "FP32 GEMM is not supported", "log_tail": ["x"]}
+        request.with_name("result.json").write_text(json.dumps(words))
         sys.exit(3)
     """)
     assert outcome.result is None
@@ -132,9 +149,9 @@ def test_a_child_that_leaves_processes_behind_does_not_hold_its_parent(
     outcome = run_script("""
         sleeper = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
         sys.stderr.write(f"{sleeper.pid}\\n")
-        request.with_name("result.json").write_text("r")
+        give("r")
     """)
-    assert outcome.result == b"r"
+    assert outcome.result == result("r")
     gone_or_dead(int(outcome.log_tail[-1]))
 
 
@@ -142,10 +159,10 @@ def test_a_child_that_closes_its_pipes_is_still_waited_for(run_script: RunScript
     outcome = run_script("""
         os.close(1)
         os.close(2)
-        request.with_name("result.json").write_text("r")
+        give("r")
         os._exit(0)
     """)
-    assert outcome.result == b"r"
+    assert outcome.result == result("r")
 
 
 def test_a_greedy_child_is_ended(run_script: RunScript) -> None:
@@ -214,11 +231,11 @@ def test_the_kernel_ends_a_child_before_its_worker(run_script: RunScript) -> Non
         from compiler_worker.child import prepare_to_die
         prepare_to_die()
         score = Path("/proc/self/oom_score_adj").read_text().strip()
-        told = f"{score} {resource.getrlimit(resource.RLIMIT_CORE)[0]}"
-        request.with_name("result.json").write_text(told)
+        found = f"{score} {resource.getrlimit(resource.RLIMIT_CORE)[0]}"
+        give(found)
     """)
     before = Path("/proc/self/oom_score_adj").read_text().strip()
-    assert outcome.result in (b"1000 0", f"{before} 0".encode())
+    assert outcome.result in (result("1000 0"), result(f"{before} 0"))
 
 
 def test_a_child_is_stopped_when_somebody_else_does_its_work(run_script: RunScript) -> None:

@@ -7,13 +7,15 @@ import os
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_type_hints
 
 import pytest
 import torch._inductor.codecache  # noqa: F401 - it stays with the cache folder of its first import
 
 from compiler_worker import prove_child
-from compiler_worker.child import EXIT_FAILURE, Events, build_one, limit_threads, run_request
+from compiler_worker.build_child import build_one
+from compiler_worker.child import EXIT_FAILURE, Events, limit_threads, run_request
+from compiler_worker.child_jobs import CHILD_JOBS, ChildJob
 from compiler_worker.models import Model
 from compiler_worker.proof.claim import Verdict
 from compiler_worker.prove_child import prove_one
@@ -26,7 +28,6 @@ from compiler_worker.requests import (
     Stage,
 )
 from services.contracts.build_key import BuildKey
-from services.contracts.document import Document
 from services.contracts.errors import (
     BuildError,
     BuildUnavailableError,
@@ -115,7 +116,7 @@ def proof_request(folder: Path, key: BuildKey = KEY) -> ProofRequest:
 
 def test_a_build_tells_its_stage_and_gives_its_result(tmp_path: Path, stream: io.StringIO) -> None:
     request = build_request(tmp_path)
-    result = build_one(request.canonical_json(), Events(stream))
+    result = build_one(request, Events(stream))
     assert (result.files, result.needs_master) == ({}, True)
     assert result.peak_memory_bytes > 10 * 2**20
     first, line, last = events_of(stream)
@@ -128,12 +129,12 @@ def test_a_build_tells_its_stage_and_gives_its_result(tmp_path: Path, stream: io
 def test_a_build_that_is_refused_says_why(tmp_path: Path, stream: io.StringIO) -> None:
     request = build_request(tmp_path, KEY.model_copy(update={"precision": Precision.BF16}))
     with pytest.raises(BuildUnavailableError, match="bf16"):
-        build_one(request.canonical_json(), Events(stream))
+        build_one(request, Events(stream))
     assert [event["ended_stage"] for event in events_of(stream)] == [None]
 
 
 def test_a_proof_compares_times_and_measures(tmp_path: Path, stream: io.StringIO) -> None:
-    proof = prove_one(proof_request(tmp_path).canonical_json(), Events(stream))
+    proof = prove_one(proof_request(tmp_path), Events(stream))
     assert (proof.outcome, proof.reason) == (ProofOutcome.PASSED, "")
     assert proof.device == probe_device()
     assert {check.output for check in proof.checks} == {"hidden", "pooled"}
@@ -172,7 +173,7 @@ def test_an_engine_that_changes_its_answers_after_many_runs_is_not_proven(
     engine = Tiring(prove_child.load_engine(request, []))
     monkeypatch.setattr(prove_child, "load_engine", lambda *_: engine)
     monkeypatch.setattr(prove_child, "benchmark", engine.benchmark)
-    proof = prove_one(request.canonical_json(), Events(stream))
+    proof = prove_one(request, Events(stream))
     assert proof.outcome is ProofOutcome.FAILED
     assert "after many runs, output 'hidden'" in proof.reason
 
@@ -183,7 +184,7 @@ def test_each_engine_has_a_seed_of_its_own(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(prove_child, "drawn_recipe", lambda _: Recipe())
     monkeypatch.setattr(prove_child, "judge", lambda *given: claims.append(given[2]) or judged)
     for key in (KEY, KEY.model_copy(update={"builder_options": {"a": "1"}})):
-        prove_one(proof_request(tmp_path, key).canonical_json(), Events(io.StringIO()))
+        prove_one(proof_request(tmp_path, key), Events(io.StringIO()))
     assert len({claim.seed for claim in claims} - {None}) == 2
     assert [claim.recipe for claim in claims] == [Recipe(), Recipe()]  # not the owner's
 
@@ -191,7 +192,7 @@ def test_each_engine_has_a_seed_of_its_own(tmp_path: Path, monkeypatch: pytest.M
 def test_an_engine_that_does_not_load_fails_its_proof(tmp_path: Path, stream: io.StringIO) -> None:
     request = proof_request(tmp_path)
     request.master_path.write_bytes(b"no onnx")
-    proof = prove_one(request.canonical_json(), Events(stream))
+    proof = prove_one(request, Events(stream))
     assert proof.outcome is ProofOutcome.FAILED
     assert "the engine failed: ONNX Runtime failed to load" in proof.reason
     assert proof.timings == ()
@@ -203,7 +204,7 @@ def test_an_engine_for_another_library_gets_no_proof_here(
     """It may be proven where that library is: what is missing here says nothing about it."""
     foreign = KEY.model_copy(update={"toolchain": {"onnxruntime": "0.1"}})
     with pytest.raises(EngineIncompatibleError, match=r"onnxruntime 0\.1"):
-        prove_one(proof_request(tmp_path, foreign).canonical_json(), Events(stream))
+        prove_one(proof_request(tmp_path, foreign), Events(stream))
 
 
 def test_a_task_without_samples_fails_with_the_way_out(tmp_path: Path, stream: io.StringIO) -> None:
@@ -211,56 +212,67 @@ def test_a_task_without_samples_fails_with_the_way_out(tmp_path: Path, stream: i
         {**RECIPE.model_dump(), "ranking": {"output": "pooled", "top_k": 3}}
     )
     request = proof_request(tmp_path).model_copy(update={"recipe": recipe})
-    proof = prove_one(request.canonical_json(), Events(stream))
+    proof = prove_one(request, Events(stream))
     assert proof.outcome is ProofOutcome.FAILED
     assert "add the model with --samples FILE.npz, or remove 'ranking'" in proof.reason
 
 
+def echo(request: ChildFailure, events: Events) -> ChildFailure:
+    return request
+
+
+def refuse(request: ChildFailure, events: Events) -> ChildFailure:
+    if request.log_tail:
+        raise BuildError(request.message, log_tail=request.log_tail)
+    raise ProofError(request.message)
+
+
+def fail_unforeseen(request: ChildFailure, events: Events) -> ChildFailure:
+    raise KeyError(request.message)
+
+
 class TestRunRequest:
-    def run(self, folder: Path, task: Any) -> tuple[int, bytes]:
-        request = folder / "request.json"
-        request.write_bytes(b"{}")
-        code = run_request(request, Events(io.StringIO()), task)
-        return code, (folder / "result.json").read_bytes()
+    def run(self, folder: Path, request: ChildFailure, code: Any) -> tuple[int, bytes]:
+        job = ChildJob(
+            command="task",
+            code=f"{__name__}:{code.__name__}",
+            request=ChildFailure,
+            result=ChildFailure,
+            first_stage=Stage.BUILD,
+        )
+        path = folder / "request.json"
+        path.write_bytes(request.canonical_json())
+        exit_code = run_request(job, path, Events(io.StringIO()))
+        return exit_code, (folder / "result.json").read_bytes()
 
     def test_a_result_is_a_file(self, tmp_path: Path) -> None:
         result = ChildFailure(error="none", message="a document like any other")
-
-        def task(request: bytes, events: Events) -> Document:
-            return result
-
-        assert self.run(tmp_path, task) == (0, result.canonical_json())
+        assert self.run(tmp_path, result, echo) == (0, result.canonical_json())
 
     @pytest.mark.parametrize(
-        ("error", "log_tail"),
-        [
-            (BuildError("no kernel", log_tail=("a", "b")), ("a", "b")),
-            (ProofError("no reference"), ()),
-        ],
+        ("error", "message", "log_tail"),
+        [("BuildError", "no kernel", ("a", "b")), ("ProofError", "no reference", ())],
     )
     def test_a_refusal_is_a_file_too(
-        self, tmp_path: Path, error: Exception, log_tail: tuple[str, ...]
+        self, tmp_path: Path, error: str, message: str, log_tail: tuple[str, ...]
     ) -> None:
-        def task(request: bytes, events: Events) -> Document:
-            raise error
-
-        code, data = self.run(tmp_path, task)
-        told = ChildFailure.from_json(data)
-        assert code == EXIT_FAILURE
-        assert (told.error, told.message, told.log_tail) == (
-            type(error).__name__,
-            str(error),
-            log_tail,
-        )
+        request = ChildFailure(error=error, message=message, log_tail=log_tail)
+        code, data = self.run(tmp_path, request, refuse)
+        assert (code, ChildFailure.from_json(data)) == (EXIT_FAILURE, request)
 
     def test_a_fault_of_ours_keeps_its_words_and_its_place(self, tmp_path: Path) -> None:
-        def faulty_task(request: bytes, events: Events) -> Document:
-            raise KeyError("hidden")
+        request = ChildFailure(error="", message="hidden")
+        code, data = self.run(tmp_path, request, fail_unforeseen)
+        found = ChildFailure.from_json(data)
+        assert (code, found.error) == (EXIT_FAILURE, "KeyError")
+        assert found.message == "KeyError: 'hidden'"
+        assert any("fail_unforeseen" in line for line in found.log_tail)
 
-        code, data = self.run(tmp_path, faulty_task)
-        told = ChildFailure.from_json(data)
-        assert (code, told.error, told.message) == (EXIT_FAILURE, "KeyError", "KeyError: 'hidden'")
-        assert any("faulty_task" in line for line in told.log_tail)
+
+@pytest.mark.parametrize("job", CHILD_JOBS.values(), ids=CHILD_JOBS)
+def test_the_code_of_a_job_takes_and_gives_what_its_table_says(job: ChildJob[Any, Any]) -> None:
+    types = get_type_hints(job.function)
+    assert (types.pop("request"), types.pop("return")) == (job.request, job.result)
 
 
 def test_a_stage_that_fails_does_not_end(stream: io.StringIO) -> None:
@@ -322,7 +334,7 @@ def test_a_proof_tells_what_builder_and_loader_warned_of(
     request = proof_request(tmp_path)
     warned = {"findings": ("the parser casts INT64 down",)}
     request = request.model_copy(update={"manifest": request.manifest.model_copy(update=warned)})
-    proof = prove_one(request.canonical_json(), Events(stream))
+    proof = prove_one(request, Events(stream))
     assert proof.reason == "the engine failed: damaged"
     assert proof.findings == ("the parser casts INT64 down", "profile 3 is slow")
 

@@ -7,13 +7,17 @@ from prometheus_client import CollectorRegistry
 
 from compiler_worker.attempt import Attempt, count_build, count_proof
 from compiler_worker.process import ChildOutcome
-from compiler_worker.proving import proof_of
 from compiler_worker.publish import proof_not_run
 from compiler_worker.requests import ChildEvent, Stage
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.workshop import Workshop
 from services.contracts.build_key import BuildKey
-from services.contracts.errors import BuildError, ProofError
+from services.contracts.errors import (
+    BuildError,
+    EngineIncompatibleError,
+    InvalidModelError,
+    ProofError,
+)
 from services.contracts.hardware import DeviceFacts
 from services.contracts.kinds import EngineKind, Precision
 from services.contracts.manifest import BuildOutcome, Proof, ProofOutcome
@@ -49,8 +53,8 @@ class TestAttempt:
         attempt = Attempt(KEY, workshop)
         with attempt.stage(Stage.OPEN):
             pass
-        ended = ChildOutcome(stage=Stage.BUILD, result=b"r", durations_s={"build": 2.0})
-        assert attempt.result_of(ended) == b"r"
+        ended = ChildOutcome(stage=Stage.BUILD, result=PASSED, durations_s={"build": 2.0})
+        assert attempt.result_of(ended) == PASSED
         record = attempt.record(BuildOutcome.BUILT)
         assert record.stage_durations_s.keys() == {"open", "build"}
         assert (record.stage, record.log_tail) == ("build", ())
@@ -92,10 +96,10 @@ class TestAttempt:
         assert [event.stage or event.ended_stage for _, event in told] == [Stage.PUBLISH] * 2
 
 
-class TestProofOf:
+class TestRequire:
     def test_a_result(self) -> None:
-        ended = ChildOutcome(stage=Stage.BENCHMARK, result=PASSED.canonical_json())
-        assert proof_of(ended) == PASSED
+        ended = ChildOutcome(stage=Stage.BENCHMARK, result=PASSED)
+        assert ended.require(ProofError) == PASSED
 
     @pytest.mark.parametrize(
         ("failure", "error"),
@@ -105,10 +109,16 @@ class TestProofOf:
             ("no result within 1800 s", ""),
         ],
     )
-    def test_without_a_verdict_the_old_proof_stays(self, failure: str, error: str) -> None:
-        ended = ChildOutcome(stage=Stage.PROVE, failure=failure, error=error)
+    def test_without_one_the_error_of_the_caller_is_raised(self, failure: str, error: str) -> None:
+        ended = ChildOutcome[Proof](stage=Stage.PROVE, failure=failure, error=error)
         with pytest.raises(ProofError, match=failure):
-            proof_of(ended)
+            ended.require(ProofError, EngineIncompatibleError)
+
+    @pytest.mark.parametrize("error", ["InvalidModelError", "UnsupportedGraphError"])
+    def test_errors_that_are_the_childs_own_stay_what_they_are(self, error: str) -> None:
+        ended = ChildOutcome[Proof](stage=Stage.PROFILE, failure="Foo-13: no such op", error=error)
+        with pytest.raises(InvalidModelError, match="^Foo-13"):
+            ended.require(BuildError, InvalidModelError)
 
 
 class TestMetrics:
@@ -116,7 +126,7 @@ class TestMetrics:
         self, workshop: Workshop, collectors: CollectorRegistry
     ) -> None:
         attempt = Attempt(KEY, workshop)
-        attempt.result_of(ChildOutcome(stage=Stage.BUILD, result=b"", durations_s={"build": 2.0}))
+        attempt.follow(ChildOutcome(stage=Stage.BUILD, durations_s={"build": 2.0}))
         count_build(workshop, attempt.record(BuildOutcome.PROOF_FAILED))
         value = collectors.get_sample_value
         assert value("smelt_builds_total", {**LABELS, "outcome": "proof_failed"}) == 1

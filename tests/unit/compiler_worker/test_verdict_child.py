@@ -14,9 +14,10 @@ from compiler_worker.child import Events
 from compiler_worker.import_verdict import judge_import
 from compiler_worker.onnx_to_fx import graph_module_from_onnx
 from compiler_worker.onnx_to_fx.registry import CONVERTERS, Convert, Result
+from compiler_worker.requests import VerdictRequest
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.tolerances import DEFAULT_TOLERANCES
-from compiler_worker.verdict_child import ANSWERS_FILE, VerdictRequest, verdict_one
+from compiler_worker.verdict_child import ANSWERS_FILE, verdict_one
 from services.contracts.fallback_verdict import FallbackVerdict
 from services.contracts.kept_answers import read_answers
 from services.contracts.kinds import Precision
@@ -43,7 +44,7 @@ def request_of(path: Path, samples_s: float = 60.0) -> VerdictRequest:
 
 
 def verdict_of(path: Path, samples_s: float = 60.0) -> FallbackVerdict:
-    return verdict_one(request_of(path, samples_s).canonical_json(), Events(io.StringIO()))
+    return verdict_one(request_of(path, samples_s), Events(io.StringIO()))
 
 
 @pytest.fixture
