@@ -1,27 +1,20 @@
-"""How the workers of a local fleet's gateway fare, read off its metrics."""
-
-from http.client import HTTPException
-from urllib.request import urlopen
+"""The workers of a local fleet's gateway, from its metrics."""
 
 from services.cli.fleet_file import RunningFleet
+from services.cli.metrics_page import metrics_page
 from services.telemetry import catalog
 from services.telemetry.metric import Metric
-
-# The gateway asks all its workers meanwhile.
-_TIMEOUT_S = 10.0
 
 
 def gateway_workers(running: RunningFleet) -> dict[str, int] | None:
     """How many there are to be, serve now, and were started again.
 
-    None for a gateway of one process, and for one that does not say.
+    None for a gateway of one process, and for one that does not answer.
     """
     if running.num_gateway_workers == 1:
         return None
-    try:
-        with urlopen(f"http://{running.metrics_address}/metrics", timeout=_TIMEOUT_S) as answer:
-            page: str = answer.read().decode(errors="replace")
-    except (OSError, HTTPException):
+    page = metrics_page(running.metrics_address)
+    if page is None:
         return None
     return {
         "wanted": running.num_gateway_workers,

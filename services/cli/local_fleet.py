@@ -9,18 +9,18 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn, Self
 
+from services.cli.child_process import ChildProcess, ProcessSpec
 from services.cli.control_client import reconcile, wait_served, watch_fleet
 from services.cli.descendants import descendants, end, pid_fds
 from services.cli.fleet_file import RunningFleet, fleet_lock, write_fleet
 from services.cli.gateway_client import require_way_in
-from services.cli.kept_process import KeptProcess
-from services.cli.observe import Observed, observing
+from services.cli.observe import start_observers
 from services.cli.observe_prometheus import require_prometheus
 from services.cli.ports import is_free, require_free
 from services.cli.process_specs import controller_spec, gateway_spec, ray_spec
 from services.cli.settings import CliSettings
 from services.cli.stale_sockets import remove_stale_sockets
-from services.cli.supervisor import ManagedProcess, ProcessSpec, run_to_end
+from services.cli.supervised_process import SupervisedProcess
 from services.cli.up_options import UpOptions
 from services.contracts.build_plan import utc_now
 from services.contracts.errors import InvalidRequestError, NotReadyError
@@ -43,7 +43,7 @@ class LocalFleet:
         self._settings = settings
         self._options = options
         self._linger_s = linger_s
-        self._kept: list[KeptProcess] = []
+        self._processes: list[SupervisedProcess] = []
         self._running: RunningFleet | None = None
         self._noting = threading.Lock()
         self._listen = f"{options.host}:0"
@@ -70,7 +70,7 @@ class LocalFleet:
             self.held.close()  # a failed __enter__ has no __exit__
             raise
         self._settings = self._settings.with_fleet_token()
-        # Before the start too: whoever ran here last may have been killed.
+        # Before the start too: the last fleet here may have been killed.
         remove_stale_sockets(run_dir)
         self.held.callback(remove_stale_sockets, run_dir)
         return self
@@ -78,14 +78,14 @@ class LocalFleet:
     def __exit__(self, *exc_info: object) -> None:
         """Stop what runs: the processes in the reverse order of their start.
 
-        Then whatever they left: Ray's agents have been seen to outlive its daemon by a minute.
+        Then what they left running: Ray's agents may outlive its daemon by a minute.
         """
         with ExitStack() as open_files:
             begun = pid_fds(descendants(), open_files)
             try:
                 self.held.close()
             finally:
-                # A second Ctrl-C or SIGTERM ends the close, and must not let them live on.
+                # A second Ctrl-C or SIGTERM ends the close, and must not leave them running.
                 end(begun, self._linger_s)
 
     def start(self) -> None:
@@ -107,10 +107,12 @@ class LocalFleet:
             num_gateway_workers=gateway["num_workers"],
         )
         if self._options.is_observed:
-            self._running = self._observed(self._running)
+            self._running = start_observers(
+                self._settings, self._running, port=self._options.observe_port, held=self.held
+            )
         write_fleet(self._settings.run_dir, self._running)
-        for kept in self._kept:
-            kept.keep()
+        for process in self._processes:
+            process.supervise()
 
     @property
     def running(self) -> RunningFleet:
@@ -140,7 +142,7 @@ class LocalFleet:
         Raises:
             NotReadyError: the time ran out; models may load for longer, and the fleet serves on.
         """
-        # The first look at the store; before it, nobody knows what there is to load.
+        # The controller's first reading of the store; before it, the fleet lists no models.
         reconcile(self.running.controller, self._settings)
         for snapshot in watch_fleet(self.running.controller, timeout_s, self._settings):
             if all(model.state != "LOADING" for model in snapshot.models):
@@ -160,26 +162,26 @@ class LocalFleet:
             require_free(self._options.observe_port, "--observe-port")
 
     def _start_processes(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What controller and gateway said when they were ready."""
+        """What controller and gateway announced when they were ready."""
         settings, options = self._settings, self._options
         if options.ray_address:
             self.held.callback(self._withdraw)
             ray_address = options.ray_address
         else:
-            ray, kept_ray = self._add("ray", ray_spec(options))
+            ray = self._add("ray", ray_spec(options))
             ray_address = ray.start()["address"]
         spec = controller_spec(settings, options, ray_address=ray_address, listen=self._listen)
-        controller, kept_controller = self._add("controller", spec)
-        said = controller.start()
-        # A controller that is started again must be where the gateway looks for it.
-        controller.update_settings(listen=said["address"], metrics_port=said["metrics_port"])
+        controller = self._add("controller", spec)
+        bound = controller.start()
+        # A controller that is started again must listen where the gateway connects.
+        controller.update_settings(listen=bound["address"], metrics_port=bound["metrics_port"])
         if not options.ray_address:
             # One that had joined the former Ray is of no use with the new one.
-            kept_ray.on_restart = partial(_rejoin, controller, kept_controller)
-        gateway, _ = self._add("gateway", gateway_spec(settings, options, said["address"]))
-        bound = gateway.start()
-        gateway.update_settings(grpc_port=bound["grpc_port"], metrics_port=bound["metrics_port"])
-        return said, bound
+            ray.on_restart = partial(_rejoin, controller)
+        gateway = self._add("gateway", gateway_spec(settings, options, bound["address"]))
+        ports = gateway.start()
+        gateway.update_settings(grpc_port=ports["grpc_port"], metrics_port=ports["metrics_port"])
+        return bound, ports
 
     def _withdraw(self) -> None:
         """Leave nothing on a cluster that goes on."""
@@ -193,43 +195,24 @@ class LocalFleet:
             module=_WITHDRAWAL,
         )  # fmt: skip
         log_path = self._settings.run_dir / "withdraw.log"
-        if not run_to_end(spec, log_path, _WITHDRAWAL_TIMEOUT_S):
+        if not ChildProcess(spec, log_path, 0.0).run(_WITHDRAWAL_TIMEOUT_S):
             logger.warning(
                 "replicas and build tasks may be left on Ray at %s: %s",
                 self._options.ray_address, log_path,
             )  # fmt: skip
 
-    def _observed(self, running: RunningFleet) -> RunningFleet:
-        """The fleet with its observers started."""
-        observers = self.held.enter_context(
-            observing(
-                self._settings.run_dir,
-                Observed(
-                    security=self._settings,
-                    controller=running.controller,
-                    gateway_metrics=running.metrics_address,
-                    controller_metrics=running.controller_metrics_address,
-                ),
-                port=self._options.observe_port,
-                scrape_interval_s=self._settings.scrape_interval_s,
-            )
+    def _add(self, name: str, spec: ProcessSpec) -> SupervisedProcess:
+        process = SupervisedProcess(
+            name,
+            spec,
+            self._settings.run_dir / f"{name}.log",
+            self._settings.start_timeout_s,
+            on_trouble=self._note,
         )
-        return running.model_copy(
-            update={
-                "prometheus_url": observers.prometheus_url,
-                "grafana_url": observers.grafana_url,
-                "boards_hint": observers.hint,
-            }
-        )
-
-    def _add(self, name: str, spec: ProcessSpec) -> tuple[ManagedProcess, KeptProcess]:
-        log_path = self._settings.run_dir / f"{name}.log"
-        process = ManagedProcess(spec, log_path, self._settings.start_timeout_s)
-        kept = KeptProcess(name, process, on_trouble=self._note)
-        self._kept.append(kept)
+        self._processes.append(process)
         # The gateway, added last, stops first: no request meets a fleet without replicas.
-        self.held.callback(kept.stop)
-        return process, kept
+        self.held.callback(process.close)
+        return process
 
     def _note(self, name: str, fault: str) -> None:
         """Publish that a process is away, or with "" that it is there again."""
@@ -240,6 +223,6 @@ class LocalFleet:
             write_fleet(self._settings.run_dir, self._running)
 
 
-def _rejoin(controller: ManagedProcess, kept: KeptProcess, ray: dict[str, Any]) -> None:
+def _rejoin(controller: SupervisedProcess, ray: dict[str, Any]) -> None:
     controller.update_settings(ray_address=ray["address"])
-    kept.renew()
+    controller.restart()

@@ -2,71 +2,48 @@
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
 
 from services.cli.control_client import watch_fleet
+from services.cli.fleet_file import RunningFleet
 from services.cli.observe_grafana import BOARDS, LocalGrafana, find_grafana
 from services.cli.observe_prometheus import LocalPrometheus
+from services.cli.settings import CliSettings
 from services.contracts.errors import NotReadyError
-from services.contracts.fleet_security import FleetSecuritySettings
 
 logger = logging.getLogger(__name__)
 
-# Streams have to end some time; this one is opened anew.
+# Of one stream, which is opened anew after it.
 _WATCH_S = 24 * 3600.0
 _RETRY_S = 1.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Observed:
-    """What is to be scraped.
+def start_observers(
+    settings: CliSettings, running: RunningFleet, *, port: int, held: ExitStack
+) -> RunningFleet:
+    """Start both; returns the fleet with where they serve.
 
-    Attributes:
-        controller: `host:port` of FleetControl, which knows the nodes' metrics agents.
-        gateway_metrics, controller_metrics: `host:port` of their /metrics.
-        security: how FleetControl is spoken to; None does so in the clear.
-    """
-
-    controller: str
-    gateway_metrics: str
-    controller_metrics: str
-    security: FleetSecuritySettings | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Observers:
-    """Where to look.
-
-    Attributes:
-        grafana_url: "" where Grafana is not installed or did not start.
-        hint: what to do for boards then; "" otherwise.
-    """
-
-    prometheus_url: str
-    grafana_url: str
-    hint: str
-
-
-@contextmanager
-def observing(
-    run_dir: Path, observed: Observed, *, port: int, scrape_interval_s: float
-) -> Iterator[Observers]:
-    """Run both until the block ends.
+    Args:
+        settings: of the command line.
+        running: whose gateway, controller and nodes are scraped.
+        port: of Prometheus; 0 takes a free one.
+        held: ends both when it closes.
 
     Raises:
         InvalidRequestError: Prometheus is not installed, or its port is taken.
         NotReadyError: Prometheus did not start; the message holds its log's tail.
     """
-    folder = run_dir / "observe"
-    prometheus = LocalPrometheus(folder / "prometheus", scrape_interval_s)
-    with ExitStack() as held:
-        held.callback(prometheus.start(port).stop)
-        held.enter_context(_following(prometheus, observed))
-        grafana_url, hint = start_grafana(folder / "grafana", prometheus.url, held)
-        yield Observers(prometheus_url=prometheus.url, grafana_url=grafana_url, hint=hint)
+    folder = settings.run_dir / "observe"
+    prometheus = LocalPrometheus(folder / "prometheus", settings.scrape_interval_s)
+    held.callback(prometheus.start(port).stop)
+    _follow_targets(prometheus, settings, running, held)
+    grafana_url, hint = start_grafana(folder / "grafana", prometheus.url, held)
+    return running.model_copy(
+        update={
+            "prometheus_url": prometheus.url, "grafana_url": grafana_url, "boards_hint": hint,
+        }
+    )  # fmt: skip
 
 
 def start_grafana(folder: Path, prometheus_url: str, held: ExitStack) -> tuple[str, str]:
@@ -85,41 +62,28 @@ def start_grafana(folder: Path, prometheus_url: str, held: ExitStack) -> tuple[s
     return grafana.url, ""
 
 
-@contextmanager
-def _following(prometheus: LocalPrometheus, observed: Observed) -> Iterator[None]:
-    """Keep the targets what the fleet is, in a thread."""
+def _follow_targets(
+    prometheus: LocalPrometheus, settings: CliSettings, running: RunningFleet, held: ExitStack
+) -> None:
+    """Scrape what the fleet is made of, also when that changes; in a thread."""
     is_over = threading.Event()
-    _set_targets(prometheus, observed, ())
-    thread = threading.Thread(
-        target=_follow, args=(prometheus, observed, is_over), name="observe", daemon=True
-    )
-    thread.start()
-    try:
-        yield
-    finally:
-        # Not joined: it waits for the controller, whose end, a moment later, is its own.
-        is_over.set()
+    # Not joined: it waits for the controller, which ends a moment later.
+    held.callback(is_over.set)
+    gateway = {
+        "gateway": [running.metrics_address],
+        "controller": [running.controller_metrics_address],
+    }
+    prometheus.set_targets(gateway)
 
+    def follow() -> None:
+        while not is_over.is_set():
+            try:
+                for snapshot in watch_fleet(running.controller, _WATCH_S, settings):
+                    if not is_over.is_set():
+                        agents = {"replicas": list(snapshot.metrics_addresses)}
+                        prometheus.set_targets(gateway | agents)
+            except NotReadyError:
+                # The controller is started again by the supervisor.
+                is_over.wait(_RETRY_S)
 
-def _follow(prometheus: LocalPrometheus, observed: Observed, is_over: threading.Event) -> None:
-    known: list[str] = []
-    while not is_over.is_set():
-        try:
-            for snapshot in watch_fleet(observed.controller, _WATCH_S, observed.security):
-                agents = list(snapshot.metrics_addresses)
-                if agents != known and not is_over.is_set():
-                    known = agents
-                    _set_targets(prometheus, observed, agents)
-        except NotReadyError:
-            # The controller is started again by whoever started it.
-            is_over.wait(_RETRY_S)
-
-
-def _set_targets(prometheus: LocalPrometheus, observed: Observed, agents: Sequence[str]) -> None:
-    prometheus.set_targets(
-        {
-            "gateway": [observed.gateway_metrics],
-            "controller": [observed.controller_metrics],
-            "replicas": agents,
-        }
-    )
+    threading.Thread(target=follow, name="observe", daemon=True).start()

@@ -6,7 +6,8 @@ import socket
 from pathlib import Path
 from typing import Final
 
-from services.cli.leashed_program import LeashedProgram, answers
+from services.cli.child_process import ChildProcess, ProgramSpec
+from services.cli.metrics_page import is_answered
 
 # The boards stand in a checkout; an installed package does not bring them.
 BOARDS: Final = Path(__file__).resolve().parents[2] / "deploy" / "grafana"
@@ -39,14 +40,15 @@ class LocalGrafana:
         _write(provisioning / "datasources" / "smelt.yaml", _datasources(prometheus_url))
         _write(provisioning / "dashboards" / "smelt.yaml", _providers())
 
-    def start(self, command: list[str]) -> LeashedProgram:
+    def start(self, command: list[str]) -> ChildProcess:
         """Start it and wait until it answers; raises NotReadyError."""
         port = _free_port()
+        url = f"http://127.0.0.1:{port}"
         home = [f"--homepath={path}" for path in _HOMES if path.is_dir()][:1]
-        program = LeashedProgram(
-            [*command, *home],
-            self._folder / "grafana.log",
-            environment={
+        spec = ProgramSpec(
+            arguments=[*command, *home],
+            probe=lambda _: url if is_answered(f"{url}/api/health") else "",
+            variables={
                 "GF_PATHS_DATA": str(self._folder / "data"),
                 "GF_PATHS_LOGS": str(self._folder / "logs"),
                 "GF_PATHS_PROVISIONING": str(self._folder / "provisioning"),
@@ -58,13 +60,8 @@ class LocalGrafana:
                 "GF_ANALYTICS_CHECK_FOR_UPDATES": "false",
             },
         )
-        url = f"http://127.0.0.1:{port}"
-        try:
-            program.wait_for(lambda: url if answers(f"{url}/api/health") else "", _START_TIMEOUT_S)
-        except BaseException:
-            program.stop()
-            raise
-        self.url = url
+        program = ChildProcess(spec, self._folder / "grafana.log", _START_TIMEOUT_S)
+        self.url = program.start()["url"]
         return program
 
 

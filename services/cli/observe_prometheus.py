@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from services.cli.leashed_program import LeashedProgram, answers
+from services.cli.child_process import ChildProcess, ProgramSpec
+from services.cli.metrics_page import is_answered
 from services.contracts.errors import InvalidRequestError, NotReadyError
 from services.telemetry.boards.rules import rule_files
 
@@ -48,7 +49,7 @@ class LocalPrometheus:
         self.set_targets({})
 
     def set_targets(self, targets: dict[str, Sequence[str]]) -> None:
-        """Scrape these addresses, by job; Prometheus sees the change by itself."""
+        """Scrape these addresses, by job; Prometheus watches the file."""
         document = [
             {"targets": list(addresses), "labels": {"job": job, "namespace": LOCAL_NAMESPACE}}
             for job, addresses in targets.items()
@@ -58,43 +59,41 @@ class LocalPrometheus:
         partial.write_text(json.dumps(document, indent=1))
         partial.replace(self._folder / "targets.json")
 
-    def start(self, port: int) -> LeashedProgram:
-        """Start it and wait until it answers.
+    def start(self, port: int) -> ChildProcess:
+        """Start it and wait until it serves.
 
         Raises:
             InvalidRequestError: Prometheus is not installed, or the port is taken.
             NotReadyError: it did not start; the message holds its log's tail.
         """
-        program = LeashedProgram(
-            [
-                require_prometheus(),
-                f"--config.file={self._folder / 'prometheus.yml'}",
-                f"--storage.tsdb.path={self._folder / 'data'}",
-                f"--storage.tsdb.retention.time={RETENTION}",
-                f"--web.listen-address=127.0.0.1:{port}",
-                # From a slow request on a board to its trace.
-                "--enable-feature=exemplar-storage",
-            ],
-            self._folder / "prometheus.log",
-        )
+        command = [
+            require_prometheus(),
+            f"--config.file={self._folder / 'prometheus.yml'}",
+            f"--storage.tsdb.path={self._folder / 'data'}",
+            f"--storage.tsdb.retention.time={RETENTION}",
+            f"--web.listen-address=127.0.0.1:{port}",
+            # From a slow request on a board to its trace.
+            "--enable-feature=exemplar-storage",
+        ]
+        spec = ProgramSpec(arguments=command, probe=_url_in)
+        program = ChildProcess(spec, self._folder / "prometheus.log", _START_TIMEOUT_S)
         try:
-            self.url = program.wait_for(lambda: _url_in(program.log()), _START_TIMEOUT_S)
-        except BaseException as error:
-            program.stop()
-            if isinstance(error, NotReadyError) and _TAKEN in program.log():
-                raise InvalidRequestError(
-                    f"Prometheus cannot listen on 127.0.0.1:{port}, another program does; "
-                    "choose another --observe-port, 0 takes a free one"
-                ) from error
-            raise
+            self.url = program.start()["url"]
+        except NotReadyError as error:
+            if _TAKEN not in program.log_text():
+                raise
+            raise InvalidRequestError(
+                f"Prometheus cannot listen on 127.0.0.1:{port}, another program does; "
+                "choose another --observe-port, 0 takes a free one"
+            ) from error
         return program
 
 
 def _url_in(log: str) -> str:
-    """Where it serves, by its own words; "" while it does not."""
+    """The URL that it logged, once it serves there; "" before."""
     listens = _LISTENS.search(log)
     url = f"http://{listens[1]}" if listens else ""
-    return url if url and answers(f"{url}/-/ready") else ""
+    return url if url and is_answered(f"{url}/-/ready") else ""
 
 
 def _config(rules: list[str], scrape_interval_s: float) -> str:

@@ -4,22 +4,17 @@ The controller names the nodes' metrics agents, so what a Prometheus reaches thi
 counts are those since the replicas started.
 """
 
-import logging
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from http.client import HTTPException
-from urllib.request import urlopen
 
 from services.cli.bucket_advice import SizeCounts
+from services.cli.metrics_page import metrics_page
 from services.contracts.errors import NotReadyError
 from services.telemetry import catalog
 from services.telemetry.metric import Metric
 
-logger = logging.getLogger(__name__)
-
-_TIMEOUT_S = 10.0
 _LARGEST = round(catalog.SIZE_BUCKETS[-1])
 
 
@@ -43,7 +38,7 @@ def observed_sizes(addresses: Sequence[str], model: str, version: int) -> Observ
     Raises:
         NotReadyError: none of them answers, or one with something else than metrics.
     """
-    pages = [page for page in map(_page, addresses) if page is not None]
+    pages = [page for page in map(metrics_page, addresses) if page is not None]
     if not pages:
         raise NotReadyError(
             f"no metrics endpoint answers of {', '.join(addresses) or 'none that is known'}; give "
@@ -105,14 +100,3 @@ def _by_bound(cumulative: dict[float, float]) -> dict[int, float]:
             counts[size] = more
         before = cumulative[bound]
     return counts
-
-
-def _page(address: str) -> str | None:
-    try:
-        with urlopen(f"http://{address}/metrics", timeout=_TIMEOUT_S) as page:
-            # Labels that are no UTF-8 are not ours.
-            text: str = page.read().decode(errors="replace")
-            return text
-    except (OSError, HTTPException) as error:
-        logger.warning("metrics endpoint %s does not answer: %s", address, error)
-        return None

@@ -1,11 +1,11 @@
 """The processes of a local fleet, with their settings."""
 
+from services.cli.child_process import ProcessSpec
 from services.cli.settings import CliSettings
-from services.cli.supervisor import ProcessSpec
 from services.cli.up_options import UpOptions
 from services.contracts.fleet_security import is_loopback
 
-# Ray's own way with a Ray of one host since 2.60; whoever joins that one has to say it too.
+# The default of a Ray of one host since 2.60; processes that join it need the same mode.
 _RAY_AUTHENTICATION = {"RAY_AUTH_MODE": "token"}
 
 
@@ -49,7 +49,7 @@ def controller_spec(
 
 
 def gateway_spec(settings: CliSettings, options: UpOptions, controller: str) -> ProcessSpec:
-    """The gateway, which asks the controller at that address."""
+    """The gateway, which watches the controller at that address."""
     workers = options.num_gateway_workers
     return ProcessSpec(
         module="services.gateway",

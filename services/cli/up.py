@@ -1,10 +1,10 @@
 """`smelt up`: a fleet on this host, with or without the demo."""
 
 import os
-import subprocess
 import sys
 from contextlib import suppress
 
+from services.cli.child_process import spawn
 from services.cli.demo.run import MODEL, SOURCE, Answer, ask
 from services.cli.engines import print_engines
 from services.cli.fleet_file import RunningFleet, find_fleet
@@ -21,7 +21,7 @@ from services.telemetry.ready import announce_ready, wait_ready
 # A first start may have to compile the fallback: minutes on two cores.
 MODEL_READY_TIMEOUT_S = 900.0
 DETACH_TIMEOUT_S = 1800.0
-# What shells say of a command that Ctrl-C ended.
+# The exit code that shells give a command that Ctrl-C ended.
 INTERRUPTED = 130
 
 
@@ -52,7 +52,7 @@ def run_up(
             if is_over_after_demo:
                 return 0 if is_matched else 1
             announce_ready(settings.ready_fd, fleet.running.model_dump())
-            _say_serving(fleet.running, as_json=as_json)
+            _print_serving(fleet.running, "Ctrl-C", as_json=as_json)
             with suppress(KeyboardInterrupt):
                 fleet.serve_until_stopped()
     except KeyboardInterrupt:
@@ -114,18 +114,14 @@ def _print_answers(answers: list[Answer]) -> None:
     ])  # fmt: skip
 
 
-def _say_serving(running: RunningFleet, *, as_json: bool) -> None:
+def _print_serving(running: RunningFleet, how_to_stop: str, *, as_json: bool) -> None:
     if as_json:
         print_json(running.model_dump())
-    else:
-        console.print(
-            f"Serving KServe v2 on {running.grpc_address}, metrics on "
-            f"http://{running.metrics_address}/metrics. Ctrl-C stops."
-        )
-        _say_observed(running)
-
-
-def _say_observed(running: RunningFleet) -> None:
+        return
+    console.print(
+        f"Serving KServe v2 on {running.grpc_address}, metrics on "
+        f"http://{running.metrics_address}/metrics. {how_to_stop} stops."
+    )
     if running.prometheus_url:
         console.print(f"Prometheus on {running.prometheus_url}, with rules and alerts.")
     if running.grafana_url:
@@ -147,27 +143,13 @@ def _detach(settings: CliSettings, *, as_json: bool) -> int:
             f"a fleet runs already (gRPC {existing.grpc_address}); stop it: smelt down"
         )
     arguments = [a for a in sys.argv[1:] if a != "--detach"]
-    read_fd, write_fd = os.pipe()
     log_path = settings.run_dir / "up.log"
-    with log_path.open("wb") as log:
-        subprocess.Popen(
-            [sys.executable, "-m", "services.cli.main", *arguments],
-            env=dict(os.environ) | {"SMELT_READY_FD": str(write_fd)},
-            pass_fds=(write_fd,),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+    log_path.unlink(missing_ok=True)
+    read_fd, write_fd = os.pipe()
+    environment = dict(os.environ) | {"SMELT_READY_FD": str(write_fd)}
+    command = [sys.executable, "-m", "services.cli.main", *arguments]
+    spawn(command, environment, log_path, write_fd)
     os.close(write_fd)
-    said = wait_ready(read_fd, DETACH_TIMEOUT_S, "smelt up", ChildLog(path=log_path))
-    running = RunningFleet(**said)
-    if as_json:
-        print_json(said)
-    else:
-        console.print(
-            f"Serving KServe v2 on {running.grpc_address}, metrics on "
-            f"http://{running.metrics_address}/metrics. smelt down stops."
-        )
-        _say_observed(running)
+    announced = wait_ready(read_fd, DETACH_TIMEOUT_S, "smelt up", ChildLog(path=log_path))
+    _print_serving(RunningFleet(**announced), "smelt down", as_json=as_json)
     return 0

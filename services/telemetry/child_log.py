@@ -29,7 +29,7 @@ class ChildLog:
 
     def last_words(self) -> str:
         """The last fault that it logged, else its last line; "" when it wrote nothing."""
-        lines = [line.strip() for line in self._text().splitlines() if line.strip()]
+        lines = [line.strip() for line in self.text().splitlines() if line.strip()]
         faults = (fault for line in reversed(lines) if (fault := _fault_of(line)))
         words = next(faults, _message_of(lines[-1]) if lines else "")
         return words if len(words) <= _LONGEST else f"{words[:_LONGEST]}..."
@@ -43,7 +43,8 @@ class ChildLog:
             return f"{self.path} cannot be written: {error.strerror}"
         return ""
 
-    def _text(self) -> str:
+    def text(self) -> str:
+        """What this run wrote, at most its last 64 KiB; "" when it cannot be read."""
         try:
             with self.path.open("rb") as file:
                 end = file.seek(0, 2)

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from services.cli.supervisor import ManagedProcess, ProcessSpec
+from services.cli.child_process import ChildProcess, ProcessSpec
 from services.contracts.recipe import Bucket, DimRange
 from services.controller.fleet_state import FleetState
 from services.pb import fleet_v1_pb2 as fleet
@@ -34,8 +34,8 @@ class SoakFleet:
     """
 
     address: str
-    steady: Mapping[str, ManagedProcess]
-    restarted: ManagedProcess
+    steady: Mapping[str, ChildProcess]
+    restarted: ChildProcess
 
     def memory_mib(self) -> dict[str, float]:
         """Resident memory of the steady processes now."""
@@ -70,8 +70,8 @@ async def soak_fleet(folder: Path) -> AsyncIterator[SoakFleet]:
     async with AsyncExitStack() as stack:
         controller = await controller_service(stack, shelf.registry, state, {})
 
-        async def started(name: str, spec: ProcessSpec) -> tuple[ManagedProcess, dict[str, Any]]:
-            process = ManagedProcess(spec, folder / f"{name}.log", _START_S)
+        async def started(name: str, spec: ProcessSpec) -> tuple[ChildProcess, dict[str, Any]]:
+            process = ChildProcess(spec, folder / f"{name}.log", _START_S)
             said = await asyncio.to_thread(process.start)
             stack.callback(process.stop)
             return process, said

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from services.cli.child_process import ChildProcess, ProcessSpec
 from services.cli.control_client import wait_served
 from services.cli.settings import CliSettings
-from services.cli.supervisor import ManagedProcess, ProcessSpec
 from tests.integration.fleet.local_fleet import WAIT_S, LocalFleet
 
 
@@ -28,7 +28,7 @@ def gateway_of(
     spec = ProcessSpec(
         module="services.gateway", env_prefix="SMELT_GATEWAY_", settings=own | settings
     )
-    process = ManagedProcess(spec, folder / "gateway.log", WAIT_S)
+    process = ChildProcess(spec, folder / "gateway.log", WAIT_S)
     try:
         address = f"127.0.0.1:{process.start()['grpc_port']}"
         wait_served(CliSettings(home=folder, tls_ca_file=authority), address, "linear", WAIT_S)

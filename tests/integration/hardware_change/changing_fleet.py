@@ -19,8 +19,8 @@ from urllib.request import urlopen
 
 import numpy as np
 
+from services.cli.child_process import ChildProcess, ProcessSpec
 from services.cli.control_client import watch_fleet
-from services.cli.supervisor import ManagedProcess, ProcessSpec
 from services.contracts.errors import NotReadyError
 from services.contracts.events import Event, EventKind, EventPosition
 from services.contracts.hardware import X86_ISA_FLAGS, DeviceFacts
@@ -236,11 +236,11 @@ class ChangingFleet:
     def _registry(self) -> Registry:
         return Registry(open_store(str(self._home / "store")), self._home / "cache")
 
-    def _process(self, name: str, settings: dict[str, Any]) -> ManagedProcess:
+    def _process(self, name: str, settings: dict[str, Any]) -> ChildProcess:
         spec = ProcessSpec(
             module=f"services.{name}", env_prefix=f"SMELT_{name.upper()}_", settings=settings
         )
-        return ManagedProcess(spec, self._home / "run" / f"{name}.log", _START_S)
+        return ChildProcess(spec, self._home / "run" / f"{name}.log", _START_S)
 
 
 def node_labels(generation: str) -> dict[str, str]:

@@ -129,7 +129,7 @@ def test_grafana_is_provisioned_and_waited_for(programs: Path, tmp_path: Path) -
     program = grafana.start(find_grafana())
     try:
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+", grafana.url)
-        assert f"['server'] {tmp_path}/grafana/provisioning" in program.log()
+        assert f"['server'] {tmp_path}/grafana/provisioning" in program.log_text()
     finally:
         program.stop()
     folder = tmp_path / "grafana/provisioning"

@@ -1,6 +1,6 @@
-"""Becomes another program that ends with its parent: `python -m services.cli.leash PID COMMAND…`.
+"""Becomes another program that ends with its parent: `python -m ... PID COMMAND…`.
 
-For programs that are not ours, such as Prometheus: a supervisor that is killed leaves none.
+For programs that are not ours, such as Prometheus: `smelt up` that is killed leaves none running.
 """
 
 import os
@@ -11,9 +11,9 @@ from services.contracts.lifetime import end_with_parent
 
 
 def main(argv: list[str]) -> None:
-    """Tie this process to its parent, and become the command."""
+    """Ask the kernel for a signal at the parent's death, and become the command."""
     parent_pid, *command = argv
-    # The kernel remembers it through the exec.
+    # The kernel keeps it across the exec.
     end_with_parent(int(parent_pid), signal.SIGTERM)
     os.execvp(command[0], command)  # noqa: S606 - the program that was asked for
 

@@ -8,9 +8,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from services.cli.supervisor import ManagedProcess
+from services.cli.child_process import ChildProcess, ProcessSpec
 from services.contracts.backoff import Backoff
 from services.contracts.errors import NotReadyError
 
@@ -18,12 +19,12 @@ logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 15.0
 # One that ran for less is not started again at once.
-_MIN_LIFE_S = 5.0
+_MIN_RUN_S = 5.0
 _STOP_POLL_S = 0.1
 
 
-class KeptProcess:
-    """Watches one child from a thread; its parent has to outlive that.
+class SupervisedProcess(ChildProcess):
+    """Watches one child from a thread, which has to outlive the child's parent thread.
 
     Attributes:
         on_restart: called with what it announced each time it was started again, in some thread.
@@ -32,7 +33,9 @@ class KeptProcess:
     def __init__(
         self,
         name: str,
-        process: ManagedProcess,
+        spec: ProcessSpec,
+        log_path: Path,
+        start_timeout_s: float,
         *,
         on_trouble: Callable[[str, str], None],
     ) -> None:
@@ -40,68 +43,71 @@ class KeptProcess:
 
         Args:
             name: for people.
-            process: to be started, and started again.
+            spec: how to start it.
+            log_path: of its log.
+            start_timeout_s: how long a start may take.
             on_trouble: called with the name and what is wrong, "" once it serves again; in some
                 thread.
         """
-        self._name, self._process = name, process
-        self._on_trouble = on_trouble
+        super().__init__(spec, log_path, start_timeout_s)
+        self._name, self._on_trouble = name, on_trouble
         self.on_restart: Callable[[dict[str, Any]], None] = lambda _: None
         self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         self._is_stopping = threading.Event()
         self._may_retry = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def keep(self) -> None:
-        """Watch it from now on; it was started."""
-        self._thread = threading.Thread(target=self._keep, name=f"keep {self._name}", daemon=True)
+    def supervise(self) -> None:
+        """Start it again whenever it ends from now on; it was started."""
+        self._thread = threading.Thread(
+            target=self._supervise, name=f"supervise {self._name}", daemon=True
+        )
         self._thread.start()
 
-    def renew(self) -> None:
+    def restart(self) -> None:
         """End it at once and have it started again, with the settings that it has now."""
         self._may_retry.set()
-        self._process.kill()
+        self.kill()
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Stop it for good."""
         self._is_stopping.set()
         self._may_retry.set()
-        self._process.stop()
+        self.stop()
         # A start that was under way may have made another one.
         while self._thread and self._thread.is_alive():
             self._thread.join(_STOP_POLL_S)
-            self._process.stop()
+            self.stop()
 
-    def _keep(self) -> None:
+    def _supervise(self) -> None:
         while True:
             began_s = time.monotonic()
-            ended = self._process.wait()
+            ended = self.wait()
             if self._is_stopping.is_set():
                 return
-            if time.monotonic() - began_s > _MIN_LIFE_S:
+            if time.monotonic() - began_s > _MIN_RUN_S:
                 self._backoff.reset()
             else:
                 self._pause()
-            self._tell(ended)
-            if (said := self._started()) is None:
+            self._report(ended)
+            if (announced := self._started()) is None:
                 return
             self._on_trouble(self._name, "")
-            self.on_restart(said)
+            self.on_restart(announced)
 
     def _started(self) -> dict[str, Any] | None:
         """What it announced, however many tries that takes; None when it is to stop."""
         while not self._is_stopping.is_set():
             try:
-                return self._process.start()
+                return self.start()
             except NotReadyError as error:
                 if not self._is_stopping.is_set():
-                    self._tell(str(error).partition("\n")[0])
+                    self._report(str(error).partition("\n")[0])
             self._pause()
         return None
 
-    def _tell(self, fault: str) -> None:
-        logger.warning("%s: %s; it is started again. Its log: %s",
-                       self._name, fault, self._process.log_path)  # fmt: skip
+    def _report(self, fault: str) -> None:
+        logger.warning("%s: %s; it is started again. Its log: %s", self._name, fault, self.log_path)
         self._on_trouble(self._name, fault)
 
     def _pause(self) -> None:
