@@ -76,7 +76,7 @@ def _build(arguments: Arguments, settings: CompilerSettings) -> int:
     with opened_workshop(settings, arguments.metrics_port, is_quiet=arguments.is_json) as workshop:
         version = workshop.registry.model_version(arguments.target, arguments.version)
         report = build_model(version, arguments.wanted, workshop)
-    _show(arguments, report_document(report), report_lines(report))
+    _show(arguments, report_document(report), report_lines(report, settings.store_url))
     return 0 if report.is_success else EXIT_ERROR
 
 

@@ -17,6 +17,7 @@ from services.contracts.build_key import BuildKey
 from services.contracts.errors import EngineIncompatibleError, NotFoundError, ProofError
 from services.contracts.hardware import DeviceFacts, Generation
 from services.contracts.manifest import FailedSample, ModelVersion, OutputCheck, PublishedEngine
+from services.contracts.words import worker_command
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,8 +117,8 @@ def _failed(
             return engine.manifest.key, engine.proof.worst, engine
     raise NotFoundError(
         f"key {digest[:12]}: no proof of it failed at a sample, so there is none to replay; a task "
-        f"that failed counts over all samples: see smelt why, and prove again with: python -m "
-        f"compiler_worker prove {digest[:12]}"
+        "that failed counts over all samples: see smelt why, and prove again with: "
+        f"{worker_command(workshop.settings.store_url, 'prove', digest[:12])}"
     )
 
 

@@ -1,4 +1,4 @@
-"""What a build did, in lines for people and in one document for programs."""
+"""The outcome of a build, in lines for people and in one document for programs."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from services.contracts.gate import gate_fault, is_wild
 from services.contracts.joint_run import JointRun
 from services.contracts.manifest import BuildRecord, Proof, PublishedEngine
 from services.contracts.selection import mean_speedup
-from services.contracts.words import readable_ratio
+from services.contracts.words import readable_ratio, worker_command
 
 
 def report_document(report: BuildReport) -> dict[str, Any]:
@@ -21,10 +21,10 @@ def report_document(report: BuildReport) -> dict[str, Any]:
     }
 
 
-def report_lines(report: BuildReport) -> list[str]:
-    """One line per engine or reason."""
+def report_lines(report: BuildReport, store_url: str) -> list[str]:
+    """One line per engine or reason; `store_url` is for the commands among them."""
     return [
-        *(_record_line(record) for record in report.records),
+        *(_record_line(record, store_url) for record in report.records),
         *(engine_line(engine) for engine in report.up_to_date),
         *(
             f"{_what(s.generation, s.kind, s.precision)} skipped: {s.reason}"
@@ -48,30 +48,30 @@ def engine_line(engine: PublishedEngine) -> str:
         f"{readable_ratio(speedup)} x eager" if speedup else "",
         gate_fault(timings),
     )
-    told = ", ".join(filter(None, words))
-    return f"{_key_words(engine.manifest.key)} {engine.digest[:12]} {told}"
+    facts = ", ".join(filter(None, words))
+    return f"{_key_words(engine.manifest.key)} {engine.digest[:12]} {facts}"
 
 
-def _record_line(record: BuildRecord) -> str:
+def _record_line(record: BuildRecord, store_url: str) -> str:
     seconds = sum(record.stage_durations_s.values())
     words = record.reason or (gate_fault(record.proof.timings) if record.proof else "")
     digest = record.key.digest()[:12]
     if record.proof and record.proof.worst:
-        words += f"; its worst sample again: python -m compiler_worker replay {digest}"
+        words += f"; its worst sample again: {worker_command(store_url, 'replay', digest)}"
     reason = f": {words}" if words else ""
     return f"{_key_words(record.key)} {digest} {record.outcome} in {seconds:.1f} s{reason}"
 
 
 def _joint_line(run: JointRun, report: BuildReport) -> str:
-    """Who was how fast when all ran in turns, the fastest first."""
+    """The time of each engine where all ran in turns, the fastest first."""
     built = {record.key.digest(): record.key for record in report.records}
     known = built | {engine.digest: engine.manifest.key for engine in report.up_to_date}
     names = {digest: f"{key.kind} {key.precision} " for digest, key in known.items()}
-    told = ", ".join(
+    times = ", ".join(
         f"{names.get(digest, '')}{digest[:12]} {run.mean_s(digest) * 1e3:.3f} ms"
         for digest in sorted(run.digests, key=run.mean_s)
     )
-    return f"{run.device.generation:<24} timed together: {told}"
+    return f"{run.device.generation:<24} timed together: {times}"
 
 
 def _proof_words(proof: Proof) -> str:

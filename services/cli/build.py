@@ -48,7 +48,7 @@ def run_build(
     if as_json:
         print_json(report_document(report))
     else:
-        for line in report_lines(report):
+        for line in report_lines(report, settings.store_url):
             console.print(line, markup=False, soft_wrap=True)
         for line in again_lines(registry, report):
             console.print(line, markup=False, soft_wrap=True)

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -69,7 +70,7 @@ def _follow_targets(
     is_over = threading.Event()
     # Not joined: it waits for the controller, which ends a moment later.
     held.callback(is_over.set)
-    gateway = {
+    gateway: dict[str, Sequence[str]] = {
         "gateway": [running.metrics_address],
         "controller": [running.controller_metrics_address],
     }
@@ -80,8 +81,8 @@ def _follow_targets(
             try:
                 for snapshot in watch_fleet(running.controller, _WATCH_S, settings):
                     if not is_over.is_set():
-                        agents = {"replicas": list(snapshot.metrics_addresses)}
-                        prometheus.set_targets(gateway | agents)
+                        agents = list(snapshot.metrics_addresses)
+                        prometheus.set_targets({**gateway, "replicas": agents})
             except NotReadyError:
                 # The controller is started again by the supervisor.
                 is_over.wait(_RETRY_S)

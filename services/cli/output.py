@@ -27,6 +27,12 @@ console = _console(is_error=False)
 error_console = _console(is_error=True)
 
 
+def print_line(text: str) -> None:
+    """One line of text, not wrapped and not as markup; nothing for ""."""
+    if text:
+        console.print(text, markup=False, soft_wrap=True)
+
+
 def print_json(value: Any) -> None:
     """One JSON document on standard output."""
     json.dump(value, sys.stdout, indent=2, ensure_ascii=False)

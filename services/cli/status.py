@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
+from services.cli.build_queue import queued_builds
 from services.cli.control_client import get_fleet
 from services.cli.fleet_file import RunningFleet, require_fleet
 from services.cli.gateway_workers import gateway_workers, workers_words
@@ -11,7 +12,6 @@ from services.cli.output import console, print_json, print_table
 from services.cli.registry import open_registry
 from services.cli.running_builds import print_running_builds, running_builds
 from services.cli.settings import CliSettings
-from services.cli.told import turns_of
 from services.contracts.errors import NotFoundError, NotReadyError, SmeltError
 from services.contracts.hardware import generation_named
 from services.contracts.words import readable_time
@@ -160,10 +160,7 @@ def _model(model: fleet.ServedModel, snapshot: fleet.FleetSnapshot) -> dict[str,
         "reason": model.reason,
         "num_ready": len(ready),
         "num_wanted": model.num_replicas_wanted,
-        "builds": [
-            turn.document() | {"words": turn.words}
-            for turn in turns_of(snapshot, model.name, model.version).values()
-        ],
+        "builds": list(queued_builds(snapshot, model.name, model.version).values()),
     }
 
 

@@ -8,7 +8,7 @@ from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
 from services.contracts.build_key import BuildKey
 from services.contracts.errors import InvalidRequestError, NotFoundError
-from services.contracts.key_difference import KeyDifference, key_differences
+from services.contracts.key_difference import key_differences
 from services.contracts.registry import Registry
 
 _SHORT = 12
@@ -47,10 +47,10 @@ def known_keys(registry: Registry) -> dict[str, BuildKey]:
     return known
 
 
-def difference_words(differences: Sequence[KeyDifference]) -> str:
+def difference_words(differences: Sequence[dict[str, str]]) -> str:
     """The facts in one line: what is there, and what is wanted."""
     return "; ".join(
-        f"{d.field}: {_short(d.other)} found / {_short(d.one)} wanted" for d in differences
+        f"{d['field']}: {_short(d['other'])} found / {_short(d['one'])} wanted" for d in differences
     )
 
 

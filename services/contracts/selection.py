@@ -35,6 +35,11 @@ class FallbackReason(StrEnum):
     SLOWER_THAN_FALLBACK = "slower_than_fallback"
     LOAD_FAILED = "load_failed"
 
+    @property
+    def words(self) -> str:
+        """For people, who read this; programs and metrics have the value."""
+        return _REASON_WORDS[self]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rejection:
@@ -76,8 +81,25 @@ _PROGRESS = (
     FallbackReason.NOT_MEASURABLE,
     FallbackReason.LOAD_FAILED,
 )
+_REASON_WORDS: Mapping[FallbackReason, str] = {
+    FallbackReason.NO_ENGINE: "no engine of this model is published",
+    FallbackReason.NO_ENGINE_FOR_GENERATION: "no engine is published for this generation",
+    FallbackReason.OTHER_RECIPE: "its engines were built for another recipe",
+    FallbackReason.TOOLCHAIN_MISMATCH: "its engines need other drivers or libraries",
+    FallbackReason.NOT_PROVEN: "none of its engines has passed a proof here",
+    FallbackReason.NOT_TRUSTED: "none of its engines has a trusted signature",
+    FallbackReason.NOT_MEASURABLE: "whether an engine is faster could not be measured",
+    FallbackReason.SLOWER_THAN_FALLBACK: "no engine is faster",
+    FallbackReason.LOAD_FAILED: "none of its engines could be loaded",
+}
 # Of engines that fit: the benchmark's gate alone keeps them from serving.
 GATED = (FallbackReason.SLOWER_THAN_FALLBACK, FallbackReason.NOT_MEASURABLE)
+
+
+def reason_words(code: str) -> str:
+    """A replica's fallback reason for people; that of another release stays as it is."""
+    known = {reason.value: reason.words for reason in FallbackReason}
+    return known.get(code, code)
 
 
 def select(

@@ -1,5 +1,7 @@
-"""How times and ratios are said to people. Documents keep them as they are."""
+"""Times, ratios and command lines for people. Documents keep them as they are."""
 
+import shlex
+import sys
 from datetime import UTC, datetime
 
 # Below it, two decimals would leave one digit or none.
@@ -19,3 +21,9 @@ def readable_time(at: str) -> str:
 def readable_ratio(ratio: float) -> str:
     """Two decimals, `1.25`; of a small one two digits, `0.0031`, and never `0.00`."""
     return f"{ratio:.2f}" if ratio >= _LEAST_TWO_DECIMALS else f"{ratio:.2g}"
+
+
+def worker_command(store_url: str, *arguments: str) -> str:
+    """A command of the compiler worker as a shell takes it: of this interpreter and store."""
+    command = [sys.executable, "-m", "compiler_worker", *arguments, "--store-url", store_url]
+    return shlex.join(command)

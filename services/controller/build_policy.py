@@ -228,7 +228,7 @@ def _without_plan(
         is_anywhere=not pool.num_nodes,
         compiler=view.compiler,
         attempt=len(ends) + 1,
-        reason=f"nothing is planned for these nodes yet{_limit_words(pool)}",
+        reason=f"first build for these nodes{_limit_words(pool)}",
     )
     return Prospect(pool=pool, version=version, task=task, first=replace(task, is_first=True))
 

@@ -1,5 +1,6 @@
 """Which fallback a replica serves with, and why, in words."""
 
+from services.contracts.selection import reason_words
 from services.pb import fleet_v1_pb2 as fleet
 
 
@@ -10,5 +11,5 @@ def fallback_name(report: fleet.ReplicaReport) -> str:
 
 def fallback_why(report: fleet.ReplicaReport) -> str:
     """Why no engine serves, and why torch does not where it does not; "" while it loads."""
-    why = report.fallback_reason or report.detail
+    why = reason_words(report.fallback_reason) or report.detail
     return "; ".join(words for words in (why, report.fallback_refuted) if words)

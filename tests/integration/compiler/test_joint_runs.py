@@ -96,7 +96,7 @@ def test_candidates_are_timed_together_and_newcomers_beside_the_best(
             assert 0 < side.p50_s <= side.p95_s
             assert side.throughput == pytest.approx(shape.sizes["batch"] / side.p50_s)
             assert side.peak_memory_bytes > 0
-    assert any("timed together" in line for line in report_lines(second))
+    assert any("timed together" in line for line in report_lines(second, "store"))
     (kept,) = registry.joint_runs(version.master.digest)
     assert kept == first_run
     selection = select(registry.engines(), device, version=version, runs=[kept])

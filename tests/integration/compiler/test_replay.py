@@ -1,6 +1,7 @@
 """The worst sample of a failed proof: kept, found again, and run again by one command."""
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -63,10 +64,10 @@ def test_the_worst_sample_is_kept_and_fails_again(
     assert wanted["pooled"].dtype == np.float64
 
     key = failure.key.digest()
-    assert (
-        f"python -m compiler_worker replay {key[:12]}"
-        in report_lines(BuildReport(table=BuildTable(), records=(failure,), up_to_date=()))[0]
-    )
+    report = BuildReport(table=BuildTable(), records=(failure,), up_to_date=())
+    (line,) = report_lines(report, settings.store_url)
+    command = f"-m compiler_worker replay {key[:12]} --store-url {settings.store_url}"
+    assert line.endswith(f"{sys.executable} {command}")
     options = ["--store-url", settings.store_url, "--cache-dir", str(settings.cache_dir)]
     assert main(["replay", key[:12], *options, "--json"]) == 1
     document = json.loads(capsys.readouterr().out)

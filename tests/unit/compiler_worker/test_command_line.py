@@ -142,7 +142,7 @@ class TestReport:
             records=(record(BuildOutcome.PROVEN), record(BuildOutcome.FAILED, "no kernel")),
             up_to_date=(engine(ProofOutcome.PASSED),),
         )
-        proven, failed, up_to_date, skipped = report_lines(report)
+        proven, failed, up_to_date, skipped = report_lines(report, "s3://bucket/store")
         digest = KEY.digest()[:12]
         assert proven.endswith(f"{digest} proven in 3.5 s")
         assert failed.endswith(f"{digest} failed in 3.5 s: no kernel")

@@ -49,6 +49,6 @@ def build(model: str, version: int = 1, started_at: str = "", **changes: Any) ->
     fields: dict[str, Any] = {
         "model_name": model, "model_version": version, "generation": world.GENERATION,
         "node_class": world.NODE_CLASS.digest(), "started_at": started_at,
-        "reason": "1 to build" if started_at else "nothing is planned for these nodes yet",
+        "reason": "1 to build" if started_at else "first build for these nodes",
     }  # fmt: skip
     return fleet.FleetBuild(**fields | changes)

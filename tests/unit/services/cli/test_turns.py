@@ -14,7 +14,7 @@ from tests.unit.services.cli.fleet_stub import build, fleet_saying, replica
 from tests.unit.services.controller import build_world as world
 
 SINCE = "2026-11-21T13:59:23.123+00:00"
-WAITS = "m waits to be built (nothing is planned for these nodes yet)"
+WAITS = "m waits to be built (first build for these nodes)"
 BEHIND = f"behind the build of big version 3 on {world.GENERATION} (since 2026-11-21 13:59:23Z)"
 ELSEWHERE = build("other", node_class="f" * 64, generation="cuda-sm90")
 
@@ -70,6 +70,23 @@ def test_its_own_build_is_no_wait(
     text, [case] = why(tmp_path, monkeypatch, build("m", 1, SINCE), build("late"))
     assert "m is being built since 2026-11-21 13:59:23Z: 1 to build" in text
     assert (case["build"]["waits_for"], case["build"]["num_before"]) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("started_at", "words"), [(SINCE, "its first build runs"), ("", "its first build is queued")]
+)
+def test_a_generation_whose_first_build_is_under_way_is_not_unplanned(
+    registry: Registry,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    started_at: str,
+    words: str,
+) -> None:
+    first = build("m", 1, started_at, generation="cuda-sm90", reason="first build for these nodes")
+    text, cases = why(tmp_path, monkeypatch, first)
+    assert "nothing is planned" not in text
+    assert f"m version 1 on cuda-sm90: no replica is attached; {words}" in text.splitlines()
+    assert {case["generation"] for case in cases} == {world.GENERATION, "cuda-sm90"}
 
 
 def test_where_nothing_is_due_nothing_is_said(

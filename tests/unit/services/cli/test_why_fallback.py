@@ -14,6 +14,7 @@ from tests.unit.services.cli.fleet_stub import fleet_saying, replica
 from tests.unit.services.controller import build_world as world
 
 FAULT = "output 'y', bucket b at batch=3: rel_l2 1.20e-02 found, 1.00e-05 allowed"
+REASON = "no engine of this model is published"
 IN_PLACE = f"ONNX Runtime serves in place of torch.compile, whose graph is imported wrong: {FAULT}"
 
 
@@ -23,7 +24,7 @@ IN_PLACE = f"ONNX Runtime serves in place of torch.compile, whose graph is impor
         (
             FallbackVerdict(refuted=FAULT, num_samples=9),
             IN_PLACE,
-            [f"serves with the fallback (ONNX Runtime): no_engine; {IN_PLACE} (1 replica)"],
+            [f"serves with the fallback (ONNX Runtime): {REASON}; {IN_PLACE} (1 replica)"],
         ),
         (
             FallbackVerdict(refuted=FAULT, num_samples=9),
@@ -34,11 +35,15 @@ IN_PLACE = f"ONNX Runtime serves in place of torch.compile, whose graph is impor
             FallbackVerdict(witness="ONNX Runtime 1.2", num_samples=9),
             "",
             [
-                "serves with the fallback (torch.compile): no_engine (1 replica)",
+                f"serves with the fallback (torch.compile): {REASON} (1 replica)",
                 "the fallback's graph agrees with ONNX Runtime 1.2 at 9 samples",
             ],
         ),
-        (None, "", ["serves with the fallback (torch.compile): no_engine (1 replica)"]),
+        (
+            None,
+            "",
+            [f"serves with the fallback (torch.compile): {REASON} (1 replica)"],
+        ),
     ],
 )
 def test_which_fallback_and_why(

@@ -134,8 +134,8 @@ def test_a_proven_engine_that_is_passed_over_says_why(registry: Registry) -> Non
     (case,) = smelt_json("why", "m")["generations"]
     (ort,) = [planned for planned in case["planned"] if planned["kind"] == "onnxruntime"]
     assert (ort["standing"], ort["rank"], ort["speed_over_fallback"]) == ("proven", None, 0.5)
-    assert ort["reason"].startswith("passed over (slower_than_fallback): slower than the fallback")
-    assert case["serves"].endswith("one would serve with the fallback: slower_than_fallback")
+    assert ort["reason"].startswith("passed over: slower than the fallback")
+    assert case["serves"].endswith("one would serve with the fallback: no engine is faster")
     assert "slower_than_fallback" in smelt("why", "m")
     listed = smelt("engines", "m")
     assert "0.50x" in listed

@@ -69,5 +69,5 @@ def test_a_fleet_tells_those_that_run_first_and_gateways_hear_of_changes_alone(
     running, waiting = state.snapshot().builds
     assert (running.model_name, running.started_at != "") == ("a", True)
     assert (waiting.model_name, waiting.started_at) == ("b", "")
-    assert waiting.reason == "nothing is planned for these nodes yet"
+    assert waiting.reason == "first build for these nodes"
     assert running.node_class == waiting.node_class == world.NODE_CLASS.digest()

@@ -113,4 +113,7 @@ def test_a_fallback_that_is_wrong_is_told_when_it_is_added_and_where_it_serves(
     trail.observe_serving(serving_of(snapshot))
     why = {event.kind.value: event.why for _, event in registry.last_events(100)}
     assert why["model_published"].startswith("from s; the fallback's graph is refuted, so ONNX")
-    assert why["fallback_serving"] == "no_engine; ONNX Runtime serves: output 'y' is far off"
+    assert (
+        why["fallback_serving"]
+        == "no engine of this model is published; ONNX Runtime serves: output 'y' is far off"
+    )
