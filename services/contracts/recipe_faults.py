@@ -8,6 +8,35 @@ from pydantic_core import ErrorDetails
 
 from services.contracts.nearest import nearest
 
+# By the type of pydantic's error, and by the first word of it.
+_WANTED = {
+    "missing": "a value",
+    "enum": "{expected}",
+    "literal_error": "{expected}",
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "less than {lt}",
+    "less_than_equal": "at most {le}",
+    "finite_number": "a finite number",
+    "too_short": "at least {min_length}, got {actual_length}",
+    "too_long": "at most {max_length}, got {actual_length}",
+    "string_too_short": "at least {min_length} characters",
+    "string_pattern_mismatch": "text of the form {pattern}",
+}
+_WANTED_BY_WORD = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "string": "text",
+    "path": "a path",
+    "dict": "a mapping",
+    "mapping": "a mapping",
+    "model": "a mapping",
+    "tuple": "a list",
+    "list": "a list",
+    "none": "nothing",
+}
+
 
 def first_fault(error: ValidationError, document: type[BaseModel]) -> str:
     """The first fault that pydantic found in a document, in words for its author."""
@@ -25,7 +54,18 @@ def first_fault(error: ValidationError, document: type[BaseModel]) -> str:
         hint = nearest(str(fault["input"]), fault["ctx"]["expected"].replace("'", " ").split())
     elif fault["type"] in ("model_type", "model_attributes_type") and not path:
         hint = f"; expected a mapping of {', '.join(_keys_at(document, []))}"
-    return f"{key}: got {fault['input']!r}: {fault['msg']}{hint}"
+    return f"{key}: {value_fault(fault)}{hint}"
+
+
+def value_fault(fault: ErrorDetails) -> str:
+    """What was found and what was expected, without pydantic's own words where that can be."""
+    found = "nothing" if fault["type"] == "missing" else repr(fault["input"])
+    word = fault["type"].partition("_")[0]
+    wanted = _WANTED.get(fault["type"]) or _WANTED_BY_WORD.get(word, "")
+    if wanted:
+        return f"got {found}: expected {wanted.format_map(fault.get('ctx', {}))}"
+    # A validator of ours raised it, and says what it expected.
+    return f"got {found}: {fault['msg'].removeprefix('Value error, ')}"
 
 
 def _tag_fault(

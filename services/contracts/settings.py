@@ -6,6 +6,7 @@ from pydantic import ValidationError
 from pydantic_settings import BaseSettings
 
 from services.contracts.errors import InvalidRequestError
+from services.contracts.recipe_faults import value_fault
 
 _SettingsT = TypeVar("_SettingsT", bound=BaseSettings)
 
@@ -22,7 +23,8 @@ def read_settings(settings_class: type[_SettingsT], **given: object) -> _Setting
         fault = error.errors()[0]
         prefix = settings_class.model_config["env_prefix"]
         if not fault["loc"]:  # settings that do not go together; one of them may be a secret
-            raise InvalidRequestError(f"settings {prefix}*: {fault['msg']}") from error
+            raise InvalidRequestError(
+                f"settings {prefix}*: {fault['msg'].removeprefix('Value error, ')}"
+            ) from error
         key = prefix + "_".join(str(part) for part in fault["loc"]).upper()
-        found = "nothing" if fault["type"] == "missing" else repr(fault["input"])
-        raise InvalidRequestError(f"{key}: got {found}: {fault['msg']}") from error
+        raise InvalidRequestError(f"{key}: {value_fault(fault)}") from error

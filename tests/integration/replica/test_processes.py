@@ -216,7 +216,7 @@ def all_files(folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("changes", "status", "words"),
     [
-        ({"num_threads": "-1"}, 2, "SMELT_REPLICA_NUM_THREADS: .*greater than or equal to 0"),
+        ({"num_threads": "-1"}, 2, "SMELT_REPLICA_NUM_THREADS: .*expected at least 0"),
         ({"model": "absent"}, 1, "model 'absent' not found; there are: toy"),
     ],
 )

@@ -136,7 +136,7 @@ def test_a_proven_engine_that_is_passed_over_says_why(registry: Registry) -> Non
     assert (ort["standing"], ort["rank"], ort["speed_over_fallback"]) == ("proven", None, 0.5)
     assert ort["reason"].startswith("passed over: slower than the fallback")
     assert case["serves"].endswith("one would serve with the fallback: no engine is faster")
-    assert "slower_than_fallback" in smelt("why", "m")
+    assert "passed over: slower than the fallback" in smelt("why", "m")
     listed = smelt("engines", "m")
     assert "0.50x" in listed
     assert f"engine {ORT.digest()[:12]} is not selected: slower than the fallback" in listed
