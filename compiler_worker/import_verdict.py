@@ -1,4 +1,4 @@
-"""Asks, when a model is added, whether the graph of its fallback answers as ONNX Runtime does."""
+"""Compares, when a model is added, the graph of its fallback with ONNX Runtime."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from compiler_worker.process import ChildLimits, run_child
 from compiler_worker.progress import Progress
 from compiler_worker.requests import ChildEvent, VerdictRequest
 from compiler_worker.settings import CompilerSettings
-from compiler_worker.verdict_child import ANSWERS_FILE
+from compiler_worker.verdict_child import ANSWERS_FILE, beside_refusal
 from services.contracts.errors import UnsupportedGraphError
 from services.contracts.fallback_verdict import FallbackVerdict
 from services.contracts.manifest import MasterRecord
@@ -20,6 +20,10 @@ from services.contracts.tensors import strings_among
 _GIB = 2**30
 # Of the deadline; the rest is for opening three models.
 _SHARE_FOR_SAMPLES = 0.125
+_COMPARE_AGAIN = (
+    "the fallback serves without that comparison; to have it made, remove this version (smelt "
+    "models remove NAME --version N) and add the model again where more memory or time is left"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +42,7 @@ def judge_import(
     settings: CompilerSettings,
     report: Progress,
 ) -> Judged | None:
-    """Ask in a throw-away process; None with a deadline of 0.
+    """Compare in a throw-away process; None with a deadline of 0.
 
     Args:
         opened: the master's `model.onnx`, and its record.
@@ -46,7 +50,7 @@ def judge_import(
         buckets: the sizes that are served.
         folder: where the answers go; it has to outlive their use.
         settings: deadline, memory and threads.
-        report: told what is compared.
+        report: given what is compared.
 
     Raises:
         UnsupportedGraphError: it is wrong, and of an opset that ONNX Runtime does not know.
@@ -54,7 +58,7 @@ def judge_import(
     path, master = opened
     if strings := strings_among(master.inputs, master.outputs):
         words = f"{strings} is strings (BYTES), which torch does not have"
-        return Judged(verdict=FallbackVerdict(unknown=words))
+        return Judged(verdict=FallbackVerdict(unknown=words + beside_refusal(path, master)))
     if not settings.verdict_time_limit_s:
         return None
     request = VerdictRequest(
@@ -80,17 +84,17 @@ def judge_import(
 def _asked(
     request: VerdictRequest, settings: CompilerSettings, report: Progress
 ) -> FallbackVerdict:
-    """What the child says, or why it says nothing."""
+    """The child's verdict, or why it has none."""
     limits = ChildLimits(
         time_s=settings.verdict_time_limit_s,
         memory_bytes=int(settings.memory_limit_gib * _GIB),
         time_setting="SMELT_VERDICT_TIME_LIMIT_S",
     )
 
-    def tell(event: ChildEvent) -> None:
+    def show(event: ChildEvent) -> None:
         if event.line:
             report(event.line)
 
     request.folder.mkdir()
-    outcome = run_child(VERDICT, request, request.folder, limits, tell)
-    return outcome.result or FallbackVerdict(unknown=outcome.failure)
+    outcome = run_child(VERDICT, request, request.folder, limits, show)
+    return outcome.result or FallbackVerdict(unknown=f"{outcome.failure}; {_COMPARE_AGAIN}")

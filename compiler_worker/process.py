@@ -206,6 +206,8 @@ class _Watch(Generic[Result]):
             )
             # The owner's code runs there too: a source, a metric.
             why = "" if code else ", without a result; code that it calls must not call sys.exit"
+            if code == -signal.SIGKILL:
+                why = ", as the kernel does where a host or a container has no memory left"
             outcome.failure = f"the process {how} in stage '{outcome.stage}'{why}"
         return outcome
 

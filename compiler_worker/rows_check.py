@@ -1,11 +1,11 @@
 """Whether the rows of a batch depend on each other: found when a model is added."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from compiler_worker.comparison import compare_output
+from compiler_worker.comparison import compare_output, has_numbers
 from compiler_worker.models import OrtModel
 from compiler_worker.sampling import draw_sample, is_floating
 from compiler_worker.sizes_check import has_room
@@ -35,7 +35,8 @@ def check_rows(
         buckets: the first is asked at its usual sizes.
 
     Raises:
-        InvalidRecipeError: a row is another one among others, and what to say of it.
+        InvalidRecipeError: a row has another answer among others, or none that can be compared;
+            says which, and what to do.
     """
     rows = recipe.batching.batch_dim
     specs = (*master.inputs, *master.outputs)
@@ -48,11 +49,7 @@ def check_rows(
     except ProofError:
         return
     if fault:
-        raise InvalidRecipeError(
-            f"rows depend on each other: {fault} between a row alone and the same one among "
-            "others, and replicas join rows of many callers; give a recipe that says "
-            "batching: {batch_dim: null}, so that each request is computed alone"
-        )
+        raise InvalidRecipeError(fault)
 
 
 def _fault(model: OrtModel, master: MasterRecord, recipe: Recipe, bucket: Bucket, rows: str) -> str:
@@ -62,15 +59,42 @@ def _fault(model: OrtModel, master: MasterRecord, recipe: Recipe, bucket: Bucket
         return ""
     inputs = draw_sample(master, recipe, bucket, sizes).inputs
     first = {spec.name: _first(inputs[spec.name], spec, rows) for spec in master.inputs}
-    among, alone = model.run(inputs), model.run(first)
+    among, alone, again = model.run(inputs), model.run(first), model.run(first)
     for spec in master.outputs:
-        wanted = {spec.name: _first(among[spec.name], spec, rows)}
-        result = compare_output(spec, recipe, first, alone, wanted, _ALLOWED)
-        # Of ids a few may be ties, which float32 decides.
-        if result.fault and (
-            is_floating(spec) or 2 * result.num_differing >= alone[spec.name].size
-        ):
-            return f"output '{spec.name}' differs by {result.fault}"
+        if not has_numbers({spec.name: alone[spec.name]}):
+            return (
+                f"output '{spec.name}' of drawn inputs is NaN or Inf everywhere, so no answer can "
+                "be compared with another; look at the model's weights, and give inputs that must "
+                "not be negative a range in the recipe (inputs: {NAME: {low: 0, high: 1}})"
+            )
+        if difference := _difference(spec, recipe, first, alone, again[spec.name]):
+            return (
+                f"the same request twice gives different answers: {difference}; no engine of a "
+                "model that draws random numbers can be proven, as a proof compares answers: make "
+                "them an input of the model, or have it served without engines by a recipe that "
+                "says batching: {batch_dim: null}"
+            )
+        row = _first(among[spec.name], spec, rows)
+        if difference := _difference(spec, recipe, first, alone, row):
+            return (
+                f"rows depend on each other: {difference} between a row alone and the same one "
+                "among others, and replicas join rows of many callers; give a recipe that says "
+                "batching: {batch_dim: null}, so that each request is computed alone"
+            )
+    return ""
+
+
+def _difference(
+    spec: TensorSpec,
+    recipe: Recipe,
+    inputs: Mapping[str, Array],
+    found: Mapping[str, Array],
+    wanted: Array,
+) -> str:
+    result = compare_output(spec, recipe, inputs, found, {spec.name: wanted}, _ALLOWED)
+    # Of ids a few may be ties, which float32 decides.
+    if result.fault and (is_floating(spec) or 2 * result.num_differing >= wanted.size):
+        return f"output '{spec.name}' differs by {result.fault}"
     return ""
 
 

@@ -15,7 +15,7 @@ from compiler_worker.agreement import Errors, eager_errors
 from compiler_worker.blame import agreed
 from compiler_worker.child import Events, limit_threads
 from compiler_worker.comparison import has_numbers
-from compiler_worker.models import Model
+from compiler_worker.models import Model, OrtModel
 from compiler_worker.progress import Progress
 from compiler_worker.proof.answer_sizes import typical_sizes
 from compiler_worker.proof.claim import Claim, reason_of
@@ -52,7 +52,8 @@ def verdict_one(request: VerdictRequest, events: Events) -> FallbackVerdict:
     path, master = request.master_path, request.master
     eager = open_eager(path, master, "cpu")
     if isinstance(eager, str):
-        return FallbackVerdict(unknown=f"the importer refuses the graph: {eager}")
+        refusal = f"the importer refuses the graph: {eager}"
+        return FallbackVerdict(unknown=refusal + beside_refusal(path, master))
     cache_dir = request.folder / "cache"
     reference = open_reference(
         path, master, eager, cache_dir, device="cpu", num_threads=request.num_threads
@@ -62,6 +63,19 @@ def verdict_one(request: VerdictRequest, events: Events) -> FallbackVerdict:
     return _Judge(request, reference, reference.witness, reference.eager_outputs).verdict(
         events.line
     )
+
+
+def beside_refusal(path: Path, master: MasterRecord) -> str:
+    """What follows for a master that torch cannot serve; "" where ONNX Runtime can."""
+    try:
+        OrtModel.open(path, master)
+    except ProofError as error:
+        return (
+            f"; {error}; so no fallback can serve this model: it is unavailable on a generation "
+            "until an engine of another kind is proven there (smelt why says whether one is); "
+            "export it with ops and types that ONNX Runtime has"
+        )
+    return ""
 
 
 class _Judge:

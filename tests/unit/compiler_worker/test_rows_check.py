@@ -30,6 +30,26 @@ def test_rows_that_depend_on_each_other_are_refused(body: str, tmp_path: Path) -
     check(body, tmp_path, Recipe(batching=Batching(batch_dim=None)))
 
 
+@pytest.mark.parametrize(
+    ("body", "to", "found"),
+    [
+        ("z = RandomNormalLike (x) y = Add (x, z)", "", "the same request twice gives different"),
+        (
+            "z = RandomUniformLike <low = 0.0, high = 1e6> (x) y = Cast <to = 7> (z)",
+            "int64[batch, 4] y",
+            "the same request twice gives different answers: output 'y'",
+        ),
+        ("z = Sub (x, x) y = Div (z, z)", "", "output 'y' of drawn inputs is NaN or Inf every"),
+    ],
+)
+def test_what_else_keeps_answers_from_being_compared_is_named(
+    body: str, to: str, found: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidRecipeError, match=found) as refused:
+        check(body, tmp_path, Recipe(), to=to)
+    assert "rows depend" not in str(refused.value)
+
+
 def test_ids_of_rows_that_depend_on_each_other_are_refused(tmp_path: Path) -> None:
     """An output without rows keeps a replica from joining requests anyway."""
     check("y = ArgMax <axis = 0, keepdims = 0> (x)", tmp_path, Recipe(), to="int64[4] y")

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime
+import psutil
 import pytest
 
 from compiler_worker.child import Events
@@ -128,6 +129,29 @@ def test_what_the_importer_refuses_has_no_verdict(tmp_path: Path) -> None:
     assert not (tmp_path / ANSWERS_FILE).exists()
 
 
+@pytest.mark.parametrize("is_of_strings", [False, True])
+def test_a_model_that_no_fallback_serves_is_named_so(tmp_path: Path, is_of_strings: bool) -> None:
+    """The importer has no random numbers and no strings, and ONNX Runtime no Elu of doubles."""
+    more = "string[batch] s, " if is_of_strings else ""
+    path = tmp_path / "model.onnx"
+    onnx.save(
+        onnx.parser.parse_model(
+            '<ir_version: 10, opset_import: ["" : 20]> '
+            f"g ({more}float[batch, 4] x) => (float[batch, 4] y, double[batch, 4] z) {{"
+            "r = RandomUniformLike <low = 1.0, high = 1.0> (x) y = Mul (x, r) "
+            "d = Cast <to = 11> (x) z = Elu (d) }"
+        ),
+        path,
+    )
+    opened = path, record_of(onnx.load(path))
+    settings = CompilerSettings(verdict_time_limit_s=600, num_threads=1)
+    judged = judge_import(opened, Recipe(), (BUCKET,), tmp_path / "v", settings, str)
+    assert judged is not None
+    why = "is strings (BYTES)" if is_of_strings else "the importer refuses the graph: RandomUniform"
+    for words in (why, "ONNX Runtime refuses the master", "no fallback can serve this model"):
+        assert words in judged.verdict.words
+
+
 def test_an_output_without_numbers_says_nothing(tmp_path: Path) -> None:
     graph = "g (float[batch, 4] x) => (float[batch, 4] y) { y = Div (x, zero) }"
     graph = graph.replace("y = Div (x, zero)", "d = Mul (x, zero) y = Div (d, d)")
@@ -146,6 +170,23 @@ def test_a_deadline_ends_the_child_and_is_told(tmp_path: Path) -> None:
     assert judged.answers is None
     none = CompilerSettings(verdict_time_limit_s=0)
     assert judge_import(opened, Recipe(), (BUCKET,), tmp_path / "n", none, told.append) is None
+
+
+def test_a_child_that_is_killed_leaves_what_can_be_done(tmp_path: Path) -> None:
+    path = written(tmp_path, MLP, **WEIGHTS)
+    before = set(psutil.Process().children())
+
+    def kill(line: str) -> None:
+        for child in set(psutil.Process().children()) - before:
+            child.kill()
+
+    settings = CompilerSettings(verdict_time_limit_s=600, num_threads=1)
+    opened = path, record_of(onnx.load(path))
+    judged = judge_import(opened, Recipe(), (BUCKET,), tmp_path / "v", settings, kill)
+    assert judged is not None
+    killed = "was ended by SIGKILL in stage 'prove', as the kernel does where a host"
+    for words in (killed, "smelt models remove NAME --version N", "add the model again"):
+        assert words in judged.verdict.unknown
 
 
 def test_a_child_hands_back_the_verdict_and_the_answers(tmp_path: Path) -> None:

@@ -15,7 +15,10 @@ TRUSTED = "issuers: [{{issuer: i, audience: a, jwks: {jwks}, roles: {{r: [{{verb
         ("tokens: [", "access file a.yaml: not YAML"),
         ("tokens: 7", "access file a.yaml: tokens: got 7"),
         ("token: []", "token: no such key, did you mean 'tokens'?"),
-        ("tokens: [{name: a, sha256: abc}]", r"tokens.0.sha256: got 'abc': expected text of the form"),
+        (
+            "tokens: [{name: a, sha256: abc}]",
+            r"tokens.0.sha256: got 'abc': expected text of",
+        ),
         (
             "tokens: [{name: a, sha256: " + "a" * 64 + ", grants: [{verbs: [infr]}]}]",
             "tokens.0.grants.0.verbs.0: got 'infr'.*'infer'",
