@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from compiler_worker.agreement import Errors, eager_errors
 from compiler_worker.blame import agreed
@@ -33,6 +34,7 @@ from services.contracts.errors import EngineError, ProofError
 from services.contracts.fallback_verdict import FallbackVerdict
 from services.contracts.kept_answers import KeptAnswer, write_answers
 from services.contracts.kinds import Precision
+from services.contracts.manifest import MasterRecord
 from services.contracts.recipe import Recipe, Tolerance
 from services.contracts.tensors import Array
 from services.engines.fallback_program import importer_code

@@ -1,6 +1,6 @@
 """`smelt buckets`: what sizes requests have, what the buckets waste on them, and better ones."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import yaml
@@ -8,7 +8,7 @@ import yaml
 from services.cli.bucket_advice import SizeCounts, best_edges, edges_of, proposed_buckets, waste
 from services.cli.control_client import fleet_on_store
 from services.cli.observed_sizes import ObservedSizes, observed_sizes
-from services.cli.output import console, print_json, print_table
+from services.cli.output import Table, show
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
 from services.contracts.errors import NotFoundError
@@ -46,14 +46,11 @@ def run_buckets(
     model = open_registry(settings).model_version(name, version)
     seen = observed_sizes(metrics or _endpoints(settings), name, model.version)
     document = advice_document(model, seen, num)
-    if as_json:
-        print_json(document)
-    else:
-        _print(document)
+    show(document, _text(document), as_json=as_json)
 
 
 def advice_document(model: ModelVersion, seen: ObservedSizes, num: int) -> dict[str, Any]:
-    """All that the command says, as plain data.
+    """Sizes, waste and proposal, as plain data.
 
     Raises:
         NotFoundError: no request of the model was seen.
@@ -83,7 +80,7 @@ def advice_document(model: ModelVersion, seen: ObservedSizes, num: int) -> dict[
         "caution": _caution(num_requests),
         "is_padded": _is_padded(model),
         "measured_waste": seen.padded / ran if ran else 0.0,
-        # Replicas join requests, so their rows say what clients send and not what runs.
+        # Replicas batch requests, so rows are those that clients send, not those that run.
         "rows": _distribution(rows) | {"dimension": batch_dim} if rows else None,
         "dimensions": advised,
         "recipe": {"buckets": [b.model_dump(mode="json") for b in proposal]} if proposal else None,
@@ -91,12 +88,12 @@ def advice_document(model: ModelVersion, seen: ObservedSizes, num: int) -> dict[
 
 
 def _is_padded(model: ModelVersion) -> bool:
-    """Whether requests of different lengths share a batch: one input has to say what is valid."""
+    """Whether requests of different lengths share a batch: one input is their mask."""
     return any(each.role is InputRole.MASK for each in model.recipe.inputs.values())
 
 
 def _caution(num_requests: int) -> str:
-    """What is to be said of a proposal that rests on little; "" of one that does not."""
+    """A warning on a proposal that rests on few requests; "" on others."""
     if num_requests >= _FEW_REQUESTS:
         return ""
     were = "request was" if num_requests == 1 else "requests were"
@@ -134,68 +131,62 @@ def _endpoints(settings: CliSettings) -> list[str]:
     snapshot = fleet_on_store(settings)
     if snapshot is None:
         raise NotFoundError(
-            f"no fleet serves from store {settings.store_url}, so nothing tells what requests it "
-            "had: start one (smelt up), set SMELT_CONTROLLER, or give --metrics HOST:PORT"
+            f"no fleet serves from store {settings.store_url}, so the sizes of its requests are "
+            "not known: start one (smelt up), set SMELT_CONTROLLER, or give --metrics HOST:PORT"
         )
     return list(snapshot.metrics_addresses)
 
 
-def _print(document: dict[str, Any]) -> None:
-    console.print(
+def _text(document: dict[str, Any]) -> Iterator[str | Table]:
+    yield (
         f"{document['model']} version {document['version']}: {document['num_requests']} requests, "
         f"{document['measured_waste']:.1%} of what the engines computed was padding"
     )
     if document["caution"]:
-        console.print(f"Caution: {document['caution']}", soft_wrap=True)
-    _print_sizes(document)
+        yield f"Caution: {document['caution']}"
+    yield from _size_tables(document)
     if not document["is_padded"] and not document["measured_waste"]:
-        console.print(
-            "No input of the recipe is a mask, so each request runs at its own length: what is "
-            "said of waste would hold if one were (role: mask)",
-            soft_wrap=True,
+        yield (
+            "No input of the recipe is a mask, so each request runs at its own length: the waste "
+            "shown would be that of a model with one (role: mask)"
         )
-    if document["recipe"]:
-        _print_proposal(document)
-    else:
-        console.print("Only the batch is dynamic: there are no other lengths to make buckets for")
+    if not document["recipe"]:
+        yield "Only the batch is dynamic: there are no other lengths to make buckets for"
+        return
+    yield _waste_table(document["dimensions"])
+    yield "For the recipe:"
+    yield yaml.safe_dump(document["recipe"], sort_keys=False, default_flow_style=None).rstrip()
 
 
-def _print_sizes(document: dict[str, Any]) -> None:
+def _size_tables(document: dict[str, Any]) -> Iterator[Table]:
     sizes = dict(document["dimensions"])
     if rows := document["rows"]:
         sizes[f"{rows['dimension']} (rows of a request)"] = rows
-    print_table(
-        "Sizes",
-        ("dimension", "mean", "p50", "p90", "p99", "largest"),
-        [
-            (dim, f"{a['mean']:.1f}", *(str(a[name]) for name in ("p50", "p90", "p99", "largest")))
-            for dim, a in sizes.items()
-        ],
-    )
-    print_table(
-        "Requests by size",
-        ("dimension", "up to", "requests", "share"),
-        [
-            (dim, bound, str(count), f"{count / sum(a['counts'].values()):.1%}")
-            for dim, a in sizes.items()
-            for bound, count in a["counts"].items()
-        ],
-    )
+    names = ("p50", "p90", "p99", "largest")
+    means = [(dim, f"{a['mean']:.1f}", *(str(a[n]) for n in names)) for dim, a in sizes.items()]
+    yield Table("Sizes", ("dimension", "mean", *names), means)
+    counts = [
+        (dim, bound, str(count), f"{count / sum(a['counts'].values()):.1%}")
+        for dim, a in sizes.items()
+        for bound, count in a["counts"].items()
+    ]
+    yield Table("Requests by size", ("dimension", "up to", "requests", "share"), counts)
 
 
-def _print_proposal(document: dict[str, Any]) -> None:
-    print_table(
-        "Waste, each request at the largest size of its bucket",
-        ("dimension", "buckets now", "waste", "proposed", "waste"),
-        [
-            (dim, _list(a["now"]), f"{a['waste_now']:.1%}", _list(a["proposed"]),
-             f"{a['waste_proposed']:.1%}")
-            for dim, a in document["dimensions"].items()
-        ],
-    )  # fmt: skip
-    console.print("For the recipe:")
-    text = yaml.safe_dump(document["recipe"], sort_keys=False, default_flow_style=None)
-    console.print(text, markup=False, soft_wrap=True, end="")
+def _waste_table(advised: dict[str, Any]) -> Table:
+    title = "Waste, each request at the largest size of its bucket"
+    columns = ("dimension", "buckets now", "waste", "proposed", "waste")
+    rows = [
+        (
+            dim,
+            _list(a["now"]),
+            f"{a['waste_now']:.1%}",
+            _list(a["proposed"]),
+            f"{a['waste_proposed']:.1%}",
+        )
+        for dim, a in advised.items()
+    ]
+    return Table(title, columns, rows)
 
 
 def _list(edges: Sequence[int]) -> str:

@@ -1,6 +1,7 @@
 """`smelt build`: build, prove and publish what a model lacks, with progress."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from compiler_worker.pipeline import BuildReport, build_model
 from compiler_worker.plan import Wanted
@@ -8,8 +9,8 @@ from compiler_worker.report import report_document, report_lines
 from compiler_worker.requests import ChildEvent
 from compiler_worker.settings import settings_from_environment
 from compiler_worker.station import new_workshop
-from services.cli.control_client import tell_fleet
-from services.cli.output import console, print_error, print_json
+from services.cli.control_client import notify_fleet
+from services.cli.output import print_error, show
 from services.cli.progress import StepLine, Steps
 from services.cli.registry import open_registry_to_publish
 from services.cli.settings import CliSettings
@@ -44,34 +45,27 @@ def run_build(
     version = registry.model_version(name)
     steps = Steps(is_quiet=as_json)
     report = build_engines(settings, registry, version, wanted_from(generations, kinds), steps)
-    tell_fleet(settings)
-    if as_json:
-        print_json(report_document(report))
-    else:
-        for line in report_lines(report, settings.store_url):
-            console.print(line, markup=False, soft_wrap=True)
-        for line in again_lines(registry, report):
-            console.print(line, markup=False, soft_wrap=True)
-        if not is_anything_there(report):
-            print_error(f"no engine of {name} can be built as asked; the reasons stand above")
+    notify_fleet(settings)
+    lines = report_lines(report, settings.store_url)
+    show(report_document(report), chain(lines, again_lines(registry, report)), as_json=as_json)
+    if not as_json and not is_anything_there(report):
+        print_error(f"no engine of {name} can be built as asked; the reasons stand above")
     return 0 if report.is_success and is_anything_there(report) else 1
 
 
 def is_anything_there(report: BuildReport) -> bool:
-    """Whether an engine was tried or is up to date; what was skipped serves nobody."""
+    """Whether an engine was tried or is up to date; what was skipped does not count."""
     return bool(report.records or report.up_to_date)
 
 
-def again_lines(registry: Registry, report: BuildReport) -> list[str]:
-    """Which failures were built once more because somebody asked."""
-    failed = [r for r in report.records if r.outcome in _FAILURES]
-    attempts = {r.key.digest(): len(registry.build_records(r.key.digest())) for r in failed}
-    return [
-        f"{digest[:12]} failed in attempt {number}: each smelt build tries it again; the fleet "
-        "by itself stops after a few"
-        for digest, number in attempts.items()
-        if number > 1
-    ]
+def again_lines(registry: Registry, report: BuildReport) -> Iterator[str]:
+    """A line for each key that had failed before and failed again."""
+    for digest in (r.key.digest() for r in report.records if r.outcome in _FAILURES):
+        if (number := len(registry.build_records(digest))) > 1:
+            yield (
+                f"{digest[:12]} failed in attempt {number}: each smelt build tries it again; a "
+                "controller stops after a few attempts"
+            )
 
 
 def build_engines(

@@ -18,13 +18,13 @@ from services.pb import fleet_v1_pb2_grpc as fleet_grpc
 
 CALL_TIMEOUT_S = 10.0
 _TLS_HINT = "; if it wants the fleet's TLS, set SMELT_FLEET_CERT_FILE, _KEY_FILE and _CA_FILE"
-Said = tuple[tuple[str, str], ...]
+Metadata = tuple[tuple[str, str], ...]
 
 
 @contextmanager
 def _control(
     address: str, settings: FleetSecuritySettings | None
-) -> Iterator[tuple[fleet_grpc.FleetControlStub, Said]]:
+) -> Iterator[tuple[fleet_grpc.FleetControlStub, Metadata]]:
     """A stub, and the metadata that its calls carry."""
     dialer = FleetDialer.of(settings) if settings else FleetDialer()
     with dialer.channel(address) as channel:
@@ -37,13 +37,13 @@ def _control(
 
 
 def get_fleet(address: str, settings: FleetSecuritySettings | None = None) -> fleet.FleetSnapshot:
-    """The whole fleet; without settings, asked in the clear.
+    """The whole fleet; without settings, without TLS and token.
 
     Raises:
-        NotReadyError: the controller does not answer, or not to whoever lacks its token.
+        NotReadyError: the controller does not answer, or refuses the token.
     """
-    with _control(address, settings) as (stub, said):
-        return stub.GetFleet(fleet.GetFleetRequest(), timeout=CALL_TIMEOUT_S, metadata=said)
+    with _control(address, settings) as (stub, metadata):
+        return stub.GetFleet(fleet.GetFleetRequest(), timeout=CALL_TIMEOUT_S, metadata=metadata)
 
 
 def find_controller(settings: CliSettings) -> str | None:
@@ -75,11 +75,11 @@ def fleet_on_store(settings: CliSettings) -> fleet.FleetSnapshot | None:
     return snapshot
 
 
-def tell_fleet(settings: CliSettings) -> bool:
-    """Have the fleet on this store look at it now; returns whether there is one.
+def notify_fleet(settings: CliSettings) -> bool:
+    """Have the fleet on this store reconcile with it now; returns whether there is one.
 
-    That its controller does not answer is said on standard error, and is no failure: what was
-    written to the store is there, and each controller looks at it by itself.
+    A controller that does not answer is a warning on standard error and no failure: what was
+    written is in the store, which each controller reads periodically.
     """
     address = find_controller(settings)
     if address is None:
@@ -89,7 +89,7 @@ def tell_fleet(settings: CliSettings) -> bool:
     except NotReadyError as error:
         error_console.print(
             f"warning: this is in the store, and the fleet does not act on it yet: {error}. Its "
-            "controller looks at the store by itself; smelt status says what keeps it from that",
+            "controller reads the store periodically; smelt status shows what keeps it from that",
             markup=False,
             soft_wrap=True,
         )
@@ -102,8 +102,8 @@ def reconcile(address: str, settings: FleetSecuritySettings) -> None:
     Raises:
         NotReadyError: it does not answer.
     """
-    with _control(address, settings) as (stub, said):
-        stub.Reconcile(fleet.ReconcileRequest(), timeout=CALL_TIMEOUT_S, metadata=said)
+    with _control(address, settings) as (stub, metadata):
+        stub.Reconcile(fleet.ReconcileRequest(), timeout=CALL_TIMEOUT_S, metadata=metadata)
 
 
 def watch_fleet(
@@ -114,9 +114,9 @@ def watch_fleet(
     Raises:
         NotReadyError: the controller is gone, or the time ran out.
     """
-    with _control(address, settings) as (stub, said):
+    with _control(address, settings) as (stub, metadata):
         request = fleet.WatchEndpointsRequest(gateway_id="smelt")
-        yield from stub.WatchEndpoints(request, timeout=timeout_s, metadata=said)
+        yield from stub.WatchEndpoints(request, timeout=timeout_s, metadata=metadata)
 
 
 def wait_served(settings: CliSettings, grpc_address: str, model: str, timeout_s: float) -> None:

@@ -6,7 +6,7 @@ import signal
 from contextlib import suppress
 
 from services.cli.fleet_file import require_fleet
-from services.cli.output import console, print_json
+from services.cli.output import show
 from services.cli.settings import CliSettings
 from services.contracts.errors import NotReadyError
 
@@ -27,10 +27,8 @@ def run_down(settings: CliSettings, *, as_json: bool) -> None:
             f"process {running.supervisor_pid} did not end within {STOP_TIMEOUT_S:g} s; "
             f"its logs: {settings.run_dir}"
         )
-    if as_json:
-        print_json({"stopped": running.supervisor_pid})
-    else:
-        console.print(f"stopped (process {running.supervisor_pid})")
+    pid = running.supervisor_pid
+    show({"stopped": pid}, [f"stopped (process {pid})"], as_json=as_json)
 
 
 def _end(pid: int) -> bool:

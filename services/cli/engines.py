@@ -1,11 +1,12 @@
 """`smelt engines`: published engines with their proof and speed."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
-from services.cli.output import console, milliseconds, print_json, print_table, readable_size, times
+from services.cli.output import Table, milliseconds, print_json, readable_size, show, times
 from services.cli.registry import open_registry
-from services.cli.running_builds import print_running_builds, running_builds
+from services.cli.running_builds import running_builds, running_builds_text
 from services.cli.settings import CliSettings
 from services.contracts.gate import deciding, gate_fault, is_wild, speed_over_fallback
 from services.contracts.joint_order import engine_history
@@ -43,11 +44,8 @@ def run_engines(settings: CliSettings, model: str, *, as_json: bool) -> None:
         print_json(engines_document(registry, model))
         return
     names = [model] if model else registry.model_names()
-    for name in names:
-        version = registry.model_version(name)
-        master = version.master.digest
-        print_engines(version, registry.engines(master), registry.joint_runs(master))
-    print_running_builds(running_builds(registry, names))
+    builds = running_builds_text(running_builds(registry, names))
+    show(None, chain(engines_text(registry, names), builds), as_json=False)
 
 
 def engines_document(registry: Registry, model: str) -> dict[str, Any]:
@@ -96,11 +94,18 @@ def _model_document(
     }
 
 
-def print_engines(
+def engines_text(registry: Registry, names: Iterable[str]) -> Iterator[str | Table]:
+    """The engines of the newest version of models."""
+    for version in map(registry.model_version, names):
+        digest = version.master.digest
+        yield from _version_text(version, registry.engines(digest), registry.joint_runs(digest))
+
+
+def _version_text(
     version: ModelVersion,
     engines: Sequence[PublishedEngine],
     runs: Sequence[JointRun],
-) -> None:
+) -> Iterator[str | Table]:
     """The table of engines by generation, in the order in which a replica tries them.
 
     Those that another recipe asked for stand last: they never serve this version.
@@ -115,16 +120,14 @@ def print_engines(
     by_speed = (e for g in generations for e in fastest_first(here[g], joint[g]))
     ordered = sorted(by_speed, key=lambda e: bool(faults[e.digest]))
     rows = [_row(engine, runs, is_ours=not faults[engine.digest]) for engine in ordered]
-    print_table(f"Engines of {version.name} version {version.version}", COLUMNS, rows)
+    yield Table(f"Engines of {version.name} version {version.version}", COLUMNS, rows)
     for generation, order in joint.items():
         if order.words:
-            line = f"engines for {generation} were {order.words}: that run is their order"
-            console.print(line, markup=False, soft_wrap=True)
+            yield f"engines for {generation} were {order.words}: that run is their order"
     for engine in ordered:
         fault = "" if faults[engine.digest] else _gate_fault(engine, version, runs)
         if fault:
-            line = f"engine {engine.digest[:12]} is not selected: {fault}"
-            console.print(line, markup=False, soft_wrap=True)
+            yield f"engine {engine.digest[:12]} is not selected: {fault}"
 
 
 def _gate_fault(engine: PublishedEngine, version: ModelVersion, runs: Sequence[JointRun]) -> str:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from services.cli.output import console, print_json
+from services.cli.output import print_json, print_line
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
 from services.cli.stop_signals import stop_signals
@@ -13,8 +13,8 @@ from services.contracts.events import Event, EventPosition
 from services.contracts.registry import Registry
 from services.contracts.words import readable_time
 
-# An object store tells nobody of what is new, and the trail is there whether or not a controller
-# runs or can be reached from here: so the store is asked.
+# Object stores announce nothing, and events are there whether or not a controller runs or can be
+# reached from here: so the store is polled.
 _FOLLOW_PERIOD_S = 0.5
 _SHORT = 12
 
@@ -87,7 +87,7 @@ def _print_all(events: Iterable[Event], *, as_json: bool) -> None:
     if as_json:
         print_json({"events": [_document(event) for event in known]})
     elif not known:
-        console.print("no events yet: a controller writes them")
+        print_line("no events yet: a controller writes them")
     else:
         for event in known:
             _print_one(event, as_json=False)
@@ -98,7 +98,7 @@ def _print_one(event: Event, *, as_json: bool) -> None:
         sys.stdout.write(json.dumps(_document(event), ensure_ascii=False) + "\n")
         sys.stdout.flush()
     else:
-        console.print(event_line(event), markup=False, soft_wrap=True)
+        print_line(event_line(event))
 
 
 def _document(event: Event) -> dict[str, Any]:

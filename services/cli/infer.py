@@ -12,7 +12,7 @@ import numpy as np
 from services.cli.control_client import get_fleet
 from services.cli.fleet_file import RunningFleet, require_fleet
 from services.cli.gateway_client import bearer_metadata, gateway_channel
-from services.cli.output import console, print_json, print_table
+from services.cli.output import Table, show
 from services.cli.settings import CliSettings
 from services.contracts.byte_strings import STRING_DTYPE, strings_from_array
 from services.contracts.errors import (
@@ -80,14 +80,15 @@ def run_infer(
             hint = _known_models(settings, running, name) if error.code() is _NOT_FOUND else ""
             raise _error_from_rpc(error, target, hint) from error
     outputs = arrays_from_response(response)
-    if as_json:
-        print_json(answer_document(response, outputs))
-        return
-    console.print(f"{response.model_name} version {response.model_version}")
-    print_table("Outputs", ("name", "datatype", "shape", "values"), [
+    rows = [
         (n, DATATYPE_FROM_NUMPY[a.dtype], str(list(a.shape)), np.array2string(a, threshold=8))
         for n, a in outputs.items()
-    ])  # fmt: skip
+    ]
+    text = (
+        f"{response.model_name} version {response.model_version}",
+        Table("Outputs", ("name", "datatype", "shape", "values"), rows),
+    )
+    show(answer_document(response, outputs), text, as_json=as_json)
 
 
 def model_infer(
@@ -168,7 +169,7 @@ def _strings(text: str) -> Array:
     if not array.ndim or not all(isinstance(each, str) for each in array.ravel().tolist()):
         raise InvalidRequestError(
             "expected a JSON list of strings, or of lists of equal length of them; numbers "
-            "come from .npy files, which say their datatype"
+            "come from .npy files, which have a datatype"
         )
     return array
 

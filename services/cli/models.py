@@ -2,7 +2,7 @@
 
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,9 +21,9 @@ from compiler_worker.recipe_check import check_recipe
 from compiler_worker.rows_check import check_rows
 from compiler_worker.settings import settings_from_environment
 from compiler_worker.sizes_check import check_empty, check_largest
-from services.cli.control_client import tell_fleet
+from services.cli.control_client import notify_fleet
 from services.cli.models_list import version_document
-from services.cli.output import console, print_json
+from services.cli.output import show
 from services.cli.progress import StepLine, Steps
 from services.cli.registry import open_registry_to_publish
 from services.cli.settings import CliSettings
@@ -48,7 +48,7 @@ def run_models_add(
     *,
     as_json: bool,
 ) -> None:
-    """Add a model version and tell a running fleet.
+    """Add a model version and have a running fleet deploy it.
 
     Raises:
         InvalidModelError: the source cannot become a master, or the samples are not for it.
@@ -57,62 +57,41 @@ def run_models_add(
     # A factory is looked for in the folder that the user is in, as `python -m` would.
     sys.path.insert(0, str(Path.cwd()))
     registry = open_registry_to_publish(settings)
-    wishes = Wishes(
+    options = AddOptions(
         recipe=_read_recipe(recipe),
         samples=samples,
         folder=recipe.parent if recipe else Path(),
     )
-    version = add_model(registry, name, source, wishes, Steps(is_quiet=as_json))
-    is_fleet_told = tell_fleet(settings)
-    if as_json:
-        print_json(version_document(version))
-    else:
-        then = "follow it: smelt events" if is_fleet_told else "build its engines: smelt build"
-        if name in registry.unloaded_models():
-            then = "it is unloaded, and serves after: smelt models load"
-        console.print(
-            f"{name} version {version.version}: master {version.master.digest[:12]}, opset "
-            f"{version.master.opset}, {version.master.num_parameters:,} parameters\n"
-            f"{_integer_inputs(version)}{_default_sizes(version)}{_accepted(version)}"
-            f"{_fallback(version)}{then} {name}",
-            markup=False,
-            soft_wrap=True,
-        )
+    version = add_model(registry, name, source, options, Steps(is_quiet=as_json))
+    then = "follow it: smelt events" if notify_fleet(settings) else "build its engines: smelt build"
+    if name in registry.unloaded_models():
+        then = "it is unloaded, and serves after: smelt models load"
+    text = [*_text(version), f"{then} {name}"]
+    show(version_document(version), text, as_json=as_json)
 
 
-def _integer_inputs(version: ModelVersion) -> str:
-    """A line for each integer input: which the graph takes, or that nothing says so."""
-    known = version.master.input_values.items()
-    lines = [f"input {name}: {values.words}" for name, values in known]
-    lines += undescribed(version.master, version.recipe)
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _fallback(version: ModelVersion) -> str:
-    """A line on the fallback's graph, where something was found of it."""
-    return f"{version.fallback_verdict.words}\n" if version.fallback_verdict else ""
-
-
-def _accepted(version: ModelVersion) -> str:
-    """A line for each precision of which proofs may overlook something."""
-    return "".join(f"{line}\n" for line in accepted_words(version.recipe))
-
-
-def _default_sizes(version: ModelVersion) -> str:
-    """A line on the sizes by default; "" where the recipe says them, or there are none."""
-    (bucket, *_) = version.buckets
-    if version.recipe.buckets or not bucket.dims:
-        return ""
-    return (
-        f"serves {ranges_text(bucket.dims)}, as its recipe names no buckets; for other sizes add "
-        "it again with a recipe that has some: --recipe FILE\n"
+def _text(version: ModelVersion) -> Iterator[str]:
+    master, (bucket, *_) = version.master, version.buckets
+    yield (
+        f"{version.name} version {version.version}: master {master.digest[:12]}, opset "
+        f"{master.opset}, {master.num_parameters:,} parameters"
     )
+    yield from (f"input {name}: {values.words}" for name, values in master.input_values.items())
+    yield from undescribed(master, version.recipe)
+    if bucket.dims and not version.recipe.buckets:
+        yield (
+            f"serves {ranges_text(bucket.dims)}, as its recipe names no buckets; for other sizes "
+            "add it again with a recipe that has some: --recipe FILE"
+        )
+    yield from accepted_words(version.recipe)
+    if version.fallback_verdict:
+        yield version.fallback_verdict.words
 
 
 def run_models_remove(
     settings: CliSettings, name: str, version: int | None, *, as_json: bool
 ) -> None:
-    """Have versions of a model served no more, and tell a running fleet.
+    """Withdraw versions of a model, also from a running fleet.
 
     Raises:
         NotFoundError: no such model or version.
@@ -121,23 +100,20 @@ def run_models_remove(
     removed = [each.version for each in registry.remove_model(name, version, who=who_asks())]
     left = [each.version for each in registry.versions(name)]
     if not left:
-        # Who adds it again means it to serve.
+        # A version that is added later is to serve.
         registry.set_served(name, is_served=True, who=who_asks())
-    tell_fleet(settings)
-    if as_json:
-        print_json({"name": name, "removed": removed, "left": left})
-        return
+    notify_fleet(settings)
     then = f"{_versions(left[-1:])} is to serve from now on" if left else "nothing is left to serve"
-    console.print(
-        f"{name}: {_versions(removed)} removed; {then}"
-        "\nIts engines stay in the store: adding the same model again makes a next version, "
-        "which serves with them at once",
-        soft_wrap=True,
+    text = (
+        f"{name}: {_versions(removed)} removed; {then}\n"
+        "Its engines stay in the store: adding the same model again makes a next version, "
+        "which serves with them at once"
     )
+    show({"name": name, "removed": removed, "left": left}, [text], as_json=as_json)
 
 
 def run_models_serve(settings: CliSettings, name: str, *, is_served: bool, as_json: bool) -> None:
-    """Have a model served again, or no more, and tell a running fleet.
+    """Load or unload a model, also in a running fleet.
 
     Raises:
         NotFoundError: no such model.
@@ -145,16 +121,14 @@ def run_models_serve(settings: CliSettings, name: str, *, is_served: bool, as_js
     registry = open_registry_to_publish(settings, must_exist=True)
     registry.model_version(name)
     is_changed = registry.set_served(name, is_served=is_served, who=who_asks())
-    tell_fleet(settings)
-    if as_json:
-        print_json({"name": name, "is_served": is_served, "is_changed": is_changed})
-        return
+    notify_fleet(settings)
     before = "" if is_changed else " (it was so before)"
     if is_served:
-        words = f"is to be served{before}; smelt status says when it is"
+        words = f"is to be served{before}; follow it: smelt status"
     else:
         words = f"is unloaded{before}; undo it with: smelt models load {name}"
-    console.print(f"{name} {words}", soft_wrap=True)
+    document = {"name": name, "is_served": is_served, "is_changed": is_changed}
+    show(document, [f"{name} {words}"], as_json=as_json)
 
 
 def _versions(numbers: list[int]) -> str:
@@ -163,7 +137,7 @@ def _versions(numbers: list[int]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wishes:
+class AddOptions:
     """What the owner gives with a source; None leaves it to the source.
 
     Attributes:
@@ -177,7 +151,7 @@ class Wishes:
 
 
 def add_model(
-    registry: Registry, name: str, source_text: str, wishes: Wishes, steps: Steps
+    registry: Registry, name: str, source_text: str, options: AddOptions, steps: Steps
 ) -> ModelVersion:
     """Open a source as a master and publish it; the same source is not opened again.
 
@@ -190,11 +164,11 @@ def add_model(
     source = source_from_text(source_text)
     with steps.step(f"Model {name}") as line:
         source_print = fingerprint(source)
-        known = _unchanged(registry, name, source_print) if wishes == Wishes() else None
+        known = _unchanged(registry, name, source_print) if options == AddOptions() else None
         if known is not None:
             line.summary = f"version {known.version}, unchanged"
             return known
-        version = _publish(registry, name, source, source_print, wishes, line)
+        version = _publish(registry, name, source, source_print, options, line)
         line.summary = f"version {version.version}"
         return version
 
@@ -204,7 +178,7 @@ def _unchanged(registry: Registry, name: str, source_print: str) -> ModelVersion
     if name not in registry.model_names():
         return None
     newest = registry.model_version(name)
-    # Whether the calibration file is what it was, the fingerprint does not say.
+    # The fingerprint does not cover the calibration file.
     is_same = newest.source_fingerprint == source_print and newest.recipe.calibration is None
     return newest if is_same else None
 
@@ -214,13 +188,13 @@ def _publish(
     name: str,
     source: MasterSource,
     source_print: str,
-    wishes: Wishes,
+    options: AddOptions,
     line: StepLine,
 ) -> ModelVersion:
     with tempfile.TemporaryDirectory(prefix="smelt-master-") as folder:
         opened = open_master(source, Path(folder), line.update)
-        chosen = wishes.recipe or opened.recipe or Recipe()
-        samples = wishes.samples or opened.samples
+        chosen = options.recipe or opened.recipe or Recipe()
+        samples = options.samples or opened.samples
         # What does not fit is refused before gigabytes of weights are in the store.
         record = _record(opened)
         chosen, buckets = _checked(record, chosen, samples, opened.dim_limits)
@@ -228,7 +202,7 @@ def _publish(
         check_empty(opened.files[MODEL_FILE], record, chosen, buckets)
         check_largest(opened.files[MODEL_FILE], record, chosen, buckets)
         check_rows(opened.files[MODEL_FILE], record, chosen, buckets)
-        calibration = _calibration(record, chosen, wishes.folder, Path(folder) / "calibration")
+        calibration = _calibration(record, chosen, options.folder, Path(folder) / "calibration")
         line.update("comparing the fallback's graph with ONNX Runtime")
         master = opened.files[MODEL_FILE], record
         judged = judge_import(
@@ -255,7 +229,7 @@ def _publish(
 
 
 def _record(opened: OpenedMaster) -> MasterRecord:
-    """What the master's record will say, but for its files: they are not stored yet."""
+    """The master's record without its files, which are not stored yet."""
     return MasterRecord(
         digest=opened.digest,
         files={},

@@ -1,36 +1,28 @@
 """`smelt models list`: models, their versions, and which of them serve."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from services.cli.output import console, print_json, print_table, readable_size
+from services.cli.output import Table, readable_size, show
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
-from services.cli.version_states import VersionState, fleet_or_why_not, version_states
+from services.cli.version_states import fleet_or_why_not, version_states
 from services.contracts.manifest import ModelVersion
+from services.pb import fleet_v1_pb2 as fleet
 
-_Found = tuple[ModelVersion, VersionState | None]
-_UNKNOWN = "?"
+_MASTER_COLUMNS = ("master", "opset", "size", "source")
 
 
 def run_models_list(settings: CliSettings, *, is_each_version: bool, as_json: bool) -> None:
     """Print the newest version of each model and which versions serve, or every version."""
     registry = open_registry(settings)
     snapshot, why_not = fleet_or_why_not(settings)
-    models: dict[str, list[_Found]] = {}
-    for name in registry.model_names():
-        versions = registry.versions(name)
-        numbers = [each.version for each in versions]
-        states = version_states(snapshot, name, numbers) if snapshot else {}
-        models[name] = [(each, states.get(each.version)) for each in versions]
-    if as_json:
-        print_json({"models": _documents(models, is_each_version=is_each_version)})
-    elif is_each_version:
-        _print_versions(models)
-    else:
-        _print_models(models)
-    if why_not and models and not as_json:
-        console.print(why_not, markup=False, soft_wrap=True)
+    models: list[dict[str, Any]] = []
+    for versions in map(registry.versions, registry.model_names()):
+        document = _version_documents if is_each_version else _model_documents
+        models += document(versions, snapshot)
+    table = _versions_table(models) if is_each_version else _models_table(models)
+    show({"models": models}, [table, why_not if models else ""], as_json=as_json)
 
 
 def version_document(version: ModelVersion) -> dict[str, Any]:
@@ -41,6 +33,7 @@ def version_document(version: ModelVersion) -> dict[str, Any]:
         "master_digest": version.master.digest,
         "opset": version.master.opset,
         "num_parameters": version.master.num_parameters,
+        "num_bytes": sum(ref.num_bytes for ref in version.master.files.values()),
         "inputs": [spec.model_dump() for spec in version.master.inputs],
         "outputs": [spec.model_dump() for spec in version.master.outputs],
         "input_values": {
@@ -54,53 +47,47 @@ def version_document(version: ModelVersion) -> dict[str, Any]:
     }
 
 
-def _documents(
-    models: Mapping[str, list[_Found]], *, is_each_version: bool
-) -> list[dict[str, Any]]:
-    """Without a fleet, states and what serves are null."""
-    if is_each_version:
-        return [
-            version_document(version) | {"state": state and state.words}
-            for found in models.values()
-            for version, state in found
-        ]
-    return [
-        version_document(found[-1][0])
-        | {"versions": [version.version for version, _ in found], "serving": _serving(found)}
-        for found in models.values()
+def _version_documents(
+    versions: Sequence[ModelVersion], snapshot: fleet.FleetSnapshot | None
+) -> Iterator[dict[str, Any]]:
+    """Each version; without a fleet, its state is null."""
+    states = version_states(snapshot, versions[0].name, [v.version for v in versions])
+    for version in versions:
+        state = states.get(version.version)
+        yield version_document(version) | {"state": state and state.words}
+
+
+def _model_documents(
+    versions: Sequence[ModelVersion], snapshot: fleet.FleetSnapshot | None
+) -> Iterator[dict[str, Any]]:
+    """The newest version; without a fleet, what serves is null."""
+    numbers = [version.version for version in versions]
+    states = version_states(snapshot, versions[0].name, numbers)
+    serving = [number for number, state in states.items() if state.is_serving]
+    yield version_document(versions[-1]) | {
+        "versions": numbers,
+        "serving": None if snapshot is None else serving,
+    }
+
+
+def _models_table(models: Sequence[dict[str, Any]]) -> Table:
+    rows = [
+        (m["name"], str(m["version"]), str(len(m["versions"])), _serving(m), *_master(m))
+        for m in models
     ]
+    return Table("Models", ("model", "newest", "versions", "serving", *_MASTER_COLUMNS), rows)
 
 
-def _serving(found: list[_Found]) -> list[int] | None:
-    if any(state is None for _, state in found):
-        return None
-    return [version.version for version, state in found if state and state.is_serving]
+def _versions_table(versions: Sequence[dict[str, Any]]) -> Table:
+    rows = [(v["name"], str(v["version"]), v["state"] or "?", *_master(v)) for v in versions]
+    return Table("Versions", ("model", "version", "state", *_MASTER_COLUMNS), rows)
 
 
-def _print_models(models: Mapping[str, list[_Found]]) -> None:
-    columns = ("model", "newest", "versions", "serving", "master", "opset", "size", "source")
-    print_table("Models", columns, [
-        (name, str(found[-1][0].version), str(len(found)), _serving_words(found),
-         *_master_words(found[-1][0]))
-        for name, found in models.items()
-    ])  # fmt: skip
+def _serving(model: dict[str, Any]) -> str:
+    serving = model["serving"]
+    return "?" if serving is None else ", ".join(map(str, serving)) or "none"
 
 
-def _print_versions(models: Mapping[str, list[_Found]]) -> None:
-    columns = ("model", "version", "state", "master", "opset", "size", "source")
-    print_table("Versions", columns, [
-        (name, str(version.version), state.words if state else _UNKNOWN, *_master_words(version))
-        for name, found in models.items()
-        for version, state in found
-    ])  # fmt: skip
-
-
-def _serving_words(found: list[_Found]) -> str:
-    serving = _serving(found)
-    return _UNKNOWN if serving is None else ", ".join(map(str, serving)) or "none"
-
-
-def _master_words(version: ModelVersion) -> tuple[str, str, str, str]:
-    master = version.master
-    size = readable_size(sum(ref.num_bytes for ref in master.files.values()))
-    return master.digest[:12], str(master.opset), size, version.source
+def _master(version: dict[str, Any]) -> tuple[str, str, str, str]:
+    digest, size = version["master_digest"][:12], readable_size(version["num_bytes"])
+    return digest, str(version["opset"]), size, version["source"]

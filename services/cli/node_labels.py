@@ -1,6 +1,6 @@
 """`smelt node-labels`: what this host's Ray node is to publish of its device."""
 
-from services.cli.output import console, print_json
+from services.cli.output import show
 from services.contracts.node_class import NodeClass
 from services.engines.device_probe import probe_device
 
@@ -12,11 +12,6 @@ def run_node_labels(*, as_json: bool) -> None:
         InvalidRequestError: the processor is too old.
     """
     labels = NodeClass.from_facts(probe_device()).labels()
-    if as_json:
-        print_json(labels)
-    else:
-        # One line and nothing else: it goes into a command.
-        console.print(
-            ",".join(f"{name}={value}" for name, value in labels.items()),
-            soft_wrap=True, highlight=False, markup=False,
-        )  # fmt: skip
+    # One line and nothing else: it goes into a command.
+    line = ",".join(f"{name}={value}" for name, value in labels.items())
+    show(labels, [line], as_json=as_json)

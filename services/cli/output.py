@@ -1,12 +1,12 @@
-"""What commands print: a table for people, JSON for programs. The only place that prints."""
+"""What commands print: text and tables for people, or one JSON document for programs."""
 
 import json
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
+from rich import table as rich_table
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from services.contracts.words import readable_ratio
@@ -27,8 +27,28 @@ console = _console(is_error=False)
 error_console = _console(is_error=True)
 
 
+class Table(NamedTuple):
+    """Rows under columns; without rows one line says that there are none."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def show(document: Any, text: Iterable[str | Table], *, as_json: bool) -> None:
+    """Print what a command found: a document for programs, else its text for people."""
+    if as_json:
+        print_json(document)
+        return
+    for part in text:
+        if isinstance(part, Table):
+            print_table(*part)
+        else:
+            print_line(part)
+
+
 def print_line(text: str) -> None:
-    """One line of text, not wrapped and not as markup; nothing for ""."""
+    """Text as it is, neither wrapped nor read as markup; nothing for ""."""
     if text:
         console.print(text, markup=False, soft_wrap=True)
 
@@ -44,7 +64,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     if not rows:
         console.print(f"{title}: none")
         return
-    table = Table(title=title, title_justify="left", header_style="bold")
+    table = rich_table.Table(title=title, title_justify="left", header_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
@@ -54,12 +74,12 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 
 
 def print_error(message: str) -> None:
-    """Say on standard error why a command failed."""
+    """Print to standard error why a command failed."""
     error_console.print(Text("error: ", "bold red").append(message, "default"), soft_wrap=True)
 
 
 def print_json_error(kind: str, message: str) -> None:
-    """Say the same to a program, as one JSON document on standard error.
+    """Print the same for a program, as one JSON document on standard error.
 
     Standard output keeps what the command gave before it failed: `smelt up` gives some.
     """
@@ -86,7 +106,7 @@ def readable_size(num_bytes: int) -> str:
     if num_bytes < 1000:
         return f"{num_bytes} B"
     for unit, scale in (("kB", 1e3), ("MB", 1e6)):
-        # What rounds up to 1000.0 is said in the next unit.
+        # What rounds up to 1000.0 is shown in the next unit.
         if round(num_bytes / scale, 1) < 1000:
             return f"{num_bytes / scale:.1f} {unit}"
     return f"{num_bytes / 1e9:.1f} GB"

@@ -1,5 +1,6 @@
 """`smelt profile`: what compiling a model changes, as tables and files."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from compiler_worker.profiling import words
@@ -10,7 +11,7 @@ from compiler_worker.requests import ChildEvent
 from compiler_worker.settings import settings_from_environment
 from compiler_worker.station import new_workshop
 from compiler_worker.workshop import ignore_progress
-from services.cli.output import console, print_json, print_table
+from services.cli.output import Table, show
 from services.cli.progress import Steps
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
@@ -34,16 +35,13 @@ def run_profile(
     workshop = new_workshop(registry, compiler, ignore_progress)
     with Steps(is_quiet=as_json).step(f"Profile of {name}") as line:
 
-        def show(event: ChildEvent) -> None:
+        def progress(event: ChildEvent) -> None:
             if event.line:
                 line.update(event.line)
 
-        report = profile_model(model_version, wishes, workshop, show)
+        report = profile_model(model_version, wishes, workshop, progress)
         line.summary = f"{report.before.num_ops} ops, {report.after.num_ops} kernels"
-    if as_json:
-        print_json(report.model_dump(mode="json"))
-    else:
-        _print(report)
+    show(report.model_dump(mode="json"), _text(report), as_json=as_json)
 
 
 def wishes_from(bucket: str, precision: str, source: str, out: Path | None) -> ProfileWishes:
@@ -54,18 +52,13 @@ def wishes_from(bucket: str, precision: str, source: str, out: Path | None) -> P
     return ProfileWishes(bucket=bucket, precision=Precision(precision), source=source, out=out)
 
 
-def _print(report: ProfileReport) -> None:
-    _line(words.title(report))
-    print_table("The whole model", words.SUMMARY_COLUMNS, words.summary_rows(report))
-    print_table("What was fused", words.FUSION_COLUMNS, words.fusion_rows(report))
-    for note in [words.measured_line(report), *words.notes(report)]:
-        _line(note)
+def _text(report: ProfileReport) -> Iterator[str | Table]:
+    yield words.title(report)
+    yield Table("The whole model", words.SUMMARY_COLUMNS, words.summary_rows(report))
+    yield Table("What was fused", words.FUSION_COLUMNS, words.fusion_rows(report))
+    yield words.measured_line(report)
+    yield from words.notes(report)
     if report.source is not None:
-        _line(words.source_line(report.source))
-        print_table("Graph breaks", words.BREAK_COLUMNS, words.break_rows(report.source))
-    for line in words.file_lines(report):
-        _line(line)
-
-
-def _line(text: str) -> None:
-    console.print(text, markup=False, soft_wrap=True)
+        yield words.source_line(report.source)
+        yield Table("Graph breaks", words.BREAK_COLUMNS, words.break_rows(report.source))
+    yield from words.file_lines(report)

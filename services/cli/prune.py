@@ -1,15 +1,14 @@
 """`smelt prune`: what the store may lose, and have it lose that."""
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from services.cli.output import console, print_json, print_table, readable_size
+from services.cli.output import Table, readable_size, show
 from services.cli.settings import CliSettings
 from services.cli.version_states import fleet_or_why_not
 from services.contracts.object_store import open_store
-from services.contracts.prune import InUse, PrunePlan, plan_prune, prune
+from services.contracts.prune import InUse, plan_prune, prune
 from services.contracts.registry import Registry
 from services.contracts.store import StoredObject
 from services.controller.event_fold import FALLBACK, fold_event
@@ -22,7 +21,7 @@ def run_prune(
 
     Raises:
         NotFoundError: no store is there.
-        StoreError: a document that says what is needed cannot be read, or nothing may be deleted.
+        StoreError: a document that names what is needed cannot be read, or nothing may be deleted.
     """
     store = open_store(settings.store_url, must_exist=True)
     registry = Registry(store, settings.cache_dir)
@@ -30,21 +29,32 @@ def run_prune(
     plan = plan_prune(store, registry, before, _in_use(settings, registry))
     if is_confirmed:
         prune(store, plan)
-    if as_json:
-        print_json(_document(plan, is_deleted=is_confirmed))
-        return
+    unused = {what: _unused(objects) for what, objects in plan.objects.items()}
+    document = {"is_deleted": is_confirmed, "num_bytes": plan.num_bytes, "unused": unused}
+    show(document, _text(document, settings.store_url), as_json=as_json)
+
+
+def _unused(objects: Sequence[StoredObject]) -> dict[str, Any]:
+    days = sorted(each.modified_at.date().isoformat() for each in objects)
+    return {
+        "num_objects": len(objects),
+        "num_bytes": sum(each.num_bytes for each in objects),
+        "oldest": days[0],
+        "newest": days[-1],
+        "keys": [each.key for each in objects],
+    }
+
+
+def _text(document: dict[str, Any], store_url: str) -> Iterator[str | Table]:
     rows = [
-        [what, str(len(objects)), *_ages(objects), readable_size(_size(objects))]
-        for what, objects in plan.objects.items()
+        (what, str(u["num_objects"]), u["oldest"], u["newest"], readable_size(u["num_bytes"]))
+        for what, u in document["unused"].items()
     ]
-    print_table("unused", ["what", "objects", "oldest", "newest", "size"], rows)
-    if not rows:
-        return
-    words = f"{readable_size(plan.num_bytes)} in {settings.store_url}"
-    if is_confirmed:
-        console.print(f"Deleted {words}.", soft_wrap=True)
-    else:
-        console.print(f"Nothing was deleted: {words} would be, with --yes.", soft_wrap=True)
+    yield Table("unused", ("what", "objects", "oldest", "newest", "size"), rows)
+    if rows:
+        words = f"{readable_size(document['num_bytes'])} in {store_url}"
+        nothing = f"Nothing was deleted: {words} would be, with --yes."
+        yield f"Deleted {words}." if document["is_deleted"] else nothing
 
 
 def _in_use(settings: CliSettings, registry: Registry) -> InUse:
@@ -61,30 +71,3 @@ def _in_use(settings: CliSettings, registry: Registry) -> InUse:
         node_classes={g: tuple(mark.split(",")) for g, mark in fold.node_classes.items()},
         event_day=fold.position.day,
     )
-
-
-def _size(objects: Iterable[StoredObject]) -> int:
-    return sum(each.num_bytes for each in objects)
-
-
-def _ages(objects: Iterable[StoredObject]) -> tuple[str, str]:
-    days = sorted(each.modified_at.date().isoformat() for each in objects)
-    return days[0], days[-1]
-
-
-def _document(plan: PrunePlan, *, is_deleted: bool) -> dict[str, Any]:
-    num_bytes = Counter({what: _size(objects) for what, objects in plan.objects.items()})
-    return {
-        "is_deleted": is_deleted,
-        "num_bytes": plan.num_bytes,
-        "unused": {
-            what: {
-                "num_objects": len(objects),
-                "num_bytes": num_bytes[what],
-                "oldest": _ages(objects)[0],
-                "newest": _ages(objects)[1],
-                "keys": [each.key for each in objects],
-            }
-            for what, objects in plan.objects.items()
-        },
-    }

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from services.cli.control_client import find_controller, reconcile
-from services.cli.output import console, print_json
+from services.cli.output import show
 from services.cli.registry import open_registry_to_publish
 from services.cli.settings import CliSettings
 from services.cli.who import who_asks
@@ -35,20 +35,17 @@ def run_rebuild(
     registry = open_registry_to_publish(settings, must_exist=True)
     request = rebuild_request(registry, registry.model_version(name, version), wanted, why)
     number = registry.request_rebuild(request)
-    is_heard = _is_heard(settings)
-    if as_json:
-        document = request.model_dump(mode="json")
-        print_json({"number": number, "is_heard": is_heard} | document)
-        return
-    console.print(
-        f"{name} version {request.version}: {_count(len(request.reprove), 'published engine')} to "
-        f"be proven again, {_count(len(request.disregarded), 'failed one')} to be tried again. "
+    is_received = _is_received(settings)
+    text = (
+        f"{_count(len(request.reprove), 'published engine')} to be proven again, "
+        f"{_count(len(request.disregarded), 'failed one')} to be tried again. "
         "See: smelt events --follow"
-        if is_heard
-        else f"{name} version {request.version}: kept in the store; no controller on it answers "
-        "here, so the next one that reads it will do it.",
-        soft_wrap=True,
+        if is_received
+        else "kept in the store; no controller on it answers here, so the next one that reads it "
+        "will do it."
     )
+    document = {"number": number, "is_received": is_received} | request.model_dump(mode="json")
+    show(document, [f"{name} version {request.version}: {text}"], as_json=as_json)
 
 
 def rebuild_request(
@@ -83,8 +80,8 @@ def rebuild_request(
     )
 
 
-def _is_heard(settings: CliSettings) -> bool:
-    """Tell the fleet; whether there is one on this store that answers."""
+def _is_received(settings: CliSettings) -> bool:
+    """Have the fleet on this store reconcile; whether there is one that answers."""
     address = find_controller(settings)
     if address is None:
         return False

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from services.cli.output import print_table
+from services.cli.output import Table
 from services.contracts.build_lease import BuildLease
 from services.contracts.build_plan import utc_now
 from services.contracts.registry import Registry
 
 _COLUMNS = (
-    "model", "generation", "kind", "precision", "stage", "stage for", "in all", "by", "says",
+    "model", "generation", "kind", "precision", "stage", "stage for", "in all", "by", "last line",
     "engine",
 )  # fmt: skip
 # Of a lease: it is renewed after a third of it, and clocks differ a little.
@@ -25,10 +25,9 @@ def running_builds(registry: Registry, names: Sequence[str]) -> list[dict[str, A
     return [build for name in names for build in _builds_of(registry, name)]
 
 
-def print_running_builds(builds: Sequence[dict[str, Any]]) -> None:
+def running_builds_text(builds: Sequence[dict[str, Any]]) -> list[Table]:
     """A table, if anything is being built."""
-    if builds:
-        print_table("Being built", _COLUMNS, [_row(build) for build in builds])
+    return [Table("Being built", _COLUMNS, [_row(build) for build in builds])] if builds else []
 
 
 def _builds_of(registry: Registry, name: str) -> list[dict[str, Any]]:
@@ -81,16 +80,16 @@ def _row(build: dict[str, Any]) -> tuple[str, ...]:
         f"{build['stage_s']:.0f} s",
         f"{build['duration_s']:.0f} s",
         f"{build['host']} ({build['process_id']})",
-        _said(build),
+        _last_line(build),
         build["digest"][:12],
     )
 
 
-def _said(build: dict[str, Any]) -> str:
-    """The worker's last line, or that it may be dead: a living one renews thrice a lease."""
+def _last_line(build: dict[str, Any]) -> str:
+    """The worker's last line, or that it may have ended: a worker renews three times a lease."""
     if build["silent_s"] <= build["lease_s"] * _SILENT_SHARE:
         return str(build["line"])
     return (
-        f"no sign of life for {build['silent_s']:.0f} s: if it is dead, another one takes over "
+        f"lease not renewed for {build['silent_s']:.0f} s: if it has ended, another takes over "
         f"after {build['lease_s']:.0f} s"
     )

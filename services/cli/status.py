@@ -1,19 +1,21 @@
 """`smelt status`: what serves now, why a replica is on the fallback, and what is being built."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 from services.cli.build_queue import queued_builds
 from services.cli.control_client import get_fleet
 from services.cli.fleet_file import RunningFleet, require_fleet
 from services.cli.gateway_workers import gateway_workers, workers_words
-from services.cli.output import console, print_json, print_table
+from services.cli.output import Table, show
 from services.cli.registry import open_registry
-from services.cli.running_builds import print_running_builds, running_builds
+from services.cli.running_builds import running_builds, running_builds_text
 from services.cli.settings import CliSettings
 from services.contracts.errors import NotFoundError, NotReadyError, SmeltError
 from services.contracts.hardware import generation_named
+from services.contracts.selection import reason_words
 from services.contracts.words import readable_time
 from services.controller.fallback_words import fallback_name
 from services.pb import fleet_v1_pb2 as fleet
@@ -33,30 +35,41 @@ def run_status(settings: CliSettings, *, as_json: bool) -> None:
     document = status_document(where | {"store_url": snapshot.store_url}, snapshot)
     document |= builds_document(settings, snapshot)
     workers = document["gateway_workers"] = gateway_workers(running) if running else None
-    if as_json:
-        print_json(document)
-        return
     elsewhere = [f"controller {address}   store {snapshot.store_url}"]
-    for line in where_lines(running, workers) if running else elsewhere:
-        console.print(line, markup=False, soft_wrap=True)
-    if snapshot.fault:
-        line = f"the controller cannot look at store and fleet: {snapshot.fault}"
-        console.print(line, markup=False, soft_wrap=True)
-    print_table("Models", ("model", "version", "state", "replicas", "reason"), [
-        (m["name"], str(m["version"]), m["state"], f"{m['num_ready']}/{m['num_wanted']}",
-         m["reason"])
+    lines = where_lines(running, workers) if running else elsewhere
+    show(document, chain(lines, _text(document)), as_json=as_json)
+
+
+def _text(document: dict[str, Any]) -> Iterator[str | Table]:
+    if document["fault"]:
+        yield f"the controller cannot read the store or the cluster: {document['fault']}"
+    models = [
+        (
+            m["name"],
+            str(m["version"]),
+            m["state"],
+            f"{m['num_ready']}/{m['num_wanted']}",
+            m["reason"],
+        )
         for m in document["models"]
-    ])  # fmt: skip
-    print_table("Replicas", ("replica", "state", "generation", "serves with", "why"), [
-        (r["replica"], r["state"], r["generation"], _serves_with(r), r["fallback_reason"])
+    ]
+    yield Table("Models", ("model", "version", "state", "replicas", "reason"), models)
+    replicas = [
+        (
+            r["replica"],
+            r["state"],
+            r["generation"],
+            _serves_with(r),
+            reason_words(r["fallback_reason"]),
+        )
         for r in document["replicas"]
-    ])  # fmt: skip
-    for line in (*queue_lines(document["models"]), *refuted_lines(document["replicas"])):
-        console.print(line, markup=False, soft_wrap=True)
-    print_running_builds(document["builds"])
+    ]
+    yield Table("Replicas", ("replica", "state", "generation", "serves with", "why"), replicas)
+    yield from queue_lines(document["models"])
+    yield from refuted_lines(document["replicas"])
+    yield from running_builds_text(document["builds"])
     if document["builds_unknown"]:
-        line = f"what is being built is not known: {document['builds_unknown']}"
-        console.print(line, markup=False, soft_wrap=True)
+        yield f"what is being built is not known: {document['builds_unknown']}"
 
 
 def _snapshot(
@@ -75,7 +88,7 @@ def _snapshot(
 def process_lines(running: RunningFleet) -> list[str]:
     """A line for each process that does not run now, and for each that was started again."""
     away = [
-        f"{name} does not run ({fault}); it is started again by itself"
+        f"{name} does not run ({fault}); it is being started again"
         for name, fault in sorted(running.troubles.items())
     ]
     again = [
@@ -88,7 +101,7 @@ def process_lines(running: RunningFleet) -> list[str]:
 
 def refuted_lines(replicas: Iterable[dict[str, Any]]) -> list[str]:
     """For each model version whose fallback is not torch's, once for each reason, why not."""
-    # Below the table: sentences in a column of it are past reading on a narrow screen.
+    # Below the table: sentences in a column of it cannot be read on a narrow screen.
     found = (
         f"{r['model']} version {r['version']} on {r['generation']}: {r['fallback_refuted']}"
         for r in replicas
@@ -132,7 +145,7 @@ def status_document(where: dict[str, Any], snapshot: fleet.FleetSnapshot) -> dic
 
 
 def builds_document(settings: CliSettings, snapshot: fleet.FleetSnapshot) -> dict[str, Any]:
-    """What is being built for the fleet's models, as its store says; or why that is not known."""
+    """What is being built for the fleet's models by its store; or why that is not known."""
     try:
         store = settings.model_copy(update={"store_url": snapshot.store_url})
         registry = open_registry(store)

@@ -2,7 +2,7 @@
 
 import yaml
 
-from services.cli.output import console, print_json
+from services.cli.output import show
 from services.gateway.access.document import Grant, StaticToken, Verb
 from services.gateway.access.static_tokens import new_token, token_hash
 
@@ -13,10 +13,9 @@ def run_token(name: str, verbs: list[Verb], models: list[str], *, as_json: bool)
     grants = (Grant(verbs=tuple(verbs), models=tuple(models)),)
     entry = StaticToken(name=name, sha256=token_hash(secret), grants=grants)
     plain = entry.model_dump(mode="json")
-    if as_json:
-        print_json({"token": secret, "entry": plain})
-        return
-    console.print(f"token (shown once): {secret}", soft_wrap=True)
-    console.print("add to the file that SMELT_GATEWAY_ACCESS_FILE names:")
-    text = yaml.safe_dump({"tokens": [plain]}, sort_keys=False)
-    console.print(text.rstrip(), markup=False, highlight=False, soft_wrap=True)
+    text = [
+        f"token (shown once): {secret}",
+        "add to the file that SMELT_GATEWAY_ACCESS_FILE names:",
+        yaml.safe_dump({"tokens": [plain]}, sort_keys=False).rstrip(),
+    ]
+    show({"token": secret, "entry": plain}, text, as_json=as_json)

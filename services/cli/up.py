@@ -3,13 +3,14 @@
 import os
 import sys
 from contextlib import suppress
+from itertools import chain
 
 from services.cli.child_process import spawn
 from services.cli.demo.run import MODEL, SOURCE, Answer, ask
-from services.cli.engines import print_engines
+from services.cli.engines import engines_text
 from services.cli.fleet_file import RunningFleet, find_fleet
 from services.cli.local_fleet import LocalFleet
-from services.cli.output import console, print_json, print_table
+from services.cli.output import Table, print_line, show
 from services.cli.progress import Steps
 from services.cli.registry import open_registry, open_registry_to_publish
 from services.cli.settings import CliSettings
@@ -58,7 +59,7 @@ def run_up(
     except KeyboardInterrupt:
         return INTERRUPTED
     if not as_json:
-        console.print("stopped")
+        print_line("stopped")
     return 0
 
 
@@ -83,10 +84,10 @@ def _begin(
 def _prepare_demo(settings: CliSettings, steps: Steps) -> None:
     """Export the model and build its engines; what is there already is kept."""
     from services.cli.build import build_engines, wanted_from
-    from services.cli.models import Wishes, add_model
+    from services.cli.models import AddOptions, add_model
 
     registry = open_registry_to_publish(settings)
-    version = add_model(registry, MODEL, SOURCE, Wishes(), steps)
+    version = add_model(registry, MODEL, SOURCE, AddOptions(), steps)
     build_engines(settings, registry, version, wanted_from((), ()), steps)
 
 
@@ -95,39 +96,31 @@ def _show_demo(settings: CliSettings, fleet: LocalFleet, steps: Steps, *, as_jso
         fleet.wait_model_ready(MODEL, MODEL_READY_TIMEOUT_S)
     with steps.step("Questions over gRPC, compared with sentence-transformers"):
         answers = ask(settings, fleet.running.grpc_address)
-    if as_json:
-        print_json({"answers": [vars(answer) for answer in answers]})
-    else:
-        _print_answers(answers)
-        registry = open_registry(settings)
-        version = registry.model_version(MODEL)
-        master = version.master.digest
-        print_engines(version, registry.engines(master), registry.joint_runs(master))
+    text = chain([_answers_table(answers)], engines_text(open_registry(settings), [MODEL]))
+    show({"answers": [vars(answer) for answer in answers]}, text, as_json=as_json)
     return all(answer.is_matched for answer in answers)
 
 
-def _print_answers(answers: list[Answer]) -> None:
-    print_table("Answers", ("query", "nearest sentence", "cosine", "off reference", "matched"), [
-        (a.query, a.nearest, f"{a.cosine:.3f}", f"{a.cosine_distance:.1e}",
-         "yes" if a.is_matched else "NO")
+def _answers_table(answers: list[Answer]) -> Table:
+    columns = ("query", "nearest sentence", "cosine", "off reference", "matched")
+    rows = [
+        (a.query, a.nearest, f"{a.cosine:.3f}", f"{a.cosine_distance:.1e}", a.verdict)
         for a in answers
-    ])  # fmt: skip
+    ]
+    return Table("Answers", columns, rows)
 
 
 def _print_serving(running: RunningFleet, how_to_stop: str, *, as_json: bool) -> None:
-    if as_json:
-        print_json(running.model_dump())
-        return
-    console.print(
-        f"Serving KServe v2 on {running.grpc_address}, metrics on "
-        f"http://{running.metrics_address}/metrics. {how_to_stop} stops."
-    )
+    metrics = f"http://{running.metrics_address}/metrics"
+    where = f"Serving KServe v2 on {running.grpc_address}, metrics on {metrics}."
+    text = [f"{where} {how_to_stop} stops."]
     if running.prometheus_url:
-        console.print(f"Prometheus on {running.prometheus_url}, with rules and alerts.")
+        text.append(f"Prometheus on {running.prometheus_url}, with rules and alerts.")
     if running.grafana_url:
-        console.print(f"Grafana on {running.grafana_url}, with the boards.")
+        text.append(f"Grafana on {running.grafana_url}, with the boards.")
     elif running.boards_hint:
-        console.print(f"{running.boards_hint}.")
+        text.append(f"{running.boards_hint}.")
+    show(running.model_dump(), text, as_json=as_json)
 
 
 def _detach(settings: CliSettings, *, as_json: bool) -> int:

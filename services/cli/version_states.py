@@ -29,15 +29,17 @@ def fleet_or_why_not(settings: CliSettings) -> tuple[fleet.FleetSnapshot | None,
     try:
         snapshot = fleet_on_store(settings)
     except SmeltError as error:
-        # What the store says is worth printing all the same.
+        # What the store holds is worth printing all the same.
         return None, f"what is served now is not known: {error}"
     return snapshot, "" if snapshot else "no fleet runs here: what is served now is not known"
 
 
 def version_states(
-    snapshot: fleet.FleetSnapshot, name: str, versions: Sequence[int]
+    snapshot: fleet.FleetSnapshot | None, name: str, versions: Sequence[int]
 ) -> dict[int, VersionState]:
-    """The state of each of these versions."""
+    """The state of each of these versions; none without a fleet."""
+    if snapshot is None:
+        return {}
     ready = {number: _ready(snapshot, name, number) for number in versions}
     shares = _served_shares(snapshot, name, [number for number in versions if ready[number]])
     return {
@@ -62,7 +64,7 @@ def _ready(snapshot: fleet.FleetSnapshot, name: str, version: int) -> list[fleet
 def _served_shares(
     snapshot: fleet.FleetSnapshot, name: str, ready: Sequence[int]
 ) -> dict[int, float]:
-    """As gateways share: versions that nobody can ask leave their shares to the others."""
+    """As gateways share: versions without a ready replica leave their shares to the others."""
     weights = {
         model.version: model.weight
         for model in snapshot.models

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from services.cli.control_client import tell_fleet
-from services.cli.output import console, print_json, print_table
+from services.cli.control_client import notify_fleet
+from services.cli.output import Table, show
 from services.cli.registry import open_registry, open_registry_to_publish
 from services.cli.settings import CliSettings
-from services.cli.version_states import VersionState, fleet_or_why_not, version_states
+from services.cli.version_states import fleet_or_why_not, version_states
 from services.cli.who import who_asks
 from services.contracts.errors import InvalidRequestError
 from services.contracts.registry import Registry
@@ -18,7 +18,7 @@ _WEIGHT = re.compile(r"([1-9][0-9]{0,17})=([0-9]+(?:\.[0-9]+)?)")
 def run_models_weights(
     settings: CliSettings, name: str, texts: Sequence[str], *, is_cleared: bool, as_json: bool
 ) -> None:
-    """Set weights such as `1=95` and tell a running fleet, or print those that are set.
+    """Set weights such as `1=95`, also in a running fleet, or print those that are set.
 
     Raises:
         InvalidRequestError: a weight cannot be read, or all are 0.
@@ -29,7 +29,7 @@ def run_models_weights(
     if texts or is_cleared:
         registry = open_registry_to_publish(settings, must_exist=True)
         registry.set_version_weights(name, weights_from_texts(texts), who=who_asks())
-        tell_fleet(settings)
+        notify_fleet(settings)
     else:
         registry = open_registry(settings)
     _show(settings, registry, name, as_json=as_json)
@@ -53,33 +53,30 @@ def _show(settings: CliSettings, registry: Registry, name: str, *, as_json: bool
     newest = registry.model_version(name).version
     weights = registry.version_weights(name)
     snapshot, why_not = fleet_or_why_not(settings)
-    states = version_states(snapshot, name, versions) if snapshot else {}
-    if as_json:
-        document = {"name": name, "versions": versions, "weights": weights}
-        print_json(document | {"states": _states_document(states) if snapshot else None})
-        return
+    states = version_states(snapshot, name, versions)
     shares = _shares(weights, versions) or {newest: 1.0}
-    columns = ("model", "version", "weight", "share", "state", "served now")
-    print_table("Weights", columns, [
-        (name, str(version), f"{weights[version]:g}" if version in weights else "",
-         f"{shares.get(version, 0.0):.1%}", *_state_words(states.get(version)))
+    rows = [
+        (
+            name,
+            str(version),
+            f"{weights[version]:g}" if version in weights else "",
+            f"{shares.get(version, 0.0):.1%}",
+            *((s.words, f"{s.share:.1%}") if (s := states.get(version)) else ("?", "?")),
+        )
         for version in versions
-    ])  # fmt: skip
-    if not weights:
-        console.print("no weights are set: the newest version that is ready gets every request")
-    if why_not:
-        console.print(why_not, markup=False, soft_wrap=True)
-
-
-def _states_document(states: Mapping[int, VersionState]) -> dict[int, dict[str, object]]:
-    return {
-        version: {"state": state.words, "served_share": state.share}
-        for version, state in states.items()
+    ]
+    columns = ("model", "version", "weight", "share", "state", "served now")
+    none = "no weights are set: the newest version that is ready gets every request"
+    document = {
+        "name": name,
+        "versions": versions,
+        "weights": weights,
+        "states": {v: {"state": s.words, "served_share": s.share} for v, s in states.items()}
+        if snapshot
+        else None,
     }
-
-
-def _state_words(state: VersionState | None) -> tuple[str, str]:
-    return (state.words, f"{state.share:.1%}") if state else ("?", "?")
+    text: list[str | Table] = [Table("Weights", columns, rows), "" if weights else none, why_not]
+    show(document, text, as_json=as_json)
 
 
 def _shares(weights: Mapping[int, float], versions: Sequence[int]) -> dict[int, float]:

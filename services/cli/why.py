@@ -5,7 +5,7 @@ from typing import Any
 
 from services.cli.build_queue import queued_builds
 from services.cli.control_client import fleet_on_store
-from services.cli.output import milliseconds, print_json, print_line, print_table, times
+from services.cli.output import Table, milliseconds, show, times
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
 from services.cli.why_case import case_of, replicas_of
@@ -56,16 +56,13 @@ def run_why(
     snapshot = fleet_on_store(settings)
     cases = list(_cases(settings, registry, explained, wanted, snapshot))
     unplaced = _unplaced(snapshot, explained)
-    if as_json:
-        where = {"model": name, "version": explained.version, "unplaced": unplaced}
-        print_json(where | {"generations": cases})
-        return
-    for case in cases:
-        _print(case, explained)
+    text = [part for case in cases for part in _text(case, explained)]
     if not cases:
-        print_line(f"{name} version {explained.version}: nothing is planned for any generation")
-        print_line(last_trouble(registry, name, ""))
-    print_line(unplaced and f"{name}: {unplaced}")
+        text = [f"{name} version {explained.version}: nothing is planned for any generation"]
+        text.append(last_trouble(registry, name, ""))
+    text.append(unplaced and f"{name}: {unplaced}")
+    where = {"model": name, "version": explained.version, "unplaced": unplaced}
+    show(where | {"generations": cases}, text, as_json=as_json)
 
 
 def last_trouble(registry: Registry, model: str, generation: str) -> str:
@@ -115,17 +112,14 @@ def _unplaced(snapshot: fleet.FleetSnapshot | None, version: ModelVersion) -> st
     return ""
 
 
-def _print(case: dict[str, Any], version: ModelVersion) -> None:
-    print_line(
-        f"{version.name} version {version.version} on {case['generation']}: {case['serves']}"
-    )
+def _text(case: dict[str, Any], version: ModelVersion) -> Iterator[str | Table]:
+    yield f"{version.name} version {version.version} on {case['generation']}: {case['serves']}"
     rows = [_row(key) for key in case["planned"]]
     rows += [("-", s["kind"], s["precision"], "skipped", *["-"] * 4) for s in case["skipped"]]
     if rows or not case["build"]:
-        print_table("Planned", _COLUMNS, rows)
+        yield Table("Planned", _COLUMNS, rows)
     # Below the table: sentences in a column of it cannot be read on a narrow screen.
-    for line in _lines(case, version):
-        print_line(line)
+    yield from _lines(case, version)
 
 
 def _row(key: dict[str, Any]) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from services.cli.output import console, print_json, print_table
+from services.cli.output import Table, show
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
 from services.contracts.build_key import BuildKey
@@ -24,17 +24,12 @@ def run_why_keys(settings: CliSettings, keys: tuple[str, str], *, as_json: bool)
     """
     known = known_keys(open_registry(settings))
     one, other = (_found(each, known) for each in keys)
-    differences = key_differences(known[one], known[other])
-    if as_json:
-        found = [vars(difference) for difference in differences]
-        print_json({"one": one, "other": other, "differences": found})
-        return
-    if not differences:
-        console.print(f"{one[:_SHORT]} and {other[:_SHORT]} are one key", markup=False)
-        return
-    rows = [(d.field, _short(d.one), _short(d.other), d.reason) for d in differences]
+    differences = [vars(each) for each in key_differences(known[one], known[other])]
     columns = ("fact", one[:_SHORT], other[:_SHORT], "why it counts")
-    print_table("Differences", columns, rows)
+    rows = [(d["field"], _short(d["one"]), _short(d["other"]), d["reason"]) for d in differences]
+    text = f"{one[:_SHORT]} and {other[:_SHORT]} are one key"
+    document = {"one": one, "other": other, "differences": differences}
+    show(document, [Table("Differences", columns, rows) if rows else text], as_json=as_json)
 
 
 def known_keys(registry: Registry) -> dict[str, BuildKey]:

@@ -27,7 +27,7 @@ from compiler_worker.pipeline import build_model
 from compiler_worker.plan import Wanted
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.workshop import Workshop
-from services.cli.models import Wishes, add_model
+from services.cli.models import AddOptions, add_model
 from services.cli.progress import Steps
 from services.contracts.gate import Verdict, speed_bounds, speed_over_fallback, verdict
 from services.contracts.joint_run import JointRun
@@ -69,9 +69,9 @@ def main(arguments: list[str]) -> int:
     """Build, time again and again, print and sum up."""
     given = _parser().parse_args(arguments)
     workshop = _workshop(given.folder)
-    wishes = Wishes(folder=given.folder)
+    options = AddOptions(folder=given.folder)
     factory = FACTORIES[given.model]
-    version = add_model(workshop.registry, given.model, factory, wishes, Steps(is_quiet=True))
+    version = add_model(workshop.registry, given.model, factory, options, Steps(is_quiet=True))
     report = build_model(version, Wanted(kinds=KINDS), workshop)
     engines = [
         engine

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from services.cli.models import Wishes, add_model
+from services.cli.models import AddOptions, add_model
 from services.cli.progress import Steps
 from services.contracts.errors import UnsupportedGraphError
 from services.contracts.manifest import ModelVersion
@@ -52,7 +52,9 @@ def add(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         model = onnx.load(path)
         model.opset_import[0].version = opset
         onnx.save(model, path)
-        return add_model(registry, "mlp", str(path), Wishes(recipe=RECIPE), Steps(is_quiet=True))
+        return add_model(
+            registry, "mlp", str(path), AddOptions(recipe=RECIPE), Steps(is_quiet=True)
+        )
 
     return added
 

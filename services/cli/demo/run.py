@@ -35,12 +35,17 @@ class Answer:
     cosine_distance: float
     is_matched: bool
 
+    @property
+    def verdict(self) -> str:
+        """Whether it matched, for people."""
+        return "yes" if self.is_matched else "NO"
+
 
 def ask(settings: CliSettings, grpc_address: str) -> list[Answer]:
     """Embed corpus and queries over gRPC and find each query's nearest sentence.
 
     Raises:
-        NotReadyError: the gateway did not answer; its words are in the message.
+        NotReadyError: the gateway did not answer; the message holds why.
     """
     sentences = CORPUS + QUERIES
     served_ND = embed(settings, grpc_address, sentences)

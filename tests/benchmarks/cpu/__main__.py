@@ -26,7 +26,7 @@ from compiler_worker.pipeline import build_model
 from compiler_worker.plan import Wanted
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.workshop import Workshop
-from services.cli.models import Wishes, add_model
+from services.cli.models import AddOptions, add_model
 from services.cli.progress import Steps
 from services.contracts.kinds import EngineKind, Precision
 from services.contracts.manifest import ModelVersion, ProofOutcome, PublishedEngine
@@ -91,8 +91,8 @@ def _workshop(folder: Path) -> Workshop:
 
 def _version(workshop: Workshop, subject: Subject, name: str, folder: Path) -> ModelVersion:
     np.savez_compressed(folder / CALIBRATION_FILE, allow_pickle=False, **subject.calibration())
-    wishes = Wishes(recipe=subject.recipe(), folder=folder)
-    return add_model(workshop.registry, name, subject.factory, wishes, Steps(is_quiet=True))
+    options = AddOptions(recipe=subject.recipe(), folder=folder)
+    return add_model(workshop.registry, name, subject.factory, options, Steps(is_quiet=True))
 
 
 def _build(workshop: Workshop, version: ModelVersion, given: argparse.Namespace) -> None:

@@ -27,7 +27,7 @@ from statistics import median
 import numpy as np
 
 from compiler_worker.builders.exported_program import export_master
-from services.cli.models import Wishes, add_model
+from services.cli.models import AddOptions, add_model
 from services.cli.progress import Steps
 from services.contracts.build_key import BuildKey
 from services.contracts.errors import NotFoundError
@@ -112,8 +112,8 @@ def _version(registry: Registry, folder: Path, *, is_seeded: bool) -> ModelVersi
     except NotFoundError:
         name = "seeded_embedder" if is_seeded else "long_embedder"
         factory = f"tests.benchmarks.padding.subject:{name}"
-        wishes = Wishes(recipe=recipe(), folder=folder)
-        return add_model(registry, "minilm", factory, wishes, Steps(is_quiet=True))
+        options = AddOptions(recipe=recipe(), folder=folder)
+        return add_model(registry, "minilm", factory, options, Steps(is_quiet=True))
 
 
 def _fallback(registry: Registry, version: ModelVersion, folder: Path) -> FallbackEngine:

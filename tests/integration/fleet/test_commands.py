@@ -111,7 +111,7 @@ def test_commands_of_another_host_speak_to_the_controller_that_is_named(
     assert status["models"] == fleet.smelt("status")["models"]
     assert "store" in elsewhere.smelt_process("status").stdout
     asked = elsewhere.smelt("rebuild", "linear", "--version", "1", "--generation", "cuda-sm90")
-    assert asked["is_heard"] is True
+    assert asked["is_received"] is True
     assert asked["version"] == 1
 
 

@@ -17,7 +17,7 @@ from compiler_worker.master.source import source_from_text
 from compiler_worker.pipeline import build_model
 from compiler_worker.plan import Wanted
 from compiler_worker.sampling import proof_samples
-from services.cli.models import Wishes, add_model
+from services.cli.models import AddOptions, add_model
 from services.cli.progress import Steps
 from services.contracts.errors import InvalidModelError, InvalidRecipeError
 from services.contracts.input_values import InputValues, Span
@@ -44,7 +44,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     """The model as torch exports it, added, built and proven."""
     folder = tmp_path_factory.mktemp("integers")
     workshop = quick_workshop(folder)
-    version = add_model(workshop.registry, "shop", SOURCE, Wishes(), Steps(is_quiet=True))
+    version = add_model(workshop.registry, "shop", SOURCE, AddOptions(), Steps(is_quiet=True))
     return Built(
         folder=folder,
         store_url=workshop.settings.store_url,
@@ -130,19 +130,19 @@ def source(built: Built) -> str:
 
 
 async def test_a_recipe_that_takes_more_is_refused(built: Built, source: str) -> None:
-    wishes = Wishes(recipe=Recipe(inputs={"history": InputRecipe(max=400)}))
+    options = AddOptions(recipe=Recipe(inputs={"history": InputRecipe(max=400)}))
     told = "inputs.history: max is 400, but the model takes 0 to 399 .*: a recipe may only narrow"
     with pytest.raises(InvalidRecipeError, match=told):
-        add_model(built.registry, "wider", source, wishes, Steps(is_quiet=True))
+        add_model(built.registry, "wider", source, options, Steps(is_quiet=True))
     assert "wider" not in built.registry.model_names()
 
 
 async def test_samples_that_would_be_refused_are(built: Built, source: str, tmp_path: Path) -> None:
     arrays = {"fields": np.zeros((4, 3), np.int64), "mask": np.ones((4, 2), np.int64)}
     np.savez(tmp_path / "s.npz", history=np.array([[0, 1]] * 3 + [[0, 400]]), **arrays)
-    wishes = Wishes(samples=tmp_path / "s.npz")
+    options = AddOptions(samples=tmp_path / "s.npz")
     with pytest.raises(InvalidModelError, match=r"'history' at \[3, 1\] holds 400, .*0 to 399"):
-        add_model(built.registry, "wider", source, wishes, Steps(is_quiet=True))
+        add_model(built.registry, "wider", source, options, Steps(is_quiet=True))
 
 
 async def test_an_older_record_gains_what_its_graph_says(
@@ -157,5 +157,5 @@ async def test_an_older_record_gains_what_its_graph_says(
     opened = open_master(source_from_text(source), tmp_path / "master", lambda text: None)
     first = registry.publish_master(replace(opened, input_values={}))
     assert first.input_values == {}
-    version = add_model(registry, "shop", source, Wishes(), Steps(is_quiet=True))
+    version = add_model(registry, "shop", source, AddOptions(), Steps(is_quiet=True))
     assert version.master.input_values == built.version.master.input_values

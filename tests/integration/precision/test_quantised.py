@@ -12,7 +12,7 @@ from compiler_worker.builders.hosts import vnni_reason
 from compiler_worker.pipeline import build_model
 from compiler_worker.plan import Wanted, plan_builds
 from compiler_worker.workshop import Workshop
-from services.cli.models import Wishes, add_model
+from services.cli.models import AddOptions, add_model
 from services.cli.progress import Steps
 from services.contracts.build_key import BuildKey
 from services.contracts.errors import InvalidRecipeError
@@ -54,9 +54,9 @@ def recipe(
 
 
 def add(workshop: Workshop, models: Path, name: str, wanted: Recipe) -> ModelVersion:
-    wishes = Wishes(recipe=wanted, folder=models)
+    options = AddOptions(recipe=wanted, folder=models)
     return add_model(
-        workshop.registry, name, str(models / f"{name}.onnx"), wishes, Steps(is_quiet=True)
+        workshop.registry, name, str(models / f"{name}.onnx"), options, Steps(is_quiet=True)
     )
 
 

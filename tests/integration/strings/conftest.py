@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from compiler_worker.pipeline import build_model
 from compiler_worker.plan import Wanted
-from services.cli.models import Wishes, add_model
+from services.cli.models import AddOptions, add_model
 from services.cli.progress import Steps
 from services.contracts.kinds import EngineKind
 from services.contracts.recipe import Bucket, DimRange, Recipe
@@ -34,9 +34,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     np.savez(
         folder / "samples.npz", words=np.array([WORDS, ("other", "red", "", "x")]).reshape(4, 2)
     )
-    wishes = Wishes(recipe=RECIPE, samples=folder / "samples.npz")
+    options = AddOptions(recipe=RECIPE, samples=folder / "samples.npz")
     source = str(folder / "colours.onnx")
-    version = add_model(workshop.registry, "colours", source, wishes, Steps(is_quiet=True))
+    version = add_model(workshop.registry, "colours", source, options, Steps(is_quiet=True))
     report = build_model(version, Wanted(), workshop)
     return Built(
         folder=folder,

@@ -80,7 +80,7 @@ def test_a_failure_that_was_tried_again_says_so(tmp_path: Path) -> None:
         table=BuildTable(planned=(world.KEYS[0],), skipped=()), records=(failed,), up_to_date=()
     )
     registry.record_build(failed)
-    assert again_lines(registry, report) == []
+    assert list(again_lines(registry, report)) == []
     registry.record_build(failed)
     (line,) = again_lines(registry, report)
     assert line.startswith(f"{world.KEYS[0].digest()[:12]} failed in attempt 2: ")

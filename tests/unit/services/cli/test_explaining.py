@@ -213,7 +213,7 @@ class TestRebuild:
         document = smelt_json("rebuild", "m", "--reason", "new compiler")
         assert document["disregarded"] == {INDUCTOR.digest(): 3}
         assert document["reprove"] == {ORT.digest(): world.AT}
-        assert (document["number"], document["why"], document["is_heard"]) == (
+        assert (document["number"], document["why"], document["is_received"]) == (
             1, "new compiler", False,
         )  # fmt: skip
         (task,) = one_pass(registry).launched

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from compiler_worker.accepted_blindness import OF_EIGHT_BITS
 from services.cli.fleet_file import RunningFleet, fleet_lock, write_fleet
 from services.cli.main import app
-from services.cli.models import Wishes, add_model
+from services.cli.models import AddOptions, add_model
 from services.cli.progress import Steps
 from services.cli.registry import open_registry_to_publish
 from services.cli.settings import CliSettings
@@ -54,13 +54,13 @@ def samples_file(path: Path, arrays: dict[str, Array]) -> Path:
     return path
 
 
-def add(registry: Registry, text: str, wishes: Wishes | None = None) -> ModelVersion:
-    return add_model(registry, "tiny", text, wishes or Wishes(), Steps(is_quiet=True))
+def add(registry: Registry, text: str, options: AddOptions | None = None) -> ModelVersion:
+    return add_model(registry, "tiny", text, options or AddOptions(), Steps(is_quiet=True))
 
 
 def test_samples_become_part_of_the_version(registry: Registry, tmp_path: Path) -> None:
     path = samples_file(tmp_path / "samples.npz", draw_inputs(12, 6))
-    version = add(registry, source(tmp_path / "a"), Wishes(recipe=RANKING, samples=path))
+    version = add(registry, source(tmp_path / "a"), AddOptions(recipe=RANKING, samples=path))
     assert version.samples is not None
     assert registry.materialise_samples(version.samples).read_bytes() == path.read_bytes()
 
@@ -78,7 +78,7 @@ def test_samples_of_another_model_are_refused(
 ) -> None:
     path = samples_file(tmp_path / "samples.npz", arrays)
     with pytest.raises(InvalidModelError, match=told):
-        add(registry, source(tmp_path / "a"), Wishes(samples=path))
+        add(registry, source(tmp_path / "a"), AddOptions(samples=path))
     assert registry.model_names() == []
 
 
@@ -86,7 +86,7 @@ def test_a_file_that_holds_no_arrays_is_refused(registry: Registry, tmp_path: Pa
     path = tmp_path / "samples.npz"
     path.write_bytes(b"no archive")
     with pytest.raises(InvalidModelError, match=r"begins with b'no archive' found; .*numpy\.savez"):
-        add(registry, source(tmp_path / "a"), Wishes(samples=path))
+        add(registry, source(tmp_path / "a"), AddOptions(samples=path))
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_ranking_task_without_enough_samples_is_refused(
     path = tmp_path / "samples.npz"
     samples = samples_file(path, draw_inputs(num_samples, 6)) if num_samples else None
     with pytest.raises(InvalidRequestError, match=told):
-        add(registry, source(tmp_path / "a"), Wishes(recipe=RANKING, samples=samples))
+        add(registry, source(tmp_path / "a"), AddOptions(recipe=RANKING, samples=samples))
     assert registry.model_names() == []
 
 
@@ -107,7 +107,7 @@ def test_a_recipe_for_another_model_is_refused(
 ) -> None:
     recipe = Recipe(inputs={"tokens": InputRecipe(high=9)})
     with pytest.raises(InvalidRecipeError, match="'tokens' is not in the model"):
-        add(registry, source(tmp_path / "a"), Wishes(recipe=recipe))
+        add(registry, source(tmp_path / "a"), AddOptions(recipe=recipe))
     assert registry.model_names() == []
     # Weights of gigabytes are not stored for nothing.
     assert store.list("blobs/") == []
@@ -117,7 +117,7 @@ def test_a_name_that_no_model_can_have_is_refused_before_anything_is_opened(
     registry: Registry,
 ) -> None:
     with pytest.raises(InvalidRequestError, match="model name 'no name!'"):
-        add_model(registry, "no name!", "nowhere.onnx", Wishes(), Steps(is_quiet=True))
+        add_model(registry, "no name!", "nowhere.onnx", AddOptions(), Steps(is_quiet=True))
 
 
 def test_the_same_source_is_opened_once_and_an_older_one_comes_back(
@@ -134,7 +134,7 @@ def test_a_calibration_set_is_found_beside_its_recipe_and_kept_with_the_version(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SMELT_HOME", str(tmp_path))
-    folder = tmp_path / "wishes"
+    folder = tmp_path / "options"
     folder.mkdir()
     samples_file(folder / "rows.npz", draw_inputs(20, 6))
     (folder / "recipe.yaml").write_text("precisions: [int8]\ncalibration: {path: rows.npz}\n")
@@ -216,7 +216,7 @@ def test_the_limits_of_a_factory_bound_what_it_is_served_at(
     dims = {"batch": bucket.dims["batch"], "sequence": DimRange(min=2, opt=64, max=65)}
     beyond = Recipe(buckets=(Bucket(dims=dims),))
     with pytest.raises(InvalidRecipeError, match=r"2\.\.65, but the source allows 2\.\.64"):
-        add(registry, "short_places:make", Wishes(recipe=beyond))
+        add(registry, "short_places:make", AddOptions(recipe=beyond))
 
 
 def test_remove_says_what_is_left_and_that_engines_stay(
@@ -264,7 +264,7 @@ def test_what_is_unloaded_says_so_until_it_is_loaded_or_removed(
     assert registry.unloaded_models() == {"tiny"}
     assert "(it was so before)" in said("unload", "tiny")
     assert "serves after: smelt models load tiny" in said("add", "tiny", source(tmp_path / "b", 8))
-    assert said("load", "tiny") == "tiny is to be served; smelt status says when it is"
+    assert said("load", "tiny") == "tiny is to be served; follow it: smelt status"
     assert registry.unloaded_models() == set()
     said("unload", "tiny")
     said("remove", "tiny")

@@ -10,7 +10,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from services.cli import output
-from services.cli.engines import engines_document, print_engines
+from services.cli.engines import engines_document, engines_text
 from services.cli.main import app, main
 from services.cli.output import readable_size
 from services.contracts.errors import NotFoundError
@@ -67,8 +67,7 @@ def test_the_table_says_it_in_a_column_and_puts_ours_first(
     console = Console(record=True, width=200, force_terminal=False)
     monkeypatch.setattr(output, "console", console)
     for name, recipe, other in (("mine", MINE, THEIRS), ("theirs", THEIRS, MINE)):
-        version = registry.model_version(name)
-        print_engines(version, registry.engines(version.master.digest), ())
+        output.show(None, engines_text(registry, [name]), as_json=False)
         rows = [line for line in console.export_text().splitlines() if "openvino" in line]
         assert [("this" in row.split(), "another" in row.split()) for row in rows] == [
             (True, False),

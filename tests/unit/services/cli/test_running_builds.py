@@ -10,7 +10,7 @@ from rich.console import Console
 
 from services.cli import output
 from services.cli.engines import engines_document
-from services.cli.running_builds import print_running_builds, running_builds
+from services.cli.running_builds import running_builds, running_builds_text
 from services.cli.settings import CliSettings
 from services.cli.status import builds_document
 from services.contracts.build_lease import MAX_SKEW_S, BuildLease
@@ -62,7 +62,7 @@ def test_a_held_lease_is_a_running_build(
     assert (build["host"], build["line"]) == ("node-1", "compiling C++")
     console = Console(record=True, width=200, force_terminal=False)
     monkeypatch.setattr(output, "console", console)
-    print_running_builds([build])
+    output.show(None, running_builds_text([build]), as_json=False)
     text = console.export_text()
     assert "node-1 (7)" in text
     assert "compiling C++" in text
@@ -74,10 +74,10 @@ def test_a_worker_that_may_be_dead_is_said_to_be_silent(
     registry.offer_lease(DIGEST, 1, lease(age_s=2500.0, lease_s=3000.0))
     console = Console(record=True, width=300, force_terminal=False)
     monkeypatch.setattr(output, "console", console)
-    print_running_builds(running_builds(registry, ["m"]))
+    output.show(None, running_builds_text(running_builds(registry, ["m"])), as_json=False)
     text = console.export_text()
     # However long the command takes to look.
-    assert re.search(r"no sign of life for 25\d\d s", text)
+    assert re.search(r"lease not renewed for 25\d\d s", text)
     assert "after 3000 s" in text
     assert "compiling C++" not in text
 

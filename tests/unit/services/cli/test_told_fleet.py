@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.control_client import tell_fleet
+from services.cli.control_client import notify_fleet
 from services.cli.fleet_file import RunningFleet
 from services.cli.settings import CliSettings
 from services.cli.status import process_lines
@@ -28,8 +28,8 @@ AT = "2026-11-24T10:00:03+00:00"
 def test_what_was_published_is_no_failure_when_the_controller_is_away(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert tell_fleet(CliSettings(home=tmp_path)) is False
-    assert tell_fleet(CliSettings(home=tmp_path, controller="127.0.0.1:1")) is True
+    assert notify_fleet(CliSettings(home=tmp_path)) is False
+    assert notify_fleet(CliSettings(home=tmp_path, controller="127.0.0.1:1")) is True
     said = capsys.readouterr().err
     assert "warning: this is in the store, and the fleet does not act on it yet" in said
     assert "controller at 127.0.0.1:1" in said
@@ -38,7 +38,7 @@ def test_what_was_published_is_no_failure_when_the_controller_is_away(
 def test_processes_that_are_away_and_those_started_again_have_a_line() -> None:
     away = FLEET.with_trouble("ray", "ended with exit code 1: raylet ended", AT)
     assert process_lines(away) == [
-        "ray does not run (ended with exit code 1: raylet ended); it is started again by itself"
+        "ray does not run (ended with exit code 1: raylet ended); it is being started again"
     ]
     assert RunningFleet.from_json(away.canonical_json()) == away
     again = away.with_trouble("ray", "", AT)
