@@ -13,7 +13,7 @@ def queued_builds(
     """By generation, the build of a model version that runs or comes first, as plain data.
 
     `waits_for` are other models' builds that run and that it waits for, `num_before` is how many
-    wait before it, and `words` say all of that in one line.
+    wait before it, and `words` is all of that in one line.
     """
     builds = snapshot.builds if snapshot else ()
     queued: dict[str, dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""Processes that this one began, directly or not, and their end."""
+"""Processes that this one started, directly or not, and their end."""
 
 import os
 import select
@@ -11,7 +11,7 @@ import psutil
 
 
 def descendants() -> list[psutil.Process]:
-    """All that this process began; none where too many files are open to list them."""
+    """All that this process started; none where too many files are open to list them."""
     try:
         return psutil.Process().children(recursive=True)
     except (OSError, psutil.Error):
@@ -22,7 +22,7 @@ def pid_fds(processes: Iterable[psutil.Process], open_files: ExitStack) -> set[i
     """A file for each of these processes that can be had."""
     found = set()
     for process in processes:
-        # It is gone, or too many files are open; the rest is to be stopped all the same.
+        # It has ended, or too many files are open; the rest is to be stopped all the same.
         with suppress(OSError):
             found.add(pid_fd := os.pidfd_open(process.pid))
             open_files.callback(os.close, pid_fd)
@@ -30,7 +30,7 @@ def pid_fds(processes: Iterable[psutil.Process], open_files: ExitStack) -> set[i
 
 
 def end(begun: set[int], linger_s: float) -> None:
-    """Kill those that linger; one more signal to us ends the waiting alone."""
+    """Kill those that linger; one more signal to this process ends the waiting alone."""
     left = begun
     try:
         left = _still_running(begun, linger_s)

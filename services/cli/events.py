@@ -28,7 +28,7 @@ def run_events(
         NotFoundError: there is no such model and never was.
     """
     registry = open_registry(settings)
-    # Before the list, so that nothing falls between the two.
+    # Read before the list, so that no event between the two is lost.
     end = registry.event_end()
     shown = registry.last_events(limit, model)
     if model and not any(event.model == model for _, event in shown):

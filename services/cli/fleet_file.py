@@ -1,6 +1,6 @@
 """The running fleet's file: where a local fleet listens, for every other command.
 
-Whether a fleet runs is told by a lock that the kernel releases when its supervisor ends,
+A fleet runs while its supervisor holds a lock, which the kernel releases when that ends,
 however it ends. A process id alone would not do: after a crash or a reboot another process
 may have it, and `smelt down` would end that one.
 """
@@ -83,7 +83,7 @@ def fleet_lock(run_dir: Path) -> Iterator[RunningFleet | None]:
             raise InvalidRequestError(
                 f"a fleet runs or starts already ({run_dir}); stop it: smelt down"
             ) from error
-        # Whoever held the lock before may have been killed.
+        # The supervisor that held the lock before may have been killed.
         former = _read(run_dir)
         _withdraw(run_dir)
         try:
@@ -117,7 +117,7 @@ def require_fleet(run_dir: Path) -> RunningFleet:
 def _is_locked(run_dir: Path) -> bool:
     try:
         with (run_dir / _LOCK).open("rb") as lock:
-            # Shared, so that two who ask at once do not take each other for a fleet.
+            # Shared, so that two commands at once do not take each other for a fleet.
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False

@@ -46,10 +46,10 @@ def triton_options(settings: CliSettings) -> dict[str, Any]:
 
 
 def require_way_in(settings: CliSettings) -> None:
-    """Return if the commands can talk to a gateway that is started from this environment.
+    """Check that the commands can connect to a gateway that is started from this environment.
 
     Raises:
-        NotReadyError: it would take TLS alone, and nothing says by which authority.
+        NotReadyError: it would take TLS alone, and no authority is configured.
     """
     from services.contracts.settings import read_settings
     from services.gateway.settings import GatewaySettings
@@ -57,7 +57,7 @@ def require_way_in(settings: CliSettings) -> None:
     if read_settings(GatewaySettings).tls is not None and settings.tls_ca_file is None:
         raise NotReadyError(
             "the gateway would take TLS alone (SMELT_GATEWAY_TLS_CERT_FILE), and these commands "
-            "do not know whom to trust: set SMELT_TLS_CA_FILE to the authority's PEM file"
+            "trust no authority: set SMELT_TLS_CA_FILE to its PEM file"
         )
 
 

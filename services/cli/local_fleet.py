@@ -39,7 +39,7 @@ class LocalFleet:
     """
 
     def __init__(self, settings: CliSettings, options: UpOptions, *, linger_s: float = 5.0) -> None:
-        """Nothing runs yet; `linger_s` is for processes that others of this fleet began."""
+        """Nothing runs yet; `linger_s` is for processes that these start themselves."""
         self._settings = settings
         self._options = options
         self._linger_s = linger_s
@@ -187,19 +187,14 @@ class LocalFleet:
         """Leave nothing on a cluster that goes on."""
         if self._running is None:
             return
-        spec = replace(
-            controller_spec(
-                self._settings, self._options,
-                ray_address=self._options.ray_address, listen=self._listen,
-            ),
-            module=_WITHDRAWAL,
-        )  # fmt: skip
-        log_path = self._settings.run_dir / "withdraw.log"
+        settings, options, ray_address = self._settings, self._options, self._options.ray_address
+        spec = controller_spec(settings, options, ray_address=ray_address, listen=self._listen)
+        spec = replace(spec, module=_WITHDRAWAL)
+        log_path = settings.run_dir / "withdraw.log"
         if not ChildProcess(spec, log_path, 0.0).run(_WITHDRAWAL_TIMEOUT_S):
             logger.warning(
-                "replicas and build tasks may be left on Ray at %s: %s",
-                self._options.ray_address, log_path,
-            )  # fmt: skip
+                "replicas and build tasks may be left on Ray at %s: %s", ray_address, log_path
+            )
 
     def _add(self, name: str, spec: ProcessSpec) -> SupervisedProcess:
         process = SupervisedProcess(

@@ -1,4 +1,4 @@
-"""The command `smelt`: every sub-command, its options, and nothing of how it works.
+"""The command `smelt`: every sub-command and its options.
 
 Errors raised on purpose end with one line, or with --json one document, on standard error and
 exit code 1; anything else is a bug and shows its traceback. Imports that cost time sit inside
@@ -31,7 +31,7 @@ app.add_typer(models_app, name="models")
 @app.command()
 def up(
     demo: Annotated[
-        bool, typer.Option("--demo", help="Serve all-MiniLM-L6-v2 and ask it.")
+        bool, typer.Option("--demo", help="Serve all-MiniLM-L6-v2 and query it.")
     ] = False,
     exit_after_demo: Annotated[
         bool, typer.Option("--exit-after-demo", help="Stop after the demo's answers.")
@@ -165,7 +165,7 @@ def why(
     store: Store = "",
     as_json: AsJson = False,
 ) -> None:
-    """Say what serves a model on a generation, and why nothing better does."""
+    """Explain what serves a model on a generation, and why nothing better does."""
     from services.cli.why import run_why
     from services.cli.why_keys import run_why_keys
 
@@ -193,11 +193,11 @@ def profile(
     store: Store = "",
     as_json: AsJson = False,
 ) -> None:
-    """Say what compiling a model changes: kernels, fusion, memory traffic, time per op."""
-    from services.cli.profile import run_profile, wishes_from
+    """Show what compiling a model changes: kernels, fusion, memory traffic, time per op."""
+    from services.cli.profile import options_from, run_profile
 
-    wishes = wishes_from(bucket, precision, source, out)
-    run_profile(settings_for(store), name, version, wishes, as_json=as_json)
+    options = options_from(bucket, precision, source, out)
+    run_profile(settings_for(store), name, version, options, as_json=as_json)
 
 
 @app.command()
@@ -215,8 +215,8 @@ def buckets(
     """Show what sizes requests have, what padding wastes on them, and buckets that waste less."""
     from services.cli.buckets import run_buckets
 
-    run_buckets(settings_for(store), name, version=version or None, num=num,
-                metrics=metrics or (), as_json=as_json)  # fmt: skip
+    settings, number = settings_for(store), version or None
+    run_buckets(settings, name, version=number, num=num, metrics=metrics or (), as_json=as_json)
 
 
 @app.command("node-labels")
@@ -236,7 +236,7 @@ def rebuild(
     store: Store = "",
     as_json: AsJson = False,
 ) -> None:
-    """Have the fleet build again what failed or was given up, and prove again what is published.
+    """Build again what failed or was given up, and prove again what is published.
 
     A published engine is never overwritten: its key names everything that changes its bytes, so
     building it again could give no other one. It serves on while it is proven again, and is
@@ -267,7 +267,7 @@ def prune(
 
 @app.command()
 def infer(
-    name: Annotated[str, typer.Argument(help="Model to ask.")],
+    name: Annotated[str, typer.Argument(help="Model to send it to.")],
     inputs: Annotated[
         list[str],
         typer.Option(
@@ -305,7 +305,7 @@ def main() -> None:
     try:
         app()
     except SmeltError as error:
-        # The command that failed knew its options; what is left of them is the command line.
+        # The error carries no options of its command; the command line has them.
         if "--json" in sys.argv[1:]:
             print_json_error(type(error).__name__, str(error))
         else:

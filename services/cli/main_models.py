@@ -1,4 +1,4 @@
-"""The sub-commands of `smelt models`: their options, and nothing of how they work."""
+"""The sub-commands of `smelt models` and their options."""
 
 from pathlib import Path
 from typing import Annotated
@@ -50,7 +50,7 @@ def models_remove(
     store: Store = "",
     as_json: AsJson = False,
 ) -> None:
-    """Serve a model, or one of its versions, no more; its engines stay in the store."""
+    """Withdraw a model, or one of its versions; its engines stay in the store."""
     from services.cli.models import run_models_remove
 
     run_models_remove(settings_for(store), name, version, as_json=as_json)
@@ -62,7 +62,7 @@ def models_unload(
     store: Store = "",
     as_json: AsJson = False,
 ) -> None:
-    """Serve a model no more until it is loaded, whatever is published meanwhile."""
+    """Unload a model until it is loaded again, whatever is published meanwhile."""
     from services.cli.models import run_models_serve
 
     run_models_serve(settings_for(store), name, is_served=False, as_json=as_json)
@@ -92,7 +92,7 @@ def models_weights(
     store: Store = "",
     as_json: AsJson = False,
 ) -> None:
-    """Say how versions share the requests that name none; without weights, show it."""
+    """Set how versions share the requests that name none; without weights, show it."""
     from services.cli.weights import run_models_weights
 
     settings = settings_for(store)

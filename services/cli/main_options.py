@@ -22,5 +22,5 @@ Store = Annotated[str, typer.Option("--store", help="Artifact store: a folder or
 
 
 def settings_for(store: str = "") -> CliSettings:
-    """What the environment says, but for the store when one is named."""
+    """Settings of the environment, with another store where one is named."""
     return read_settings(CliSettings, **({"store_url": store} if store else {}))

@@ -40,11 +40,8 @@ def start_observers(
     held.callback(prometheus.start(port).stop)
     _follow_targets(prometheus, settings, running, held)
     grafana_url, hint = start_grafana(folder / "grafana", prometheus.url, held)
-    return running.model_copy(
-        update={
-            "prometheus_url": prometheus.url, "grafana_url": grafana_url, "boards_hint": hint,
-        }
-    )  # fmt: skip
+    urls = {"prometheus_url": prometheus.url, "grafana_url": grafana_url}
+    return running.model_copy(update=urls | {"boards_hint": hint})
 
 
 def start_grafana(folder: Path, prometheus_url: str, held: ExitStack) -> tuple[str, str]:

@@ -39,7 +39,7 @@ class LocalPrometheus:
     """
 
     def __init__(self, folder: Path, scrape_interval_s: float) -> None:
-        """Write configuration and rules; `set_targets` says what to scrape."""
+        """Write configuration and rules; `set_targets` adds what to scrape."""
         self.url = ""
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)

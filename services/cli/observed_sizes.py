@@ -33,7 +33,7 @@ class ObservedSizes:
 
 
 def observed_sizes(addresses: Sequence[str], model: str, version: int) -> ObservedSizes:
-    """Ask every endpoint and add up.
+    """Read every endpoint and add up.
 
     Raises:
         NotReadyError: none of them answers, or one with something else than metrics.
@@ -54,7 +54,7 @@ def observed_sizes(addresses: Sequence[str], model: str, version: int) -> Observ
 
 
 def sizes_from_pages(pages: Iterable[str], model: str, version: int) -> ObservedSizes:
-    """What pages say of a model version; ValueError for one not in Prometheus' text format."""
+    """The sums of pages for a model version; ValueError for one not in Prometheus' text format."""
     from prometheus_client.parser import text_string_to_metric_families
 
     found, wanted = ObservedSizes(), {"model": model, "version": str(version)}
@@ -94,7 +94,7 @@ def _names(metric: Metric, suffix: str = "") -> tuple[str, str]:
 def _by_bound(cumulative: dict[float, float]) -> dict[int, float]:
     counts, before = dict[int, float](), 0.0
     for bound in sorted(cumulative):
-        # Beyond the last bound nothing is known but that.
+        # Sizes beyond the last bound are not known more exactly.
         size = 2 * _LARGEST if math.isinf(bound) else round(bound)
         if more := cumulative[bound] - before:
             counts[size] = more

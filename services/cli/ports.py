@@ -20,10 +20,10 @@ def require_free(port: int, option: str, host: str = "127.0.0.1") -> None:
     """Refuse a port that another process listens on; 0, which takes any, is always free.
 
     Raises:
-        InvalidRequestError: says the port and the option that chooses another.
+        InvalidRequestError: names the port and the option that chooses another.
     """
     with socket.socket() as probe:
-        # As servers do: a connection that lingers from before is in nobody's way.
+        # As servers do: a former server's connections in TIME_WAIT do not keep the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))

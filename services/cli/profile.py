@@ -20,7 +20,7 @@ from services.contracts.kinds import Precision
 
 
 def run_profile(
-    settings: CliSettings, name: str, version: int | None, wishes: ProfileWishes, *, as_json: bool
+    settings: CliSettings, name: str, version: int | None, options: ProfileWishes, *, as_json: bool
 ) -> None:
     """Profile one bucket of a model version in a process of its own, and show the report.
 
@@ -39,12 +39,12 @@ def run_profile(
             if event.line:
                 line.update(event.line)
 
-        report = profile_model(model_version, wishes, workshop, progress)
+        report = profile_model(model_version, options, workshop, progress)
         line.summary = f"{report.before.num_ops} ops, {report.after.num_ops} kernels"
     show(report.model_dump(mode="json"), _text(report), as_json=as_json)
 
 
-def wishes_from(bucket: str, precision: str, source: str, out: Path | None) -> ProfileWishes:
+def options_from(bucket: str, precision: str, source: str, out: Path | None) -> ProfileWishes:
     """What the options ask for; raises InvalidRequestError naming the known precisions."""
     if precision not in set(Precision):
         known = ", ".join(Precision)

@@ -23,7 +23,7 @@ class Steps:
             SpinnerColumn(),
             TextColumn("{task.description}"),
             TimeElapsedColumn(),
-            # A builder's own words may hold [brackets], which are no markup.
+            # A builder's output may hold [brackets], which are no markup.
             TextColumn("{task.fields[detail]}", style="dim", markup=False),
             console=error_console,
             transient=True,
@@ -52,11 +52,11 @@ class StepLine:
         self.summary = ""
 
     def show(self, detail: str) -> None:
-        """Say what happens now to whoever watches; a log would only grow by it."""
+        """Show what happens now on a terminal alone; a log would only grow by it."""
         self._progress.update(self._task, detail=detail)
 
     def update(self, detail: str) -> None:
-        """Say what happens now, in a log too."""
+        """Show what happens now, in a log too."""
         self.show(detail)
         if self._is_plain:
             error_console.print(f"  {self._title}: {detail}", markup=False)

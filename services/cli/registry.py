@@ -22,7 +22,7 @@ def open_registry_to_publish(settings: CliSettings, *, must_exist: bool = False)
     """Open store and cache to publish.
 
     Args:
-        settings: say which store.
+        settings: name the store.
         must_exist: for commands that work on a model which the store already holds. Where this
             host's fleet uses a store, it must: a new one in its place would be another store.
 

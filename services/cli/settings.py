@@ -22,7 +22,7 @@ class CliSettings(FleetSecuritySettings):
         fleet_token_file: unless it is named, and no other controller is, the one of this home that
             `smelt up` makes.
         store_url: artifact store; "" becomes the folder `store` in home.
-        start_timeout_s: longest wait for controller or gateway to say that it is ready.
+        start_timeout_s: longest wait for controller or gateway to announce that it is ready.
         trust_root: public keys whose signatures count, as the replicas have it (`smelt why`).
         controller: `host:port` of a controller elsewhere, which status, why, rebuild, models
             add and models remove then speak to; "" is this host's fleet.
@@ -53,7 +53,7 @@ class CliSettings(FleetSecuritySettings):
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
             raise ValueError("expected tls_cert_file and tls_key_file together, got one of them")
         self.store_url = self.store_url or str(self.home / "store")
-        # Not for a controller elsewhere: it would learn the token of this host's fleet.
+        # Not for a controller elsewhere, which would be sent the token of this host's fleet.
         if not (self.fleet_token_file or self.fleet_token or self.controller):
             own = self.home / _TOKEN_FILE
             self.fleet_token_file = own if own.exists() else None

@@ -11,7 +11,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def stop_signals() -> Iterator[Callable[[float], bool]]:
-    """A question to ask while the block lasts: whether we are to stop, waited for so many seconds.
+    """Gives a function that waits so many seconds for a stop signal, and returns whether one came.
 
     It returns at once when a signal comes or came before. For the main thread.
     """

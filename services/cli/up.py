@@ -42,7 +42,7 @@ def run_up(
         Ctrl-C came before anything served.
 
     Raises:
-        SmeltError: something did not start; the message says what and where its log is.
+        SmeltError: something did not start; the message names it and its log.
     """
     if is_detached:
         return _detach(settings, as_json=as_json)

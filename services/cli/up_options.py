@@ -37,6 +37,6 @@ class UpOptions(Document):
         if self.generation and self.ray_address:
             raise InvalidRequestError(
                 "--generation simulates one on this host's own Ray, and --ray-address joins a "
-                "cluster whose nodes say theirs (ray start --labels); leave one of them out"
+                "cluster whose nodes publish theirs (ray start --labels); leave one of them out"
             )
         return self

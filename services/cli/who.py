@@ -1,4 +1,4 @@
-"""Who runs this command, for the event trail."""
+"""The user who runs this command, for the event trail."""
 
 import getpass
 import os

@@ -79,7 +79,7 @@ def _key_document(status: KeyStatus, case: Case, store_url: str) -> dict[str, An
 
 
 def _nearest(status: KeyStatus, case: Case) -> tuple[PublishedEngine, list[KeyDifference]] | None:
-    """Of its own kind alone: what another kind differs in says nothing of a miss."""
+    """The nearest of its own kind; keys of different kinds differ in everything."""
     if status.engine:
         return None
     kind = status.planned.key.kind
