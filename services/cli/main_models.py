@@ -51,7 +51,7 @@ def models_remove(
     as_json: AsJson = False,
 ) -> None:
     """Withdraw a model, or one of its versions; its engines stay in the store."""
-    from services.cli.models import run_models_remove
+    from services.cli.models_withdraw import run_models_remove
 
     run_models_remove(settings_for(store), name, version, as_json=as_json)
 
@@ -63,7 +63,7 @@ def models_unload(
     as_json: AsJson = False,
 ) -> None:
     """Unload a model until it is loaded again, whatever is published meanwhile."""
-    from services.cli.models import run_models_serve
+    from services.cli.models_withdraw import run_models_serve
 
     run_models_serve(settings_for(store), name, is_served=False, as_json=as_json)
 
@@ -75,7 +75,7 @@ def models_load(
     as_json: AsJson = False,
 ) -> None:
     """Serve a model again that was unloaded."""
-    from services.cli.models import run_models_serve
+    from services.cli.models_withdraw import run_models_serve
 
     run_models_serve(settings_for(store), name, is_served=True, as_json=as_json)
 

@@ -1,4 +1,4 @@
-"""`smelt models add`, `remove`, `load` and `unload`."""
+"""`smelt models add`: from a source to a published version."""
 
 import sys
 import tempfile
@@ -27,7 +27,6 @@ from services.cli.output import show
 from services.cli.progress import StepLine, Steps
 from services.cli.registry import open_registry_to_publish
 from services.cli.settings import CliSettings
-from services.cli.who import who_asks
 from services.contracts.default_buckets import dynamic_dims
 from services.contracts.dim_limits import DimLimits
 from services.contracts.errors import InvalidRecipeError
@@ -86,54 +85,6 @@ def _text(version: ModelVersion) -> Iterator[str]:
     yield from accepted_words(version.recipe)
     if version.fallback_verdict:
         yield version.fallback_verdict.words
-
-
-def run_models_remove(
-    settings: CliSettings, name: str, version: int | None, *, as_json: bool
-) -> None:
-    """Withdraw versions of a model, also from a running fleet.
-
-    Raises:
-        NotFoundError: no such model or version.
-    """
-    registry = open_registry_to_publish(settings, must_exist=True)
-    removed = [each.version for each in registry.remove_model(name, version, who=who_asks())]
-    left = [each.version for each in registry.versions(name)]
-    if not left:
-        # A version that is added later is to serve.
-        registry.set_served(name, is_served=True, who=who_asks())
-    notify_fleet(settings)
-    then = f"{_versions(left[-1:])} is to serve from now on" if left else "nothing is left to serve"
-    text = (
-        f"{name}: {_versions(removed)} removed; {then}\n"
-        "Its engines stay in the store: adding the same model again makes a next version, "
-        "which serves with them at once"
-    )
-    show({"name": name, "removed": removed, "left": left}, [text], as_json=as_json)
-
-
-def run_models_serve(settings: CliSettings, name: str, *, is_served: bool, as_json: bool) -> None:
-    """Load or unload a model, also in a running fleet.
-
-    Raises:
-        NotFoundError: no such model.
-    """
-    registry = open_registry_to_publish(settings, must_exist=True)
-    registry.model_version(name)
-    is_changed = registry.set_served(name, is_served=is_served, who=who_asks())
-    notify_fleet(settings)
-    before = "" if is_changed else " (it was so before)"
-    if is_served:
-        words = f"is to be served{before}; follow it: smelt status"
-    else:
-        words = f"is unloaded{before}; undo it with: smelt models load {name}"
-    document = {"name": name, "is_served": is_served, "is_changed": is_changed}
-    show(document, [f"{name} {words}"], as_json=as_json)
-
-
-def _versions(numbers: list[int]) -> str:
-    word = "version" if len(numbers) == 1 else "versions"
-    return f"{word} {', '.join(map(str, numbers))}"
 
 
 @dataclass(frozen=True, kw_only=True)
