@@ -8,7 +8,7 @@ from services.cli.control_client import fleet_on_store
 from services.cli.output import Table, milliseconds, show, times
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
-from services.cli.why_case import case_of, replicas_of
+from services.cli.why_case import Case, replicas_of
 from services.cli.why_document import SHORT, case_document
 from services.cli.why_keys import difference_words
 from services.contracts.errors import InvalidRequestError, NotFoundError
@@ -100,8 +100,9 @@ def _cases(
     trust = TrustRoot(settings.trust_root) if settings.trust_root else None
     for each in [wanted] if wanted else sorted(known):
         here = None if replicas is None else replicas.get(each, [])
-        case = case_of(registry, version, each, plans, here, builds.get(each), trust)
-        yield case_document(case, settings.store_url)
+        made = [plan for plan in plans if plan.node_class.generation == each]
+        case = Case(registry, version, made, replicas=here, build=builds.get(each), trust=trust)
+        yield {"generation": each} | case_document(case, settings.store_url)
 
 
 def _unplaced(snapshot: fleet.FleetSnapshot | None, version: ModelVersion) -> str:

@@ -21,7 +21,6 @@ def case_document(case: Case, store_url: str) -> dict[str, Any]:
     verdict, selection = case.version.fallback_verdict, case.selection
     rejections = selection.rejections if selection else ()
     return {
-        "generation": case.generation,
         "serves": _serves(case),
         "decided_by": selection.joint.words if selection else "",
         "is_live": case.replicas is not None,
