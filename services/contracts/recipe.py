@@ -31,6 +31,10 @@ class DimRange(Document):
     """The range of one dynamic dimension within a bucket: min <= opt <= max.
 
     A min of 0 lets tensors be empty along it; every engine is then proven with such ones too.
+
+    Attributes:
+        min, max: the sizes that requests may have.
+        opt: the size that kernels are tuned for.
     """
 
     min: int = Field(ge=0)
@@ -236,9 +240,13 @@ class Recipe(Document):
     Attributes:
         kinds, precisions: what to try; builders that do not apply are skipped with a reason.
         buckets: shapes to build for and to serve; empty means those of `default_buckets`.
-        tolerances: overrides of the defaults in `compiler_worker/tolerances.py`.
+        inputs: how each input is drawn, padded and checked, by its name.
+        outputs: how each output is compared, by its name.
+        tolerances: overrides of the defaults in `compiler_worker/tolerances.py`, by precision.
+        ranking: of an embedding, how well engines have to keep the order of neighbours.
         tasks: further metrics that every engine has to pass; see `task_recipe`.
         calibration: needed for precisions int8 and fp8, unused by the others.
+        batching: how replicas join requests.
         tensorrt, inductor: options of these kinds.
         num_replicas: replicas of each version on each generation that has nodes: two versions
             that share requests, on two generations, have four times as many.

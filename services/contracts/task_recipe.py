@@ -16,6 +16,7 @@ class TopKTask(Document):
     """Whether a classifier still names the classes that the reference names.
 
     Attributes:
+        metric: chooses this one.
         output: scores, the last axis counts the classes.
         k: how many of the best are compared: 1 for top-1, 5 for top-5.
         min_agreement: least mean share of the engine's k best that are among the reference's.
@@ -41,6 +42,7 @@ class BoxTask(Document):
     """Whether boxes still lie where the reference puts them, box by box.
 
     Attributes:
+        metric: chooses this one.
         output: boxes, four numbers on the last axis.
         format: corners, a corner and a size, or a centre and a size.
         min_iou: least mean intersection over union of all boxes that have an area.
@@ -56,6 +58,7 @@ class FunctionTask(Document):
     """A metric of the owner's own, in Python.
 
     Attributes:
+        metric: chooses this one.
         entry: `module:function`, importable where engines are proven, and called there, in the
             proof's own process, as `function(inputs, wanted, found) -> float`: each a list with
             one mapping for each run, from the name of an input or output to its numpy array;
