@@ -1,4 +1,4 @@
-"""A PyTorch factory in the user's folder becomes a model, as README shows it."""
+"""A PyTorch factory in the user's folder becomes a model, as the documentation shows it."""
 
 import json
 import os
@@ -12,11 +12,11 @@ from .local_fleet import SMELT, WAIT_S
 
 pytestmark = pytest.mark.usefixtures("forked_children")
 
-README = Path(__file__).resolve().parents[3] / "README.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "add-a-model.md"
 
 
-def test_the_factory_of_the_readme_is_found_in_the_folder_of_the_user(tmp_path: Path) -> None:
-    found = re.search(r"```python\n(# towers\.py\n.*?)```", README.read_text(), re.DOTALL)
+def test_the_factory_of_the_page_is_found_in_the_folder_of_the_user(tmp_path: Path) -> None:
+    found = re.search(r"```python\n(# towers\.py\n.*?)```", PAGE.read_text(), re.DOTALL)
     assert found
     (tmp_path / "towers.py").write_text(found[1])
     done = subprocess.run(

@@ -1,0 +1,96 @@
+"""What the pages of this repository promise: links lead somewhere, commands are real."""
+
+import ast
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from services.contracts.recipe import Recipe
+from tests.reference.commands import all_commands
+from tests.unit.docs.markdown import ROOT, anchors, blocks, links, pages, prose
+
+PAGES = pages()
+DOCS = [page for page in PAGES if page.is_relative_to(ROOT / "docs")]
+WRITTEN = [
+    ROOT / "README.md",
+    *(page for page in DOCS if not page.is_relative_to(ROOT / "docs" / "reference")),
+]
+COMMANDS = all_commands()
+# Metaphors, where a term exists.
+UNPLAIN = re.compile(r"\b(?:told|hears?|nobody|whoever|by itself|gives? back|lives in)\b", re.I)
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for link in links(page):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{link}: there is no {path}"
+        if anchor:
+            assert anchor in anchors(target), f"{link}: it has {sorted(anchors(target))}"
+
+
+def test_what_is_looked_for_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# A `b`, c\n[x `y`](z.md#a) ![p](q.svg)\n```\n# no\n[n](o)\n```\n## A b, c\n")
+    assert links(page) == ["z.md#a", "q.svg"]
+    assert anchors(page) == {"a-b-c", "a-b-c-1"}
+    assert [block.text for block in blocks(page)] == ["# no\n[n](o)\n"]
+
+
+def test_the_readme_is_a_page() -> None:
+    assert (ROOT / "README.md").stat().st_size <= 10 * 1024
+
+
+def test_every_page_is_in_the_table_of_contents() -> None:
+    contents = ROOT / "docs" / "README.md"
+    listed = {(contents.parent / link.partition("#")[0]).resolve() for link in links(contents)}
+    assert [name_of(page) for page in DOCS if page not in {*listed, contents}] == []
+
+
+def test_every_result_is_in_the_table_of_results() -> None:
+    results = ROOT / "tests" / "benchmarks" / "results"
+    page = ROOT / "docs" / "results.md"
+    linked = {(page.parent / link).resolve() for link in links(page)}
+    assert [name_of(file) for file in results.iterdir() if file not in linked] == []
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=name_of)
+def test_words_are_plain(page: Path) -> None:
+    assert UNPLAIN.findall(prose(page)) == []
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=name_of)
+def test_every_command_and_its_options_exist(page: Path) -> None:
+    for line in _smelt_lines(page):
+        words = [word for word in shlex.split(line, comments=True)[1:] if word not in "[]"]
+        command = COMMANDS.get(" ".join(words[:2])) or COMMANDS.get(words[0])
+        assert command, f"{line}: there is no such command"
+        known = {option for parameter in command.params for option in parameter.opts}
+        options = {word for word in words if word.startswith("--")}
+        assert options <= known, f"{line}: it has {sorted(known)}"
+
+
+def _smelt_lines(page: Path) -> list[str]:
+    """Every `smelt ...` of its blocks and of its code in lines, up to what a shell ends it at."""
+    text = "\n".join(block.text for block in blocks(page) if block.words.split()[:1] != ["python"])
+    typed = re.findall(r"^(?:\$ |.*&& )?(?:\w+=\S+ )*(?:\S*/)?(smelt [a-z].*)$", text, re.MULTILINE)
+    inline = re.findall(r"`(smelt [a-z][^`]*)`", page.read_text())
+    # A pipe, a comment behind two spaces, and what a table or a sentence abbreviates.
+    ends = re.compile(r" *(?:\||;|>|&&| {2}#|\.\.\.).*")
+    return [ends.sub("", line.replace("[", "").replace("]", "")) for line in typed + inline]
+
+
+@pytest.mark.parametrize("page", DOCS, ids=name_of)
+def test_python_and_recipes_are_valid(page: Path) -> None:
+    for block in blocks(page):
+        if block.words == "python":
+            ast.parse(block.text)
+        if block.words == "yaml" and block.text.startswith("# recipe.yaml"):
+            Recipe.from_yaml(block.text)
