@@ -6,13 +6,20 @@ a slow watcher sees the newest state, never a backlog.
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from services.contracts.hardware import generation_named
 from services.controller.deployments import STARTING, DeploymentState
 from services.controller.replica_fleet import DeploymentKey
 from services.pb import fleet_v1_pb2 as fleet
+
+_WORDS = {
+    fleet.REPLICA_STATE_READY: "ready",
+    fleet.REPLICA_STATE_LOADING: "loading",
+    fleet.REPLICA_STATE_FAILED: "failed",
+}
 
 
 def generation_of(report: fleet.ReplicaReport) -> str:
@@ -62,7 +69,7 @@ class FleetState:
         """Everything a gateway or a person needs, at this revision."""
         return fleet.FleetSnapshot(
             revision=self._revision,
-            models=map(self._as_it_serves, self._models.values()),
+            models=self._as_they_serve(),
             replicas=[replica.report for replica in self._replicas.values()],
             store_url=self._store_url,
             life_id=self._life_id,
@@ -231,35 +238,33 @@ class FleetState:
             }
         )
 
-    def _as_it_serves(self, model: fleet.ServedModel) -> fleet.ServedModel:
-        """A version whose application runs is LOADING while none of its replicas is ready."""
-        if model.is_unloaded or model.state != DeploymentState.READY:
-            return model
-        subject = model.name, model.version
-        states = [
-            replica.report.state
-            for replica in self._replicas.values()
-            if (replica.report.model_name, replica.report.model_version) == subject
-        ]
-        if fleet.REPLICA_STATE_READY in states:
-            return model
-        lost = [
-            replica
-            for replica in self._unseen.values()
-            if (replica.report.model_name, replica.report.model_version) == subject
-        ]
-        counts = {
-            "lost": len(lost),
-            "loading": states.count(fleet.REPLICA_STATE_LOADING),
-            "failed": states.count(fleet.REPLICA_STATE_FAILED),
-        }
-        words = (f"{n} replica{'' if n == 1 else 's'} {how}" for how, n in counts.items() if n)
-        shown = fleet.ServedModel()
-        shown.CopyFrom(model)
-        shown.state, shown.reason = DeploymentState.LOADING, ", ".join(words) or STARTING
-        return shown
+    def _as_they_serve(self) -> Iterator[fleet.ServedModel]:
+        """Versions whose application runs are LOADING while none of their replicas is ready."""
+        counts: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
+        for replica in self._unseen.values():
+            counts[_subject(replica.report)]["lost"] += 1
+        for replica in self._replicas.values():
+            counts[_subject(replica.report)][_WORDS.get(replica.report.state, "")] += 1
+        for model in self._models.values():
+            found = counts[model.name, model.version]
+            is_running = model.state == DeploymentState.READY and not model.is_unloaded
+            yield _loading(model, found) if is_running and not found["ready"] else model
 
     def _mark_changed(self) -> None:
         self._revision += 1
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+
+
+def _subject(report: fleet.ReplicaReport) -> tuple[str, int]:
+    return report.model_name, report.model_version
+
+
+def _loading(model: fleet.ServedModel, replicas: Counter[str]) -> fleet.ServedModel:
+    """The version with what became of its replicas as the reason."""
+    states = ((replicas[state], state) for state in ("lost", "loading", "failed"))
+    words = (f"{num} replica{'' if num == 1 else 's'} {state}" for num, state in states if num)
+    shown = fleet.ServedModel()
+    shown.CopyFrom(model)
+    shown.state, shown.reason = DeploymentState.LOADING, ", ".join(words) or STARTING
+    return shown

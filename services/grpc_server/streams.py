@@ -136,8 +136,6 @@ class Streams:
         elif self._resets.take(stream_id, size):
             self._guard.refund_data(num_bytes)
 
-    # ---- what calls ask for
-
     def stream_closed(self, call: Call) -> None:
         """Its stream is over."""
         if self._calls.pop(call.stream_id, None) is None:

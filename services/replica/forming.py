@@ -46,7 +46,7 @@ class BatchFormer:
             if dim is None or (merged and sizes and merged[dim] > shapes.rows_at(merged)):
                 return True
             sizes = merged or sizes
-        return bool(dim and sizes) and sizes[dim] >= shapes.preferred_rows(sizes)
+        return bool(dim and sizes and sizes[dim] >= shapes.preferred_rows(sizes))
 
     def take(self) -> list[Waiting]:
         """Remove from the queue the oldest call and those that are to run with it, in order.

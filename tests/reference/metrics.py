@@ -1,9 +1,10 @@
 """Every metric of the catalogue by the process that records it, and every alert."""
 
 import re
+from typing import Any
 
 from services.telemetry import catalog
-from services.telemetry.boards.alert_rules import ALERT_GROUPS
+from services.telemetry.boards.rules import read_rules
 from services.telemetry.metric import Metric
 from tests.reference.text import page, table
 
@@ -37,18 +38,22 @@ def metrics_page() -> str:
 def alerts_page() -> str:
     rows = [
         (
-            f"`{alert.name}`",
-            alert.severity,
-            alert.wait,
-            f"{_text(alert.summary)}. {_text(alert.description)}",
-            f"`{_text(alert.runbook)}`",
+            f"`{rule['alert']}`",
+            rule["labels"]["severity"],
+            rule["for"],
+            "{summary}. {description}".format_map(texts := _texts(rule)),
+            f"`{texts['runbook']}`",
         )
-        for group in ALERT_GROUPS
-        for alert in group.alerts
+        for rule in read_rules()
+        if "alert" in rule
     ]
     return page(
         "Alerts", ALERTS, table(("alert", "severity", "after", "means", "begin with"), rows)
     )
+
+
+def _texts(rule: dict[str, Any]) -> dict[str, str]:
+    return {name: _text(template) for name, template in rule["annotations"].items()}
 
 
 def _metrics(title: str, metrics: tuple[Metric, ...]) -> str:

@@ -73,8 +73,8 @@ async def test_a_deployment_that_gets_ready_publishes_its_own_model_alone(
     state = CountingState("u", 1)
     await loop_over(registry, state, FakeFleet()).reconcile()
     async with asyncio.timeout(LIMIT_S):
-        async for snapshot in state.watch():
-            if [model.state for model in snapshot.models] == ["READY"] * len(names):
+        async for _ in state.watch():
+            if [model.state for model in state.models()] == ["READY"] * len(names):
                 break
     assert state.num_published <= 2 * len(names)
 
