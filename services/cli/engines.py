@@ -8,7 +8,7 @@ from services.cli.output import Table, milliseconds, print_json, readable_size, 
 from services.cli.registry import open_registry
 from services.cli.running_builds import running_builds, running_builds_text
 from services.cli.settings import CliSettings
-from services.contracts.gate import deciding, gate_fault, is_wild, speed_over_fallback
+from services.contracts.gate import deciding, is_wild, rejection_reason, speed_over_fallback
 from services.contracts.joint_order import engine_history
 from services.contracts.joint_run import JointRun
 from services.contracts.manifest import ModelVersion, ProofOutcome, PublishedEngine, Timing
@@ -86,7 +86,7 @@ def _model_document(
             reason.value: {
                 e.digest: fault
                 for e in engines
-                if (fault := _gate_fault(e, version, runs))
+                if (fault := _rejection_reason(e, version, runs))
                 and gate_reason(_timings(e, runs)) is reason
             }
             for reason in GATED
@@ -125,13 +125,15 @@ def _version_text(
         if order.words:
             yield f"engines for {generation} were {order.words}: that run is their order"
     for engine in ordered:
-        fault = "" if faults[engine.digest] else _gate_fault(engine, version, runs)
+        fault = "" if faults[engine.digest] else _rejection_reason(engine, version, runs)
         if fault:
             yield f"engine {engine.digest[:12]} is not selected: {fault}"
 
 
-def _gate_fault(engine: PublishedEngine, version: ModelVersion, runs: Sequence[JointRun]) -> str:
-    return gate_fault(_timings(engine, runs), version.recipe)
+def _rejection_reason(
+    engine: PublishedEngine, version: ModelVersion, runs: Sequence[JointRun]
+) -> str:
+    return rejection_reason(_timings(engine, runs), version.recipe)
 
 
 def _timings(engine: PublishedEngine, runs: Sequence[JointRun]) -> Sequence[Timing]:

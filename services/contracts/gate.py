@@ -114,7 +114,7 @@ def is_settled(history: Sequence[Sequence[Timing]]) -> bool:
     )
 
 
-def gate_fault(timings: Sequence[Timing], recipe: Recipe | None = None) -> str:
+def rejection_reason(timings: Sequence[Timing], recipe: Recipe | None = None) -> str:
     """Why an engine is not served with; "" when it is, or the recipe does not ask.
 
     Args:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from services.contracts.gate import (
     NOISE,
     deciding,
-    gate_fault,
     is_settled,
     is_wild,
+    rejection_reason,
     speed_bounds,
 )
 from services.contracts.joint_run import JointRun
@@ -97,7 +97,9 @@ def unsettled(
         for digest, history in histories.items()
         if recipe.must_beat_fallback and not is_settled(history)
     )
-    fitting = [each for each, told in histories.items() if not gate_fault(deciding(told), recipe)]
+    fitting = [
+        each for each, told in histories.items() if not rejection_reason(deciding(told), recipe)
+    ]
     here = [run for run in runs if run.device.generation == generation]
     return beside_fallback | _rivals(joint_order(fitting, generation, here).order, here)
 

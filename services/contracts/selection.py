@@ -11,7 +11,7 @@ from statistics import geometric_mean
 from types import MappingProxyType
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.gate import Verdict, deciding, gate_fault, is_wild, verdict
+from services.contracts.gate import Verdict, deciding, is_wild, rejection_reason, verdict
 from services.contracts.hardware import DeviceFacts, Generation
 from services.contracts.joint_order import JointOrder, engine_history, joint_order
 from services.contracts.joint_run import JointRun
@@ -228,7 +228,9 @@ def _reject(
     timings = deciding(engine_history(engine, device.generation, runs))
     gated = gate_reason(timings)
     keeps_place = gated is FallbackReason.NOT_MEASURABLE and engine.digest == serving
-    gate_words = "" if keeps_place else gate_fault(timings, version.recipe if version else None)
+    gate_words = (
+        "" if keeps_place else rejection_reason(timings, version.recipe if version else None)
+    )
     checks = (
         (FallbackReason.NO_ENGINE_FOR_GENERATION, _generation_fault(engine, device)),
         (FallbackReason.OTHER_RECIPE, recipe_fault(engine, version) if version else ""),

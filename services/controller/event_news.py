@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from services.contracts.build_plan import TaskStart
 from services.contracts.events import Event, EventKind, TrailFold
-from services.contracts.gate import gate_fault
+from services.contracts.gate import rejection_reason
 from services.contracts.hardware import generation_named
 from services.contracts.manifest import (
     BuildOutcome,
@@ -272,7 +272,7 @@ def _engine_news(
 
 def _speed_words(engine: PublishedEngine, version: ModelVersion) -> str:
     timings = engine.proof.timings
-    if fault := gate_fault(timings, version.recipe):
+    if fault := rejection_reason(timings, version.recipe):
         return "; ".join(filter(None, (eager_words(timings), fault)))
     return speed_words(timings) or "not timed"
 

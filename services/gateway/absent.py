@@ -13,7 +13,7 @@ _ALWAYS: Final = {
 }
 
 
-def reasons_for_absence(*, is_admin: bool = False, is_traced: bool = False) -> Mapping[str, str]:
+def disabled_reasons(*, is_admin: bool = False, is_traced: bool = False) -> Mapping[str, str]:
     """By how an RPC's name begins, what to do to have it; "" stands for all others.
 
     Args:
@@ -32,6 +32,6 @@ def reasons_for_absence(*, is_admin: bool = False, is_traced: bool = False) -> M
     }
 
 
-def reason_for(name: str, reasons: Mapping[str, str]) -> str:
+def disabled_reason(name: str, reasons: Mapping[str, str]) -> str:
     """The one of an RPC."""
     return next(why for prefix, why in reasons.items() if name.startswith(prefix))

@@ -43,7 +43,7 @@ class EndpointSet:
         for name, replica in ready.items():
             if name in self._holders:
                 self._holders[name].update(replica)
-            elif not replica.is_unseen:
+            elif not replica.is_stale:
                 self._holders[name] = ReplicaHolder(
                     replica, host_id=self._host_id, connect=self._connect, on_change=self._renew
                 )

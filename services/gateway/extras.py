@@ -6,7 +6,7 @@ from typing import Any
 from google.protobuf.message import Message
 
 from services.contracts.fleet_dialer import FleetDialer
-from services.gateway.absent import reasons_for_absence
+from services.gateway.absent import disabled_reasons
 from services.gateway.endpoints import EndpointSet
 from services.gateway.keeper_link import KeeperLink
 from services.gateway.log_settings import log_settings
@@ -19,13 +19,13 @@ from services.pb import open_inference_v2_pb2 as pb
 from services.telemetry.tracing import Tracing
 
 
-class Extras:
+class OptionalRpcs:
     """The RPCs beyond those that every gateway answers.
 
     Attributes:
         questions: what answers each of them, by the RPC's name.
         extensions: all that works with these settings, in the protocol's words.
-        absences: why others are not offered, see `absent.py`.
+        disabled: why others are not offered, see `absent.py`.
         regions: of shared memory; nobody can register one where that is off.
     """
 
@@ -45,7 +45,7 @@ class Extras:
         self.questions: dict[str, Callable[[Any], Awaitable[Message]]] = {}
         self._followers: dict[str, Callable[[Any], Awaitable[None]]] = {}
         self.extensions = set(EXTENSIONS)
-        self.absences = reasons_for_absence(is_admin=settings.admin, is_traced=tracing is not None)
+        self.disabled = disabled_reasons(is_admin=settings.admin, is_traced=tracing is not None)
         if settings.shared_memory:
             self._switch_on("system_shared_memory", _shared_memory_questions(self.regions))
         if settings.admin:

@@ -57,7 +57,7 @@ class Replica:
         token: what its data port wants to hear.
         generation: of its device; "" until it is known.
         speeds: samples per second of its engine by shape, as proven; empty when nobody measured.
-        is_unseen: it was ready when its line to the controller broke; whether it serves on only
+        is_stale: it was ready when its line to the controller broke; whether it serves on only
             those know that are connected to it.
     """
 
@@ -71,7 +71,7 @@ class Replica:
     generation: str
     engine: EngineInUse
     speeds: Mapping[str, float] = field(default_factory=dict)
-    is_unseen: bool = False
+    is_stale: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,11 +80,11 @@ class FleetView:
 
     Attributes:
         is_known: False until the controller has spoken for the first time.
-        life_id: of the controller process that said so.
+        epoch: of the controller process, different for each.
     """
 
     is_known: bool = False
-    life_id: int = 0
+    epoch: int = 0
     models: Mapping[str, Mapping[int, ServedModel]] = field(default_factory=dict)
     replicas: Mapping[str, Replica] = field(default_factory=dict)
 
@@ -102,10 +102,10 @@ def fleet_view_from_snapshot(snapshot: fleet.FleetSnapshot) -> FleetView:
                 weight=served.weight if 0.0 < served.weight < math.inf else 0.0,
             )
             models.setdefault(served.name, {})[served.version] = entry
-    unseen = (replace(replica, is_unseen=True) for replica in _replicas(snapshot.unseen))
+    unseen = (replace(replica, is_stale=True) for replica in _replicas(snapshot.unseen))
     seen = _replicas(snapshot.replicas)
     replicas = {replica.replica_id: replica for replica in (*unseen, *seen)}
-    return FleetView(is_known=True, life_id=snapshot.life_id, models=models, replicas=replicas)
+    return FleetView(is_known=True, epoch=snapshot.life_id, models=models, replicas=replicas)
 
 
 def _document(served: fleet.ServedModel) -> ModelVersion | None:

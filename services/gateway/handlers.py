@@ -10,10 +10,10 @@ from google.protobuf.message import DecodeError, Message
 
 from services.contracts.errors import InvalidRequestError, UnsupportedFeatureError
 from services.contracts.frames import Payload
-from services.gateway.absent import reason_for, reasons_for_absence
+from services.gateway.absent import disabled_reason, disabled_reasons
 from services.gateway.admission import Bound
 from services.gateway.inference import InferenceCall, InferenceHandler
-from services.gateway.servicer import QuestionServicer
+from services.gateway.servicer import MetadataServicer
 from services.gateway.sessions import session_number
 from services.gateway.status_codes import StatusTable
 from services.gateway.streaming import FRAME_BYTES, Incoming, InferenceStreams
@@ -31,12 +31,12 @@ Question = Callable[[Any], Awaitable[Message]]
 _MAX_QUESTION_BYTES: Final = 1 << 20
 # A gateway that is asked too much is alive all the same.
 _PROBES: Final = frozenset(("ServerLive", "ServerReady"))
-_NOTHING_IS_ON: Final = reasons_for_absence()
+_NOTHING_IS_ON: Final = disabled_reasons()
 
 
 def offered_handlers(
     inference: InferenceHandler,
-    questions: QuestionServicer,
+    questions: MetadataServicer,
     statuses: StatusTable,
     switched_on: Mapping[str, Question] = MappingProxyType({}),
     *,
@@ -85,14 +85,14 @@ def service_handler(
     `reasons` are those of `absent.py`.
     """
     absent = {
-        method.name: _absent_handler(method.name, statuses, reason_for(method.name, reasons))
+        method.name: _disabled_handler(method.name, statuses, disabled_reason(method.name, reasons))
         for method in SERVICE.methods
         if method.name not in handlers
     }
     return grpc.method_handlers_generic_handler(SERVICE.full_name, absent | dict(handlers))
 
 
-def _questions(servicer: QuestionServicer) -> Mapping[str, Question]:
+def _questions(servicer: MetadataServicer) -> Mapping[str, Question]:
     return {
         "ServerLive": servicer.server_live,
         "ServerReady": servicer.server_ready,
@@ -198,7 +198,7 @@ def _question_parser(
     return parse
 
 
-def _absent_handler(name: str, statuses: StatusTable, why: str) -> "Handler":
+def _disabled_handler(name: str, statuses: StatusTable, why: str) -> "Handler":
     error = UnsupportedFeatureError(f"{name} is not offered by this server: {why}")
 
     async def absent(_: bytes | AsyncIterator[bytes], context: Context) -> bytes:

@@ -131,7 +131,7 @@ class ReplicaHolder:
 
     @property
     def _patience_s(self) -> float:
-        return UNSEEN_TIMEOUT_S if self._replica.is_unseen else PING_TIMEOUT_S
+        return UNSEEN_TIMEOUT_S if self._replica.is_stale else PING_TIMEOUT_S
 
     async def _connect_somehow(self) -> ReplicaConnection | None:
         faults = []

@@ -13,10 +13,10 @@ from services.gateway.access.gate import Gate
 from services.gateway.access.guard import early_check, guarded
 from services.gateway.access.tls import RotatingTls, server_credentials
 from services.gateway.admission import AdmittedInference, Bound, ModelBounds
-from services.gateway.controller_lives import ControllerLives
+from services.gateway.controller_lives import ControllerEpochs
 from services.gateway.controller_watch import ControllerWatch
 from services.gateway.endpoints import EndpointSet
-from services.gateway.extras import Extras
+from services.gateway.extras import OptionalRpcs
 from services.gateway.fleet_view import fleet_view_from_snapshot
 from services.gateway.forwarding import ForwardedInference
 from services.gateway.handlers import SERVICE, offered_handlers, refuse, service_handler
@@ -36,7 +36,7 @@ from services.gateway.request_observers import (
     request_observers,
 )
 from services.gateway.response_cache import CachedInference
-from services.gateway.servicer import QuestionServicer
+from services.gateway.servicer import MetadataServicer
 from services.gateway.settings import GatewaySettings
 from services.gateway.shared_tensors import SharedMemoryInference
 from services.gateway.status_codes import StatusTable
@@ -104,11 +104,11 @@ class GatewayServer:
             self._observer.note_controller,
             dialer,
         )
-        self._lives = ControllerLives(settings.reattach_grace_s)
+        self._epochs = ControllerEpochs(settings.reattach_grace_s)
         self._grace: asyncio.TimerHandle | None = None
         self._tasks: tuple[asyncio.Task[None], ...] = ()
         self._tls = _tls_of(settings)
-        self._extras = Extras(settings, self.endpoints, dialer, tracing, keeper)
+        self._optional_rpcs = OptionalRpcs(settings, self.endpoints, dialer, tracing, keeper)
         self._keeper = keeper
         room_bytes = settings.response_cache_bytes
         self._cached = CachedInference(self._forwarded, self.endpoints, recorder, room_bytes)
@@ -145,7 +145,7 @@ class GatewayServer:
         max_bytes = self._settings.max_message_bytes
         if self._settings.shared_memory:
             # Outside the cache: an answer is the same wherever its tensors lie.
-            inner = SharedMemoryInference(inner, self._extras.regions, max_bytes)
+            inner = SharedMemoryInference(inner, self._optional_rpcs.regions, max_bytes)
         max_upload_bytes = self._settings.max_upload_bytes or default_upload_bytes()
         max_in_flight = self._settings.max_in_flight
         admitted = AdmittedInference(inner, max_in_flight, max_upload_bytes // 2)
@@ -153,14 +153,14 @@ class GatewayServer:
             admitted, statuses, self._observers, max_answer_bytes=max_bytes
         )
         names = self._settings.server_name, metadata.version("smelt")
-        questions = QuestionServicer(
-            self.endpoints, names, self._cached.statistics, self._extras.extensions
+        questions = MetadataServicer(
+            self.endpoints, names, self._cached.statistics, self._optional_rpcs.extensions
         )
         handlers = offered_handlers(
             observed,
             questions,
             statuses,
-            self._extras.questions,
+            self._optional_rpcs.questions,
             session_key=self._settings.session_key,
             bound=Bound(
                 self._settings.max_in_flight,
@@ -171,7 +171,7 @@ class GatewayServer:
         if gate:
             handlers = guarded(handlers, gate, statuses, partial(note_rejection, self._observers))
         self._server.add_generic_rpc_handlers(
-            (service_handler(handlers, statuses, self._extras.absences),)
+            (service_handler(handlers, statuses, self._optional_rpcs.disabled),)
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         services = (SERVICE.full_name, HEALTH_SERVICE)
@@ -249,7 +249,7 @@ class GatewayServer:
         if self._grace:
             self._grace.cancel()
         self.endpoints.close()
-        self._extras.close()
+        self._optional_rpcs.close()
         if self.arena:
             self.arena.close()
         if self._keeper:
@@ -258,15 +258,15 @@ class GatewayServer:
             await asyncio.to_thread(observer.close)
 
     def _take_over(self, snapshot: fleet.FleetSnapshot) -> None:
-        self._lives.hear(fleet_view_from_snapshot(snapshot))
+        self._epochs.update(fleet_view_from_snapshot(snapshot))
         self._apply()
         self._bounds.tell_unknown(self.endpoints.table.view.models.keys())
 
     def _apply(self) -> None:
-        self.endpoints.apply(self._lives.completed())
+        self.endpoints.apply(self._epochs.completed())
         if self._grace:
             self._grace.cancel()
-        if left_s := self._lives.grace_left_s:
+        if left_s := self._epochs.grace_left_s:
             # Look again when what the former controller left is to be forgotten.
             self._grace = asyncio.get_running_loop().call_later(left_s, self._apply)
 

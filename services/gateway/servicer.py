@@ -23,7 +23,7 @@ EXTENSIONS: Final = (
 )
 
 
-class QuestionServicer:
+class MetadataServicer:
     """Answers from the routing table, which the endpoint set keeps."""
 
     def __init__(

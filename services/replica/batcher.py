@@ -30,7 +30,7 @@ from services.replica.engine_worker import BatchTimes, EngineWorker, HangError
 from services.replica.expiry import Expiry
 from services.replica.forming import BatchFormer
 from services.replica.joining import JoinRules
-from services.replica.waiting import Dropped, Waiting, WaitingLine
+from services.replica.waiting import Dropped, QueuedRequest, RequestQueue
 
 logger = logging.getLogger(__name__)
 
@@ -82,9 +82,9 @@ class Batcher:
         self._max_delay_s = batching.max_delay_ms / 1000
         self._on_batch, self._on_dropped = on_batch, on_dropped
         self._clock = clock
-        self._line = WaitingLine(batching, clock, on_dropped=on_dropped)
+        self._queue = RequestQueue(batching, clock, on_dropped=on_dropped)
         self._expiry = Expiry(self._drop_unwanted, clock)
-        self._former = BatchFormer(self._line, rules, worker, batching.max_waste)
+        self._former = BatchFormer(self._queue, rules, worker, batching.max_waste)
         self._arrived = asyncio.Event()
         # Held while a batch runs; whoever swaps the engine takes it between two batches.
         self.between_batches = asyncio.Lock()
@@ -100,12 +100,12 @@ class Batcher:
     @property
     def num_waiting(self) -> int:
         """Calls in the queue."""
-        return len(self._line)
+        return len(self._queue)
 
     @property
     def num_unanswered(self) -> int:
         """Calls in the queue and in the engine."""
-        return len(self._line) + self._num_running
+        return len(self._queue) + self._num_running
 
     @property
     def is_alive(self) -> bool:
@@ -119,7 +119,7 @@ class Batcher:
     @property
     def queue_used(self) -> float:
         """The share of the queue's fullest bound that is taken; at 1 it refuses."""
-        return self._line.used
+        return self._queue.used
 
     def admit(self, priority: int | None = None) -> None:
         """Refuse when no call can be taken now; cheap, so it goes before decoding.
@@ -134,9 +134,9 @@ class Batcher:
         if self._is_draining:
             raise NotReadyError("replica is draining and takes no new requests")
         if priority is None:
-            self._line.check_any_room()
+            self._queue.check_any_room()
         else:
-            self._line.check_room(self._batching.level(priority))
+            self._queue.check_room(self._batching.level(priority))
 
     def submit(
         self,
@@ -170,11 +170,11 @@ class Batcher:
         """
         self.admit(call.priority)
         answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
-        waiting = Waiting(
+        waiting = QueuedRequest(
             call, finish, on_failure, answer, self._clock(),
             self._batching.level(call.priority), deadline_s, num_bytes,
         )  # fmt: skip
-        self._line.add(waiting, call.timeout_s)
+        self._queue.add(waiting, call.timeout_s)
         answer.add_done_callback(partial(self._forget_cancelled, waiting))
         if waiting.deadline_s is not None:
             self._expiry.wake_by(waiting.deadline_s)
@@ -182,15 +182,15 @@ class Batcher:
         self._arrived.set()
         return answer
 
-    def _forget_cancelled(self, waiting: Waiting, answer: asyncio.Future[Any]) -> None:
+    def _forget_cancelled(self, waiting: QueuedRequest, answer: asyncio.Future[Any]) -> None:
         if answer.cancelled():
             waiting.on_failure(None)
-            if self._line.remove(waiting):  # or a batch has taken it already
+            if self._queue.remove(waiting):  # or a batch has taken it already
                 self._on_dropped(Dropped.CANCELLED)
             self._note_if_idle()
 
     def _drop_unwanted(self) -> float | None:
-        next_s = self._line.drop_unwanted()
+        next_s = self._queue.drop_unwanted()
         self._note_if_idle()
         return next_s
 
@@ -207,14 +207,14 @@ class Batcher:
                 await ended(self._task)
         finally:
             self._expiry.close()
-            for waiting in self._line.all:
+            for waiting in self._queue.all:
                 waiting.fail(NotReadyError("replica stopped before the request ran"))
-            self._line.clear()
+            self._queue.clear()
             self._note_if_idle()
 
     async def _serve(self) -> None:
         while True:
-            was_idle = not self._line
+            was_idle = not self._queue
             if was_idle:
                 self._arrived.clear()
                 await self._arrived.wait()
@@ -222,7 +222,7 @@ class Batcher:
             if was_idle:
                 await self._linger()
             is_alone = was_idle and self._num_alone >= _ALONE_FOR_LONG
-            if self._worker.seat.is_brief and not is_alone:
+            if self._worker.executor.is_brief and not is_alone:
                 # Such a batch runs in this turn of the loop: let what has come join it first.
                 # Where nothing joins, the turn is a tenth of a request's time.
                 await asyncio.sleep(0)
@@ -246,18 +246,18 @@ class Batcher:
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + self._max_delay_s
         with suppress(TimeoutError):
-            while self._line and not self._former.is_batch_waiting():
+            while self._queue and not self._former.is_batch_waiting():
                 self._arrived.clear()
-                # Waiting for companions must not be what makes a request expire.
+                # QueuedRequest for companions must not be what makes a request expire.
                 pressing_s = min(ends_s, loop.time() + self._least_time_left_s() / 2)
                 async with asyncio.timeout_at(pressing_s):
                     await self._arrived.wait()
 
     def _least_time_left_s(self) -> float:
-        deadlines = [w.deadline_s for w in self._line if w.deadline_s is not None]
+        deadlines = [w.deadline_s for w in self._queue if w.deadline_s is not None]
         return max(min(deadlines, default=math.inf) - self._clock(), 0.0)
 
-    async def _run(self, batch: list[Waiting]) -> None:
+    async def _run(self, batch: list[QueuedRequest]) -> None:
         began_s = self._clock()
         times: BatchTimes | None = None
         reply_s = 0.0
@@ -285,24 +285,24 @@ class Batcher:
         # The error's traceback holds this frame: a cycle would keep what requests lie in.
         batch.clear()
 
-    def _put_back(self, batch: Sequence[Waiting]) -> None:
+    def _put_back(self, batch: Sequence[QueuedRequest]) -> None:
         """Let a batch that failed wait again, in halves, or in calls where the engine is broken."""
         wanted = [waiting for waiting in batch if not waiting.answer.done()]
         for _ in range(len(batch) - len(wanted)):
             self._on_dropped(Dropped.DISCARDED)
         most = 1 if self._worker.is_suspect else (len(batch) + 1) // 2
-        self._line.put_back(wanted, most)
+        self._queue.put_back(wanted, most)
         for waiting in wanted:
             if waiting.deadline_s is not None:
                 self._expiry.wake_by(waiting.deadline_s)
 
-    def _fail_all(self, batch: Sequence[Waiting], error: Exception) -> None:
+    def _fail_all(self, batch: Sequence[QueuedRequest], error: Exception) -> None:
         for waiting in batch:
             if waiting.answer.done():
                 self._on_dropped(Dropped.DISCARDED)
             waiting.fail(error)
 
-    def _finish(self, waiting: Waiting, outputs: Outputs) -> None:
+    def _finish(self, waiting: QueuedRequest, outputs: Outputs) -> None:
         if waiting.answer.done():
             self._on_dropped(Dropped.DISCARDED)
             return
@@ -314,7 +314,11 @@ class Batcher:
             del waiting
 
     def _report(
-        self, batch: Sequence[Waiting], began_s: float, times: BatchTimes | None, reply_s: float
+        self,
+        batch: Sequence[QueuedRequest],
+        began_s: float,
+        times: BatchTimes | None,
+        reply_s: float,
     ) -> None:
         dim = self._rules.rows_dim or ""
         if times:
@@ -333,5 +337,5 @@ class Batcher:
             logger.exception("recording a batch failed; serving goes on")
 
     def _note_if_idle(self) -> None:
-        if not self._line and not self._num_running:
+        if not self._queue and not self._num_running:
             self._idle.set()

@@ -33,7 +33,7 @@ from services.contracts.frames import (
 )
 from services.contracts.lent_memory import PLACE
 from services.replica.closing import close_all, stop_accepting
-from services.replica.lent_slots import LentSlots
+from services.replica.lent_slots import SharedBuffers
 from services.replica.memory_port import MemoryPort
 from services.replica.tls_port import TlsPort
 
@@ -117,7 +117,7 @@ class DataServer:
         except OSError as error:
             logger.info("large requests will be copied: no memory port beside %s: %s", path, error)
 
-    def lent(self, link_id: bytes) -> LentSlots:
+    def lent(self, link_id: bytes) -> SharedBuffers:
         """The memory that a gateway lent under that id; raises InvalidRequestError for none."""
         for port in self._memory_ports:
             if (slots := port.claim(link_id)) is not None:
@@ -178,7 +178,7 @@ class GatewayConnection(FrameProtocol):
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._server, self._register = server, register
         self._hello_timer: asyncio.TimerHandle | None = None
-        self._lent: LentSlots | None = None
+        self._lent: SharedBuffers | None = None
         register.add(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -219,11 +219,11 @@ class GatewayConnection(FrameProtocol):
             case Kind.PING:
                 self.send(Kind.PONG, frame.request_id)
             case Kind.LEND:
-                self._borrow(frame)
+                self._map_shared(frame)
             case _:
                 super().frame_received(frame)
 
-    def _borrow(self, frame: Frame) -> None:
+    def _map_shared(self, frame: Frame) -> None:
         try:
             self._lent = self._server.lent(bytes(frame.payload))
         except InvalidRequestError as error:

@@ -19,7 +19,7 @@ from services.replica.failure_notes import FailureNotes
 from services.replica.loaded_engine import FallbackLoader, LoadedEngine
 
 
-class EngineHost:
+class EngineManager:
     """Chooses and loads engines of one model version for one device."""
 
     def __init__(

@@ -9,7 +9,7 @@ from services.contracts.errors import EngineError
 from services.contracts.recipe import Bucket
 from services.contracts.tensors import Array
 from services.replica.closing import ended
-from services.replica.engine_seat import EngineSeat
+from services.replica.engine_seat import EngineExecutor
 from services.replica.engine_worker import EngineWorker
 
 logger = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ SamplesOf = Callable[[Sequence[Bucket]], Iterable[Mapping[str, Array]]]
 
 
 class EngineProof:
-    """One proof at a time, of the engine in a worker's seat.
+    """One proof at a time, of the engine in a worker's executor.
 
     Attributes:
         most_wait_s: how long a check waits for a verdict.
@@ -51,8 +51,8 @@ class EngineProof:
         self._worker, self._samples_of = worker, samples_of
         self.most_wait_s, self._clock = most_wait_s, clock
         self._task: asyncio.Task[None] | None = None
-        self._fault: tuple[EngineSeat, EngineError] | None = None
-        self._passed: EngineSeat | None = None
+        self._fault: tuple[EngineExecutor, EngineError] | None = None
+        self._passed: EngineExecutor | None = None
         self._rest_until_s = 0.0
 
     async def check(self) -> None:
@@ -69,7 +69,7 @@ class EngineProof:
             self._task = asyncio.create_task(self._prove(), name="engine-proof")
         if self._task is not None:
             await asyncio.wait([self._task], timeout=self.most_wait_s)
-        if self._fault and self._fault[0] is self._worker.seat:
+        if self._fault and self._fault[0] is self._worker.executor:
             raise self._fault[1]
 
     async def close(self) -> None:
@@ -78,20 +78,20 @@ class EngineProof:
             await ended(self._task)
 
     def _rests(self) -> bool:
-        return self._passed is self._worker.seat and self._clock() < self._rest_until_s
+        return self._passed is self._worker.executor and self._clock() < self._rest_until_s
 
     async def _prove(self) -> None:
-        seat, began_s = self._worker.seat, self._clock()
+        executor, began_s = self._worker.executor, self._clock()
         try:
-            await self._worker.prove(self._samples_of(seat.buckets))
+            await self._worker.prove(self._samples_of(executor.buckets))
         except EngineError as error:
-            self._fault = seat, error
+            self._fault = executor, error
         except Exception as error:  # of nobody's making: what is not proven is not healthy
             logger.exception("the proof of an engine failed")
             words = f"its proof failed: {type(error).__name__}: {error}"
-            self._fault = seat, EngineError(words)
+            self._fault = executor, EngineError(words)
         else:
-            self._fault, self._passed = None, seat
+            self._fault, self._passed = None, executor
             now_s = self._clock()
             self._rest_until_s = now_s + min(_REST * (now_s - began_s), _MOST_REST_S)
         finally:

@@ -58,7 +58,7 @@ class EngineThread:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class EngineSeat:
+class EngineExecutor:
     """A warm engine on its thread.
 
     Attributes:

@@ -10,10 +10,10 @@ from typing import NamedTuple
 from services.contracts.errors import EngineError, InvalidRequestError, SmeltError
 from services.contracts.tensors import Array
 from services.replica.codec import InferCall
-from services.replica.engine_seat import EngineSeat
+from services.replica.engine_seat import EngineExecutor
 from services.replica.joining import JoinRules
 from services.replica.run_shapes import RunShapes
-from services.replica.standby import SeatedEngine, Standby
+from services.replica.standby import Standby, StandbyEngine
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class _Run:
         is_given_up: it hangs, and another engine is to answer.
     """
 
-    seat: EngineSeat
+    executor: EngineExecutor
     since_s: float
     answer: asyncio.Future[_Batch] | None = None
     is_given_up: bool = False
@@ -59,50 +59,50 @@ class HangError(EngineError):
 
 
 class EngineWorker:
-    """Runs batches one at a time on the engine in its seat.
+    """Runs batches one at a time on the engine in its executor.
 
     Attributes:
-        seat: the engine in use.
+        executor: the engine in use.
     """
 
     def __init__(
         self,
-        seat: EngineSeat,
+        executor: EngineExecutor,
         standby: Standby | None = None,
         *,
-        on_return: Callable[[SeatedEngine, EngineSeat, str], None] = lambda *_: None,
+        on_return: Callable[[StandbyEngine, EngineExecutor, str], None] = lambda *_: None,
         second_look_s: float = _SECOND_LOOK_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Take over an engine that is loaded and warm.
 
         Args:
-            seat: where that engine is.
+            executor: where that engine is.
             standby: answers when the engine fails, and takes over when it hangs or is proven bad.
-            on_return: called with the engine of the standby that serves again, the seat of the
+            on_return: called with the engine of the standby that serves again, the executor of the
                 bad one, which is to be closed, and its last words.
             second_look_s: how long a run that stalls may still take before it is given up.
             clock: monotonic seconds.
         """
-        self.seat = seat
+        self.executor = executor
         self._standby = standby or Standby()
         self._on_return, self._second_look_s = on_return, second_look_s
         self._clock = clock
         self._current: _Run | None = None
-        self._known_shapes: tuple[EngineSeat, JoinRules, RunShapes] | None = None
+        self._known_shapes: tuple[EngineExecutor, JoinRules, RunShapes] | None = None
         self._num_failures_in_a_row = 0
 
     @property
     def is_stalled(self) -> bool:
         """Whether the engine has not returned for longer than any run may take."""
         run = self._current
-        return run is not None and self._clock() - run.since_s > run.seat.stall_s
+        return run is not None and self._clock() - run.since_s > run.executor.stall_s
 
     @property
     def is_loop_held(self) -> bool:
         """Whether the one that stalls runs on the event loop; to be asked from other threads."""
         run = self._current
-        return run is not None and run.seat.is_brief and self.is_stalled
+        return run is not None and run.executor.is_brief and self.is_stalled
 
     @property
     def is_suspect(self) -> bool:
@@ -117,17 +117,17 @@ class EngineWorker:
             EngineError: the engine failed, and its standby too; its words are in the message.
             HangError: likewise, as it does not return.
         """
-        seat = self.seat
+        executor = self.executor
         try:
-            return await self._on(seat, self._counted_run, rules, calls)
+            return await self._on(executor, self._counted_run, rules, calls)
         except InvalidRequestError:
             raise
         except HangError as error:
-            if self.seat is seat and not self._return(str(error)):
+            if self.executor is executor and not self._return(str(error)):
                 raise
             return await self.run(rules, calls)
         except SmeltError as error:
-            if self.seat is not seat:
+            if self.executor is not executor:
                 # A proof found this out meanwhile, and the standby is what serves now.
                 return await self.run(rules, calls)
             answer = await self._rescued(rules, calls)
@@ -149,7 +149,11 @@ class EngineWorker:
         if run is None or self._current is not run:
             return True
         # On a device that hangs the standby will too; then that is the next thing found.
-        if run.answer is None or run.seat is not self.seat or self._standby.seat is None:
+        if (
+            run.answer is None
+            or run.executor is not self.executor
+            or self._standby.executor is None
+        ):
             return False
         run.is_given_up = True
         run.answer.cancel()
@@ -167,94 +171,94 @@ class EngineWorker:
         Raises:
             EngineError: some fail there too.
         """
-        seat = self.seat
+        executor = self.executor
         for inputs in samples:
-            fault = await self._fault(seat, inputs)
-            if fault and self.seat is seat:
-                await self._leave_failing(seat, inputs, fault)
-            if self.seat is not seat:
+            fault = await self._fault(executor, inputs)
+            if fault and self.executor is executor:
+                await self._leave_failing(executor, inputs, fault)
+            if self.executor is not executor:
                 return
         self._num_failures_in_a_row = 0
 
-    def replace(self, seat: EngineSeat) -> EngineSeat:
+    def replace(self, executor: EngineExecutor) -> EngineExecutor:
         """Serve with another engine from now on; returns the old one, to be kept or closed.
 
         Call it between two batches.
         """
-        old, self.seat = self.seat, seat
+        old, self.executor = self.executor, executor
         self._num_failures_in_a_row = 0
         return old
 
     async def _on(
         self,
-        seat: EngineSeat,
-        function: Callable[[EngineSeat, JoinRules, Sequence[InferCall]], _Batch],
+        executor: EngineExecutor,
+        function: Callable[[EngineExecutor, JoinRules, Sequence[InferCall]], _Batch],
         rules: JoinRules,
         calls: Sequence[InferCall],
     ) -> _Batch:
         """Run a batch where an engine runs, in view of `is_stalled` and `leave_hung`."""
         # From here and not from its start: what runs before it on that thread may hang too.
-        self._current = run = _Run(seat, self._clock())
+        self._current = run = _Run(executor, self._clock())
         try:
-            if seat.is_brief:
-                return function(seat, rules, calls)
-            run.answer = seat.thread.submit(function, seat, rules, calls)
+            if executor.is_brief:
+                return function(executor, rules, calls)
+            run.answer = executor.thread.submit(function, executor, rules, calls)
             return await run.answer
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if not run.is_given_up or (task and task.cancelling()):
                 raise
-            raise HangError(f"engine has not returned for {seat.stall_s:.0f} s") from None
+            raise HangError(f"engine has not returned for {executor.stall_s:.0f} s") from None
         finally:
             self._current = run.answer = None
 
     async def _rescued(self, rules: JoinRules, calls: Sequence[InferCall]) -> _Batch | None:
         """The standby's answer to a batch that the engine failed on; None without one."""
-        seat = self._standby.seat
-        if seat is None:
+        executor = self._standby.executor
+        if executor is None:
             return None
         try:
-            answer = await self._on(seat, self._timed_run, rules, calls)
+            answer = await self._on(executor, self._timed_run, rules, calls)
         except Exception as error:
             logger.info("the engine before this one fails on the batch too: %s", error)
             return None
-        if self._standby.seat is seat:
+        if self._standby.executor is executor:
             self._standby.mark_used()
         return answer
 
     async def _leave_failing(
-        self, seat: EngineSeat, inputs: Mapping[str, Array], fault: str
+        self, executor: EngineExecutor, inputs: Mapping[str, Array], fault: str
     ) -> None:
         """Serve with the standby from now on if it runs what the engine in use fails on."""
-        spare = self._standby.seat
+        spare = self._standby.executor
         can_spare_run = spare is not None and not await self._fault(spare, inputs)
-        if self.seat is not seat:
+        if self.executor is not executor:
             return
         words = f"engine fails on inputs that are known to be good: {fault}"
-        if not can_spare_run or self._standby.seat is not spare or not self._return(words):
+        if not can_spare_run or self._standby.executor is not spare or not self._return(words):
             raise EngineError(words)
 
-    async def _fault(self, seat: EngineSeat, inputs: Mapping[str, Array]) -> str:
+    async def _fault(self, executor: EngineExecutor, inputs: Mapping[str, Array]) -> str:
         """What an engine says to inputs that are known to be good; "" when it runs them."""
         try:
-            async with asyncio.timeout(seat.stall_s):
-                await self._sample_run(seat, inputs)
+            async with asyncio.timeout(executor.stall_s):
+                await self._sample_run(executor, inputs)
         except TimeoutError:
-            return f"no answer within {seat.stall_s:.0f} s"
+            return f"no answer within {executor.stall_s:.0f} s"
         except Exception as error:
             logger.exception("an engine fails on inputs that are known to be good")
             return str(error) or type(error).__name__
         return ""
 
-    async def _sample_run(self, seat: EngineSeat, inputs: Mapping[str, Array]) -> None:
+    async def _sample_run(self, executor: EngineExecutor, inputs: Mapping[str, Array]) -> None:
         """Run inputs of nobody where an engine runs, in view of `is_loop_held`."""
         before = self._current
-        if seat.is_brief:  # it holds the loop, so no batch can begin or end meanwhile
-            self._current = _Run(seat, self._clock())
+        if executor.is_brief:  # it holds the loop, so no batch can begin or end meanwhile
+            self._current = _Run(executor, self._clock())
         try:
-            await seat.call(seat.engine.run, inputs)
+            await executor.call(executor.engine.run, inputs)
         finally:
-            if seat.is_brief:
+            if executor.is_brief:
                 self._current = before
 
     def _return(self, words: str) -> bool:
@@ -262,36 +266,38 @@ class EngineWorker:
         engine = self._standby.take()
         if engine is None:
             return False
-        self._on_return(engine, self.replace(engine.seat), words)
+        self._on_return(engine, self.replace(engine.executor), words)
         return True
 
     def _counted_run(
-        self, seat: EngineSeat, rules: JoinRules, calls: Sequence[InferCall]
+        self, executor: EngineExecutor, rules: JoinRules, calls: Sequence[InferCall]
     ) -> _Batch:
         try:
-            result = self._timed_run(seat, rules, calls)
+            result = self._timed_run(executor, rules, calls)
         except InvalidRequestError:
             raise
         except Exception as error:
-            self._count_run(seat, has_failed=True)
+            self._count_run(executor, has_failed=True)
             if isinstance(error, SmeltError):
                 raise
             raise EngineError(f"engine failed: {type(error).__name__}: {error}") from error
-        self._count_run(seat, has_failed=False)
+        self._count_run(executor, has_failed=False)
         return result
 
-    def _count_run(self, seat: EngineSeat, *, has_failed: bool) -> None:
+    def _count_run(self, executor: EngineExecutor, *, has_failed: bool) -> None:
         # An engine that was replaced says nothing of the one in use.
-        if seat is self.seat:
+        if executor is self.executor:
             self._num_failures_in_a_row = self._num_failures_in_a_row + 1 if has_failed else 0
 
-    def _timed_run(self, seat: EngineSeat, rules: JoinRules, calls: Sequence[InferCall]) -> _Batch:
+    def _timed_run(
+        self, executor: EngineExecutor, rules: JoinRules, calls: Sequence[InferCall]
+    ) -> _Batch:
         start_s = self._clock()
-        shapes = self._shapes_of(seat, rules)
+        shapes = self._shapes_of(executor, rules)
         sizes = shapes.joined(rules.sizes_of(calls))
         inputs = rules.join(calls, sizes)
         joined_s = self._clock()
-        outputs = seat.engine.run(inputs)
+        outputs = executor.engine.run(inputs)
         ran_s = self._clock()
         parts = rules.split(outputs, calls, sizes)
         times = BatchTimes(
@@ -302,10 +308,10 @@ class EngineWorker:
         )
         return parts, times
 
-    def _shapes_of(self, seat: EngineSeat, rules: JoinRules) -> RunShapes:
+    def _shapes_of(self, executor: EngineExecutor, rules: JoinRules) -> RunShapes:
         """What the engine takes; kept, as making it anew took a twelfth of a small batch's time."""
         known = self._known_shapes
-        if known is None or known[0] is not seat or known[1] is not rules:
-            shapes = RunShapes(rules, seat.buckets, pads_to_largest=seat.pads_to_largest)
-            known = self._known_shapes = seat, rules, shapes
+        if known is None or known[0] is not executor or known[1] is not rules:
+            shapes = RunShapes(rules, executor.buckets, pads_to_largest=executor.pads_to_largest)
+            known = self._known_shapes = executor, rules, shapes
         return known[2]

@@ -13,7 +13,7 @@ from services.replica.grouping import MAX_CANDIDATES, MAX_CANDIDATES_BRIEF, Grou
 from services.replica.joining import JoinRules
 from services.replica.run_cost import RunCost
 from services.replica.run_shapes import RunShapes, elements_of
-from services.replica.waiting import Waiting, WaitingLine
+from services.replica.waiting import QueuedRequest, RequestQueue
 
 # Requests that a batch is chosen of, the most urgent first: a queue may be long, and looking
 # through all of it for each batch would hold up whoever arrives.
@@ -21,15 +21,15 @@ _MAX_LOOKED_AT = 512
 
 
 class BatchFormer:
-    """Takes batches out of a line."""
+    """Takes batches out of a queue."""
 
     def __init__(
-        self, line: WaitingLine, rules: JoinRules, worker: EngineWorker, max_waste: float
+        self, queue: RequestQueue, rules: JoinRules, worker: EngineWorker, max_waste: float
     ) -> None:
-        """Take batches of `line` for the engine that `worker` runs at the time."""
-        self._line, self._rules, self._worker = line, rules, worker
+        """Take batches of `queue` for the engine that `worker` runs at the time."""
+        self._queue, self._rules, self._worker = queue, rules, worker
         self._max_waste = max_waste
-        self._shapes = self._learn_seat()
+        self._shapes = self._learn_executor()
 
     def learn(self, times: BatchTimes) -> None:
         """Note what a run cost."""
@@ -40,7 +40,7 @@ class BatchFormer:
         """Whether what waits fills a bucket, or more than one."""
         dim, shapes = self._rules.batch_dim, self._shapes_now()
         sizes: dict[str, int] | None = None
-        for waiting in islice(self._line, _MAX_LOOKED_AT):
+        for waiting in islice(self._queue, _MAX_LOOKED_AT):
             own = waiting.call.sizes
             merged = dict(own) if sizes is None else self._rules.merged(sizes, own)
             if dim is None or (merged and sizes and merged[dim] > shapes.rows_at(merged)):
@@ -48,35 +48,35 @@ class BatchFormer:
             sizes = merged or sizes
         return bool(dim and sizes and sizes[dim] >= shapes.preferred_rows(sizes))
 
-    def take(self) -> list[Waiting]:
+    def take(self) -> list[QueuedRequest]:
         """Remove from the queue the oldest call and those that are to run with it, in order.
 
         What a batch that failed left is run as it was cut, and with nothing else.
         """
         shapes = self._shapes_now()
-        if again := self._line.take_again():
+        if again := self._queue.take_again():
             return again
-        unwanted: list[Waiting] = []
+        unwanted: list[QueuedRequest] = []
         batch = self._chosen(islice(self._wanted(unwanted), _MAX_LOOKED_AT), shapes)
         for waiting in (*unwanted, *batch):
-            self._line.remove(waiting)
+            self._queue.remove(waiting)
         return batch
 
-    def _wanted(self, unwanted: list[Waiting]) -> Iterator[Waiting]:
+    def _wanted(self, unwanted: list[QueuedRequest]) -> Iterator[QueuedRequest]:
         """Calls that are still wanted, as they are due; gathers those it passes over."""
-        for waiting in self._line:
-            if self._line.is_wanted(waiting):
+        for waiting in self._queue:
+            if self._queue.is_wanted(waiting):
                 yield waiting
             else:
                 unwanted.append(waiting)
 
-    def _chosen(self, wanted: Iterator[Waiting], shapes: RunShapes) -> list[Waiting]:
+    def _chosen(self, wanted: Iterator[QueuedRequest], shapes: RunShapes) -> list[QueuedRequest]:
         """The oldest call and those whose lengths go best with it."""
         if self._rules.batch_dim is None:
             return list(islice(wanted, 1))
         if shapes.is_exact and not self._rules.paddable:
             return self._extended(list(islice(wanted, 1)), wanted, shapes)
-        most = MAX_CANDIDATES_BRIEF if self._worker.seat.is_brief else MAX_CANDIDATES
+        most = MAX_CANDIDATES_BRIEF if self._worker.executor.is_brief else MAX_CANDIDATES
         near = list(islice(wanted, most))
         sizes = [waiting.call.sizes for waiting in near]
         if not near or (shapes.is_exact and all(self._is_alike(s, sizes[0]) for s in sizes)):
@@ -97,8 +97,8 @@ class BatchFormer:
         return all(size == right[d] for d, size in left.items() if d != self._rules.batch_dim)
 
     def _extended(
-        self, batch: list[Waiting], others: Iterator[Waiting], shapes: RunShapes
-    ) -> list[Waiting]:
+        self, batch: list[QueuedRequest], others: Iterator[QueuedRequest], shapes: RunShapes
+    ) -> list[QueuedRequest]:
         """A batch with those of the others that fit it and make its waste no larger."""
         if not batch:
             return batch
@@ -127,12 +127,12 @@ class BatchFormer:
         return batch
 
     def _shapes_now(self) -> RunShapes:
-        if self._worker.seat is not self._seat:
-            self._shapes = self._learn_seat()
+        if self._worker.executor is not self._executor:
+            self._shapes = self._learn_executor()
         return self._shapes
 
-    def _learn_seat(self) -> RunShapes:
+    def _learn_executor(self) -> RunShapes:
         """Begin anew with the engine in use: another one has other buckets and other costs."""
-        self._seat = seat = self._worker.seat
+        self._executor = executor = self._worker.executor
         self._cost = RunCost()
-        return RunShapes(self._rules, seat.buckets, pads_to_largest=seat.pads_to_largest)
+        return RunShapes(self._rules, executor.buckets, pads_to_largest=executor.pads_to_largest)

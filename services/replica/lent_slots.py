@@ -9,7 +9,7 @@ from services.contracts.errors import InvalidRequestError
 from services.contracts.lent_memory import UNIT_BYTES
 
 
-class LentSlots:
+class SharedBuffers:
     """An arena that this process may read, for as long as anything here refers to it.
 
     Its end, which is that of the last view too, closes the socket that says so to the gateway.
@@ -46,7 +46,7 @@ class LentSlots:
 class _View(np.ndarray[tuple[int], np.dtype[np.uint8]]):
     """The bytes of one request; its end, in whichever thread, gives the slot back."""
 
-    slots: LentSlots | None = None
+    slots: SharedBuffers | None = None
     unit: int = 0
 
     def __del__(self) -> None:

@@ -25,7 +25,7 @@ from services.contracts.lent_memory import (
     memory_path,
     peers_memory,
 )
-from services.replica.lent_slots import LentSlots
+from services.replica.lent_slots import SharedBuffers
 
 logger = logging.getLogger(__name__)
 
@@ -66,10 +66,10 @@ class MemoryPort:
         self._listening.setblocking(False)
         self._loop = asyncio.get_running_loop()
         self._greeting: dict[socket.socket, asyncio.TimerHandle] = {}
-        self._unclaimed: dict[bytes, LentSlots] = {}
+        self._unclaimed: dict[bytes, SharedBuffers] = {}
         self._loop.add_reader(self._listening, self._accept)
 
-    def claim(self, link_id: bytes) -> LentSlots | None:
+    def claim(self, link_id: bytes) -> SharedBuffers | None:
         """What a gateway lent under that id, once; None when that is nothing."""
         return self._unclaimed.pop(link_id, None)
 
@@ -117,7 +117,7 @@ class MemoryPort:
             peer.close()
         else:
             _tell(peer, WELCOME)
-            self._unclaimed[link_id] = LentSlots(peer.detach(), arena, ledger)
+            self._unclaimed[link_id] = SharedBuffers(peer.detach(), arena, ledger)
             self._loop.call_later(self._greeting_timeout_s, self._expire, link_id)
 
     def _expire(self, link_id: bytes) -> None:

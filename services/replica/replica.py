@@ -23,9 +23,9 @@ from services.pb import fleet_v1_pb2 as fleet
 from services.replica.batcher import Batcher, BatchReport, Outputs
 from services.replica.closing import close_all
 from services.replica.codec import InferCall, call_from_request
-from services.replica.engine_host import EngineHost
+from services.replica.engine_host import EngineManager
 from services.replica.engine_proof import EngineProof
-from services.replica.engine_seat import EngineSeat, EngineThread
+from services.replica.engine_seat import EngineExecutor, EngineThread
 from services.replica.engine_worker import EngineWorker
 from services.replica.joining import JoinRules
 from services.replica.loaded_engine import LoadedEngine
@@ -34,7 +34,7 @@ from services.replica.request_spans import RequestSpans
 from services.replica.response import response_from_outputs
 from services.replica.samples import edge_sizes, sample_inputs
 from services.replica.signature import Signature
-from services.replica.standby import SeatedEngine, Standby
+from services.replica.standby import Standby, StandbyEngine
 from services.replica.statistics import Statistics
 from services.replica.waiting import held_bytes
 from services.telemetry.recorder import Recorder
@@ -54,7 +54,7 @@ class Replica:
         self,
         model: ModelVersion,
         device: DeviceFacts,
-        host: EngineHost,
+        manager: EngineManager,
         recorder: Recorder,
         *,
         on_change: Callable[[], None] = lambda: None,
@@ -67,7 +67,7 @@ class Replica:
         Args:
             model: what to serve.
             device: where.
-            host: loads engines.
+            manager: loads engines.
             recorder: metrics.
             on_change: called when `state` or `loaded` differ from before.
             standby_s: how long an engine that was replaced stays loaded, to be returned to.
@@ -78,7 +78,7 @@ class Replica:
         self.statistics = Statistics(self.signature.name, self.signature.version)
         self.state = fleet.REPLICA_STATE_LOADING
         self.loaded: LoadedEngine | None = None
-        self._model, self._device, self._host = model, device, host
+        self._model, self._device, self._manager = model, device, manager
         self._metrics = ReplicaMetrics(
             recorder, self.signature.name, self.signature.version, device.generation
         )
@@ -115,9 +115,9 @@ class Replica:
             EngineError: not even the fallback could be loaded.
         """
         thread = EngineThread()
-        loaded = await thread.call_or_end(self._host.load)
+        loaded = await thread.call_or_end(self._manager.load)
         self._worker = EngineWorker(
-            _seat(loaded, thread), self._standby, on_return=self._returned, clock=self._clock
+            _executor(loaded, thread), self._standby, on_return=self._returned, clock=self._clock
         )
         self._proof = EngineProof(self._worker, self._samples_of, clock=self._clock)
         self._batcher = Batcher(
@@ -154,7 +154,7 @@ class Replica:
             self._count_failure(began_s, error)
             raise
 
-    async def swap_if_better(self) -> bool:
+    async def reselect_engine(self) -> bool:
         """Select again; load another engine beside the present one and swap it in.
 
         Returns whether the engine changed. Requests are served all the while.
@@ -163,7 +163,7 @@ class Replica:
             worker, batcher, current = self._worker, self._batcher, self.loaded
             if worker is None or batcher is None or current is None:
                 return False
-            choice = await asyncio.to_thread(self._host.choose, current.digest)
+            choice = await asyncio.to_thread(self._manager.choose, current.digest)
             if not await asyncio.to_thread(choice.fetch):
                 if not current.digest and self.loaded is current:
                     self.loaded = choice.explained(current)
@@ -180,7 +180,7 @@ class Replica:
             if new is None:
                 thread.end()
                 return False
-            await self._put_in(worker, batcher, new, _seat(new, thread))
+            await self._put_in(worker, batcher, new, _executor(new, thread))
         return True
 
     def set_state(self, state: fleet.ReplicaState) -> None:
@@ -201,7 +201,7 @@ class Replica:
         self._metrics.add_sums()
         if worker:
             # Not awaited here: an engine that hangs cannot be closed.
-            self._standby.close_soon(worker.seat)
+            self._standby.close_soon(worker.executor)
         parts = [part.close for part in (proof, batcher) if part]
         await close_all(*parts, self._standby.drop)
 
@@ -223,7 +223,7 @@ class Replica:
     def blame_engine(self, words: str) -> None:
         """Have the process that replaces this one begin with another engine; for any thread."""
         if self.loaded and self.loaded.digest:
-            self._host.mark_failed(self.loaded.digest, f"failed in service: {words}")
+            self._manager.mark_failed(self.loaded.digest, f"failed in service: {words}")
 
     def _samples_of(self, buckets: Sequence[Bucket]) -> Iterable[Mapping[str, Array]]:
         """All that an engine ran when it was loaded: a fault may be of one kernel, at one size."""
@@ -232,7 +232,7 @@ class Replica:
         return (sample_inputs(specs, recipe.inputs, each) for each in sizes)
 
     async def _put_in(
-        self, worker: EngineWorker, batcher: Batcher, new: LoadedEngine, seat: EngineSeat
+        self, worker: EngineWorker, batcher: Batcher, new: LoadedEngine, executor: EngineExecutor
     ) -> None:
         """Serve with another engine from the next batch on, and keep the one before for a while."""
         try:
@@ -240,12 +240,12 @@ class Replica:
                 # Not before: a batch may have gone back to the engine before.
                 current = self.loaded
                 assert current is not None, "only a replica that serves swaps"
-                old = worker.replace(seat)
-                self._standby.keep(SeatedEngine(loaded=current, seat=old))
+                old = worker.replace(executor)
+                self._standby.keep(StandbyEngine(loaded=current, executor=old))
                 self._take_over(new)
         except BaseException:
-            if worker.seat is not seat:
-                self._standby.close_soon(seat)
+            if worker.executor is not executor:
+                self._standby.close_soon(executor)
             raise
 
     def _answer(
@@ -282,15 +282,15 @@ class Replica:
         self._metrics.engine_changed(loaded)
         self._on_change()
 
-    def _returned(self, engine: SeatedEngine, bad_seat: EngineSeat, words: str) -> None:
+    def _returned(self, engine: StandbyEngine, bad_executor: EngineExecutor, words: str) -> None:
         """The engine before serves again, as the present one failed in service."""
         bad = self.loaded
         assert bad is not None, "a worker runs only after an engine was loaded"
         logger.error("engine %s failed in service, the one before it serves again: %s",
                      bad.digest or bad.kind, words)  # fmt: skip
         if bad.digest:
-            self._host.mark_failed(bad.digest, f"failed in service: {words}")
-        self._standby.close_soon(bad_seat)
+            self._manager.mark_failed(bad.digest, f"failed in service: {words}")
+        self._standby.close_soon(bad_executor)
         detail = f"returned to, as engine {bad.digest[:12] or bad.kind} failed in service: {words}"
         is_fallback = engine.loaded.fallback_reason is not None
         reason = FallbackReason.LOAD_FAILED if is_fallback else None
@@ -306,12 +306,12 @@ class Replica:
 
 async def _check_hang(worker: EngineWorker) -> None:
     if worker.is_stalled and not await worker.leave_hung():
-        limit_s = worker.seat.stall_s
+        limit_s = worker.executor.stall_s
         raise EngineError(f"engine has not returned for {limit_s:.0f} s; restart the replica")
 
 
-def _seat(loaded: LoadedEngine, thread: EngineThread) -> EngineSeat:
-    return EngineSeat(
+def _executor(loaded: LoadedEngine, thread: EngineThread) -> EngineExecutor:
+    return EngineExecutor(
         engine=loaded.engine,
         buckets=loaded.buckets,
         thread=thread,

@@ -39,7 +39,7 @@ from services.replica.closing import close_all, ended
 from services.replica.control_link import ControlLink
 from services.replica.data_server import DataServer
 from services.replica.engine_checker import EngineChecker
-from services.replica.engine_host import EngineHost
+from services.replica.engine_host import EngineManager
 from services.replica.failure_notes import FailureNotes
 from services.replica.fallback import CompiledFallback
 from services.replica.replica import Replica
@@ -96,7 +96,7 @@ class ReplicaServer:
         self._spans = RequestSpans(tracing) if tracing else None
         self._dialer = FleetDialer.of(settings)
         self._replica: Replica | None = None
-        self._host: EngineHost | None = None
+        self._manager: EngineManager | None = None
         self._data: DataServer | None = None
         self._link: ControlLink | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -117,12 +117,12 @@ class ReplicaServer:
             InvalidRequestError: an address cannot be had.
             NotReadyError: no address of this host leads to the controller.
         """
-        model, device, host = await asyncio.to_thread(self._open)
-        self._host = host
+        model, device, manager = await asyncio.to_thread(self._open)
+        self._manager = manager
         self._replica = Replica(
             model,
             device,
-            host,
+            manager,
             self._recorder,
             on_change=self._report_changed,
             standby_s=self._settings.standby_s,
@@ -151,7 +151,7 @@ class ReplicaServer:
         drain = partial(self._drain, grace_s)
         await close_all(
             *([drain] if self._replica and grace_s > 0 else []),
-            # A swap that is under way must not put its engine into a seat that closes.
+            # A swap that is under way must not put its engine into an executor that closes.
             self._end_tasks,
             self._close_ports,
             self._close_link,
@@ -177,7 +177,7 @@ class ReplicaServer:
         if replica.state == fleet.REPLICA_STATE_FAILED:
             replica.set_state(fleet.REPLICA_STATE_READY)
 
-    def _open(self) -> tuple[ModelVersion, DeviceFacts, EngineHost]:
+    def _open(self) -> tuple[ModelVersion, DeviceFacts, EngineManager]:
         settings = self._settings
         store = MeasuredStore(open_store(settings.store_url), self._recorder)
         registry = Registry(store, settings.cache_dir)
@@ -194,7 +194,7 @@ class ReplicaServer:
         checker = EngineChecker(settings.cache_dir / "checked")
         threads = settings.num_threads
         trust = TrustRoot(settings.trust_root) if settings.trust_root else None
-        host = EngineHost(
+        manager = EngineManager(
             registry,
             model,
             device,
@@ -204,7 +204,7 @@ class ReplicaServer:
             trust=trust,
             notes=FailureNotes(settings.cache_dir / "failed"),
         )
-        return model, device, host
+        return model, device, manager
 
     def _attach(self, model: ModelVersion, device: DeviceFacts) -> None:
         if not self._settings.controller_address:
@@ -260,8 +260,8 @@ class ReplicaServer:
     def _engines_changed(self, announced: fleet.EnginesChanged) -> None:
         logger.info("engines of master %s may have changed; selecting again",
                     announced.master_digest[:12] or "in use")  # fmt: skip
-        if self._host:
-            self._host.announce(announced.document_keys)
+        if self._manager:
+            self._manager.announce(announced.document_keys)
         self._has_news.set()
 
     async def _reselect(self) -> None:
@@ -275,7 +275,7 @@ class ReplicaServer:
                     await self._has_news.wait()
             self._has_news.clear()
             try:
-                await self.replica.swap_if_better()
+                await self.replica.reselect_engine()
             except Exception:
                 logger.exception("another engine could not be taken; the present one serves on")
 

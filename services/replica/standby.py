@@ -9,7 +9,7 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
-from services.replica.engine_seat import EngineSeat
+from services.replica.engine_seat import EngineExecutor
 from services.replica.loaded_engine import LoadedEngine
 
 logger = logging.getLogger(__name__)
@@ -19,11 +19,11 @@ _CLOSE_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeatedEngine:
+class StandbyEngine:
     """What an engine is, and where it runs."""
 
     loaded: LoadedEngine
-    seat: EngineSeat
+    executor: EngineExecutor
 
 
 class Standby:
@@ -37,16 +37,16 @@ class Standby:
             close_timeout_s: how long engines that close are waited for.
         """
         self._keep_s, self._close_timeout_s = keep_s, close_timeout_s
-        self._held: SeatedEngine | None = None
+        self._held: StandbyEngine | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._closings: set[asyncio.Task[None]] = set()
 
     @property
-    def seat(self) -> EngineSeat | None:
+    def executor(self) -> EngineExecutor | None:
         """Where the held engine runs."""
-        return self._held.seat if self._held else None
+        return self._held.executor if self._held else None
 
-    def keep(self, engine: SeatedEngine) -> None:
+    def keep(self, engine: StandbyEngine) -> None:
         """Hold an engine that served until now; what was held before is closed."""
         self._close(self.take())
         self._held = engine
@@ -61,7 +61,7 @@ class Standby:
         loop = asyncio.get_running_loop()
         self._expiry = loop.call_later(self._keep_s, lambda: self._close(self.take()))
 
-    def take(self) -> SeatedEngine | None:
+    def take(self) -> StandbyEngine | None:
         """What is held, for the caller to serve with or to close; nothing is held then."""
         self._stop_clock()
         held, self._held = self._held, None
@@ -76,15 +76,15 @@ class Standby:
             if left:
                 logger.error("%d engines hang and stay in memory until the process ends", len(left))
 
-    def close_soon(self, seat: EngineSeat) -> None:
+    def close_soon(self, executor: EngineExecutor) -> None:
         """Close an engine in the background: one that runs a batch now does so after that."""
-        task = asyncio.get_running_loop().create_task(seat.close())
+        task = asyncio.get_running_loop().create_task(executor.close())
         self._closings.add(task)
         task.add_done_callback(self._closings.discard)
 
-    def _close(self, engine: SeatedEngine | None) -> None:
+    def _close(self, engine: StandbyEngine | None) -> None:
         if engine:
-            self.close_soon(engine.seat)
+            self.close_soon(engine.executor)
 
     def _stop_clock(self) -> None:
         if self._expiry:

@@ -37,7 +37,7 @@ class Dropped(StrEnum):
 
 
 @dataclass(eq=False, slots=True)
-class Waiting:
+class QueuedRequest:
     """A call that waits; times are of the batcher's clock, in seconds.
 
     Attributes:
@@ -77,8 +77,8 @@ class _Level:
 
     most: int
     most_bytes: float
-    calls: dict[Waiting, None] = field(default_factory=dict)
-    again: dict[Waiting, int] = field(default_factory=dict)
+    calls: dict[QueuedRequest, None] = field(default_factory=dict)
+    again: dict[QueuedRequest, int] = field(default_factory=dict)
     num_bytes: int = 0
     has_stood_back: bool = False
 
@@ -96,13 +96,13 @@ class _Level:
         """The share of its fullest bound that is taken."""
         return max(self.num_calls / self.most, self.num_bytes / self.most_bytes)
 
-    def next_part(self) -> list[Waiting]:
+    def next_part(self) -> list[QueuedRequest]:
         """Those that are to run together next, of what waits again."""
         part = next(iter(self.again.values()), None)
         return [waiting for waiting, number in self.again.items() if number == part]
 
 
-class WaitingLine:
+class RequestQueue:
     """Calls in the order in which they are due: by level, then by arrival."""
 
     def __init__(
@@ -126,7 +126,7 @@ class WaitingLine:
         """Calls that wait, those that nobody wants any more included."""
         return self._num
 
-    def __iter__(self) -> Iterator[Waiting]:
+    def __iter__(self) -> Iterator[QueuedRequest]:
         """Those that a new batch may take, as they are due; none may come or go meanwhile.
 
         Not those of levels where some wait again, nor of levels below: these go first.
@@ -137,7 +137,7 @@ class WaitingLine:
             yield from level.calls
 
     @property
-    def all(self) -> Iterator[Waiting]:
+    def all(self) -> Iterator[QueuedRequest]:
         """Everything that waits; none may come or go meanwhile."""
         for level in self._levels.values():
             yield from level.again
@@ -201,7 +201,7 @@ class WaitingLine:
             self._look_again_s = now_s + _LOOK_EVERY_S
             self.drop_unwanted()
 
-    def add(self, waiting: Waiting, timeout_s: float | None) -> None:
+    def add(self, waiting: QueuedRequest, timeout_s: float | None) -> None:
         """Let a call wait behind those of its level; whether there is room was asked before.
 
         Args:
@@ -218,7 +218,7 @@ class WaitingLine:
         level.num_bytes += waiting.num_bytes
         self._num += 1
 
-    def put_back(self, calls: Sequence[Waiting], most: int) -> None:
+    def put_back(self, calls: Sequence[QueuedRequest], most: int) -> None:
         """Let the calls of a batch that failed wait again, before all others of their levels.
 
         They run in parts of at most so many, each of one level. A part goes behind those that
@@ -234,7 +234,7 @@ class WaitingLine:
             level.num_bytes += sum(waiting.num_bytes for waiting in own)
         self._num += len(calls)
 
-    def take_again(self) -> list[Waiting]:
+    def take_again(self) -> list[QueuedRequest]:
         """Take the part of a failed batch that is due before all else; empty when there is none."""
         while level := self._first_again():
             is_outranked = next(iter(self), None) is not None
@@ -253,7 +253,7 @@ class WaitingLine:
     def _first_again(self) -> _Level | None:
         return next((level for level in self._levels.values() if level.again), None)
 
-    def remove(self, waiting: Waiting) -> bool:
+    def remove(self, waiting: QueuedRequest) -> bool:
         """Take a call out; returns whether it was still there."""
         level = self._levels[waiting.level]
         try:
@@ -276,7 +276,7 @@ class WaitingLine:
             self.remove(waiting)
         return min((w.deadline_s for w in self.all if w.deadline_s is not None), default=None)
 
-    def is_wanted(self, waiting: Waiting) -> bool:
+    def is_wanted(self, waiting: QueuedRequest) -> bool:
         """Whether a call's answer is still wanted; fails it when its deadline has passed.
 
         One that is not is to be taken out at once: it is counted here.
@@ -284,7 +284,7 @@ class WaitingLine:
         has_run = waiting in self._levels[waiting.level].again
         return self._is_wanted(waiting, has_run=has_run)
 
-    def _is_wanted(self, waiting: Waiting, *, has_run: bool) -> bool:
+    def _is_wanted(self, waiting: QueuedRequest, *, has_run: bool) -> bool:
         if waiting.answer.done():
             self._on_dropped(Dropped.CANCELLED)
             return False
@@ -309,7 +309,7 @@ def held_bytes(inputs: Mapping[str, Array], message_bytes: int) -> int:
     return max(num_bytes, message_bytes) + _STRING_BYTES * num_strings
 
 
-def _expired(waiting: Waiting, now_s: float, *, has_run: bool) -> DeadlineExceededError:
+def _expired(waiting: QueuedRequest, now_s: float, *, has_run: bool) -> DeadlineExceededError:
     waited_s = now_s - waiting.arrived_s
     allowed_s = max((waiting.deadline_s or 0.0) - waiting.arrived_s, 0.0)
     end = "it ran in a batch that failed, and was to run again" if has_run else "it never ran"

@@ -42,7 +42,7 @@ from services.controller.planned_keys import PlannedKeys
 from services.controller.reconcile import ReconcileLoop
 from services.pb import fleet_v1_pb2 as fleet
 from services.replica.engine_checker import EngineChecker
-from services.replica.engine_host import EngineHost
+from services.replica.engine_host import EngineManager
 from services.telemetry.recorder import NullRecorder
 from tests.documents import small_key, small_manifest, small_proof
 from tests.unit.services.controller.build_world import DEVICE, InstantWorker, pool
@@ -169,7 +169,7 @@ async def announced(
     model = registry.model_version("m0")
     engine = registry.engines(model.master.digest)[0]
     checker = EngineChecker(folder / "checked")
-    host = EngineHost(registry, model, DEVICE, _no_fallback, checker)
+    host = EngineManager(registry, model, DEVICE, _no_fallback, checker)
     Registry(plain, folder / "prover").add_proof(
         engine.digest, engine.proof.model_copy(update={"created_at": str(time.time())})
     )

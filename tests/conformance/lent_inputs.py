@@ -7,7 +7,7 @@ import numpy as np
 
 from services.contracts.lent_memory import UNIT_BYTES, peers_memory, sealed_memory
 from services.contracts.tensors import Array
-from services.replica.lent_slots import LentSlots
+from services.replica.lent_slots import SharedBuffers
 
 NUM_UNITS = 4
 
@@ -21,7 +21,7 @@ class LentInputs:
         self.peer, theirs = socket.socketpair()
         their_arena = peers_memory(arena, is_writable=False)
         their_ledger = peers_memory(ledger, is_writable=True)
-        self._slots = LentSlots(theirs.detach(), their_arena, their_ledger)
+        self._slots = SharedBuffers(theirs.detach(), their_arena, their_ledger)
         os.close(arena)
         os.close(ledger)
 

@@ -29,7 +29,7 @@ _LOOKS: Final = 4
 _MANY_LOOKS: Final = 128
 
 
-class Borrower(Protocol):
+class Consumer(Protocol):
     """A replica that reads the arena.
 
     Attributes:
@@ -52,24 +52,24 @@ class Block:
 
     Attributes:
         unit: its first.
-        borrowers: who was told of what lies in it.
+        consumers: who was told of what lies in it.
     """
 
-    __slots__ = ("borrowers", "order", "unit")
+    __slots__ = ("consumers", "order", "unit")
 
     def __init__(self, unit: int, order: int) -> None:
         self.unit, self.order = unit, order
-        self.borrowers: tuple[Borrower, ...] = ()
+        self.consumers: tuple[Consumer, ...] = ()
 
     @property
     def is_lent(self) -> bool:
         """Whether a replica may still look at it."""
-        return any(borrower.holds(self.unit) for borrower in self.borrowers)
+        return any(consumer.holds(self.unit) for consumer in self.consumers)
 
-    def lent_to(self, borrower: Borrower) -> None:
+    def lent_to(self, consumer: Consumer) -> None:
         """A replica may look at it now."""
-        self.borrowers += (borrower,)
-        borrower.num_units += 1 << self.order
+        self.consumers += (consumer,)
+        consumer.num_units += 1 << self.order
 
 
 class Slot(np.ndarray[tuple[int], np.dtype[np.uint8]]):
@@ -105,7 +105,7 @@ class RequestArena:
         descriptor: of the memory, for replicas.
         num_bytes: its size.
         max_lent_units: what one replica may hold and still be lent more.
-        borrowers: replicas that can read it.
+        consumers: replicas that can read it.
     """
 
     def __init__(self, num_bytes: int) -> None:
@@ -119,7 +119,7 @@ class RequestArena:
             "smelt-requests", self.num_bytes, is_ours_to_write=True
         )
         self.max_lent_units = self.num_bytes // UNIT_BYTES // 2
-        self.borrowers: set[Borrower] = set()
+        self.consumers: set[Consumer] = set()
         self._memory = memoryview(memory)
         self._blocks = Blocks(self.num_bytes // UNIT_BYTES, _MAX_ORDER)
         self._ended: deque[Block] = deque()
@@ -133,7 +133,7 @@ class RequestArena:
 
     def take(self, size: int) -> memoryview | None:
         """Memory for a request of so many bytes; None when there is no use or no room for it."""
-        if not self.borrowers or not 0 < size <= MAX_SLOT_BYTES - _ALIGNMENT:
+        if not self.consumers or not 0 < size <= MAX_SLOT_BYTES - _ALIGNMENT:
             return None
         order = ((size + _ALIGNMENT - 1) // UNIT_BYTES).bit_length()
         self._settle(_LOOKS)
@@ -145,16 +145,16 @@ class RequestArena:
             return None
         return Slot.at(Block(unit, order), size, self._memory, self._ended).data
 
-    def lend_to(self, borrower: Borrower) -> None:
+    def lend_to(self, consumer: Consumer) -> None:
         """A replica can read it from now on."""
         if self.descriptor >= 0:
-            self.borrowers.add(borrower)
+            self.consumers.add(consumer)
 
     def close(self) -> None:
         """Take no more requests, for good; slots that are in use stay valid."""
-        for borrower in self.borrowers:
-            borrower.close()
-        self.borrowers.clear()
+        for consumer in self.consumers:
+            consumer.close()
+        self.consumers.clear()
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
@@ -173,8 +173,8 @@ class RequestArena:
             self._lent.append(block)
             return
         self._blocks.give(block.unit, block.order)
-        for borrower in block.borrowers:
-            borrower.num_units -= 1 << block.order
+        for consumer in block.consumers:
+            consumer.num_units -= 1 << block.order
 
 
 def request_arena(num_bytes: int) -> RequestArena | None:

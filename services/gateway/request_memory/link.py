@@ -91,7 +91,7 @@ class ArenaLink(asyncio.Protocol):
         # At once: it has a descriptor, and garbage is collected late in a process that serves.
         self._ledger.release()
         self._mapping.close()
-        self._arena.borrowers.discard(self)
+        self._arena.consumers.discard(self)
         if not self.welcome.done():
             why = self._said.removeprefix(REFUSAL).decode(errors="replace")
             self.welcome.set_exception(

@@ -42,7 +42,7 @@ from services.engines.fallback_engine import FallbackEngine, FallbackSpec
 from services.engines.loader import engine_class
 from services.replica.batcher import Batcher, BatchReport
 from services.replica.codec import InferCall
-from services.replica.engine_seat import EngineSeat, EngineThread
+from services.replica.engine_seat import EngineExecutor, EngineThread
 from services.replica.engine_worker import EngineWorker
 from services.replica.joining import JoinRules
 from services.replica.loaded_engine import RunningEngine
@@ -171,11 +171,11 @@ def _engine(
 async def _compare(
     version: ModelVersion, engine: RunningEngine, num_rounds: int, num_calls: int
 ) -> int:
-    seat = EngineSeat(engine=engine, buckets=version.recipe.buckets, thread=EngineThread())
+    executor = EngineExecutor(engine=engine, buckets=version.recipe.buckets, thread=EngineThread())
     bare = version.recipe.model_copy(update={"inputs": {}})
     exact = version.model_copy(update={"recipe": bare})
-    sides = [_side("exact", exact, seat), _side("padded", version, seat)]
-    sides.append(_side("ceiling", version, seat))
+    sides = [_side("exact", exact, executor), _side("padded", version, executor)]
+    sides.append(_side("ceiling", version, executor))
     for number in range(-1, num_rounds):  # shapes and costs are met in one that does not count
         mixed = calls(num_calls, seed=number + 10)
         mean = round(sum(call.sizes["sequence"] for call in mixed) / len(mixed))
@@ -190,15 +190,15 @@ async def _compare(
                 side.real = side.ran = side.runs = 0
     for side in sides:
         await side.batcher.close()
-    await _print_shapes(seat)
-    seat.thread.end()
+    await _print_shapes(executor)
+    executor.thread.end()
     return _print(sides, num_calls)
 
 
-def _side(name: str, version: ModelVersion, seat: EngineSeat) -> Side:
+def _side(name: str, version: ModelVersion, executor: EngineExecutor) -> Side:
     rules = JoinRules.from_model(version, Signature.from_model(version))
     batcher = Batcher(
-        EngineWorker(seat), rules, version.recipe.batching, on_batch=lambda r: side.count(r)
+        EngineWorker(executor), rules, version.recipe.batching, on_batch=lambda r: side.count(r)
     )
     side = Side(name, batcher, [])
     batcher.start()
@@ -221,7 +221,7 @@ async def _round(side: Side, mixed: Sequence[InferCall]) -> list[Array]:
     return answers
 
 
-async def _print_shapes(seat: EngineSeat) -> None:
+async def _print_shapes(executor: EngineExecutor) -> None:
     """What a token costs alone and in company, on this engine."""
     rng = np.random.default_rng(0)
     print("\n| rows x tokens | ms | us per token |\n|---|---|---|")
@@ -231,7 +231,7 @@ async def _print_shapes(seat: EngineSeat) -> None:
         took_s = []
         for _ in range(6):
             began_s = time.perf_counter()
-            await seat.call(partial(seat.engine.run, inputs))
+            await executor.call(partial(executor.engine.run, inputs))
             took_s.append(time.perf_counter() - began_s)
         best_s = min(took_s)
         print(f"| {rows} x {length} | {1e3 * best_s:.2f} | {1e6 * best_s / rows / length:.0f} |")

@@ -128,8 +128,8 @@ async def test_a_place_where_nothing_can_be_closes_the_connection(
 
 
 async def _only_that_link_is_over(lender: Lender) -> None:
-    await until(lambda: lender.link not in lender.arena.borrowers)
-    assert len(lender.arena.borrowers) == 1
+    await until(lambda: lender.link not in lender.arena.consumers)
+    assert len(lender.arena.consumers) == 1
     payload = requested(lender.arena, 90_000)
     assert await lender.other.infer(payload) == payload
     del payload
@@ -202,4 +202,4 @@ async def test_nobody_lends_to_a_replica_of_tcp_alone(port, arena) -> None:
     refusal = await refusal_of(port, await port.serve(token=TOKEN), TOKEN, link)
     assert "nothing was lent under that id" in refusal
     link.close()
-    await until(lambda: not arena.borrowers)
+    await until(lambda: not arena.consumers)

@@ -91,7 +91,7 @@ async def test_a_slot_is_back_with_the_answer(port, arena) -> None:
     for fill in range(20):
         assert await connection.infer(requested(arena, fill=fill)) == bytes((fill, fill))
         assert arena.num_taken_bytes == 0
-    assert len(arena.borrowers) == 1
+    assert len(arena.consumers) == 1
 
 
 def _cancel(asking: asyncio.Task[Any], handler: Holding) -> None:
@@ -171,11 +171,11 @@ async def test_a_view_outlives_its_connection_and_ends_the_link(port, arena, who
     assert isinstance(await failure_of(asking), ConnectionLostError)
     del asking
     await until(lambda: not port.server.connections)
-    assert len(arena.borrowers) == 1
+    assert len(arena.consumers) == 1
     assert arena.num_taken_bytes > SIZE
     assert bytes(handler.kept[0]) == b"\7" * SIZE
     handler.kept.clear()
-    await until(lambda: not arena.borrowers)
+    await until(lambda: not arena.consumers)
     assert arena.num_taken_bytes == 0
 
 
@@ -237,9 +237,9 @@ async def test_requests_are_copied_where_memory_cannot_be_shared(
     (tmp_path / "4.mem").write_text("in the way")
     no_port = await port.connect(await port.serve(echo, family="unix"), arena=arena)
     await _copied(port, arena, kinds, no_port)
-    assert len(arena.borrowers) == 1
+    assert len(arena.consumers) == 1
     await _copied(port, arena, kinds, await _refused_the_token(port, arena))
-    assert len(arena.borrowers) == 1
+    assert len(arena.consumers) == 1
 
 
 async def _refused_the_token(port: Any, arena: RequestArena) -> Any:

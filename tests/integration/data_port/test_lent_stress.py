@@ -112,7 +112,7 @@ async def test_no_request_is_ever_overwritten_while_anyone_looks(port, arena) ->
     assert len(answered) == NUM_REQUESTS
     assert NUM_REQUESTS / 3 < sum(answered) < NUM_REQUESTS
     await until_free(arena)
-    assert len(arena.borrowers) == 2
+    assert len(arena.consumers) == 2
 
 
 _REPLICA = """
@@ -178,7 +178,7 @@ async def test_a_replica_that_is_killed_holds_nothing(port, arena, tmp_path: Pat
             assert isinstance(await failure_of(each), ConnectionLostError)
         del each
         asking.clear()
-        await until(lambda: not arena.borrowers)
+        await until(lambda: not arena.consumers)
         await until_free(arena)
 
 

@@ -111,7 +111,7 @@ async def test_who_lends_what_it_should_not_is_told_and_closed(
     assert _num_open(memory) == num_open
     connection = await port.connect(address, token=TOKEN, arena=arena)
     assert await connection.infer(requested(arena)) == requested(arena)
-    assert len(arena.borrowers) == 1
+    assert len(arena.consumers) == 1
 
 
 def _num_open(memory: dict[str, int]) -> int:
@@ -149,8 +149,8 @@ async def test_a_peer_that_says_nothing_is_given_up(port) -> None:
 async def test_what_nobody_claims_is_let_go_of(port, arena) -> None:
     address = await port.serve(family="unix", token=TOKEN, greeting_timeout_s=0.3)
     link = await open_link(arena, address, TOKEN)
-    assert arena.borrowers == {link}
-    await until(lambda: not arena.borrowers)
+    assert arena.consumers == {link}
+    await until(lambda: not arena.consumers)
     assert link is not None
     port.server.greeting_timeout_s = PATIENCE_S
     refusal = await refusal_of(port, address, TOKEN, link)
@@ -164,7 +164,7 @@ async def test_a_port_that_closes_lets_go_of_everyone(port, arena, tmp_path) -> 
         assert await open_link(arena, address, TOKEN) is not None
         await port.server.close()
         assert await _heard(silent) == b""
-    await until(lambda: not arena.borrowers)
+    await until(lambda: not arena.consumers)
     assert list(tmp_path.iterdir()) == []
     assert await open_link(arena, address, TOKEN) is None
     await port.server.close()

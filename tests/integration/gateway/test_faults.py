@@ -224,7 +224,7 @@ async def test_replicas_of_a_restarted_controller_are_kept_until_they_attach_aga
     del snapshot.replicas[:]
     snapshot.life_id, snapshot.store_url = 2, "new life"
     await echo_fleet.controller.start()
-    await echo_fleet.until(lambda: echo_fleet.gateway.endpoints.table.view.life_id == 2)
+    await echo_fleet.until(lambda: echo_fleet.gateway.endpoints.table.view.epoch == 2)
     assert echo_fleet.routed() == {"r1", "r2"}
     assert await client.infer("echo", inputs())
     # One attaches again and is then withdrawn: that word counts.
@@ -251,14 +251,14 @@ async def test_a_replica_that_the_controller_lost_sight_of_is_kept(
     snapshot.unseen.extend(snapshot.replicas)
     del snapshot.replicas[:]
     echo_fleet.controller.publish()
-    await echo_fleet.until(lambda: endpoints.table.view.replicas["r1"].is_unseen)
+    await echo_fleet.until(lambda: endpoints.table.view.replicas["r1"].is_stale)
     assert echo_fleet.routed() == {"r1", "r2"}
     assert await client.infer("echo", inputs())
     # One attaches again and has its connection still, the other one dies.
     snapshot.replicas.append(snapshot.unseen.pop(0))
     echo_fleet.replicas["r2"].die()
     await echo_fleet.until_ready("r1")
-    await echo_fleet.until(lambda: not endpoints.table.view.replicas["r1"].is_unseen)
+    await echo_fleet.until(lambda: not endpoints.table.view.replicas["r1"].is_stale)
     assert echo_fleet.endpoints()["r1"] is kept["r1"]
     assert await client.infer("echo", inputs())
 

@@ -18,7 +18,7 @@ from services.contracts.tensors import Array
 from services.replica import __main__ as process
 from services.replica.closing import has_threads_left
 from services.replica.data_server import DataServer
-from services.replica.engine_host import EngineHost
+from services.replica.engine_host import EngineManager
 from services.replica.loaded_engine import LoadedEngine, RunningEngine
 from services.replica.server import ReplicaServer
 from services.replica.standby import Standby
@@ -26,7 +26,7 @@ from services.telemetry.tracing import CarriedTrace
 from tests.integration.replica.published import ids_of, request_of
 
 TRACE = CarriedTrace(f"00-{'a' * 32}-b7ad6b7169203331-01").beside("request")
-plain_load, plain_start = EngineHost.load, ReplicaServer.start
+plain_load, plain_start = EngineManager.load, ReplicaServer.start
 # What nobody waits for, so that it is not collected.
 kept: list[object] = []
 
@@ -49,7 +49,7 @@ class Hanging:
         threading.Event().wait()
 
 
-def _load(host: EngineHost) -> LoadedEngine:
+def _load(host: EngineManager) -> LoadedEngine:
     loaded = plain_load(host)
     hanging = Hanging(loaded.engine)
     return replace(loaded, engine=hanging, is_brief=False, stall_s=float(sys.argv[2]))
@@ -73,20 +73,20 @@ def _hang(*_: object) -> Any:
 
 async def _look(server: ReplicaServer) -> None:
     await plain_start(server)
-    EngineHost.choose = _hang  # type: ignore[method-assign]
-    kept.append(asyncio.create_task(server.replica.swap_if_better()))
+    EngineManager.choose = _hang  # type: ignore[method-assign]
+    kept.append(asyncio.create_task(server.replica.reselect_engine()))
 
 
 if __name__ == "__main__":
     match sys.argv[1]:
         case "serving":
-            EngineHost.load = _load  # type: ignore[method-assign]
+            EngineManager.load = _load  # type: ignore[method-assign]
             ReplicaServer.start = _start  # type: ignore[method-assign]
         case "starting":
-            EngineHost.load = _load  # type: ignore[method-assign]
+            EngineManager.load = _load  # type: ignore[method-assign]
             DataServer.listen = _cannot_listen  # type: ignore[method-assign]
         case "loading":
-            EngineHost.load = _hang  # type: ignore[method-assign]
+            EngineManager.load = _hang  # type: ignore[method-assign]
         case "looking":
             ReplicaServer.start = _look  # type: ignore[method-assign]
     ReplicaServer.stop = partialmethod(ReplicaServer.stop, grace_s=0.1)  # type: ignore[method-assign, assignment]

@@ -35,7 +35,7 @@ from services.engines.base import LoadSpec
 from services.engines.device_probe import probe_device
 from services.pb import open_inference_v2_pb2 as pb
 from services.replica.engine_checker import EngineChecker
-from services.replica.engine_host import EngineHost
+from services.replica.engine_host import EngineManager
 from services.replica.failure_notes import FailureNotes
 from services.replica.loaded_engine import RunningEngine
 
@@ -243,8 +243,8 @@ def host_of(
     model: ModelVersion,
     notes: FailureNotes | None = None,
     clock: Callable[[], float] = time.monotonic,
-) -> EngineHost:
-    return EngineHost(
+) -> EngineManager:
+    return EngineManager(
         shelf.registry, model, shelf.device, no_fallback, EngineChecker(Path("unused")),
         num_threads=1, notes=notes, clock=clock,
     )  # fmt: skip

@@ -17,7 +17,7 @@ from services.engines.fallback_engine import FallbackEngine
 from services.engines.fallback_program import importer_code, kept_program
 from services.engines.onnxruntime_engine import OnnxruntimeEngine
 from services.replica.engine_checker import EngineChecker
-from services.replica.engine_host import EngineHost
+from services.replica.engine_host import EngineManager
 from services.replica.fallback import CompiledFallback
 from services.replica.loaded_engine import FallbackLoader, FoundBy, LoadedEngine, RunningEngine
 
@@ -51,7 +51,9 @@ def judged(shelf: Shelf, folder: Path, *, refuted: str = "", code: str = "") -> 
 
 def loaded_by(shelf: Shelf, model: ModelVersion, fallback: FallbackLoader) -> LoadedEngine:
     checker = EngineChecker(Path("unused"))
-    return EngineHost(shelf.registry, model, shelf.device, fallback, checker, num_threads=1).load()
+    return EngineManager(
+        shelf.registry, model, shelf.device, fallback, checker, num_threads=1
+    ).load()
 
 
 def assert_right(loaded: LoadedEngine) -> None:

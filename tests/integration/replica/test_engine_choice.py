@@ -17,7 +17,7 @@ from services.contracts.manifest import ModelVersion, PublishedEngine
 from services.contracts.registry import Registry
 from services.engines.onnxruntime_engine import OnnxruntimeEngine
 from services.replica.engine_checker import EngineChecker
-from services.replica.engine_host import EngineHost
+from services.replica.engine_host import EngineManager
 from services.replica.loaded_engine import RunningEngine
 from services.replica.replica import Replica
 from services.telemetry.recorder import NullRecorder
@@ -26,14 +26,14 @@ from .published import Shelf, load_spec, onnx_model, typed
 from .test_standby import BAD_IDS, MAX_FAILURES_IN_A_ROW, assert_served, break_engine, digest_in_use
 
 
-def host_with_fallback(shelf: Shelf, model: ModelVersion, folder: Path) -> EngineHost:
+def host_with_fallback(shelf: Shelf, model: ModelVersion, folder: Path) -> EngineManager:
     """A host whose fallback is the master in ONNX Runtime."""
 
     def fallback(model: ModelVersion) -> RunningEngine:
         return OnnxruntimeEngine.load(load_spec(shelf, model))
 
     checker = EngineChecker(folder / "checked")
-    return EngineHost(shelf.registry, model, shelf.device, fallback, checker, num_threads=1)
+    return EngineManager(shelf.registry, model, shelf.device, fallback, checker, num_threads=1)
 
 
 @asynccontextmanager
@@ -119,7 +119,7 @@ async def test_a_swap_asks_the_store_and_hashes_the_files_once(
         better = shelf.publish_engine("better", speedup=9.0, files=files)
         shelf.registry.materialise_engine(better)
         counted.clear()
-        assert await replica.swap_if_better()
+        assert await replica.reselect_engine()
         assert digest_in_use(replica) == better.digest
     assert counted == Counter(("engines", "untrusted", "joint_runs", "typed.onnx", "model.onnx"))
 
@@ -197,7 +197,7 @@ def test_where_nothing_better_can_be_had_for_now_the_engine_in_use_stays(
 async def swap_to_another(shelf: Shelf, replica: Replica, old: PublishedEngine) -> None:
     """Let a new engine serve, and the one before be the best of all from then on."""
     shelf.publish_engine("new", speedup=9.0)
-    assert await replica.swap_if_better()
+    assert await replica.reselect_engine()
     make_fastest(shelf, old)
 
 
@@ -209,13 +209,13 @@ async def test_an_engine_that_serves_again_is_not_left_for_the_fallback(
         first = replica.loaded
         await swap_to_another(shelf, replica, old)
         put_out_of_reach(monkeypatch, old)
-        assert not await replica.swap_if_better()
+        assert not await replica.reselect_engine()
         await fail_in_service(replica, monkeypatch)
         assert first is not None
         assert replica.loaded is not None
         assert replica.loaded.engine is first.engine
         assert digest_in_use(replica) == old.digest
-        assert not await replica.swap_if_better()
+        assert not await replica.reselect_engine()
         assert digest_in_use(replica) == old.digest
 
 
@@ -234,7 +234,7 @@ async def test_what_returns_while_it_is_fetched_is_not_loaded_once_more(
             return plain(registry, engine)
 
         monkeypatch.setattr(Registry, "materialise_engine", materialise)
-        swapping = asyncio.create_task(replica.swap_if_better())
+        swapping = asyncio.create_task(replica.reselect_engine())
         assert await asyncio.to_thread(is_fetching.wait, 30)
         await fail_in_service(replica, monkeypatch)
         returned = replica.loaded

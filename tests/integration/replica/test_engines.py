@@ -9,7 +9,7 @@ from services.contracts.manifest import ModelVersion, ProofOutcome
 from services.contracts.selection import FallbackReason
 from services.engines.onnxruntime_engine import OnnxruntimeEngine
 from services.replica.engine_checker import EngineChecker
-from services.replica.engine_host import EngineHost
+from services.replica.engine_host import EngineManager
 from services.replica.loaded_engine import RunningEngine
 from services.replica.passing_failures import FIRST_WAIT_S
 from tests.unit.services.replica.batching import Clock
@@ -119,7 +119,7 @@ def test_the_fallback_comes_with_its_reason(
         return stand_in
 
     checker = EngineChecker(tmp_path)
-    loaded = EngineHost(shelf.registry, model, shelf.device, fallback, checker).load()
+    loaded = EngineManager(shelf.registry, model, shelf.device, fallback, checker).load()
     assert (loaded.kind, loaded.digest, loaded.fallback_reason) == ("fallback", "", reason)
     assert loaded.detail.startswith(reason.value)
     assert asked == ["toy"]
@@ -137,7 +137,7 @@ def test_an_engine_that_is_slower_than_no_fallback_serves(shelf: Shelf, tmp_path
         raise EngineError("no compiler here")
 
     checker = EngineChecker(tmp_path)
-    host = EngineHost(shelf.registry, model, shelf.device, no_fallback, checker)
+    host = EngineManager(shelf.registry, model, shelf.device, no_fallback, checker)
     loaded = host.load()
     assert (loaded.digest, loaded.fallback_reason) == (slow.digest, None)
     # It is kept: the fallback is not looked for each time that the store is asked.

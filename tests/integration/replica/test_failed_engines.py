@@ -13,7 +13,7 @@ from services.contracts.tensors import Array
 from services.engines.base import LoadSpec
 from services.engines.onnxruntime_engine import OnnxruntimeEngine
 from services.replica.engine_checker import EngineChecker, name_here
-from services.replica.engine_host import EngineHost
+from services.replica.engine_host import EngineManager
 from services.replica.failure_notes import FailureNotes
 from services.replica.hang_watch import HangWatch
 from services.replica.loaded_engine import STALL_S, LoadedEngine
@@ -80,7 +80,7 @@ def test_how_long_a_fallback_takes_is_known_without_buckets_in_the_recipe(
     model = version.model_copy(update={"recipe": recipe})
     stand_in = OnnxruntimeEngine.load(load_spec(shelf, model))
     checker = EngineChecker(tmp_path)
-    host = EngineHost(shelf.registry, model, shelf.device, lambda model: stand_in, checker)
+    host = EngineManager(shelf.registry, model, shelf.device, lambda model: stand_in, checker)
     found = host.load()
     assert found.buckets == model.buckets
     assert found.stall_s < STALL_S
@@ -94,7 +94,7 @@ async def test_without_a_recipe_no_batch_of_the_fallback_is_larger_than_an_engin
     model = shelf.publish_model()
     stand_in = OnnxruntimeEngine.load(load_spec(shelf, model))
     checker = EngineChecker(tmp_path / "checked")
-    host = EngineHost(shelf.registry, model, shelf.device, lambda model: stand_in, checker)
+    host = EngineManager(shelf.registry, model, shelf.device, lambda model: stand_in, checker)
     replica = Replica(model, shelf.device, host, NullRecorder())
     await replica.load()
     try:
@@ -112,7 +112,7 @@ async def test_without_a_recipe_fallback_and_engine_take_and_refuse_the_same_siz
     shelf = Shelf(tmp_path, RECIPE.model_copy(update={"buckets": ()}))
     model = shelf.publish_model()
     checker = EngineChecker(tmp_path / "checked")
-    host = EngineHost(
+    host = EngineManager(
         shelf.registry, model, shelf.device,
         lambda model: OnnxruntimeEngine.load(load_spec(shelf, model)), checker,
     )  # fmt: skip
@@ -130,7 +130,7 @@ async def test_without_a_recipe_fallback_and_engine_take_and_refuse_the_same_siz
                 await replica.infer(request_of(ids_of(1, 200)))
             if kind == "fallback":
                 shelf.publish_engine()
-                assert await replica.swap_if_better()
+                assert await replica.reselect_engine()
     finally:
         await replica.close()
 
@@ -143,7 +143,7 @@ async def test_an_engine_that_hangs_in_service_is_noted_and_the_one_before_answe
     server = await serving()
     bad = shelf.publish_engine("bad", speedup=9.0)
     load_as(**STALLS_AT_ONCE)
-    assert await server.replica.swap_if_better()
+    assert await server.replica.reselect_engine()
     async with hung(server, monkeypatch) as answer:
         await server.check_health()
         assert_answers(await answer, ids_of(1, 2))

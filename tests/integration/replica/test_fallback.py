@@ -15,7 +15,7 @@ from services.engines.fallback_engine import FallbackEngine, FallbackSpec
 from services.engines.fallback_program import kept_program
 from services.pb import fleet_v1_pb2 as fleet
 from services.replica.engine_checker import EngineChecker
-from services.replica.engine_host import EngineHost
+from services.replica.engine_host import EngineManager
 from services.replica.fallback import CompiledFallback
 
 from .conftest import Serving, connected, until
@@ -67,7 +67,7 @@ def test_without_a_recipe_the_real_fallback_is_warm_at_the_sizes_by_default(
     cache_dir = tmp_path / "cache"
     fallback = CompiledFallback(shelf.store_url, cache_dir, shelf.device, num_threads=1)
     checker = EngineChecker(tmp_path / "checked")
-    loaded = EngineHost(shelf.registry, model, shelf.device, fallback, checker).load()
+    loaded = EngineManager(shelf.registry, model, shelf.device, fallback, checker).load()
     assert loaded.buckets == specs[0].buckets == model.buckets
     # The proofs of this machine, which know engines alone, take the same one.
     kept = kept_program(cache_dir, model.master, shelf.manifest().buckets, Path.unlink)

@@ -26,7 +26,7 @@ from services.engines.device_probe import probe_device
 from services.engines.onnxruntime_engine import OnnxruntimeEngine
 from services.replica.batcher import Batcher, BatchReport
 from services.replica.codec import InferCall
-from services.replica.engine_seat import EngineSeat, EngineThread
+from services.replica.engine_seat import EngineExecutor, EngineThread
 from services.replica.engine_worker import EngineWorker
 from services.replica.joining import JoinRules
 from services.replica.run_shapes import elements_of
@@ -177,14 +177,14 @@ async def test_every_answer_is_that_of_the_request_alone(
         default_priority=min(levels, 2),
     )
     rules = JoinRules.from_model(version, Signature.from_model(version))
-    seat = EngineSeat(
+    executor = EngineExecutor(
         engine=StrictEngine(engine, version.buckets),
         buckets=version.buckets,
         thread=EngineThread(),
         pads_to_largest=bool(buckets) and seed == 1,
     )
     batching = version.recipe.batching
-    batcher = Batcher(EngineWorker(seat), rules, batching, on_batch=reports.append)
+    batcher = Batcher(EngineWorker(executor), rules, batching, on_batch=reports.append)
     batcher.start()
     calls = [_call(draw, levels, max_rows=4) for _ in range(NUM_REQUESTS)]
     try:
@@ -192,7 +192,7 @@ async def test_every_answer_is_that_of_the_request_alone(
         assert batcher.num_unanswered == 0
     finally:
         await batcher.close()
-        await seat.close()
+        await executor.close()
     # Nothing was shown if each request ran alone, or if none was padded.
     assert len(reports) < NUM_REQUESTS * 0.75
     assert sum(len(report.rows) for report in reports) > NUM_REQUESTS * 0.8

@@ -14,7 +14,7 @@ from services.contracts.manifest import ModelVersion, PublishedEngine
 from services.contracts.tensors import Array
 from services.engines.onnxruntime_engine import OnnxruntimeEngine
 from services.replica.engine_checker import EngineChecker
-from services.replica.engine_host import EngineHost
+from services.replica.engine_host import EngineManager
 from services.replica.engine_worker import MAX_FAILURES_IN_A_ROW
 from services.replica.loaded_engine import RunningEngine
 from services.replica.replica import Replica
@@ -65,7 +65,7 @@ async def start(shelf: Shelf, tmp_path: Path, metrics: CollectorRegistry) -> Asy
 
     async def started_with(standby_s: float) -> Replica:
         checker = EngineChecker(tmp_path / "checked")
-        host = EngineHost(shelf.registry, model, shelf.device, fallback, checker, num_threads=1)
+        host = EngineManager(shelf.registry, model, shelf.device, fallback, checker, num_threads=1)
         recorder = PrometheusRecorder(REPLICA_METRICS, metrics)
         replica = Replica(model, shelf.device, host, recorder, standby_s=standby_s)
         started.append(replica)
@@ -109,7 +109,7 @@ async def swapped_to_bad(
     shelf.publish_engine("good", speedup=2.0)
     replica = await start(300.0)
     bad = publish_bad(shelf, folder)
-    assert await replica.swap_if_better()
+    assert await replica.reselect_engine()
     return replica, bad
 
 
@@ -119,7 +119,7 @@ async def test_a_row_of_failures_returns_to_the_engine_before(
     good = shelf.publish_engine("good", speedup=2.0)
     replica = await start(300.0)
     bad = shelf.publish_engine("bad", speedup=9.0)
-    assert await replica.swap_if_better()
+    assert await replica.reselect_engine()
     break_engine(replica, monkeypatch)
     for number in range(MAX_FAILURES_IN_A_ROW):
         assert digest_in_use(replica) == bad.digest, number
@@ -135,9 +135,9 @@ async def test_a_row_of_failures_returns_to_the_engine_before(
     assert metrics.get_sample_value("smelt_engine_returns_total", of_here) == 1
     await assert_served(replica, BAD_IDS)
     # The bad one is not tried again here; a better one is.
-    assert not await replica.swap_if_better()
+    assert not await replica.reselect_engine()
     best = shelf.publish_engine("best", speedup=12.0)
-    assert await replica.swap_if_better()
+    assert await replica.reselect_engine()
     assert digest_in_use(replica) == best.digest
     assert replica.statistics.message().inference_stats.fail.count == 0
 
@@ -168,7 +168,7 @@ async def test_the_fallback_is_returned_to_with_its_new_reason(
 ) -> None:
     replica = await start(300.0)
     shelf.publish_engine("bad", speedup=9.0)
-    assert await replica.swap_if_better()
+    assert await replica.reselect_engine()
     break_engine(replica, monkeypatch)
     for _ in range(MAX_FAILURES_IN_A_ROW + 1):
         await assert_served(replica, BAD_IDS)
@@ -178,7 +178,7 @@ async def test_the_fallback_is_returned_to_with_its_new_reason(
     labels = {"model": "toy", "version": "1", "generation": shelf.device.generation}
     chosen = metrics.get_sample_value("smelt_fallbacks_total", labels | {"reason": "load_failed"})
     assert chosen == 1
-    assert not await replica.swap_if_better()
+    assert not await replica.reselect_engine()
 
 
 async def test_requests_that_every_engine_fails_on_change_nothing(
@@ -187,7 +187,7 @@ async def test_requests_that_every_engine_fails_on_change_nothing(
     shelf.publish_engine("first", speedup=2.0)
     replica = await start(300.0)
     second = shelf.publish_engine("second", speedup=4.0)
-    assert await replica.swap_if_better()
+    assert await replica.reselect_engine()
     for _ in range(MAX_FAILURES_IN_A_ROW + 1):
         with pytest.raises(EngineError):
             await replica.infer(request_of(POISON_IDS))
@@ -201,7 +201,7 @@ async def swapped(shelf: Shelf, start: Start) -> tuple[PublishedEngine, Replica]
     good = shelf.publish_engine("good", speedup=2.0)
     replica = await start(300.0)
     shelf.publish_engine("other", speedup=4.0)
-    assert await replica.swap_if_better()
+    assert await replica.reselect_engine()
     return good, replica
 
 
@@ -250,7 +250,7 @@ async def test_without_an_engine_before_a_bad_one_fails_its_requests(
     shelf.publish_engine("good", speedup=2.0)
     replica = await start(0.0)
     bad = publish_bad(shelf, tmp_path)
-    assert await replica.swap_if_better()
+    assert await replica.reselect_engine()
     for _ in range(MAX_FAILURES_IN_A_ROW + 1):
         with pytest.raises(EngineError):
             await replica.infer(request_of(BAD_IDS))
@@ -273,7 +273,7 @@ async def test_the_engine_before_is_closed_when_nobody_needed_it_for_a_while(
 
     monkeypatch.setattr(engine, "close", close)
     shelf.publish_engine("second", speedup=4.0)
-    assert await replica.swap_if_better()
+    assert await replica.reselect_engine()
     async with asyncio.timeout(60):
         await closed.wait()
     await assert_served(replica, ids_of(2, 3))
@@ -303,7 +303,7 @@ async def test_the_engine_before_is_closed_before_another_one_is_loaded(
     replica = await start(300.0)
     for speedup in (2.0, 3.0, 4.0):
         shelf.publish_engine(f"e{speedup}", speedup=speedup)
-        assert await replica.swap_if_better()
+        assert await replica.reselect_engine()
     assert (len(loaded), most) == (2, 2)
     await replica.close()
     assert loaded == []

@@ -8,7 +8,7 @@ import pytest
 from services.contracts.manifest import PublishedEngine
 from services.contracts.selection import FallbackReason
 from services.pb import fleet_v1_pb2 as fleet
-from services.replica.engine_host import EngineHost
+from services.replica.engine_host import EngineManager
 from services.replica.loaded_engine import LoadedEngine
 
 from .conftest import Serving, connected, engine_of, until
@@ -72,7 +72,7 @@ async def test_an_engine_that_is_announced_while_the_first_one_loads_is_taken(
     model = shelf.publish_model()
     shelf.publish_engine("first", speedup=1.0)
     better: list[PublishedEngine] = []
-    plain_load = EngineHost.load
+    plain_load = EngineManager.load
 
     async def announce() -> None:
         # A line that opens later would not hear it; there the controller says so by itself.
@@ -80,14 +80,14 @@ async def test_an_engine_that_is_announced_while_the_first_one_loads_is_taken(
         changed = fleet.EnginesChanged(master_digest=model.master.digest)
         await controller.send(fleet.ReplicaCommand(engines_changed=changed))
 
-    def load_meanwhile(host: EngineHost) -> LoadedEngine:
+    def load_meanwhile(host: EngineManager) -> LoadedEngine:
         loaded = plain_load(host)
         better.append(shelf.publish_engine("better", speedup=2.0))
         asyncio.run_coroutine_threadsafe(announce(), loop).result(60)
         return loaded
 
     loop = asyncio.get_running_loop()
-    monkeypatch.setattr(EngineHost, "load", load_meanwhile)
+    monkeypatch.setattr(EngineManager, "load", load_meanwhile)
     await serving()
     async with asyncio.timeout(60):
         await controller.report_where(lambda report: report.engine_digest == better[0].digest)
@@ -104,7 +104,7 @@ async def test_the_reason_for_the_fallback_is_that_of_now(
     assert before is not None
     assert before.fallback_reason is FallbackReason.NO_ENGINE
     slower = shelf.publish_engine("slower", speed_over_fallback=0.5)
-    assert not await server.replica.swap_if_better()
+    assert not await server.replica.reselect_engine()
     async with asyncio.timeout(60):
         report = await controller.report_where(
             lambda report: report.fallback_reason == FallbackReason.SLOWER_THAN_FALLBACK
@@ -120,6 +120,6 @@ async def test_news_of_no_better_engine_changes_nothing(
     best = shelf.publish_engine("best", speedup=5.0)
     server = await serving()
     shelf.publish_engine("worse", speedup=2.0)
-    assert not await server.replica.swap_if_better()
+    assert not await server.replica.reselect_engine()
     assert server.replica.loaded is not None
     assert server.replica.loaded.digest == best.digest

@@ -16,7 +16,7 @@ from services.contracts.registry_engines import engine_folder
 from services.contracts.signing import Signer, TrustRoot
 from services.engines.base import LoadSpec
 from services.replica.engine_checker import EngineChecker
-from services.replica.engine_host import EngineHost
+from services.replica.engine_host import EngineManager
 from services.replica.loaded_engine import LoadedEngine, RunningEngine
 from tests.signing_keys import KeyFiles, new_keys
 
@@ -49,7 +49,7 @@ class Replica:
             raise EngineError("no fallback in this test")
 
         model = self.registry.model_version("toy")
-        host = EngineHost(
+        host = EngineManager(
             self.registry, model, self._device, no_fallback, self.checker,
             num_threads=1, trust=self._trust,
         )  # fmt: skip

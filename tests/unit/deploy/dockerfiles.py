@@ -37,7 +37,7 @@ def stages(path: Path) -> list[list[Instruction]]:
 
 
 def build_extras(path: Path) -> set[str]:
-    """Extras of pyproject.toml that an image installs by default."""
+    """OptionalRpcs of pyproject.toml that an image installs by default."""
     default = next(
         (
             i.rest.removeprefix("EXTRAS=")

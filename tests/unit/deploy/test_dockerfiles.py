@@ -18,7 +18,7 @@ from tests.unit.deploy.dockerfiles import (
 )
 
 HADOLINT = Path(sys.executable).with_name("hadolint")
-# Extras whose libraries load engines.
+# OptionalRpcs whose libraries load engines.
 ENGINE_EXTRAS = {"compiler", "cuda", "rtx"}
 
 

@@ -7,8 +7,8 @@ import pytest
 from services.contracts.gate import (
     Verdict,
     deciding,
-    gate_fault,
     is_settled,
+    rejection_reason,
     speed_over_fallback,
     verdict,
 )
@@ -105,7 +105,7 @@ def test_an_engine_must_beat_the_fallback(
     selection = select([engine], make_device())
     assert (selection.engine is not None) is may_serve
     assert (selection.fallback_reason is FallbackReason.SLOWER_THAN_FALLBACK) is not may_serve
-    assert bool(gate_fault(engine.proof.timings)) is not may_serve
+    assert bool(rejection_reason(engine.proof.timings)) is not may_serve
 
 
 def test_the_faster_engine_serves_and_the_slow_one_says_by_how_much(
@@ -174,18 +174,20 @@ def test_a_verdict_needs_an_interval_without_doubt(
     timings: list[Timing], found: Verdict | None
 ) -> None:
     assert verdict(timings) is found
-    assert bool(gate_fault(timings)) is (found in (Verdict.SLOWER, Verdict.NOT_MEASURABLE))
+    assert bool(rejection_reason(timings)) is (found in (Verdict.SLOWER, Verdict.NOT_MEASURABLE))
 
 
 def test_what_cannot_be_measured_says_so_and_is_no_verdict_for_ever() -> None:
-    assert gate_fault([UNKNOWN]) == (
+    assert rejection_reason([UNKNOWN]) == (
         "not measurable here now: 0.60 to 1.90 x the fallback's speed, too close to tell; what "
         "serves now stays, and the fleet times them again later; at once: smelt build MODEL"
     )
     assert "0.10 to 40.00 x the fallback's speed, this machine is too busy to tell" in (
-        gate_fault([paired(0.1, 40.0)])
+        rejection_reason([paired(0.1, 40.0)])
     )
-    assert gate_fault([SLOWER]).startswith("slower than the fallback: 0.75 x its speed (0.70 to")
+    assert rejection_reason([SLOWER]).startswith(
+        "slower than the fallback: 0.75 x its speed (0.70 to"
+    )
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from services.contracts.events import Event
-from services.contracts.gate import gate_fault
+from services.contracts.gate import rejection_reason
 from services.contracts.joint_run import JointRun, JointTiming
 from services.contracts.kinds import EngineKind
 from services.contracts.manifest import ModelVersion, ProofOutcome, SideTiming, Timing
@@ -160,7 +160,7 @@ def test_a_run_that_lacks_a_newer_engine_waits_for_the_next_one(registry: EventR
         (proven(2.0), "onnxruntime fp32: 3.00 x eager"),
         (
             world.paired(0.25, 99.0),
-            f"onnxruntime fp32: {gate_fault(world.paired(0.25, 99.0))}",
+            f"onnxruntime fp32: {rejection_reason(world.paired(0.25, 99.0))}",
         ),
     ],
 )

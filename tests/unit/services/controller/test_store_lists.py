@@ -20,7 +20,7 @@ from services.controller.key_status import RetryPolicy
 from services.controller.reconcile import ReconcileLoop
 from services.pb import fleet_v1_pb2 as fleet
 from services.replica.engine_checker import EngineChecker
-from services.replica.engine_host import EngineHost
+from services.replica.engine_host import EngineManager
 from services.replica.loaded_engine import RunningEngine
 from services.telemetry.recorder import NullRecorder
 from tests.documents import small_key, small_manifest, small_proof
@@ -91,7 +91,7 @@ class World:
         self._metrics.look()
         return Counter(self.asked)
 
-    def replica(self, model: str) -> EngineHost:
+    def replica(self, model: str) -> EngineManager:
         """A replica's engines, with a store and documents of its own."""
 
         def no_fallback(_: object) -> RunningEngine:
@@ -99,7 +99,7 @@ class World:
 
         registry = Registry(self.store, self._folder / "replica")
         checker = EngineChecker(self._folder / "checked")
-        return EngineHost(registry, registry.model_version(model), DEVICE, no_fallback, checker)
+        return EngineManager(registry, registry.model_version(model), DEVICE, no_fallback, checker)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from services.gateway.admission import Bound
 from services.gateway.endpoints import EndpointSet
 from services.gateway.handlers import SERVICE, offered_handlers, service_handler
 from services.gateway.inference import InferenceCall
-from services.gateway.servicer import EXTENSIONS, QuestionServicer
+from services.gateway.servicer import EXTENSIONS, MetadataServicer
 from services.gateway.status_codes import StatusTable
 from services.pb import fleet_v1_pb2 as fleet
 from services.pb import open_inference_v2_pb2 as pb
@@ -56,7 +56,7 @@ def _connect_to_none(*_: object) -> NoReturn:
 def handlers_of(bound: Bound | None) -> "grpc.GenericRpcHandler":  # type: ignore[type-arg]
     endpoints = EndpointSet(host_id="", connect=_connect_to_none)
     statuses = StatusTable()
-    questions = QuestionServicer(endpoints, ("smelt", "1"), lambda *_: pb.ModelStatistics())
+    questions = MetadataServicer(endpoints, ("smelt", "1"), lambda *_: pb.ModelStatistics())
     offered = offered_handlers(NoModel(), questions, statuses, bound=bound)
     return service_handler(offered, statuses)
 

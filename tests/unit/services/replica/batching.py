@@ -12,7 +12,7 @@ from services.contracts.manifest import ModelVersion
 from services.contracts.tensors import Array
 from services.replica.batcher import Batcher, BatchReport
 from services.replica.codec import InferCall
-from services.replica.engine_seat import EngineSeat, EngineThread
+from services.replica.engine_seat import EngineExecutor, EngineThread
 from services.replica.engine_worker import EngineWorker
 from services.replica.joining import JoinRules
 from services.replica.signature import Signature
@@ -81,8 +81,8 @@ async def bench(
     model: ModelVersion, on_batch: Callable[[BatchReport], None] | None = None
 ) -> AsyncIterator[Bench]:
     engine, clock, reports, dropped = ToyEngine(), Clock(), list[BatchReport](), list[Dropped]()
-    seat = EngineSeat(engine=engine, buckets=model.recipe.buckets, thread=EngineThread())
-    worker = EngineWorker(seat, clock=clock)
+    executor = EngineExecutor(engine=engine, buckets=model.recipe.buckets, thread=EngineThread())
+    worker = EngineWorker(executor, clock=clock)
     rules = JoinRules.from_model(model, Signature.from_model(model))
     batcher = Batcher(
         worker,
@@ -98,7 +98,7 @@ async def bench(
     finally:
         engine.may_run.set()
         await batcher.close()
-        await worker.seat.close()
+        await worker.executor.close()
 
 
 def text_call(

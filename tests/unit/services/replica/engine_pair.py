@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from services.replica.batcher import Batcher
-from services.replica.engine_seat import EngineSeat, EngineThread
+from services.replica.engine_seat import EngineExecutor, EngineThread
 from services.replica.engine_worker import EngineWorker
 from services.replica.joining import JoinRules
 from services.replica.loaded_engine import LoadedEngine
 from services.replica.signature import Signature
-from services.replica.standby import SeatedEngine, Standby
+from services.replica.standby import Standby, StandbyEngine
 
 from .batching import Clock, ToyEngine, submit, text_call
 from .models import text_model
@@ -33,16 +33,20 @@ class Pair:
 
     def keep_before(self) -> None:
         """Hold the engine before as the standby."""
-        seat = seat_of(self.before)
+        executor = executor_of(self.before)
         loaded = LoadedEngine(
-            engine=self.before, buckets=seat.buckets, kind="toy", precision="fp32", generation="x"
+            engine=self.before,
+            buckets=executor.buckets,
+            kind="toy",
+            precision="fp32",
+            generation="x",
         )
-        self.standby.keep(SeatedEngine(loaded=loaded, seat=seat))
+        self.standby.keep(StandbyEngine(loaded=loaded, executor=executor))
 
 
-def seat_of(engine: ToyEngine) -> EngineSeat:
+def executor_of(engine: ToyEngine) -> EngineExecutor:
     buckets = text_model().recipe.buckets
-    return EngineSeat(engine=engine, buckets=buckets, thread=EngineThread(), stall_s=LIMIT_S)
+    return EngineExecutor(engine=engine, buckets=buckets, thread=EngineThread(), stall_s=LIMIT_S)
 
 
 @asynccontextmanager
@@ -50,9 +54,12 @@ async def open_pair(second_look_s: float = 0.0) -> AsyncIterator[Pair]:
     model, clock, standby = text_model(), Clock(), Standby(600.0)
     engine, before, returns = ToyEngine(), ToyEngine(), []
     worker = EngineWorker(
-        seat_of(engine),
+        executor_of(engine),
         standby,
-        on_return=lambda engine, seat, words: (returns.append(words), standby.close_soon(seat)),
+        on_return=lambda engine, executor, words: (
+            returns.append(words),
+            standby.close_soon(executor),
+        ),
         second_look_s=second_look_s,
         clock=clock,
     )
@@ -65,7 +72,7 @@ async def open_pair(second_look_s: float = 0.0) -> AsyncIterator[Pair]:
         engine.may_run.set()
         before.may_run.set()
         await batcher.close()
-        standby.close_soon(worker.seat)
+        standby.close_soon(worker.executor)
         await standby.drop()
 
 

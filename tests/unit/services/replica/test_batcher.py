@@ -285,7 +285,7 @@ async def _ran_together(b: Bench) -> bool:
 
 async def test_a_brief_engine_waits_a_turn_for_company_until_none_has_come_for_long() -> None:
     async with bench(text_model()) as b:
-        b.worker.replace(replace(b.worker.seat, is_brief=True))
+        b.worker.replace(replace(b.worker.executor, is_brief=True))
         assert await _ran_together(b)
         for _ in range(20):
             await submit(b.batcher, text_call())

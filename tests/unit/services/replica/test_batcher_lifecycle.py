@@ -10,7 +10,7 @@ from services.contracts.errors import (
     NotReadyError,
 )
 from services.replica.batcher import BatchReport
-from services.replica.engine_seat import EngineSeat, EngineThread
+from services.replica.engine_seat import EngineExecutor, EngineThread
 from services.replica.engine_worker import MAX_FAILURES_IN_A_ROW
 from services.replica.loaded_engine import STALL_S
 from services.replica.waiting import Dropped
@@ -115,7 +115,7 @@ async def test_a_swap_takes_effect_between_two_batches() -> None:
         async def swap() -> None:
             async with b.batcher.between_batches:
                 old = b.worker.replace(
-                    EngineSeat(engine=new, buckets=larger, thread=EngineThread())
+                    EngineExecutor(engine=new, buckets=larger, thread=EngineThread())
                 )
             await old.close()
 

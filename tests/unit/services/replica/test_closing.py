@@ -13,7 +13,7 @@ from services.pb import fleet_v1_pb2 as fleet
 from services.replica.closing import close_all, ended
 from services.replica.control_link import ControlLink
 from services.replica.data_server import DataServer
-from services.replica.engine_seat import EngineSeat, EngineThread
+from services.replica.engine_seat import EngineExecutor, EngineThread
 from services.replica.forming import BatchFormer
 from services.replica.standby import Standby
 
@@ -144,12 +144,12 @@ class HeldEngine(ToyEngine):
 
 async def test_an_engine_is_closed_also_when_nobody_waits_for_it_any_more() -> None:
     engine, thread = HeldEngine(), EngineThread()
-    seat = EngineSeat(engine=engine, buckets=(), thread=thread)
+    executor = EngineExecutor(engine=engine, buckets=(), thread=thread)
     engine.may_run.clear()
     inputs = dict(text_call().inputs)
-    running = asyncio.create_task(seat.call(engine.run, inputs))
+    running = asyncio.create_task(executor.call(engine.run, inputs))
     assert await asyncio.to_thread(engine.is_running.wait, 30)
-    closing = asyncio.create_task(seat.close())
+    closing = asyncio.create_task(executor.close())
     await asyncio.sleep(0)
     closing.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -167,7 +167,7 @@ async def test_a_hung_engine_holds_up_the_closing_of_others_for_a_while_only(
     standby, engine, thread = Standby(close_timeout_s=0.01), HeldEngine(), EngineThread()
     engine.may_run.clear()
     running = asyncio.ensure_future(thread.submit(engine.run, dict(text_call().inputs)))
-    standby.close_soon(EngineSeat(engine=engine, buckets=(), thread=thread))
+    standby.close_soon(EngineExecutor(engine=engine, buckets=(), thread=thread))
     await standby.drop()
     assert "1 engines hang" in caplog.text
     engine.may_run.set()

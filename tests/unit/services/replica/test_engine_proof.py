@@ -125,7 +125,7 @@ async def test_verdicts_are_of_the_engine_that_was_proven() -> None:
             await s.proof.check()
         s.bench.engine = ToyEngine()
         take_2_s(s.bench)
-        old = worker.replace(replace(worker.seat, engine=s.bench.engine))
+        old = worker.replace(replace(worker.executor, engine=s.bench.engine))
         await s.become()
         s.bench.engine.may_run.clear()
         s.proof.most_wait_s = 0.0

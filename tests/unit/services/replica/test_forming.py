@@ -7,12 +7,12 @@ import pytest
 
 from services.contracts.batching import Batching
 from services.contracts.recipe import Bucket, DimRange
-from services.replica.engine_seat import EngineSeat, EngineThread
+from services.replica.engine_seat import EngineExecutor, EngineThread
 from services.replica.engine_worker import EngineWorker
 from services.replica.forming import BatchFormer
 from services.replica.joining import JoinRules
 from services.replica.signature import Signature, fits
-from services.replica.waiting import Waiting, WaitingLine
+from services.replica.waiting import QueuedRequest, RequestQueue
 from tests.unit.services.replica.batching import Clock, ToyEngine, text_call
 from tests.unit.services.replica.models import text_model
 
@@ -29,13 +29,13 @@ BUCKETS = (_bucket(batch=8, sequence=4), _bucket(batch=2, sequence=16), _bucket(
 
 def _former(buckets: tuple[Bucket, ...], calls: list[tuple[int, int]]) -> BatchFormer:
     """What forms batches of waiting calls, each given as rows and length."""
-    line = WaitingLine(Batching(), clock := Clock())
+    line = RequestQueue(Batching(), clock := Clock())
     loop = asyncio.get_running_loop()
     for rows, length in calls:
         call, answer = text_call(rows, length), loop.create_future()
-        line.add(Waiting(call, dict, lambda _: None, answer, clock()), None)
-    seat = EngineSeat(engine=ToyEngine(), buckets=buckets, thread=EngineThread())
-    return BatchFormer(line, RULES, EngineWorker(seat, clock=clock), max_waste=0.25)
+        line.add(QueuedRequest(call, dict, lambda _: None, answer, clock()), None)
+    executor = EngineExecutor(engine=ToyEngine(), buckets=buckets, thread=EngineThread())
+    return BatchFormer(line, RULES, EngineWorker(executor, clock=clock), max_waste=0.25)
 
 
 def _rows_taken(former: BatchFormer) -> list[int]:

@@ -12,7 +12,7 @@ import pytest
 
 from services.contracts.errors import InvalidRequestError
 from services.contracts.lent_memory import UNIT_BYTES, peers_memory, sealed_memory
-from services.replica.lent_slots import LentSlots
+from services.replica.lent_slots import SharedBuffers
 
 NUM_UNITS = 8
 NUM_BYTES = NUM_UNITS * UNIT_BYTES
@@ -25,7 +25,7 @@ class Gateway:
     arena: mmap.mmap
     ledger: mmap.mmap
     peer: socket.socket
-    lent: list[LentSlots]
+    lent: list[SharedBuffers]
 
     @property
     def is_over(self) -> bool:
@@ -47,7 +47,7 @@ def gateway() -> Iterator[Gateway]:
     their_ledger = peers_memory(ledger_descriptor, is_writable=True)
     os.close(arena_descriptor)
     os.close(ledger_descriptor)
-    yield Gateway(arena, ledger, ours, [LentSlots(theirs.detach(), their_arena, their_ledger)])
+    yield Gateway(arena, ledger, ours, [SharedBuffers(theirs.detach(), their_arena, their_ledger)])
     ours.close()
 
 

@@ -15,7 +15,7 @@ from services.contracts.selection import FallbackReason
 from services.contracts.tensors import TensorSpec
 from services.pb import fleet_v1_pb2 as fleet
 from services.replica.batcher import BatchReport
-from services.replica.engine_host import EngineHost
+from services.replica.engine_host import EngineManager
 from services.replica.engine_worker import BatchTimes
 from services.replica.loaded_engine import FoundBy, LoadedEngine, Refutation
 from services.replica.replica import Replica
@@ -103,7 +103,7 @@ def test_sizes_of_batches_are_told_apart_up_to_a_bound() -> None:
 async def test_what_another_replica_will_answer_is_no_failure() -> None:
     model = text_model()
     device = DeviceFacts(generation="cpu-x86_64-v3", name="cpu", memory_gib=1)
-    host = EngineHost(None, model, device, lambda model: _NoEngine(), None)  # type: ignore[arg-type]
+    host = EngineManager(None, model, device, lambda model: _NoEngine(), None)  # type: ignore[arg-type]
     replica = Replica(model, device, host, NullRecorder())
     with pytest.raises(NotReadyError):
         replica.infer(b"")
@@ -245,7 +245,7 @@ def test_samples_are_valid_inputs() -> None:
 async def test_a_report_tells_state_and_engine() -> None:
     model = text_model()
     device = DeviceFacts(generation="cpu-x86_64-v3", name="cpu", memory_gib=1)
-    host = EngineHost(None, model, device, lambda model: _NoEngine(), None)  # type: ignore[arg-type]
+    host = EngineManager(None, model, device, lambda model: _NoEngine(), None)  # type: ignore[arg-type]
     changes: list[str] = []
     replica = Replica(model, device, host, NullRecorder(), on_change=lambda: changes.append("x"))
 

@@ -8,7 +8,7 @@ import pytest
 from services.contracts.batching import Batching, QueuePolicy
 from services.contracts.errors import DeadlineExceededError, OverloadedError
 from services.contracts.manifest import ModelVersion
-from services.replica.waiting import Dropped, Waiting, WaitingLine
+from services.replica.waiting import Dropped, QueuedRequest, RequestQueue
 
 from .batching import Bench, assert_own, bench, hold_engine, queue, submit, text_call
 from .models import text_model
@@ -200,10 +200,10 @@ async def test_one_that_is_cancelled_as_a_batch_is_taken_is_counted_once() -> No
 
 async def test_a_full_line_is_not_looked_through_for_each_that_it_refuses() -> None:
     now_s = [0.0]
-    line = WaitingLine(Batching(max_queue=2), lambda: now_s[0])
+    line = RequestQueue(Batching(max_queue=2), lambda: now_s[0])
     answers = [asyncio.get_running_loop().create_future() for _ in range(2)]
     for answer in answers:
-        line.add(Waiting(text_call(), dict, print, answer, arrived_s=0.0), None)
+        line.add(QueuedRequest(text_call(), dict, print, answer, arrived_s=0.0), None)
     with pytest.raises(OverloadedError):
         line.check_room(0)
     answers[0].cancel()

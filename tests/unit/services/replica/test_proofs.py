@@ -11,7 +11,7 @@ from services.contracts.tensors import Array
 from services.replica.engine_worker import MAX_FAILURES_IN_A_ROW
 
 from .batching import ToyEngine, assert_own, submit, text_call
-from .engine_pair import LIMIT_S, Pair, hold, open_pair, seat_of
+from .engine_pair import LIMIT_S, Pair, executor_of, hold, open_pair
 
 
 @pytest.fixture
@@ -53,8 +53,10 @@ async def test_a_proof_that_fails_says_nothing_of_the_engine_that_came_meanwhile
     pair.keep_before()
     fail_always(pair.engine)
     new = ToyEngine()
-    await ask_and_replace(pair, lambda: pair.standby.close_soon(pair.worker.replace(seat_of(new))))
-    assert pair.worker.seat.engine is new
+    await ask_and_replace(
+        pair, lambda: pair.standby.close_soon(pair.worker.replace(executor_of(new)))
+    )
+    assert pair.worker.executor.engine is new
     assert pair.returns == []
 
 
@@ -72,7 +74,7 @@ async def test_a_proof_that_passes_says_nothing_of_the_engine_that_came_meanwhil
     pair.engine.may_run.clear()
     proof = asyncio.create_task(pair.worker.prove([text_call().inputs]))
     assert await asyncio.to_thread(pair.engine.is_running.wait, 30)
-    pair.standby.close_soon(pair.worker.replace(seat_of(new)))
+    pair.standby.close_soon(pair.worker.replace(executor_of(new)))
     await fail_in_a_row()
     pair.engine.may_run.set()
     await proof
@@ -96,10 +98,10 @@ async def test_a_swap_while_the_engine_before_is_asked_leaves_nobody_to_blame(pa
     proof = await proof_that_asks_before(pair)
     fail_always(pair.before)
     new = ToyEngine()
-    pair.standby.close_soon(pair.worker.replace(seat_of(new)))
+    pair.standby.close_soon(pair.worker.replace(executor_of(new)))
     pair.before.may_run.set()
     await proof
-    assert (pair.worker.seat.engine, pair.returns) == (new, [])
+    assert (pair.worker.executor.engine, pair.returns) == (new, [])
 
 
 async def test_an_engine_that_was_replaced_is_not_counted_against_the_next(pair: Pair) -> None:
@@ -110,7 +112,7 @@ async def test_an_engine_that_was_replaced_is_not_counted_against_the_next(pair:
     held = await hold(pair, pair.engine)
     new = ToyEngine()
     fail_always(new)
-    pair.standby.close_soon(pair.worker.replace(seat_of(new)))
+    pair.standby.close_soon(pair.worker.replace(executor_of(new)))
     pair.engine.may_run.set()
     with pytest.raises(EngineError):  # of the new one, which ran it again
         await held
@@ -127,7 +129,7 @@ async def test_a_batch_that_fails_after_the_engine_before_took_over_is_run_there
     held = await hold(pair, pair.engine)
     pair.before.may_run.set()
     await proof
-    assert pair.worker.seat.engine is pair.before
+    assert pair.worker.executor.engine is pair.before
     pair.engine.may_run.set()
     assert_own(text_call(), await held)
 
@@ -145,7 +147,7 @@ async def test_requests_that_only_the_engine_before_answers_depose_nobody_withou
     assert pair.worker.is_suspect
     await pair.worker.prove([text_call(first=10).inputs])
     assert not pair.worker.is_suspect
-    assert (pair.worker.seat.engine, pair.returns) == (pair.engine, [])
+    assert (pair.worker.executor.engine, pair.returns) == (pair.engine, [])
 
 
 async def test_a_suspect_engine_that_fails_its_proof_is_left(pair: Pair) -> None:
@@ -154,7 +156,7 @@ async def test_a_suspect_engine_that_fails_its_proof_is_left(pair: Pair) -> None
     for _ in range(MAX_FAILURES_IN_A_ROW):
         assert_own(text_call(), await submit(pair.batcher, text_call()))
     await pair.worker.prove([text_call(first=10).inputs])
-    assert pair.worker.seat.engine is pair.before
+    assert pair.worker.executor.engine is pair.before
     assert pair.returns == ["engine fails on inputs that are known to be good: broken"]
 
 
@@ -187,7 +189,7 @@ async def test_an_engine_that_fails_on_all_but_its_smallest_sizes_is_left(pair: 
     pair.before.ran.clear()
     not_asked = samples(1, 4, 16)
     await pair.worker.prove(not_asked)
-    assert pair.worker.seat.engine is pair.before
+    assert pair.worker.executor.engine is pair.before
     assert pair.returns == ["engine fails on inputs that are known to be good: bad kernel"]
     assert pair.before.ran == [(1, 4)]
     assert [inputs["ids"].shape for inputs in not_asked] == [(1, 16)]
@@ -206,7 +208,7 @@ async def test_an_engine_that_fails_where_the_one_before_does_too_is_for_the_hea
     with pytest.raises(EngineError, match="known to be good: bad kernel"):
         await pair.worker.prove(samples(1, 16))
     assert pair.worker.is_suspect
-    assert (pair.worker.seat.engine, pair.returns) == (pair.engine, [])
+    assert (pair.worker.executor.engine, pair.returns) == (pair.engine, [])
 
 
 async def test_an_engine_that_runs_all_sizes_is_suspect_no_more(pair: Pair) -> None:
@@ -237,7 +239,7 @@ async def test_batches_run_between_the_runs_of_a_proof(
     pair.engine.may_run.clear()
     proof = asyncio.create_task(pair.worker.prove(samples(1, 16)))
     assert await asyncio.to_thread(pair.engine.is_running.wait, 30)
-    thread, is_in_line = pair.worker.seat.thread, asyncio.Event()
+    thread, is_in_line = pair.worker.executor.thread, asyncio.Event()
     monkeypatch.setattr(thread, "submit", told(thread.submit, is_in_line))
     batch = asyncio.create_task(submit(pair.batcher, text_call(length=2)))
     await is_in_line.wait()
@@ -248,7 +250,7 @@ async def test_batches_run_between_the_runs_of_a_proof(
 
 
 async def test_a_proof_that_holds_the_event_loop_is_seen_from_other_threads(pair: Pair) -> None:
-    pair.worker.seat = replace(pair.worker.seat, is_brief=True)
+    pair.worker.executor = replace(pair.worker.executor, is_brief=True)
     pair.engine.may_run.clear()
 
     def look() -> bool:
@@ -270,7 +272,7 @@ async def test_an_engine_that_was_replaced_is_asked_no_more(pair: Pair) -> None:
     pair.engine.may_run.clear()
     proof = asyncio.create_task(pair.worker.prove(rest))
     assert await asyncio.to_thread(pair.engine.is_running.wait, 30)
-    pair.standby.close_soon(pair.worker.replace(seat_of(new)))
+    pair.standby.close_soon(pair.worker.replace(executor_of(new)))
     pair.engine.may_run.set()
     await proof
     assert (pair.engine.ran, new.ran) == ([(1, 1)], [])

@@ -6,7 +6,7 @@ import pytest
 
 from services.contracts.batching import Batching
 from services.contracts.errors import OverloadedError
-from services.replica.waiting import Dropped, Waiting, WaitingLine
+from services.replica.waiting import Dropped, QueuedRequest, RequestQueue
 
 from .batching import Clock, text_call
 
@@ -14,21 +14,21 @@ TWO = Batching(priority_levels=2, default_priority=2, max_queue=4, max_queue_byt
 THREE = Batching(priority_levels=3, default_priority=2)
 
 
-def waiting_of(level: int, deadline_s: float | None = None) -> Waiting:
+def waiting_of(level: int, deadline_s: float | None = None) -> QueuedRequest:
     answer = asyncio.get_running_loop().create_future()
-    return Waiting(
+    return QueuedRequest(
         text_call(), dict, lambda _: None, answer, 100.0, level, deadline_s, num_bytes=100
     )
 
 
-def added(line: WaitingLine, *levels: int) -> list[Waiting]:
+def added(line: RequestQueue, *levels: int) -> list[QueuedRequest]:
     found = [waiting_of(level) for level in levels]
     for waiting in found:
         line.add(waiting, None)
     return found
 
 
-def taken(line: WaitingLine) -> list[Waiting]:
+def taken(line: RequestQueue) -> list[QueuedRequest]:
     """As a batch former takes: a part that waits again, else all that a new batch may."""
     batch = line.take_again() or list(line)
     for waiting in batch:
@@ -37,7 +37,7 @@ def taken(line: WaitingLine) -> list[Waiting]:
 
 
 async def test_whoever_comes_waits_for_those_of_its_level_that_wait_again() -> None:
-    line = WaitingLine(THREE, Clock())
+    line = RequestQueue(THREE, Clock())
     again = [waiting_of(2) for _ in range(3)]
     line.put_back(again, 2)
     new, low = added(line, 2, 3)
@@ -46,7 +46,7 @@ async def test_whoever_comes_waits_for_those_of_its_level_that_wait_again() -> N
 
 
 async def test_a_failed_batch_of_several_levels_runs_again_level_by_level() -> None:
-    line = WaitingLine(THREE, Clock())
+    line = RequestQueue(THREE, Clock())
     low, high, middle = (waiting_of(level) for level in (3, 1, 2))
     line.put_back([low, high, middle], 3)
     new = added(line, 2)
@@ -54,10 +54,10 @@ async def test_a_failed_batch_of_several_levels_runs_again_level_by_level() -> N
 
 
 async def test_urgent_ones_that_fail_again_and_again_hold_up_nobody_for_good() -> None:
-    line = WaitingLine(TWO, Clock())
+    line = RequestQueue(TWO, Clock())
     low = [waiting_of(2) for _ in range(3)]
     line.put_back(low, 1)
-    answered: list[Waiting] = []
+    answered: list[QueuedRequest] = []
     for _ in range(3):
         urgent = added(line, 1, 1)
         assert taken(line) == urgent
@@ -71,7 +71,7 @@ async def test_urgent_ones_that_fail_again_and_again_hold_up_nobody_for_good() -
 
 
 async def test_who_left_has_stood_back_for_nobody_else() -> None:
-    line = WaitingLine(TWO, Clock())
+    line = RequestQueue(TWO, Clock())
     (low,) = gone = [waiting_of(2)]
     line.put_back(gone, 1)
     urgent = added(line, 1)
@@ -83,7 +83,7 @@ async def test_who_left_has_stood_back_for_nobody_else() -> None:
 
 
 async def test_what_waits_again_takes_room_and_gives_it_back() -> None:
-    line = WaitingLine(TWO, Clock())
+    line = RequestQueue(TWO, Clock())
     again = [waiting_of(2) for _ in range(3)]
     line.put_back(again, 2)
     assert (len(line), line.used) == (3, 0.75)
@@ -99,7 +99,7 @@ async def test_what_waits_again_takes_room_and_gives_it_back() -> None:
 
 
 async def test_what_waits_again_takes_room_in_bytes_too() -> None:
-    line = WaitingLine(Batching(max_queue=64, max_queue_bytes=300), Clock())
+    line = RequestQueue(Batching(max_queue=64, max_queue_bytes=300), Clock())
     again = [waiting_of(0) for _ in range(3)]
     line.put_back(again, 3)
     with pytest.raises(OverloadedError, match="requests of 300 bytes wait in this replica"):
@@ -112,7 +112,7 @@ async def test_what_waits_again_takes_room_in_bytes_too() -> None:
 
 async def test_who_is_late_as_its_part_is_due_is_told_that_it_ran() -> None:
     clock = Clock()
-    line = WaitingLine(TWO, clock)
+    line = RequestQueue(TWO, clock)
     late, stays = waiting_of(2, 104.0), waiting_of(2)
     line.put_back([late, stays], 2)
     clock.now_s = 105.0
@@ -123,7 +123,7 @@ async def test_who_is_late_as_its_part_is_due_is_told_that_it_ran() -> None:
 
 async def test_the_next_deadline_is_that_of_whoever_waits_at_all() -> None:
     clock, dropped = Clock(), list[Dropped]()
-    line = WaitingLine(TWO, clock, on_dropped=dropped.append)
+    line = RequestQueue(TWO, clock, on_dropped=dropped.append)
     line.add(waiting_of(1, 109.0), None)
     late = waiting_of(2, 104.0)
     line.put_back([late, waiting_of(2, 106.0)], 1)
@@ -136,7 +136,7 @@ async def test_the_next_deadline_is_that_of_whoever_waits_at_all() -> None:
 
 async def test_a_place_that_is_freed_at_one_level_lets_a_call_of_unknown_level_in() -> None:
     clock = Clock()
-    line = WaitingLine(TWO, clock)
+    line = RequestQueue(TWO, clock)
     high = added(line, 1, 1, 1, 1)
     added(line, 2, 2, 2, 2)
     with pytest.raises(OverloadedError, match="every priority level of this replica's queue"):

@@ -65,7 +65,7 @@ def replica() -> Replica:
 def arena(replica: Replica) -> Iterator[RequestArena]:
     """Thirty-two megabytes that one replica can read."""
     arena = RequestArena(NUM_BYTES)
-    arena.borrowers.add(replica)
+    arena.consumers.add(replica)
     yield arena
     arena.close()
 
@@ -114,7 +114,7 @@ def test_there_is_no_use_without_a_replica_or_after_the_end(
     arena: RequestArena, replica: Replica
 ) -> None:
     slot = taken(arena, 100)
-    arena.borrowers.discard(replica)
+    arena.consumers.discard(replica)
     assert (arena.take(100), replica.is_closed) == (None, False)
     arena.lend_to(replica)
     arena.close()
@@ -149,10 +149,10 @@ def test_a_lent_slot_is_kept_until_every_replica_let_go(
     unit = replica.borrow(payload)
     other.borrow(payload)
     del payload
-    for borrower in (replica, other):
+    for consumer in (replica, other):
         assert arena.num_taken_bytes == 2 * UNIT_BYTES
-        assert borrower.num_units == 2
-        borrower.units.discard(unit)
+        assert consumer.num_units == 2
+        consumer.units.discard(unit)
     assert arena.num_taken_bytes == 0
     assert (replica.num_units, other.num_units) == (0, 0)
 
