@@ -5,13 +5,13 @@ leases/controller/<n>.json     the same, of the one controller that has what is 
 
 Taking, renewing and releasing a lease are one and the same step: to create the next number.
 Of all who try, one succeeds, on every store that honours a conditional create; a holder whose
-number was taken by another has lost its lease. Whoever has the newest number removes the older
-ones, a dead worker's too, so that one or two are left of each key; whoever finds a higher
+number was taken by another has lost its lease. The holder of the newest number removes the older
+ones, a dead worker's too, so that one or two are left of each key; a worker that finds a higher
 number than the one that it created, because its own was removed, has lost its lease as well.
 No permission to change or delete is needed: without it the older ones stay.
 
 A worker that is killed renews no more. On its own machine its process is seen to be gone; clocks
-of two machines are not compared to find that out: whoever waits measures on its own clock for
+of two machines are not compared to find that out: a waiting worker measures on its own clock for
 how long the newest number stands still. Only a lease whose written time lies `MAX_SKEW_S`
 further back than it may is taken at once, so that a build does not wait for what died
 yesterday. If clocks differ by more than that, a key may be
@@ -36,12 +36,12 @@ class BuildLease(Document):
     """One worker's claim on one key, and how far it is.
 
     Attributes:
-        holder: of one attempt of one process; nobody else's is equal.
+        holder: of one attempt of one process; no other is equal.
         host, process_id: where that is, for people.
         pid_space: what the process id is unique in; "" when unknown.
         lease_s: seconds without a renewal after which others may take it.
         stage, stage_since: what it does, and since when.
-        line: what it said last.
+        line: its last entry.
         taken_at, renewed_at: ISO 8601, UTC, by the holder's clock.
         is_released: it is free again.
     """
@@ -95,7 +95,7 @@ class LeaseRevision:
 
     @property
     def is_free(self) -> bool:
-        """Whether nobody holds it, whatever the time is."""
+        """Whether it is free, whatever the time is."""
         return self.number == 0 or (self.lease is not None and self.lease.is_released)
 
 

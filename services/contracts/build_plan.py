@@ -51,7 +51,7 @@ class BuildPlan(Document):
     Attributes:
         node_class: of the node that made the plan; only a generation when none was there.
         facts: the device it was made on; None for a plan made elsewhere, ahead of time.
-        compiler: what its launcher called the compiler that made it; "" when nobody did.
+        compiler: what its launcher called the compiler that made it; "" when unknown.
         proof_code: digest of the code that proves engines where the plan was made; "" in older
             plans. What other code proved is proven again there, and serves meanwhile.
         planned: in the order in which they are built.

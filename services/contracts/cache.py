@@ -1,7 +1,7 @@
 """Published files on this machine's disk: fetched once, verified, shared by processes.
 
 A folder is named by the digests of its files, so a cache may outlive its store and serve
-several; it appears by one rename, so whoever sees it sees all of it. Digests are compared
+several; it appears by one rename, so a reader sees all of it. Digests are compared
 at each use: a proof is about bytes, and these may have changed since they were fetched.
 
 What was not used for longest goes when the cache takes more than its share of the disk. A file
@@ -68,7 +68,7 @@ class FileCache:
         target = self._root / "files" / f"{ref.sha256}{suffix}"
         if not _is_intact(target, ref):
             with scratch_folder(target.parent, _STAGING, abandoned=f"{_STAGING}*") as staging:
-                # Not straight to its place: what a killed fetcher leaves there, nobody removes.
+                # Not straight to its place: what a killed fetcher leaves there is never removed.
                 self._store.fetch_blob(ref, staging / target.name)
                 (staging / target.name).replace(target)
             self._evict()
@@ -111,7 +111,7 @@ def _entries(root: Path) -> Iterator[tuple[float, int, Path]]:
 
 def _remove(path: Path) -> None:
     if path.is_dir():
-        # Under another name first: nobody shall find a part of it.
+        # Under another name first: no reader may find a part of it.
         gone = path.with_name(f"{_STAGING}evicted-{path.name}")
         with suppress(OSError):
             path.rename(gone)

@@ -52,7 +52,7 @@ class FleetDialer:
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """What each call carries."""
-        return ((HEADER, f"Bearer {self.tokens.said}"),) if self.tokens else ()
+        return ((HEADER, f"Bearer {self.tokens.newest}"),) if self.tokens else ()
 
     def _credentials(self, tls: FleetTls) -> "tuple[grpc.ChannelCredentials, Options]":
         import grpc

@@ -27,7 +27,7 @@ class FleetSecuritySettings(BaseSettings):
 
     Attributes:
         fleet_cert_file, fleet_key_file, fleet_ca_file: PEM: this process's certificate with its
-            key, and the authority that signed those of all the fleet, and nobody else's. With
+            key, and the authority that signed those of all the fleet, and no other. With
             them its processes talk by TLS alone, and only to those with such a certificate.
             Read again when they change.
         fleet_token_file: tokens of the control plane, one a line: the first is sent with each
@@ -171,7 +171,7 @@ class FleetTokens:
         return self._tokens
 
     @property
-    def said(self) -> str:
+    def newest(self) -> str:
         """The one that this process sends."""
         return self.all[0]
 
@@ -185,7 +185,7 @@ def warn_in_the_clear(what: str, host: str, warn: Callable[..., object] = logger
     """Say that a port can be reached from other hosts and takes no TLS."""
     if not is_loopback(host):
         warn(
-            "%s listens on %s in the clear: whoever is on the network can read it; give the "
+            "%s listens on %s in the clear: anyone on the network can read it; give the "
             "fleet's processes fleet_cert_file, fleet_key_file and fleet_ca_file",
             what, host,
         )  # fmt: skip

@@ -130,8 +130,8 @@ _TLS_BEGINNINGS = ((22, 3), (21, 3))
 def encode_hello(token: bytes = NO_TOKEN) -> bytes:
     """Meta of HELLO.
 
-    `token` is what a replica told the controller when it attached, and the controller the
-    gateways: whoever knows it is of this fleet, and means this very replica. Addresses do not
+    `token` is what a replica sent the controller when it attached, and the controller the
+    gateways: a peer that knows it is of this fleet, and means this very replica. Addresses do not
     say that much, as another process may listen on a dead replica's port.
     """
     return _HELLO.pack(_MAGIC, PROTOCOL_VERSION, token)

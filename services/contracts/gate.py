@@ -1,4 +1,4 @@
-"""The benchmark's gate: an engine that is slower than the fallback serves nobody.
+"""The benchmark's gate: an engine that is slower than the fallback does not serve.
 
 Both are timed in one run, call by call: of the proof, and then of all candidates together. An
 engine is faster or slower only where the interval of that ratio, and what the fallback seems to
@@ -101,16 +101,17 @@ def deciding(history: Sequence[Sequence[Timing]]) -> Sequence[Timing]:
     Args:
         history: an engine's timings of its proof and of its joint runs, oldest first.
     """
-    told = [timings for timings in history if verdict(timings)]
-    clear = [timings for timings in told if verdict(timings) is not Verdict.NOT_MEASURABLE]
-    return (clear or told or history or [()])[-1]
+    known = [timings for timings in history if verdict(timings)]
+    clear = [timings for timings in known if verdict(timings) is not Verdict.NOT_MEASURABLE]
+    return (clear or known or history or [()])[-1]
 
 
 def is_settled(history: Sequence[Sequence[Timing]]) -> bool:
     """Whether an engine and the fallback need not be timed again: measured, and without doubt."""
-    told = [timings for timings in history if verdict(timings)]
-    return not told or any(
-        speed_bounds(timings) and verdict(timings) is not Verdict.NOT_MEASURABLE for timings in told
+    known = [timings for timings in history if verdict(timings)]
+    return not known or any(
+        speed_bounds(timings) and verdict(timings) is not Verdict.NOT_MEASURABLE
+        for timings in known
     )
 
 

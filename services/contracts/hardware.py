@@ -131,7 +131,7 @@ class DeviceFacts(Document):
 def generation_named(device_facts_json: bytes) -> str:
     """The generation that a device's facts name; "" for none, and for what cannot be read.
 
-    Facts of another release may hold fields that this one does not know: whoever only shows or
+    Facts of another release may hold fields that this one does not know: code that only shows or
     counts where a replica is must not stumble over them, whatever bytes a replica sends.
     """
     try:

@@ -20,7 +20,7 @@ SWITCH_INTERVAL_S: Final = 0.0005
 
 
 def tune_for_serving() -> None:
-    """Take all that lives now out of collection, collect less often, switch threads sooner.
+    """Exempt all present objects from collection, collect less often, switch threads sooner.
 
     Call it once in a process, when it is ready to serve.
     """

@@ -53,15 +53,15 @@ def joint_order(digests: Iterable[str], generation: str, runs: Sequence[JointRun
         runs: of their master, oldest first.
     """
     wanted = frozenset(digests)
-    told = [run for run in runs if run.device.generation == generation and run.digests & wanted]
+    seen = [run for run in runs if run.device.generation == generation and run.digests & wanted]
     chain = _Chain(wanted)
-    for run in told:
+    for run in seen:
         chain.add(run)
     uncovered = wanted - chain.slowness.keys() - chain.left_out
     return JointOrder(
-        order=() if uncovered or not told else chain.order(),
+        order=() if uncovered or not seen else chain.order(),
         uncovered=uncovered,
-        decided_by=told[-1] if told else None,
+        decided_by=seen[-1] if seen else None,
     )
 
 
@@ -75,8 +75,8 @@ def engine_history(
         generation: of the device that will run it.
         runs: of its master, oldest first.
     """
-    told = [run for run in runs if run.device.generation == generation]
-    beside = (run.timings(engine.digest) for run in told if engine.digest in run.digests)
+    seen = [run for run in runs if run.device.generation == generation]
+    beside = (run.timings(engine.digest) for run in seen if engine.digest in run.digests)
     return [engine.proof.timings, *beside]
 
 
@@ -98,7 +98,9 @@ def unsettled(
         if recipe.must_beat_fallback and not is_settled(history)
     )
     fitting = [
-        each for each, told in histories.items() if not rejection_reason(deciding(told), recipe)
+        each
+        for each, timings in histories.items()
+        if not rejection_reason(deciding(timings), recipe)
     ]
     here = [run for run in runs if run.device.generation == generation]
     return beside_fallback | _rivals(joint_order(fitting, generation, here).order, here)
@@ -111,8 +113,8 @@ def _rivals(order: Sequence[str], runs: Sequence[JointRun]) -> frozenset[str]:
     }
     return frozenset(
         digest
-        for digest, told in beside.items()
-        if told and all(_may_be_faster(run, digest, order[0]) for run in told)
+        for digest, seen in beside.items()
+        if seen and all(_may_be_faster(run, digest, order[0]) for run in seen)
     )
 
 

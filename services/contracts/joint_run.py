@@ -62,7 +62,7 @@ class JointRun(Document):
 
     @model_validator(mode="after")
     def _has_whole_curves(self) -> Self:
-        # Whoever chooses an engine relies on it, and must not trip over a document.
+        # Selection relies on it, and must not trip over a document.
         if any(shape.engines.keys() != self.digests for shape in self.shapes):
             raise ValueError("expected the same engines at each of its shapes")
         return self

@@ -8,7 +8,7 @@ from services.contracts.build_key import BuildKey
 from services.contracts.manifest import PublishedEngine
 
 _ABSENT = "-"
-# How much else two keys have to share before these facts may differ: nobody takes an engine of
+# How much else two keys have to share before these facts may differ: no one compares an engine of
 # another graph or kind for the nearest one because its driver is the right one.
 _WEIGHTS = {"master_digest": 1000, "kind": 300, "precision": 100, "generation": 30, "buckets": 10}
 

@@ -45,7 +45,7 @@ class LargeBuffer:
         return self._memory
 
     def _grow(self) -> None:
-        """Makes room for as much again; a copy, as whoever reads may still hold the view."""
+        """Makes room for as much again; a copy, as a reader may still hold the view."""
         have = len(self._memory)
         larger = unset_memory(min(self._size, 2 * have))
         larger[:have] = self._memory
@@ -53,7 +53,7 @@ class LargeBuffer:
 
 
 def unset_memory(size: int) -> memoryview:
-    """Memory that nobody filled: a bytearray's zeros took a third of a large frame's time.
+    """Uninitialised memory: a bytearray's zeros took a third of a large frame's time.
 
     Its end is aligned, not its beginning: the bytes of a request's only tensor are the last of
     its message, and an engine that finds them aligned needs no copy of its own.

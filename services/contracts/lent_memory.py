@@ -13,7 +13,7 @@ ledger, which has a byte for each UNIT_BYTES of the arena: the gateway sets that
 unit before it tells the replica of the slot, and the replica clears it when nothing there refers
 to the request any more. A byte costs neither end a system call.
 
-Replicas can read the arena and nothing else, and nobody can change the size of either file while
+Replicas can read the arena and nothing else, and neither can change the size of either file while
 the other has it in its memory.
 """
 
@@ -56,7 +56,7 @@ def sealed_memory(name: str, num_bytes: int, *, is_ours_to_write: bool) -> tuple
 
     Args:
         name: for `/proc/PID/maps`.
-        num_bytes: of it; pages that nobody touched take none.
+        num_bytes: of it; untouched pages take none.
         is_ours_to_write: later mappings, which are the peer's, can only be read.
 
     Raises:

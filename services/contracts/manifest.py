@@ -114,7 +114,7 @@ class ModelRemoval(Document):
     """That a version is served no more; the version's own document stays as it was.
 
     Attributes:
-        who: asked for it; "" when nobody said.
+        who: asked for it; "" when unknown.
     """
 
     name: str

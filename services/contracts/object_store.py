@@ -43,7 +43,7 @@ _MAX_PARTS_IN_FLIGHT = 4  # bounds the memory of one upload to 32 MiB
 SELF_TEST_KEY = "selftest/conditional-create"
 _SELF_TEST_WRITERS = 8
 _CLOUD_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
-# A drive or scheme without its slashes; taken as a folder it would be made, and serve nobody.
+# A drive or scheme without its slashes; taken as a folder it would be made, and never be found.
 _SCHEME_LIKE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 

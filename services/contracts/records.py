@@ -107,7 +107,7 @@ class Records:
     def prefetch(self, keys: Iterable[str], document_type: type[Document]) -> None:
         """Read several documents at once, so that reading each later takes no request.
 
-        What cannot be read is left to whoever asks for it.
+        What cannot be read is left to its reader.
         """
 
         def fetch(some: list[str]) -> None:

@@ -22,7 +22,7 @@ _MAX_LOOKS = 8
 class BuildRegistry(RecordKeeper):
     """Keeps what is to be built, and finds it."""
 
-    # So that it is told once.
+    # So that it is logged once.
     _is_delete_refused = False
 
     def write_plan(self, plan: BuildPlan) -> bool:
@@ -93,7 +93,7 @@ class BuildRegistry(RecordKeeper):
             numbers = self._records.numbers(prefix)
             if not numbers:
                 return LeaseRevision()
-            # Read without keeping it: nobody asks for the same one again.
+            # Read without keeping it: the same one is not asked for again.
             with suppress(NotFoundError):
                 data = self._store.read(numbered_key(prefix, numbers[-1]))
                 return LeaseRevision(number=numbers[-1], lease=_lease_in(data))
@@ -109,7 +109,7 @@ class BuildRegistry(RecordKeeper):
         try:
             self._records.create(numbered_key(prefix, number), lease)
         except (AlreadyPublishedError, NotFoundError):
-            # Not there any more: whoever has it went on to the next one while we looked at it.
+            # Not there any more: its holder went on to the next one while we looked at it.
             return False
         numbers = self._records.numbers(prefix)
         # A number that was removed is free again, but only below what is never removed.

@@ -24,7 +24,7 @@ class EventRegistry(RecordKeeper):
 
     def __init__(self, store: ArtifactStore) -> None:
         super().__init__(store)
-        # Those of a newer controller: told once in the log, and not read again.
+        # Those of a newer controller: logged once, and not read again.
         self._unreadable: set[str] = set()
 
     def append_event(self, event: Event, after: EventPosition) -> EventPosition | None:

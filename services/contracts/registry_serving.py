@@ -21,7 +21,7 @@ class ServingChange(Document):
 
     Attributes:
         is_served: whether replicas of it are wanted.
-        who: asked for it; "" when nobody said.
+        who: asked for it; "" when unknown.
     """
 
     name: str

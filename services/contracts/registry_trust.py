@@ -2,7 +2,7 @@
 
 engines/<master digest>/<key digest>/signatures/<sha256 of the statement>.<keyid>.json    Envelope
 
-The name holds what is signed: whoever changes a manifest, a proof or a master's files finds no
+The name holds what is signed: one who changes a manifest, a proof or a master's files finds no
 signature under the new name, and cannot make one.
 """
 

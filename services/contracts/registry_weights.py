@@ -19,7 +19,7 @@ class VersionWeights(Document):
 
     Attributes:
         weights: by version, relative to each other; versions that are not named get none.
-        who: asked for it; "" when nobody said.
+        who: asked for it; "" when unknown.
     """
 
     name: str

@@ -152,7 +152,7 @@ class _Walk:
 
 
 def _check_elements(where: str, dims: list[int]) -> None:
-    """Negative dimensions are left to whoever knows the model: they ask for nothing."""
+    """Negative dimensions are left to the model's signature: they ask for nothing."""
     if any(dim > _LARGEST_DIM for dim in dims):
         return
     # A dimension of 0 hides the others, and numpy multiplies them nevertheless.

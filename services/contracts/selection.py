@@ -114,8 +114,8 @@ def select(
 ) -> Selection:
     """Choose the fastest proven engine that this device can load and that beats the fallback.
 
-    An engine that could not be told from the fallback when it was timed last keeps its place, if
-    an earlier run gave it one or it serves now, and gets none otherwise.
+    An engine that could not be distinguished from the fallback when it was timed last keeps its
+    place, if an earlier run gave it one or it serves now, and gets none otherwise.
 
     Args:
         engines: all of one master, whatever recipe they were built for.

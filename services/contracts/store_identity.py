@@ -29,7 +29,7 @@ class SameStore:
 
 
 def _identity(store: ArtifactStore) -> str:
-    """What the first process that tested a store left in it; "" in one that nobody tested."""
+    """What the first process that tested a store left in it; "" in an untested one."""
     try:
         return store.read(SELF_TEST_KEY).decode(errors="replace")
     except NotFoundError:

@@ -70,13 +70,13 @@ class Complaint:
         self._say, self._said = say, ""
 
     def make(self, text: str) -> None:
-        """Say it, unless it was said last."""
+        """Log it, unless it was the last message."""
         if text != self._said:
             self._say(text)
         self._said = text
 
     def withdraw(self) -> None:
-        """All is well again: what comes next is said, whatever it is."""
+        """All is well again: the next message is logged, whatever it is."""
         self._said = ""
 
 

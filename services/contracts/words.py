@@ -1,4 +1,4 @@
-"""Times, ratios and command lines for people. Documents keep them as they are."""
+"""Times, ratios and command lines as text for people. Documents keep the numbers."""
 
 import shlex
 import sys

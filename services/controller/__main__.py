@@ -178,7 +178,7 @@ def _replica_args(
         "num_threads": settings.replica_num_threads,
         # The files lie at the same place on every node; the token reaches those without its file.
         **settings.fleet_security,
-        "fleet_token": tokens.said if tokens else "",
+        "fleet_token": tokens.newest if tokens else "",
     }
 
 

@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 def main() -> int:
-    """Run until told to stop; the process's exit status."""
+    """Run until a signal asks to stop; the process's exit status."""
     try:
         settings = read_settings(GatewaySettings, **_given())
         configure_logging("gateway", settings.log_level)
@@ -50,7 +50,7 @@ def main() -> int:
         keep_freed_memory()
         uvloop.run(_run(settings))
     except InvalidRequestError as error:
-        print(f"smelt gateway: {error}", file=sys.stderr)  # noqa: T201 - for whoever started it
+        print(f"smelt gateway: {error}", file=sys.stderr)  # noqa: T201 - for the operator who started it
         return 2
     return 0
 

@@ -50,7 +50,7 @@ def _choose_by_share(
     width = shares[first] - begin
     at = draw() * (1.0 - width)
     second = bisect_right(shares, at + width if at >= begin else at)
-    # Rounding may leave the first one again, or nobody.
+    # Rounding may leave the first one again, or none.
     if second == first or second == len(endpoints):
         second = (first + 1) % len(endpoints)
     one, other = endpoints[first], endpoints[second]

@@ -42,7 +42,7 @@ ANSWERS: Final[dict[str, type[Any]]] = {
 
 
 class Change(NamedTuple):
-    """One change as workers are told it.
+    """One change as it is sent to workers.
 
     Attributes:
         name: of the RPC.

@@ -1,4 +1,4 @@
-"""The stream of fleet snapshots, for as long as the gateway lives."""
+"""The stream of fleet snapshots, for as long as the gateway runs."""
 
 import logging
 from collections.abc import Callable
@@ -47,7 +47,7 @@ class ControllerWatch:
         on_heard: Callable[[bool], None] = lambda _: None,
         dialer: FleetDialer | None = None,
     ) -> None:
-        """`on_heard` is told at the start, and later, whether the controller speaks to us.
+        """`on_heard` is called with whether the controller is connected, first at the start.
 
         Without a `dialer` it is spoken to in the clear.
         """

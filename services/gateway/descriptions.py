@@ -67,7 +67,7 @@ def _dynamic_batching(model: ModelVersion) -> pb.ModelDynamicBatching:
     batching = model.recipe.batching
     spans = [bucket.dims.get(batching.batch_dim or "") for bucket in model.buckets]
     return pb.ModelDynamicBatching(
-        # With so many rows a bucket is full, and nobody waits for more.
+        # With so many rows a bucket is full, and no batch waits for more.
         preferred_batch_size=sorted({span.max for span in spans if span}),
         max_queue_delay_microseconds=_microseconds(batching.max_delay_ms),
         priority_levels=batching.priority_levels,

@@ -26,7 +26,7 @@ class OptionalRpcs:
         questions: what answers each of them, by the RPC's name.
         extensions: all that works with these settings, in the protocol's words.
         disabled: why others are not offered, see `absent.py`.
-        regions: of shared memory; nobody can register one where that is off.
+        regions: of shared memory; none can be registered where that is off.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What the controller last said of the fleet, as values of this process."""
+"""The controller's last snapshot of the fleet, as values of this process."""
 
 import logging
 import math
@@ -54,9 +54,9 @@ class Replica:
     Attributes:
         is_ready: whether it asks for requests.
         addresses: `unix:/path` or `host:port`.
-        token: what its data port wants to hear.
+        token: that its data port requires.
         generation: of its device; "" until it is known.
-        speeds: samples per second of its engine by shape, as proven; empty when nobody measured.
+        speeds: samples per second of its engine by shape, as proven; empty when not measured.
         is_stale: it was ready when its line to the controller broke; whether it serves on only
             those know that are connected to it.
     """

@@ -74,7 +74,7 @@ class ForwardedInference:
         """The answer of one replica, or of another one when the first was lost or drains.
 
         Raises:
-            NotFoundError, NotReadyError, InvalidRequestError: nobody can be asked.
+            NotFoundError, NotReadyError, InvalidRequestError: no replica can be asked.
             DeadlineExceededError: the client's deadline passed.
             SmeltError: what the replica answered, in its class.
         """
@@ -165,7 +165,7 @@ class ForwardedInference:
         """Whom to ask next, of a newer table.
 
         Raises:
-            NotReadyError: nobody is left, or enough were asked.
+            NotReadyError: no replica is left, or enough were asked.
         """
         try:
             if len(tried) < _MAX_TRIED:

@@ -153,7 +153,7 @@ def _streaming_handler(
         streams = InferenceStreams(answer, statuses)
         async for message in streams.serve(requests, deadline_s, context):
             yield message
-            # Whoever waits for the next one holds nothing of this.
+            # While the client is waited for, this answer must not be referenced.
             del message
 
     return grpc.stream_stream_rpc_method_handler(model_stream_infer)

@@ -53,13 +53,13 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # h
         self, request: health_pb2.HealthCheckRequest, _: Context
     ) -> AsyncIterator[health_pb2.HealthCheckResponse]:
         """The status now and after each change of it."""
-        said = None
+        sent = None
         while True:
             changed = self._changed
             status = self._status(request.service)
-            if status != said:
+            if status != sent:
                 yield _Answer(status=status)
-                said = status
+                sent = status
             if self._is_leaving:
                 return
             await changed.wait()

@@ -43,7 +43,7 @@ class InferenceCall:
         replica_id: of the replica that was asked last.
         waited_s: how long replicas were waited for.
         trace_id: of the trace that is kept of it; "" without one.
-        trace: what the replica is told of that trace.
+        trace: what is sent to the replica of that trace.
         span: the gateway's part of it.
         is_logged: it, or another request of its stream, stands in the access log as refused.
     """

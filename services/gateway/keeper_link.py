@@ -42,7 +42,7 @@ class KeeperLink:
         self._followers: Mapping[str, Follower] = {}
         self._regions = SharedMemoryRegions()
         self._restored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # Nobody may wait for it.
+        # It may never be awaited.
         self._restored.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._tasks: set[asyncio.Task[None]] = set()
         os.set_inheritable(fd, False)
@@ -72,20 +72,20 @@ class KeeperLink:
         """Come to the state of the other workers.
 
         Raises:
-            NotReadyError: there is nobody above.
+            NotReadyError: the supervisor process is gone.
         """
         self._send(Packet(PacketKind.READY_FOR_STATE))
         await self._restored
 
     def close(self) -> None:
-        """Hear no more from above."""
+        """Stop reading from the supervisor."""
         self._packets.close()
 
     async def _answer(self, name: str, request: Any) -> Message:
         """The answer to a client.
 
         Raises:
-            SmeltError: as the question alone would, or nobody is above any more.
+            SmeltError: as the question alone would, or the supervisor process is gone.
         """
         if is_reading(request):
             return await self._questions[name](request)
@@ -113,7 +113,7 @@ class KeeperLink:
         try:
             self._packets.send(packet)
         except OSError as error:
-            raise _nobody_above() from error
+            raise _supervisor_gone() from error
 
     def _received(self, packet: Packet) -> None:
         match packet.kind:
@@ -138,7 +138,7 @@ class KeeperLink:
             asked.set_exception(error_from_packet(packet))
 
     async def _apply(self, packet: Packet) -> None:
-        """Make one change; whoever told it waits for the end, so they come one by one."""
+        """Make one change; the supervisor waits for the end, so they come one by one."""
         name = packet.name.decode()
         CALLER_NAME.set(packet.caller.decode())  # of this task alone
         try:
@@ -149,7 +149,7 @@ class KeeperLink:
                 self._regions.adopt(request, packet.fd)
             elif name in self._questions:
                 await self._questions[name](request)
-            # What is off here is off everywhere, and nobody can have asked for it.
+            # What is off here is off everywhere, and no client can have asked for it.
             reply = Packet(PacketKind.DONE, packet.number)
         except SmeltError as error:
             close_file(packet)
@@ -161,10 +161,10 @@ class KeeperLink:
         waiters: tuple[asyncio.Future[Any], ...] = (self._restored, *self._asked.values())
         for waiting in waiters:
             if not waiting.done():
-                waiting.set_exception(_nobody_above())
+                waiting.set_exception(_supervisor_gone())
 
 
-def _nobody_above() -> NotReadyError:
+def _supervisor_gone() -> NotReadyError:
     return NotReadyError(
         "the process that keeps the gateway's workers is gone, and this one ends; ask again"
     )

@@ -30,7 +30,7 @@ async def log_settings(request: pb.LogSettingsRequest) -> pb.LogSettingsResponse
     if request.settings:
         wanted = _switches(root.level) | _values(request.settings)
         root.setLevel(_level(wanted))
-        # At a level that is shown: who silences a log is told of in it.
+        # At a level that is shown: silencing a log is recorded in it.
         told_at = max(root.level, logging.WARNING)
         logger.log(told_at, "a client set the log level to %s", logging.getLevelName(root.level))
     response = pb.LogSettingsResponse()

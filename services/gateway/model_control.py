@@ -118,9 +118,9 @@ class ModelControl:
         )
         async with self._dialer.aio_channel(self._controller, CHANNEL_OPTIONS) as channel:
             try:
-                said = self._dialer.metadata()
+                metadata = self._dialer.metadata()
                 return await FleetControlStub(channel).SetServed(
-                    request, metadata=said, timeout=SET_SERVED_TIMEOUT_S
+                    request, metadata=metadata, timeout=SET_SERVED_TIMEOUT_S
                 )
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:

@@ -22,7 +22,7 @@ class FleetObserver:
     """Publishes the routing table after each change, and load now and then.
 
     Attributes:
-        gone: versions that the fleet has no more; whoever keeps something of each adds itself.
+        gone: versions that the fleet has no more; what keeps state of each registers itself.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class FleetObserver:
             self._recorder.count(catalog.CONNECTIONS_ENDED, reason=reason)
 
     def publish(self, table: RoutingTable) -> None:
-        """Say what is ready now; what was said before and is gone becomes 0."""
+        """Publish what is ready now; what was published before and is gone becomes 0."""
         self._health.show(table)
         models = table.view.models
         self.gone.observe((name, str(v)) for name, versions in models.items() for v in versions)

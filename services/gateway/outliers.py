@@ -46,7 +46,7 @@ class OutlierRules:
 
 
 class OutlierWatch:
-    """Ejects endpoints; whoever makes routing tables leaves out those that are ejected."""
+    """Ejects endpoints; routing tables leave out those that are ejected."""
 
     def __init__(
         self,

@@ -59,7 +59,7 @@ class ReplicaConnection(FrameProtocol):
         self._ids = itertools.count(CONNECTION_ID + 1)
         self._waiting: dict[int, asyncio.Future[Payload]] = {}
         self._ready: asyncio.Future[None] = loop.create_future()
-        # Whoever opened the connection may have given up before it failed.
+        # The opener may have given up before it failed.
         self._ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
         self._lost: asyncio.Future[None] = loop.create_future()
         self._reason: SmeltError | None = None
@@ -82,7 +82,7 @@ class ReplicaConnection(FrameProtocol):
 
         Args:
             request: opaque here.
-            timeout_s: seconds left until nobody wants the answer; the replica is told.
+            timeout_s: seconds left of the client's deadline; sent to the replica too.
             trace: the caller's request id, for the replica's log.
 
         Raises:
@@ -134,11 +134,11 @@ class ReplicaConnection(FrameProtocol):
         self._link = link
 
     async def wait_lost(self) -> None:
-        """Returns when the connection is gone, whoever closed it."""
+        """Returns when the connection is gone, whichever end closed it."""
         await asyncio.shield(self._lost)
 
     async def wait_ready(self) -> None:
-        """Returns when the replica has said HELLO; raises what it refused us with."""
+        """Returns when the replica has sent HELLO; raises what it refused us with."""
         await asyncio.shield(self._ready)
 
     async def _ask(
@@ -217,7 +217,7 @@ class ReplicaConnection(FrameProtocol):
         super().refuse(error)
 
     def opened(self) -> None:
-        """The replica said HELLO: it accepts us."""
+        """The replica sent HELLO: it accepts us."""
         self._ready.set_result(None)
 
     def frame_received(self, frame: Frame) -> None:
@@ -269,7 +269,7 @@ async def connect(
     is lent the `arena`, if it takes it.
 
     Raises:
-        ConnectionLostError: nobody listens there, nobody answers within `timeout_s`, or the
+        ConnectionLostError: nothing listens there, nothing answers within `timeout_s`, or the
             replica refuses us: another protocol version, another token.
         InvalidRequestError: the address is malformed.
     """

@@ -48,7 +48,7 @@ class RequestMetrics(RequestObserver):
             self._count_unanswered(call, outcome)
 
     def rejected(self, call: InferenceCall, outcome: Outcome) -> None:  # noqa: ARG002 - not read
-        """Count a request without a model: whoever may not ask shall not choose our labels."""
+        """Count a request without a model: callers without permission must not choose labels."""
         self._recorder.count(catalog.REQUESTS, model="", version="", code=outcome.code.name)
         metric = catalog.REQUESTS_REJECTED if outcome.is_overload else _UNANSWERED.get(outcome.code)
         if metric:

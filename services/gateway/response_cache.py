@@ -95,7 +95,7 @@ class CachedInference:
         if pool is not None and pool.split is not None:
             # Answered here or not, it is the same draw that counts.
             pool = call.pool = pool.drawn(call.session)
-        # Whoever cannot be served now, or cannot be read, is refused within, in due words.
+        # A request that cannot be served or read is refused by the next interceptor.
         if pool is None:
             return await self._inner.answer(call)
         document = table.served(pool.model, pool.version).document

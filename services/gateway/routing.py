@@ -56,7 +56,7 @@ class RoutingTable:
     """Everything that routing asks, made anew after each change of the fleet.
 
     Attributes:
-        view: what the controller last said.
+        view: the controller's last snapshot.
         pools: by model name and version as text; version "" is the newest that is ready, or
             what versions with weights share.
     """
@@ -110,7 +110,7 @@ class RoutingTable:
         return int(version)
 
     def is_ready(self, model: str, version: str) -> bool:
-        """Whether a request for it would be sent now; false for what nobody knows."""
+        """Whether a request for it would be sent now; false for unknown models."""
         return (model, version) in self.pools
 
     def is_every_model_ready(self) -> bool:
@@ -178,7 +178,7 @@ def _shared(
 ) -> Pool | None:
     """What answers for a model whose versions have weights: the heaviest, and how they share.
 
-    Versions that nobody can ask leave their shares to the others; None when none can be asked.
+    Versions without a ready replica leave their shares to the others; None when none can be asked.
     """
     weights = {
         pool: served.weight

@@ -60,7 +60,7 @@ class MetadataServicer:
         return pb.ServerMetadataResponse(name=name, version=version, extensions=self._extensions)
 
     async def model_ready(self, request: pb.ModelReadyRequest) -> pb.ModelReadyResponse:
-        """Whether it can be asked now; false, not an error, for what nobody knows."""
+        """Whether it can be asked now; false, not an error, for unknown models."""
         table = self._endpoints.table
         return pb.ModelReadyResponse(ready=table.is_ready(request.name, request.version))
 

@@ -69,8 +69,8 @@ class GatewaySettings(FleetSecuritySettings):
             0 leaves none out.
         eject_s: how long at first; each time twice as long.
         response_cache_bytes: room for answers of models whose recipe says `response_cache`.
-        shared_memory: let clients of this host keep tensors in system shared memory. Whoever may
-            register a region reads and writes any shared memory object of this process's user;
+        shared_memory: let clients of this host keep tensors in system shared memory. Who may
+            register a region can read and write any shared memory object of this process's user;
             a region that is registered is its caller's alone.
         admin: take RepositoryModelLoad, RepositoryModelUnload, LogSettings and TraceSetting from
             clients. With an access file their tokens need the verb `load` for the first two and

@@ -174,7 +174,7 @@ async def _moved(move: Callable[[], _T], num_bytes: int, held: ExitStack) -> _T:
         def release(done: asyncio.Future[_T]) -> None:
             kept.close()
             if not done.cancelled():
-                done.exception()  # nobody waits for it
+                done.exception()  # it is never awaited
 
         moving.add_done_callback(release)
         raise

@@ -1,9 +1,9 @@
 """Brings each change that a client makes to all workers, in one order.
 
 A worker that a client asks for a change asks here; `common_state.py` makes it, all workers make
-it too, and only then the client has its answer. So whoever has an answer meets the new state,
-whichever worker the next connection leads to. A worker that comes is told the present state
-before it serves. One that does not make a change is ended, and comes again with that state.
+it too, and only then the client has its answer. So a client that has its answer finds the new
+state, whichever worker the next connection leads to. A worker that starts is sent the present
+state before it serves. One that does not make a change is ended, and comes again with that state.
 """
 
 import asyncio
@@ -98,16 +98,16 @@ class WorkerLink:
     def send(self, packet: Packet) -> None:
         """Send what needs no answer; a worker that cannot take it is ended."""
         if not self.is_open:
-            return  # it has gone, and whoever keeps it knows
+            return  # it has gone, and its supervisor knows
         try:
             self._packets.send(packet)
         except (OSError, SmeltError) as error:
-            logger.error("%s cannot be told of changes: %r", self._what, error)
+            logger.error("%s cannot be sent changes: %r", self._what, error)
             self._kill()
             self.close()
 
     def close(self) -> None:
-        """Hear no more of it."""
+        """Stop reading from it."""
         self._packets.close()
 
     def _received(self, packet: Packet) -> None:
@@ -203,7 +203,7 @@ class StateKeeper:
 
 
 def _told(error: Exception) -> SmeltError:
-    """What a client is told of an error; the log has what it is not told."""
+    """The error as clients see it; details are in the log alone."""
     if isinstance(error, SmeltError):
         return error
     logger.error("a change failed without a reason of ours", exc_info=error)

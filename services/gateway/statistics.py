@@ -27,15 +27,15 @@ OwnStatistics = Callable[[str, int], pb.ModelStatistics]
 
 
 class FleetStatistics:
-    """Asks the replicas, and remembers what those said that are gone: sums never fall.
+    """Asks the replicas, and remembers the counts of those that are gone: sums never fall.
 
     Clients subtract what they read before a measurement from what they read after it.
     """
 
     def __init__(self, own: OwnStatistics) -> None:
-        """Nobody was asked yet; `own` gives what this gateway itself counted."""
+        """No replica was asked yet; `own` gives what this gateway itself counted."""
         self._own = own
-        self._said: dict[tuple[str, int], dict[str, pb.ModelStatistics]] = {}
+        self._remembered: dict[tuple[str, int], dict[str, pb.ModelStatistics]] = {}
 
     async def answer(
         self, table: RoutingTable, model: str, version: str
@@ -46,26 +46,28 @@ class FleetStatistics:
             NotFoundError, InvalidRequestError: as RoutingTable.version_number.
         """
         wanted = _wanted(table, model, version)
-        for key in [key for key in self._said if key[1] not in table.view.models.get(key[0], ())]:
-            del self._said[key]  # a version that was withdrawn begins anew when it comes back
+        for key in [
+            key for key in self._remembered if key[1] not in table.view.models.get(key[0], ())
+        ]:
+            del self._remembered[key]  # a version that was withdrawn begins anew when it comes back
         sums = await asyncio.gather(*(self._of_version(table, name, n) for name, n in wanted))
         return pb.ModelStatisticsResponse(model_stats=sums)
 
     async def _of_version(self, table: RoutingTable, model: str, number: int) -> pb.ModelStatistics:
         pool = table.pools.get((model, str(number)))
         endpoints = pool.endpoints if pool else ()
-        said = self._said.setdefault((model, number), {})
+        remembered = self._remembered.setdefault((model, number), {})
         for endpoint, answer in zip(
             endpoints, await asyncio.gather(*map(ask_statistics, endpoints)), strict=True
         ):
             if answer is not None:
                 # Last among those that are remembered, as it is the freshest.
-                said.pop(endpoint.replica.replica_id, None)
-                said[endpoint.replica.replica_id] = answer
-        if len(said) > _MAX_REMEMBERED:
-            oldest = [said.pop(name) for name in list(said)[: -_MAX_REMEMBERED // 2]]
-            said["the oldest"] = summed_statistics(model, number, oldest)
-        return summed_statistics(model, number, [self._own(model, number), *said.values()])
+                remembered.pop(endpoint.replica.replica_id, None)
+                remembered[endpoint.replica.replica_id] = answer
+        if len(remembered) > _MAX_REMEMBERED:
+            oldest = [remembered.pop(name) for name in list(remembered)[: -_MAX_REMEMBERED // 2]]
+            remembered["the oldest"] = summed_statistics(model, number, oldest)
+        return summed_statistics(model, number, [self._own(model, number), *remembered.values()])
 
 
 def _wanted(table: RoutingTable, model: str, version: str) -> list[tuple[str, int]]:

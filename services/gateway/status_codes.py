@@ -56,7 +56,7 @@ MAX_DETAILS_LENGTH: Final = 800
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """What a client is told instead of an answer.
+    """The status that a client gets instead of an answer.
 
     Attributes:
         details: one sentence or two; a request id alone when the status is INTERNAL.

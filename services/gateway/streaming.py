@@ -1,6 +1,6 @@
 """ModelStreamInfer: many requests on one stream, answered in their order.
 
-Triton's terms: a request that fails is told in its own message and the stream goes on, unless
+Triton's terms: the error of a request is sent in its own message and the stream goes on, unless
 the client asked for gRPC errors; every answer says that it is its request's last one, which is
 what clients of models with several answers wait for.
 """
@@ -25,7 +25,7 @@ GRPC_ERROR_KEY: Final = "triton_grpc_error"
 # A request, or why it may not be asked.
 Incoming = Payload | Exception
 Answer = Callable[[Payload, float | None], Awaitable[Payload]]
-_Said = asyncio.Task["Payload | _Failed"]
+_Result = asyncio.Task["Payload | _Failed"]
 # Enough to fill a batch; a client that sends more waits in its own flow control.
 MAX_AHEAD: Final = 128
 _ANSWER_TAG: Final = b"\x12"
@@ -53,16 +53,16 @@ class InferenceStreams:
         reading = asyncio.create_task(self._read(requests, deadline_s, context, queue))
         try:
             async for answer in queue:
-                said = await answer
-                if not isinstance(said, _Failed):
-                    message = framed(said)
+                result = await answer
+                if not isinstance(result, _Failed):
+                    message = framed(result)
                 elif is_strict:
-                    refusal = said.refusal
+                    refusal = result.refusal
                     await context.abort(refusal.code, refusal.details, refusal.trailing)
                 else:
-                    message = said.message
+                    message = result.message
                 # A stream that idles holds nothing of what was asked before.
-                del answer, said
+                del answer, result
                 yield message
                 del message
             await reading
@@ -81,7 +81,7 @@ class InferenceStreams:
             # First: a request that is not taken yet is in its client's charge.
             await queue.has_room()
             async for incoming in requests:
-                answer = asyncio.create_task(self._said(incoming, deadline_s))
+                answer = asyncio.create_task(self._result(incoming, deadline_s))
                 if (release := hold_request(context)) is not None:
                     # Also of one that is cancelled before its first step.
                     answer.add_done_callback(partial(_call, release))
@@ -91,8 +91,8 @@ class InferenceStreams:
         finally:
             queue.end()
 
-    async def _said(self, incoming: Incoming, deadline_s: float | None) -> "Payload | _Failed":
-        """What one request is told. Made in its own task, which knows the request's id."""
+    async def _result(self, incoming: Incoming, deadline_s: float | None) -> "Payload | _Failed":
+        """The result of one request. Made in its own task, which knows the request's id."""
         try:
             if isinstance(incoming, Exception):
                 raise incoming
@@ -105,7 +105,7 @@ class InferenceStreams:
 
 
 class _Failed(NamedTuple):
-    """What is told of a request that failed.
+    """The answer to a request that failed.
 
     Attributes:
         message: on a stream that goes on.
@@ -120,14 +120,14 @@ class _Ahead:
 
     def __init__(self) -> None:
         self._room = asyncio.Semaphore(MAX_AHEAD)
-        self._queue: asyncio.Queue[_Said | None] = asyncio.Queue()
-        self._answers: set[_Said] = set()
+        self._queue: asyncio.Queue[_Result | None] = asyncio.Queue()
+        self._answers: set[_Result] = set()
 
     async def has_room(self) -> None:
         """Return once one more may be under way."""
         await self._room.acquire()
 
-    def add(self, answer: _Said) -> None:
+    def add(self, answer: _Result) -> None:
         """One more; its turn comes after all before it."""
         self._answers.add(answer)
         self._queue.put_nowait(answer)
@@ -137,11 +137,11 @@ class _Ahead:
         self._queue.put_nowait(None)
 
     def cancel(self) -> None:
-        """Nobody waits any more."""
+        """The stream ended: cancel what is under way."""
         for answer in self._answers:
             answer.cancel()
 
-    async def __aiter__(self) -> AsyncIterator[_Said]:
+    async def __aiter__(self) -> AsyncIterator[_Result]:
         """Each request's answer to come."""
         while (each := await self._queue.get()) is not None:
             yield each
@@ -150,7 +150,7 @@ class _Ahead:
             del each
 
 
-def _call(release: Callable[[], None], _: _Said) -> None:
+def _call(release: Callable[[], None], _: _Result) -> None:
     release()
 
 

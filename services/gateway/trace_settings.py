@@ -13,7 +13,7 @@ _LEVEL, _RATE, _MODE = "trace_level", "trace_rate", "trace_mode"
 # no bound on the number of traces, and no file that is written every so many of them.
 _IGNORED: Final = {"trace_count": "-1", "log_frequency": "0"}
 _ON, _OFF = "TIMESTAMPS", "OFF"
-# What Triton has when nothing is said: one request in so many.
+# What Triton has by default: one request in so many.
 _DEFAULT_RATE: Final = 1000
 _MAX_RATE: Final = 2**31 - 1
 

@@ -26,7 +26,7 @@ def weigh(endpoints: Sequence[Endpoint], now_s: float, slow_start_s: float) -> N
         slow_start_s: how long one that became ready gets less than its share; 0 for none.
     """
     warmths = [warmth(now_s - each.born_s, slow_start_s) for each in endpoints]
-    # Where all are new, nobody is spared by it.
+    # Where all are new, it would spare none of them.
     warmest = max(warmths, default=1.0)
     speeds = speed_weights([each.replica.speeds for each in endpoints])
     for endpoint, speed, warm in zip(endpoints, speeds, warmths, strict=True):
@@ -72,7 +72,7 @@ def ends_of_shares(weights: Sequence[float]) -> tuple[float, ...]:
     for weight in weights:
         reached += weight / total
         ends.append(reached)
-    # Rounding must not leave a number below 1 that is nobody's.
+    # Rounding must not leave a number below 1 that belongs to no endpoint.
     ends[-1] = 1.0
     return tuple(ends)
 

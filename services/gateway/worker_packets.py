@@ -2,7 +2,7 @@
 
 A pair of sockets that keep packets apart. All packets are small, and their number is bounded by
 who waits for an answer, so that nothing is queued here: what the socket does not take at once
-is an error of whoever sends.
+is an error of the sender.
 """
 
 import array
@@ -26,7 +26,7 @@ _HEAD: Final = struct.Struct("!BIHH")
 class PacketKind(IntEnum):
     """What a packet is for; who sends it stands behind."""
 
-    READY_FOR_STATE = 1  # worker: what was changed before it came may be told now
+    READY_FOR_STATE = 1  # worker: what was changed before it started may be sent now
     ASK = 2  # worker: a client wants a change
     APPLY = 3  # above: make a change, which may bring a file
     DONE = 4  # both: it is made; of ASK, `body` is the client's answer

@@ -64,7 +64,7 @@ class Worker:
         """Start it, and return once it serves.
 
         Raises:
-            NotReadyError: it ended or took too long; it has said why on its standard error. Or
+            NotReadyError: it ended or took too long; the reason is on its standard error. Or
                 the system starts no process now.
         """
         read_fd, write_fd = os.pipe()
@@ -86,8 +86,8 @@ class Worker:
             os.close(write_fd)
             theirs.close()
         link.on_refusal(partial(_kill, self._process))
-        said = await asyncio.to_thread(wait_ready, read_fd, START_TIMEOUT_S, what)
-        self.metrics_port = int(said["metrics_port"])
+        ready = await asyncio.to_thread(wait_ready, read_fd, START_TIMEOUT_S, what)
+        self.metrics_port = int(ready["metrics_port"])
 
     async def keep(self) -> None:
         """Start it again whenever it dies, until cancelled."""
@@ -172,7 +172,7 @@ class Workers:
         }
 
     async def run(self, stop: asyncio.Event, on_ready: Callable[[], None]) -> None:
-        """Start all, keep them running, and let them drain once told to stop.
+        """Start all, keep them running, and let them drain once `stop` is set.
 
         Raises:
             InvalidRequestError: one of them did not start.
@@ -199,7 +199,7 @@ class Workers:
         try:
             starting.result()
         except NotReadyError as error:
-            raise InvalidRequestError(f"{error}; it says so above") from error
+            raise InvalidRequestError(f"{error}; the reason is logged above") from error
         return True
 
     async def _keep_until(self, stop: asyncio.Event) -> None:

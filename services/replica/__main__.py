@@ -39,7 +39,7 @@ _THREADS_TIMEOUT_S = 2.0
 
 
 def main() -> int:
-    """Run until told to stop; returns the process's exit status."""
+    """Run until a signal asks to stop; returns the process's exit status."""
     # Until it serves there is nothing to drain, and a signal ends it at once, whatever its threads
     # do: Python's own way with SIGINT would wait for them.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -60,7 +60,7 @@ def main() -> int:
 
 
 async def _run(settings: ReplicaSettings, tracing: Tracing | None) -> int:
-    """Serve until told to stop; returns the exit status, if the process can end by itself."""
+    """Serve until a signal asks to stop; returns the exit status, unless an engine blocks it."""
     workers = ThreadPoolExecutor()
     asyncio.get_running_loop().set_default_executor(workers)
     try:
@@ -96,12 +96,12 @@ async def _serve(server: ReplicaServer, settings: ReplicaSettings) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    said = {
+    document = {
         "replica_id": server.replica_id,
         "addresses": server.addresses,
         "token": server.token.hex(),
     }
-    announce_ready(settings.ready_fd, said)
+    announce_ready(settings.ready_fd, document)
     unhealthy = asyncio.create_task(until_unhealthy(server, _HEALTH_PERIOD_S))
     waits = [asyncio.create_task(event.wait()) for event in (stop, server.drained)]
     await asyncio.wait([unhealthy, *waits], return_when=asyncio.FIRST_COMPLETED)
@@ -128,7 +128,7 @@ async def until_unhealthy(server: Checked, period_s: float) -> None:
         try:
             await server.check_health()
             num_failed = 0
-        except Exception as error:  # whatever it is, nobody else would see it
+        except Exception as error:  # whatever it is, it would be lost otherwise
             num_failed += 1
             logger.error(
                 "health check failed, %d of %d in a row: %s",

@@ -1,15 +1,15 @@
 """The batcher: a queue in front of one engine, emptied whenever the engine is free.
 
 It is work-conserving: when the engine frees, whatever waits and fits runs at once; only an
-idle engine may be told to linger for companions, and then no longer than until a bucket is
+idle engine may be set to linger for companions, and then no longer than until a bucket is
 filled, or half of the time that the most pressing of those that wait has left. Joining, running
 and splitting happen on the engine's own thread, so the event loop keeps taking requests
 meanwhile; only engines that are quicker than a change of threads run on the loop.
 
-Which requests run together is said by `forming`. A request that is cancelled, or that waited too
-long, leaves the queue at once; what the engine has begun it ends, and an answer that nobody wants
-is thrown away. A batch that fails waits again, and runs in halves, so that a bad request fails
-alone in the end; those that are late or outranked by then are treated as any that wait.
+`forming` decides which requests run together. A request that is cancelled, or that waited too
+long, leaves the queue at once; what the engine has begun it ends, and an answer that is no longer
+wanted is thrown away. A batch that fails waits again, and runs in halves, so that a bad request
+fails alone in the end; those that are late or outranked by then are treated as any that wait.
 """
 
 import asyncio
@@ -86,7 +86,7 @@ class Batcher:
         self._expiry = Expiry(self._drop_unwanted, clock)
         self._former = BatchFormer(self._queue, rules, worker, batching.max_waste)
         self._arrived = asyncio.Event()
-        # Held while a batch runs; whoever swaps the engine takes it between two batches.
+        # Held while a batch runs; a swap of the engine takes it between two batches.
         self.between_batches = asyncio.Lock()
         self._num_running = 0
         # Batches in a row of one call each.
@@ -154,7 +154,7 @@ class Batcher:
         Args:
             call: what to run.
             finish: makes the answer of the call's outputs; what it raises is the answer too.
-            deadline_s: time on the batcher's clock after which nobody wants the answer.
+            deadline_s: time on the batcher's clock after which the answer is not wanted.
             num_bytes: that it holds while it waits.
             on_failure: called before the future gets an error, with that, and with None when it
                 is cancelled; a callback of the future itself would cost each request that
@@ -272,7 +272,7 @@ class Batcher:
             if len(batch) > 1 and not isinstance(error, HangError):
                 logger.info("%d requests failed together, and run apart: %s", len(batch), error)
                 self._put_back(batch)
-                batch.clear()  # whoever runs apart is reported then, and counted once
+                batch.clear()  # each is reported when it runs apart, and counted once
             else:
                 self._fail_all(batch, error)
         else:

@@ -1,7 +1,7 @@
 """A throw-away process that loads an engine and runs it once: `python -m ...check_engine`.
 
 Loading machine code that some other machine made can end a process or leave device memory
-behind for good. Both happen here first, where they hurt nobody. The order comes as JSON on
+behind for good. Both happen here first, where they do no harm. The order comes as JSON on
 standard input; the last line of standard error says what went wrong.
 """
 

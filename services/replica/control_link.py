@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 _FIRST_DELAY_S = 0.1
 _MAX_DELAY_S = 5.0
-# How long a controller may take to hear the last report.
+# How long a controller may take to read the last report.
 _FAREWELL_S = 1.0
 # A controller that vanished without closing the connection is noticed by these pings.
 _CHANNEL_OPTIONS = (
@@ -98,8 +98,8 @@ class ControlLink:
             try:
                 # A new one each time: certificates and tokens are rotated.
                 async with self._dialer.aio_channel(self._address, _CHANNEL_OPTIONS) as channel:
-                    attach, said = FleetControlStub(channel).Attach, self._dialer.metadata()
-                    async for command in attach(self._reports(), metadata=said):
+                    attach, metadata = FleetControlStub(channel).Attach, self._dialer.metadata()
+                    async for command in attach(self._reports(), metadata=metadata):
                         self._obey(command)
                 if self._closing.is_set():
                     return

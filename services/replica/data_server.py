@@ -110,7 +110,7 @@ class DataServer:
     async def _listen_unix(self, path: str) -> None:
         loop = asyncio.get_running_loop()
         self._servers.append(await loop.create_unix_server(self._accepted, path))
-        # Whoever may write to the socket may use the replica.
+        # Write permission on the socket is permission to use the replica.
         await asyncio.to_thread(Path(path).chmod, 0o600)
         try:
             self._memory_ports.append(MemoryPort(path, self.token, self.greeting_timeout_s))
@@ -188,12 +188,12 @@ class GatewayConnection(FrameProtocol):
         self._hello_timer = loop.call_later(self._server.greeting_timeout_s, self.abort)
 
     def opened(self) -> None:
-        """The gateway said HELLO and is welcome."""
+        """The gateway sent HELLO and is accepted."""
         self._cancel_timer()
         self.say_hello()
 
     def check_token(self, token: bytes) -> None:
-        """Takes a gateway that was told of this replica."""
+        """Accepts a gateway that knows this replica's token."""
         wanted = self._server.token
         if wanted != NO_TOKEN and not hmac.compare_digest(wanted, token):
             raise InvalidRequestError(
@@ -301,7 +301,7 @@ class GatewayConnection(FrameProtocol):
             self._transport.resume_reading()
 
     def closed(self, error: Exception | None) -> None:
-        """Nobody waits for the answers any more."""
+        """No gateway waits for the answers any more."""
         if error is not None:
             logger.info("gateway connection lost: %s", error)
         self._register.discard(self)

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 # a batch between each two, takes what it takes, and is asked for again by the next check.
 _MOST_WAIT_S = 10.0
 # Clients that send what every engine fails on would have it proven without end. It rests nine times
-# as long as a proof took, but not so long that nobody hears of an engine that broke since.
+# as long as a proof took, but not so long that a broken engine goes unnoticed.
 _REST = 9.0
 _MOST_REST_S = 60.0
 
@@ -86,7 +86,7 @@ class EngineProof:
             await self._worker.prove(self._samples_of(executor.buckets))
         except EngineError as error:
             self._fault = executor, error
-        except Exception as error:  # of nobody's making: what is not proven is not healthy
+        except Exception as error:  # whatever it is: what is not proven is not healthy
             logger.exception("the proof of an engine failed")
             words = f"its proof failed: {type(error).__name__}: {error}"
             self._fault = executor, EngineError(words)

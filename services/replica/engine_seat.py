@@ -86,7 +86,7 @@ class EngineExecutor:
     async def close(self) -> None:
         """Close the engine and end its thread.
 
-        Whoever stops waiting for it leaves both to happen after what runs there now.
+        A caller that stops waiting for it leaves both to happen after what runs there now.
         """
         try:
             # Cancelling what still waits in the thread's line would take it out of there.

@@ -251,7 +251,7 @@ class EngineWorker:
         return ""
 
     async def _sample_run(self, executor: EngineExecutor, inputs: Mapping[str, Array]) -> None:
-        """Run inputs of nobody where an engine runs, in view of `is_loop_held`."""
+        """Run inputs of no request where an engine runs, in view of `is_loop_held`."""
         before = self._current
         if executor.is_brief:  # it holds the loop, so no batch can begin or end meanwhile
             self._current = _Run(executor, self._clock())

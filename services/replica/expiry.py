@@ -9,7 +9,7 @@ _LATE_S = 0.001
 
 
 class Expiry:
-    """Calls a function at the earliest of the deadlines it was told, again and again."""
+    """Calls a function at the earliest of the deadlines it was given, again and again."""
 
     def __init__(self, drop: Callable[[], float | None], clock: Callable[[], float]) -> None:
         """`drop` removes what has expired and returns the next deadline, None without any."""
@@ -27,7 +27,7 @@ class Expiry:
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._wake)
 
     def close(self) -> None:
-        """Look no more, until told of a deadline again."""
+        """Look no more, until it is given a deadline again."""
         if self._timer:
             self._timer.cancel()
         self._timer, self._wakes_s = None, math.inf

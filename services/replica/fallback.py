@@ -73,7 +73,7 @@ class CompiledFallback:
             "--store-url": self._store_url,
             "--cache-dir": self._cache_dir,
             "--output": draft,
-            # It works for minutes, and nobody would use what it writes.
+            # It works for minutes, and what it writes would not be used.
             "--parent-pid": os.getpid(),
         }
         arguments = [str(word) for option in options.items() for word in option]
@@ -96,7 +96,7 @@ class CompiledFallback:
 
 
 def _by_default(model: ModelVersion) -> str:
-    """That nobody said what a model is to serve, which its graph may not hold for."""
+    """Log that a recipe does not say which shapes to serve, which the graph may not support."""
     if model.recipe.buckets:
         return ""
     asked = " or ".join(ranges_text(bucket.dims) for bucket in model.buckets)

@@ -16,7 +16,7 @@ from services.replica.run_shapes import RunShapes, elements_of
 from services.replica.waiting import QueuedRequest, RequestQueue
 
 # Requests that a batch is chosen of, the most urgent first: a queue may be long, and looking
-# through all of it for each batch would hold up whoever arrives.
+# through all of it for each batch would delay new requests.
 _MAX_LOOKED_AT = 512
 
 

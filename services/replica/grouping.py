@@ -3,7 +3,7 @@
 Padding a short request to a long one's length costs what the padding computes; running it apart
 costs a run more. The policy: what waits is cut into batches so that all of it together takes the
 least time, a run costing `fixed + elements` (see `run_cost`), and the batch that holds the
-oldest request of the highest priority runs next. So nobody is passed over for ever, and a long
+oldest request of the highest priority runs next. So no request starves, and a long
 request is padded for only where two batches would be slower: where the fixed part is nothing,
 equals alone share a batch; where it is large, nearly anything does. `max_waste` of the recipe
 bounds the share of padding besides. Padding of the engine's own (see `run_shapes`) counts as

@@ -19,7 +19,7 @@ def growing_dims(
 
 
 def _is_joinable(inputs: Specs, outputs: Specs, batch_dim: str) -> bool:
-    """Whether rows of all tensors are independent and can be told apart again.
+    """Whether rows of all tensors are independent and can be separated again.
 
     An output with a dynamic dimension that no input has may depend on its companions.
     """

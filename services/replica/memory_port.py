@@ -57,7 +57,7 @@ class MemoryPort:
                 # Of a process that was killed; asyncio does the same with the data socket.
                 self._path.unlink()
             self._listening.bind(str(self._path))
-            # Whoever may write to the socket may have us read its memory.
+            # Write permission on the socket is permission to have us map memory.
             self._path.chmod(0o600)
             self._listening.listen(_BACKLOG)
         except OSError:
@@ -93,7 +93,7 @@ class MemoryPort:
         except BlockingIOError:
             return
         except OSError as error:
-            # No descriptors are left for the moment: whoever waits would wake us at once again.
+            # No descriptors are left for the moment: a waiting peer would wake us at once again.
             logger.warning("memory connection lost before it began: %s", error)
             self._loop.remove_reader(self._listening)
             self._loop.call_later(_PAUSE_S, self._go_on)
@@ -113,15 +113,15 @@ class MemoryPort:
             link_id, arena, ledger = self._taken(peer)
         except (OSError, InvalidRequestError) as error:
             logger.warning("memory port: a peer was refused: %s", error)
-            _tell(peer, REFUSAL + str(error).encode())
+            _send(peer, REFUSAL + str(error).encode())
             peer.close()
         else:
-            _tell(peer, WELCOME)
+            _send(peer, WELCOME)
             self._unclaimed[link_id] = SharedBuffers(peer.detach(), arena, ledger)
             self._loop.call_later(self._greeting_timeout_s, self._expire, link_id)
 
     def _expire(self, link_id: bytes) -> None:
-        """Nobody said on a data connection that this was lent."""
+        """No data connection claimed it in time."""
         self._unclaimed.pop(link_id, None)
 
     def _forget(self, peer: socket.socket) -> None:
@@ -134,14 +134,14 @@ class MemoryPort:
 
     def _taken(self, peer: socket.socket) -> tuple[bytes, mmap.mmap, mmap.mmap]:
         """What the peer lends; raises InvalidRequestError for anything but what a gateway says."""
-        said, descriptors, _, _ = socket.recv_fds(peer, GREETING.size, _NUM_DESCRIPTORS)
+        greeting, descriptors, _, _ = socket.recv_fds(peer, GREETING.size, _NUM_DESCRIPTORS)
         try:
-            if len(said) != GREETING.size or len(descriptors) != _NUM_DESCRIPTORS:
+            if len(greeting) != GREETING.size or len(descriptors) != _NUM_DESCRIPTORS:
                 raise InvalidRequestError(
-                    f"a greeting of {len(said)} bytes and {len(descriptors)} descriptors; wanted "
-                    f"{GREETING.size} and {_NUM_DESCRIPTORS}"
+                    f"a greeting of {len(greeting)} bytes and {len(descriptors)} descriptors; "
+                    f"wanted {GREETING.size} and {_NUM_DESCRIPTORS}"
                 )
-            magic, version, token, link_id = GREETING.unpack(said)
+            magic, version, token, link_id = GREETING.unpack(greeting)
             if (magic, version) != (MAGIC, VERSION):
                 raise InvalidRequestError(
                     f"a greeting of {magic!r} {version}, wanted {MAGIC!r} {VERSION}; run gateway "
@@ -162,8 +162,8 @@ class MemoryPort:
                 os.close(descriptor)
 
 
-def _tell(peer: socket.socket, said: bytes) -> None:
+def _send(peer: socket.socket, data: bytes) -> None:
     try:
-        peer.send(said)
+        peer.send(data)
     except OSError as error:
         logger.debug("the peer did not wait for the answer: %s", error)

@@ -1,6 +1,6 @@
 """How many threads the libraries of a replica take: decided on the node where it runs.
 
-Whoever builds the application sits on another host, with another number of processors. Left
+The application is built on another host, with another number of processors. Left
 alone, Ray sets OMP_NUM_THREADS for each call of an actor, to the CPUs that it asked for, which
 are a token here.
 """

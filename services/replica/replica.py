@@ -136,11 +136,11 @@ class Replica:
     ) -> asyncio.Future[bytes]:
         """Answer a serialised ModelInferRequest with a serialised ModelInferResponse.
 
-        Cancel the future when nobody wants the answer any more.
+        Cancel the future when the answer is no longer wanted.
 
         Args:
             payload: the request's bytes, untouched.
-            deadline_s: time on this replica's clock after which nobody wants the answer.
+            deadline_s: time on this replica's clock after which the answer is not wanted.
             trace: the client's id of the request, with its trace when that is kept.
 
         Raises:

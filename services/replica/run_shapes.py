@@ -3,7 +3,7 @@
 Most engines take any size within a bucket, and then nothing is cheaper than the longest request
 of the batch. Two kinds take less. One that was built from a smallest size on (a static batch or
 length: min = max) needs larger inputs, made here. One whose kernels know a single shape for each
-bucket pads by itself; here is only what that costs.
+bucket pads its own inputs; here is only what that costs.
 """
 
 import math

@@ -52,7 +52,7 @@ from services.telemetry.tracing import Tracing
 
 logger = logging.getLogger(__name__)
 
-# Gateways hear of a draining replica within a stream message or two; until then their
+# Gateways learn of a draining replica within a stream message or two; until then their
 # requests are still taken.
 _WITHDRAWAL_S = 0.2
 _DRAIN_TIMEOUT_S = 30.0
@@ -109,7 +109,7 @@ class ReplicaServer:
         return self._replica
 
     async def start(self) -> None:
-        """Serve; returns when requests are answered and the fleet was told.
+        """Serve; returns when requests are answered and the controller was informed.
 
         Raises:
             NotFoundError: no such model or version in the store.
@@ -162,7 +162,7 @@ class ReplicaServer:
         """Prove that the data port answers and the engine's thread and batcher live.
 
         Raises:
-            EngineError: the replica must be replaced; gateways are told at once.
+            EngineError: the replica must be replaced; gateways are informed at once.
         """
         replica = self.replica
         try:

@@ -1,4 +1,4 @@
-"""What one replica process is told, read once."""
+"""Settings of one replica process, read once."""
 
 import tempfile
 from pathlib import Path

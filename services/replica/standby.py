@@ -1,7 +1,7 @@
 """The engine that served before: it stays warm for a while, so that a bad one can be left at once.
 
 It answers the batches that the new engine fails on, and takes over when the new one fails
-again and again. It costs its memory, so it is dropped when nobody needed it for `keep_s`,
+again and again. It costs its memory, so it is dropped when it was not needed for `keep_s`,
 before another engine is loaded, and when the replica closes.
 """
 
@@ -70,7 +70,7 @@ class Standby:
     async def drop(self) -> None:
         """Close what is held, and wait until no engine is closing any more, but not for ever."""
         self._close(self.take())
-        # Not `gather`, which would cancel them with whoever waits here.
+        # Not `gather`, which would cancel them with the waiting task.
         if self._closings:
             _, left = await asyncio.wait(self._closings, timeout=self._close_timeout_s)
             if left:

@@ -10,7 +10,7 @@ from services.replica.batcher import BatchReport
 from services.replica.engine_worker import BatchTimes
 
 _NS = 1_000_000_000
-# Sizes of batches that are told apart. Without buckets clients choose them, and each asks for
+# Sizes of batches that are counted separately. Without buckets clients choose them, and each takes
 # memory and for time of the event loop whenever statistics are read.
 _MAX_SIZES = 256
 
@@ -57,7 +57,7 @@ class _Compute:
 class Statistics:
     """Sums since the replica became ready; used from the event loop alone.
 
-    Of the sizes of batches the first 256 are told apart; others count as the next power of two.
+    The first 256 sizes of batches are counted separately; others as the next power of two.
     """
 
     def __init__(

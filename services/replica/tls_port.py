@@ -1,7 +1,7 @@
 """A TCP port whose connections speak the fleet's TLS before anything else.
 
 Unlike asyncio's own servers it takes the newest certificate for each connection, and says of
-each one that it refuses who it was and why; a peer in the clear is told so in the clear.
+each one that it refuses who it was and why; a peer without TLS gets the reason in the clear.
 """
 
 import asyncio

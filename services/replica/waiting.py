@@ -1,8 +1,8 @@
-"""The calls that wait in a replica: one line for each level of priority, oldest first.
+"""The calls that wait in a replica: one queue for each level of priority, oldest first.
 
 How long a call may wait is known when it comes: its client's deadline, its parameter `timeout`
-and the policy of its level, whichever ends first. Calls that nobody waits for any more make room
-when a line is full, and are passed over when a batch is formed. Calls of a batch that failed
+and the policy of its level, whichever ends first. Calls whose clients are gone make room
+when a queue is full, and are passed over when a batch is formed. Calls of a batch that failed
 wait again, before all others of their levels, and run with a part of it. More urgent ones go before
 them, though no more than a batch at a time: what fails and is urgent must not hold up all else.
 """
@@ -21,7 +21,7 @@ from services.contracts.errors import DeadlineExceededError, OverloadedError
 from services.contracts.tensors import Array
 from services.replica.codec import InferCall
 
-# A long line takes some milliseconds to look through.
+# A long queue takes some milliseconds to look through.
 _LOOK_EVERY_S = 0.05
 # A word of some letters is an object of some 60 bytes; its place in the array is counted there.
 _STRING_BYTES = 64
@@ -44,7 +44,7 @@ class QueuedRequest:
         finish: makes the answer of the call's outputs.
         on_failure: called when there is none; with the error, None when it was cancelled.
         level: of priority; see `contracts.batching`.
-        deadline_s: nobody wants the answer of a run that would begin later.
+        deadline_s: a run that would begin later is not wanted.
         num_bytes: what it counts for against `max_queue_bytes`.
     """
 
@@ -58,7 +58,7 @@ class QueuedRequest:
     num_bytes: int = 0
 
     def fail(self, error: Exception) -> None:
-        """Give an error for an answer, unless there is one or nobody waits for it."""
+        """Give an error for an answer, unless there is one or its client is gone."""
         if not self.answer.done():
             self.on_failure(error)
             self.answer.set_exception(error)
@@ -123,7 +123,7 @@ class RequestQueue:
         self._look_again_s = -math.inf
 
     def __len__(self) -> int:
-        """Calls that wait, those that nobody wants any more included."""
+        """Calls that wait, those whose clients are gone included."""
         return self._num
 
     def __iter__(self) -> Iterator[QueuedRequest]:
@@ -194,8 +194,8 @@ class RequestQueue:
         )
 
     def _make_room(self) -> None:
-        # Calls nobody waits for any more must not push out one that somebody does. Most leave by
-        # themselves; looking through a long line for each that is refused would hold up all.
+        # Calls whose clients are gone must not push out one that is wanted. Most leave with their
+        # client; looking through a long queue for each that is refused would hold up all.
         now_s = self._clock()
         if now_s >= self._look_again_s:
             self._look_again_s = now_s + _LOOK_EVERY_S
@@ -222,7 +222,7 @@ class RequestQueue:
         """Let the calls of a batch that failed wait again, before all others of their levels.
 
         They run in parts of at most so many, each of one level. A part goes behind those that
-        wait again already: its sister is heard before it is cut once more, and where that goes
+        wait again already: its sister runs before it is cut once more, and where that goes
         well the engine is not to blame.
         """
         for number, level in self._levels.items():
@@ -271,7 +271,7 @@ class RequestQueue:
             self.remove(waiting)
 
     def drop_unwanted(self) -> float | None:
-        """Take out what nobody waits for; returns the next deadline, None without any."""
+        """Take out what is not wanted any more; returns the next deadline, None without any."""
         for waiting in [each for each in self.all if not self.is_wanted(each)]:
             self.remove(waiting)
         return min((w.deadline_s for w in self.all if w.deadline_s is not None), default=None)

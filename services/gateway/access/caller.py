@@ -1,4 +1,4 @@
-"""Whoever sent a request, as far as tokens tell, and what that one may do."""
+"""The caller of a request, as its token names it, and what that caller may do."""
 
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from services.contracts.errors import NotAllowedError
 from services.gateway.access.document import Grant, Verb
 
-# Of the request being served, for the access log; "" where nobody is asked for a token.
+# Of the request being served, for the access log; "" where no token is required.
 CALLER_NAME: ContextVar[str] = ContextVar("smelt_caller", default="")
 
 

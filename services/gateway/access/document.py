@@ -17,7 +17,7 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class Verb(StrEnum):
-    """What can be allowed. Whoever may do anything with a model may also ask what it is."""
+    """What can be allowed. Any verb on a model also allows its metadata."""
 
     INFER = "infer"
     LOAD = "load"
@@ -90,7 +90,7 @@ class TrustedIssuer(Document):
 
 
 class AccessDocument(Document):
-    """The whole file. Without tokens and issuers nobody may ask anything."""
+    """The whole file. Without tokens and issuers every request is refused."""
 
     tokens: tuple[StaticToken, ...] = ()
     issuers: tuple[TrustedIssuer, ...] = ()

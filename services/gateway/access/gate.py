@@ -50,7 +50,7 @@ class Gate:
             ) from error
 
     async def caller_of(self, metadata: Metadata) -> Caller:
-        """Whoever sent a request.
+        """The caller of a request.
 
         Raises:
             UnauthenticatedError: there is no token, or it is not to be believed.

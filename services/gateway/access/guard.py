@@ -29,7 +29,7 @@ Stream = Callable[[AsyncIterator[Any], Context], AsyncIterator[bytes]]
 # Load balancers and clients ask these before they have a token, and learn no secret.
 OPEN_METHODS: Final = frozenset({"ServerLive", "ServerReady", "ServerMetadata"})
 _GUARDED: Final = f"/{SERVICE.full_name}/"
-# About one model, for whoever may do anything with it.
+# About one model, for callers with any verb on it.
 _QUESTIONS: Final = frozenset({"ModelReady", "ModelMetadata", "ModelConfig", "ModelStatistics"})
 
 
@@ -53,7 +53,7 @@ def guarded(
 
 
 def early_check(gate: Gate, statuses: StatusTable) -> Check:
-    """Refuses whoever has no token that is believed, before the rest of a large request comes.
+    """Refuses callers without a valid token, before the rest of a large request comes.
 
     What it lets pass the handlers behind the gate look at once more, with the request.
     """
@@ -154,7 +154,7 @@ async def _permitted(
             caller = await gate.caller_of(metadata)
             caller.require(Verb.INFER, request_head_from_bytes(body).model_name)
         except Exception as error:
-            # Whatever it is: one request fails, and is told why as any other.
+            # Whatever it is: one request fails, with its reason, as any other.
             on_error(error)
             yield error
         else:

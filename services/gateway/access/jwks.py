@@ -123,6 +123,6 @@ def read_source(source: str) -> bytes:
 
 def _public_key(key: Any) -> Key:
     if isinstance(key, dict) and key.get("kty") == "oct":
-        # Secrets shared with the issuer would let us, and whoever robs us, sign in its name.
+        # Secrets shared with the issuer would let this gateway, and a thief, sign in its name.
         raise ValueError("a shared secret, which is no public key")
     return JWKRegistry.import_key(key)

@@ -76,7 +76,7 @@ def _unproven(token: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         claims = json.loads(unproven.payload)
         header = unproven.headers()
     except Exception as error:
-        # As above; but nobody has signed it yet, so there is nothing to tell of it.
+        # As above; but its signature is not verified yet, so nothing of it is logged.
         raise UnauthenticatedError("the token is neither a known one nor a JWT") from error
     if not isinstance(claims, dict):
         raise UnauthenticatedError("the token's claims are no JSON object")

@@ -1,9 +1,9 @@
 """Slots for large requests, in memory that replicas of this host can read.
 
 A slot is free again when nothing in this process refers to its bytes, and every replica that was
-told of it has let go of them: see `contracts.lent_memory`. Whoever drops the last reference does
-not matter, as Python counts them; so a request that was cancelled, retried or thrown away takes
-care of its memory by itself.
+sent its place has released it: see `contracts.lent_memory`. Which code drops the last reference
+does not matter, as Python counts them; so a request that was cancelled, retried or thrown away
+releases its memory without code of its own.
 """
 
 import logging
@@ -33,7 +33,7 @@ class Consumer(Protocol):
     """A replica that reads the arena.
 
     Attributes:
-        num_units: of blocks that it was told of, and that did not come back.
+        num_units: of blocks whose place was sent to it, and that it has not released.
     """
 
     num_units: int
@@ -52,7 +52,7 @@ class Block:
 
     Attributes:
         unit: its first.
-        consumers: who was told of what lies in it.
+        consumers: replicas that its place was sent to.
     """
 
     __slots__ = ("consumers", "order", "unit")
@@ -109,7 +109,7 @@ class RequestArena:
     """
 
     def __init__(self, num_bytes: int) -> None:
-        """Take memory, a multiple of MIN_ARENA_BYTES; pages that nobody wrote take none.
+        """Take memory, a multiple of MIN_ARENA_BYTES; pages that were never written take none.
 
         Raises:
             OSError: the kernel gives none that can be shared.

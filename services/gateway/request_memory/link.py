@@ -38,16 +38,16 @@ class ArenaLink(asyncio.Protocol):
 
     Attributes:
         link_id: by which the replica knows it.
-        num_units: of the arena that it was told of, and that did not come back.
+        num_units: of the arena that were sent to it and not released.
     """
 
     def __init__(self, arena: RequestArena, ledger: mmap.mmap, link_id: bytes) -> None:
         self.link_id, self.num_units = link_id, 0
         self.welcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # Whoever opened it may have given up before it failed.
+        # The opener may have given up before it failed.
         self.welcome.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._arena, self._mapping, self._ledger = arena, ledger, memoryview(ledger)
-        self._said = b""
+        self._received = b""
         self._is_over = False
         self._transport: asyncio.BaseTransport | None = None
 
@@ -68,7 +68,7 @@ class ArenaLink(asyncio.Protocol):
         return not self._is_over and bool(self._ledger[unit])
 
     def close(self) -> None:
-        """Let go of the replica: before it was told of any slot, or with the arena."""
+        """Disconnect the replica: before any slot was sent to it, or with the arena."""
         if self._transport is not None:
             self._transport.close()
 
@@ -79,9 +79,9 @@ class ArenaLink(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Hears whether the replica takes it."""
-        self._said = (self._said + data)[:_MAX_REASON_BYTES]
-        if self._said == WELCOME and not self.welcome.done():
+        """Reads whether the replica accepts it."""
+        self._received = (self._received + data)[:_MAX_REASON_BYTES]
+        if self._received == WELCOME and not self.welcome.done():
             self._arena.lend_to(self)
             self.welcome.set_result(None)
 
@@ -93,7 +93,7 @@ class ArenaLink(asyncio.Protocol):
         self._mapping.close()
         self._arena.consumers.discard(self)
         if not self.welcome.done():
-            why = self._said.removeprefix(REFUSAL).decode(errors="replace")
+            why = self._received.removeprefix(REFUSAL).decode(errors="replace")
             self.welcome.set_exception(
                 ConnectionLostError(why or "it closed the connection", may_have_run=False)
             )
@@ -132,7 +132,7 @@ async def _open_link(arena: RequestArena, data_path: str, token: bytes) -> Arena
     """Give the arena to the replica whose data socket has that path.
 
     Raises:
-        OSError: nobody takes memory there, or the kernel has none for the ledger.
+        OSError: no memory port listens there, or the kernel has none for the ledger.
         ConnectionLostError: the replica refuses it, and says why.
     """
     link_id = secrets.token_bytes(LINK_ID_BYTES)
@@ -159,7 +159,7 @@ async def _open_link(arena: RequestArena, data_path: str, token: bytes) -> Arena
 async def _greeted(
     data_path: str, token: bytes, link_id: bytes, descriptors: tuple[int, int]
 ) -> socket.socket:
-    """A socket on which the replica was told what it is given."""
+    """A socket on which the greeting and both descriptors were sent."""
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         peer.setblocking(False)

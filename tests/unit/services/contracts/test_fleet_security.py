@@ -74,11 +74,11 @@ def test_tokens_are_said_and_believed_and_read_again(
     path = tmp_path / "token"
     path.write_text("new\nold\n")
     tokens = FleetTokens(path, period_s=0)
-    assert (tokens.said, tokens.all) == ("new", ("new", "old"))
+    assert (tokens.newest, tokens.all) == ("new", ("new", "old"))
     path.write_text("newest-of-all")
-    assert (tokens.said, tokens.all) == ("newest-of-all", ("newest-of-all",))
+    assert (tokens.newest, tokens.all) == ("newest-of-all", ("newest-of-all",))
     path.write_text("")
-    assert tokens.said == "newest-of-all"
+    assert tokens.newest == "newest-of-all"
     assert "stay as they were" in caplog.text
 
 
@@ -125,8 +125,8 @@ def test_files_that_could_not_be_read_once_are_tried_again(
         none = tmp_path / "none"
         broken.setattr(Path, "read_bytes", lambda each: read(none if each in absent else each))
         for _ in range(3):
-            assert (tls.pems(), tokens.said) == (former, "old")
-    assert (tls.pems()[0], tokens.said) == (newer.cert.read_bytes(), "newest")
+            assert (tls.pems(), tokens.newest) == (former, "old")
+    assert (tls.pems()[0], tokens.newest) == (newer.cert.read_bytes(), "newest")
     assert caplog.text.count("stays as it was") == caplog.text.count("stay as they were") == 1
 
 
@@ -156,8 +156,8 @@ def test_a_token_that_was_given_counts_where_its_file_is_absent(tmp_path: Path) 
     assert "a-secret" not in repr(settings)
     elsewhere = FleetTokens.of(settings)
     assert elsewhere is not None
-    assert (elsewhere.said, elsewhere.all) == ("a-secret", ("a-secret",))
+    assert (elsewhere.newest, elsewhere.all) == ("a-secret", ("a-secret",))
     path.write_text("newer a-secret")
     here = FleetTokens.of(settings)
     assert here is not None
-    assert (here.said, here.all) == ("newer", ("newer", "a-secret"))
+    assert (here.newest, here.all) == ("newer", ("newer", "a-secret"))
