@@ -4,7 +4,7 @@ from typing import Any
 
 from compiler_worker.pipeline import BuildReport
 from services.contracts.build_key import BuildKey
-from services.contracts.gate import gate_fault, is_wild
+from services.contracts.gate import rejection_reason, is_wild
 from services.contracts.joint_run import JointRun
 from services.contracts.manifest import BuildRecord, Proof, PublishedEngine
 from services.contracts.selection import mean_speedup
@@ -46,7 +46,7 @@ def engine_line(engine: PublishedEngine) -> str:
     words = (
         _proof_words(engine.proof),
         f"{readable_ratio(speedup)} x eager" if speedup else "",
-        gate_fault(timings),
+        rejection_reason(timings),
     )
     facts = ", ".join(filter(None, words))
     return f"{_key_words(engine.manifest.key)} {engine.digest[:12]} {facts}"
@@ -54,7 +54,7 @@ def engine_line(engine: PublishedEngine) -> str:
 
 def _record_line(record: BuildRecord, store_url: str) -> str:
     seconds = sum(record.stage_durations_s.values())
-    words = record.reason or (gate_fault(record.proof.timings) if record.proof else "")
+    words = record.reason or (rejection_reason(record.proof.timings) if record.proof else "")
     digest = record.key.digest()[:12]
     if record.proof and record.proof.worst:
         words += f"; its worst sample again: {worker_command(store_url, 'replay', digest)}"
