@@ -4,7 +4,7 @@ from typing import Any
 
 from compiler_worker.pipeline import BuildReport
 from services.contracts.build_key import BuildKey
-from services.contracts.gate import rejection_reason, is_wild
+from services.contracts.gate import is_wild, rejection_reason
 from services.contracts.joint_run import JointRun
 from services.contracts.manifest import BuildRecord, Proof, PublishedEngine
 from services.contracts.selection import mean_speedup
