@@ -69,43 +69,43 @@ def _run_as_child(arguments: Arguments) -> int:
 
 
 def _build(arguments: Arguments, settings: CompilerSettings) -> int:
+    from compiler_worker.open_worker import open_worker
     from compiler_worker.pipeline import build_model
     from compiler_worker.report import report_document, report_lines
-    from compiler_worker.station import opened_workshop
 
-    with opened_workshop(settings, arguments.metrics_port, is_quiet=arguments.is_json) as workshop:
-        version = workshop.registry.model_version(arguments.target, arguments.version)
-        report = build_model(version, arguments.wanted, workshop)
+    with open_worker(settings, arguments.metrics_port, is_quiet=arguments.is_json) as worker:
+        version = worker.registry.model_version(arguments.target, arguments.version)
+        report = build_model(version, arguments.wanted, worker)
     _show(arguments, report_document(report), report_lines(report, settings.store_url))
     return 0 if report.is_success else EXIT_ERROR
 
 
 def _plan(arguments: Arguments, settings: CompilerSettings) -> int:
+    from compiler_worker.open_worker import open_worker
     from compiler_worker.planning import keep_plans, plan_document, plan_lines
-    from compiler_worker.station import opened_workshop
 
-    with opened_workshop(settings, None, is_quiet=arguments.is_json) as workshop:
-        version = workshop.registry.model_version(arguments.target, arguments.version)
-        plans = keep_plans(version, arguments.wanted, workshop)
+    with open_worker(settings, None, is_quiet=arguments.is_json) as worker:
+        version = worker.registry.model_version(arguments.target, arguments.version)
+        plans = keep_plans(version, arguments.wanted, worker)
     lines = [line for plan in plans for line in plan_lines(plan)]
     _show(arguments, [plan_document(plan) for plan in plans], lines)
     return 0
 
 
 def _prove(arguments: Arguments, settings: CompilerSettings) -> int:
+    from compiler_worker.open_worker import open_worker
     from compiler_worker.proving import prove_published
     from compiler_worker.report import engine_document, engine_line
-    from compiler_worker.station import opened_workshop
     from services.contracts.manifest import ProofOutcome
 
-    with opened_workshop(settings, arguments.metrics_port, is_quiet=arguments.is_json) as workshop:
-        engine = prove_published(arguments.target, workshop)
+    with open_worker(settings, arguments.metrics_port, is_quiet=arguments.is_json) as worker:
+        engine = prove_published(arguments.target, worker)
     _show(arguments, engine_document(engine), [engine_line(engine)])
     return 0 if engine.proof.outcome is ProofOutcome.PASSED else EXIT_ERROR
 
 
 def _sign(arguments: Arguments, settings: CompilerSettings) -> int:
-    from compiler_worker.station import opened_registry, opened_signer
+    from compiler_worker.open_worker import opened_registry, opened_signer
 
     registry, signer = opened_registry(settings), opened_signer(settings)
     if signer is None:
@@ -121,36 +121,36 @@ def _sign(arguments: Arguments, settings: CompilerSettings) -> int:
 
 
 def _replay(arguments: Arguments, settings: CompilerSettings) -> int:
+    from compiler_worker.open_worker import open_worker
     from compiler_worker.replay import replay, replay_document, replay_lines
-    from compiler_worker.station import opened_workshop
 
-    with opened_workshop(settings, None, is_quiet=arguments.is_json) as workshop:
-        done = replay(arguments.target, workshop)
+    with open_worker(settings, None, is_quiet=arguments.is_json) as worker:
+        done = replay(arguments.target, worker)
     _show(arguments, replay_document(done), replay_lines(done))
     return 0 if done.is_success else EXIT_ERROR
 
 
 def _profile(arguments: Arguments, settings: CompilerSettings) -> int:
+    from compiler_worker.open_worker import open_worker
     from compiler_worker.profiling.command import profile_model
     from compiler_worker.profiling.words import report_lines
     from compiler_worker.requests import ChildEvent
-    from compiler_worker.station import opened_workshop
 
-    def tell(event: ChildEvent) -> None:
+    def report_line(event: ChildEvent) -> None:
         if event.line and not arguments.is_json:
             sys.stderr.write(f"{event.line}\n")
 
-    with opened_workshop(settings, None, is_quiet=arguments.is_json) as workshop:
-        version = workshop.registry.model_version(arguments.target, arguments.version)
-        report = profile_model(version, arguments.profile, workshop, tell)
+    with open_worker(settings, None, is_quiet=arguments.is_json) as worker:
+        version = worker.registry.model_version(arguments.target, arguments.version)
+        report = profile_model(version, arguments.profile, worker, report_line)
     _show(arguments, report.model_dump(mode="json"), report_lines(report))
     return 0
 
 
 def _export_graph(arguments: Arguments, settings: CompilerSettings) -> int:
     from compiler_worker.builders.exported_program import export_master
-    from compiler_worker.station import opened_registry
-    from compiler_worker.workshop import MASTER_FILE
+    from compiler_worker.open_worker import opened_registry
+    from compiler_worker.worker_context import MASTER_FILE
 
     registry = opened_registry(settings)
     version = registry.model_version(arguments.target, arguments.version)

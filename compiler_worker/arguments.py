@@ -8,7 +8,7 @@ from pathlib import Path
 
 from compiler_worker.child_jobs import CHILD_JOBS
 from compiler_worker.plan import Wanted
-from compiler_worker.profiling.wishes import ProfileWishes
+from compiler_worker.profiling.options import ProfileOptions
 from services.contracts.errors import InvalidRequestError
 from services.contracts.hardware import Generation
 from services.contracts.kinds import EngineKind, Precision
@@ -44,7 +44,7 @@ class Arguments:
     request: Path | None = None
     parent_pid: int = 0
     output: Path | None = None
-    profile: ProfileWishes = field(default_factory=ProfileWishes)
+    profile: ProfileOptions = field(default_factory=ProfileOptions)
 
 
 def parse_arguments(argv: Sequence[str] | None) -> Arguments:
@@ -71,7 +71,7 @@ def parse_arguments(argv: Sequence[str] | None) -> Arguments:
         request=getattr(given, "request", None),
         parent_pid=getattr(given, "parent_pid", 0),
         output=getattr(given, "output", None),
-        profile=_profile_wishes(given) if given.command == "profile" else ProfileWishes(),
+        profile=_profile_options(given) if given.command == "profile" else ProfileOptions(),
     )
 
 
@@ -119,7 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     profile.add_argument("--out", type=Path, metavar="FOLDER", help="for report, traces, picture")
     profile.add_argument("--num-threads", metavar="N")
     for command in (build, plan, prove, replay):
-        # A simulation: what is built, proven and recorded here is said to be of that generation.
+        # A simulation: what is built, proven and recorded here is recorded as of that generation.
         command.add_argument("--device-generation", metavar="G")
     for command in (build, plan, export):
         command.add_argument("--parent-pid", type=int, default=0, metavar="PID")
@@ -134,8 +134,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _profile_wishes(given: argparse.Namespace) -> ProfileWishes:
-    return ProfileWishes(
+def _profile_options(given: argparse.Namespace) -> ProfileOptions:
+    return ProfileOptions(
         bucket=given.bucket, precision=given.precision, source=given.source, out=given.out
     )
 

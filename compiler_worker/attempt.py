@@ -9,7 +9,7 @@ from compiler_worker.child_jobs import Result
 from compiler_worker.process import ChildOutcome
 from compiler_worker.publish import now
 from compiler_worker.requests import ChildEvent, Stage
-from compiler_worker.workshop import Workshop
+from compiler_worker.worker_context import WorkerContext
 from services.contracts.build_key import BuildKey
 from services.contracts.errors import BuildError, ProofError
 from services.contracts.manifest import BuildOutcome, BuildRecord, Proof, ProofOutcome
@@ -24,32 +24,32 @@ class Attempt:
     def __init__(
         self,
         key: BuildKey,
-        workshop: Workshop,
+        worker: WorkerContext,
         stage: Stage = Stage.OPEN,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.key = key
-        self._workshop = workshop
+        self._worker = worker
         self._started_at = now()
         self._clock, self._started_s = clock, clock()
         self._stage = stage
         self._durations_s: dict[str, float] = {}
         self._log_tail: tuple[str, ...] = ()
 
-    def tell(self, event: ChildEvent) -> None:
-        """Pass an event on to whoever watches."""
-        self._workshop.on_progress(self.key, event)
+    def report(self, event: ChildEvent) -> None:
+        """Report an event with this key."""
+        self._worker.on_progress(self.key, event)
 
     @contextmanager
     def stage(self, stage: Stage) -> Iterator[None]:
         """Enter a stage that this process does itself, and time it."""
         self._stage = stage
-        self.tell(ChildEvent(stage=stage))
+        self.report(ChildEvent(stage=stage))
         started = self._clock()
         yield
         self._durations_s[stage] = self._clock() - started
-        self.tell(ChildEvent(ended_stage=stage, duration_s=self._durations_s[stage]))
+        self.report(ChildEvent(ended_stage=stage, duration_s=self._durations_s[stage]))
 
     def result_of(self, outcome: ChildOutcome[Result]) -> Result:
         """The child's result, its account taken over.
@@ -84,7 +84,7 @@ class Attempt:
         )
 
     def _seconds(self, outcome: BuildOutcome) -> dict[str, float]:
-        """Seconds by stage; one that failed told none, and has what the others leave.
+        """Seconds by stage; one that failed reported none, and has what the others leave.
 
         When an attempt ended, and so when the next one is due, follows from their sum.
         """
@@ -99,21 +99,21 @@ def is_good(record: BuildRecord) -> bool:
     return record.outcome in _GOOD
 
 
-def count_build(workshop: Workshop, record: BuildRecord) -> None:
+def count_build(worker: WorkerContext, record: BuildRecord) -> None:
     """Record a build's outcome and the builder's seconds as metrics."""
     labels = key_labels(record.key)
-    workshop.recorder.count(catalog.BUILDS, 1.0, **labels, outcome=record.outcome)
+    worker.recorder.count(catalog.BUILDS, 1.0, **labels, outcome=record.outcome)
     if Stage.BUILD in record.stage_durations_s:
         seconds = record.stage_durations_s[Stage.BUILD]
-        workshop.recorder.observe(catalog.BUILD_DURATION, seconds, **labels)
+        worker.recorder.observe(catalog.BUILD_DURATION, seconds, **labels)
 
 
-def count_proof(workshop: Workshop, key: BuildKey, proof: Proof) -> None:
+def count_proof(worker: WorkerContext, key: BuildKey, proof: Proof) -> None:
     """Record a proof's outcome and seconds as metrics."""
     labels = key_labels(key)
-    workshop.recorder.count(catalog.PROOFS, 1.0, **labels, outcome=proof.outcome)
+    worker.recorder.count(catalog.PROOFS, 1.0, **labels, outcome=proof.outcome)
     if proof.outcome is not ProofOutcome.NOT_RUN:
-        workshop.recorder.observe(catalog.PROOF_DURATION, proof.duration_s, **labels)
+        worker.recorder.observe(catalog.PROOF_DURATION, proof.duration_s, **labels)
 
 
 def key_labels(key: BuildKey) -> dict[str, str]:

@@ -51,7 +51,7 @@ def agreed(
         typical: sizes of elements, by output.
 
     Raises:
-        ProofError: the engine is made by an importer that is wrong, or it cannot be told which is.
+        ProofError: the engine is made by an importer that is wrong, or it is unknown which is.
     """
     found = disagreement(reference, claim.master, claim.recipe, samples, errors, typical)
     if found is None:

@@ -64,7 +64,7 @@ def prepare_to_die() -> None:
 
     A crash, and a signal before a hanging process is ended, write the stack of every thread to
     the log. When memory runs out on the machine the kernel ends this process before the worker.
-    A core dump would be as large as the model, and nobody reads it.
+    A core dump would be as large as the model, and is not read.
     """
     faulthandler.enable()
     faulthandler.register(STACK_SIGNAL, chain=False)

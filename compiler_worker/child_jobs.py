@@ -32,14 +32,14 @@ Request = TypeVar("Request", bound=Document)
 Result = TypeVar("Result", bound=Document)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ChildJob(Generic[Request, Result]):
     """One kind of job.
 
     Attributes:
         command: of `python -m compiler_worker`.
         code: `module:function`; it takes the request and the child's events.
-        first_stage: where a child that dies at once is said to have died.
+        first_stage: the stage in which a child that ends at once has failed.
     """
 
     command: str
@@ -56,53 +56,41 @@ class ChildJob(Generic[Request, Result]):
 
 
 IMPORT = ChildJob(
-    command="import-one",
-    code="compiler_worker.import_check:import_one",
-    request=ImportRequest,
-    result=ImportVerdict,
-    first_stage=Stage.OPEN,
+    "import-one",
+    "compiler_worker.import_check:import_one",
+    ImportRequest,
+    ImportVerdict,
+    Stage.OPEN,
 )
 BUILD = ChildJob(
-    command="build-one",
-    code="compiler_worker.build_child:build_one",
-    request=BuildRequest,
-    result=BuildResult,
-    first_stage=Stage.BUILD,
+    "build-one", "compiler_worker.build_child:build_one", BuildRequest, BuildResult, Stage.BUILD
 )
 PROVE = ChildJob(
-    command="prove-one",
-    code="compiler_worker.prove_child:prove_one",
-    request=ProofRequest,
-    result=Proof,
-    first_stage=Stage.PROVE,
+    "prove-one", "compiler_worker.prove_child:prove_one", ProofRequest, Proof, Stage.PROVE
 )
 TIME = ChildJob(
-    command="time-one",
-    code="compiler_worker.joint_child:time_one",
-    request=JointRequest,
-    result=JointResult,
-    first_stage=Stage.BENCHMARK,
+    "time-one", "compiler_worker.joint_child:time_one", JointRequest, JointResult, Stage.BENCHMARK
 )
 REPLAY = ChildJob(
-    command="replay-one",
-    code="compiler_worker.replay_child:replay_one",
-    request=ReplayRequest,
-    result=ReplayResult,
-    first_stage=Stage.PROVE,
+    "replay-one",
+    "compiler_worker.replay_child:replay_one",
+    ReplayRequest,
+    ReplayResult,
+    Stage.PROVE,
 )
 PROFILE = ChildJob(
-    command="profile-one",
-    code="compiler_worker.profiling.child:profile_one",
-    request=ProfileRequest,
-    result=ProfileReport,
-    first_stage=Stage.PROFILE,
+    "profile-one",
+    "compiler_worker.profiling.child:profile_one",
+    ProfileRequest,
+    ProfileReport,
+    Stage.PROFILE,
 )
 VERDICT = ChildJob(
-    command="verdict-one",
-    code="compiler_worker.verdict_child:verdict_one",
-    request=VerdictRequest,
-    result=FallbackVerdict,
-    first_stage=Stage.PROVE,
+    "verdict-one",
+    "compiler_worker.verdict_child:verdict_one",
+    VerdictRequest,
+    FallbackVerdict,
+    Stage.PROVE,
 )
 CHILD_JOBS: dict[str, ChildJob[Any, Any]] = {
     job.command: job for job in (IMPORT, BUILD, PROVE, TIME, REPLAY, PROFILE, VERDICT)

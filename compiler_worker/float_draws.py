@@ -49,7 +49,7 @@ def _uneven_normal(shape: tuple[int, ...], generator: np.random.Generator) -> Ar
     """Normally distributed values; images are as bright as they like, and in patches.
 
     Pure noise has the same mean everywhere, so that a model that pools over an image answers the
-    same to each: nothing could be told of its engine.
+    same to each: its engine could not be judged.
     """
     fine = generator.standard_normal(shape)
     if len(shape) < 3 or not fine.size:

@@ -3,7 +3,8 @@
 A proof times its engine alone with eager and the fallback. When the last engine of a build is
 proven, all that could serve are timed once more, in turns at each shape. Later newcomers are
 timed beside the one that was best before, which links their figures to the earlier runs'. So are
-those that could not be told from the fallback; a controller launches that again after a while.
+those that are not clearly faster or slower than the fallback; a controller launches that again
+after a while.
 """
 
 import hashlib
@@ -17,7 +18,7 @@ from compiler_worker.proving import ProofJob, proof_request
 from compiler_worker.publish import now
 from compiler_worker.requests import ChildEvent, JointEntrant, JointRequest, JointResult
 from compiler_worker.turns import awaited_lease, leased
-from compiler_worker.workshop import Workshop
+from compiler_worker.worker_context import WorkerContext
 from services.contracts.errors import ProofError, SmeltError
 from services.contracts.hardware import DeviceFacts
 from services.contracts.joint_order import joint_order, unsettled
@@ -35,8 +36,8 @@ _GIB = 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
-class Field:
-    """Who takes part in a run.
+class Entrants:
+    """The engines of one joint run.
 
     Attributes:
         incumbent: digest of the best one so far, "" without one; it takes part.
@@ -48,16 +49,16 @@ class Field:
     left_out: dict[str, str]
 
 
-def time_together(version: ModelVersion, workshop: Workshop) -> Iterator[JointRun]:
+def compare_engines(version: ModelVersion, worker: WorkerContext) -> Iterator[JointRun]:
     """Time what is proven for this machine's devices and was not compared yet.
 
     What fails here fails no build: engines are then compared by their own proofs.
     """
-    if not workshop.settings.benchmark_together:
+    if not worker.settings.benchmark_together:
         return
-    for device in workshop.devices.values():
+    for device in worker.devices.values():
         try:
-            run = _time_on(device, version, workshop)
+            run = _time_on(device, version, worker)
         except SmeltError as error:
             logger.warning(
                 "engines of %s are compared by their own proofs on %s: %s",
@@ -65,16 +66,18 @@ def time_together(version: ModelVersion, workshop: Workshop) -> Iterator[JointRu
             )  # fmt: skip
             continue
         except Exception:
-            # A fault of our own: the engines are built, and their builder is to hear of them.
+            # A fault of our own: the engines are built, and their builder gets its report.
             logger.exception("engines of %s are not timed together", version.name)
             continue
         if run is not None:
             yield run
 
 
-def field_of(version: ModelVersion, device: DeviceFacts, workshop: Workshop) -> Field | None:
-    """Who has to be timed on a device; None when nobody has to."""
-    registry = workshop.registry
+def entrants_of(
+    version: ModelVersion, device: DeviceFacts, worker: WorkerContext
+) -> Entrants | None:
+    """The engines to be timed on a device; None when there are none."""
+    registry = worker.registry
     runs = registry.joint_runs(version.master.digest)
     candidates = _candidates(registry.engines(version.master.digest), device, version)
     known = {engine.digest: engine for engine in candidates}
@@ -85,24 +88,24 @@ def field_of(version: ModelVersion, device: DeviceFacts, workshop: Workshop) -> 
     best = joint_order(known.keys() - joint.uncovered, device.generation, runs).order[:1]
     waiting = (joint.uncovered | again).difference(best)
     newcomers = fastest_first(known[digest] for digest in waiting)
-    # Without an incumbent, whoever was left out of an earlier run gets another chance.
+    # Without an incumbent, engines that an earlier run left out get another chance.
     others = newcomers if best else fastest_first(candidates)
-    entrants, left_out = _bounded([*(known[digest] for digest in best), *others], workshop)
-    return Field(engines=entrants, incumbent="".join(best), left_out=left_out)
+    entrants, left_out = _bounded([*(known[digest] for digest in best), *others], worker)
+    return Entrants(engines=entrants, incumbent="".join(best), left_out=left_out)
 
 
-def _time_on(device: DeviceFacts, version: ModelVersion, workshop: Workshop) -> JointRun | None:
-    field = field_of(version, device, workshop)
-    if field is None:
+def _time_on(device: DeviceFacts, version: ModelVersion, worker: WorkerContext) -> JointRun | None:
+    entrants = entrants_of(version, device, worker)
+    if entrants is None:
         return None
-    key = field.engines[0].manifest.key
-    with awaited_lease(_lease_digest(version, device), key, workshop) as lease:
-        # Whoever had it before may have timed the same.
-        field = field_of(version, device, workshop)
-        if field is None:
+    key = entrants.engines[0].manifest.key
+    with awaited_lease(_lease_digest(version, device), key, worker) as lease:
+        # Its last holder may have timed the same.
+        entrants = entrants_of(version, device, worker)
+        if entrants is None:
             return None
-        run = run_field(field, version, device, leased(workshop, lease))
-        workshop.registry.add_joint_run(run)
+        run = compare(entrants, version, device, leased(worker, lease))
+        worker.registry.add_joint_run(run)
     return run
 
 
@@ -120,10 +123,10 @@ def _candidates(
 
 
 def _bounded(
-    engines: Sequence[PublishedEngine], workshop: Workshop
+    engines: Sequence[PublishedEngine], worker: WorkerContext
 ) -> tuple[tuple[PublishedEngine, ...], dict[str, str]]:
     """The first ones, as far as number and memory allow, but two at least."""
-    left_bytes = workshop.settings.memory_limit_gib * _GIB * _ENGINES_SHARE
+    left_bytes = worker.settings.memory_limit_gib * _GIB * _ENGINES_SHARE
     taken: list[PublishedEngine] = []
     left_out: dict[str, str] = {}
     for engine in engines:
@@ -137,57 +140,57 @@ def _bounded(
     return tuple(taken), left_out
 
 
-def run_field(
-    field: Field, version: ModelVersion, device: DeviceFacts, workshop: Workshop
+def compare(
+    entrants: Entrants, version: ModelVersion, device: DeviceFacts, worker: WorkerContext
 ) -> JointRun:
     """One run in a throw-away process, signed if this worker has a key; it is not kept yet.
 
     Raises:
         ProofError: there is none: the child was ended, or too few engines run in it.
     """
-    result = _result(field, version, device, workshop)
+    result = _result(entrants, version, device, worker)
     run = JointRun(
         master_digest=version.master.digest,
         device=device,
-        incumbent=field.incumbent,
+        incumbent=entrants.incumbent,
         shapes=result.shapes,
-        left_out=field.left_out | result.failed,
+        left_out=entrants.left_out | result.failed,
         fallback=result.fallback,
         created_at=now(),
     )
-    if workshop.signer is None:
+    if worker.signer is None:
         return run
-    (signature,) = workshop.signer.sign(run.payload()).signatures
+    (signature,) = worker.signer.sign(run.payload()).signatures
     return run.model_copy(update={"signature": signature})
 
 
 def _result(
-    field: Field, version: ModelVersion, device: DeviceFacts, workshop: Workshop
+    entrants: Entrants, version: ModelVersion, device: DeviceFacts, worker: WorkerContext
 ) -> JointResult:
-    key = field.engines[0].manifest.key
-    with workshop.work_folder(key) as folder:
+    key = entrants.engines[0].manifest.key
+    with worker.work_folder(key) as folder:
         request = JointRequest(
             entrants=tuple(
                 JointEntrant(
-                    proof=proof_request(_job(engine, version, device, workshop), workshop, folder),
+                    proof=proof_request(_job(engine, version, device, worker), worker, folder),
                     held_bytes=engine.proof.peak_memory_bytes,
                 )
-                for engine in field.engines
+                for engine in entrants.engines
             ),
-            eager_held_bytes=field.engines[0].proof.eager_peak_memory_bytes,
+            eager_held_bytes=entrants.engines[0].proof.eager_peak_memory_bytes,
         )
         outcome = run_child(
-            TIME, request, folder, workshop.proof_limits,
-            lambda event: workshop.on_progress(key, _told(event, len(field.engines))),
+            TIME, request, folder, worker.proof_limits,
+            lambda event: worker.on_progress(key, _with_num_engines(event, len(entrants.engines))),
         )  # fmt: skip
     result = outcome.require(ProofError)
-    if fault := result.failed.get(field.incumbent):
+    if fault := result.failed.get(entrants.incumbent):
         # Without it nothing links this run to the earlier ones.
-        raise ProofError(f"the best engine so far, {field.incumbent[:12]}: {fault}")
+        raise ProofError(f"the best engine so far, {entrants.incumbent[:12]}: {fault}")
     return result
 
 
-def _told(event: ChildEvent, num_engines: int) -> ChildEvent:
+def _with_num_engines(event: ChildEvent, num_engines: int) -> ChildEvent:
     """Says whose stage this is: events go under the key of one engine."""
     if event.stage is None:
         return event
@@ -196,11 +199,11 @@ def _told(event: ChildEvent, num_engines: int) -> ChildEvent:
 
 
 def _job(
-    engine: PublishedEngine, version: ModelVersion, device: DeviceFacts, workshop: Workshop
+    engine: PublishedEngine, version: ModelVersion, device: DeviceFacts, worker: WorkerContext
 ) -> ProofJob:
     return ProofJob(
         manifest=engine.manifest,
-        engine_dir=workshop.registry.materialise_engine(engine),
+        engine_dir=worker.registry.materialise_engine(engine),
         version=version,
         device=device,
     )

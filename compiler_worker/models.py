@@ -231,12 +231,12 @@ class EvaluatorModel:
         return {name: array for name, array in arrays.items() if array.dtype.kind in "fiub"}
 
     def _computed(
-        self, names: Sequence[str] | None, inputs: Mapping[str, Array], **wishes: bool
+        self, names: Sequence[str] | None, inputs: Mapping[str, Array], **options: bool
     ) -> Any:
         try:
             # It computes infinities and overflows without a word, as engines do.
             with np.errstate(all="ignore"):
-                return self._evaluator.run(names, dict(inputs), **wishes)
+                return self._evaluator.run(names, dict(inputs), **options)
         except Exception as error:  # its exceptions share no base below Exception
             raise ProofError(f"onnx.reference run of the master failed: {error}") from error
 

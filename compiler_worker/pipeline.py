@@ -15,7 +15,7 @@ from pathlib import Path
 from compiler_worker.attempt import Attempt, count_build, count_proof, is_good
 from compiler_worker.child_jobs import BUILD
 from compiler_worker.devices import device_that_runs, main_device
-from compiler_worker.joint import time_together
+from compiler_worker.joint import compare_engines
 from compiler_worker.plan import BuildTable, Wanted, plan_builds
 from compiler_worker.planning import chosen, keep_plans
 from compiler_worker.process import run_child
@@ -25,7 +25,7 @@ from compiler_worker.refusals import Refusals
 from compiler_worker.requests import BuildRequest, BuildResult, Stage
 from compiler_worker.shared_cache import shared_cache
 from compiler_worker.turns import Turns, leased
-from compiler_worker.workshop import MASTER_FILE, Workshop
+from compiler_worker.worker_context import MASTER_FILE, WorkerContext
 from services.contracts.build_key import BuildKey
 from services.contracts.code_digest import proof_code
 from services.contracts.errors import AlreadyPublishedError, SmeltError
@@ -69,23 +69,23 @@ class BuildReport:
         return are_built and ProofOutcome.FAILED not in proofs
 
 
-def build_model(version: ModelVersion, wanted: Wanted, workshop: Workshop) -> BuildReport:
+def build_model(version: ModelVersion, wanted: Wanted, worker: WorkerContext) -> BuildReport:
     """Build, prove and publish every engine of a model version that this machine can build.
 
     One failure does not stop the others: it stands in its record.
     """
     # One for both: an importer that hangs on the master has its whole limit once.
-    refusals = Refusals(version.master, workshop)
-    keep_plans(version, wanted, workshop, refusals)
-    every = plan_builds(version, wanted, workshop.devices, refusal=refusals.reason)
-    table = chosen(every, wanted, workshop.registry)
+    refusals = Refusals(version.master, worker)
+    keep_plans(version, wanted, worker, refusals)
+    every = plan_builds(version, wanted, worker.devices, refusal=refusals.reason)
+    table = chosen(every, wanted, worker.registry)
     records: list[BuildRecord] = []
     up_to_date: list[PublishedEngine] = []
-    turns = Turns(table.planned, workshop)
+    turns = Turns(table.planned, worker)
     for turn in turns:
         if turn.lease is not None:
             with turn.lease as lease:
-                record = run_build(version, turn.key, leased(workshop, lease))
+                record = run_build(version, turn.key, leased(worker, lease))
             if lease.lost_to() and not is_good(record):
                 turns.again(turn.key)
             else:
@@ -93,14 +93,14 @@ def build_model(version: ModelVersion, wanted: Wanted, workshop: Workshop) -> Bu
         elif turn.record is not None:
             records.append(turn.record)
         elif turn.published is not None:
-            attempt = Attempt(turn.key, workshop, stage=Stage.PROVE)
+            attempt = Attempt(turn.key, worker, stage=Stage.PROVE)
             try:
-                up_to_date.append(_proven(attempt, turn.published, version, wanted, workshop))
+                up_to_date.append(_proven(attempt, turn.published, version, wanted, worker))
             except SmeltError as error:
                 # No verdict, as when a proof was killed: it is no fault of the engine, which is
                 # tried again as after any other failure.
                 record = attempt.record(BuildOutcome.FAILED, reason=str(error))
-                workshop.registry.record_build(record)
+                worker.registry.record_build(record)
                 records.append(record)
         if wanted.is_first and _is_any_proven(records, up_to_date):
             break
@@ -108,7 +108,7 @@ def build_model(version: ModelVersion, wanted: Wanted, workshop: Workshop) -> Bu
         table=table,
         records=tuple(records),
         up_to_date=tuple(up_to_date),
-        joint_runs=tuple(time_together(version, workshop)),
+        joint_runs=tuple(compare_engines(version, worker)),
     )
 
 
@@ -117,7 +117,7 @@ def _is_any_proven(records: Sequence[BuildRecord], up_to_date: Sequence[Publishe
     return is_built or any(e.proof.outcome is ProofOutcome.PASSED for e in up_to_date)
 
 
-def run_build(version: ModelVersion, key: BuildKey, workshop: Workshop) -> BuildRecord:
+def run_build(version: ModelVersion, key: BuildKey, worker: WorkerContext) -> BuildRecord:
     """Make one attempt to build one key, and keep its record.
 
     A failure of which another worker is the reason, who builds it now, is not kept.
@@ -125,37 +125,37 @@ def run_build(version: ModelVersion, key: BuildKey, workshop: Workshop) -> Build
     Raises:
         StoreError: the record itself could not be stored.
     """
-    attempt = Attempt(key, workshop)
+    attempt = Attempt(key, worker)
     try:
-        with workshop.work_folder(key) as folder:
-            record = _run_steps(attempt, version, workshop, folder)
+        with worker.work_folder(key) as folder:
+            record = _run_steps(attempt, version, worker, folder)
     except SmeltError as error:
         record = attempt.record(BuildOutcome.FAILED, reason=str(error))
     except Exception as error:
-        # A fault of our own is told as what it is, and keeps no other key from being built.
+        # A fault of our own is reported as such, and keeps no other key from being built.
         logger.exception("build of %s %s met a fault of the worker", key.kind, key.generation)
         record = attempt.record(BuildOutcome.FAILED, reason=f"fault of the worker: {error!r}")
     logger.info("build of %s %s: %s %s", key.kind, key.generation, record.outcome, record.reason)
-    if is_good(record) or not workshop.stop_reason():
-        count_build(workshop, record)
-        workshop.registry.record_build(record)
+    if is_good(record) or not worker.stop_reason():
+        count_build(worker, record)
+        worker.registry.record_build(record)
     return record
 
 
 def _run_steps(
-    attempt: Attempt, version: ModelVersion, workshop: Workshop, folder: Path
+    attempt: Attempt, version: ModelVersion, worker: WorkerContext, folder: Path
 ) -> BuildRecord:
     with attempt.stage(Stage.OPEN):
-        master_path = workshop.registry.materialise_master(version.master) / MASTER_FILE
-    built, peak_bytes = build_in_child(attempt, version, master_path, workshop, folder)
+        master_path = worker.registry.materialise_master(version.master) / MASTER_FILE
+    built, peak_bytes = build_in_child(attempt, version, master_path, worker, folder)
     manifest = engine_manifest(attempt.key, version.master, built, peak_bytes)
     engine_dir = engine_folder(built.files, folder / "engine")
-    proof = _proof(attempt, manifest, engine_dir, version, workshop, folder)
+    proof = _proof(attempt, manifest, engine_dir, version, worker, folder)
     if proof.outcome is ProofOutcome.FAILED:
         return attempt.record(BuildOutcome.PROOF_FAILED, reason=proof.reason, proof=proof)
     with attempt.stage(Stage.PUBLISH):
-        workshop.sign(manifest, proof, version.master)
-        is_ours = _publish(manifest, engine_dir, proof, workshop)
+        worker.sign(manifest, proof, version.master)
+        is_ours = _publish(manifest, engine_dir, proof, worker)
     is_proven = proof.outcome is ProofOutcome.PASSED
     return attempt.record(
         BuildOutcome.PROVEN if is_proven else BuildOutcome.BUILT,
@@ -165,7 +165,7 @@ def _run_steps(
 
 
 def build_in_child(
-    attempt: Attempt, version: ModelVersion, master_path: Path, workshop: Workshop, folder: Path
+    attempt: Attempt, version: ModelVersion, master_path: Path, worker: WorkerContext, folder: Path
 ) -> tuple[BuildResult, int]:
     """What the builder made, and the most memory that it and its own children held."""
     (folder / "build").mkdir()
@@ -175,16 +175,14 @@ def build_in_child(
         key=attempt.key,
         master=version.master,
         master_path=master_path,
-        calibration_path=workshop.registry.materialise_samples(calibration)
-        if calibration
-        else None,
+        calibration_path=worker.registry.materialise_samples(calibration) if calibration else None,
         workspace=folder / "files",
-        cache_dir=workshop.settings.cache_dir.absolute(),
-        num_threads=workshop.settings.num_threads,
+        cache_dir=worker.settings.cache_dir.absolute(),
+        num_threads=worker.settings.num_threads,
     )
-    with shared_cache(attempt.key, workshop) as compile_cache:
+    with shared_cache(attempt.key, worker) as compile_cache:
         request = request.model_copy(update={"compile_cache": compile_cache})
-        outcome = run_child(BUILD, request, folder / "build", workshop.build_limits, attempt.tell)
+        outcome = run_child(BUILD, request, folder / "build", worker.build_limits, attempt.report)
         result = attempt.result_of(outcome)
     return result, outcome.peak_memory_bytes
 
@@ -194,25 +192,27 @@ def _proof(
     manifest: EngineManifest,
     engine_dir: Path,
     version: ModelVersion,
-    workshop: Workshop,
+    worker: WorkerContext,
     folder: Path,
 ) -> Proof:
     """Prove on the device that runs the engine; without one, say which device is needed."""
-    device = device_that_runs(Generation.parse(attempt.key.generation), workshop.devices)
+    device = device_that_runs(Generation.parse(attempt.key.generation), worker.devices)
     if device is None:
-        proof = proof_not_run(attempt.key, main_device(workshop.devices))
+        proof = proof_not_run(attempt.key, main_device(worker.devices))
     else:
         job = ProofJob(manifest=manifest, engine_dir=engine_dir, version=version, device=device)
-        proof = attempt.result_of(prove_in_child(job, workshop, folder, attempt.tell))
-    count_proof(workshop, attempt.key, proof)
+        proof = attempt.result_of(prove_in_child(job, worker, folder, attempt.report))
+    count_proof(worker, attempt.key, proof)
     return proof
 
 
-def _publish(manifest: EngineManifest, engine_dir: Path, proof: Proof, workshop: Workshop) -> bool:
+def _publish(
+    manifest: EngineManifest, engine_dir: Path, proof: Proof, worker: WorkerContext
+) -> bool:
     """Publish what was proven, byte for byte; False when the key was taken meanwhile."""
     files = {name: engine_dir / name for name in manifest.files}
     try:
-        workshop.registry.publish_engine(manifest, files, proof)
+        worker.registry.publish_engine(manifest, files, proof)
     except AlreadyPublishedError:
         return False
     return True
@@ -223,18 +223,18 @@ def _proven(
     engine: PublishedEngine,
     version: ModelVersion,
     wanted: Wanted,
-    workshop: Workshop,
+    worker: WorkerContext,
 ) -> PublishedEngine:
     """Prove an engine that runs on a device of this machine and is not proven for it.
 
     One that other code of Smelt's judged, or that is asked for by its key, is proven again.
     """
     generation = Generation.parse(engine.manifest.key.generation)
-    device = device_that_runs(generation, workshop.devices)
+    device = device_that_runs(generation, worker.devices)
     if device is None:
         return engine
     if wanted.keys or is_of_other_code(engine.proof, proof_code()):
-        return prove_published(engine.digest, workshop, version, attempt.follow)
+        return prove_published(engine.digest, worker, version, attempt.follow)
     if engine.proof.outcome is ProofOutcome.FAILED:
         return engine
     # Proven on a higher CPU class says nothing about this one; selection would pass it over.
@@ -243,4 +243,4 @@ def _proven(
         proven_on and proven_on.parsed_generation.runs_on(device.parsed_generation)
     ):
         return engine
-    return prove_published(engine.digest, workshop, version, attempt.follow)
+    return prove_published(engine.digest, worker, version, attempt.follow)

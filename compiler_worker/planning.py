@@ -15,7 +15,7 @@ from compiler_worker.builders.select import builder_for
 from compiler_worker.devices import Devices, main_device
 from compiler_worker.plan import BuildTable, SkippedBuild, Wanted, plan_builds
 from compiler_worker.refusals import Refusals
-from compiler_worker.workshop import Workshop
+from compiler_worker.worker_context import WorkerContext
 from services.contracts.build_key import BuildKey
 from services.contracts.build_plan import BuildPlan, PlannedKey, SkippedKey, timestamp, utc_now
 from services.contracts.code_digest import proof_code
@@ -32,14 +32,14 @@ _FAILURES = (BuildOutcome.FAILED, BuildOutcome.PROOF_FAILED)
 
 
 def keep_plans(
-    version: ModelVersion, wanted: Wanted, workshop: Workshop, refusals: Refusals | None = None
+    version: ModelVersion, wanted: Wanted, worker: WorkerContext, refusals: Refusals | None = None
 ) -> list[BuildPlan]:
     """Plan each wanted generation, by default this machine's, and keep the plans in the store.
 
     Args:
         version: what to plan for.
         wanted: generations, kinds and precisions.
-        workshop: what all builds of this worker share.
+        worker: what all builds of this worker share.
         refusals: what is known of the master already.
 
     Raises:
@@ -47,9 +47,9 @@ def keep_plans(
         InvalidRequestError: kinds or precisions are wanted that the recipe leaves out.
     """
     _check_wanted(version, wanted)
-    devices = workshop.devices
+    devices = worker.devices
     generations = wanted.generations or (main_device(devices).parsed_generation,)
-    refusals = refusals or Refusals(version.master, workshop)
+    refusals = refusals or Refusals(version.master, worker)
     plans = [
         plan_for(
             version,
@@ -62,7 +62,7 @@ def keep_plans(
         for generation in generations
     ]
     for plan in plans:
-        if workshop.registry.write_plan(plan):
+        if worker.registry.write_plan(plan):
             logger.info(
                 "planned %s version %d for %s: %d engines, %d combinations skipped",
                 plan.model, plan.version, plan.node_class.generation, len(plan.planned),

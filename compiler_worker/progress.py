@@ -1,10 +1,10 @@
-"""How long work tells what it does."""
+"""How long work reports what it does."""
 
 from collections.abc import Callable
 
-# Told, in words, what is being done now.
+# Called with what is being done now, in words.
 Progress = Callable[[str], None]
 
 
-def tell_nobody(line: str) -> None:
+def no_progress(line: str) -> None:
     """For callers that show no progress."""

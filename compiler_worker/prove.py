@@ -9,10 +9,10 @@ from compiler_worker.blame import agreed, without_import
 from compiler_worker.comparison import has_numbers, is_finite_where
 from compiler_worker.integer_draws import undescribed
 from compiler_worker.models import Model
-from compiler_worker.progress import Progress, tell_nobody
+from compiler_worker.progress import Progress, no_progress
 from compiler_worker.proof.answer_sizes import typical_sizes
 from compiler_worker.proof.claim import Claim, Verdict, sizes_text
-from compiler_worker.proof.comparing import Comparing, told
+from compiler_worker.proof.comparing import Comparing, announced
 from compiler_worker.proof.given_samples import given_samples
 from compiler_worker.proof.power import power_check
 from compiler_worker.proof.sabotages import Sabotage
@@ -33,7 +33,7 @@ _EXTREMES = {SampleVariant.LARGE: "eight times the usual values", SampleVariant.
 
 
 def judge(
-    engine: Model, reference: Reference, claim: Claim, report: Progress = tell_nobody
+    engine: Model, reference: Reference, claim: Claim, report: Progress = no_progress
 ) -> Verdict:
     """Compare an engine with its reference, and measure what the comparison would have seen.
 
@@ -45,9 +45,9 @@ def judge(
             engine.
     """
     reference, samples, notes = _samples(claim, reference)
-    announced = told(samples, "computing the reference", report)
+    reported = announced(samples, "computing the reference", report)
     typical = typical_sizes(reference.model, claim.master, claim.recipe, samples)
-    errors = eager_errors(reference, claim.master, claim.recipe, announced, typical)
+    errors = eager_errors(reference, claim.master, claim.recipe, reported, typical)
     trusted = agreed(reference, claim, samples, errors, typical)
     if trusted.eager_outputs is None:
         # Nothing may come from an import that is wrong: neither wide bounds nor ties of ids.

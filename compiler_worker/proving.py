@@ -11,7 +11,7 @@ from compiler_worker.devices import device_that_runs, main_device
 from compiler_worker.process import ChildOutcome, OnEvent, run_child
 from compiler_worker.requests import ProofRequest, Stage
 from compiler_worker.turns import awaited_lease, leased
-from compiler_worker.workshop import MASTER_FILE, Workshop
+from compiler_worker.worker_context import MASTER_FILE, WorkerContext
 from services.contracts.build_key import BuildKey
 from services.contracts.errors import EngineIncompatibleError, NotFoundError, ProofError
 from services.contracts.hardware import DeviceFacts, Generation
@@ -35,26 +35,24 @@ class ProofJob:
 
 
 def prove_in_child(
-    job: ProofJob, workshop: Workshop, folder: Path, on_event: OnEvent
+    job: ProofJob, worker: WorkerContext, folder: Path, on_event: OnEvent
 ) -> ChildOutcome[Proof]:
     """Prove and time an engine."""
     place = folder / "proof"
     place.mkdir()
-    request = proof_request(job, workshop, place)
-    outcome = run_child(PROVE, request, place, workshop.proof_limits, on_event)
-    if _is_perhaps_the_fallbacks(outcome, request) and not workshop.stop_reason():
+    request = proof_request(job, worker, place)
+    outcome = run_child(PROVE, request, place, worker.proof_limits, on_event)
+    if _is_perhaps_the_fallbacks(outcome, request) and not worker.stop_reason():
         logger.warning("timing was cut short (%s); again without the fallback", outcome.failure)
         place = folder / "proof-alone"
         place.mkdir()
-        request = proof_request(job, workshop, place).model_copy(
-            update={"is_fallback_timed": False}
-        )
-        outcome = run_child(PROVE, request, place, workshop.proof_limits, on_event)
+        request = proof_request(job, worker, place).model_copy(update={"is_fallback_timed": False})
+        outcome = run_child(PROVE, request, place, worker.proof_limits, on_event)
     if outcome.result is None or not (place / _WORST).is_file():
         return outcome
     proof = outcome.result
     assert proof.worst is not None
-    arrays = workshop.registry.keep_sample(place / _WORST)
+    arrays = worker.registry.keep_sample(place / _WORST)
     worst = proof.worst.model_copy(update={"arrays": arrays})
     return replace(outcome, result=proof.model_copy(update={"worst": worst}))
 
@@ -65,9 +63,9 @@ def _is_perhaps_the_fallbacks(outcome: ChildOutcome[Proof], request: ProofReques
     return is_cut and request.is_fallback_timed
 
 
-def proof_request(job: ProofJob, workshop: Workshop, place: Path) -> ProofRequest:
+def proof_request(job: ProofJob, worker: WorkerContext, place: Path) -> ProofRequest:
     """What a child that works in the folder `place` is to prove."""
-    registry, settings, version = workshop.registry, workshop.settings, job.version
+    registry, settings, version = worker.registry, worker.settings, job.version
     samples, verdict = version.samples, version.fallback_verdict
     # No replica serves with a wrong one, so no engine has to be faster than that.
     is_fallback_wrong = verdict is not None and verdict.refutes(importer_code())
@@ -92,19 +90,19 @@ def proof_request(job: ProofJob, workshop: Workshop, place: Path) -> ProofReques
 
 def prove_published(
     digest: str,
-    workshop: Workshop,
+    worker: WorkerContext,
     version: ModelVersion | None = None,
     on_outcome: Callable[[ChildOutcome[Proof]], None] = lambda _: None,
 ) -> PublishedEngine:
     """Prove a published engine on this machine's device and add the proof as a revision.
 
-    One worker at a time does so: whoever waited for another one takes its proof.
+    One worker at a time does so: one that waited for another takes its proof.
 
     Args:
         digest: of the engine, or a prefix of it that names only one.
-        workshop: what all builds of this worker share.
+        worker: what all builds of this worker share.
         version: whose recipe says what is equal; by default the newest of the same master.
-        on_outcome: told how the child ended, whatever it found.
+        on_outcome: called with how the child ended, whatever it found.
 
     Raises:
         NotFoundError: no such engine, or no model version has its master and its terms.
@@ -113,27 +111,27 @@ def prove_published(
         ProofError: there is no verdict, as the reference is not to be trusted or the proof's
             process was ended; the engine keeps its proof.
     """
-    engine = workshop.registry.engine(digest)
+    engine = worker.registry.engine(digest)
     key = engine.manifest.key
-    device = device_that_runs(Generation.parse(key.generation), workshop.devices)
+    device = device_that_runs(Generation.parse(key.generation), worker.devices)
     if device is None:
         raise EngineIncompatibleError(
             f"engine {engine.digest[:12]} was built for {key.generation}, this machine has "
-            f"{main_device(workshop.devices).generation}: prove it on a {key.generation} device"
+            f"{main_device(worker.devices).generation}: prove it on a {key.generation} device"
         )
     job = ProofJob(
         manifest=engine.manifest,
-        engine_dir=workshop.registry.materialise_engine(engine),
-        version=version or version_of(key, workshop),
+        engine_dir=worker.registry.materialise_engine(engine),
+        version=version or version_of(key, worker),
         device=device,
     )
     while True:
-        with awaited_lease(engine.digest, key, workshop) as lease:
-            newest = workshop.registry.engine(engine.digest)
+        with awaited_lease(engine.digest, key, worker) as lease:
+            newest = worker.registry.engine(engine.digest)
             if _is_proven_anew(newest, engine, device):
                 return newest
             try:
-                return _prove(engine, job, leased(workshop, lease), on_outcome)
+                return _prove(engine, job, leased(worker, lease), on_outcome)
             except ProofError:
                 if not lease.lost_to():
                     raise
@@ -149,23 +147,23 @@ def _is_proven_anew(newest: PublishedEngine, seen: PublishedEngine, device: Devi
 def _prove(
     engine: PublishedEngine,
     job: ProofJob,
-    workshop: Workshop,
+    worker: WorkerContext,
     on_outcome: Callable[[ChildOutcome[Proof]], None],
 ) -> PublishedEngine:
     key = engine.manifest.key
-    with workshop.work_folder(key) as folder:
-        outcome = prove_in_child(job, workshop, folder, lambda e: workshop.on_progress(key, e))
+    with worker.work_folder(key) as folder:
+        outcome = prove_in_child(job, worker, folder, lambda e: worker.on_progress(key, e))
     on_outcome(outcome)
     # A child that refused, was killed or hung gives no verdict: the engine keeps its proof.
     proof = outcome.require(ProofError, EngineIncompatibleError)
-    count_proof(workshop, key, proof)
-    workshop.sign(engine.manifest, proof, job.version.master)
-    return workshop.registry.add_proof(engine.digest, proof)
+    count_proof(worker, key, proof)
+    worker.sign(engine.manifest, proof, job.version.master)
+    return worker.registry.add_proof(engine.digest, proof)
 
 
-def version_of(key: BuildKey, workshop: Workshop) -> ModelVersion:
+def version_of(key: BuildKey, worker: WorkerContext) -> ModelVersion:
     """The newest model version that has an engine's master and asks what its proof has to say."""
-    registry = workshop.registry
+    registry = worker.registry
     matches = [
         version
         for name in registry.model_names()

@@ -167,7 +167,7 @@ def _check_within(name: str, recipe: InputRecipe, known: InputValues) -> None:
 
 
 def _check_strings(spec: TensorSpec, recipe: InputRecipe) -> None:
-    """What is said of numbers is not for strings, and the other way round."""
+    """What describes numbers is not for strings, and the other way round."""
     key = f"recipe: inputs.{spec.name}"
     if spec.datatype != BYTES:
         if recipe.values is not None:

@@ -15,7 +15,7 @@ from compiler_worker.process import run_child
 from compiler_worker.reference import importer_digest
 from compiler_worker.requests import ImportRequest, ImportVerdict
 from compiler_worker.work_folder import work_folder
-from compiler_worker.workshop import MASTER_FILE, Workshop
+from compiler_worker.worker_context import MASTER_FILE, WorkerContext
 from services.contracts.errors import SmeltError
 from services.contracts.kinds import EngineKind
 from services.contracts.manifest import MasterRecord
@@ -25,11 +25,11 @@ _AI_ONNX_ONLY = (EngineKind.TENSORRT, EngineKind.OPENVINO)
 
 
 class Refusals:
-    """Why a kind cannot take one master, "" where it can or nobody knows yet."""
+    """Why a kind cannot take one master, "" where it can or that is not known yet."""
 
-    def __init__(self, master: MasterRecord, workshop: Workshop) -> None:
+    def __init__(self, master: MasterRecord, worker: WorkerContext) -> None:
         """Look at nothing yet: a master that no kind is asked about is never fetched."""
-        self._master, self._workshop = master, workshop
+        self._master, self._worker = master, worker
 
     def reason(self, kind: EngineKind) -> str:
         """Say why a kind cannot take the master; "" leaves it to the build."""
@@ -40,12 +40,12 @@ class Refusals:
         try:
             return self._foreign_op(kind) if kind in _AI_ONNX_ONLY else self._import_refusal
         except (SmeltError, OSError):
-            # A store that fails now is told by the build, with its own words.
+            # A store that fails now fails the build too, which reports it.
             return ""
 
     @cached_property
     def _path(self) -> Path:
-        return self._workshop.registry.materialise_master(self._master) / MASTER_FILE
+        return self._worker.registry.materialise_master(self._master) / MASTER_FILE
 
     @property
     def _new_opset(self) -> str:
@@ -76,7 +76,7 @@ class Refusals:
 
     @cached_property
     def _import_refusal(self) -> str:
-        cache_dir = self._workshop.settings.cache_dir.absolute()
+        cache_dir = self._worker.settings.cache_dir.absolute()
         kept = cache_dir / "imports" / f"{self._master.digest}-{importer_digest()[:16]}.json"
         # What a full disk or a crash left half written is asked anew.
         with suppress(OSError, ValueError):
@@ -95,5 +95,5 @@ class Refusals:
         """Ask in a child; None where it crashed, hung or took too much."""
         with work_folder(cache_dir / "work", "import-") as folder:
             request = ImportRequest(master_path=self._path)
-            limits = self._workshop.build_limits
+            limits = self._worker.build_limits
             return run_child(IMPORT, request, folder, limits, lambda _: None).result

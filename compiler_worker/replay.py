@@ -12,7 +12,7 @@ from compiler_worker.process import run_child
 from compiler_worker.proving import ProofJob, proof_request, version_of
 from compiler_worker.publish import engine_folder, engine_manifest
 from compiler_worker.requests import ReplayRequest, ReplayResult
-from compiler_worker.workshop import MASTER_FILE, Workshop
+from compiler_worker.worker_context import MASTER_FILE, WorkerContext
 from services.contracts.build_key import BuildKey
 from services.contracts.errors import EngineIncompatibleError, NotFoundError, ProofError
 from services.contracts.hardware import DeviceFacts, Generation
@@ -34,7 +34,7 @@ class Replay:
         return not any(check.fault for check in self.result.checks)
 
 
-def replay(prefix: str, workshop: Workshop) -> Replay:
+def replay(prefix: str, worker: WorkerContext) -> Replay:
     """Run the worst sample of a key's newest failed proof on this machine's device.
 
     An engine that was never published is built once more.
@@ -46,16 +46,16 @@ def replay(prefix: str, workshop: Workshop) -> Replay:
         BuildError: the engine could not be built again.
         ProofError: the replay itself did not end.
     """
-    key, failed, published = _failed(prefix, workshop)
-    device = device_that_runs(Generation.parse(key.generation), workshop.devices)
+    key, failed, published = _failed(prefix, worker)
+    device = device_that_runs(Generation.parse(key.generation), worker.devices)
     if device is None:
         raise EngineIncompatibleError(
             f"key {key.digest()[:12]} is for {key.generation}: replay it on such a device"
         )
-    version = version_of(key, workshop)
-    with workshop.work_folder(key) as folder:
-        job = _job(key, published, version, device, workshop, folder)
-        result = _run(job, failed, workshop, folder)
+    version = version_of(key, worker)
+    with worker.work_folder(key) as folder:
+        job = _job(key, published, version, device, worker, folder)
+        result = _run(job, failed, worker, folder)
     return Replay(key=key, failed=failed, result=result)
 
 
@@ -101,9 +101,9 @@ def _check_lines(now: OutputCheck, then: OutputCheck | None, failed: FailedSampl
 
 
 def _failed(
-    prefix: str, workshop: Workshop
+    prefix: str, worker: WorkerContext
 ) -> tuple[BuildKey, FailedSample, PublishedEngine | None]:
-    registry = workshop.registry
+    registry = worker.registry
     try:
         engine = registry.engine(prefix)
     except NotFoundError:
@@ -118,7 +118,7 @@ def _failed(
     raise NotFoundError(
         f"key {digest[:12]}: no proof of it failed at a sample, so there is none to replay; a task "
         "that failed counts over all samples: see smelt why, and prove again with: "
-        f"{worker_command(workshop.settings.store_url, 'prove', digest[:12])}"
+        f"{worker_command(worker.settings.store_url, 'prove', digest[:12])}"
     )
 
 
@@ -127,33 +127,33 @@ def _job(
     published: PublishedEngine | None,
     version: ModelVersion,
     device: DeviceFacts,
-    workshop: Workshop,
+    worker: WorkerContext,
     folder: Path,
 ) -> ProofJob:
-    registry = workshop.registry
+    registry = worker.registry
     if published is not None:
         manifest, engine_dir = published.manifest, registry.materialise_engine(published)
     else:
-        attempt = Attempt(key, workshop)
+        attempt = Attempt(key, worker)
         master_path = registry.materialise_master(version.master) / MASTER_FILE
-        built, peak_bytes = build_in_child(attempt, version, master_path, workshop, folder)
+        built, peak_bytes = build_in_child(attempt, version, master_path, worker, folder)
         manifest = engine_manifest(key, version.master, built, peak_bytes)
         engine_dir = engine_folder(built.files, folder / "engine")
     return ProofJob(manifest=manifest, engine_dir=engine_dir, version=version, device=device)
 
 
-def _run(job: ProofJob, failed: FailedSample, workshop: Workshop, folder: Path) -> ReplayResult:
+def _run(job: ProofJob, failed: FailedSample, worker: WorkerContext, folder: Path) -> ReplayResult:
     place = folder / "replay"
     place.mkdir()
     arrays = failed.arrays
     request = ReplayRequest(
-        proof=proof_request(job, workshop, place),
+        proof=proof_request(job, worker, place),
         failed=failed,
-        arrays_path=workshop.registry.materialise_samples(arrays) if arrays else None,
+        arrays_path=worker.registry.materialise_samples(arrays) if arrays else None,
     )
     key = job.manifest.key
     outcome = run_child(
-        REPLAY, request, place, workshop.proof_limits,
-        lambda event: workshop.on_progress(key, event),
+        REPLAY, request, place, worker.proof_limits,
+        lambda event: worker.on_progress(key, event),
     )  # fmt: skip
     return outcome.require(ProofError, EngineIncompatibleError)

@@ -33,7 +33,7 @@ from services.engines.shapes import shape_at
 DEFAULT_SEED = 20_261
 
 
-# So many rows let a column's own spread be told from an accident.
+# So many rows make a column's own spread significant.
 _MIN_ROWS = 8
 # So many rows are padded on either side in one draw.
 _MANY_ROWS = 4
@@ -56,7 +56,7 @@ class SampleVariant(StrEnum):
 
     @property
     def is_extreme(self) -> bool:
-        """Whether values are none of the usual ones: of them no answer tells what is usual."""
+        """Whether values are none of the usual ones: their answers say nothing about usual ones."""
         return self in _SCALES
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import assert_never
 
 from compiler_worker.publish import now
-from compiler_worker.workshop import Workshop
+from compiler_worker.worker_context import WorkerContext
 from services.contracts.build_key import BuildKey
 from services.contracts.compile_caches import MAX_CACHE_BYTES, CacheRevision, CacheScope, bounded
 from services.contracts.errors import SmeltError
@@ -52,7 +52,7 @@ def cache_scope(key: BuildKey) -> CacheScope | None:
 
 @contextmanager
 def shared_cache(
-    key: BuildKey, workshop: Workshop, max_bytes: int = MAX_CACHE_BYTES
+    key: BuildKey, worker: WorkerContext, max_bytes: int = MAX_CACHE_BYTES
 ) -> Iterator[Path | None]:
     """A folder with what the store has for a key's compiler; what is new goes there afterwards.
 
@@ -60,10 +60,10 @@ def shared_cache(
     oldest files are dropped, in the store's newest revision and on this disk.
     """
     scope = cache_scope(key)
-    if scope is None or not workshop.settings.is_compile_cache_shared:
+    if scope is None or not worker.settings.is_compile_cache_shared:
         yield None
         return
-    cache = _SharedCache(scope, workshop, max_bytes)
+    cache = _SharedCache(scope, worker, max_bytes)
     cache.fetch()
     yield cache.folder
     cache.store()
@@ -72,13 +72,13 @@ def shared_cache(
 class _SharedCache:
     """One scope's folder on this disk."""
 
-    def __init__(self, scope: CacheScope, workshop: Workshop, max_bytes: int) -> None:
-        self._scope, self._workshop, self._max_bytes = scope, workshop, max_bytes
-        self._registry = workshop.registry
+    def __init__(self, scope: CacheScope, worker: WorkerContext, max_bytes: int) -> None:
+        self._scope, self._worker, self._max_bytes = scope, worker, max_bytes
+        self._registry = worker.registry
         # Within torch's folder, so that it is kept in bounds with it. Apart for each key: what
         # came without one, or under another, must not be signed as if it were this worker's.
-        root = compile_cache(workshop.settings.cache_dir) / "shared"
-        signer = workshop.signer
+        root = compile_cache(worker.settings.cache_dir) / "shared"
+        signer = worker.signer
         self.folder = root / (signer.keyid if signer else "unsigned") / scope.digest()
 
     def fetch(self) -> None:
@@ -108,7 +108,7 @@ class _SharedCache:
     def _newest(self) -> tuple[int, CacheRevision | None]:
         """The newest revision, None when it is not to be believed."""
         number, revision = self._registry.compile_cache(self._scope)
-        signer = self._workshop.signer
+        signer = self._worker.signer
         if revision is None:
             return number, None
         check_file_names(revision.files)
@@ -138,7 +138,7 @@ class _SharedCache:
             order=kept,
             created_at=now(),
         )
-        signer = self._workshop.signer
+        signer = self._worker.signer
         if signer is None:
             return revision, dropped
         (signature,) = signer.sign(revision.payload()).signatures

@@ -24,7 +24,7 @@ _Arrays = Mapping[str, Array]
 
 
 @dataclass(kw_only=True)
-class Meeting:
+class FailedRun:
     """One sample that failed: checks and the size of a typical element, by output; arrays."""
 
     sample: Sample
@@ -40,32 +40,32 @@ class WorstSample:
     def __init__(self, allowed: Mapping[str, Tolerance]) -> None:
         """Judge by the bounds of each output."""
         self._allowed = dict(allowed)
-        self._worst: tuple[float, Meeting] | None = None
+        self._worst: tuple[float, FailedRun] | None = None
 
-    def meet(self, meeting: Meeting) -> None:
+    def record(self, run: FailedRun) -> None:
         """Take a sample into account; one without a fault is none."""
-        faulty = [check for check in meeting.checks if check.fault]
+        faulty = [check for check in run.checks if check.fault]
         if not faulty:
             return
         excess = max(_excess(check, self._allowed.get(check.output)) for check in faulty)
         if self._worst is None or excess > self._worst[0]:
-            self._worst = (excess, meeting)
+            self._worst = (excess, run)
 
     def save(self, path: Path) -> FailedSample | None:
         """Describe the worst sample and write its arrays, where they are not too large."""
         if self._worst is None:
             return None
-        meeting = self._worst[1]
-        _write(path, meeting)
-        sample = meeting.sample
+        run = self._worst[1]
+        _write(path, run)
+        sample = run.sample
         return FailedSample(
             bucket=sample.bucket,
             sizes=sample.sizes,
             variant=sample.variant.value,
             seed=sample.seed,
-            checks=meeting.checks,
+            checks=run.checks,
             allowed=self._allowed,
-            typical=dict(meeting.typical),
+            typical=dict(run.typical),
         )
 
 
@@ -96,8 +96,8 @@ def _excess(check: OutputCheck, allowed: Tolerance | None) -> float:
     )
 
 
-def _write(path: Path, meeting: Meeting) -> None:
-    roles = {"input": meeting.sample.inputs, "wanted": meeting.wanted, "found": meeting.found}
+def _write(path: Path, run: FailedRun) -> None:
+    roles = {"input": run.sample.inputs, "wanted": run.wanted, "found": run.found}
     named: dict[str, Array] = {
         f"{role} {name}": array for role, arrays in roles.items() for name, array in arrays.items()
     }

@@ -1,4 +1,4 @@
-"""The master as an exported torch program: what a replica's fallback compiles by itself.
+"""The master as an exported torch program: what a replica's fallback compiles.
 
 Serving never imports the compiler, so the graph crosses over as a file.
 """

@@ -36,7 +36,7 @@ def export_dynamic(
     """Export with the dynamic dimensions of the inputs.
 
     Those with a range are proven to work over all of it; torch finds the range of the others
-    by itself (a table of 512 positions bounds a sequence).
+    on its own (a table of 512 positions bounds a sequence).
     """
     import torch
 

@@ -149,7 +149,7 @@ def _content(tensor: torch.Tensor) -> _Content:
 
 
 def _check_outputs(inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]) -> None:
-    """Refuse outputs with a dynamic dimension that no input has: nobody could unpad them."""
+    """Refuse outputs with a dynamic dimension that no input has: they could not be unpadded."""
     known = {dim for spec in inputs for dim in spec.shape}
     for spec in outputs:
         for dim in spec.shape:

@@ -129,7 +129,7 @@ def _capabilities() -> list[str]:
 
 
 def network_flags(trt: Any) -> int:
-    """What a library must be told so that a network is strongly typed."""
+    """The flag by which a library makes a network strongly typed."""
     # Where the flag is gone, every network is strongly typed.
     flag = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
     return 0 if flag is None else 1 << int(flag)

@@ -81,7 +81,7 @@ class Editor:
         self.module.graph.erase_node(old)
 
     def finish(self) -> None:
-        """Remove what nobody reads any more, weights included, and check the graph."""
+        """Remove what is not read any more, weights included, and check the graph."""
         self.module.graph.eliminate_dead_code()
         self.module.graph.lint()
         self.module.delete_all_unused_submodules()

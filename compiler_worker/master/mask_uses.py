@@ -1,4 +1,4 @@
-"""Inputs that mark positions with 1 and the rest with 0, told by what a graph does with them."""
+"""Inputs that mark positions with 1 and the rest with 0, recognised by their uses in a graph."""
 
 import onnx_ir as ir
 

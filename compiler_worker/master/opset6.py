@@ -59,7 +59,7 @@ def _at_opset_7(node: onnx.NodeProto, ranks: dict[str, int]) -> list[onnx.NodePr
     if kind == "AveragePool" and (
         any(given.get("pads", [])) or given.get("auto_pad", b"NOTSET") != b"NOTSET"
     ):
-        raise _refusal(node, "whether padding counts is not said before opset 7")
+        raise _refusal(node, "whether padding counts is not defined before opset 7")
     newer = onnx.NodeProto()
     newer.CopyFrom(node)
     del newer.attribute[:]

@@ -39,7 +39,7 @@ class PyTorchModel:
         dynamic_dims: name by axis, by input; one name is one dimension wherever it stands.
         dim_limits: range by dimension name.
         output_names: in the order in which the module returns them.
-        recipe: the owner's wishes, when the factory knows them.
+        recipe: what the owner wants of engines, when the factory knows it.
         samples: real inputs by name for task metrics, [N, ...] each.
     """
 

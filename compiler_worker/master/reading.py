@@ -1,4 +1,4 @@
-"""Reads an ONNX file that nobody has vouched for."""
+"""Reads an ONNX file from an untrusted source."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -78,7 +78,7 @@ def _found(path: Path) -> str:
 def write_samples(samples: Mapping[str, Array], folder: Path) -> Path:
     """Write a samples file; equal samples give equal bytes."""
     path = folder / SAMPLES_FILE
-    # As text: numpy would write objects as code that whoever reads them runs.
+    # As text: numpy would write objects as code that runs when it is read.
     plain = {
         name: array.astype(np.str_) if array.dtype == STRING_DTYPE else array
         for name, array in samples.items()

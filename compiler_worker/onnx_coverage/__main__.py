@@ -26,8 +26,8 @@ def main(argv: list[str]) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(coverage_text(cases, fixed, dynamic))
     counts = Counter(found.verdict for found in fixed.values())
-    told = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
-    sys.stdout.write(f"{path}: {told}\n")
+    summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+    sys.stdout.write(f"{path}: {summary}\n")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""One ONNX graph becomes one torch.fx graph; README.md tells how."""
+"""One ONNX graph becomes one torch.fx graph; see README.md."""
 
 from compiler_worker.onnx_to_fx.importer import graph_module_from_onnx
 

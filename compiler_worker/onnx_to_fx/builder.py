@@ -197,7 +197,7 @@ class GraphBuilder:
         return self.graph.get_attr(attribute)
 
     def dim(self, tensor: Tensor, axis: int) -> HostInt:
-        """Return the size of one axis, asking the tensor where nobody did before."""
+        """Return the size of one axis, asking the tensor where it is not known yet."""
         known = tensor.dims[axis]
         return self._size(tensor.node, axis % tensor.rank) if known is None else known
 

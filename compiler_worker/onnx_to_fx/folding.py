@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.fx.node import map_arg
 
-# Larger ones are weights: nobody counts a loop with them.
+# Larger ones are weights, and count no loop.
 MAX_FOLDED_ELEMENTS = 1024
 
 

@@ -9,7 +9,7 @@ import onnx
 from compiler_worker.onnx_to_fx.dtypes import onnx_type_from_torch
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.subgraph import nodes_of
-from compiler_worker.onnx_to_fx.values import AnyValue, Listed, Maybe
+from compiler_worker.onnx_to_fx.values import AnyValue, OptionalValue, SequenceValue
 
 
 def function_of(op: Op) -> onnx.FunctionProto | None:
@@ -21,7 +21,9 @@ def function_of(op: Op) -> onnx.FunctionProto | None:
         return _of_node(op, schema.get_function_with_opset_version(version))
     version = _newest(schema.context_dependent_function_opset_versions, op.opset)
     # Without a type of what is given, onnx 1.23 ends the process.
-    if version is None or any(isinstance(value, Listed | Maybe) for value in op.inputs):
+    if version is None or any(
+        isinstance(value, SequenceValue | OptionalValue) for value in op.inputs
+    ):
         return None
     _refuse_captures(op)
     types = [_type_of(value).SerializeToString() for value in op.inputs]
@@ -39,7 +41,7 @@ def _newest(versions: list[int], opset: int) -> int | None:
 
 def _type_of(value: AnyValue | None) -> onnx.TypeProto:
     """Return the element type and known sizes of a tensor; nothing for an input left out."""
-    if value is None or isinstance(value, Listed | Maybe):
+    if value is None or isinstance(value, SequenceValue | OptionalValue):
         return onnx.TypeProto()
     sizes = [size if isinstance(size, int) else None for size in value.dims]
     return onnx.helper.make_tensor_type_proto(onnx_type_from_torch(value.dtype), sizes)

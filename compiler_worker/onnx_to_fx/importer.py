@@ -16,7 +16,7 @@ from compiler_worker.onnx_to_fx.constants import constant_from_tensor
 from compiler_worker.onnx_to_fx.converters import load_converters
 from compiler_worker.onnx_to_fx.dtypes import onnx_type_name, torch_dtype_from_onnx
 from compiler_worker.onnx_to_fx.scope import Axes, Scope
-from compiler_worker.onnx_to_fx.values import AnyValue, Listed, Maybe
+from compiler_worker.onnx_to_fx.values import AnyValue, OptionalValue, SequenceValue
 from compiler_worker.onnx_to_fx.walk import Walk
 from services.contracts.errors import UnsupportedGraphError
 
@@ -132,9 +132,9 @@ class _Import:
     def _returned(self, value: AnyValue) -> _Returned:
         """Return what the module hands out: a list for a sequence, None for an empty optional."""
         match value:
-            case Listed(items):
+            case SequenceValue(items):
                 return [self._graph.output(item) for item in items]
-            case Maybe(item):
+            case OptionalValue(item):
                 return None if item is None else self._returned(item)
             case _:
                 return self._graph.output(value)

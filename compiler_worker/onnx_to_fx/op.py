@@ -18,8 +18,8 @@ from compiler_worker.onnx_to_fx.values import (
     AnyValue,
     Constant,
     Host,
-    Listed,
-    Maybe,
+    OptionalValue,
+    SequenceValue,
     Tensor,
     Value,
 )
@@ -170,15 +170,15 @@ class Op:
 
     def as_tensor(self, value: AnyValue) -> Value:
         """Return a value that must be a tensor, in whichever world; refuse any other one."""
-        if isinstance(value, Listed | Maybe):
-            kind = "a sequence" if isinstance(value, Listed) else "an optional"
+        if isinstance(value, SequenceValue | OptionalValue):
+            kind = "a sequence" if isinstance(value, SequenceValue) else "an optional"
             raise self.refuse(f"found {kind} where it takes a tensor")
         return value
 
-    def listed(self, index: int) -> tuple[Value, ...]:
+    def sequence(self, index: int) -> tuple[Value, ...]:
         """Return the elements of a required sequence; refuse what is none."""
         value = self.any_value(index)
-        if isinstance(value, Listed):
+        if isinstance(value, SequenceValue):
             return value.items
         raise self.refuse(f"input {index} ('{self.proto.input[index]}') is not a sequence")
 

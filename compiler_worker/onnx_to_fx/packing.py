@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from compiler_worker.onnx_to_fx.values import AnyValue, Listed, Maybe, Tensor, Value
+from compiler_worker.onnx_to_fx.values import AnyValue, OptionalValue, SequenceValue, Tensor, Value
 
 
 def packed(value: AnyValue) -> list[Value]:
     """Return the tensors in a value, in order."""
     match value:
-        case Listed(items):
+        case SequenceValue(items):
             return list(items)
-        case Maybe(item):
+        case OptionalValue(item):
             return [] if item is None else packed(item)
         case _:
             return [value]
@@ -21,11 +21,11 @@ def packed(value: AnyValue) -> list[Value]:
 def unpacked(like: AnyValue, tensors: Iterator[Tensor]) -> AnyValue:
     """Return a value of the form of `like`, of the next tensors."""
     match like:
-        case Listed(items):
-            return Listed(tuple(next(tensors) for _ in items))
-        case Maybe(item):
+        case SequenceValue(items):
+            return SequenceValue(tuple(next(tensors) for _ in items))
+        case OptionalValue(item):
             inner = None if item is None else unpacked(item, tensors)
-            return inner if isinstance(inner, Maybe) else Maybe(inner)
+            return inner if isinstance(inner, OptionalValue) else OptionalValue(inner)
         case _:
             return next(tensors)
 
@@ -33,9 +33,9 @@ def unpacked(like: AnyValue, tensors: Iterator[Tensor]) -> AnyValue:
 def form(value: AnyValue) -> str:
     """Return what a value is, for comparisons and messages."""
     match value:
-        case Listed(items):
+        case SequenceValue(items):
             return f"a sequence of {len(items)}"
-        case Maybe(item):
+        case OptionalValue(item):
             return "an empty optional" if item is None else f"an optional of {form(item)}"
         case _:
             return "a tensor"

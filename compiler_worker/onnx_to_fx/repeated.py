@@ -21,7 +21,7 @@ from compiler_worker.onnx_to_fx.rounds import Done, Rounds
 from compiler_worker.onnx_to_fx.rows import empty_stack
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym, sym_max
 from compiler_worker.onnx_to_fx.unrolled import host_scalar
-from compiler_worker.onnx_to_fx.values import AnyValue, Dims, Listed, Maybe, Tensor
+from compiler_worker.onnx_to_fx.values import AnyValue, Dims, OptionalValue, SequenceValue, Tensor
 
 # Every round has its place in memory before the first one runs.
 MAX_STACKED_ROUNDS = 1 << 24
@@ -60,8 +60,8 @@ class _Repeated:
 
     def _started(self, value: AnyValue) -> Tensor:
         """Return a tensor before the loop, all of its sizes known there."""
-        if isinstance(value, Listed | Maybe):
-            kind = "a sequence" if isinstance(value, Listed) else "an optional"
+        if isinstance(value, SequenceValue | OptionalValue):
+            kind = "a sequence" if isinstance(value, SequenceValue) else "an optional"
             raise self._op.refuse(
                 f"it carries {kind} and only the call knows how often it runs; a constant trip "
                 "count resolves it at import"
@@ -104,7 +104,7 @@ class _Repeated:
         if is_alike and before.dims == after.dims:
             return after
         if is_alike and all(map(_may_be_equal, before.dims, after.dims)):
-            # As of a broadcast: each round tells, or fails.
+            # As of a broadcast: known, or an error, in each round.
             return before.like(self._inner.call(of_sizes, after, before.dims))
         raise self._op.refuse(
             f"what goes round must keep its type and sizes, found {_shown(before)} before and "

@@ -32,7 +32,7 @@ class Scope:
         self._values: dict[str, AnyValue] = {}
 
     def find(self, name: str) -> AnyValue | None:
-        """Return the value of a name, here or around; None where nobody defined it."""
+        """Return the value of a name, here or around; None where it is not defined."""
         found = self._values.get(name)
         if found is not None or self._outer is None:
             return found

@@ -1,13 +1,13 @@
-"""The two worlds a value lives in while a graph is imported.
+"""Where a value is held while a graph is imported: on the device, or on the host.
 
 * `Tensor`: data on the graph's device, an fx node.
 * `Host`: integers and booleans that describe shapes. They are Python ints, or
   `Sym` where they depend on a shape of this call; they never touch a device.
-* `Constant`: an array of the master, not yet in either world: small integers
+* `Constant`: an array of the master, in neither place yet: small integers
   are read by the host, the rest becomes a parameter or buffer at first use.
 
 Legend for dims: one entry per axis; an int where it is the same in every call, a
-`Sym` where it is a size the host has computed already, None where nobody asked yet.
+`Sym` where it is a size the host has computed already, None where it is not known yet.
 """
 
 from __future__ import annotations
@@ -105,20 +105,20 @@ Value: TypeAlias = Tensor | Host | Constant
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Listed:
+class SequenceValue:
     """A sequence: it exists at import only, as the list of its elements."""
 
     items: tuple[Value, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Maybe:
+class OptionalValue:
     """An optional: it exists at import only, as its element or None."""
 
-    item: Value | Listed | None
+    item: Value | SequenceValue | None
 
 
-AnyValue: TypeAlias = Value | Listed | Maybe
+AnyValue: TypeAlias = Value | SequenceValue | OptionalValue
 
 
 def host_from_list(items: list[HostInt]) -> Host:

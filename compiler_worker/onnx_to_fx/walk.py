@@ -17,7 +17,14 @@ from compiler_worker.onnx_to_fx.integers import is_in_range, with_wrapped_symbol
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.scope import Scope
 from compiler_worker.onnx_to_fx.subgraph import Kept, Subgraph
-from compiler_worker.onnx_to_fx.values import AnyValue, Constant, Host, Listed, Maybe, Tensor
+from compiler_worker.onnx_to_fx.values import (
+    AnyValue,
+    Constant,
+    Host,
+    OptionalValue,
+    SequenceValue,
+    Tensor,
+)
 from services.contracts.errors import UnsupportedGraphError
 
 # Of older opsets only some ops are translated.
@@ -141,9 +148,9 @@ def _carried_types(values: Sequence[AnyValue | None]) -> set[torch.dtype]:
     found: set[torch.dtype] = set()
     for value in values:
         match value:
-            case Listed():
+            case SequenceValue():
                 found |= _carried_types(value.items)
-            case Maybe():
+            case OptionalValue():
                 found |= _carried_types([value.item])
             case Tensor() | Constant() if value.dtype in CARRIED:
                 found.add(value.dtype)
@@ -173,7 +180,7 @@ def _as_sequence(result: registry.Result) -> Sequence[AnyValue | None]:
 
 
 def _with_declared_dims(name: str, value: AnyValue, scope: Scope) -> AnyValue:
-    """Fill the sizes nobody knows from the shape the model itself declares."""
+    """Fill unknown sizes from the shape the model itself declares."""
     declared = scope.declared.get(name)
     if not isinstance(value, Tensor) or declared is None or len(declared) != value.rank:
         return value

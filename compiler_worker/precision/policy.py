@@ -49,7 +49,7 @@ _LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
 class Standing(Enum):
     """What is known about a float32 value."""
 
-    CONSTANT = "from weights alone; takes the type of whoever uses it"
+    CONSTANT = "from weights alone; takes the type of its users"
     POSITIONAL = "from integers and constants alone; float32"
     FULL = "data in float32"
     NARROW = "data in the narrow type"

@@ -34,9 +34,9 @@ def explained(source: str) -> SourceReport:
         InvalidModelError: the source cannot be imported, fails, or gives something else.
     """
     module, args, kwargs = _module_and_inputs(source)
-    told = _Told()
+    trace = _BreakTrace()
     try:
-        with torch.no_grad(), told:
+        with torch.no_grad(), trace:
             found = torch._dynamo.explain(module)(*args, **kwargs)  # noqa: SLF001
     except (Exception, SystemExit) as error:  # the owner's code: it may raise anything
         raise InvalidModelError(f"source {source} failed on its inputs: {error!r}") from error
@@ -45,12 +45,12 @@ def explained(source: str) -> SourceReport:
         num_graphs=found.graph_count,
         num_ops=found.op_count,
         # A function that is traced again breaks again, at the same place.
-        breaks=tuple(dict.fromkeys(told.breaks)),
+        breaks=tuple(dict.fromkeys(trace.breaks)),
     )
 
 
-class _Told(logging.Handler):
-    """Listens, while it is entered, to torch's structured trace, which tells of every break.
+class _BreakTrace(logging.Handler):
+    """Reads torch's structured trace while it is entered, which has every break.
 
     What `explain` gives back leaves out those before the first op, and functions that it skips.
     """

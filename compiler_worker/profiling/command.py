@@ -8,12 +8,12 @@ from compiler_worker.child_jobs import PROFILE
 from compiler_worker.devices import main_device
 from compiler_worker.plan import buckets_of
 from compiler_worker.process import OnEvent, run_child
+from compiler_worker.profiling.options import ProfileOptions
 from compiler_worker.profiling.report import ProfileReport
 from compiler_worker.profiling.request import ProfileRequest
-from compiler_worker.profiling.wishes import ProfileWishes
 from compiler_worker.recipe_check import check_recipe
 from compiler_worker.work_folder import work_folder
-from compiler_worker.workshop import MASTER_FILE, Workshop
+from compiler_worker.worker_context import MASTER_FILE, WorkerContext
 from services.contracts.errors import (
     BuildError,
     BuildUnavailableError,
@@ -27,7 +27,7 @@ from services.engines.shapes import volume
 
 
 def profile_model(
-    version: ModelVersion, wishes: ProfileWishes, workshop: Workshop, on_event: OnEvent
+    version: ModelVersion, options: ProfileOptions, worker: WorkerContext, on_event: OnEvent
 ) -> ProfileReport:
     """Profile one bucket on this machine's main device.
 
@@ -40,28 +40,28 @@ def profile_model(
     """
     check_recipe(version.master, version.recipe)
     buckets = buckets_of(version.master, version.recipe, version.dim_limits)
-    bucket = _chosen(version, buckets, wishes.bucket)
-    settings, cache_dir = workshop.settings, workshop.settings.cache_dir.absolute()
-    out = (wishes.out or Path(_folder_name(version, bucket))).absolute()
+    bucket = _chosen(version, buckets, options.bucket)
+    settings, cache_dir = worker.settings, worker.settings.cache_dir.absolute()
+    out = (options.out or Path(_folder_name(version, bucket))).absolute()
     is_ours = _make_folder(out)
     with work_folder(cache_dir / "work", "profile-") as folder:
         request = ProfileRequest(
             model=version.name,
             version=version.version,
             master=version.master,
-            master_path=workshop.registry.materialise_master(version.master) / MASTER_FILE,
+            master_path=worker.registry.materialise_master(version.master) / MASTER_FILE,
             recipe=version.recipe,
-            precision=wishes.precision,
+            precision=options.precision,
             buckets=buckets,
             bucket=bucket,
-            device=main_device(workshop.devices),
-            source=wishes.source,
+            device=main_device(worker.devices),
+            source=options.source,
             out=out,
             workspace=folder,
             cache_dir=cache_dir,
             num_threads=settings.num_threads,
         )
-        outcome = run_child(PROFILE, request, folder, workshop.build_limits, on_event)
+        outcome = run_child(PROFILE, request, folder, worker.build_limits, on_event)
     if outcome.result is None and is_ours:
         with suppress(OSError):  # it holds a trace: that stays
             out.rmdir()

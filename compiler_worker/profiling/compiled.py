@@ -140,7 +140,7 @@ def _artifact(
 
 @contextmanager
 def _without_its_notices() -> Iterator[None]:
-    """Nobody has to be told where its debug files lie, or that nothing can be saved."""
+    """Without log lines on where its debug files are, and that nothing can be saved."""
     loggers = [logging.getLogger(f"torch._inductor.{name}") for name in _TALKATIVE]
     before = [logger.level for logger in loggers]
     for logger in loggers:

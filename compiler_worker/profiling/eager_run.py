@@ -58,7 +58,7 @@ def named_run(module: GraphModule, inputs: Sequence[torch.Tensor]) -> Callable[[
 
 
 def plain_run(module: GraphModule, inputs: Sequence[torch.Tensor]) -> Callable[[], Any]:
-    """A call that runs the graph as anybody would."""
+    """A call that runs the graph as usual."""
 
     def call() -> Any:
         with torch.no_grad():

@@ -1,9 +1,9 @@
 """What Inductor fused into which kernel, and the bytes of each.
 
 Nothing but this file and `inductor_work.py` reads Inductor's inside. Two sources: the file of its
-provenance tracking, a documented debug artefact, tells for each kernel, in the order of their
+provenance tracking, a documented debug artefact, lists for each kernel, in the order of their
 calls, which nodes of the optimised graph it comes from, and of which nodes of the given graph
-those were made; the scheduler, seen through the hook that runs after fusion, tells which buffers
+those were made; the scheduler, seen through the hook that runs after fusion, has which buffers
 each piece of work reads and writes.
 """
 
@@ -42,7 +42,7 @@ class Work(NamedTuple):
     """One piece of work of the scheduler: what a kernel, or a part of one, does.
 
     Attributes:
-        origins: all optimised nodes that it is said to come from.
+        origins: all optimised nodes that Inductor lists for it.
         computed: those that it computes itself.
     """
 
@@ -53,7 +53,7 @@ class Work(NamedTuple):
 
 
 class InductorRecord:
-    """Listens to one compilation; afterwards it tells the kernels.
+    """Records one compilation: afterwards it has the kernels.
 
     Args:
         folder: an empty folder for Inductor's debug files.
@@ -67,7 +67,7 @@ class InductorRecord:
         self._work: dict[str, Work] = {}
 
     def options(self) -> dict[str, Any]:
-        """Settings of Inductor for the compilation; caches are off, as a hit tells nothing."""
+        """Settings of Inductor for the compilation; caches are off, as a hit records nothing."""
         files = ("fx_graph", "fx_graph_transformed", "ir_pre_fusion", "ir_post_fusion")
 
         # Not the method itself: settings are deeply copied, and a method's object with it.
@@ -147,7 +147,7 @@ def kernels_of(provenance: Mapping[str, Any], work: Sequence[Work]) -> list[Fuse
 def _each_library_call_its_own(kernels: list[FusedKernel]) -> list[FusedKernel]:
     """Take from a library's kernel what another one is there for alone.
 
-    A view between two products is said to be made of the second, though the first writes it.
+    A view between two products is listed for the second, though the first writes it.
     """
     alone = {node for k in kernels if k.is_extern and len(k.nodes) == 1 for node in k.nodes}
     return [

@@ -71,7 +71,7 @@ def measured(request: ProfileRequest, progress: Progress) -> Measured:
     refuse(reason, "such an engine")
     check_ranges(request.master.inputs, union_of(request.buckets))
     use_full_fp32()
-    # They speak to whoever builds an engine, and stand in its proof.
+    # They are for the builder of an engine, and stand in its proof.
     with recorded_warnings():
         return _Subject(request, progress).measured()
 
@@ -128,7 +128,7 @@ class _Subject:
     def _calls(
         self, module: torch.fx.GraphModule, given: torch.fx.GraphModule, made: Compiled
     ) -> dict[Path, Callable[[], Any]]:
-        """What is profiled, by the file of its trace; the one between is nobody's to see."""
+        """What is profiled, by the file of its trace; the one between is not kept."""
         calls = {self._request.out / TRACE_EAGER: named_run(module, self._inputs)}
         if given is not module:
             calls[self._request.workspace / TRACE_EAGER] = named_run(given, self._inputs)

@@ -1,6 +1,6 @@
 """What a profile says, as one document; `report.json` is its JSON.
 
-It imports nothing heavy: whoever shows a report needs no torch.
+It imports nothing heavy: showing a report needs no torch.
 """
 
 from enum import StrEnum
@@ -181,7 +181,7 @@ class ProfileReport(Document):
         sizes: the dynamic dimensions that were run: the largest of the bucket.
         toolchain: versions by library.
         num_threads: of torch on a CPU.
-        num_runs: profiled runs of each side; times are of the quietest, for each op by itself.
+        num_runs: profiled runs of each side; times are of the quietest, for each op on its own.
         compiled_as: by what route, in words.
         rewrites: how often each rewrite applied to the imported graph, before Inductor got it.
         eager_ops: of the imported graph.

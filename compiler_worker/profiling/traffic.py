@@ -92,7 +92,7 @@ class DispatchCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes every op that is dispatched while it is entered.
 
     Attributes:
-        node: set by whoever runs a graph to the name of the node that runs now.
+        node: set by the runner of a graph to the name of the node that runs now.
         ops: what was dispatched, in order.
     """
 

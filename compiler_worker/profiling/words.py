@@ -135,16 +135,16 @@ def notes(report: ProfileReport) -> list[str]:
         Fate.SIMPLIFIED: "simplified away",
     }
     lines = [
-        f"{len(fates[fate])} ops {told}: {', '.join(fates[fate][:5])}"
+        f"{len(fates[fate])} ops {outcome}: {', '.join(fates[fate][:5])}"
         f"{', ...' if len(fates[fate]) > 5 else ''}"
-        for fate, told in words.items()
+        for fate, outcome in words.items()
         if fates[fate]
     ]
     if report.rewrites:
-        told = ", ".join(f"{name} {count}" for name, count in report.rewrites.items())
+        counts = ", ".join(f"{name} {count}" for name, count in report.rewrites.items())
         num = sum(op.fate is not Fate.FREE for op in report.ops)
         lines.append(
-            f"rewritten before it was compiled ({told}): {num} ops that are no views; the table "
+            f"rewritten before it was compiled ({counts}): {num} ops that are no views; the table "
             "of kernels sets these against them"
         )
     meaning = (

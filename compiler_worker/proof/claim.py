@@ -12,7 +12,7 @@ from services.contracts.proof_checks import AgreementCheck, ColumnCheck, PowerCh
 from services.contracts.recipe import Bucket, Recipe
 from services.contracts.tensors import Array
 
-_MAX_FAULTS_TOLD = 3
+_MAX_FAULTS_SHOWN = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +75,9 @@ def reason_of(
         for t in tasks
         if not t.is_passed
     ]
-    more = len(faults) - _MAX_FAULTS_TOLD
-    told = faults[:_MAX_FAULTS_TOLD] + ([f"and {more} more"] if more > 0 else [])
-    return "; ".join(told)
+    more = len(faults) - _MAX_FAULTS_SHOWN
+    shown = faults[:_MAX_FAULTS_SHOWN] + ([f"and {more} more"] if more > 0 else [])
+    return "; ".join(shown)
 
 
 def padding_hint(checks: Sequence[OutputCheck], buckets: Sequence[Bucket]) -> str:

@@ -16,7 +16,7 @@ from compiler_worker.proof.sample_sizes import timed_sizes
 from compiler_worker.reference import Reference
 from compiler_worker.sampling import Sample
 from compiler_worker.tolerances import together_for
-from compiler_worker.worst_sample import Meeting, WorstSample
+from compiler_worker.worst_sample import FailedRun, WorstSample
 from services.contracts.errors import EngineError, InvalidRequestError
 from services.contracts.manifest import OutputCheck, TaskCheck
 from services.contracts.recipe import Bucket, Tolerance
@@ -73,7 +73,7 @@ class Comparing:
         before: _Answer | None = None
         held: _Answer | None = None
         usual = timed_sizes(self._claim.buckets[0])[0]
-        for sample in told(samples, "comparing", report):
+        for sample in announced(samples, "comparing", report):
             found = self._run_engine(sample)
             is_right, answer = self._meet(sample, found), _Answer(sample, found)
             if before is not None:
@@ -109,12 +109,12 @@ class Comparing:
         self.answered.offer(sample, wanted)
         eager_columns(self.judges, self._reference, sample, wanted)
         here = tuple(
-            _output_check(sample, name, judge.meet(sample, found, wanted))
+            _output_check(sample, name, judge.compare(sample, found, wanted))
             for name, judge in self.judges.items()
         )
         typical = {name: judge.typical(sample) for name, judge in self.judges.items()}
-        self.worst.meet(
-            Meeting(sample=sample, checks=here, typical=typical, wanted=wanted, found=found)
+        self.worst.record(
+            FailedRun(sample=sample, checks=here, typical=typical, wanted=wanted, found=found)
         )
         self._keep(sample, here)
         return not any(check.fault for check in here)
@@ -146,7 +146,7 @@ class Comparing:
         try:
             return _answered(self._engine, sample.inputs)
         except (EngineError, InvalidRequestError) as error:
-            self.worst.meet(Meeting(sample=sample, checks=(_no_answer(sample, str(error)),)))
+            self.worst.record(FailedRun(sample=sample, checks=(_no_answer(sample, str(error)),)))
             raise EngineError(
                 f"bucket {sample.bucket} at {sizes_text(sample.sizes)}: {error}"
             ) from error
@@ -182,7 +182,7 @@ def _answered(engine: Model, inputs: Mapping[str, Array]) -> dict[str, Array]:
     return found
 
 
-def told(samples: Sequence[Sample], what: str, report: Progress) -> Iterator[Sample]:
+def announced(samples: Sequence[Sample], what: str, report: Progress) -> Iterator[Sample]:
     """The samples, each announced: a person sees how far a long proof is."""
     for number, sample in enumerate(samples, 1):
         report(f"{what}, {number} of {len(samples)}: {sample.bucket} at {sizes_text(sample.sizes)}")

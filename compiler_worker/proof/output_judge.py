@@ -43,7 +43,7 @@ class Bounds:
     Attributes:
         allowed: of each sample.
         together: of all samples.
-        ids: tells ties of integers; None compares them as they are.
+        ids: recognises ties of integers; None compares them as they are.
     """
 
     spec: TensorSpec
@@ -120,7 +120,7 @@ class OutputJudge:
             return self.sizes.typical
         return _LITTLE * self.sizes.typical if sample.variant.is_extreme else 0.0
 
-    def meet(self, sample: Sample, found: _Arrays, wanted: _Arrays) -> Comparison:
+    def compare(self, sample: Sample, found: _Arrays, wanted: _Arrays) -> Comparison:
         """Compare one answer with its reference, and keep what is judged at the end."""
         bounds = self.bounds
         result = compare_output(
@@ -138,12 +138,12 @@ class OutputJudge:
             self.columns.add(*_values(bounds, sample, found, wanted))
         return result
 
-    def meet_eager(self, sample: Sample, found: _Arrays, wanted: _Arrays) -> None:
+    def compare_eager(self, sample: Sample, found: _Arrays, wanted: _Arrays) -> None:
         """Keep what eager float32 answers to the same inputs."""
         if self.bounds.has_columns(sample):
             self.eager.add(*_values(self.bounds, sample, found, wanted))
 
-    def meet_shaken(self, sample: Sample, found: _Arrays, wanted: _Arrays) -> None:
+    def compare_shaken(self, sample: Sample, found: _Arrays, wanted: _Arrays) -> None:
         """Keep what it answers with the master's own roundings shifted."""
         if self.bounds.has_columns(sample):
             self.shaken.add(*_values(self.bounds, sample, found, wanted))
@@ -261,11 +261,11 @@ def eager_columns(
         return
     found = reference.eager_outputs.run(sample.inputs)
     for judge in judges.values():
-        judge.meet_eager(sample, found, wanted)
+        judge.compare_eager(sample, found, wanted)
     for model in reference.shaken:
         found = model.run(sample.inputs)
         for judge in judges.values():
-            judge.meet_shaken(sample, found, wanted)
+            judge.compare_shaken(sample, found, wanted)
 
 
 def _values(

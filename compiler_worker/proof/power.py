@@ -21,9 +21,9 @@ from services.contracts.tensors import NUMPY_FROM_DATATYPE, Array
 # Elements of one output that spoilt copies are made of: enough of any model's rows and lengths,
 # and seconds at most. What is refused on a part would be refused on the whole.
 MAX_ELEMENTS = 2**20
-# Less than this part of a column's own spread is no fault that anybody would notice.
+# Less than this part of a column's own spread is no fault that a user would notice.
 _NOTICED = 0.01
-# A copy that is so many times as far off as the engine is told from it.
+# A copy that is so many times as far off as the engine is distinguished from it.
 _FARTHER = 2.0
 
 
@@ -133,7 +133,7 @@ def _outcome(judge: OutputJudge, kept: Sequence[Kept], sabotage: Sabotage) -> _O
     is_changed = False
     for number, each in enumerate(kept):
         found = {name: spoilt(sabotage, judge, each, largest, number)}
-        result = again.meet(each.sample, found, each.wanted)
+        result = again.compare(each.sample, found, each.wanted)
         if result.fault:
             return _Outcome.REFUSED
         is_changed |= bool((found[name] != each.wanted[name]).any())

@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
+from compiler_worker.open_worker import new_worker
 from compiler_worker.pipeline import BuildReport, build_model
 from compiler_worker.plan import Wanted
 from compiler_worker.report import report_document, report_lines
 from compiler_worker.requests import ChildEvent
 from compiler_worker.settings import settings_from_environment
-from compiler_worker.station import new_workshop
 from services.cli.control_client import notify_fleet
 from services.cli.output import print_error, show
 from services.cli.progress import StepLine, Steps
@@ -76,10 +76,8 @@ def build_engines(
         compiler = settings_from_environment(
             store_url=settings.store_url, cache_dir=settings.cache_dir
         )
-        workshop = new_workshop(
-            registry, compiler, lambda key, event: _show_event(line, key, event)
-        )
-        report = build_model(version, wanted, workshop)
+        worker = new_worker(registry, compiler, lambda key, event: _show_event(line, key, event))
+        report = build_model(version, wanted, worker)
         line.summary = _counts(report)
     return report
 

@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from compiler_worker.open_worker import new_worker
 from compiler_worker.profiling import words
 from compiler_worker.profiling.command import profile_model
+from compiler_worker.profiling.options import ProfileOptions
 from compiler_worker.profiling.report import ProfileReport
-from compiler_worker.profiling.wishes import ProfileWishes
 from compiler_worker.requests import ChildEvent
 from compiler_worker.settings import settings_from_environment
-from compiler_worker.station import new_workshop
-from compiler_worker.workshop import ignore_progress
+from compiler_worker.worker_context import ignore_progress
 from services.cli.output import Table, show
 from services.cli.progress import Steps
 from services.cli.registry import open_registry
@@ -20,7 +20,7 @@ from services.contracts.kinds import Precision
 
 
 def run_profile(
-    settings: CliSettings, name: str, version: int | None, options: ProfileWishes, *, as_json: bool
+    settings: CliSettings, name: str, version: int | None, options: ProfileOptions, *, as_json: bool
 ) -> None:
     """Profile one bucket of a model version in a process of its own, and show the report.
 
@@ -32,24 +32,24 @@ def run_profile(
     registry = open_registry(settings)
     model_version = registry.model_version(name, version)
     compiler = settings_from_environment(store_url=settings.store_url, cache_dir=settings.cache_dir)
-    workshop = new_workshop(registry, compiler, ignore_progress)
+    worker = new_worker(registry, compiler, ignore_progress)
     with Steps(is_quiet=as_json).step(f"Profile of {name}") as line:
 
         def progress(event: ChildEvent) -> None:
             if event.line:
                 line.update(event.line)
 
-        report = profile_model(model_version, options, workshop, progress)
+        report = profile_model(model_version, options, worker, progress)
         line.summary = f"{report.before.num_ops} ops, {report.after.num_ops} kernels"
     show(report.model_dump(mode="json"), _text(report), as_json=as_json)
 
 
-def options_from(bucket: str, precision: str, source: str, out: Path | None) -> ProfileWishes:
+def options_from(bucket: str, precision: str, source: str, out: Path | None) -> ProfileOptions:
     """What the options ask for; raises InvalidRequestError naming the known precisions."""
     if precision not in set(Precision):
         known = ", ".join(Precision)
         raise InvalidRequestError(f"--precision {precision}: expected one of {known}")
-    return ProfileWishes(bucket=bucket, precision=Precision(precision), source=source, out=out)
+    return ProfileOptions(bucket=bucket, precision=Precision(precision), source=source, out=out)
 
 
 def _text(report: ProfileReport) -> Iterator[str | Table]:

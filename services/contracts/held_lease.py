@@ -25,7 +25,7 @@ class HeldLease:
     """A lease of this process, renewed in the background until the block ends.
 
     Not renewed in time, as after this process was suspended, it may be taken by another; then
-    `lost_to` says so, and whoever builds under it should stop.
+    `lost_to` says so, and the build under it should stop.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class HeldLease:
                 return
             self._find_out()
         except SmeltError as error:
-            # The next beat tries again; nobody took it before that can be read.
+            # The next beat tries again; no other worker took it before that can be read.
             logger.warning("the lease of %s is not renewed: %s", self._digest[:12], error)
 
     def _find_out(self) -> None:

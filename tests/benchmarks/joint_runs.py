@@ -22,11 +22,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from compiler_worker.devices import main_device
-from compiler_worker.joint import Field, run_field
+from compiler_worker.joint import Entrants, compare
 from compiler_worker.pipeline import build_model
 from compiler_worker.plan import Wanted
 from compiler_worker.settings import CompilerSettings
-from compiler_worker.workshop import Workshop
+from compiler_worker.worker_context import WorkerContext
 from services.cli.models import AddOptions, add_model
 from services.cli.progress import Steps
 from services.contracts.gate import Verdict, speed_bounds, speed_over_fallback, verdict
@@ -68,14 +68,14 @@ class Found:
 def main(arguments: list[str]) -> int:
     """Build, time again and again, print and sum up."""
     given = _parser().parse_args(arguments)
-    workshop = _workshop(given.folder)
+    worker = _worker(given.folder)
     options = AddOptions(folder=given.folder)
     factory = FACTORIES[given.model]
-    version = add_model(workshop.registry, given.model, factory, options, Steps(is_quiet=True))
-    report = build_model(version, Wanted(kinds=KINDS), workshop)
+    version = add_model(worker.registry, given.model, factory, options, Steps(is_quiet=True))
+    report = build_model(version, Wanted(kinds=KINDS), worker)
     engines = [
         engine
-        for engine in workshop.registry.engines(version.master.digest)
+        for engine in worker.registry.engines(version.master.digest)
         if engine.proof.timings and not recipe_fault(engine, version)
     ]
     if not engines:
@@ -88,7 +88,7 @@ def main(arguments: list[str]) -> int:
     for number in range(given.runs):
         num_beside = given.spinning * (number % 2)
         with spinning(num_beside):
-            run = _run(engines, version, workshop)
+            run = _run(engines, version, worker)
         found = {name: _found(run, e.digest) for name, e in zip(names, engines, strict=True)}
         runs.append((num_beside, found))
         told = " | ".join(each.words for each in found.values())
@@ -135,9 +135,11 @@ def _spread(name: str, runs: Sequence[tuple[int, dict[str, Found]]]) -> float:
     return spread
 
 
-def _run(engines: Sequence[PublishedEngine], version: ModelVersion, workshop: Workshop) -> JointRun:
-    field = Field(engines=tuple(engines), incumbent="", left_out={})
-    return run_field(field, version, main_device(workshop.devices), workshop)
+def _run(
+    engines: Sequence[PublishedEngine], version: ModelVersion, worker: WorkerContext
+) -> JointRun:
+    entrants = Entrants(engines=tuple(engines), incumbent="", left_out={})
+    return compare(entrants, version, main_device(worker.devices), worker)
 
 
 def _found(run: JointRun, digest: str) -> Found:
@@ -166,13 +168,13 @@ def spinning(number: int) -> Iterator[None]:
             process.wait()
 
 
-def _workshop(folder: Path) -> Workshop:
+def _worker(folder: Path) -> WorkerContext:
     folder.mkdir(parents=True, exist_ok=True)
     settings = CompilerSettings(
         store_url=str(folder / "store"), cache_dir=folder / "cache", benchmark_together=False
     )
     registry = Registry(open_store(settings.store_url), settings.cache_dir)
-    return Workshop(registry=registry, settings=settings)
+    return WorkerContext(registry=registry, settings=settings)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -21,12 +21,12 @@ from compiler_worker.master.opened import OpenedMaster, open_master
 from compiler_worker.master.source import OnnxFile
 from compiler_worker.pipeline import BuildReport, build_model
 from compiler_worker.plan import Wanted
-from compiler_worker.workshop import Workshop
+from compiler_worker.worker_context import WorkerContext
 from services.contracts.errors import InvalidModelError, SmeltError, UnsupportedGraphError
 from services.contracts.kinds import EngineKind
 from services.contracts.recipe import Recipe
 from tests.faults.mutations import mutated
-from tests.quick_workshop import quick_workshop
+from tests.quick_worker import quick_worker
 
 KINDS = Wanted(kinds=(EngineKind.ONNXRUNTIME, EngineKind.OPENVINO))
 
@@ -47,8 +47,8 @@ class Fate:
     reason: str = ""
 
 
-def fate_of(seed: int, folder: Path, workshop: Workshop | None = None) -> Fate:
-    """Open one damaged model, and build it when there is a workshop; other errors escape."""
+def fate_of(seed: int, folder: Path, worker: WorkerContext | None = None) -> Fate:
+    """Open one damaged model, and build it when there is a worker; other errors escape."""
     damaged, data = mutated(seed)
     path = folder / f"{seed}.onnx"
     path.write_bytes(data)
@@ -56,23 +56,23 @@ def fate_of(seed: int, folder: Path, workshop: Workshop | None = None) -> Fate:
         master = open_master(OnnxFile(path=path), folder / f"{seed}", lambda line: None)
     except (InvalidModelError, UnsupportedGraphError) as error:
         return Fate(seed, damaged, "refused", f"{type(error).__name__}: {error}")
-    if workshop is None:
+    if worker is None:
         return Fate(seed, damaged, "opened")
     try:
-        return Fate(seed, damaged, *_verdict(_built(seed, master, workshop)))
+        return Fate(seed, damaged, *_verdict(_built(seed, master, worker)))
     except SmeltError as error:
         return Fate(seed, damaged, "not planned", f"{type(error).__name__}: {error}")
 
 
-def _built(seed: int, master: OpenedMaster, workshop: Workshop) -> BuildReport:
-    version = workshop.registry.add_model_version(
+def _built(seed: int, master: OpenedMaster, worker: WorkerContext) -> BuildReport:
+    version = worker.registry.add_model_version(
         name=f"seed{seed}",
-        master=workshop.registry.publish_master(master),
+        master=worker.registry.publish_master(master),
         recipe=Recipe(),
         source="mutation",
         source_fingerprint=str(seed),
     )
-    return build_model(version, KINDS, workshop)
+    return build_model(version, KINDS, worker)
 
 
 def _verdict(report: BuildReport) -> tuple[str, str]:
@@ -84,10 +84,10 @@ def _verdict(report: BuildReport) -> tuple[str, str]:
 
 
 def _fates(arguments: argparse.Namespace, folder: Path) -> Iterator[Fate]:
-    workshop = quick_workshop(folder) if arguments.build else None
+    worker = quick_worker(folder) if arguments.build else None
     for seed in range(arguments.first, arguments.first + arguments.count):
         sys.stderr.write(f"seed {seed}\n")
-        yield fate_of(seed, folder, workshop)
+        yield fate_of(seed, folder, worker)
 
 
 def main() -> None:

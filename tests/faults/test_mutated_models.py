@@ -12,7 +12,7 @@ import pytest
 from services.contracts.manifest import BuildOutcome
 from tests.faults.mutated_models import fate_of
 from tests.process_server import forked_children
-from tests.quick_workshop import quick_workshop
+from tests.quick_worker import quick_worker
 
 __all__ = ["forked_children"]  # a fixture
 
@@ -63,13 +63,13 @@ def test_each_refusal_says_what_was_found(fates: list[dict[str, Any]]) -> None:
 def test_what_was_opened_is_proven_or_its_record_says_why_not(
     seed: int, verdict: str, tmp_path: Path
 ) -> None:
-    workshop = quick_workshop(tmp_path)
-    fate = fate_of(seed, tmp_path, workshop)
+    worker = quick_worker(tmp_path)
+    fate = fate_of(seed, tmp_path, worker)
     assert fate.verdict == verdict, fate.reason
-    engines = list(workshop.registry.engines())
+    engines = list(worker.registry.engines())
     keys = {engine.digest for engine in engines}
     assert bool(keys) is (verdict == "proven")
     assert bool(fate.reason) is (verdict == "failed")
     for key in keys:
-        (record,) = workshop.registry.build_records(key)
+        (record,) = worker.registry.build_records(key)
         assert record.outcome is BuildOutcome.PROVEN

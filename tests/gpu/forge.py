@@ -12,7 +12,7 @@ from compiler_worker.master.source import OnnxFile
 from compiler_worker.pipeline import BuildReport, build_model
 from compiler_worker.plan import Wanted
 from compiler_worker.settings import CompilerSettings
-from compiler_worker.workshop import Workshop
+from compiler_worker.worker_context import WorkerContext
 from services.contracts.kinds import EngineKind, Precision
 from services.contracts.manifest import ModelVersion, PublishedEngine
 from services.contracts.object_store import open_store
@@ -42,22 +42,22 @@ RECIPE = Recipe(
 class Forge:
     """A store with the model, and the compiler that works on it."""
 
-    workshop: Workshop
+    worker: WorkerContext
     version: ModelVersion
 
     @property
     def registry(self) -> Registry:
         """The registry on the store."""
-        return self.workshop.registry
+        return self.worker.registry
 
     @property
     def store_url(self) -> str:
         """Where the store is."""
-        return self.workshop.settings.store_url
+        return self.worker.settings.store_url
 
     def build(self, *precisions: Precision) -> BuildReport:
         """Build, prove and publish for this device."""
-        return build_model(self.version, Wanted(precisions=precisions), self.workshop)
+        return build_model(self.version, Wanted(precisions=precisions), self.worker)
 
     def load_spec(self, engine: PublishedEngine) -> LoadSpec:
         """How a replica loads an engine of this store."""
@@ -108,4 +108,4 @@ def open_forge(folder: Path) -> Forge:
         fallback_verdict=judged.verdict,
         fallback_answers=judged.answers,
     )
-    return Forge(workshop=Workshop(registry=registry, settings=settings), version=version)
+    return Forge(worker=WorkerContext(registry=registry, settings=settings), version=version)

@@ -1,4 +1,4 @@
-"""Ops that make tensors. What they make lives on the graph's device."""
+"""Ops that make tensors. What they make is on the graph's device."""
 
 import math
 from typing import Any

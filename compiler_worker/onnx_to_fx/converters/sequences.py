@@ -12,49 +12,56 @@ from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.sym import HostInt
 from compiler_worker.onnx_to_fx.unrolled import MAX_UNROLLED_NODES, host_scalar
-from compiler_worker.onnx_to_fx.values import AnyValue, Host, Listed, Tensor, Value, broadcast_dims
+from compiler_worker.onnx_to_fx.values import (
+    AnyValue,
+    Host,
+    SequenceValue,
+    Tensor,
+    Value,
+    broadcast_dims,
+)
 
 
 @converter("SequenceEmpty", versions=(11,), attributes=("dtype",))
-def empty(_: Op) -> Listed:
+def empty(_: Op) -> SequenceValue:
     """No element."""
-    return Listed(())
+    return SequenceValue(())
 
 
 @converter("SequenceConstruct", versions=(11,), carried=CARRIED)
-def construct(op: Op) -> Listed:
+def construct(op: Op) -> SequenceValue:
     """The inputs as elements."""
-    return Listed(tuple(op.value(index) for index in range(len(op.inputs))))
+    return SequenceValue(tuple(op.value(index) for index in range(len(op.inputs))))
 
 
 @converter("SequenceLength", versions=(11,), carried=CARRIED)
 def length(op: Op) -> Host:
     """Number of elements."""
-    return host_scalar(len(op.listed(0)))
+    return host_scalar(len(op.sequence(0)))
 
 
 @converter("SequenceAt", versions=(11,), carried=CARRIED)
 def element(op: Op) -> Value:
     """One element."""
-    items = op.listed(0)
+    items = op.sequence(0)
     return items[_position(op, 1, len(items))]
 
 
 @converter("SequenceErase", versions=(11,), carried=CARRIED)
-def erase(op: Op) -> Listed:
+def erase(op: Op) -> SequenceValue:
     """All elements but one."""
-    items = list(op.listed(0))
+    items = list(op.sequence(0))
     del items[_position(op, 1, len(items)) if op.has(1) else -1]
-    return Listed(tuple(items))
+    return SequenceValue(tuple(items))
 
 
 @converter("SequenceInsert", versions=(11,), carried=CARRIED)
-def insert(op: Op) -> Listed:
+def insert(op: Op) -> SequenceValue:
     """One element more."""
-    items = list(op.listed(0))
+    items = list(op.sequence(0))
     # Behind the last one is a place too.
     items.insert(_position(op, 2, len(items) + 1) if op.has(2) else len(items), op.value(1))
-    return Listed(tuple(items))
+    return SequenceValue(tuple(items))
 
 
 def _position(op: Op, index: int, count: int) -> int:
@@ -68,14 +75,16 @@ def _position(op: Op, index: int, count: int) -> int:
 
 
 @converter("SplitToSequence", versions=(11, 24), attributes=("axis", "keepdims"), carried=CARRIED)
-def split(op: Op) -> Listed:
+def split(op: Op) -> SequenceValue:
     """Parts along an axis; without sizes parts of one, without the axis unless keepdims."""
     x = op.tensor(0)
     axis = op.axis(op.attr_int("axis"), x.rank)
     sizes = _part_sizes(op, x, axis)
     parts = op.call(torch.split, x, sizes, axis)
     keeps = op.has(1) or bool(op.attr_int("keepdims"))
-    return Listed(tuple(_part(op, x, parts, k, size, axis, keeps) for k, size in enumerate(sizes)))
+    return SequenceValue(
+        tuple(_part(op, x, parts, k, size, axis, keeps) for k, size in enumerate(sizes))
+    )
 
 
 def _part(
@@ -103,7 +112,7 @@ def _part_sizes(op: Op, x: Tensor, axis: int) -> list[int]:
 @converter("ConcatFromSequence", versions=(11,), attributes=("axis", "new_axis"), carried=CARRIED)
 def concat(op: Op) -> Tensor:
     """The elements along one axis, or along a new one."""
-    tensors = [op.graph.tensor(item) for item in op.listed(0)]
+    tensors = [op.graph.tensor(item) for item in op.sequence(0)]
     if not tensors:
         raise op.refuse("a sequence without elements has nothing to concatenate")
     first, is_new = tensors[0], bool(op.attr_int("new_axis"))
@@ -122,16 +131,16 @@ def concat(op: Op) -> Tensor:
 @converter("SequenceMap", versions=(17,), attributes=("body",), carried=CARRIED)
 def mapped(op: Op) -> list[AnyValue]:
     """The body for every element; tensors beside sequences are the same for each."""
-    body, count = op.subgraph("body"), len(op.listed(0))
+    body, count = op.subgraph("body"), len(op.sequence(0))
     columns = [_column(op, index, count) for index in range(len(op.inputs))]
     rows = [body.inline(list(given)) for given in zip(*columns, strict=True)]
     results = [[row[k] for row in rows] for k in range(len(body.proto.output))]
-    return [Listed(tuple(map(op.as_tensor, column))) for column in results]
+    return [SequenceValue(tuple(map(op.as_tensor, column))) for column in results]
 
 
 def _column(op: Op, index: int, count: int) -> Sequence[AnyValue]:
     value = op.any_value(index)
-    if not isinstance(value, Listed):
+    if not isinstance(value, SequenceValue):
         return [value] * count
     if len(value.items) != count:
         raise op.refuse(f"sequences have {count} and {len(value.items)} elements")

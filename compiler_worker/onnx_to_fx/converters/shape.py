@@ -1,4 +1,4 @@
-"""Ops that read or change shapes: where the two worlds meet."""
+"""Ops that read or change shapes: where device and host exchange values."""
 
 import operator
 

@@ -1,7 +1,7 @@
 """Arithmetic of UINT16, UINT32 and UINT64 on the signed integers that carry them.
 
 Sums, differences and products of the carriers are right in their lower bits, and those are
-kept. UINT64 lives in int64 by its bits, so that what depends on the size of a number (order,
+kept. UINT64 is held in int64 by its bits, so that what depends on the size of a number (order,
 quotients, shifts to the right) is done here.
 """
 

@@ -27,5 +27,5 @@ def unique(x: torch.Tensor, axis: int | None, is_sorted: bool) -> tuple[torch.Te
         order = torch.sort(first)[1]
         first, counts = first[order], counts[order]
         inverse = torch.sort(order)[1][inverse]
-    # Not torch's own slices: those of one axis have other strides than torch.compile is told.
+    # Not torch's own slices: those of one axis have other strides than torch.compile is given.
     return flat.index_select(dim, first), first, inverse, counts

@@ -30,7 +30,7 @@ from compiler_worker.pipeline import build_in_child
 from compiler_worker.plan import Wanted, plan_builds
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.shared_cache import cache_scope
-from compiler_worker.workshop import MASTER_FILE, Workshop
+from compiler_worker.worker_context import MASTER_FILE, WorkerContext
 from services.cli.demo.minilm import recipe, sentence_embedder
 from services.contracts.kinds import EngineKind
 from services.contracts.manifest import ModelVersion
@@ -95,23 +95,23 @@ class Bench:
         """Build a model's inductor engine on a machine that was never used."""
         # Torch sets it when it is first used, and children would all compile in one place.
         os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)
-        workshop = self._machine(store, is_shared=caches != "none")
+        worker = self._machine(store, is_shared=caches != "none")
         version = self._versions[name]
         wanted = Wanted(kinds=(EngineKind.INDUCTOR,))
-        (key, *_) = plan_builds(version, wanted, workshop.devices).planned
+        (key, *_) = plan_builds(version, wanted, worker.devices).planned
         scope = cache_scope(key)
         assert scope is not None
         master = Registry(open_store(self._store("models")), self._folder / "masters")
         path = master.materialise_master(version.master) / MASTER_FILE
-        with workshop.work_folder(key) as folder:
+        with worker.work_folder(key) as folder:
             started, used_s = time.monotonic(), children_s()
-            build_in_child(Attempt(key, workshop), version, path, workshop, folder)
+            build_in_child(Attempt(key, worker), version, path, worker, folder)
             total_s = time.monotonic() - started
-        _, kept = workshop.registry.compile_cache(scope)
+        _, kept = worker.registry.compile_cache(scope)
         num_kept = len(kept.files) if kept else 0
         return Step(what, caches, total_s, children_s() - used_s, num_kept)
 
-    def _machine(self, store: str, *, is_shared: bool) -> Workshop:
+    def _machine(self, store: str, *, is_shared: bool) -> WorkerContext:
         self._num_machines += 1
         cache = self._folder / f"machine{self._num_machines}"
         settings = CompilerSettings(
@@ -121,7 +121,7 @@ class Bench:
             is_compile_cache_shared=is_shared,
         )
         registry = Registry(open_store(settings.store_url), cache)
-        return Workshop(registry=registry, settings=settings)
+        return WorkerContext(registry=registry, settings=settings)
 
     def _store(self, name: str) -> str:
         return str(self._folder / f"store-{name}")

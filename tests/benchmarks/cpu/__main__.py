@@ -25,7 +25,7 @@ import torch
 from compiler_worker.pipeline import build_model
 from compiler_worker.plan import Wanted
 from compiler_worker.settings import CompilerSettings
-from compiler_worker.workshop import Workshop
+from compiler_worker.worker_context import WorkerContext
 from services.cli.models import AddOptions, add_model
 from services.cli.progress import Steps
 from services.contracts.kinds import EngineKind, Precision
@@ -51,12 +51,12 @@ def main(arguments: list[str]) -> int:
     given = _parser().parse_args(arguments)
     torch.set_num_threads(NUM_THREADS)
     subject, folder = SUBJECTS[given.model], given.folder / given.model
-    workshop = _workshop(folder)
-    version = _version(workshop, subject, given.model, folder)
-    _build(workshop, version, given)
-    engines = _proven(workshop, version)
+    worker = _worker(folder)
+    version = _version(worker, subject, given.model, folder)
+    _build(worker, version, given)
+    engines = _proven(worker, version)
     sides: dict[str, Call] = {EAGER: _eager(subject)}
-    sides |= {_name(engine): _loaded(engine, version, workshop) for engine in engines}
+    sides |= {_name(engine): _loaded(engine, version, worker) for engine in engines}
     _print_machine()
     is_reached = [
         _table(sizes, _times(sides, subject.inputs(sizes), given.seconds), wanted)
@@ -75,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _workshop(folder: Path) -> Workshop:
+def _worker(folder: Path) -> WorkerContext:
     folder.mkdir(parents=True, exist_ok=True)
     settings = CompilerSettings(
         store_url=str(folder / "store"),
@@ -86,19 +86,19 @@ def _workshop(folder: Path) -> Workshop:
         benchmark_iterations=3,
     )
     registry = Registry(open_store(settings.store_url), settings.cache_dir)
-    return Workshop(registry=registry, settings=settings)
+    return WorkerContext(registry=registry, settings=settings)
 
 
-def _version(workshop: Workshop, subject: Subject, name: str, folder: Path) -> ModelVersion:
+def _version(worker: WorkerContext, subject: Subject, name: str, folder: Path) -> ModelVersion:
     np.savez_compressed(folder / CALIBRATION_FILE, allow_pickle=False, **subject.calibration())
     options = AddOptions(recipe=subject.recipe(), folder=folder)
-    return add_model(workshop.registry, name, subject.factory, options, Steps(is_quiet=True))
+    return add_model(worker.registry, name, subject.factory, options, Steps(is_quiet=True))
 
 
-def _build(workshop: Workshop, version: ModelVersion, given: argparse.Namespace) -> None:
+def _build(worker: WorkerContext, version: ModelVersion, given: argparse.Namespace) -> None:
     started = time.monotonic()
     wanted = Wanted(kinds=tuple(given.kind or ()), precisions=tuple(given.precision or ()))
-    report = build_model(version, wanted, workshop)
+    report = build_model(version, wanted, worker)
     print(f"built and proven in {time.monotonic() - started:.0f} s")
     for skipped in report.table.skipped:
         print(f"  {skipped.kind} {skipped.precision} skipped: {skipped.reason}")
@@ -108,11 +108,11 @@ def _build(workshop: Workshop, version: ModelVersion, given: argparse.Namespace)
         print(f"  {what} {record.outcome} {seconds} {record.reason[:300]}")
 
 
-def _proven(workshop: Workshop, version: ModelVersion) -> list[PublishedEngine]:
+def _proven(worker: WorkerContext, version: ModelVersion) -> list[PublishedEngine]:
     """Every engine that is proven for this version, of this run or an earlier one."""
     found = [
         engine
-        for engine in workshop.registry.engines(version.master.digest)
+        for engine in worker.registry.engines(version.master.digest)
         if engine.proof.outcome is ProofOutcome.PASSED and not recipe_fault(engine, version)
     ]
     newest = {_name(engine): engine for engine in sorted(found, key=lambda e: e.proof.created_at)}
@@ -128,8 +128,8 @@ def _name(engine: PublishedEngine) -> str:
     return f"{engine.manifest.key.kind} {engine.manifest.key.precision}"
 
 
-def _loaded(engine: PublishedEngine, version: ModelVersion, workshop: Workshop) -> Call:
-    registry = workshop.registry
+def _loaded(engine: PublishedEngine, version: ModelVersion, worker: WorkerContext) -> Call:
+    registry = worker.registry
     spec = LoadSpec(
         manifest=engine.manifest,
         master=version.master,

@@ -19,7 +19,7 @@ from compiler_worker.master.source import OnnxFile
 from compiler_worker.pipeline import build_model
 from compiler_worker.plan import Wanted
 from compiler_worker.settings import CompilerSettings
-from compiler_worker.workshop import Workshop
+from compiler_worker.worker_context import WorkerContext
 from services.contracts.object_store import open_store
 from services.contracts.registry import Registry
 from tests.benchmarks.gpu.sources import SOURCES, Source
@@ -50,7 +50,7 @@ def main(store: str, cache: str, name: str) -> int:
         benchmark_s=0.05,
         benchmark_fallback=False,
     )
-    report = build_model(version, Wanted(), Workshop(registry=registry, settings=settings))
+    report = build_model(version, Wanted(), WorkerContext(registry=registry, settings=settings))
     for record in report.records:
         print(name, record.outcome, record.reason)
     for engine in registry.engines(version.master.digest):

@@ -7,7 +7,7 @@ import pytest
 from compiler_worker.plan import Wanted
 from compiler_worker.planning import keep_plans
 from compiler_worker.settings import CompilerSettings
-from compiler_worker.workshop import Workshop
+from compiler_worker.worker_context import WorkerContext
 from services.contracts.events import EventKind
 from services.contracts.hardware import DeviceFacts
 from services.contracts.kinds import EngineKind
@@ -112,7 +112,7 @@ async def test_a_build_that_is_killed_leaves_a_record_and_is_tried_again(
     place: Place,
 ) -> None:
     settings = CompilerSettings(store_url=str(place.store), cache_dir=place.cache)
-    keep_plans(add_version(), Wanted(), Workshop(registry=registry, settings=settings))
+    keep_plans(add_version(), Wanted(), WorkerContext(registry=registry, settings=settings))
     nodes.add(here)
     await loop_on(registry, nodes, launcher).pass_now()
     (process,) = launcher.processes.values()

@@ -11,7 +11,7 @@ import pytest
 from compiler_worker.master.opened import open_master
 from compiler_worker.master.source import OnnxFile
 from compiler_worker.settings import CompilerSettings
-from compiler_worker.workshop import Workshop
+from compiler_worker.worker_context import WorkerContext
 from services.contracts.manifest import ModelVersion
 from services.contracts.object_store import open_store
 from services.contracts.recipe import (
@@ -26,7 +26,7 @@ from services.contracts.recipe import (
 from services.contracts.registry import Registry
 from tests.conformance.tiny_model import VOCABULARY, draw_inputs, save_master, tiny_model
 from tests.process_server import forked_children
-from tests.quick_workshop import quick_settings
+from tests.quick_worker import quick_settings
 
 __all__ = ["forked_children"]  # a fixture
 
@@ -54,13 +54,13 @@ def settings(tmp_path: Path) -> CompilerSettings:
 
 
 @pytest.fixture
-def workshop(settings: CompilerSettings) -> Workshop:
+def worker(settings: CompilerSettings) -> WorkerContext:
     registry = Registry(open_store(settings.store_url), settings.cache_dir)
-    return Workshop(registry=registry, settings=settings)
+    return WorkerContext(registry=registry, settings=settings)
 
 
 @pytest.fixture
-def version(workshop: Workshop, tmp_path: Path) -> ModelVersion:
+def version(worker: WorkerContext, tmp_path: Path) -> ModelVersion:
     """The tiny model, published as `tiny` with samples for its ranking task."""
     source = tmp_path / "source"
     source.mkdir()
@@ -68,9 +68,9 @@ def version(workshop: Workshop, tmp_path: Path) -> ModelVersion:
     samples = source / "samples.npz"
     np.savez(samples, allow_pickle=False, **draw_inputs(32, 12))
     master = open_master(OnnxFile(path=path), tmp_path / "master", lambda line: None)
-    return workshop.registry.add_model_version(
+    return worker.registry.add_model_version(
         name="tiny",
-        master=workshop.registry.publish_master(master),
+        master=worker.registry.publish_master(master),
         recipe=RECIPE,
         source="tiny.onnx",
         source_fingerprint="0",
@@ -78,15 +78,15 @@ def version(workshop: Workshop, tmp_path: Path) -> ModelVersion:
     )
 
 
-def with_settings(workshop: Workshop, **changed: object) -> Workshop:
-    """The same workshop with other settings."""
-    settings = workshop.settings.model_copy(update=changed)
-    return replace(workshop, settings=settings)
+def with_settings(worker: WorkerContext, **changed: object) -> WorkerContext:
+    """The same worker with other settings."""
+    settings = worker.settings.model_copy(update=changed)
+    return replace(worker, settings=settings)
 
 
 @contextmanager
-def hurried(workshop: Workshop, **limits: float) -> Iterator[Workshop]:
-    """The same workshop with limits that no child can keep: each imports torch itself."""
+def hurried(worker: WorkerContext, **limits: float) -> Iterator[WorkerContext]:
+    """The same worker with limits that no child can keep: each imports torch itself."""
     with pytest.MonkeyPatch.context() as environment:
         environment.delenv("SMELT_TESTS_PROCESS_SERVER", raising=False)
-        yield with_settings(workshop, **limits)
+        yield with_settings(worker, **limits)

@@ -10,7 +10,7 @@ import pytest
 
 from compiler_worker.pipeline import build_model
 from compiler_worker.plan import Wanted
-from compiler_worker.workshop import Workshop
+from compiler_worker.worker_context import WorkerContext
 from services.contracts.kinds import EngineKind
 from services.contracts.manifest import BuildOutcome, BuildRecord, ModelVersion
 from tests.integration.compiler.conftest import with_settings
@@ -38,45 +38,45 @@ def use_compiler(misdeed: str, folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("PATH", f"{place}{os.pathsep}{os.environ['PATH']}")
 
 
-def attempt(workshop: Workshop, version: ModelVersion) -> BuildRecord:
+def attempt(worker: WorkerContext, version: ModelVersion) -> BuildRecord:
     """The one attempt; nothing of it is left, and the next worker may try."""
     # Of other tests in this process: a server that outlives its test's module.
     before = set(psutil.Process().children(recursive=True))
-    (record,) = build_model(version, Wanted(kinds=(EngineKind.INDUCTOR,)), workshop).records
+    (record,) = build_model(version, Wanted(kinds=(EngineKind.INDUCTOR,)), worker).records
     digest = record.key.digest()
     assert record.outcome is BuildOutcome.FAILED
     assert record.stage == "build"
-    assert workshop.registry.build_records(digest) == [record]
-    assert workshop.registry.lease(digest).is_free
-    assert workshop.registry.engines() == []
+    assert worker.registry.build_records(digest) == [record]
+    assert worker.registry.lease(digest).is_free
+    assert worker.registry.engines() == []
     assert set(psutil.Process().children(recursive=True)) <= before
     return record
 
 
 def test_a_compiler_that_crashes_is_recorded_with_its_log(
-    workshop: Workshop, version: ModelVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    worker: WorkerContext, version: ModelVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     misdeed = "echo 'internal compiler error: in fold' >&2; kill -SEGV $$"
     use_compiler(misdeed, tmp_path, monkeypatch)
-    record = attempt(workshop, version)
+    record = attempt(worker, version)
     assert "Inductor failed" in record.reason
     assert any("internal compiler error: in fold" in line for line in record.log_tail)
 
 
 def test_a_compiler_that_hangs_is_ended_with_its_child(
-    workshop: Workshop, version: ModelVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    worker: WorkerContext, version: ModelVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_compiler("sleep 3600", tmp_path, monkeypatch)
-    record = attempt(with_settings(workshop, build_time_limit_s=40.0), version)
+    record = attempt(with_settings(worker, build_time_limit_s=40.0), version)
     assert "no result within 40 s, in stage 'build'" in record.reason
     # Where it was: in what waits for the compiler.
     assert any("in run" in line and "subprocess.py" in line for line in record.log_tail)
 
 
 def test_a_compiler_that_eats_memory_is_ended_with_its_child(
-    workshop: Workshop, version: ModelVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    worker: WorkerContext, version: ModelVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_compiler(f'exec {sys.executable} -c "{EATER}"', tmp_path, monkeypatch)
-    record = attempt(with_settings(workshop, memory_limit_gib=2.0), version)
+    record = attempt(with_settings(worker, memory_limit_gib=2.0), version)
     assert "of memory in use in stage 'build', 2.00 allowed" in record.reason
     assert "SMELT_MEMORY_LIMIT_GIB" in record.reason

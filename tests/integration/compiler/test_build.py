@@ -16,7 +16,7 @@ from compiler_worker.plan import Wanted, plan_builds
 from compiler_worker.proof.sample_sizes import edge_sizes
 from compiler_worker.proving import prove_published
 from compiler_worker.requests import ChildEvent, Stage
-from compiler_worker.workshop import Workshop
+from compiler_worker.worker_context import WorkerContext
 from services.contracts.build_key import BuildKey
 from services.contracts.errors import EngineIncompatibleError
 from services.contracts.hardware import Generation, Platform
@@ -39,15 +39,15 @@ CPU_KINDS = Wanted(kinds=(EngineKind.ONNXRUNTIME, EngineKind.OPENVINO))
 RTX_FOR_ADA = Wanted(kinds=(EngineKind.TENSORRT,), generations=(Generation.parse("cuda-sm89"),))
 
 
-def by_kind(workshop: Workshop) -> dict[EngineKind, PublishedEngine]:
-    return {engine.manifest.key.kind: engine for engine in workshop.registry.engines()}
+def by_kind(worker: WorkerContext) -> dict[EngineKind, PublishedEngine]:
+    return {engine.manifest.key.kind: engine for engine in worker.registry.engines()}
 
 
 def test_engines_of_this_machine_are_proven_and_published(
-    workshop: Workshop, version: ModelVersion
+    worker: WorkerContext, version: ModelVersion
 ) -> None:
     collectors = CollectorRegistry()
-    counted = replace(workshop, recorder=PrometheusRecorder(COMPILER_METRICS, collectors))
+    counted = replace(worker, recorder=PrometheusRecorder(COMPILER_METRICS, collectors))
     report = build_model(version, CPU_KINDS, counted)
 
     assert [record.outcome for record in report.records] == [BuildOutcome.PROVEN] * 2
@@ -56,14 +56,14 @@ def test_engines_of_this_machine_are_proven_and_published(
             "open", "build", "prove", "benchmark", "publish",
         ]  # fmt: skip
         assert (record.stage, record.reason) == (Stage.PUBLISH, "")
-        (kept,) = workshop.registry.build_records(record.key.digest())
+        (kept,) = worker.registry.build_records(record.key.digest())
         assert kept == record
-    engines = by_kind(workshop)
+    engines = by_kind(worker)
     assert set(engines) == {EngineKind.ONNXRUNTIME, EngineKind.OPENVINO}
     for engine in engines.values():
         proof = engine.proof
         assert proof.outcome is ProofOutcome.PASSED
-        assert proof.device == main_device(workshop.devices)
+        assert proof.device == main_device(worker.devices)
         (bucket,) = engine.manifest.buckets
         sizes = [check.sizes for check in proof.checks]
         assert all(sizes.count(edge) == 2 for edge in edge_sizes(bucket)), "two outputs"
@@ -74,12 +74,12 @@ def test_engines_of_this_machine_are_proven_and_published(
         assert all(timing.p95_s >= timing.p50_s > 0 for timing in proof.timings)
         assert proof.peak_memory_bytes > 0
         assert engine.manifest.peak_build_memory_bytes > 10 * 2**20
-    assert select(engines.values(), main_device(workshop.devices)).engine is not None
+    assert select(engines.values(), main_device(worker.devices)).engine is not None
 
     for name, outcome in (("smelt_builds_total", "proven"), ("smelt_proofs_total", "passed")):
         for kind in ("onnxruntime", "openvino"):
             labels = {
-                "generation": main_device(workshop.devices).generation,
+                "generation": main_device(worker.devices).generation,
                 "kind": kind,
                 "precision": "fp32",
                 "outcome": outcome,
@@ -88,102 +88,102 @@ def test_engines_of_this_machine_are_proven_and_published(
 
 
 def test_a_second_build_finds_everything_up_to_date(
-    workshop: Workshop, version: ModelVersion
+    worker: WorkerContext, version: ModelVersion
 ) -> None:
     wanted = Wanted(kinds=(EngineKind.ONNXRUNTIME,))
-    first = build_model(version, wanted, workshop)
-    second = build_model(version, wanted, workshop)
+    first = build_model(version, wanted, worker)
+    second = build_model(version, wanted, worker)
     assert len(first.records) == 1
     assert second.records == ()
     assert [engine.digest for engine in second.up_to_date] == [first.records[0].key.digest()]
 
 
 def test_an_engine_of_another_generation_is_published_unproven(
-    workshop: Workshop, version: ModelVersion
+    worker: WorkerContext, version: ModelVersion
 ) -> None:
     pytest.importorskip("tensorrt_rtx", reason="install tensorrt-rtx-cu13")
-    (record,) = build_model(version, RTX_FOR_ADA, workshop).records
+    (record,) = build_model(version, RTX_FOR_ADA, worker).records
     assert (record.outcome, record.reason) == (BuildOutcome.BUILT, "")
-    engine = by_kind(workshop)[EngineKind.TENSORRT]
+    engine = by_kind(worker)[EngineKind.TENSORRT]
     assert engine.proof.outcome is ProofOutcome.NOT_RUN
     assert "needs a cuda-sm89 device" in engine.proof.reason
     assert engine.manifest.num_bytes > 0
-    selection = select([engine], main_device(workshop.devices))
+    selection = select([engine], main_device(worker.devices))
     assert selection.engine is None
     with pytest.raises(EngineIncompatibleError, match="prove it on a cuda-sm89 device"):
-        prove_published(engine.digest, workshop)
+        prove_published(engine.digest, worker)
 
 
 def test_what_cannot_be_built_here_is_skipped_with_its_reason(
-    workshop: Workshop, version: ModelVersion
+    worker: WorkerContext, version: ModelVersion
 ) -> None:
     wanted = Wanted(
         kinds=(EngineKind.ONNXRUNTIME, EngineKind.OPENVINO),
         generations=(Generation.parse("cuda-sm90"),),
     )
-    report = build_model(version, wanted, workshop)
+    report = build_model(version, wanted, worker)
     assert report.records == ()
     assert [skipped.kind for skipped in report.table.skipped] == list(wanted.kinds)
     assert all(skipped.reason for skipped in report.table.skipped)
 
 
 def test_an_engine_that_is_not_equal_is_not_published(
-    workshop: Workshop, version: ModelVersion
+    worker: WorkerContext, version: ModelVersion
 ) -> None:
     """A bound that no floating computation keeps stands for an engine that is wrong."""
     strict = Tolerance(rel_l2=1e-12, max_abs=1e-12, cosine_distance=1e-12)
     recipe = version.recipe.model_copy(update={"tolerances": {Precision.FP32: strict}})
     version = version.model_copy(update={"recipe": recipe})
-    (record,) = build_model(version, Wanted(kinds=(EngineKind.ONNXRUNTIME,)), workshop).records
+    (record,) = build_model(version, Wanted(kinds=(EngineKind.ONNXRUNTIME,)), worker).records
     assert record.outcome is BuildOutcome.PROOF_FAILED
     assert "output 'hidden', bucket batch4-sequence16" in record.reason
     assert "found, 1.00e-12 allowed" in record.reason
     assert record.proof is not None
     assert record.proof.timings == ()
-    assert workshop.registry.engines() == []
-    assert workshop.registry.build_records(record.key.digest()) == [record]
+    assert worker.registry.engines() == []
+    assert worker.registry.build_records(record.key.digest()) == [record]
 
 
 def test_an_engine_that_came_here_unproven_is_proven_by_the_next_build(
-    workshop: Workshop, version: ModelVersion
+    worker: WorkerContext, version: ModelVersion
 ) -> None:
     """A builder without the device publishes; a worker on the device proves."""
-    here = main_device(workshop.devices)
+    here = main_device(worker.devices)
     foreign = here.model_copy(update={"generation": "cpu-aarch64-generic"})
-    builder = replace(workshop, devices={Platform.CPU: foreign})
+    builder = replace(worker, devices={Platform.CPU: foreign})
     wanted = Wanted(
         kinds=(EngineKind.ONNXRUNTIME,), generations=(Generation.parse(here.generation),)
     )
     (record,) = build_model(version, wanted, builder).records
     assert record.outcome is BuildOutcome.BUILT
     # A proof that is killed says nothing of the engine: it is tried again as any failure is.
-    with hurried(workshop, proof_time_limit_s=0.1) as hasty:
+    with hurried(worker, proof_time_limit_s=0.1) as hasty:
         (killed,) = build_model(version, wanted, hasty).records
     assert killed.outcome is BuildOutcome.FAILED
     assert killed.stage in (Stage.PROVE, Stage.BENCHMARK)  # as far as a machine gets by then
     assert "no result within 0.1 s" in killed.reason
-    assert workshop.registry.build_records(record.key.digest()) == [record, killed]
-    assert workshop.registry.engine(record.key.digest()).proof.outcome is ProofOutcome.NOT_RUN
-    report = build_model(version, wanted, workshop)
+    assert worker.registry.build_records(record.key.digest()) == [record, killed]
+    assert worker.registry.engine(record.key.digest()).proof.outcome is ProofOutcome.NOT_RUN
+    report = build_model(version, wanted, worker)
     assert report.records == ()
     (engine,) = report.up_to_date
     assert engine.proof.outcome is ProofOutcome.PASSED
-    assert workshop.registry.engines() == [engine]
+    assert worker.registry.engines() == [engine]
 
 
 def test_an_engine_that_was_proven_on_a_higher_class_is_proven_here_too(
-    workshop: Workshop, version: ModelVersion
+    worker: WorkerContext, version: ModelVersion
 ) -> None:
     """Selection takes no proof of a processor that may compute in another way."""
-    facts = main_device(workshop.devices)
+    facts = main_device(worker.devices)
     higher, here = (
-        replace(workshop, devices={Platform.CPU: facts.model_copy(update={"generation": name})})
+        replace(worker, devices={Platform.CPU: facts.model_copy(update={"generation": name})})
         for name in ("cpu-x86_64-amx", "cpu-x86_64-v3")
     )
     portable = Generation.parse("cpu-x86_64-v3")
     wanted = Wanted(kinds=(EngineKind.ONNXRUNTIME,), generations=(portable,))
     build_model(version, wanted, higher)
-    (before,) = workshop.registry.engines()
+    (before,) = worker.registry.engines()
     assert select([before], main_device(here.devices)).engine is None
     (after,) = build_model(version, wanted, here).up_to_date
     assert select([after], main_device(here.devices), version=version).engine == after
@@ -192,19 +192,19 @@ def test_an_engine_that_was_proven_on_a_higher_class_is_proven_here_too(
 
 
 def test_a_proof_that_cannot_be_made_stops_no_other_build(
-    workshop: Workshop, version: ModelVersion, tmp_path: Path
+    worker: WorkerContext, version: ModelVersion, tmp_path: Path
 ) -> None:
-    here = main_device(workshop.devices)
+    here = main_device(worker.devices)
     foreign = here.model_copy(update={"generation": "cpu-aarch64-generic"})
     generation = Generation.parse(here.generation)
     wanted = Wanted(kinds=(EngineKind.ONNXRUNTIME,), generations=(generation,))
-    build_model(version, wanted, replace(workshop, devices={Platform.CPU: foreign}))
+    build_model(version, wanted, replace(worker, devices={Platform.CPU: foreign}))
     for ref in version.master.files.values():
         for place in tmp_path.rglob(f"{ref.sha256}*"):
             place.unlink()
-    shutil.rmtree(workshop.settings.cache_dir)
+    shutil.rmtree(worker.settings.cache_dir)
     both = replace(wanted, kinds=(EngineKind.ONNXRUNTIME, EngineKind.OPENVINO))
-    report = build_model(version, both, workshop)
+    report = build_model(version, both, worker)
     assert [record.key.kind for record in report.records] == list(both.kinds)
     assert not report.is_success
     assert report.records[0].stage == Stage.PROVE
@@ -212,33 +212,33 @@ def test_a_proof_that_cannot_be_made_stops_no_other_build(
 
 
 def test_another_recipe_of_one_master_gets_engines_of_its_own(
-    workshop: Workshop, version: ModelVersion
+    worker: WorkerContext, version: ModelVersion
 ) -> None:
     """An engine that was proven by a lax bound must not serve those who asked for more."""
     lax = Tolerance(rel_l2=1.0, max_abs=1.0, cosine_distance=1.0)
     recipe = version.recipe.model_copy(update={"tolerances": {Precision.FP32: lax}})
     lax_version = version.model_copy(update={"recipe": recipe})
     wanted = Wanted(kinds=(EngineKind.ONNXRUNTIME,))
-    build_model(lax_version, wanted, workshop)
-    (engine,) = workshop.registry.engines()
-    device = main_device(workshop.devices)
+    build_model(lax_version, wanted, worker)
+    (engine,) = worker.registry.engines()
+    device = main_device(worker.devices)
     assert select([engine], device, version=lax_version).engine == engine
     assert select([engine], device, version=version).engine is None
-    assert len(build_model(version, wanted, workshop).records) == 1
-    assert len(workshop.registry.engines()) == 2
+    assert len(build_model(version, wanted, worker).records) == 1
+    assert len(worker.registry.engines()) == 2
 
 
 def test_a_worker_that_comes_second_overwrites_nothing(
-    workshop: Workshop, version: ModelVersion
+    worker: WorkerContext, version: ModelVersion
 ) -> None:
     wanted = Wanted(kinds=(EngineKind.ONNXRUNTIME,))
-    (first,) = build_model(version, wanted, workshop).records
-    (published,) = workshop.registry.engines()
-    second = run_build(version, first.key, workshop)
+    (first,) = build_model(version, wanted, worker).records
+    (published,) = worker.registry.engines()
+    second = run_build(version, first.key, worker)
     assert second.outcome is BuildOutcome.PROVEN
     assert "another worker published this key first" in second.reason
-    assert workshop.registry.engines() == [published]
-    assert len(workshop.registry.build_records(first.key.digest())) == 2
+    assert worker.registry.engines() == [published]
+    assert len(worker.registry.build_records(first.key.digest())) == 2
 
 
 class KillsTheChild:
@@ -259,37 +259,37 @@ class KillsTheChild:
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_child_that_dies_while_it_builds_leaves_a_record(
-    workshop: Workshop, version: ModelVersion, signum: signal.Signals
+    worker: WorkerContext, version: ModelVersion, signum: signal.Signals
 ) -> None:
     killer = KillsTheChild(Stage.BUILD, signum)
     # This kind compiles for many seconds: the child cannot be done before it is killed.
     wanted = Wanted(kinds=(EngineKind.INDUCTOR,))
-    (record,) = build_model(version, wanted, replace(workshop, on_progress=killer)).records
+    (record,) = build_model(version, wanted, replace(worker, on_progress=killer)).records
     assert killer.num_kills == 1
     assert record.outcome is BuildOutcome.FAILED
     assert record.reason.startswith(f"the process was ended by {signum.name} in stage 'build'")
     assert ("memory" in record.reason) == (signum is signal.SIGKILL)
-    assert workshop.registry.engines() == []
-    assert workshop.registry.build_records(record.key.digest()) == [record]
+    assert worker.registry.engines() == []
+    assert worker.registry.build_records(record.key.digest()) == [record]
 
 
 def test_a_fault_of_the_worker_itself_is_recorded_and_stops_no_other_key(
-    workshop: Workshop, version: ModelVersion, monkeypatch: pytest.MonkeyPatch
+    worker: WorkerContext, version: ModelVersion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def faulty(*_: object) -> None:
         raise TypeError("not as meant")
 
     monkeypatch.setattr("compiler_worker.pipeline.prove_in_child", faulty)
     wanted = Wanted(kinds=(EngineKind.ONNXRUNTIME, EngineKind.OPENVINO))
-    records = build_model(version, wanted, workshop).records
+    records = build_model(version, wanted, worker).records
     assert [record.outcome for record in records] == [BuildOutcome.FAILED] * 2
     assert {record.reason for record in records} == {
         "fault of the worker: TypeError('not as meant')"
     }
 
 
-def test_a_build_that_takes_too_long_is_ended(workshop: Workshop, version: ModelVersion) -> None:
-    with hurried(workshop, build_time_limit_s=0.5) as hasty:
+def test_a_build_that_takes_too_long_is_ended(worker: WorkerContext, version: ModelVersion) -> None:
+    with hurried(worker, build_time_limit_s=0.5) as hasty:
         (record,) = build_model(version, Wanted(kinds=(EngineKind.INDUCTOR,)), hasty).records
     assert record.outcome is BuildOutcome.FAILED
     assert "no result within 0.5 s, in stage 'build'" in record.reason
@@ -297,22 +297,22 @@ def test_a_build_that_takes_too_long_is_ended(workshop: Workshop, version: Model
 
 
 def test_a_builder_that_refuses_is_recorded_with_its_words(
-    workshop: Workshop, version: ModelVersion
+    worker: WorkerContext, version: ModelVersion
 ) -> None:
-    (key,) = plan_builds(version, Wanted(kinds=(EngineKind.OPENVINO,)), workshop.devices).planned
+    (key,) = plan_builds(version, Wanted(kinds=(EngineKind.OPENVINO,)), worker.devices).planned
     impossible = key.model_copy(update={"precision": Precision.FP16})
-    record = run_build(version, impossible, workshop)
+    record = run_build(version, impossible, worker)
     assert record.outcome is BuildOutcome.FAILED
     assert "fp16" in record.reason
     assert record.stage == Stage.BUILD
 
 
 def test_a_published_engine_is_proven_again_as_a_new_revision(
-    workshop: Workshop, version: ModelVersion
+    worker: WorkerContext, version: ModelVersion
 ) -> None:
-    build_model(version, Wanted(kinds=(EngineKind.ONNXRUNTIME,)), workshop)
-    (before,) = workshop.registry.engines()
-    after = prove_published(before.digest[:16], workshop)
+    build_model(version, Wanted(kinds=(EngineKind.ONNXRUNTIME,)), worker)
+    (before,) = worker.registry.engines()
+    after = prove_published(before.digest[:16], worker)
     assert after.proof.outcome is ProofOutcome.PASSED
     assert after.proof.created_at > before.proof.created_at
-    assert workshop.registry.engine(before.digest) == after
+    assert worker.registry.engine(before.digest) == after

@@ -12,7 +12,7 @@ import torch
 
 from compiler_worker.__main__ import main
 from compiler_worker.settings import CompilerSettings
-from compiler_worker.workshop import Workshop
+from compiler_worker.worker_context import WorkerContext
 from services.contracts.manifest import ModelVersion
 from tests.conformance.tiny_model import draw_inputs, reference, tiny_model
 
@@ -45,7 +45,7 @@ QUICK = ("--benchmark-s", "0", "--benchmark-iterations", "3", "--num-threads", "
 def test_build_then_build_again_then_prove(
     where: list[str],
     version: ModelVersion,
-    workshop: Workshop,
+    worker: WorkerContext,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     build = ["build", "tiny", "--kind", "onnxruntime", "--metrics-port", "0", *QUICK, *where]
@@ -63,7 +63,7 @@ def test_build_then_build_again_then_prove(
     assert main(["prove", engine["digest"][:20], "--json", *QUICK, *where]) == 0
     proven = json.loads(capsys.readouterr().out)
     assert proven["proof"]["outcome"] == "passed"
-    (published,) = workshop.registry.engines()
+    (published,) = worker.registry.engines()
     assert published.proof.created_at == proven["proof"]["created_at"]
     assert published.proof.created_at > engine["proof"]["created_at"]
 

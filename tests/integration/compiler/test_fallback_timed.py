@@ -12,7 +12,7 @@ from compiler_worker.process import ChildOutcome, run_child
 from compiler_worker.proving import prove_published
 from compiler_worker.report import engine_line
 from compiler_worker.requests import ProofRequest, Stage
-from compiler_worker.workshop import Workshop
+from compiler_worker.worker_context import WorkerContext
 from services.contracts.document import Document
 from services.contracts.gate import speed_over_fallback
 from services.contracts.kinds import EngineKind
@@ -27,11 +27,11 @@ ONLY_ORT = Wanted(kinds=(EngineKind.ONNXRUNTIME,))
 
 @pytest.mark.timeout(600)
 def test_a_proof_has_the_curves_of_engine_eager_and_fallback(
-    workshop: Workshop, version: ModelVersion
+    worker: WorkerContext, version: ModelVersion
 ) -> None:
-    timing_all = with_settings(workshop, benchmark_fallback=True)
+    timing_all = with_settings(worker, benchmark_fallback=True)
     build_model(version, ONLY_ORT, timing_all)
-    (engine,) = workshop.registry.engines()
+    (engine,) = worker.registry.engines()
     proof = engine.proof
     assert proof.outcome is ProofOutcome.PASSED
     assert proof.fallback == "compiled"
@@ -45,7 +45,7 @@ def test_a_proof_has_the_curves_of_engine_eager_and_fallback(
             assert side.peak_memory_bytes
     assert speed_over_fallback(proof.timings) is not None
     # One program for all proofs and replicas of this machine.
-    (program,) = (workshop.settings.cache_dir / "programs").glob("*.pt2")
+    (program,) = (worker.settings.cache_dir / "programs").glob("*.pt2")
     written = program.stat().st_ino
     again = prove_published(engine.digest, timing_all, version)
     assert again.proof.fallback == "compiled"
@@ -53,7 +53,7 @@ def test_a_proof_has_the_curves_of_engine_eager_and_fallback(
 
 
 def test_a_fallback_that_does_not_end_does_not_cost_the_engine_its_proof(
-    workshop: Workshop, version: ModelVersion, monkeypatch: pytest.MonkeyPatch
+    worker: WorkerContext, version: ModelVersion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[bool] = []
 
@@ -65,33 +65,33 @@ def test_a_fallback_that_does_not_end_does_not_cost_the_engine_its_proof(
         return run_child(job, request, *rest)
 
     monkeypatch.setattr("compiler_worker.proving.run_child", cut_short)
-    report = build_model(version, ONLY_ORT, with_settings(workshop, benchmark_fallback=True))
+    report = build_model(version, ONLY_ORT, with_settings(worker, benchmark_fallback=True))
     assert report.is_success
     assert asked == [True, False]
-    (engine,) = workshop.registry.engines()
+    (engine,) = worker.registry.engines()
     assert engine.proof.outcome is ProofOutcome.PASSED
 
 
 def test_without_the_fallback_s_figures_no_engine_is_slow(
-    workshop: Workshop, version: ModelVersion
+    worker: WorkerContext, version: ModelVersion
 ) -> None:
-    build_model(version, ONLY_ORT, workshop)
-    (engine,) = workshop.registry.engines()
+    build_model(version, ONLY_ORT, worker)
+    (engine,) = worker.registry.engines()
     assert engine.proof.fallback == "not timed: SMELT_BENCHMARK_FALLBACK is off"
     assert all(timing.fallback is None for timing in engine.proof.timings)
-    device = main_device(workshop.devices)
+    device = main_device(worker.devices)
     assert select([engine], device, version=version).engine == engine
     # The same engine, had it been timed as twice as slow.
     timings = tuple(map(twice_as_slow, engine.proof.timings))
-    slow = workshop.registry.add_proof(
+    slow = worker.registry.add_proof(
         engine.digest, engine.proof.model_copy(update={"timings": timings})
     )
-    selection = select(workshop.registry.engines(), device, version=version)
+    selection = select(worker.registry.engines(), device, version=version)
     assert selection.engine is None
     assert selection.fallback_reason is FallbackReason.SLOWER_THAN_FALLBACK
     assert "slower than the fallback: 0.50 x its speed" in engine_line(slow)
     # It is published all the same, and nothing is built again.
-    report = build_model(version, ONLY_ORT, workshop)
+    report = build_model(version, ONLY_ORT, worker)
     assert (report.records, report.is_success) == ((), True)
 
 

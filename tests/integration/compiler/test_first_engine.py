@@ -4,7 +4,7 @@ import pytest
 
 from compiler_worker.pipeline import build_model
 from compiler_worker.plan import Wanted
-from compiler_worker.workshop import Workshop
+from compiler_worker.worker_context import WorkerContext
 from services.contracts.kinds import EngineKind
 from services.contracts.manifest import BuildOutcome, ModelVersion
 
@@ -14,14 +14,14 @@ KINDS = (EngineKind.ONNXRUNTIME, EngineKind.OPENVINO)
 
 
 def test_it_stops_once_one_is_proven_and_the_plan_has_all(
-    workshop: Workshop, version: ModelVersion
+    worker: WorkerContext, version: ModelVersion
 ) -> None:
-    first = build_model(version, Wanted(kinds=KINDS, is_first=True), workshop)
+    first = build_model(version, Wanted(kinds=KINDS, is_first=True), worker)
     assert [record.outcome for record in first.records] == [BuildOutcome.PROVEN]
-    (plan,) = workshop.registry.build_plans(version.name, version.version)
+    (plan,) = worker.registry.build_plans(version.name, version.version)
     assert {planned.key.kind for planned in plan.planned} >= set(KINDS)
-    again = build_model(version, Wanted(kinds=KINDS, is_first=True), workshop)
+    again = build_model(version, Wanted(kinds=KINDS, is_first=True), worker)
     assert again.records == ()
-    rest = build_model(version, Wanted(kinds=KINDS), workshop)
+    rest = build_model(version, Wanted(kinds=KINDS), worker)
     assert [record.outcome for record in rest.records] == [BuildOutcome.PROVEN]
-    assert len(workshop.registry.engines()) == 2
+    assert len(worker.registry.engines()) == 2

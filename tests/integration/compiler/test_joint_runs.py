@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from compiler_worker.devices import main_device
-from compiler_worker.joint import Field, run_field, time_together
+from compiler_worker.joint import Entrants, compare, compare_engines
 from compiler_worker.pipeline import BuildReport, build_model
 from compiler_worker.plan import Wanted
 from compiler_worker.report import report_lines
-from compiler_worker.workshop import Workshop
+from compiler_worker.worker_context import WorkerContext
 from services.contracts.errors import ProofError
 from services.contracts.joint_order import joint_order
 from services.contracts.kinds import EngineKind, Precision
@@ -28,23 +28,23 @@ TWO_KINDS = Wanted(kinds=(EngineKind.ONNXRUNTIME, EngineKind.OPENVINO))
 
 
 def assert_faults_are_told_alone(
-    version: ModelVersion, workshop: Workshop, caplog: pytest.LogCaptureFixture
+    version: ModelVersion, worker: WorkerContext, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A run that is cut short, and one that meets a fault of the worker itself."""
-    with caplog.at_level(logging.WARNING), hurried(workshop, proof_time_limit_s=1e-3) as hasty:
-        assert list(time_together(version, hasty)) == []
+    with caplog.at_level(logging.WARNING), hurried(worker, proof_time_limit_s=1e-3) as hasty:
+        assert list(compare_engines(version, hasty)) == []
     assert "are compared by their own proofs" in caplog.text
     with pytest.MonkeyPatch.context() as faulty:
         faulty.setattr("compiler_worker.joint.run_child", lambda *_: 1 / 0)
-        assert list(time_together(version, workshop)) == []
+        assert list(compare_engines(version, worker)) == []
     assert "are not timed together" in caplog.text
 
 
 def assert_what_does_not_run_is_left_out(
-    version: ModelVersion, workshop: Workshop, tmp_path: Path
+    version: ModelVersion, worker: WorkerContext, tmp_path: Path
 ) -> None:
     """But for the best one so far: without it nothing would link a run to the earlier ones."""
-    device, registry = main_device(workshop.devices), workshop.registry
+    device, registry = main_device(worker.devices), worker.registry
     best, *others = registry.engines()
     toolchain = dict.fromkeys(best.manifest.key.toolchain, "0.1")
     key = best.manifest.key.model_copy(update={"toolchain": toolchain})
@@ -54,12 +54,12 @@ def assert_what_does_not_run_is_left_out(
             "manifest": best.manifest.model_copy(update={"key": key}),
         }
     )
-    field = Field(engines=(foreign, *others), incumbent=foreign.digest, left_out={})
+    entrants = Entrants(engines=(foreign, *others), incumbent=foreign.digest, left_out={})
     with pytest.raises(ProofError, match="does not run beside the others"):
-        run_field(field, version, device, workshop)
+        compare(entrants, version, device, worker)
     keys = new_keys(tmp_path)
-    signing = replace(workshop, signer=Signer(keys.private))
-    found = run_field(replace(field, incumbent=""), version, device, signing)
+    signing = replace(worker, signer=Signer(keys.private))
+    found = compare(replace(entrants, incumbent=""), version, device, signing)
     assert found.digests == {engine.digest for engine in others}
     assert set(found.left_out) == {foreign.digest}
     registry.add_joint_run(found)
@@ -68,7 +68,7 @@ def assert_what_does_not_run_is_left_out(
 
 @pytest.mark.timeout(300)
 def test_candidates_are_timed_together_and_newcomers_beside_the_best(
-    workshop: Workshop,
+    worker: WorkerContext,
     version: ModelVersion,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -76,12 +76,12 @@ def test_candidates_are_timed_together_and_newcomers_beside_the_best(
     both = (Precision.FP32, Precision.INT8_WEIGHT_ONLY)
     recipe = RECIPE.model_copy(update={"precisions": both, "must_beat_fallback": False})
     version = version.model_copy(update={"recipe": recipe})
-    workshop = with_settings(workshop, benchmark_together=True)
-    device, registry = main_device(workshop.devices), workshop.registry
+    worker = with_settings(worker, benchmark_together=True)
+    device, registry = main_device(worker.devices), worker.registry
 
     def build(kinds: Wanted, precision: Precision) -> BuildReport:
         wanted = Wanted(kinds=kinds.kinds, precisions=(precision,))
-        return build_model(version, wanted, workshop)
+        return build_model(version, wanted, worker)
 
     alone = build(ORT, Precision.FP32)
     assert alone.joint_runs == (), "one engine was timed in its proof"
@@ -110,9 +110,9 @@ def test_candidates_are_timed_together_and_newcomers_beside_the_best(
     # One that fails is no reason for a failed build, and is made up for by the next one.
     # A precision that every CPU has.
     rounded = Wanted(kinds=(EngineKind.OPENVINO,), precisions=(Precision.INT8_WEIGHT_ONLY,))
-    alone = with_settings(workshop, benchmark_together=False)
+    alone = with_settings(worker, benchmark_together=False)
     assert build_model(version, rounded, alone).is_success
-    assert_faults_are_told_alone(version, workshop, caplog)
+    assert_faults_are_told_alone(version, worker, caplog)
 
     (second_run,) = build(
         Wanted(kinds=(EngineKind.OPENVINO,)), Precision.INT8_WEIGHT_ONLY
@@ -123,4 +123,4 @@ def test_candidates_are_timed_together_and_newcomers_beside_the_best(
     assert len(digests) == 3
     runs = registry.joint_runs(version.master.digest)
     assert set(joint_order(digests, device.generation, runs).order) == digests
-    assert_what_does_not_run_is_left_out(version, workshop, tmp_path)
+    assert_what_does_not_run_is_left_out(version, worker, tmp_path)

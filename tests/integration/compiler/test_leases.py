@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from compiler_worker.settings import CompilerSettings
-from compiler_worker.workshop import Workshop
+from compiler_worker.worker_context import WorkerContext
 from services.contracts.manifest import BuildOutcome, ModelVersion, ProofOutcome
 from services.contracts.object_store import open_store
 from tests.s3 import empty_s3_store, s3_server
@@ -77,7 +77,7 @@ class Worker:
 
 
 @contextmanager
-def worker(cache: Path, store_url: str, lease_s: float) -> Iterator[Worker]:
+def running_worker(cache: Path, store_url: str, lease_s: float) -> Iterator[Worker]:
     """One that builds the tiny model's onnxruntime engine."""
     command = [sys.executable, "-m", "compiler_worker", "build", "tiny", "--kind", "onnxruntime"]
     with subprocess.Popen(
@@ -106,56 +106,56 @@ class Pair:
 @contextmanager
 def pair(folder: Path, store_url: str, lease_s: float) -> Iterator[Pair]:
     """Both on one key; the first one's process goes on to renew its lease."""
-    with worker(folder / "a", store_url, lease_s) as first:
+    with running_worker(folder / "a", store_url, lease_s) as first:
         first.wait_for(": build")
         child = first.child
         child.suspend()
-        with worker(folder / "b", store_url, lease_s) as second:
+        with running_worker(folder / "b", store_url, lease_s) as second:
             second.wait_for(WAITING)
             yield Pair(first, child, second)
 
 
 def test_two_workers_build_one_key_once(
-    workshop: Workshop, version: ModelVersion, store_url: str, tmp_path: Path
+    worker: WorkerContext, version: ModelVersion, store_url: str, tmp_path: Path
 ) -> None:
     with pair(tmp_path, store_url, 60.0) as both:
         both.child.resume()
         assert "passed" in both.second.report()
         assert "proven in" in both.first.report()
-    (engine,) = workshop.registry.engines()
-    (record,) = workshop.registry.build_records(engine.digest)
+    (engine,) = worker.registry.engines()
+    (record,) = worker.registry.build_records(engine.digest)
     assert record.outcome is BuildOutcome.PROVEN
-    assert workshop.registry.lease(engine.digest).is_free
+    assert worker.registry.lease(engine.digest).is_free
     # What both went through is gone, but for the last word.
     store = open_store(store_url)
     assert len(store.list(f"leases/{engine.digest}/")) == 1
 
 
 def test_what_a_killed_worker_began_another_one_finishes(
-    workshop: Workshop, version: ModelVersion, store_url: str, tmp_path: Path
+    worker: WorkerContext, version: ModelVersion, store_url: str, tmp_path: Path
 ) -> None:
     with pair(tmp_path, store_url, 2.0) as both:
         both.first.process.send_signal(signal.SIGKILL)
         assert "proven in" in both.second.report()
     assert not both.child.is_running(), "it ends with its worker"
-    (engine,) = workshop.registry.engines()
+    (engine,) = worker.registry.engines()
     assert engine.proof.outcome is ProofOutcome.PASSED
-    assert len(workshop.registry.build_records(engine.digest)) == 1
+    assert len(worker.registry.build_records(engine.digest)) == 1
 
 
 def test_a_worker_that_was_suspended_gives_way_to_the_one_that_took_over(
-    workshop: Workshop, version: ModelVersion, store_url: str, tmp_path: Path
+    worker: WorkerContext, version: ModelVersion, store_url: str, tmp_path: Path
 ) -> None:
-    with worker(tmp_path / "a", store_url, 2.0) as first:
+    with running_worker(tmp_path / "a", store_url, 2.0) as first:
         first.wait_for(": build")
         first.child.suspend()
         first.process.send_signal(signal.SIGSTOP)
-        with worker(tmp_path / "b", store_url, 2.0) as second:
+        with running_worker(tmp_path / "b", store_url, 2.0) as second:
             # The lease is its own now.
             second.wait_for(": build")
             first.process.send_signal(signal.SIGCONT)
             assert "proven in" in second.report()
         # Its own attempt was ended; it takes what the other one made.
         assert "passed" in first.report()
-    (engine,) = workshop.registry.engines()
-    assert len(workshop.registry.build_records(engine.digest)) == 1
+    (engine,) = worker.registry.engines()
+    assert len(worker.registry.build_records(engine.digest)) == 1

@@ -8,7 +8,7 @@ from onnx import numpy_helper, parser
 
 from compiler_worker.pipeline import build_model
 from compiler_worker.plan import Wanted
-from compiler_worker.workshop import Workshop
+from compiler_worker.worker_context import WorkerContext
 from services.contracts.kinds import EngineKind
 from services.contracts.manifest import ProofOutcome
 from services.contracts.recipe import Recipe
@@ -30,12 +30,12 @@ def model() -> onnx.ModelProto:
     return made
 
 
-def test_it_is_witnessed_by_onnxs_own_implementation(workshop: Workshop, tmp_path: Path) -> None:
+def test_it_is_witnessed_by_onnxs_own_implementation(worker: WorkerContext, tmp_path: Path) -> None:
     kinds = (EngineKind.ONNXRUNTIME, EngineKind.OPENVINO)
-    version = added(model(), workshop, tmp_path, Recipe(kinds=kinds, buckets=(BUCKET,)))
+    version = added(model(), worker, tmp_path, Recipe(kinds=kinds, buckets=(BUCKET,)))
     assert version.master.opset == 28
-    report = build_model(version, Wanted(), workshop)
-    (engine,) = workshop.registry.engines()
+    report = build_model(version, Wanted(), worker)
+    (engine,) = worker.registry.engines()
     assert engine.manifest.key.kind is EngineKind.OPENVINO
     assert engine.proof.outcome is ProofOutcome.PASSED
     assert "float64 import, torch" in engine.proof.reference

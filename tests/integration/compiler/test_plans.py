@@ -7,7 +7,7 @@ import pytest
 
 from compiler_worker.__main__ import main
 from compiler_worker.settings import CompilerSettings
-from compiler_worker.workshop import Workshop
+from compiler_worker.worker_context import WorkerContext
 from services.contracts.manifest import BuildOutcome, BuildRecord, ModelVersion, ProofOutcome
 from services.contracts.node_class import NodeClass
 from tests.integration.compiler.test_command import QUICK, logs_as_before, where
@@ -27,14 +27,14 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, object]:
 def test_a_plan_is_kept_and_its_keys_are_built_by_name(
     where: list[str],
     version: ModelVersion,
-    workshop: Workshop,
+    worker: WorkerContext,
     capsys: pytest.CaptureFixture[str],
     settings: CompilerSettings,
 ) -> None:
     simulated = ["--device-generation", LOWER, *where]
     code, printed = run(capsys, "plan", "tiny", "--version", "1", *simulated)
     assert code == 0
-    (plan,) = workshop.registry.build_plans("tiny", 1)
+    (plan,) = worker.registry.build_plans("tiny", 1)
     assert isinstance(printed, list)
     assert [p["digest"] for p in printed[0]["planned"]] == [p.digest for p in plan.planned]
     assert plan.node_class.generation == LOWER
@@ -46,12 +46,12 @@ def test_a_plan_is_kept_and_its_keys_are_built_by_name(
     wanted = kinds["onnxruntime"].digest
     build = ["build", "tiny", "--generation", LOWER, "--key", wanted, *QUICK, *simulated]
     assert main(build) == 0
-    (engine,) = workshop.registry.engines()
+    (engine,) = worker.registry.engines()
     assert engine.digest == wanted
     assert engine.proof.device is not None
     assert engine.proof.device.generation == LOWER
     assert main(build) == 0
-    (again,) = workshop.registry.engines()
+    (again,) = worker.registry.engines()
     assert again.proof.outcome is ProofOutcome.PASSED
     assert again.proof.created_at > engine.proof.created_at, "asked by name, it is proven again"
 
@@ -59,16 +59,16 @@ def test_a_plan_is_kept_and_its_keys_are_built_by_name(
 def test_what_failed_is_left_to_those_who_name_it(
     where: list[str],
     version: ModelVersion,
-    workshop: Workshop,
+    worker: WorkerContext,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     run(capsys, "plan", "tiny", *where)
-    (plan,) = workshop.registry.build_plans("tiny", 1)
+    (plan,) = worker.registry.build_plans("tiny", 1)
     for planned in plan.planned:
         failed = BuildRecord(
             key=planned.key, outcome=BuildOutcome.FAILED, stage="build", reason="x", started_at=""
         )
-        workshop.registry.record_build(failed)
+        worker.registry.record_build(failed)
     build = ["build", "tiny", "--untried", "--generation", plan.node_class.generation]
     code, report = run(capsys, *build, *QUICK, *where)
     assert code == 0

@@ -13,7 +13,7 @@ from compiler_worker.plan import BuildTable, Wanted
 from compiler_worker.replay import replay, replay_lines
 from compiler_worker.report import report_lines
 from compiler_worker.settings import CompilerSettings
-from compiler_worker.workshop import Workshop
+from compiler_worker.worker_context import WorkerContext
 from compiler_worker.worst_sample import read_arrays
 from services.contracts.errors import NotFoundError
 from services.contracts.kinds import EngineKind, Precision
@@ -27,25 +27,25 @@ STRICT = Tolerance(rel_l2=1e-12, max_abs=1e-12, cosine_distance=1e-12)
 
 
 @pytest.fixture
-def strict(workshop: Workshop, version: ModelVersion) -> ModelVersion:
+def strict(worker: WorkerContext, version: ModelVersion) -> ModelVersion:
     """A version with a bound that no floating computation keeps: it stands for a wrong engine."""
     recipe = version.recipe.model_copy(update={"tolerances": {Precision.FP32: STRICT}})
-    return workshop.registry.add_model_version(
+    return worker.registry.add_model_version(
         name=version.name, master=version.master, recipe=recipe, source=version.source,
-        source_fingerprint="1", samples=workshop.registry.materialise_samples(version.samples)
+        source_fingerprint="1", samples=worker.registry.materialise_samples(version.samples)
         if version.samples else None,
     )  # fmt: skip
 
 
 @pytest.fixture
-def failure(workshop: Workshop, strict: ModelVersion) -> BuildRecord:
-    (record,) = build_model(strict, ONLY_ORT, workshop).records
+def failure(worker: WorkerContext, strict: ModelVersion) -> BuildRecord:
+    (record,) = build_model(strict, ONLY_ORT, worker).records
     assert record.outcome is BuildOutcome.PROOF_FAILED
     return record
 
 
 def test_the_worst_sample_is_kept_and_fails_again(
-    workshop: Workshop, failure: BuildRecord, settings: CompilerSettings,
+    worker: WorkerContext, failure: BuildRecord, settings: CompilerSettings,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     assert failure.proof is not None
@@ -56,7 +56,7 @@ def test_the_worst_sample_is_kept_and_fails_again(
     farthest = max(check.rel_l2 for check in worst.checks)
     assert farthest >= 0.1 * max(check.rel_l2 for check in failure.proof.checks)
     assert worst.arrays is not None
-    arrays = workshop.registry.materialise_samples(worst.arrays)
+    arrays = worker.registry.materialise_samples(worst.arrays)
     inputs, wanted, found = (read_arrays(arrays, role) for role in ("input", "wanted", "found"))
     assert set(inputs) == {"ids", "mask"}
     assert set(wanted) == set(found) == {"hidden", "pooled"}
@@ -79,15 +79,15 @@ def test_the_worst_sample_is_kept_and_fails_again(
 
 
 def test_without_its_arrays_the_sample_is_drawn_again(
-    workshop: Workshop, strict: ModelVersion, failure: BuildRecord, tmp_path: Path
+    worker: WorkerContext, strict: ModelVersion, failure: BuildRecord, tmp_path: Path
 ) -> None:
     """What was too large to keep is the same sample all the same."""
     assert failure.proof is not None
     assert failure.proof.worst is not None
     bare = failure.proof.worst.model_copy(update={"arrays": None})
     proof = failure.proof.model_copy(update={"worst": bare})
-    workshop.registry.record_build(failure.model_copy(update={"proof": proof}))
-    done = replay(failure.key.digest(), workshop)
+    worker.registry.record_build(failure.model_copy(update={"proof": proof}))
+    done = replay(failure.key.digest(), worker)
     assert done.result.is_drawn_again
     for now, then in zip(done.result.checks, bare.checks, strict=True):
         assert now.rel_l2 == pytest.approx(then.rel_l2, rel=0.5)
@@ -97,10 +97,10 @@ def test_without_its_arrays_the_sample_is_drawn_again(
     assert lines[-1] == "it fails here too"
 
 
-def test_only_a_failure_can_be_replayed(workshop: Workshop, version: ModelVersion) -> None:
-    (record,) = build_model(version, ONLY_ORT, workshop).records
+def test_only_a_failure_can_be_replayed(worker: WorkerContext, version: ModelVersion) -> None:
+    (record,) = build_model(version, ONLY_ORT, worker).records
     assert record.outcome is BuildOutcome.PROVEN
     with pytest.raises(NotFoundError, match="no proof of it failed at a sample"):
-        replay(record.key.digest()[:8], workshop)
+        replay(record.key.digest()[:8], worker)
     with pytest.raises(NotFoundError, match="key 'ffff' not found among 1 keys"):
-        replay("ffff", workshop)
+        replay("ffff", worker)

@@ -10,7 +10,7 @@ from compiler_worker.__main__ import main
 from compiler_worker.pipeline import build_model
 from compiler_worker.plan import Wanted
 from compiler_worker.proving import prove_published
-from compiler_worker.workshop import Workshop
+from compiler_worker.worker_context import WorkerContext
 from services.contracts.kinds import EngineKind
 from services.contracts.manifest import ModelVersion
 from services.contracts.signing import Signer, TrustRoot
@@ -26,34 +26,34 @@ def keys(tmp_path: Path) -> KeyFiles:
     return new_keys(tmp_path)
 
 
-def untrusted(workshop: Workshop, version: ModelVersion, keys: KeyFiles) -> dict[str, str]:
-    engines = workshop.registry.engines()
+def untrusted(worker: WorkerContext, version: ModelVersion, keys: KeyFiles) -> dict[str, str]:
+    engines = worker.registry.engines()
     assert engines
-    return workshop.registry.untrusted(engines, version.master, TrustRoot(keys.public))
+    return worker.registry.untrusted(engines, version.master, TrustRoot(keys.public))
 
 
 def test_a_build_and_a_newer_proof_are_signed(
-    workshop: Workshop, version: ModelVersion, keys: KeyFiles
+    worker: WorkerContext, version: ModelVersion, keys: KeyFiles
 ) -> None:
-    signing = replace(workshop, signer=Signer(keys.private))
+    signing = replace(worker, signer=Signer(keys.private))
     assert build_model(version, WANTED, signing).is_success
-    assert untrusted(workshop, version, keys) == {}
-    (engine,) = workshop.registry.engines()
+    assert untrusted(worker, version, keys) == {}
+    (engine,) = worker.registry.engines()
     newer = prove_published(engine.digest, signing)
     assert newer.proof != engine.proof
-    assert untrusted(workshop, version, keys) == {}
+    assert untrusted(worker, version, keys) == {}
 
 
 def test_the_command_signs_what_was_published_without_a_key(
-    workshop: Workshop,
+    worker: WorkerContext,
     version: ModelVersion,
     keys: KeyFiles,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert build_model(version, WANTED, workshop).is_success
-    assert list(untrusted(workshop, version, keys).values())
-    sign = ["sign", "--json", "--store-url", workshop.settings.store_url]
+    assert build_model(version, WANTED, worker).is_success
+    assert list(untrusted(worker, version, keys).values())
+    sign = ["sign", "--json", "--store-url", worker.settings.store_url]
     assert main(sign) == 1
     assert "set SMELT_SIGNING_KEY" in capsys.readouterr().err
     monkeypatch.setenv("SMELT_SIGNING_KEY", str(keys.private))
@@ -61,5 +61,5 @@ def test_the_command_signs_what_was_published_without_a_key(
         assert main(sign) == 0
         told = json.loads(capsys.readouterr().out)
         assert told["keyid"] == Signer(keys.private).keyid
-        assert told["signed"] == [engine.digest for engine in workshop.registry.engines()]
-    assert untrusted(workshop, version, keys) == {}
+        assert told["signed"] == [engine.digest for engine in worker.registry.engines()]
+    assert untrusted(worker, version, keys) == {}

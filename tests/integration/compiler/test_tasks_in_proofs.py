@@ -4,7 +4,7 @@ import pytest
 
 from compiler_worker.pipeline import build_model
 from compiler_worker.plan import Wanted
-from compiler_worker.workshop import Workshop
+from compiler_worker.worker_context import WorkerContext
 from services.contracts.kinds import EngineKind
 from services.contracts.manifest import BuildOutcome, BuildRecord, ModelVersion
 from services.contracts.task_recipe import FunctionTask, Task, TopKTask
@@ -16,16 +16,16 @@ ENTRY = "tests.integration.compiler.owner_metric:same_sign"
 TOP1 = TopKTask(metric="top_k", output="pooled")
 
 
-def built(workshop: Workshop, version: ModelVersion, *tasks: Task) -> BuildRecord:
+def built(worker: WorkerContext, version: ModelVersion, *tasks: Task) -> BuildRecord:
     recipe = version.recipe.model_copy(update={"tasks": tasks})
     asked = version.model_copy(update={"recipe": recipe})
-    (record,) = build_model(asked, ONLY_ORT, workshop).records
+    (record,) = build_model(asked, ONLY_ORT, worker).records
     return record
 
 
-def test_tasks_that_pass_stand_in_the_proof(workshop: Workshop, version: ModelVersion) -> None:
+def test_tasks_that_pass_stand_in_the_proof(worker: WorkerContext, version: ModelVersion) -> None:
     own = FunctionTask(metric="function", entry=ENTRY, min_value=0.99)
-    record = built(workshop, version, TOP1, own)
+    record = built(worker, version, TOP1, own)
     assert record.outcome is BuildOutcome.PROVEN
     assert record.proof is not None
     ranking, top1, function = record.proof.tasks
@@ -34,22 +34,24 @@ def test_tasks_that_pass_stand_in_the_proof(workshop: Workshop, version: ModelVe
     assert top1.detail.startswith("real samples, 32 rows")
     assert (function.name, function.is_passed) == (ENTRY, True)
     # Engines that are proven without the tasks are no engines for those who name them.
-    plain = build_model(version, ONLY_ORT, workshop)
+    plain = build_model(version, ONLY_ORT, worker)
     assert [r.key.digest() for r in plain.records] != [record.key.digest()]
 
 
-def test_a_task_below_its_bound_fails_the_proof(workshop: Workshop, version: ModelVersion) -> None:
+def test_a_task_below_its_bound_fails_the_proof(
+    worker: WorkerContext, version: ModelVersion
+) -> None:
     impossible = FunctionTask(metric="function", entry=ENTRY, min_value=1.5)
-    record = built(workshop, version, impossible)
+    record = built(worker, version, impossible)
     assert record.outcome is BuildOutcome.PROOF_FAILED
     assert f"task {ENTRY}: 1.0000 found, 1.5000 wanted" in record.reason
-    assert workshop.registry.engines() == []
+    assert worker.registry.engines() == []
 
 
 def test_a_function_that_is_not_there_is_refused_by_name(
-    workshop: Workshop, version: ModelVersion
+    worker: WorkerContext, version: ModelVersion
 ) -> None:
     absent = FunctionTask(metric="function", entry="no_such_package:score", min_value=0.0)
-    record = built(workshop, version, absent)
+    record = built(worker, version, absent)
     assert record.outcome is BuildOutcome.FAILED
     assert "function 'no_such_package:score' cannot be imported" in record.reason

@@ -12,7 +12,7 @@ from compiler_worker.master.source import OnnxFile
 from compiler_worker.pipeline import build_model
 from compiler_worker.plan import Wanted
 from compiler_worker.planning import keep_plans
-from compiler_worker.workshop import Workshop
+from compiler_worker.worker_context import WorkerContext
 from services.contracts.kinds import EngineKind
 from services.contracts.manifest import BuildOutcome, ModelVersion, ProofOutcome
 from services.contracts.recipe import Bucket, DimRange, Recipe
@@ -26,14 +26,16 @@ KINDS = (EngineKind.ONNXRUNTIME, EngineKind.OPENVINO, EngineKind.INDUCTOR)
 BUCKET = Bucket(dims={"batch": DimRange(min=1, opt=8, max=32)})
 
 
-def added(model: onnx.ModelProto, workshop: Workshop, folder: Path, recipe: Recipe) -> ModelVersion:
+def added(
+    model: onnx.ModelProto, worker: WorkerContext, folder: Path, recipe: Recipe
+) -> ModelVersion:
     """Publish a model as a version of `trees`."""
     source = folder / "source.onnx"
     onnx.save(model, source)
     master = open_master(OnnxFile(path=source), folder / "trees", lambda line: None)
-    return workshop.registry.add_model_version(
+    return worker.registry.add_model_version(
         name="trees",
-        master=workshop.registry.publish_master(master),
+        master=worker.registry.publish_master(master),
         recipe=recipe,
         source="source.onnx",
         source_fingerprint="0",
@@ -41,15 +43,15 @@ def added(model: onnx.ModelProto, workshop: Workshop, folder: Path, recipe: Reci
 
 
 def test_trees_are_built_and_proven_on_the_kind_that_takes_them(
-    workshop: Workshop, tmp_path: Path
+    worker: WorkerContext, tmp_path: Path
 ) -> None:
-    version = added(classifier(), workshop, tmp_path, Recipe(kinds=KINDS, buckets=(BUCKET,)))
-    report = build_model(version, Wanted(), workshop)
+    version = added(classifier(), worker, tmp_path, Recipe(kinds=KINDS, buckets=(BUCKET,)))
+    report = build_model(version, Wanted(), worker)
 
     assert [(r.key.kind, r.outcome) for r in report.records] == [
         (EngineKind.ONNXRUNTIME, BuildOutcome.PROVEN)
     ]
-    (engine,) = workshop.registry.engines()
+    (engine,) = worker.registry.engines()
     proof = engine.proof
     assert proof.outcome is ProofOutcome.PASSED
     # An engine of ONNX Runtime is not compared with ONNX Runtime.
@@ -62,34 +64,36 @@ def test_trees_are_built_and_proven_on_the_kind_that_takes_them(
     assert set(skipped) == {EngineKind.OPENVINO, EngineKind.INDUCTOR}
     assert "kind openvino knows the ops of ai.onnx alone" in skipped[EngineKind.OPENVINO]
     assert "ai.onnx.ml::TreeEnsembleClassifier-3 at node" in skipped[EngineKind.INDUCTOR]
-    (plan,) = workshop.registry.build_plans("trees", version.version)
+    (plan,) = worker.registry.build_plans("trees", version.version)
     assert {each.kind: each.reason for each in plan.skipped} == skipped
 
 
-def test_what_the_importer_takes_is_skipped_by_nobody(workshop: Workshop, tmp_path: Path) -> None:
+def test_what_the_importer_takes_is_skipped_by_nobody(
+    worker: WorkerContext, tmp_path: Path
+) -> None:
     recipe = Recipe(kinds=KINDS)
-    version = added(tiny_model(), workshop, tmp_path, recipe)
-    (plan,) = keep_plans(version, Wanted(), workshop)
+    version = added(tiny_model(), worker, tmp_path, recipe)
+    (plan,) = keep_plans(version, Wanted(), worker)
     assert plan.skipped == ()
     assert {planned.key.kind for planned in plan.planned} == set(KINDS)
     # The importer is asked once for each master, not for each plan.
-    imports = list((workshop.settings.cache_dir / "imports").iterdir())
+    imports = list((worker.settings.cache_dir / "imports").iterdir())
     assert [path.name.partition("-")[0] for path in imports] == [version.master.digest]
     before = imports[0].stat().st_mtime_ns
-    keep_plans(version, Wanted(), workshop)
+    keep_plans(version, Wanted(), worker)
     assert imports[0].stat().st_mtime_ns == before
 
 
 def test_a_master_that_ends_the_importer_is_left_to_the_build(
-    workshop: Workshop, tmp_path: Path
+    worker: WorkerContext, tmp_path: Path
 ) -> None:
     """A child that gives no verdict refuses nothing, and nothing is kept of it."""
     recipe = Recipe(kinds=(EngineKind.INDUCTOR,), buckets=(BUCKET,))
-    version = added(regressor(), workshop, tmp_path, recipe)
-    with hurried(workshop, build_time_limit_s=0.01) as hasty:
+    version = added(regressor(), worker, tmp_path, recipe)
+    with hurried(worker, build_time_limit_s=0.01) as hasty:
         (plan,) = keep_plans(version, Wanted(), hasty)
     assert [planned.key.kind for planned in plan.planned] == [EngineKind.INDUCTOR]
-    assert not (workshop.settings.cache_dir / "imports").exists()
-    (plan,) = keep_plans(version, Wanted(), workshop)
+    assert not (worker.settings.cache_dir / "imports").exists()
+    (plan,) = keep_plans(version, Wanted(), worker)
     assert plan.planned == ()
     assert "ai.onnx.ml::Scaler-3 at node 'scaler'" in plan.skipped[0].reason

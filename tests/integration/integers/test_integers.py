@@ -27,7 +27,6 @@ from services.contracts.recipe import InputRecipe, InputRole, Recipe
 from services.contracts.registry import Registry
 from tests.integration.gateway.conftest import Fleet
 from tests.integration.served import Built, serve
-from tests.quick_workshop import quick_workshop
 
 from .recommender import FIELD_ROWS, FIRST_ITEM, NUM_ITEMS, NUM_KINDS
 
@@ -43,14 +42,14 @@ HISTORY = (Span(min=0, max=min(NUM_ITEMS - FIRST_ITEM, NUM_KINDS) - 1),)
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     """The model as torch exports it, added, built and proven."""
     folder = tmp_path_factory.mktemp("integers")
-    workshop = quick_workshop(folder)
-    version = add_model(workshop.registry, "shop", SOURCE, AddOptions(), Steps(is_quiet=True))
+    worker = quick_worker(folder)
+    version = add_model(worker.registry, "shop", SOURCE, AddOptions(), Steps(is_quiet=True))
     return Built(
         folder=folder,
-        store_url=workshop.settings.store_url,
+        store_url=worker.settings.store_url,
         version=version,
-        report=build_model(version, Wanted(), workshop),
-        registry=workshop.registry,
+        report=build_model(version, Wanted(), worker),
+        registry=worker.registry,
     )
 
 

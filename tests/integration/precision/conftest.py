@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compiler_worker.workshop import Workshop
+from compiler_worker.worker_context import WorkerContext
 from tests.integration.precision.small_nets import (
     attention_inputs,
     attention_net,
@@ -13,12 +13,12 @@ from tests.integration.precision.small_nets import (
     conv_net,
     save,
 )
-from tests.quick_workshop import quick_workshop
+from tests.quick_worker import quick_worker
 
 
 @pytest.fixture
-def workshop(tmp_path: Path) -> Workshop:
-    return quick_workshop(tmp_path)
+def worker(tmp_path: Path) -> WorkerContext:
+    return quick_worker(tmp_path)
 
 
 @pytest.fixture

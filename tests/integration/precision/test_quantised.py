@@ -11,7 +11,7 @@ from onnx import load as load_onnx
 from compiler_worker.builders.hosts import vnni_reason
 from compiler_worker.pipeline import build_model
 from compiler_worker.plan import Wanted, plan_builds
-from compiler_worker.workshop import Workshop
+from compiler_worker.worker_context import WorkerContext
 from services.cli.models import AddOptions, add_model
 from services.cli.progress import Steps
 from services.contracts.build_key import BuildKey
@@ -53,32 +53,32 @@ def recipe(
     )
 
 
-def add(workshop: Workshop, models: Path, name: str, wanted: Recipe) -> ModelVersion:
+def add(worker: WorkerContext, models: Path, name: str, wanted: Recipe) -> ModelVersion:
     options = AddOptions(recipe=wanted, folder=models)
     return add_model(
-        workshop.registry, name, str(models / f"{name}.onnx"), options, Steps(is_quiet=True)
+        worker.registry, name, str(models / f"{name}.onnx"), options, Steps(is_quiet=True)
     )
 
 
-def keys(workshop: Workshop, version: ModelVersion) -> list[BuildKey]:
-    return list(plan_builds(version, Wanted(), workshop.devices).planned)
+def keys(worker: WorkerContext, version: ModelVersion) -> list[BuildKey]:
+    return list(plan_builds(version, Wanted(), worker.devices).planned)
 
 
 @pytest.mark.parametrize("name", ["conv", pytest.param("attention", marks=pytest.mark.slow)])
 def test_quantised_engines_are_built_and_proven(
-    workshop: Workshop, models: Path, name: str
+    worker: WorkerContext, models: Path, name: str
 ) -> None:
     wanted = recipe(name, Precision.INT8, Precision.INT8_WEIGHT_ONLY)
-    version = add(workshop, models, name, wanted)
-    report = build_model(version, Wanted(), workshop)
+    version = add(worker, models, name, wanted)
+    report = build_model(version, Wanted(), worker)
     found = {(record.key.kind, record.key.precision): record for record in report.records}
     assert {each.outcome for each in found.values()} == {BuildOutcome.PROVEN}, [
         each.reason for each in found.values()
     ]
     assert {(kind, Precision.INT8) for kind in KINDS} <= set(found)
     for record in found.values():
-        engine = workshop.registry.engine(record.key.digest())
-        graph = load_onnx(workshop.registry.materialise_engine(engine) / "typed.onnx").graph
+        engine = worker.registry.engine(record.key.digest())
+        graph = load_onnx(worker.registry.materialise_engine(engine) / "typed.onnx").graph
         assert [entry.name for entry in graph.input] == [s.name for s in version.master.inputs]
         assert [entry.name for entry in graph.output] == [s.name for s in version.master.outputs]
         assert "DequantizeLinear" in {node.op_type for node in graph.node}
@@ -89,14 +89,14 @@ def test_quantised_engines_are_built_and_proven(
 @pytest.mark.skipif(
     bool(vnni_reason(probe_device(Platform.CPU).parsed_generation)), reason="for hosts with VNNI"
 )
-def test_inductor_calls_kernels_for_eight_bits(workshop: Workshop, models: Path) -> None:
+def test_inductor_calls_kernels_for_eight_bits(worker: WorkerContext, models: Path) -> None:
     wanted = recipe("attention", Precision.INT8, kinds=(EngineKind.INDUCTOR,))
-    version = add(workshop, models, "attention", wanted)
-    (record,) = build_model(version, Wanted(), workshop).records
+    version = add(worker, models, "attention", wanted)
+    (record,) = build_model(version, Wanted(), worker).records
     assert record.outcome is BuildOutcome.PROVEN, record.reason
-    engine = workshop.registry.engine(record.key.digest())
+    engine = worker.registry.engine(record.key.digest())
     assert max(check.rel_l2 for check in engine.proof.checks) > 1e-4
-    package = workshop.registry.materialise_engine(engine) / "engine.pt2"
+    package = worker.registry.materialise_engine(engine) / "engine.pt2"
     with zipfile.ZipFile(package) as files:
         (code,) = (
             files.read(name).decode() for name in files.namelist() if name.endswith("wrapper.cpp")
@@ -106,49 +106,51 @@ def test_inductor_calls_kernels_for_eight_bits(workshop: Workshop, models: Path)
     assert not re.search(r"aoti_torch_cpu\w*(mm|linear)_out|cpu_mm|mkldnn__linear", code)
 
 
-def test_both_kinds_run_one_graph_that_is_calibrated_once(workshop: Workshop, models: Path) -> None:
-    version = add(workshop, models, "conv", recipe("conv", Precision.INT8))
-    report = build_model(version, Wanted(), workshop)
-    engines = [workshop.registry.engine(record.key.digest()) for record in report.records]
+def test_both_kinds_run_one_graph_that_is_calibrated_once(
+    worker: WorkerContext, models: Path
+) -> None:
+    version = add(worker, models, "conv", recipe("conv", Precision.INT8))
+    report = build_model(version, Wanted(), worker)
+    engines = [worker.registry.engine(record.key.digest()) for record in report.records]
     graphs = {engine.manifest.files["typed.onnx"].sha256 for engine in engines}
     assert len(engines) == len(KINDS)
     assert len(graphs) == 1
-    assert len(list((workshop.settings.cache_dir / "typed").glob("*.onnx"))) == 1
+    assert len(list((worker.settings.cache_dir / "typed").glob("*.onnx"))) == 1
 
 
 def test_another_calibration_set_is_another_engine_and_the_same_one_is_not(
-    workshop: Workshop, models: Path
+    worker: WorkerContext, models: Path
 ) -> None:
-    first = add(workshop, models, "conv", recipe("conv", Precision.FP32, Precision.INT8))
+    first = add(worker, models, "conv", recipe("conv", Precision.FP32, Precision.INT8))
     np.savez_compressed(models / "renamed.npz", allow_pickle=False, **conv_inputs(48))
     np.savez(models / "other.npz", allow_pickle=False, **conv_inputs(48, seed=4))
     wanted = (Precision.FP32, Precision.INT8)
     same, other = (
-        add(workshop, models, "conv", recipe("conv", *wanted, calibration=file))
+        add(worker, models, "conv", recipe("conv", *wanted, calibration=file))
         for file in ("renamed.npz", "other.npz")
     )
-    assert keys(workshop, first) == keys(workshop, same)
+    assert keys(worker, first) == keys(worker, same)
     changed = [
         (old.precision, new.precision)
-        for old, new in zip(keys(workshop, first), keys(workshop, other), strict=True)
+        for old, new in zip(keys(worker, first), keys(worker, other), strict=True)
         if old != new
     ]
     assert changed == [(Precision.INT8, Precision.INT8)] * len(KINDS)
 
 
 def test_a_calibration_set_that_does_not_fit_is_refused_before_there_is_a_version(
-    workshop: Workshop, models: Path
+    worker: WorkerContext, models: Path
 ) -> None:
     np.savez(models / "broken.npz", allow_pickle=False, image=np.zeros((48, 3, 16, 9), np.float32))
     with pytest.raises(InvalidRecipeError, match=r"broken\.npz.*column 'image'.*16, 16"):
-        add(workshop, models, "conv", recipe("conv", Precision.INT8, calibration="broken.npz"))
-    assert workshop.registry.model_names() == []
+        add(worker, models, "conv", recipe("conv", Precision.INT8, calibration="broken.npz"))
+    assert worker.registry.model_names() == []
 
 
 def test_int8_without_a_calibration_set_is_refused_with_the_fix(
-    workshop: Workshop, models: Path
+    worker: WorkerContext, models: Path
 ) -> None:
     wanted = recipe("conv", Precision.INT8).model_copy(update={"calibration": None})
     with pytest.raises(InvalidRecipeError, match=r"precision int8: .*calibration: \{path: FILE\}"):
-        add(workshop, models, "conv", wanted)
-    assert workshop.registry.model_names() == []
+        add(worker, models, "conv", wanted)
+    assert worker.registry.model_names() == []

@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from compiler_worker.__main__ import main
 from compiler_worker.profiling.command import profile_model
+from compiler_worker.profiling.options import ProfileOptions
 from compiler_worker.profiling.report import Fate, ProfileReport
-from compiler_worker.profiling.wishes import ProfileWishes
 from compiler_worker.settings import CompilerSettings
-from compiler_worker.workshop import Workshop
+from compiler_worker.worker_context import WorkerContext
 from services.cli.main import app
 from services.contracts.errors import InvalidModelError, NotFoundError, SmeltError
 from services.contracts.manifest import ModelVersion
@@ -35,13 +35,13 @@ def model():
 
 
 @pytest.fixture
-def small(workshop: Workshop, version: ModelVersion) -> ModelVersion:
+def small(worker: WorkerContext, version: ModelVersion) -> ModelVersion:
     """The model with one bucket of one size besides: two to choose from."""
     dims = {"batch": DimRange(min=1, opt=1, max=1), "sequence": DimRange(min=1, opt=4, max=4)}
     recipe = version.recipe.model_copy(
         update={"buckets": (*version.recipe.buckets, Bucket(dims=dims))}
     )
-    return workshop.registry.add_model_version(
+    return worker.registry.add_model_version(
         name="tiny",
         master=version.master,
         recipe=recipe,
@@ -149,25 +149,25 @@ def test_the_compiler_s_own_command_shows_it_in_lines(
     ids=["bucket", "source"],
 )
 def test_what_is_not_there_is_refused_and_leaves_no_folder(
-    workshop: Workshop,
+    worker: WorkerContext,
     version: ModelVersion,
     tmp_path: Path,
     wishes: dict[str, str],
     error: type[SmeltError],
     words: str,
 ) -> None:
-    asked = ProfileWishes(out=tmp_path / "out", **wishes)  # type: ignore[arg-type]
+    asked = ProfileOptions(out=tmp_path / "out", **wishes)  # type: ignore[arg-type]
     with pytest.raises(error, match=words):
-        profile_model(version, asked, workshop, lambda event: None)
+        profile_model(version, asked, worker, lambda event: None)
     assert not (tmp_path / "out").exists()
 
 
 def test_a_source_that_ends_its_process_is_named_and_the_owner_s_folder_stays(
-    workshop: Workshop, version: ModelVersion, tmp_path: Path
+    worker: WorkerContext, version: ModelVersion, tmp_path: Path
 ) -> None:
     (tmp_path / "owner.py").write_text("import sys\n\n\ndef quits():\n    sys.exit(0)\n")
     (tmp_path / "mine").mkdir()
-    asked = ProfileWishes(source=f"{tmp_path / 'owner.py'}:quits", out=tmp_path / "mine")
+    asked = ProfileOptions(source=f"{tmp_path / 'owner.py'}:quits", out=tmp_path / "mine")
     with pytest.raises(InvalidModelError, match=r"quits failed: SystemExit\(0\)"):
-        profile_model(version, asked, workshop, lambda event: None)
+        profile_model(version, asked, worker, lambda event: None)
     assert (tmp_path / "mine").is_dir()

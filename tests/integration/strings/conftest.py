@@ -17,7 +17,7 @@ from services.contracts.recipe import Bucket, DimRange, Recipe
 from tests.conformance.strings import WORDS, colours
 from tests.integration.gateway.conftest import Fleet
 from tests.integration.served import Built, serve
-from tests.quick_workshop import quick_workshop
+from tests.quick_worker import quick_worker
 
 RECIPE = Recipe(
     kinds=(EngineKind.ONNXRUNTIME, EngineKind.OPENVINO, EngineKind.INDUCTOR),
@@ -29,21 +29,21 @@ RECIPE = Recipe(
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     """The model, planned, built, proven, timed and published."""
     folder = tmp_path_factory.mktemp("strings")
-    workshop = quick_workshop(folder)
+    worker = quick_worker(folder)
     onnx.save(colours(), folder / "colours.onnx")
     np.savez(
         folder / "samples.npz", words=np.array([WORDS, ("other", "red", "", "x")]).reshape(4, 2)
     )
     options = AddOptions(recipe=RECIPE, samples=folder / "samples.npz")
     source = str(folder / "colours.onnx")
-    version = add_model(workshop.registry, "colours", source, options, Steps(is_quiet=True))
-    report = build_model(version, Wanted(), workshop)
+    version = add_model(worker.registry, "colours", source, options, Steps(is_quiet=True))
+    report = build_model(version, Wanted(), worker)
     return Built(
         folder=folder,
-        store_url=workshop.settings.store_url,
+        store_url=worker.settings.store_url,
         version=version,
         report=report,
-        registry=workshop.registry,
+        registry=worker.registry,
     )
 
 

@@ -9,7 +9,7 @@ from compiler_worker.proving import prove_published
 from compiler_worker.requests import ChildEvent, Stage
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.turns import awaited_lease
-from compiler_worker.workshop import Workshop
+from compiler_worker.worker_context import WorkerContext
 from services.contracts.build_key import BuildKey
 from services.contracts.hardware import DeviceFacts, Platform
 from services.contracts.held_lease import HeldLease, take_lease
@@ -35,10 +35,10 @@ def proof(outcome: ProofOutcome) -> Proof:
 
 
 @pytest.fixture
-def workshop(tmp_path: Path) -> Workshop:
+def worker(tmp_path: Path) -> WorkerContext:
     registry = Registry(open_store("memory:"), tmp_path)
     registry.publish_engine(small_manifest(KEY), {}, proof(ProofOutcome.NOT_RUN))
-    return Workshop(
+    return WorkerContext(
         registry=registry,
         settings=CompilerSettings(cache_dir=tmp_path, build_lease_s=0.04),
         devices={Platform.CPU: DEVICE},
@@ -52,30 +52,30 @@ def other_worker(registry: Registry, key_digest: str = DIGEST) -> HeldLease:
     return lease.__enter__()
 
 
-def test_it_is_waited_for_and_then_held(workshop: Workshop) -> None:
-    theirs = other_worker(workshop.registry)
+def test_it_is_waited_for_and_then_held(worker: WorkerContext) -> None:
+    theirs = other_worker(worker.registry)
     told = []
 
     def end_theirs(key: BuildKey, event: ChildEvent) -> None:
         told.append((key, event.stage, event.line.split(":")[0]))
         theirs.__exit__(None, None, None)
 
-    with awaited_lease(DIGEST, KEY, replace(workshop, on_progress=end_theirs)) as lease:
-        assert not workshop.registry.lease(DIGEST).is_free
+    with awaited_lease(DIGEST, KEY, replace(worker, on_progress=end_theirs)) as lease:
+        assert not worker.registry.lease(DIGEST).is_free
         assert lease.lost_to() == ""
     assert told == [(KEY, Stage.WAIT, "another worker is at it")]
-    assert workshop.registry.lease(DIGEST).is_free
+    assert worker.registry.lease(DIGEST).is_free
 
 
-def test_a_proof_that_another_worker_makes_is_not_made_again(workshop: Workshop) -> None:
+def test_a_proof_that_another_worker_makes_is_not_made_again(worker: WorkerContext) -> None:
     """There are no files to be proven: an own attempt would fail."""
-    theirs = other_worker(workshop.registry)
+    theirs = other_worker(worker.registry)
 
     def end_theirs(key: BuildKey, event: ChildEvent) -> None:
-        workshop.registry.add_proof(DIGEST, proof(ProofOutcome.PASSED))
+        worker.registry.add_proof(DIGEST, proof(ProofOutcome.PASSED))
         theirs.__exit__(None, None, None)
 
-    watched = replace(workshop, on_progress=end_theirs)
+    watched = replace(worker, on_progress=end_theirs)
     found = prove_published(DIGEST[:12], watched, VERSION)
     assert found.proof.outcome is ProofOutcome.PASSED
-    assert workshop.registry.lease(DIGEST).is_free
+    assert worker.registry.lease(DIGEST).is_free

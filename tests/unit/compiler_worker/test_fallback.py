@@ -16,7 +16,7 @@ from services.contracts.hardware import DeviceFacts
 from services.contracts.recipe import Bucket, DimRange, Recipe
 from services.engines.fallback_program import importer_code
 from tests.conformance.tiny_model import save_master, tiny_model
-from tests.quick_workshop import quick_workshop
+from tests.quick_worker import quick_worker
 from tests.unit.services.controller import build_world as world
 
 
@@ -65,9 +65,9 @@ def test_it_is_warmed_at_the_smallest_sizes_that_hold_something() -> None:
 def test_no_engine_has_to_be_faster_than_a_fallback_that_is_wrong(
     tmp_path: Path, refuted: str, code: str, is_timed: bool
 ) -> None:
-    workshop = quick_workshop(tmp_path)
+    worker = quick_worker(tmp_path)
     verdict = FallbackVerdict(refuted=refuted, code=code or importer_code())
-    registry = workshop.registry
+    registry = worker.registry
     opened = open_master(OnnxFile(path=save_master(tiny_model(), tmp_path)), tmp_path / "m", print)
     version = registry.add_model_version(
         name="m", master=registry.publish_master(opened), recipe=Recipe(), source="s",
@@ -79,6 +79,6 @@ def test_no_engine_has_to_be_faster_than_a_fallback_that_is_wrong(
         version=version,
         device=DeviceFacts(generation="cpu-x86_64-v3", name="cpu", memory_gib=1, toolchain={}),
     )
-    settings = workshop.settings.model_copy(update={"benchmark_fallback": True})
-    request = proof_request(job, replace(workshop, settings=settings), tmp_path)
+    settings = worker.settings.model_copy(update={"benchmark_fallback": True})
+    request = proof_request(job, replace(worker, settings=settings), tmp_path)
     assert request.is_fallback_timed is is_timed

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from compiler_worker.joint import MAX_ENTRANTS, Field, field_of
+from compiler_worker.joint import MAX_ENTRANTS, Entrants, entrants_of
 from compiler_worker.settings import CompilerSettings
-from compiler_worker.workshop import Workshop
+from compiler_worker.worker_context import WorkerContext
 from services.contracts.hardware import DeviceFacts
 from services.contracts.joint_run import JointRun, JointTiming
 from services.contracts.kinds import Precision
@@ -36,10 +36,10 @@ GIB = 2**30
 
 
 class Shop:
-    """A workshop on an empty store, with what a test publishes there."""
+    """A worker on an empty store, with what a test publishes there."""
 
     def __init__(self, folder: Path) -> None:
-        self.workshop = Workshop(
+        self.worker = WorkerContext(
             registry=Registry(open_store("memory:"), folder),
             settings=CompilerSettings(cache_dir=folder, memory_limit_gib=8),
             devices={},
@@ -69,7 +69,7 @@ class Shop:
             outcome=outcome, device=DEVICE, timings=(timing,), created_at=AT,
             peak_memory_bytes=int(held_gib * GIB),
         )  # fmt: skip
-        self.workshop.registry.publish_engine(small_manifest(key), {}, proof)
+        self.worker.registry.publish_engine(small_manifest(key), {}, proof)
         return key.digest()
 
     def time(
@@ -85,7 +85,7 @@ class Shop:
                 for digest, p50_s in engines_s.items()
             },
         )  # fmt: skip
-        self.workshop.registry.add_joint_run(
+        self.worker.registry.add_joint_run(
             JointRun(
                 master_digest=MASTER.digest,
                 device=DEVICE,
@@ -95,8 +95,8 @@ class Shop:
             )
         )
 
-    def field(self) -> Field | None:
-        return field_of(VERSION, DEVICE, self.workshop)
+    def field(self) -> Entrants | None:
+        return entrants_of(VERSION, DEVICE, self.worker)
 
     def entrants(self) -> list[str]:
         found = self.field()
@@ -126,9 +126,9 @@ def test_all_take_part_the_first_time_but_what_could_not_serve(shop: Shop) -> No
     slow, fast = shop.publish("a", 2.0), shop.publish("b", 1.0)
     slower_than_fallback = shop.publish("c", 3.0, fallback_s=1.0)
     shop.publish("failed", outcome=ProofOutcome.FAILED)
-    field = shop.field()
-    assert field is not None
-    assert (field.incumbent, field.left_out) == ("", {})
+    entrants = shop.field()
+    assert entrants is not None
+    assert (entrants.incumbent, entrants.left_out) == ("", {})
     assert shop.entrants() == [fast, slow, slower_than_fallback]
 
 
@@ -152,25 +152,25 @@ def test_a_newcomer_meets_the_best_so_far_alone(shop: Shop) -> None:
     first, second = shop.publish("a", 1.0), shop.publish("b", 2.0)
     shop.time({first: 2.0, second: 1.0})
     newcomer = shop.publish("c")
-    field = shop.field()
-    assert field is not None
-    assert field.incumbent == second, "by the joint run, not by its proof"
+    entrants = shop.field()
+    assert entrants is not None
+    assert entrants.incumbent == second, "by the joint run, not by its proof"
     assert shop.entrants() == [second, newcomer]
 
 
 def test_the_slowest_are_left_out_when_there_are_too_many(shop: Shop) -> None:
     digests = [shop.publish(f"n{n}", 1.0 + n) for n in range(MAX_ENTRANTS + 2)]
-    field = shop.field()
-    assert field is not None
+    entrants = shop.field()
+    assert entrants is not None
     assert shop.entrants() == digests[:MAX_ENTRANTS]
-    assert set(field.left_out) == set(digests[MAX_ENTRANTS:])
-    assert "not among the 8 fastest" in field.left_out[digests[-1]]
+    assert set(entrants.left_out) == set(digests[MAX_ENTRANTS:])
+    assert "not among the 8 fastest" in entrants.left_out[digests[-1]]
 
 
 def test_memory_bounds_all_but_the_two_fastest(shop: Shop) -> None:
     sizes_gib = (5.0, 5.0, 0.5)
     digests = [shop.publish(f"n{n}", 1.0 + n, held_gib=gib) for n, gib in enumerate(sizes_gib)]
-    field = shop.field()
-    assert field is not None
+    entrants = shop.field()
+    assert entrants is not None
     assert shop.entrants() == digests[:2]
-    assert "memory" in field.left_out[digests[2]]
+    assert "memory" in entrants.left_out[digests[2]]

@@ -10,7 +10,7 @@ from compiler_worker.process import ChildOutcome
 from compiler_worker.publish import proof_not_run
 from compiler_worker.requests import ChildEvent, Stage
 from compiler_worker.settings import CompilerSettings
-from compiler_worker.workshop import Workshop
+from compiler_worker.worker_context import WorkerContext
 from services.contracts.build_key import BuildKey
 from services.contracts.errors import (
     BuildError,
@@ -39,9 +39,9 @@ def collectors() -> CollectorRegistry:
 
 
 @pytest.fixture
-def workshop(tmp_path: Path, collectors: CollectorRegistry) -> Workshop:
+def worker(tmp_path: Path, collectors: CollectorRegistry) -> WorkerContext:
     store = open_store(str(tmp_path / "store"))
-    return Workshop(
+    return WorkerContext(
         registry=Registry(store, tmp_path / "cache"),
         settings=CompilerSettings(cache_dir=tmp_path / "cache", build_time_limit_s=7),
         recorder=PrometheusRecorder(COMPILER_METRICS, collectors),
@@ -49,8 +49,8 @@ def workshop(tmp_path: Path, collectors: CollectorRegistry) -> Workshop:
 
 
 class TestAttempt:
-    def test_a_result_is_handed_on_and_its_seconds_are_kept(self, workshop: Workshop) -> None:
-        attempt = Attempt(KEY, workshop)
+    def test_a_result_is_handed_on_and_its_seconds_are_kept(self, worker: WorkerContext) -> None:
+        attempt = Attempt(KEY, worker)
         with attempt.stage(Stage.OPEN):
             pass
         ended = ChildOutcome(stage=Stage.BUILD, result=PASSED, durations_s={"build": 2.0})
@@ -59,8 +59,8 @@ class TestAttempt:
         assert record.stage_durations_s.keys() == {"open", "build"}
         assert (record.stage, record.log_tail) == ("build", ())
 
-    def test_a_crash_becomes_a_record_with_its_last_lines(self, workshop: Workshop) -> None:
-        attempt = Attempt(KEY, workshop)
+    def test_a_crash_becomes_a_record_with_its_last_lines(self, worker: WorkerContext) -> None:
+        attempt = Attempt(KEY, worker)
         ended = ChildOutcome(
             stage=Stage.PROVE, failure="the process was ended by SIGSEGV", log_tail=("a", "b")
         )
@@ -69,25 +69,27 @@ class TestAttempt:
         record = attempt.record(BuildOutcome.FAILED, reason="x")
         assert (record.stage, record.log_tail) == ("prove", ("a", "b"))
 
-    def test_a_stage_that_failed_has_the_seconds_that_it_took(self, workshop: Workshop) -> None:
+    def test_a_stage_that_failed_has_the_seconds_that_it_took(self, worker: WorkerContext) -> None:
         clock = iter((100.0, 1930.0))
-        attempt = Attempt(KEY, workshop, clock=lambda: next(clock))
+        attempt = Attempt(KEY, worker, clock=lambda: next(clock))
         attempt.follow(
             ChildOutcome(stage=Stage.PROVE, failure="no result", durations_s={"build": 30.0})
         )
         record = attempt.record(BuildOutcome.FAILED, reason="no result within 1800 s")
         assert record.stage_durations_s == {"build": 30.0, "prove": 1800.0}
 
-    def test_a_reference_without_trust_is_no_fault_of_the_builder(self, workshop: Workshop) -> None:
+    def test_a_reference_without_trust_is_no_fault_of_the_builder(
+        self, worker: WorkerContext
+    ) -> None:
         ended = ChildOutcome(stage=Stage.PROVE, failure="the reference", error="ProofError")
         with pytest.raises(ProofError, match="the reference"):
-            Attempt(KEY, workshop).result_of(ended)
+            Attempt(KEY, worker).result_of(ended)
 
-    def test_progress_is_told_with_its_key(self, workshop: Workshop) -> None:
+    def test_progress_is_told_with_its_key(self, worker: WorkerContext) -> None:
         told: list[tuple[BuildKey, ChildEvent]] = []
-        watched = Workshop(
-            registry=workshop.registry,
-            settings=workshop.settings,
+        watched = WorkerContext(
+            registry=worker.registry,
+            settings=worker.settings,
             on_progress=lambda key, event: told.append((key, event)),
         )
         with Attempt(KEY, watched).stage(Stage.PUBLISH):
@@ -123,28 +125,28 @@ class TestRequire:
 
 class TestMetrics:
     def test_builds_are_counted_and_timed(
-        self, workshop: Workshop, collectors: CollectorRegistry
+        self, worker: WorkerContext, collectors: CollectorRegistry
     ) -> None:
-        attempt = Attempt(KEY, workshop)
+        attempt = Attempt(KEY, worker)
         attempt.follow(ChildOutcome(stage=Stage.BUILD, durations_s={"build": 2.0}))
-        count_build(workshop, attempt.record(BuildOutcome.PROOF_FAILED))
+        count_build(worker, attempt.record(BuildOutcome.PROOF_FAILED))
         value = collectors.get_sample_value
         assert value("smelt_builds_total", {**LABELS, "outcome": "proof_failed"}) == 1
         assert value("smelt_build_duration_seconds_sum", LABELS) == 2.0
 
     def test_a_build_that_never_ended_is_counted_without_seconds(
-        self, workshop: Workshop, collectors: CollectorRegistry
+        self, worker: WorkerContext, collectors: CollectorRegistry
     ) -> None:
-        count_build(workshop, Attempt(KEY, workshop).record(BuildOutcome.FAILED))
+        count_build(worker, Attempt(KEY, worker).record(BuildOutcome.FAILED))
         value = collectors.get_sample_value
         assert value("smelt_builds_total", {**LABELS, "outcome": "failed"}) == 1
         assert value("smelt_build_duration_seconds_count", LABELS) is None
 
     def test_proofs_are_counted_and_only_those_that_ran_are_timed(
-        self, workshop: Workshop, collectors: CollectorRegistry
+        self, worker: WorkerContext, collectors: CollectorRegistry
     ) -> None:
-        count_proof(workshop, KEY, proof_not_run(KEY, DEVICE))
-        count_proof(workshop, KEY, PASSED)
+        count_proof(worker, KEY, proof_not_run(KEY, DEVICE))
+        count_proof(worker, KEY, PASSED)
         value = collectors.get_sample_value
         for outcome in ("not_run", "passed"):
             assert value("smelt_proofs_total", {**LABELS, "outcome": outcome}) == 1
@@ -152,15 +154,15 @@ class TestMetrics:
         assert value("smelt_proof_duration_seconds_sum", LABELS) == 4.0
 
 
-class TestWorkshop:
-    def test_limits_name_their_settings(self, workshop: Workshop) -> None:
-        assert workshop.build_limits.time_s == 7
-        assert workshop.build_limits.time_setting == "SMELT_BUILD_TIME_LIMIT_S"
-        assert workshop.proof_limits.time_setting == "SMELT_PROOF_TIME_LIMIT_S"
-        assert workshop.proof_limits.memory_bytes == int(workshop.settings.memory_limit_gib * 2**30)
+class TestWorkerContext:
+    def test_limits_name_their_settings(self, worker: WorkerContext) -> None:
+        assert worker.build_limits.time_s == 7
+        assert worker.build_limits.time_setting == "SMELT_BUILD_TIME_LIMIT_S"
+        assert worker.proof_limits.time_setting == "SMELT_PROOF_TIME_LIMIT_S"
+        assert worker.proof_limits.memory_bytes == int(worker.settings.memory_limit_gib * 2**30)
 
-    def test_a_work_folder_is_absolute_and_goes_away(self, workshop: Workshop) -> None:
-        with workshop.work_folder(KEY) as folder:
+    def test_a_work_folder_is_absolute_and_goes_away(self, worker: WorkerContext) -> None:
+        with worker.work_folder(KEY) as folder:
             assert folder.is_absolute()
             (folder / "large").write_bytes(b"x")
         assert not folder.exists()

@@ -8,7 +8,7 @@ from compiler_worker.devices import Devices, local_devices, main_device
 from compiler_worker.plan import BuildTable, Wanted, plan_builds
 from compiler_worker.planning import chosen, keep_plans, plan_document, plan_for, plan_lines
 from compiler_worker.settings import CompilerSettings
-from compiler_worker.workshop import Workshop
+from compiler_worker.worker_context import WorkerContext
 from services.contracts.build_key import BuildKey
 from services.contracts.errors import InvalidRequestError, NotFoundError
 from services.contracts.hardware import Generation, Platform
@@ -83,7 +83,7 @@ class TestPlan:
     def test_it_is_kept_once_for_each_wanted_generation(
         self, registry: Registry, tmp_path: Path
     ) -> None:
-        shop = Workshop(
+        shop = WorkerContext(
             registry=registry,
             settings=CompilerSettings(cache_dir=tmp_path / "cache"),
             devices=CPU_ONLY,
@@ -118,7 +118,7 @@ def test_what_the_recipe_leaves_out_is_refused(
     registry: Registry, tmp_path: Path, wanted: Wanted, option: str, has: str, added: str
 ) -> None:
     settings = CompilerSettings(cache_dir=tmp_path / "cache")
-    shop = Workshop(registry=registry, settings=settings, devices=CPU_ONLY)
+    shop = WorkerContext(registry=registry, settings=settings, devices=CPU_ONLY)
     with pytest.raises(InvalidRequestError) as refused:
         keep_plans(version(kinds=["openvino", "onnxruntime"]), wanted, shop)
     assert str(refused.value) == (

@@ -8,7 +8,7 @@ import numpy as np
 
 from compiler_worker.reference_cache import CachedModel, reference_folder, tidy
 from compiler_worker.settings import CompilerSettings
-from compiler_worker.workshop import Workshop
+from compiler_worker.worker_context import WorkerContext
 from services.contracts.object_store import open_store
 from services.contracts.registry import Registry
 from services.contracts.tensors import Array
@@ -72,10 +72,10 @@ def test_what_is_not_ours_and_a_folder_that_is_not_there_are_left(tmp_path: Path
 
 def test_each_attempt_begins_with_it(tmp_path: Path) -> None:
     old = kept(reference_folder(tmp_path), "a.npz", age_s=31 * DAY_S)
-    workshop = Workshop(
+    worker = WorkerContext(
         registry=Registry(open_store("memory:"), tmp_path),
         settings=CompilerSettings(cache_dir=tmp_path),
         devices={},
     )
-    with workshop.work_folder(world.KEYS[0]):
+    with worker.work_folder(world.KEYS[0]):
         assert not old.exists()

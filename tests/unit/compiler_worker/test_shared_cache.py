@@ -9,7 +9,7 @@ from obstore.store import MemoryStore
 
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.shared_cache import cache_scope, shared_cache
-from compiler_worker.workshop import Workshop
+from compiler_worker.worker_context import WorkerContext
 from services.contracts.build_key import BuildKey
 from services.contracts.compile_caches import CacheScope, bounded
 from services.contracts.kinds import EngineKind
@@ -34,11 +34,11 @@ class Machines:
     def __init__(self, store: ObstoreArtifactStore, folder: Path) -> None:
         self._store, self._folder = store, folder
 
-    def new(self, name: str, signer: Signer | None = None, **settings: object) -> Workshop:
+    def new(self, name: str, signer: Signer | None = None, **settings: object) -> WorkerContext:
         cache = self._folder / name
         chosen = CompilerSettings(cache_dir=cache, **settings)  # type: ignore[arg-type]
         registry = Registry(self._store, cache)
-        return Workshop(registry=registry, settings=chosen, devices={}, signer=signer)
+        return WorkerContext(registry=registry, settings=chosen, devices={}, signer=signer)
 
 
 @pytest.fixture
@@ -47,17 +47,17 @@ def machines(store: ObstoreArtifactStore, tmp_path: Path) -> Machines:
 
 
 def leave(
-    workshop: Workshop, name: str, data: bytes, key: BuildKey = KEY, max_bytes: int = 2**20
+    worker: WorkerContext, name: str, data: bytes, key: BuildKey = KEY, max_bytes: int = 2**20
 ) -> None:
     """Have a build leave a file behind."""
-    with shared_cache(key, workshop, max_bytes) as folder:
+    with shared_cache(key, worker, max_bytes) as folder:
         assert folder is not None
         (folder / name).write_bytes(data)
 
 
-def found(workshop: Workshop, key: BuildKey = KEY) -> dict[str, bytes]:
+def found(worker: WorkerContext, key: BuildKey = KEY) -> dict[str, bytes]:
     """What a build finds."""
-    with shared_cache(key, workshop) as folder:
+    with shared_cache(key, worker) as folder:
         assert folder is not None
         return {path.name: path.read_bytes() for path in folder.iterdir()}
 
@@ -192,15 +192,15 @@ def test_beyond_the_bound_the_oldest_goes_and_nothing_is_stored_twice(
 ) -> None:
     monkeypatch.setattr(CountingStore, "stored", [])
     counting = CountingStore(MemoryStore(), "memory")
-    workshop = Machines(counting, tmp_path).new("a")
+    worker = Machines(counting, tmp_path).new("a")
     with caplog.at_level(logging.INFO):
         for name, num_bytes in (("old.bin", 4), ("mid.bin", 4), ("new.bin", 4), ("huge.bin", 9)):
-            leave(workshop, name, b"x" * num_bytes, max_bytes=8)
+            leave(worker, name, b"x" * num_bytes, max_bytes=8)
     dropped = [line.rpartition(": ")[2] for line in caplog.messages if "its bound" in line]
     assert dropped == ["old.bin", "huge.bin"]
     for _ in range(2):
-        with shared_cache(KEY, workshop, 8) as folder:
+        with shared_cache(KEY, worker, 8) as folder:
             assert folder is not None
             assert sorted(path.name for path in folder.iterdir()) == ["mid.bin", "new.bin"]
     assert counting.stored == ["old.bin", "mid.bin", "new.bin"]
-    assert workshop.registry.compile_cache(scope())[0] == 3, "no revision for what is not kept"
+    assert worker.registry.compile_cache(scope())[0] == 3, "no revision for what is not kept"

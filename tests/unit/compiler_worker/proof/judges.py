@@ -38,7 +38,7 @@ def met(judge: OutputJudge, wanted: Array, found: Array | None = None) -> list[K
     """Have the judge see one answer, by default the reference's own; what is kept of it."""
     found = wanted if found is None else found
     judge.expect(sample(), {"y": wanted})
-    judge.meet(sample(), {"y": found}, {"y": wanted})
+    judge.compare(sample(), {"y": found}, {"y": wanted})
     return [Kept(sample=sample(), wanted={"y": wanted})]
 
 

@@ -18,7 +18,7 @@ def test_strings_are_equal_or_not() -> None:
     met(one, words)
     assert one.column_check() is None
     other = np.array([["?", "green"]], dtype=object)
-    assert "1 of 2 elements differ" in one.meet(sample(), {"y": other}, {"y": words}).fault
+    assert "1 of 2 elements differ" in one.compare(sample(), {"y": other}, {"y": words}).fault
 
 
 @pytest.mark.parametrize("width", [1, 2, 3])
@@ -34,9 +34,9 @@ def test_few_numbers_of_either_sign_are_measured_by_their_usual_size(
     noise = normal(400, width, seed=2) * one.bounds.allowed.rel_l2 / 2
     for rows in np.split(np.arange(400), 50):
         found = {"y": (wanted + noise)[rows].astype(np.float32)}
-        assert one.meet(sample(), found, {"y": wanted[rows]}).fault == ""
+        assert one.compare(sample(), found, {"y": wanted[rows]}).fault == ""
     ten_times = {"y": wanted + 10 * noise.astype(np.float32)}
-    assert one.meet(sample(), ten_times, {"y": wanted}).fault
+    assert one.compare(sample(), ten_times, {"y": wanted}).fault
 
 
 def test_of_probabilities_each_is_its_own_measure() -> None:
@@ -44,7 +44,7 @@ def test_of_probabilities_each_is_its_own_measure() -> None:
     one = judge("batch", 1, precision=Precision.BF16)
     one.expect(sample(), {"y": wanted})
     found = np.array([[2e-4], [0.9]], np.float32)
-    assert "rel_l2 1.00e+00 found" in one.meet(sample(), {"y": found}, {"y": wanted}).fault
+    assert "rel_l2 1.00e+00 found" in one.compare(sample(), {"y": found}, {"y": wanted}).fault
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,9 @@ def test_the_least_probabilities_are_no_measure_of_their_own(
     one = judge("batch", 1, precision=precision)
     one.expect(sample(), {"y": wanted})
     close = {"y": wanted + share}
-    assert one.meet(sample(variant), close, {"y": wanted}).fault == ""
+    assert one.compare(sample(variant), close, {"y": wanted}).fault == ""
     far = {"y": wanted + np.float32(one.bounds.allowed.max_abs)}
-    assert one.meet(sample(variant), far, {"y": wanted}).fault
+    assert one.compare(sample(variant), far, {"y": wanted}).fault
 
 
 def test_beside_an_offset_each_number_is_its_own_measure() -> None:
@@ -70,7 +70,7 @@ def test_beside_an_offset_each_number_is_its_own_measure() -> None:
     one = judge("batch", 1, precision=Precision.BF16)
     one.expect(sample(), {"y": wanted})
     off = wanted + np.float32(1.05 * 1_000 * one.bounds.allowed.rel_l2)
-    assert one.meet(sample(SampleVariant.LARGE), {"y": off}, {"y": wanted}).fault
+    assert one.compare(sample(SampleVariant.LARGE), {"y": off}, {"y": wanted}).fault
 
 
 def test_large_draws_say_nothing_of_the_usual_size() -> None:
@@ -90,7 +90,7 @@ def test_a_row_of_ids_that_is_mostly_wrong_is_a_fault_among_any_number(
     wanted = np.zeros((2_000, 32), np.int64)
     found = wanted.copy()
     found[5, :num_wrong] = 1
-    assert words in one.meet(sample(), {"y": found}, {"y": wanted}).fault
+    assert words in one.compare(sample(), {"y": found}, {"y": wanted}).fault
     check = one.agreement_check()
     assert check is not None
     assert check.fault == ""
@@ -101,9 +101,9 @@ def test_few_ids_are_judged_together_alone() -> None:
     wanted = np.zeros((2_000, 31), np.int64)
     found = wanted.copy()
     found[5] = 1
-    assert one.meet(sample(), {"y": found}, {"y": wanted}).fault == ""
+    assert one.compare(sample(), {"y": found}, {"y": wanted}).fault == ""
     empty = np.zeros((0, 31), np.int64)
-    assert one.meet(sample(), {"y": empty}, {"y": empty}).fault == ""
+    assert one.compare(sample(), {"y": empty}, {"y": empty}).fault == ""
 
 
 @pytest.mark.parametrize(("num_wrong", "words"), [(4, ""), (5, "batches of 1: 5 of 8 elements")])
@@ -115,7 +115,7 @@ def test_a_size_of_batches_that_is_mostly_wrong_is_a_fault_among_any_number(
     for rows, wrong in [(500, 0), *((1, number < num_wrong) for number in range(8))]:
         wanted = np.zeros(rows, np.int64)
         here = replace(sample(), sizes={"batch": rows})
-        assert one.meet(here, {"y": wanted + wrong}, {"y": wanted}).fault == ""
+        assert one.compare(here, {"y": wanted + wrong}, {"y": wanted}).fault == ""
     check = one.agreement_check()
     assert check is not None
     assert words in check.fault
@@ -129,7 +129,7 @@ def test_a_column_that_eager_float32_cannot_tell_excuses_no_other() -> None:
     one = judge("batch", 3)
     eager = {"y": wanted + noise * [0, 5e-3, 0]}
     found = {"y": wanted + noise * [0, 4e-2, 3e-2]}
-    one.meet_eager(sample(), eager, {"y": wanted})
+    one.compare_eager(sample(), eager, {"y": wanted})
     one.columns.add(found["y"], wanted, np.ones(wanted.shape, np.bool_))
     check = one.column_check()
     assert check is not None

@@ -8,7 +8,7 @@ from dataclasses import replace
 from compiler_worker.devices import local_devices
 from compiler_worker.requests import ChildEvent
 from compiler_worker.settings import CompilerSettings
-from compiler_worker.workshop import OnProgress, Workshop, ignore_progress
+from compiler_worker.worker_context import OnProgress, WorkerContext, ignore_progress
 from services.contracts.build_key import BuildKey
 from services.contracts.object_store import open_store
 from services.contracts.registry import Registry
@@ -27,15 +27,15 @@ def opened_signer(settings: CompilerSettings) -> Signer | None:
     return Signer(settings.signing_key) if settings.signing_key else None
 
 
-def new_workshop(
+def new_worker(
     registry: Registry, settings: CompilerSettings, on_progress: OnProgress
-) -> Workshop:
-    """A workshop with this machine's devices and the settings' key.
+) -> WorkerContext:
+    """A worker with this machine's devices and the settings' key.
 
     Raises:
         InvalidRequestError: the key's file is no key.
     """
-    return Workshop(
+    return WorkerContext(
         registry=registry,
         settings=settings,
         devices=local_devices(settings.device_generation),
@@ -45,15 +45,15 @@ def new_workshop(
 
 
 @contextmanager
-def opened_workshop(
+def open_worker(
     settings: CompilerSettings, metrics_port: int | None, *, is_quiet: bool
-) -> Iterator[Workshop]:
-    """A workshop for one command, with a /metrics endpoint while it works if asked for."""
+) -> Iterator[WorkerContext]:
+    """A worker for one command, with a /metrics endpoint while it works if asked for."""
     configure_logging("compiler", settings.log_level)
     progress = ignore_progress if is_quiet else _print_progress
-    workshop = new_workshop(opened_registry(settings), settings, progress)
+    worker = new_worker(opened_registry(settings), settings, progress)
     if metrics_port is None:
-        yield workshop
+        yield worker
         return
     from prometheus_client import CollectorRegistry
 
@@ -62,7 +62,7 @@ def opened_workshop(
     collectors = CollectorRegistry()
     server = serve_metrics(metrics_port, collectors)
     try:
-        yield replace(workshop, recorder=PrometheusRecorder(COMPILER_METRICS, collectors))
+        yield replace(worker, recorder=PrometheusRecorder(COMPILER_METRICS, collectors))
     finally:
         server.close()
 

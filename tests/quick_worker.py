@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from compiler_worker.settings import CompilerSettings
-from compiler_worker.workshop import Workshop
+from compiler_worker.worker_context import WorkerContext
 from services.contracts.object_store import open_store
 from services.contracts.registry import Registry
 
@@ -19,8 +19,8 @@ def quick_settings(folder: Path) -> CompilerSettings:
     )
 
 
-def quick_workshop(folder: Path) -> Workshop:
+def quick_worker(folder: Path) -> WorkerContext:
     """The same settings over their store."""
     settings = quick_settings(folder)
     registry = Registry(open_store(settings.store_url), settings.cache_dir)
-    return Workshop(registry=registry, settings=settings)
+    return WorkerContext(registry=registry, settings=settings)

@@ -25,7 +25,7 @@ _GIB = 2**30
 
 
 def never_stopped() -> str:
-    """For work that nobody else may take over."""
+    """For work that no other worker may take over."""
     return ""
 
 
@@ -34,8 +34,8 @@ def ignore_progress(key: BuildKey, event: ChildEvent) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workshop:
-    """Registry, settings and devices of a worker, and who hears of its progress.
+class WorkerContext:
+    """Registry, settings and devices of a worker, and where it reports progress.
 
     Attributes:
         signer: signs engines and proofs before they are published; None leaves them unsigned.

@@ -7,7 +7,7 @@ from services.contracts.kinds import Precision
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProfileWishes:
+class ProfileOptions:
     """What is to be profiled of a model version.
 
     Attributes:
