@@ -143,7 +143,12 @@ def require_agreement(
     """
     found = disagreement(reference, master, recipe, samples, errors, typical)
     if found:
-        raise ProofError(
-            f"the reference itself is refused ({reference.name}): the witness differs in "
-            f"{found.words}"
-        )
+        raise untrusted(reference, found)
+
+
+def untrusted(reference: Reference, found: Disagreement, why: str = "") -> ProofError:
+    """The error that says where reference and witness disagree."""
+    return ProofError(
+        f"reference check failed, which is not the engine's fault ({reference.name}): the witness "
+        f"differs in {found.words}" + (f"; {why}" if why else "")
+    )

@@ -17,6 +17,7 @@ from compiler_worker.agreement import (
     disagreement,
     is_agreement,
     require_agreement,
+    untrusted,
 )
 from compiler_worker.comparison import compare_output
 from compiler_worker.distance import compare
@@ -57,7 +58,7 @@ def agreed(
     if found is None:
         return reference
     if reference.recourse is None:
-        raise _untrusted(reference, found, "no third implementation is at hand")
+        raise untrusted(reference, found, "no third implementation is at hand")
     third, answer = _asked(reference, reference.recourse, found)
     by_witness = _fault(reference.witness, answer, found, claim)
     by_import = _fault(reference.model, answer, found, claim)
@@ -67,7 +68,7 @@ def agreed(
         sides = (
             f"{by_import or 'agrees'} from the import, {by_witness or 'agrees'} from the witness"
         )
-        raise _untrusted(reference, found, f"{evaluator_name()} does not say who is wrong: {sides}")
+        raise untrusted(reference, found, f"{evaluator_name()} does not say who is wrong: {sides}")
     confirmed = _with_witness(reference, third, found)
     require_agreement(confirmed, claim.master, claim.recipe, samples, errors, typical)
     return confirmed
@@ -98,7 +99,7 @@ def _asked(
         third = recourse.open_third()
         return third, third.run(found.sample.inputs)
     except ProofError as error:
-        raise _untrusted(reference, found, f"a third cannot be asked: {error}") from error
+        raise untrusted(reference, found, f"a third cannot be asked: {error}") from error
 
 
 def _without_import(reference: Reference, recourse: Recourse, found: Disagreement) -> Reference:
@@ -122,13 +123,6 @@ def _with_witness(reference: Reference, third: Model, found: Disagreement) -> Re
         name=f"{reference.name}; {evaluator_name()} is the witness in its place, as {words}",
         witness=third,
         recourse=None,
-    )
-
-
-def _untrusted(reference: Reference, found: Disagreement, why: str) -> ProofError:
-    return ProofError(
-        f"the reference itself is refused ({reference.name}): the witness differs in "
-        f"{found.words}; {why}"
     )
 
 

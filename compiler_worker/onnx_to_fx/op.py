@@ -212,8 +212,8 @@ class Op:
         if folded is not None and not folded.is_floating_point():
             return folded.numpy().astype(object)
         raise self.refuse(
-            f"input {index} ('{self.proto.input[index]}') is data of the call; it must be constant "
-            "or computed from shapes, so that one graph serves every shape"
+            f"input {index} ('{self.proto.input[index]}') depends on input values; make it "
+            "constant or derive it from Shape, so that one graph serves every shape"
         )
 
     def ints(self, index: int) -> list[HostInt]:

@@ -82,7 +82,9 @@ def range_(op: Op) -> Tensor:
     dtype = op.value(0).dtype
     bounds = [_bound(op, index) for index in range(3)]
     if any(bound is None for bound in bounds):
-        raise op.refuse("bounds are data of the call; they must be constant or come from shapes")
+        raise op.refuse(
+            "bounds depend on input values; make them constant or derive them from Shape"
+        )
     start, limit, delta = bounds
     graph = op.graph
     if dtype.is_floating_point:

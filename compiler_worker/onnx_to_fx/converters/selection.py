@@ -64,7 +64,7 @@ def one_hot(op: Op) -> Tensor:
     index, values = op.tensor(0), op.tensor(2)
     depth = op.number(1)
     if depth is None:
-        raise op.refuse("depth is data of the call; it must be constant or come from shapes")
+        raise op.refuse("depth depends on input values; make it constant or derive it from Shape")
     depth = depth if isinstance(depth, Sym) else int(depth)
     axis = op.axis(op.attr_int("axis"), index.rank + 1)
     classes = op.call(torch.arange, depth, device=op.graph.device())

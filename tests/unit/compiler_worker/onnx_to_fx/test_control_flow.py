@@ -82,7 +82,7 @@ REFUSED = {
         f"""{ROWS}, int64 n) => (float y) {{ s = SequenceConstruct (x, x)
         [here] y = SequenceAt (s, n) }}""",
         "SequenceAt",
-        "('n') is data of the call",
+        "('n') depends on input values",
     ),
     "a place outside": (
         f"""{ROWS}) => (float y) {{ s = SequenceConstruct (x)  [here] y = SequenceAt (s, one) }}""",
