@@ -58,19 +58,9 @@ class Chain:
     num_sides: int
 
     @property
-    def num_eager_tensors(self) -> int:
-        """Tensors moved when the ops run one by one: 2n + c."""
-        return 2 * self.num_ops + self.num_sides
-
-    @property
-    def num_fused_tensors(self) -> int:
-        """Tensors moved by one kernel: 2 + c."""
-        return 2 + self.num_sides
-
-    @property
     def gain(self) -> float:
-        """How many times less one kernel moves."""
-        return self.num_eager_tensors / self.num_fused_tensors
+        """How many times less one kernel moves than the ops one by one: (2n + c) / (2 + c)."""
+        return (2 * self.num_ops + self.num_sides) / (2 + self.num_sides)
 
 
 def chain_of(ops: Sequence[Dispatched]) -> Chain | None:

@@ -1,8 +1,9 @@
 """A report in words: rows that the command line shows as tables, the compiler as lines."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
+from typing import NamedTuple
 
 from compiler_worker.profiling.report import (
     Fate,
@@ -12,26 +13,47 @@ from compiler_worker.profiling.report import (
     SourceReport,
 )
 
-SUMMARY_COLUMNS = ("", "before: eager", "after: compiled", "ratio")
-FUSION_COLUMNS = (
+_SUMMARY_COLUMNS = ("", "before: eager", "after: compiled", "ratio")
+_FUSION_COLUMNS = (
     "calls", "ops", "kernel", "moved before", "after", "less by", "predicted", "time before",
     "after", "of the roofline",
 )  # fmt: skip
-BREAK_COLUMNS = ("where", "why")
 _GB = 1e9
 _KERNEL_CHARS = 30
 
 
-def report_lines(report: ProfileReport) -> list[str]:
-    """The whole report, one line per row."""
-    lines = [title(report), measured_line(report)]
-    lines += _lines(SUMMARY_COLUMNS, summary_rows(report))
-    lines += _lines(FUSION_COLUMNS, fusion_rows(report))
-    lines += notes(report)
+class Table(NamedTuple):
+    """Rows of cells under a title."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+
+def report_parts(report: ProfileReport) -> list[str | Table]:
+    """The whole report: lines, and tables between them."""
+    parts: list[str | Table] = [
+        title(report),
+        Table("The whole model", _SUMMARY_COLUMNS, summary_rows(report)),
+        Table("What was fused", _FUSION_COLUMNS, fusion_rows(report)),
+        measured_line(report),
+        *notes(report),
+    ]
     if report.source is not None:
-        lines.append(source_line(report.source))
-        lines += _lines(BREAK_COLUMNS, break_rows(report.source))
-    return [*lines, *file_lines(report)]
+        breaks = [(f"{b.file}:{b.line}", b.reason) for b in report.source.breaks]
+        parts += [source_line(report.source), Table("Graph breaks", ("where", "why"), breaks)]
+    return [*parts, *file_lines(report)]
+
+
+def report_lines(report: ProfileReport) -> list[str]:
+    """The same, one line per row."""
+    lines: list[str] = []
+    for part in report_parts(report):
+        if isinstance(part, str):
+            lines.append(part)
+        else:
+            lines += ["  " + " | ".join(row) for row in (part.columns, *part.rows)]
+    return lines
 
 
 def title(report: ProfileReport) -> str:
@@ -163,11 +185,6 @@ def source_line(source: SourceReport) -> str:
     )
 
 
-def break_rows(source: SourceReport) -> list[tuple[str, ...]]:
-    """Each break with its place."""
-    return [(f"{b.file}:{b.line}", b.reason) for b in source.breaks]
-
-
 def file_lines(report: ProfileReport) -> list[str]:
     """Where the files lie."""
     files = report.files
@@ -214,8 +231,3 @@ def _ratio(before: float, after: float) -> str:
 
 def _time_s(calls: Sequence[KernelCall]) -> float:
     return sum(kernel.time_s or 0.0 for kernel in calls)
-
-
-def _lines(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    for row in (columns, *rows):
-        yield "  " + " | ".join(row)

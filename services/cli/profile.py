@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from compiler_worker.open_worker import new_worker
-from compiler_worker.profiling import words
 from compiler_worker.profiling.command import profile_model
 from compiler_worker.profiling.options import ProfileOptions
 from compiler_worker.profiling.report import ProfileReport
+from compiler_worker.profiling.words import report_parts
 from compiler_worker.requests import ChildEvent
 from compiler_worker.settings import settings_from_environment
 from compiler_worker.worker_context import ignore_progress
@@ -53,12 +53,5 @@ def options_from(bucket: str, precision: str, source: str, out: Path | None) -> 
 
 
 def _text(report: ProfileReport) -> Iterator[str | Table]:
-    yield words.title(report)
-    yield Table("The whole model", words.SUMMARY_COLUMNS, words.summary_rows(report))
-    yield Table("What was fused", words.FUSION_COLUMNS, words.fusion_rows(report))
-    yield words.measured_line(report)
-    yield from words.notes(report)
-    if report.source is not None:
-        yield words.source_line(report.source)
-        yield Table("Graph breaks", words.BREAK_COLUMNS, words.break_rows(report.source))
-    yield from words.file_lines(report)
+    for part in report_parts(report):
+        yield part if isinstance(part, str) else Table(*part)

@@ -27,6 +27,7 @@ from services.contracts.recipe import InputRecipe, InputRole, Recipe
 from services.contracts.registry import Registry
 from tests.integration.gateway.conftest import Fleet
 from tests.integration.served import Built, serve
+from tests.quick_worker import quick_worker
 
 from .recommender import FIELD_ROWS, FIRST_ITEM, NUM_ITEMS, NUM_KINDS
 
