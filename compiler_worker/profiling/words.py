@@ -30,7 +30,7 @@ class Table(NamedTuple):
     rows: Sequence[tuple[str, ...]]
 
 
-def report_parts(report: ProfileReport) -> Sequence[str | Table]:
+def report_parts(report: ProfileReport) -> list[str | Table]:
     """The whole report: lines, and tables between them."""
     parts: list[str | Table] = [
         title(report),
