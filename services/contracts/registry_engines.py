@@ -138,19 +138,6 @@ class EngineRegistry(RecordKeeper):
         """Keys of the records of all attempts."""
         return self._records.keys(_BUILDS)
 
-    def prefetch_last_records(self, key_digests: Iterable[str]) -> None:
-        """Read all that `last_build_record` needs of several keys, many documents at once."""
-        newest = [self._records.keys(_builds_prefix(digest))[-1:] for digest in key_digests]
-        self._records.prefetch((key for keys in newest for key in keys), BuildRecord)
-
-    def last_build_record(self, key_digest: str) -> BuildRecord | None:
-        """The newest attempt to build a key; None without one."""
-        prefix = _builds_prefix(key_digest)
-        numbers = self._records.numbers(prefix)
-        return (
-            self._records.read(numbered_key(prefix, numbers[-1]), BuildRecord) if numbers else None
-        )
-
     def build_records(self, key_digest: str) -> list[BuildRecord]:
         """All attempts to build a key, oldest first."""
         prefix = _builds_prefix(key_digest)

@@ -23,10 +23,13 @@ from services.contracts.object_store import open_tested_store
 from services.contracts.registry import Registry
 from services.contracts.settings import read_settings
 from services.controller.build_loop import BuildLoop, BuildPace
+from services.controller.build_metrics import LatestView
+from services.controller.build_reader import ViewReader
 from services.controller.fleet_control import FleetControl
 from services.controller.fleet_port import listen, token_guards
 from services.controller.fleet_state import FleetState
 from services.controller.health import ControllerHealth
+from services.controller.key_status import RetryPolicy
 from services.controller.loops import Loops
 from services.controller.metrics import ControllerMetrics
 from services.controller.reconcile import ReconcileLoop
@@ -72,7 +75,7 @@ async def serve(settings: ControllerSettings) -> None:
     server = grpc.aio.server(interceptors=guards, options=_SERVER_OPTIONS)
     address = _listen(server, settings.listen, FleetTls.of(settings))
     replica_args = _replica_args(settings, address, tokens)
-    loops = _loops(settings, registry, state, here, metrics, replica_args)
+    loops, latest = _loops(settings, registry, state, here, metrics, replica_args)
     serving = Serving(registry, state, loops, is_placing=here.replicas.is_placing)
     control = FleetControl(state, loops, serving, reattach_grace_s=settings.reattach_grace_s)
     fleet_grpc.add_FleetControlServicer_to_server(control, server)
@@ -80,7 +83,7 @@ async def serve(settings: ControllerSettings) -> None:
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     await server.start()
     health_server = await serve_health(settings.health_listen, health)
-    metrics_port = metrics.start(state, registry, store)
+    metrics_port = metrics.start(state, latest, store)
     announce_ready(
         settings.ready_fd,
         {"address": address, "metrics_port": metrics_port, "pid": os.getpid()},
@@ -105,7 +108,8 @@ def _loops(
     here: Surroundings,
     metrics: ControllerMetrics,
     replica_args: dict[str, Any],
-) -> Loops:
+) -> tuple[Loops, LatestView]:
+    """The loops, and what was read last of the store."""
     deploying = ReconcileLoop(
         registry,
         here.nodes,
@@ -122,10 +126,12 @@ def _loops(
         state,
         on_store_changed=deploying.kick,
         recorder=metrics.recorder,
-        planned=metrics.planned,
         pace=BuildPace(resync_s=settings.resync_s),
     )
-    return Loops(deploying, building if settings.builds else None)
+    if settings.builds:
+        return Loops(deploying, building), lambda: building.latest
+    reader = ViewReader(registry, RetryPolicy(), here.launcher.compiler)
+    return Loops(deploying, None), lambda: (reader.read(here.nodes.pools(), ()), reader.moment)
 
 
 def _from_any_thread(event: asyncio.Event) -> Callable[[], None]:

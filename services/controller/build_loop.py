@@ -33,7 +33,6 @@ from services.controller.event_news import serving_of
 from services.controller.fleet_state import FleetState
 from services.controller.key_status import RetryPolicy
 from services.controller.launch_refusals import LaunchRefusals
-from services.controller.planned_keys import PlannedKeys
 from services.controller.seams import (
     BuildLauncher,
     BuildTask,
@@ -70,7 +69,12 @@ class BuildPace:
 
 
 class BuildLoop:
-    """Builds and proves what the models that are wanted or serve lack on each class of nodes."""
+    """Builds and proves what the models that are wanted or serve lack on each class of nodes.
+
+    Attributes:
+        latest: the fleet as the last pass saw it, and the store that it read; None before, and
+            while another controller builds.
+    """
 
     def __init__(
         self,
@@ -81,7 +85,6 @@ class BuildLoop:
         *,
         on_store_changed: Callable[[], None] = lambda: None,
         recorder: Recorder | None = None,
-        planned: PlannedKeys | None = None,
         pace: BuildPace | None = None,
         election: BuildElection | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -97,7 +100,6 @@ class BuildLoop:
             on_store_changed: called in the event loop when engines or proofs are new; must not
                 block.
             recorder: records BUILD_LOOP_METRICS.
-            planned: is shown what is wanted now, for other metrics.
             pace: how often to look, and how failures are met.
             election: which controller of the store builds; None takes the store's lease.
             clock: monotonic seconds.
@@ -114,11 +116,11 @@ class BuildLoop:
         self._refusals = LaunchRefusals(clock)
         self._trail = EventTrail(registry)
         self._on_store_changed = on_store_changed
-        self._planned = planned or PlannedKeys()
         self._gauges = BuildGauges(recorder or NullRecorder())
         self._kicked = asyncio.Event()
         self._pass_lock = asyncio.Lock()
         self._engine_marks: frozenset[tuple[str, str]] | None = None
+        self.latest: tuple[FleetView, Registry] | None = None
 
     def kick(self) -> None:
         """Look now; call it in the event loop."""
@@ -135,6 +137,7 @@ class BuildLoop:
             try:
                 await self._run_under(lease)
             finally:
+                self.latest = None
                 await asyncio.to_thread(lease.release)
 
     async def _run_under(self, lease: HeldLease) -> None:
@@ -191,7 +194,7 @@ class BuildLoop:
         waiting = self._waits.observe(view.running, statuses)
         seen = replace(view, waiting=self._waits.long)
         view = replace(seen, running=[*view.running, *launched])
-        self._planned.show(view, self._reader.moment)
+        self.latest = view, self._reader.moment
         self._gauges.show(decision, view.running, waiting)
         # Last: what cannot be told must keep nothing from being built. What was seen comes
         # before what was launched for it: the trail reads as cause and effect.

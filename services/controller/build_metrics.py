@@ -8,13 +8,11 @@ engines are those of the store.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
-from typing import Protocol, Self
 
 from services.contracts.build_key import BuildKey
-from services.contracts.errors import SmeltError, StoreError
+from services.contracts.errors import SmeltError
 from services.contracts.history import BuildHistory
 from services.contracts.manifest import (
     BuildOutcome,
@@ -24,7 +22,8 @@ from services.contracts.manifest import (
     ProofOutcome,
     PublishedEngine,
 )
-from services.controller.planned_keys import PlannedKeys
+from services.contracts.registry import Registry
+from services.controller.build_view import FleetView, distinct_pools
 from services.telemetry import catalog
 from services.telemetry.metric import Metric
 from services.telemetry.recorder import Recorder
@@ -34,91 +33,42 @@ logger = logging.getLogger(__name__)
 
 _BUILD_STAGE = "build"
 _Series = tuple[tuple[str, str], ...]
+_NO_ATTEMPT = ("", BuildOutcome.FAILED)
+_OUTCOMES = {
+    ProofOutcome.PASSED: BuildOutcome.PROVEN,
+    ProofOutcome.FAILED: BuildOutcome.PROOF_FAILED,
+    ProofOutcome.NOT_RUN: BuildOutcome.BUILT,
+}
 
 
-class EngineSource(Protocol):
-    """What is read of the registry."""
-
-    def at_one_moment(self) -> Self:
-        """The same, which lists each folder of the store once."""
-        ...
-
-    def model_names(self) -> list[str]:
-        """Names of all models."""
-        ...
-
-    def model_version(self, name: str, version: int | None = None) -> ModelVersion:
-        """One version, the newest by default."""
-        ...
-
-    def engines(self, master_digest: str | None = None) -> list[PublishedEngine]:
-        """Published engines with their newest proof."""
-        ...
-
-    def engine_keys(self) -> list[str]:
-        """Keys of all that is published of engines."""
-        ...
-
-    def build_record_keys(self) -> list[str]:
-        """Keys of the records of all attempts."""
-        ...
-
-    def prefetch_last_records(self, key_digests: Iterable[str]) -> None:
-        """Read what `last_build_record` needs of several keys at once."""
-        ...
-
-    def last_build_record(self, key_digest: str) -> BuildRecord | None:
-        """The newest attempt to build a key; None without one."""
-        ...
-
-
-@dataclass(frozen=True)
-class _Attempt:
-    """What is kept in mind of the newest attempt at a key.
-
-    Attributes:
-        place: values of the labels of its key.
-    """
-
-    master_digest: str
-    place: tuple[str, ...]
-    outcome: BuildOutcome
-    started_at: str
+# What a view was read from: its keys tell what is new, and reading one lists nothing again.
+LatestView = Callable[[], tuple[FleetView, Registry] | None]
 
 
 class BuildMetrics:
     """Counts what is new in the store, and shows where the newest versions stand."""
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        source: EngineSource,
-        history: BuildHistory,
-        planned: PlannedKeys | None = None,
-    ) -> None:
+    def __init__(self, recorder: Recorder, history: BuildHistory, latest: LatestView) -> None:
         """Nothing is read yet.
 
         Args:
             recorder: of CONTROLLER_METRICS.
-            source: of versions and engines.
             history: of builds and proofs.
-            planned: keys that are wanted now: how others stand concerns nobody any more.
+            latest: the fleet as the build loop saw it last; None before, and while another
+                controller builds for this store.
         """
-        self._recorder, self._source, self._history = recorder, source, history
-        self._planned = planned or PlannedKeys()
+        self._recorder, self._history, self._latest = recorder, history, latest
         self._engines = ShownGauge(recorder, catalog.ENGINES)
         self._states = ShownGauge(recorder, catalog.BUILD_STATE)
         # Counted together with the published ones, which the store may fail to give.
         self._new_proofs: Counter[_Series] = Counter()
-        # By key digest, of the masters that are the newest of a model.
-        self._newest: dict[str, _Attempt] = {}
 
     async def follow(self, period_s: float) -> None:
         """Look at the store at intervals, until cancelled."""
         while True:
             try:
                 await asyncio.to_thread(self.look)
-            except StoreError as error:
+            except SmeltError as error:
                 logger.warning("builds are not counted now, the next look tries again: %s", error)
             except Exception:
                 # Whatever it is: a task that ended would leave figures that never change.
@@ -127,9 +77,10 @@ class BuildMetrics:
             await asyncio.sleep(period_s)
 
     def look(self) -> None:
-        """Read the store once; raises StoreError."""
-        # What the build loop has listed a moment ago need not be listed again.
-        moment: EngineSource = self._planned.moment or self._source.at_one_moment()
+        """Count what is new, and show what the fleet has; raises StoreError."""
+        if (latest := self._latest()) is None:
+            return
+        view, moment = latest
         builds: Counter[_Series] = Counter()
         for record in self._history.new_build_records(moment.build_record_keys()):
             builds[*_labels(record.key).items(), ("outcome", record.outcome.value)] += 1
@@ -139,7 +90,7 @@ class BuildMetrics:
             self._take_proof(key, proof)
         self._count(catalog.PROOFS, self._new_proofs, ProofOutcome)
         self._new_proofs.clear()
-        self._show_newest(moment)
+        self._show_newest(view)
 
     def _count(self, metric: Metric, amounts: Counter[_Series], outcomes: type[StrEnum]) -> None:
         """Add to each series once: a scrape in between must not see a total that shrank."""
@@ -158,16 +109,6 @@ class BuildMetrics:
         if record.outcome is BuildOutcome.PROOF_FAILED and record.proof:
             # It was not published, so its proof stands here only.
             self._take_proof(record.key, record.proof)
-        self._take_attempt(record)
-
-    def _take_attempt(self, record: BuildRecord) -> None:
-        digest = record.key.digest()
-        known = self._newest.get(digest)
-        if known is None or known.started_at <= record.started_at:
-            place = tuple(_labels(record.key).values())
-            self._newest[digest] = _Attempt(
-                record.key.master_digest, place, record.outcome, record.started_at
-            )
 
     def _take_proof(self, key: BuildKey, proof: Proof) -> None:
         labels = _labels(key)
@@ -175,52 +116,48 @@ class BuildMetrics:
             self._recorder.observe(catalog.PROOF_DURATION, proof.duration_s, **labels)
         self._new_proofs[*labels.items(), ("outcome", proof.outcome.value)] += 1
 
-    def _show_newest(self, moment: EngineSource) -> None:
-        moment.prefetch_last_records(self._planned.all() - self._newest.keys())
+    def _show_newest(self, view: FleetView) -> None:
         engines: dict[tuple[str, ...], float] = {}
         states: dict[tuple[str, ...], float] = {}
-        masters: set[str] = set()
-        for name in moment.model_names():
-            try:
-                version = moment.model_version(name)
-                masters.add(version.master.digest)
-                planned = self._planned.of(name, version.version)
-                published = moment.engines(version.master.digest)
-                if planned is not None:
-                    published = [engine for engine in published if engine.digest in planned]
-                    self._recall(moment, planned)
-            except SmeltError as error:
-                logger.warning("engines of model '%s' are not shown: %s", name, error)
-                continue
-            served = (name, str(version.version))
+        for version in filter(view.is_newest, view.versions):
+            served = (version.name, str(version.version))
+            planned = _planned_keys(view, version)
+            published = [view.engines[digest] for digest in planned if digest in view.engines]
             engines |= _engine_series(served, published)
-            states |= self._state_series(served, version.master.digest, planned)
+            states |= _state_series(served, view, planned)
         self._engines.show(engines)
         self._states.show(states)
-        self._newest = {d: a for d, a in self._newest.items() if a.master_digest in masters}
 
-    def _recall(self, moment: EngineSource, planned: frozenset[str]) -> None:
-        """Read the newest attempts that were made before this process began, or were dropped."""
-        for digest in planned - self._newest.keys():
-            if record := moment.last_build_record(digest):
-                self._take_attempt(record)
 
-    def _state_series(
-        self, served: tuple[str, str], master_digest: str, planned: frozenset[str] | None
-    ) -> dict[tuple[str, ...], float]:
-        newest: dict[tuple[str, ...], _Attempt] = {}
-        for digest, attempt in self._newest.items():
-            if attempt.master_digest != master_digest:
-                continue
-            known = newest.get(attempt.place)
-            is_newer = known is None or known.started_at <= attempt.started_at
-            if is_newer and (planned is None or digest in planned):
-                newest[attempt.place] = attempt
-        return {
-            (*served, *place, outcome.value): float(attempt.outcome is outcome)
-            for place, attempt in newest.items()
-            for outcome in BuildOutcome
-        }
+def _planned_keys(view: FleetView, version: ModelVersion) -> Mapping[str, BuildKey]:
+    """Keys of the plans for the nodes that are there, by digest; others concern no node."""
+    plans = (view.plan_of(version, pool) for pool in distinct_pools(view.pools))
+    return {each.digest: each.key for plan in plans if plan for each in plan.planned}
+
+
+def _state_series(
+    served: tuple[str, str], view: FleetView, planned: Mapping[str, BuildKey]
+) -> dict[tuple[str, ...], float]:
+    """How the newest attempt of each place ended, by the values of the labels of BUILD_STATE."""
+    newest: dict[tuple[str, ...], tuple[str, BuildOutcome]] = {}
+    for digest, key in planned.items():
+        place = tuple(_labels(key).values())
+        newest[place] = max(_last_attempt(view, digest), newest.get(place, _NO_ATTEMPT))
+    return {
+        (*served, *place, outcome.value): float(found is outcome)
+        for place, (at, found) in newest.items()
+        if at
+        for outcome in BuildOutcome
+    }
+
+
+def _last_attempt(view: FleetView, digest: str) -> tuple[str, BuildOutcome]:
+    """When the last attempt at a key was made and how it ended; of old ones the engine tells."""
+    found = [(record.started_at, record.outcome) for record in view.records.get(digest, ())[-1:]]
+    if engine := view.engines.get(digest):
+        proof = engine.proof
+        found.append((max(engine.manifest.created_at, proof.created_at), _OUTCOMES[proof.outcome]))
+    return max(found, default=_NO_ATTEMPT)
 
 
 def _engine_series(

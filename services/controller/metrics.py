@@ -8,10 +8,9 @@ from prometheus_client import CollectorRegistry
 from services.contracts.errors import InvalidRequestError
 from services.contracts.history import BuildHistory
 from services.contracts.store import ArtifactStore
-from services.controller.build_metrics import BuildMetrics, EngineSource
+from services.controller.build_metrics import BuildMetrics, LatestView
 from services.controller.fleet_metrics import FleetMetrics
 from services.controller.fleet_state import FleetState
-from services.controller.planned_keys import PlannedKeys
 from services.controller.settings import ControllerSettings
 from services.telemetry.catalog import CONTROLLER_METRICS
 from services.telemetry.measured_store import MeasuredStore
@@ -23,14 +22,12 @@ class ControllerMetrics:
 
     Attributes:
         recorder: for other parts of this process.
-        planned: shown by the build loop.
     """
 
     def __init__(self, settings: ControllerSettings) -> None:
         self._settings = settings
         self._collectors = CollectorRegistry()
         self.recorder = PrometheusRecorder(CONTROLLER_METRICS, self._collectors)
-        self.planned = PlannedKeys()
         self._server: MetricsServer | None = None
         self._tasks: tuple[asyncio.Task[None], ...] = ()
 
@@ -38,8 +35,13 @@ class ControllerMetrics:
         """The store, with its requests counted."""
         return MeasuredStore(store, self.recorder)
 
-    def start(self, state: FleetState, source: EngineSource, store: ArtifactStore) -> int:
+    def start(self, state: FleetState, latest: LatestView, store: ArtifactStore) -> int:
         """Serve, and keep up with fleet and store; returns the port.
+
+        Args:
+            state: of the fleet.
+            latest: what the store holds, as it was read last; may block.
+            store: whose history is counted.
 
         Raises:
             InvalidRequestError: the port cannot be had.
@@ -52,7 +54,7 @@ class ControllerMetrics:
                 f"controller cannot serve metrics on {host}:{port}: {error}; choose another "
                 "SMELT_CONTROLLER_METRICS_PORT, 0 takes a free one"
             ) from error
-        builds = BuildMetrics(self.recorder, source, BuildHistory(store), self.planned)
+        builds = BuildMetrics(self.recorder, BuildHistory(store), latest)
         self._tasks = (
             asyncio.create_task(FleetMetrics(self.recorder).follow(state)),
             asyncio.create_task(builds.follow(self._settings.resync_s)),

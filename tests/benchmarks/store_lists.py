@@ -38,7 +38,6 @@ from services.contracts.registry import Registry
 from services.controller.build_loop import BuildLoop
 from services.controller.build_metrics import BuildMetrics
 from services.controller.fleet_state import FleetState
-from services.controller.planned_keys import PlannedKeys
 from services.controller.reconcile import ReconcileLoop
 from services.pb import fleet_v1_pb2 as fleet
 from services.replica.engine_checker import EngineChecker
@@ -119,13 +118,11 @@ class Controller:
 
     def __init__(self, store: CountingStore, folder: Path) -> None:
         registry = Registry(store, folder / "cache")
-        self.state, nodes, planned = FleetState("store"), Nodes(), PlannedKeys()
+        self.state, nodes = FleetState("store"), Nodes()
         self._deploying = ReconcileLoop(registry, nodes, self.state, FakeFleet(), {}, resync_s=60)
-        self._building = BuildLoop(
-            registry, nodes, InstantWorker(registry), self.state, planned=planned
-        )
+        self._building = BuildLoop(registry, nodes, InstantWorker(registry), self.state)
         history = BuildHistory(store)  # type: ignore[arg-type] # of one method more
-        self._metrics = BuildMetrics(NullRecorder(), registry, history, planned)
+        self._metrics = BuildMetrics(NullRecorder(), history, lambda: self._building.latest)
 
     async def look(self) -> None:
         """One look of each reader."""

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 from services.contracts.build_key import BuildKey
 from services.contracts.build_plan import BuildPlan, PlannedKey
 from services.contracts.errors import StoreError
+from services.contracts.hardware import DeviceFacts
 from services.contracts.history import BuildHistory
 from services.contracts.input_values import InputValues
 from services.contracts.kinds import EngineKind, Precision
@@ -26,8 +27,8 @@ from services.contracts.object_store import ObstoreArtifactStore, open_store
 from services.contracts.recipe import Recipe
 from services.contracts.registry import Registry
 from services.controller.build_metrics import BuildMetrics
-from services.controller.build_view import FleetView
-from services.controller.planned_keys import PlannedKeys
+from services.controller.build_reader import ViewReader
+from services.controller.key_status import RetryPolicy
 from services.controller.seams import NodePool
 from services.telemetry import catalog
 from services.telemetry.metric import Metric
@@ -45,7 +46,7 @@ class Counted:
     registry: Registry
     metrics: BuildMetrics
     collectors: CollectorRegistry = field(repr=False)
-    planned: PlannedKeys
+    pools: list[NodePool]
 
     def value(self, metric: Metric, suffix: str = "", **labels: str) -> float | None:
         return self.collectors.get_sample_value(metric.name + suffix, labels)
@@ -55,9 +56,13 @@ def counting(store: ObstoreArtifactStore, folder: Path) -> Counted:
     collectors = CollectorRegistry()
     registry = Registry(store, folder)
     recorder = PrometheusRecorder(catalog.CONTROLLER_METRICS, collectors)
-    planned = PlannedKeys()
-    metrics = BuildMetrics(recorder, registry, BuildHistory(store, max_at_start=0), planned)
-    return Counted(registry, metrics, collectors, planned)
+    reader, pools = ViewReader(registry, RetryPolicy(), ""), list[NodePool]()
+    metrics = BuildMetrics(
+        recorder,
+        BuildHistory(store, max_at_start=0),
+        lambda: (reader.read(pools, ()), reader.moment),
+    )
+    return Counted(registry, metrics, collectors, pools)
 
 
 @pytest.fixture
@@ -105,12 +110,18 @@ def record(
     )  # fmt: skip
 
 
-def publish(counted: Counted, of: BuildKey, outcome: ProofOutcome) -> None:
+DEVICE = DeviceFacts(generation="cuda-sm90", name="H100", memory_gib=80)
+
+
+def publish(
+    counted: Counted, of: BuildKey, outcome: ProofOutcome, device: DeviceFacts | None = None
+) -> None:
     manifest = EngineManifest(
         key=of, files={}, inputs=(), outputs=(), needs_master=True, build_duration_s=1,
-        created_at="",
+        created_at="2026-01-02" if device else "",
     )  # fmt: skip
-    counted.registry.publish_engine(manifest, {}, proof_of(outcome))
+    proof = proof_of(outcome).model_copy(update={"device": device})
+    counted.registry.publish_engine(manifest, {}, proof)
 
 
 def proof_of(outcome: ProofOutcome) -> Proof:
@@ -136,27 +147,30 @@ def test_totals_count_each_attempt_once_and_begin_anew_after_a_restart(
     assert restarted.value(catalog.BUILDS, **PLACE, outcome="proven") == 1
 
 
-def test_a_start_reads_no_record_but_the_newest_of_each_planned_key(
+def test_a_start_reads_no_record_of_what_is_proven_or_not_planned(
     counted: Counted, store: ObstoreArtifactStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for day in range(1, 6):
-        counted.registry.record_build(record(BuildOutcome.FAILED, f"2026-01-0{day}"))
-        counted.registry.record_build(record(BuildOutcome.FAILED, f"2026-01-0{day}", key("581.0")))
+    proven, dropped = key("581.0"), key("582.0")
+    for of in (key(), proven, dropped):
+        counted.registry.record_build(record(BuildOutcome.FAILED, "2026-01-01", of))
+    publish(counted, proven, ProofOutcome.PASSED, DEVICE)
     read, plain = [], store.read
     monkeypatch.setattr(store, "read", lambda key: (read.append(key), plain(key))[1])
     restarted = counting(store, tmp_path)
-    show_planned(restarted, key())
+    show_planned(restarted, key(), proven)
     restarted.metrics.look()
     assert [each for each in read if each.startswith("builds/")] == [
-        f"builds/{key().digest()}/000005.json"
+        f"builds/{key().digest()}/000001.json"
     ]
-    assert restarted.value(catalog.BUILD_STATE, **SERVED, **PLACE, outcome="failed") == 1
+    assert restarted.value(catalog.BUILD_STATE, **SERVED, **PLACE, outcome="failed") == 0
+    assert restarted.value(catalog.BUILD_STATE, **SERVED, **PLACE, outcome="proven") == 1
 
 
 def test_the_newest_attempt_decides_whatever_key_it_had(counted: Counted) -> None:
     def state(outcome: str) -> float | None:
         return counted.value(catalog.BUILD_STATE, **SERVED, **PLACE, outcome=outcome)
 
+    show_planned(counted, key(), key("581.0"))
     counted.registry.record_build(record(BuildOutcome.FAILED, "2026-01-01"))
     counted.metrics.look()
     assert (state("failed"), state("proven")) == (1, 0)
@@ -195,6 +209,7 @@ def test_engines_by_their_newest_proof(counted: Counted) -> None:
         labels = {name: PLACE[name] for name in ("generation", "kind")}
         return counted.value(catalog.ENGINES, **SERVED, **labels, outcome=outcome)
 
+    show_planned(counted, key(), key("581.0"))
     publish(counted, key(), ProofOutcome.NOT_RUN)
     publish(counted, key("581.0"), ProofOutcome.PASSED)
     counted.metrics.look()
@@ -208,15 +223,13 @@ def show_planned(counted: Counted, *keys: BuildKey, generation: str = "cuda-sm90
     """Have the newest version's plan for a node hold these keys."""
     version = counted.registry.model_version("m")
     node_class = NodeClass(generation=generation)
-    plan = BuildPlan(
-        model="m", version=version.version, node_class=node_class,
-        planned=tuple(PlannedKey(key=each) for each in keys), created_at="",
+    counted.registry.write_plan(
+        BuildPlan(
+            model="m", version=version.version, node_class=node_class,
+            planned=tuple(PlannedKey(key=each) for each in keys), created_at="",
+        )
     )  # fmt: skip
-    view = FleetView(
-        pools=[NodePool(node_class=node_class, source="file", num_nodes=0)],
-        versions=[version], plans={("m", version.version): [plan]},
-    )  # fmt: skip
-    counted.planned.show(view)
+    counted.pools[:] = [NodePool(node_class=node_class, source="file", num_nodes=0)]
 
 
 def test_what_no_plan_of_present_nodes_holds_any_more_concerns_nobody(counted: Counted) -> None:

@@ -48,7 +48,7 @@ class World:
         worker = InstantWorker(self.registry)
         self.building = BuildLoop(self.registry, nodes, worker, self.state)
         self._metrics = BuildMetrics(
-            NullRecorder(), self.registry, BuildHistory(self.store, max_at_start=0)
+            NullRecorder(), BuildHistory(self.store, max_at_start=0), lambda: self.building.latest
         )
         plain_list, plain_read = ObstoreArtifactStore.list, ObstoreArtifactStore.read
 
