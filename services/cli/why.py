@@ -19,7 +19,7 @@ from services.contracts.registry import Registry
 from services.contracts.selection import FallbackReason
 from services.contracts.signing import TrustRoot
 from services.contracts.words import readable_time, worker_command
-from services.controller.key_status import Standing
+from services.controller.key_status import KeyState
 from services.pb import fleet_v1_pb2 as fleet
 
 _COLUMNS = ("rank", "kind", "precision", "state", "p50", "x eager", "x fallback", "engine")
@@ -163,14 +163,14 @@ def _why(key: dict[str, Any], model: str) -> str:
     """Why a key does not serve, and what can be done; "" when it does."""
     words = str(key["reason"])
     match key["standing"]:
-        case Standing.PROVEN:
+        case KeyState.PROVEN:
             return words
-        case Standing.QUARANTINED:
+        case KeyState.QUARANTINED:
             words = f"given up after {key['num_failures']} failures: {words}; let out by: "
             words += f"smelt rebuild {model}"
-        case Standing.PROOF_FAILED:
+        case KeyState.PROOF_FAILED:
             words += f"; proven again by: smelt rebuild {model}"
-        case Standing.FAILED if key["next_attempt_at"]:
+        case KeyState.FAILED if key["next_attempt_at"]:
             at = readable_time(key["next_attempt_at"])
             words += f"; a controller tries it again from {at} on, smelt build {model} at once"
     return f"{words}; its worst sample again: {key['replay']}" if key["replay"] else words

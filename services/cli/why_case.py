@@ -16,8 +16,8 @@ from services.contracts.registry import Registry
 from services.contracts.selection import Selection, select
 from services.contracts.signing import TrustRoot
 from services.controller.build_view import FleetView, plan_for_pool
+from services.controller.interfaces import NodePool
 from services.controller.key_status import KeyStatus, RetryPolicy
-from services.controller.seams import NodePool
 from services.pb import fleet_v1_pb2 as fleet
 
 

@@ -55,7 +55,7 @@ def _key_document(status: KeyStatus, case: Case, store_url: str) -> dict[str, An
         "words": status.planned.words,
         "kind": key.kind.value,
         "precision": key.precision.value,
-        "standing": status.standing.value,
+        "standing": status.state.value,
         "rank": case.ranks.get(digest),
         "reason": status.reason or _passed_over(digest, case),
         "num_failures": status.num_failures,

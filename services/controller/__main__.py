@@ -32,10 +32,10 @@ from services.controller.health import ControllerHealth
 from services.controller.key_status import RetryPolicy
 from services.controller.loops import Loops
 from services.controller.metrics import ControllerMetrics
+from services.controller.platform import ClusterPlatform, open_platform
 from services.controller.reconcile import ReconcileLoop
 from services.controller.serving import Serving
 from services.controller.settings import ControllerSettings
-from services.controller.surroundings import Surroundings, surroundings
 from services.pb import fleet_v1_pb2_grpc as fleet_grpc
 from services.telemetry.logs import configure_logging
 from services.telemetry.ready import announce_ready
@@ -62,14 +62,14 @@ async def serve(settings: ControllerSettings) -> None:
         InvalidRequestError: the store's URL is wrong, or a port cannot be had.
         StoreError: the store cannot be opened, or lies about conditional creates.
     """
-    stop_requested, kicked = asyncio.Event(), asyncio.Event()
+    stop_requested, nodes_changed = asyncio.Event(), asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signum, stop_requested.set)
     metrics = ControllerMetrics(settings)
     store = metrics.measured(await asyncio.to_thread(open_tested_store, settings.store_url))
     registry = Registry(store, settings.cache_dir)
     state = FleetState(settings.store_url)
-    here = await asyncio.to_thread(surroundings, settings, state, _from_any_thread(kicked))
+    here = await asyncio.to_thread(open_platform, settings, state, _from_any_thread(nodes_changed))
     tokens = FleetTokens.of(settings)
     guards = token_guards(tokens)
     server = grpc.aio.server(interceptors=guards, options=_SERVER_OPTIONS)
@@ -79,7 +79,7 @@ async def serve(settings: ControllerSettings) -> None:
     serving = Serving(registry, state, loops, is_placing=here.replicas.is_placing)
     control = FleetControl(state, loops, serving, reattach_grace_s=settings.reattach_grace_s)
     fleet_grpc.add_FleetControlServicer_to_server(control, server)
-    health = ControllerHealth(lambda: loops.last_pass_s)
+    health = ControllerHealth(lambda: loops.last_sync_s)
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     await server.start()
     health_server = await serve_health(settings.health_listen, health)
@@ -88,11 +88,11 @@ async def serve(settings: ControllerSettings) -> None:
         settings.ready_fd,
         {"address": address, "metrics_port": metrics_port, "pid": os.getpid()},
     )
-    kicking = asyncio.create_task(_pass_on(kicked, loops))
+    following = asyncio.create_task(_follow_nodes(nodes_changed, loops))
     async with loops.running():
         await stop_requested.wait()
         logger.info("stopping")
-    kicking.cancel()
+    following.cancel()
     await asyncio.to_thread(here.replicas.stop)
     for close in here.close:
         await asyncio.to_thread(close)
@@ -105,7 +105,7 @@ def _loops(
     settings: ControllerSettings,
     registry: Registry,
     state: FleetState,
-    here: Surroundings,
+    here: ClusterPlatform,
     metrics: ControllerMetrics,
     replica_args: dict[str, Any],
 ) -> tuple[Loops, LatestView]:
@@ -124,7 +124,7 @@ def _loops(
         here.nodes,
         here.launcher,
         state,
-        on_store_changed=deploying.kick,
+        on_store_changed=deploying.enqueue,
         recorder=metrics.recorder,
         pace=BuildPace(resync_s=settings.resync_s),
     )
@@ -143,12 +143,12 @@ def _from_any_thread(event: asyncio.Event) -> Callable[[], None]:
     return set_soon
 
 
-async def _pass_on(kicked: asyncio.Event, loops: Loops) -> None:
-    """Kick the loops when nodes change, which may be before the loops are made."""
+async def _follow_nodes(changed: asyncio.Event, loops: Loops) -> None:
+    """Enqueue a sync when nodes change, which may be before the loops are made."""
     while True:
-        await kicked.wait()
-        kicked.clear()
-        loops.kick()
+        await changed.wait()
+        changed.clear()
+        loops.enqueue()
 
 
 async def serve_health(address: str, health: ControllerHealth) -> grpc.aio.Server:

@@ -1,6 +1,6 @@
 """The build loop: what the nodes of the fleet lack, against what is being built.
 
-Level-triggered: each pass asks the launcher, then reads the whole store, decides with
+Level-triggered: each sync asks the launcher, then reads the whole store, decides with
 `build_policy.decide` and launches what is due. All state is in the store and with the
 launcher, so a controller that is killed anywhere goes on after it is started again:
 
@@ -31,15 +31,15 @@ from services.controller.build_turns import builds_shown
 from services.controller.build_view import FleetView
 from services.controller.event_news import serving_of
 from services.controller.fleet_state import FleetState
-from services.controller.key_status import RetryPolicy
-from services.controller.launch_refusals import LaunchRefusals
-from services.controller.seams import (
+from services.controller.interfaces import (
     BuildLauncher,
     BuildTask,
     NodeSource,
     TaskState,
     TaskStatus,
 )
+from services.controller.key_status import RetryPolicy
+from services.controller.launch_refusals import LaunchRefusals
 from services.controller.task_accounts import TaskAccounts
 from services.controller.task_waits import TaskWaits
 from services.pb import fleet_v1_pb2 as fleet
@@ -53,11 +53,11 @@ class BuildPace:
     """How often the loop looks.
 
     Attributes:
-        resync_s: without being told.
-        poll_s: while tasks run: launchers tell nobody when one ends.
+        resync_s: without an event.
+        poll_s: while tasks run: launchers have no event for the end of one.
         nodes_gone_after_s: how long no node of a class may be known before what is built for
             it is given up: nodes flap, and a source that has just begun to look knows few.
-        waits_after_s: how long a task may wait for a node before that is told.
+        waits_after_s: how long a task may wait for a node before it is an event.
         retry: how failures are met.
     """
 
@@ -72,7 +72,7 @@ class BuildLoop:
     """Builds and proves what the models that are wanted or serve lack on each class of nodes.
 
     Attributes:
-        latest: the fleet as the last pass saw it, and the store that it read; None before, and
+        latest: the fleet as the last sync saw it, and the store that it read; None before, and
             while another controller builds.
     """
 
@@ -93,10 +93,10 @@ class BuildLoop:
 
         Args:
             registry: on the fleet's store.
-            nodes: what there is; a source that is away for a while says what it said last
+            nodes: what there is; a source that is away for a while returns its last answer
                 (CombinedNodes), as nothing is built and nothing given up without it.
             launcher: runs the builds.
-            state: read for the event trail, and told what is built and what waits.
+            state: read for the event trail; gets what is built and what waits.
             on_store_changed: called in the event loop when engines or proofs are new; must not
                 block.
             recorder: records BUILD_LOOP_METRICS.
@@ -117,14 +117,14 @@ class BuildLoop:
         self._trail = EventTrail(registry)
         self._on_store_changed = on_store_changed
         self._gauges = BuildGauges(recorder or NullRecorder())
-        self._kicked = asyncio.Event()
-        self._pass_lock = asyncio.Lock()
+        self._enqueued = asyncio.Event()
+        self._sync_lock = asyncio.Lock()
         self._engine_marks: frozenset[tuple[str, str]] | None = None
         self.latest: tuple[FleetView, Registry] | None = None
 
-    def kick(self) -> None:
-        """Look now; call it in the event loop."""
-        self._kicked.set()
+    def enqueue(self) -> None:
+        """Enqueue a sync; call it in the event loop."""
+        self._enqueued.set()
 
     async def run(self) -> None:
         """Build until cancelled, whenever this controller is the one that does.
@@ -144,24 +144,24 @@ class BuildLoop:
         watching = asyncio.create_task(self._watch_serving())
         try:
             while not lease.lost_to():
-                self._kicked.clear()
-                pause_s = await self._try_pass()
+                self._enqueued.clear()
+                pause_s = await self._try_sync()
                 # Not wait_for: on Python 3.11 it can swallow a cancel that meets the event.
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause_s):
-                        await self._kicked.wait()
+                        await self._enqueued.wait()
         finally:
             watching.cancel()
 
-    async def pass_now(self) -> float:
-        """One pass; returns the seconds after which to look again.
+    async def sync(self) -> float:
+        """Compare once; returns the seconds after which to look again.
 
         Raises:
-            SmeltError: nodes, store or launcher failed; the next pass goes on from there.
+            SmeltError: nodes, store or launcher failed; the next sync goes on from there.
         """
-        async with self._pass_lock:
+        async with self._sync_lock:
             snapshot = self._state.snapshot()
-            decision, view = await asyncio.to_thread(self._pass, snapshot)
+            decision, view = await asyncio.to_thread(self._sync_blocking, snapshot)
         self._state.set_builds(builds_shown(view.running, decision.queued))
         marks = _engine_marks(view)
         if self._engine_marks not in (None, marks):
@@ -169,17 +169,17 @@ class BuildLoop:
         self._engine_marks = marks
         return self._pause_s(decision, view)
 
-    async def _try_pass(self) -> float:
+    async def _try_sync(self) -> float:
         try:
-            return await self.pass_now()
+            return await self.sync()
         except SmeltError as error:
-            logger.warning("build pass failed, the next one goes on: %s", error)
+            logger.warning("build sync failed, the next one goes on: %s", error)
         except Exception:
             # Whatever it is, Ray's errors included: a loop that ended would do so in silence.
-            logger.exception("build pass failed; the next one goes on")
+            logger.exception("build sync failed; the next one goes on")
         return self._pace.resync_s
 
-    def _pass(self, snapshot: fleet.FleetSnapshot) -> tuple[Decision, FleetView]:
+    def _sync_blocking(self, snapshot: fleet.FleetSnapshot) -> tuple[Decision, FleetView]:
         pools = self._nodes.pools()
         attached = attached_versions(snapshot)
         # Before the store: what a task that has ended wrote is then read for certain.
@@ -196,23 +196,25 @@ class BuildLoop:
         view = replace(seen, running=[*view.running, *launched])
         self.latest = view, self._reader.moment
         self._gauges.show(decision, view.running, waiting)
-        # Last: what cannot be told must keep nothing from being built. What was seen comes
+        # Last: a trail that fails must keep nothing from being built. What was seen comes
         # before what was launched for it: the trail reads as cause and effect.
-        self._tell(lambda: self._trail.observe(seen))
+        self._write_events(lambda: self._trail.observe(seen))
         if launched:
-            self._tell(lambda: self._trail.observe(view))
-        self._tell(lambda: self._trail.observe_failures(decision.quarantined, decision.unplanned))
-        self._tell(lambda: self._trail.observe_serving(serving_of(snapshot)))
-        self._tell(lambda: self._trail.observe_unplaced(snapshot))
+            self._write_events(lambda: self._trail.observe(view))
+        self._write_events(
+            lambda: self._trail.observe_failures(decision.quarantined, decision.unplanned)
+        )
+        self._write_events(lambda: self._trail.observe_serving(serving_of(snapshot)))
+        self._write_events(lambda: self._trail.observe_unplaced(snapshot))
         return decision, view
 
-    def _tell(self, observe: Callable[[], None]) -> None:
+    def _write_events(self, observe: Callable[[], None]) -> None:
         try:
             observe()
         except SmeltError as error:
-            logger.warning("events are told at the next pass: %s", error)
+            logger.warning("events are written at the next sync: %s", error)
         except Exception:
-            logger.exception("events are not told; the next pass tries again")
+            logger.exception("events are not written; the next sync tries again")
 
     def _launch(self, task: BuildTask, view: FleetView) -> TaskStart | None:
         if not self._refusals.may_try(task.name):
@@ -241,19 +243,19 @@ class BuildLoop:
         return min(pauses_s)
 
     async def _watch_serving(self) -> None:
-        """Tell at once when replicas serve with something else; ends only when cancelled."""
+        """Write at once when replicas serve with something else; ends only when cancelled."""
         while True:
             try:
                 async for snapshot in self._state.watch():
-                    await asyncio.to_thread(self._tell_serving, snapshot)
+                    await asyncio.to_thread(self._write_serving, snapshot)
             except Exception:
-                # What serves is told by the passes too: nothing is lost meanwhile.
+                # Syncs write what serves too: nothing is lost meanwhile.
                 logger.exception("the fleet is watched no more for a while")
                 await asyncio.sleep(self._pace.resync_s)
 
-    def _tell_serving(self, snapshot: fleet.FleetSnapshot) -> None:
-        self._tell(lambda: self._trail.observe_serving(serving_of(snapshot)))
-        self._tell(lambda: self._trail.observe_unplaced(snapshot))
+    def _write_serving(self, snapshot: fleet.FleetSnapshot) -> None:
+        self._write_events(lambda: self._trail.observe_serving(serving_of(snapshot)))
+        self._write_events(lambda: self._trail.observe_unplaced(snapshot))
 
 
 def _engine_marks(view: FleetView) -> frozenset[tuple[str, str]]:

@@ -41,7 +41,7 @@ _OUTCOMES = {
 }
 
 
-# What a view was read from: its keys tell what is new, and reading one lists nothing again.
+# What a view was read from: its keys show what is new, and listing it again takes no request.
 LatestView = Callable[[], tuple[FleetView, Registry] | None]
 
 
@@ -73,7 +73,7 @@ class BuildMetrics:
             except Exception:
                 # Whatever it is: a task that ended would leave figures that never change.
                 logger.exception("builds are not counted now; the next look tries again")
-            # Compilers write from anywhere, and a store tells nobody.
+            # Compilers write from anywhere, and a store has no events.
             await asyncio.sleep(period_s)
 
     def look(self) -> None:
@@ -152,7 +152,7 @@ def _state_series(
 
 
 def _last_attempt(view: FleetView, digest: str) -> tuple[str, BuildOutcome]:
-    """When the last attempt at a key was made and how it ended; of old ones the engine tells."""
+    """When the last attempt at a key was made and how it ended; of older ones by their engine."""
     found = [(record.started_at, record.outcome) for record in view.records.get(digest, ())[-1:]]
     if engine := view.engines.get(digest):
         proof = engine.proof

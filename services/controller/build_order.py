@@ -10,7 +10,7 @@ from services.contracts.build_plan import TaskStart
 from services.contracts.manifest import ModelVersion
 from services.contracts.node_class import NodeClass
 from services.controller.build_view import FleetView
-from services.controller.seams import BuildTask, NodePool
+from services.controller.interfaces import BuildTask, NodePool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Quarantined:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prospect:
+class BuildCandidate:
     """What one model version lacks on one pool.
 
     Attributes:
@@ -51,7 +51,7 @@ class Prospect:
 
 
 @dataclass
-class _Claims:
+class _Reservations:
     """What running tasks and those chosen already take."""
 
     classes: set[str] = field(default_factory=set)
@@ -76,38 +76,38 @@ class _Claims:
 
 
 def turns(
-    prospects: Sequence[Prospect], view: FleetView
+    candidates: Sequence[BuildCandidate], view: FleetView
 ) -> tuple[tuple[BuildTask, ...], tuple[BuildTask, ...]]:
     """The tasks that need not wait, and the others, in the order of their turns."""
-    claims = _Claims()
+    reservations = _Reservations()
     for start in view.running:
-        claims.add(start)
+        reservations.add(start)
     under_way = {_place(start) for start in view.running}
     chosen: list[BuildTask] = []
     queued: list[BuildTask] = []
-    num_lacking = Counter(p.pool.node_class for p in prospects if p.first)
-    for prospect in sorted(prospects, key=partial(_turn, view)):
-        is_shared = num_lacking[prospect.pool.node_class] > 1
-        task = prospect.first if prospect.first and is_shared else prospect.task
+    num_lacking = Counter(p.pool.node_class for p in candidates if p.first)
+    for candidate in sorted(candidates, key=partial(_turn, view)):
+        is_shared = num_lacking[candidate.pool.node_class] > 1
+        task = candidate.first if candidate.first and is_shared else candidate.task
         # Of a node that may be gone by now: its Job would wait for nothing.
-        if task is None or prospect.pool.is_stale:
+        if task is None or candidate.pool.is_stale:
             continue
-        if not claims.holds(task):
-            claims.add(task)
+        if not reservations.holds(task):
+            reservations.add(task)
             chosen.append(task)
         elif _place(task) not in under_way:
             queued.append(task)
     return tuple(chosen), tuple(queued)
 
 
-def _turn(view: FleetView, prospect: Prospect) -> tuple[bool, bool, bool, bool, str]:
+def _turn(view: FleetView, candidate: BuildCandidate) -> tuple[bool, bool, bool, bool, str]:
     """What sorts those first that are to be built first."""
-    version = prospect.version
-    served = version.name, version.version, prospect.pool.node_class.generation
+    version = candidate.version
+    served = version.name, version.version, candidate.pool.node_class.generation
     return (
-        not prospect.pool.num_nodes,
-        served in view.served or not prospect.is_urgent,
-        not prospect.is_urgent,
+        not candidate.pool.num_nodes,
+        served in view.served or not candidate.is_urgent,
+        not candidate.is_urgent,
         not view.is_newest(version),
         version.created_at,
     )

@@ -2,7 +2,7 @@
 
 Desired is every distinct pool of nodes times the newest version of each model, and where nodes
 are, times each other version that replicas are attached for: it serves until the newest does,
-or because somebody went back to it. A pool without nodes gets what can be built ahead of time:
+or after a rollback. A pool without nodes gets what can be built ahead of time:
 the rest needs a node of its generation.
 
 Without a plan the first task plans and builds all that is missing; with one, tasks name their
@@ -19,11 +19,11 @@ from datetime import datetime
 
 from services.contracts.build_plan import PlannedKey, TaskEnd, TaskStart
 from services.contracts.manifest import BuildRecord, ModelVersion, PublishedEngine
-from services.controller.build_order import Prospect, Quarantined, turns
+from services.controller.build_order import BuildCandidate, Quarantined, turns
 from services.controller.build_view import FleetView, distinct_pools
-from services.controller.key_status import KeyStatus, RetryPolicy, Standing
+from services.controller.interfaces import BuildTask, NodePool
+from services.controller.key_status import KeyState, KeyStatus, RetryPolicy
 from services.controller.retiming import next_timing
-from services.controller.seams import BuildTask, NodePool
 from services.controller.task_names import task_name
 
 
@@ -68,22 +68,22 @@ class Decision:
 def decide(view: FleetView, now: datetime, policy: RetryPolicy | None = None) -> Decision:
     """Say what is to be launched now, and when there may be more."""
     policy = policy or RetryPolicy()
-    prospects = [
-        _prospect(view, pool, version, now, policy)
+    candidates = [
+        _candidate(view, pool, version, now, policy)
         for pool in distinct_pools(view.pools)
         for version in view.versions
         if pool.num_nodes or view.is_newest(version)
     ]
-    with_nodes = [p for p in prospects if p.pool.num_nodes]
+    with_nodes = [p for p in candidates if p.pool.num_nodes]
     lacking = frozenset(_where(p) for p in with_nodes if p.is_urgent)
-    tasks, queued = turns(prospects, view)
+    tasks, queued = turns(candidates, view)
     return Decision(
         tasks=tasks,
         queued=queued,
-        next_due_at=min((at for p in prospects for at in p.later), default=None),
-        quarantined=tuple(q for p in prospects for q in p.quarantined),
+        next_due_at=min((at for p in candidates for at in p.later), default=None),
+        quarantined=tuple(q for p in candidates for q in p.quarantined),
         unplanned=tuple(
-            ended for p in prospects for ended in _unplanned(view, p.version, p.pool, policy)
+            ended for p in candidates for ended in _unplanned(view, p.version, p.pool, policy)
         ),
         without_engine=lacking,
         with_engine=frozenset(_where(p) for p in with_nodes) - lacking,
@@ -138,13 +138,13 @@ def task_start(task: BuildTask, view: FleetView, now: str) -> TaskStart:
     )
 
 
-def _where(prospect: Prospect) -> tuple[str, str]:
-    return prospect.version.name, prospect.pool.node_class.generation
+def _where(candidate: BuildCandidate) -> tuple[str, str]:
+    return candidate.version.name, candidate.pool.node_class.generation
 
 
-def _prospect(
+def _candidate(
     view: FleetView, pool: NodePool, version: ModelVersion, now: datetime, policy: RetryPolicy
-) -> Prospect:
+) -> BuildCandidate:
     plan = view.plan_of(version, pool)
     if plan is None:
         return _without_plan(view, pool, version, now, policy)
@@ -152,13 +152,13 @@ def _prospect(
     doable = [s for s in statuses if s.is_wanted and _is_doable(s, pool)]
     due = [s for s in doable if s.next_attempt_at is None or s.next_attempt_at <= now]
     later = [at for s in doable if (at := s.next_attempt_at) is not None and at > now]
-    is_urgent = not any(s.standing is Standing.PROVEN for s in statuses)
+    is_urgent = not any(s.state is KeyState.PROVEN for s in statuses)
     task = _key_task(view, pool, version, due) if due else None
     if not due and (timing := next_timing(view, version, pool, policy)):
         at, timing_task = timing
         task = timing_task if at <= now else None
         later += [at] if at > now else []
-    return Prospect(
+    return BuildCandidate(
         pool=pool,
         version=version,
         task=task,
@@ -167,7 +167,7 @@ def _prospect(
         quarantined=tuple(
             _given_up(version, pool, s.planned, s)
             for s in statuses
-            if s.standing is Standing.QUARANTINED
+            if s.state is KeyState.QUARANTINED
         ),
         is_urgent=is_urgent,
     )
@@ -208,18 +208,18 @@ def _key_task(
 
 def _without_plan(
     view: FleetView, pool: NodePool, version: ModelVersion, now: datetime, policy: RetryPolicy
-) -> Prospect:
+) -> BuildCandidate:
     names = planning_names(view, version, pool, policy)
     ends = [view.ends[name] for name in names if name in view.ends]
     if len(ends) == len(names):
-        return Prospect(
+        return BuildCandidate(
             pool=pool, version=version, quarantined=(_never_planned(version, pool, ends[-1]),)
         )
     if ends:
         ended_at = datetime.fromisoformat(ends[-1].created_at)
         due_at = policy.next_attempt_at(ended_at, len(ends))
         if due_at > now:
-            return Prospect(pool=pool, version=version, later=(due_at,))
+            return BuildCandidate(pool=pool, version=version, later=(due_at,))
     task = BuildTask(
         name=names[len(ends)],
         model=version.name,
@@ -230,7 +230,7 @@ def _without_plan(
         attempt=len(ends) + 1,
         reason=f"first build for these nodes{_limit_words(pool)}",
     )
-    return Prospect(pool=pool, version=version, task=task, first=replace(task, is_first=True))
+    return BuildCandidate(pool=pool, version=version, task=task, first=replace(task, is_first=True))
 
 
 def _unplanned(

@@ -23,6 +23,7 @@ from services.contracts.registry_serving import ServingChange
 from services.contracts.registry_weights import VersionWeights
 from services.controller.build_policy import planning_names
 from services.controller.build_view import FleetView, distinct_pools
+from services.controller.interfaces import NodePool
 from services.controller.key_status import (
     RetryPolicy,
     is_given_up,
@@ -30,7 +31,6 @@ from services.controller.key_status import (
     is_to_be_proven_again,
 )
 from services.controller.retiming import timing_names
-from services.controller.seams import NodePool
 from services.pb import fleet_v1_pb2 as fleet
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class ViewReader:
         self._registry = self.moment = registry
         self._policy = policy
         self._compiler = compiler
-        # Records of keys that nobody attempts any more: those proven and those given up.
+        # Records of keys that are not attempted any more: those proven and those given up.
         self._settled: dict[str, list[BuildRecord]] = {}
         # Keys that were neither when they were read last.
         self._attempted: set[str] = set()
@@ -74,8 +74,8 @@ class ViewReader:
         self._num_seen: dict[str, int] = {}
         self._seen_at: dict[str, datetime] = {}
         self._is_first_look = True
-        # What could not be read of models and tasks, by what it is about: told once.
-        self._told: dict[str, str] = {}
+        # What could not be read of models and tasks, by what it is about: logged once.
+        self._logged: dict[str, str] = {}
 
     def read(
         self,
@@ -139,16 +139,16 @@ class ViewReader:
             try:
                 model = self._model(name, attached.get(name, set()))
             except SmeltError as error:
-                self._tell(f"model {name}", f"nothing is built for model '{name}' now: {error}")
+                self._log_once(f"model {name}", f"nothing is built for model '{name}' now: {error}")
             else:
-                self._told.pop(f"model {name}", None)
+                self._logged.pop(f"model {name}", None)
                 yield model
 
     def _prefetch(self, names: Iterable[str]) -> None:
         """Read what is new of the engines, many documents at once: at a start that is all."""
         masters: set[str] = set()
         for name in names:
-            with suppress(SmeltError):  # it is told of below
+            with suppress(SmeltError):  # it is logged below
                 masters.add(self.moment.model_version(name).master.digest)
         self.moment.prefetch_engines(masters)
 
@@ -167,9 +167,11 @@ class ViewReader:
             except SmeltError as error:
                 # One that was removed serves until the next one does, and needs no more engines.
                 if number not in self.moment.removed_versions().get(name, ()):
-                    self._tell(subject, f"nothing is built for {subject}, which serves: {error}")
+                    self._log_once(
+                        subject, f"nothing is built for {subject}, which serves: {error}"
+                    )
             else:
-                self._told.pop(subject, None)
+                self._logged.pop(subject, None)
         return model
 
     def _removals(self, read: set[str]) -> dict[str, list[ModelRemoval]]:
@@ -271,14 +273,14 @@ class ViewReader:
         try:
             return read()
         except StoreError as error:
-            self._tell(subject, f"the {subject} is left out: {error}")
+            self._log_once(subject, f"the {subject} is left out: {error}")
             return unknown
 
-    def _tell(self, subject: str, fault: str) -> None:
-        """Log a fault once for as long as it stays the same: passes come every few seconds."""
-        if self._told.get(subject) != fault:
+    def _log_once(self, subject: str, fault: str) -> None:
+        """Log a fault once for as long as it stays the same: syncs come every few seconds."""
+        if self._logged.get(subject) != fault:
             logger.error("%s", fault)
-            self._told[subject] = fault
+            self._logged[subject] = fault
 
 
 def attached_versions(snapshot: fleet.FleetSnapshot) -> dict[str, set[int]]:

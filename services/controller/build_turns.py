@@ -1,9 +1,9 @@
-"""What a fleet tells of its builds: those that run, and those that wait for their turn."""
+"""Builds in the snapshot of a fleet: those that run, and those that wait for their turn."""
 
 from collections.abc import Sequence
 
 from services.contracts.build_plan import TaskStart
-from services.controller.seams import BuildTask
+from services.controller.interfaces import BuildTask
 from services.pb import fleet_v1_pb2 as fleet
 
 

@@ -12,8 +12,8 @@ from services.contracts.manifest import BuildRecord, ModelRemoval, ModelVersion,
 from services.contracts.node_class import NodeClass
 from services.contracts.registry_serving import ServingChange
 from services.contracts.registry_weights import VersionWeights
+from services.controller.interfaces import NodePool
 from services.controller.key_status import KeyStatus, RetryPolicy, key_status
-from services.controller.seams import NodePool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ def plan_for_pool(
     """The newest plan for a pool's class; one made on a device counts where there are nodes.
 
     Nodes that say their toolchain are of another class once it is another one. Of those that do
-    not (Kubernetes', and those still to come) only the compiler's own name tells.
+    not (Kubernetes', and those still to come) only the compiler's name shows it.
     """
     is_on_device = pool.num_nodes > 0
     fitting = [

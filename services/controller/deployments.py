@@ -20,14 +20,14 @@ from services.controller.replica_fleet import DeploymentKey, ReplicaFleet
 logger = logging.getLogger(__name__)
 
 STARTING = "replicas are starting"
-# Serve tells nobody when an application runs or is gone; its own client asks as often.
+# Serve has no event for an application that runs or is gone; its own client polls as often.
 _STATUS_PERIOD_S = 0.1
 _PAUSE_AFTER_FAULT_S = 1.0
 _MISSED_BEFORE_FORGOTTEN = 2
 _FIRST_RETRY_S, _LAST_RETRY_S = 15.0, 600.0
 # A model that loads for minutes need not be asked for ten times in each second of them.
 _SLOWEST_STATUS_PERIOD_S = 2.0
-# Placing takes a moment; from then on it is said why it takes longer.
+# Placing takes a moment; from then on the reason is shown.
 _UNPLACED_AFTER_S = 10.0
 # Longer than any model takes to load, its fallback's compilation included.
 _READY_WITHIN_S = 3600.0
@@ -96,7 +96,7 @@ class Deployments:
         return list(self._known)
 
     def compare(self, present: Collection[DeploymentKey]) -> None:
-        """Take up what is there unbeknown, and forget what was ready and is there no more.
+        """Adopt what is there and not known, and forget what was ready and is there no more.
 
         What is there an earlier controller deployed, or a call that seemed to have failed. It
         is not deployed again, as Serve would replace every replica, unless it fails.
@@ -112,17 +112,17 @@ class Deployments:
             deployment.num_missed = deployment.num_missed + 1 if is_missed else 0
             # Once may be a list that is older than the deployment.
             if deployment.num_missed >= _MISSED_BEFORE_FORGOTTEN and key not in self._withdrawals:
-                logger.warning("%s version %d on %s was deleted behind our back", *key)
+                logger.warning("%s version %d on %s: application deleted outside Smelt", *key)
                 del self._known[key]
 
     def show_only(self, keys: Iterable[DeploymentKey]) -> None:
-        """Know exactly these, which somebody else deployed, as ready."""
+        """Know exactly these, which a RayService deployed, as ready."""
         self._known = {key: _Deployment(DeploymentState.READY) for key in keys}
 
     def is_orphaned(self, key: DeploymentKey, num_attached: int) -> bool:
         """Whether the replicas of an adopted one had time to attach here, and none did.
 
-        They were told of another controller's address, or cannot start as they were deployed.
+        They have another controller's address, or cannot start as they were deployed.
         """
         deployment = self._known.get(key)
         if deployment is None or deployment.adopted_s is None:

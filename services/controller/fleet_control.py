@@ -46,7 +46,7 @@ class FleetControl(fleet_grpc.FleetControlServicer):
         *,
         reattach_grace_s: float = 30.0,
     ) -> None:
-        """`reattach_grace_s` is how long a replica is remembered whose line broke."""
+        """`reattach_grace_s` is how long a replica is remembered whose stream broke."""
         self._state, self._serving = state, serving
         self._reconciler = reconciler
         self._reattach_grace_s = reattach_grace_s
@@ -84,7 +84,7 @@ class FleetControl(fleet_grpc.FleetControlServicer):
             async for report in reports:
                 self._state.update(replica, report)
         except grpc.RpcError as error:
-            logger.info("line of replica %s broke: %r", replica.report.replica_id, error)
+            logger.info("stream of replica %s broke: %r", replica.report.replica_id, error)
 
     async def WatchEndpoints(  # noqa: N802
         self,
@@ -93,13 +93,13 @@ class FleetControl(fleet_grpc.FleetControlServicer):
     ) -> AsyncIterator[fleet.FleetSnapshot]:
         """Stream the whole fleet, once it is known, and again after each change.
 
-        Before the first look a gateway would take an empty fleet for one without models. One
-        that went badly ends the stream with its fault; the gateway soon asks again.
+        Before the first look a gateway would take an empty fleet for one without models. A look
+        that fails ends the stream with its fault; the gateway soon asks again.
         """
         logger.info("gateway watches: %s", request.gateway_id)
         if fault := await self._state.looked():
             await context.abort(
-                grpc.StatusCode.UNAVAILABLE, f"no look at store and fleet went well yet: {fault}"
+                grpc.StatusCode.UNAVAILABLE, f"store and fleet were not read yet: {fault}"
             )
         async for snapshot in self._state.watch():
             yield snapshot

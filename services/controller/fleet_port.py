@@ -38,7 +38,7 @@ def token_guards(tokens: FleetTokens | None) -> "list[grpc.aio.ServerInterceptor
 
 
 class _TokenGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] # for checkers alone
-    """Lets only those speak to FleetControl that say the fleet's token; health is for all."""
+    """Admits calls of FleetControl with the fleet's token alone; health is for all."""
 
     def __init__(self, tokens: FleetTokens) -> None:
         self._tokens = tokens
@@ -50,19 +50,19 @@ class _TokenGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg] # for c
     ) -> "Handler":
         """The RPC's own handler, or one that refuses."""
         handler = await continuation(handler_call_details)
-        # gRPC has none for what it does not know, and says so itself.
+        # gRPC has none for an unknown method, and answers UNIMPLEMENTED.
         if handler is None or not handler_call_details.method.startswith(_SERVICE):
             return handler  # type: ignore[return-value] # its types hide that
-        if self._is_believed(dict(handler_call_details.invocation_metadata or ())):
+        if self._is_authenticated(dict(handler_call_details.invocation_metadata or ())):
             return handler
-        logger.warning("%s refused: the call does not say the fleet's token",
+        logger.warning("%s refused: the call has not the fleet's token",
                        handler_call_details.method)  # fmt: skip
         return _refusing(handler)
 
-    def _is_believed(self, metadata: dict[str, str | bytes]) -> bool:
-        said = str(metadata.get(HEADER, "")).encode()
-        # All are compared, so that the time does not tell which one was nearly right.
-        found = [hmac.compare_digest(said, f"Bearer {t}".encode()) for t in self._tokens.all]
+    def _is_authenticated(self, metadata: dict[str, str | bytes]) -> bool:
+        given = str(metadata.get(HEADER, "")).encode()
+        # All are compared, so that the time does not show which one was nearly right.
+        found = [hmac.compare_digest(given, f"Bearer {t}".encode()) for t in self._tokens.all]
         return any(found)
 
 

@@ -1,7 +1,7 @@
 """What the fleet looks like now: models wanted, replicas attached, and who watches.
 
 One object, one event loop, no I/O. Every change makes a new revision and wakes watchers;
-a slow watcher sees the newest state, never a backlog.
+a slow watcher gets the newest state, never a backlog.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ class AttachedReplica:
     """One open Attach stream.
 
     Attributes:
-        report: what the replica said last.
+        report: the last one.
         commands: sent down the stream in order; None ends it.
     """
 
@@ -44,9 +44,9 @@ class FleetState:
     """The controller's only memory; all of it can be rebuilt from store and streams."""
 
     def __init__(self, store_url: str, life_id: int | None = None) -> None:
-        """`life_id` tells this process from the one before; None draws it."""
+        """`life_id` differs from that of the process before; None draws it."""
         self._store_url = store_url
-        # Not the process id: in a container that is 1 in every life.
+        # Not the process id: in a container that is always 1.
         self._life_id = secrets.randbits(64) if life_id is None else life_id
         self._revision = 0
         self._models: dict[tuple[str, int], fleet.ServedModel] = {}
@@ -87,7 +87,7 @@ class FleetState:
             await changed.wait()
 
     def note_look(self, fault: str = "") -> None:
-        """A look at store and fleet ended, badly when there is a fault."""
+        """Take that a look at store and fleet ended; with a fault, that it failed."""
         if not self._is_read:
             self._is_read, self._fault = not fault, fault
         self._looked.set()
@@ -96,9 +96,9 @@ class FleetState:
             self._mark_changed()
 
     async def looked(self) -> str:
-        """Wait for the end of a look; "" once one went well, else what was wrong with the last.
+        """Wait for the end of a look; "" once one succeeded, else the fault of the last.
 
-        Before one went well this knows no model, which does not mean that there is none.
+        Before one succeeded this knows no model, which does not mean that there is none.
         """
         await self._looked.wait()
         return self._fault
@@ -117,13 +117,13 @@ class FleetState:
             self._mark_changed()
 
     def set_metrics_addresses(self, addresses: list[str]) -> None:
-        """Say where the nodes' metrics agents are; the same again is no change."""
+        """Set where the nodes' metrics agents are; the same again is no change."""
         if self._metrics_addresses != addresses:
             self._metrics_addresses = addresses
             self._mark_changed()
 
     def set_builds(self, builds: list[fleet.FleetBuild]) -> None:
-        """Say what is built and what waits for its turn; the same again is no change."""
+        """Set what is built and what waits for its turn; the same again is no change."""
         if self._builds != builds:
             self._builds = builds
             self._mark_changed()
@@ -135,7 +135,7 @@ class FleetState:
     def attach(self, report: fleet.ReplicaReport) -> AttachedReplica:
         """Register a replica by its first report, and announce the engines of its model.
 
-        There may be other ones than those it began with: its line can take seconds while it
+        There may be other ones than those it began with: its stream can take seconds while it
         loads, and an earlier controller may have died before it announced one. Before the first
         look at the store none are known; that look announces them.
         """
@@ -156,8 +156,8 @@ class FleetState:
     def detach(self, replica: AttachedReplica) -> None:
         """Withdraw a replica whose stream ended; one that attached anew stays.
 
-        One that was ready did not say goodbye: its line may be cut and it serve on, unseen by
-        us. Gateways that are connected to it may keep it until `forget`.
+        One that was ready may serve on behind a connection that is cut. Gateways that are
+        connected to it may keep it until `forget`.
         """
         replica_id = replica.report.replica_id
         if self._replicas.get(replica_id) is replica:

@@ -1,4 +1,4 @@
-"""grpc.health for whoever restarts a controller that no longer does its work."""
+"""grpc.health, by which a controller that no longer does its work is restarted."""
 
 import time
 from collections.abc import Callable
@@ -7,23 +7,23 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-# A pass waits for Ray and the store at most for a minute or two, and the next one comes within
+# A sync waits for Ray and the store at most for a minute or two, and the next one comes within
 # the resync period. A controller without one for this long hangs somewhere.
 MAX_SILENCE_S = 300.0
 
 
 class ControllerHealth(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # has no stubs
-    """SERVING while passes of the reconcile loop end, well or badly."""
+    """SERVING while syncs of the reconcile loop end, with or without a fault."""
 
     def __init__(
         self,
-        last_pass_s: Callable[[], float],
+        last_sync_s: Callable[[], float],
         *,
         max_silence_s: float = MAX_SILENCE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`last_pass_s` says when the last pass ended, in seconds of `clock`."""
-        self._last_pass_s, self._max_silence_s, self._clock = last_pass_s, max_silence_s, clock
+        """`last_sync_s` is when the last sync ended, in seconds of `clock`."""
+        self._last_pass_s, self._max_silence_s, self._clock = last_sync_s, max_silence_s, clock
 
     async def Check(  # noqa: N802 - the proto's name
         self, request: health_pb2.HealthCheckRequest, context: Any

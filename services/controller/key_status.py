@@ -30,7 +30,7 @@ class RetryPolicy:
     Attributes:
         max_attempts: failures in a row after which nothing is tried any more.
         first_delay_s: pause after the first failure; each further one doubles it.
-        max_timings: how often engines that could not be told apart are timed again; by default
+        max_timings: how often engines whose times do not differ are timed again; by default
             for six days, as a machine may be busy for long.
         first_timing_s: pause before the first time; each further one doubles it, up to
             a day.
@@ -52,7 +52,7 @@ class RetryPolicy:
         return timed_at + timedelta(seconds=wait_s)
 
 
-class Standing(StrEnum):
+class KeyState(StrEnum):
     """Where a planned engine is on its way."""
 
     PROVEN = "proven"
@@ -75,7 +75,7 @@ class KeyStatus:
     """
 
     planned: PlannedKey
-    standing: Standing
+    state: KeyState
     engine: PublishedEngine | None
     num_failures: int = 0
     next_attempt_at: datetime | None = None
@@ -84,7 +84,7 @@ class KeyStatus:
     @property
     def is_wanted(self) -> bool:
         """Whether there is something to be done for it, now or later."""
-        return self.standing in (Standing.MISSING, Standing.UNPROVEN, Standing.FAILED)
+        return self.state in (KeyState.MISSING, KeyState.UNPROVEN, KeyState.FAILED)
 
 
 def key_status(
@@ -115,18 +115,18 @@ def key_status(
         if engine.proof.outcome is ProofOutcome.FAILED:
             return KeyStatus(
                 planned=planned,
-                standing=Standing.PROOF_FAILED,
+                state=KeyState.PROOF_FAILED,
                 engine=engine,
                 reason=engine.proof.reason,
             )
         if is_proven_on(engine, generation):
-            return KeyStatus(planned=planned, standing=Standing.PROVEN, engine=engine)
+            return KeyStatus(planned=planned, state=KeyState.PROVEN, engine=engine)
     failures = _failures_that_count(digest, records, requests)
     if failures:
         return _failed(planned, engine, failures, policy, failed_at)
     return KeyStatus(
         planned=planned,
-        standing=Standing.UNPROVEN if engine else Standing.MISSING,
+        state=KeyState.UNPROVEN if engine else KeyState.MISSING,
         engine=engine,
         reason=_why_unproven(engine, generation) if engine else "not built yet",
     )
@@ -145,7 +145,7 @@ def is_given_up(
 def is_to_be_proven_again(
     engine: PublishedEngine, requests: Sequence[RebuildRequest], plan: BuildPlan | None = None
 ) -> bool:
-    """Whether other code proved it, or somebody asked for another proof and there is none yet.
+    """Whether other code proved it, or another proof was requested and there is none yet.
 
     Once for each plan: nodes of two releases would replace each other's proofs for ever.
     """
@@ -194,7 +194,7 @@ def _failed(
     is_given_up = num_failures >= policy.max_attempts
     return KeyStatus(
         planned=planned,
-        standing=Standing.QUARANTINED if is_given_up else Standing.FAILED,
+        state=KeyState.QUARANTINED if is_given_up else KeyState.FAILED,
         engine=engine,
         num_failures=num_failures,
         next_attempt_at=(

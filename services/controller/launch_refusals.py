@@ -1,4 +1,4 @@
-"""Build tasks that a launcher refuses: tried again after pauses that double, and told once."""
+"""Build tasks that a launcher refuses: tried again after pauses that double, and logged once."""
 
 import logging
 from collections.abc import Callable

@@ -16,21 +16,21 @@ class Loops:
         self._deploying, self._building = deploying, building
 
     @property
-    def last_pass_s(self) -> float:
+    def last_sync_s(self) -> float:
         """When a look at the fleet last ended, in monotonic seconds."""
-        return self._deploying.last_pass_s
+        return self._deploying.last_sync_s
 
-    def kick(self) -> None:
-        """Have both look now; call it in the event loop."""
-        self._deploying.kick()
+    def enqueue(self) -> None:
+        """Enqueue a sync of both; call it in the event loop."""
+        self._deploying.enqueue()
         if self._building:
-            self._building.kick()
+            self._building.enqueue()
 
     async def reconcile_now(self) -> None:
         """Compare store and fleet once; what is to be built is looked at soon after."""
         await self._deploying.reconcile_now()
         if self._building:
-            self._building.kick()
+            self._building.enqueue()
 
     async def run(self) -> None:
         """Run until cancelled."""

@@ -1,4 +1,4 @@
-"""Why Ray places a replica nowhere, for people: what it wants, what nodes have, who holds it."""
+"""Why Ray places a replica nowhere, for people: what it wants, what nodes have, what holds it."""
 
 import json
 import re
@@ -7,7 +7,7 @@ from typing import Any
 
 from services.contracts.node_class import GENERATION_LABEL
 
-# Serve's words for replicas that have waited for a node for half a minute; those that load say
+# Serve's message about replicas that have waited for a node for half a minute; those that load have
 # "to initialize" in this place.
 _WAITING = re.compile(
     r"has (\d+) replicas that have taken more than [\d.]+s to be scheduled.*"
@@ -39,10 +39,10 @@ def unplaced_words(
 
     Args:
         num_replicas: that wait.
-        wanted: resources of each, as Serve says them.
+        wanted: resources of each, in Serve's notation.
         generation: whose nodes they must be on.
         nodes: as `ray.nodes()` gives them.
-        free: resources of each node that nobody holds, by its id.
+        free: unused resources of each node, by its id.
         holders: applications with replicas on that generation, and how many each has.
     """
     there = [

@@ -2,7 +2,7 @@
 
 A process of its own, so that neither the end nor a failed restart of the controller takes the
 replicas along. It ends when raylet or GCS do, because nothing else of that Ray is of use then;
-whoever started it starts it again.
+`smelt up` starts it again.
 """
 
 import logging
@@ -106,10 +106,10 @@ def stop_node() -> None:
 
 
 def _run(settings: RayNodeSettings) -> int:
-    said: dict[str, Any] = {"address": start_node(settings), "pid": os.getpid()}
+    ready: dict[str, Any] = {"address": start_node(settings), "pid": os.getpid()}
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        announce_ready(settings.ready_fd, said)
+        announce_ready(settings.ready_fd, ready)
         logger.error("%s of this host's Ray ended; the rest of it ends too", wait_for_end())
     except KeyboardInterrupt:
         stop_node()

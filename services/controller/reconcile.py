@@ -1,9 +1,9 @@
 """The reconcile loop: what should serve where, against what serves.
 
 Wanted is the newest version of each model on each generation that has nodes, and beside it the
-versions that somebody gave a share of the requests. Level-triggered:
-each pass reads the whole store, all nodes and what is deployed, so a lost event costs one
-resync period and nothing else. State lives in the store, and with Ray Serve.
+versions that have a share of the requests. Level-triggered:
+each sync reads the whole store, all nodes and what is deployed, so a lost event costs one
+resync period and nothing else. State is in the store, and with Ray Serve.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ from services.contracts.manifest import ModelVersion
 from services.controller.deployments import Deployments
 from services.controller.fleet_state import FleetState
 from services.controller.fleet_threads import ASK_TIMEOUT_S, SUBMIT_TIMEOUT_S, FleetThreads
+from services.controller.interfaces import NodeSource
 from services.controller.observed import ModelSource, Observed, StoreView
 from services.controller.replica_fleet import DeploymentKey, ReplicaFleet
-from services.controller.seams import NodeSource
 from services.pb import fleet_v1_pb2 as fleet
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class ReconcileLoop:
 
     Attributes:
         deployments: those that it has begun, or found, and not yet withdrawn.
-        last_pass_s: when the last pass ended, well or badly, in seconds of the clock.
+        last_sync_s: when the last sync ended, with or without a fault, in seconds of the clock.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class ReconcileLoop:
             state: shows what is served.
             replicas: places them.
             replica_args: settings that all replicas share.
-            resync_s: how often to look without being told.
+            resync_s: how often to look without an event.
             withdraw_after_s: how long a generation may be away before what served there is
                 withdrawn: a node that restarts is soon back.
             submit_timeout_s: how long Ray Serve may take to accept an application.
@@ -67,38 +67,38 @@ class ReconcileLoop:
         self._state, self._replicas = state, replicas
         self._replica_args = replica_args
         self._resync_s, self._withdraw_after_s, self._clock = resync_s, withdraw_after_s, clock
-        self._kicked = asyncio.Event()
-        self._pass_lock = asyncio.Lock()
+        self._enqueued = asyncio.Event()
+        self._sync_lock = asyncio.Lock()
         self._observed = Observed()
         self._threads = FleetThreads(submit_timeout_s, ask_timeout_s)
         self.deployments = Deployments(
             replicas,
             self._threads,
             on_change=self._show_model,
-            on_success=self.kick,
+            on_success=self.enqueue,
             clock=clock,
         )
         self._last_seen_s: dict[str, float] = {}
         self._known_generations: set[str] = set()
-        self.last_pass_s = clock()
+        self.last_sync_s = clock()
 
-    def kick(self) -> None:
-        """Look now; call it in the event loop."""
-        self._kicked.set()
+    def enqueue(self) -> None:
+        """Enqueue a sync; call it in the event loop."""
+        self._enqueued.set()
 
     async def run(self) -> None:
-        """Reconcile when kicked and at each resync, until cancelled."""
+        """Reconcile when enqueued and at each resync, until cancelled."""
         watching = None
         if not self._replicas.is_placing:
             watching = asyncio.create_task(self._watch_attached())
         try:
             while True:
-                self._kicked.clear()
+                self._enqueued.clear()
                 await self._try_reconcile()
                 # Not wait_for: on Python 3.11 it can swallow a cancel that meets the event.
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._resync_s):
-                        await self._kicked.wait()
+                        await self._enqueued.wait()
         finally:
             if watching:
                 watching.cancel()
@@ -106,23 +106,23 @@ class ReconcileLoop:
             self._threads.close()
 
     async def _watch_attached(self) -> None:
-        """Look when replicas that somebody else places come or go."""
+        """Look when replicas that a RayService places come or go."""
         known: list[DeploymentKey] = []
         async for _ in self._state.watch():
             if known != (known := self._state.ready_keys()):
-                self.kick()
+                self.enqueue()
 
     async def _try_reconcile(self) -> None:
         try:
             await self.reconcile()
         except SmeltError as error:
-            logger.warning("reconcile pass failed, the next one tries again: %s", error)
+            logger.warning("reconcile sync failed, the next one tries again: %s", error)
         except Exception:
             # Whatever it is, Ray's errors included: a loop that ended would do so in silence.
-            logger.exception("reconcile pass failed; the next one tries again")
+            logger.exception("reconcile sync failed; the next one tries again")
 
     async def reconcile_now(self) -> None:
-        """One pass because somebody asked for it: what failed need not wait for its time.
+        """One sync by request: what failed need not wait for its time.
 
         Deployments go on in the background.
         """
@@ -130,18 +130,18 @@ class ReconcileLoop:
         await self.reconcile()
 
     async def reconcile(self) -> None:
-        """One pass over store, nodes and fleet; what failed waits for its time."""
-        async with self._pass_lock:
+        """One sync of store, nodes and fleet; what failed waits for its time."""
+        async with self._sync_lock:
             try:
-                await self._pass()
+                await self._sync()
                 self._state.note_look()
             except Exception as error:
                 self._state.note_look(str(error) or repr(error))
                 raise
             finally:
-                self.last_pass_s = self._clock()
+                self.last_sync_s = self._clock()
 
-    async def _pass(self) -> None:
+    async def _sync(self) -> None:
         present = await self._threads.ask(self._replicas.deployed)
         if self._replicas.is_placing:
             self.deployments.compare(present)
@@ -161,7 +161,7 @@ class ReconcileLoop:
         self._show()
 
     async def _place(self, observed: Observed) -> None:
-        """Begin to deploy what is missing, and to withdraw what nobody would miss."""
+        """Begin to deploy what is missing, and to withdraw what is not needed any more."""
         try:
             generations = await asyncio.to_thread(self._generations)
         except NotReadyError as error:
@@ -212,7 +212,7 @@ class ReconcileLoop:
                             version.name, version.version, num_replicas)  # fmt: skip
 
     def _may_go(self, key: DeploymentKey, observed: Observed, generations: list[str]) -> bool:
-        """Whether a deployment is wanted no more, and nobody would miss it."""
+        """Whether a deployment is not wanted, and requests have another one."""
         if key.name not in observed.names or key.name in observed.unloaded:
             return True
         if key.generation not in generations:

@@ -1,4 +1,4 @@
-"""The one place that speaks to Ray Serve: applications of a cluster that was joined."""
+"""The one place that calls Ray Serve: applications of a cluster that was joined."""
 
 import importlib
 import logging
@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 
 _PREFIX, _SEPARATOR = "smelt", ":"
 _RAISED = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception): (.+)$", re.MULTILINE)
-_KNOCK_S = 10.0
+_CONNECT_S = 10.0
 # How Ray's cloudpickle words it.
 _PICKLER_CLASH = "is not registered for pickle by value"
 _MAX_PICKLER_CLASHES = 20
@@ -36,7 +36,7 @@ class ReplicaFleet(Protocol):
     """Places, restarts and removes replicas. Methods block; call them in `FleetThreads`.
 
     Attributes:
-        is_placing: False when somebody else decides what is deployed; `deployed` is then what
+        is_placing: False when a RayService decides what is deployed; `deployed` is then what
             is there, and nothing is deployed or removed.
         absence: why a model version is not deployed anywhere, for people.
     """
@@ -53,7 +53,7 @@ class ReplicaFleet(Protocol):
         ...
 
     def deployed(self) -> list[DeploymentKey]:
-        """What is deployed, by whomever; what is being removed too, until it is gone."""
+        """What is deployed, and what is being removed until it is gone."""
         ...
 
     def is_running(self, key: DeploymentKey) -> bool:
@@ -73,7 +73,7 @@ class ReplicaFleet(Protocol):
         ...
 
     def num_wanted(self, model: str, version: int) -> int | None:
-        """Replicas that whoever places them wants; None leaves it to what is deployed here."""
+        """Replicas that a RayService asks for; None leaves it to what is deployed here."""
         ...
 
     def metrics_addresses(self) -> list[str]:
@@ -81,7 +81,7 @@ class ReplicaFleet(Protocol):
         ...
 
     def stop(self) -> None:
-        """Let go of the cluster."""
+        """Leave the cluster."""
         ...
 
 
@@ -111,7 +111,7 @@ class RayServeFleet:
         from ray import serve
 
         try:
-            _knock(self._address)
+            _check_reachable(self._address)
             ray.init(address=self._address, log_to_driver=False, logging_level="warning")
         except OSError as error:
             raise InvalidRequestError(
@@ -150,8 +150,8 @@ class RayServeFleet:
         if found is None:
             raise NotReadyError(f"{what}: its application was deleted")
         if found.status is ApplicationStatus.DEPLOY_FAILED:
-            said = [raised_words(each.message) for each in found.deployments.values()]
-            raise NotReadyError(f"{what}: {'; '.join(filter(None, said)) or found.message}")
+            faults = [raised_words(each.message) for each in found.deployments.values()]
+            raise NotReadyError(f"{what}: {'; '.join(filter(None, faults)) or found.message}")
         return bool(found.status is ApplicationStatus.RUNNING)
 
     def unplaced(self, key: DeploymentKey) -> str:
@@ -222,8 +222,8 @@ def retried(ask: Callable[[], _T]) -> _T:
     """Ask Serve, again where another thread met its pickler.
 
     Each configuration of Serve's, a status holds one too, registers the same module with the
-    pickler and takes it away; a lock over all would have a submission that hangs keep everybody
-    from asking.
+    pickler and takes it away; a lock over all would have a submission that hangs keep every
+    caller waiting.
     """
     for _ in range(_MAX_PICKLER_CLASHES):
         try:
@@ -235,7 +235,7 @@ def retried(ask: Callable[[], _T]) -> _T:
 
 
 def key_from_application(name: str) -> DeploymentKey | None:
-    """The deployment of a Serve application; None when somebody else made it."""
+    """The deployment of a Serve application; None when it is not Smelt's."""
     prefix, *parts = name.split(_SEPARATOR)
     if prefix != _PREFIX or len(parts) != 3:
         return None
@@ -254,8 +254,8 @@ def load_function(import_path: str) -> Callable[[dict[str, Any]], Any]:
     return function  # type: ignore[no-any-return] # getattr knows no types
 
 
-def _knock(address: str) -> None:
-    """See whether somebody listens, before Ray tries for minutes; raises OSError."""
+def _check_reachable(address: str) -> None:
+    """Open a connection, before Ray tries for minutes; raises OSError."""
     host, is_split, port = address.rpartition(":")
     if is_split and port.isdecimal():
-        socket.create_connection((host, int(port)), timeout=_KNOCK_S).close()
+        socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()

@@ -1,4 +1,4 @@
-"""When engines are timed again that could not be told from the fallback or from who leads. Pure.
+"""When engines are timed again whose times do not differ from the fallback's or the best's. Pure.
 
 What was launched for it is in the store before it runs, with its time: an attempt counts whatever
 becomes of it, so that a run that fails, or a controller that is killed, never leads to a busy loop.
@@ -10,8 +10,8 @@ from datetime import datetime
 from services.contracts.joint_order import unsettled
 from services.contracts.manifest import ModelVersion, PublishedEngine
 from services.controller.build_view import FleetView
-from services.controller.key_status import RetryPolicy, Standing
-from services.controller.seams import BuildTask, NodePool
+from services.controller.interfaces import BuildTask, NodePool
+from services.controller.key_status import KeyState, RetryPolicy
 from services.controller.task_names import task_name
 
 
@@ -53,7 +53,7 @@ def next_timing(
         is_anywhere=False,
         compiler=view.compiler,
         attempt=len(starts) + 1,
-        reason="no engine is missing; what could not be told apart is timed again",
+        reason="no engine is missing; engines whose times do not differ are timed again",
     )
     return policy.next_timing_at(timed_at, len(starts)), task
 
@@ -64,4 +64,4 @@ def _engines(
     """The proven ones of a pool's plan."""
     plan = view.plan_of(version, pool)
     statuses = view.statuses(version, plan, policy) if plan else ()
-    return [s.engine for s in statuses if s.engine and s.standing is Standing.PROVEN]
+    return [s.engine for s in statuses if s.engine and s.state is KeyState.PROVEN]

@@ -40,7 +40,7 @@ class Reconciler(Protocol):
 
 
 class Serving:
-    """Has models served, or not, and says how that went."""
+    """Has models served, or not, and returns the outcome."""
 
     def __init__(
         self, models: ServedModels, state: FleetState, loop: Reconciler, *, is_placing: bool
@@ -52,14 +52,14 @@ class Serving:
     async def set_served(
         self, name: str, *, is_served: bool, who: str = ""
     ) -> fleet.SetServedReply:
-        """Load or unload a model for somebody, "" for a client without a name.
+        """Load or unload a model, as `who` asked; "" for a client without a name.
 
         A second call changes nothing. Returns when a model to load is ready somewhere, or cannot
         be: then with the reason.
 
         Raises:
             NotFoundError: the store has no such model.
-            UnsupportedFeatureError: replicas are placed by somebody else.
+            UnsupportedFeatureError: replicas are placed by a RayService.
         """
         if not self._is_placing:
             raise UnsupportedFeatureError(

@@ -17,7 +17,7 @@ class ControllerSettings(FleetSecuritySettings):
         cache_dir: local copies of masters and engines, shared by replicas of this host.
         run_dir: sockets of this fleet; short, because a socket path holds 107 bytes.
         listen: `host:port` of FleetControl; port 0 takes a free one. Beyond loopback it needs a
-            token: whoever may attach to it as a replica gets requests.
+            token: what may attach to it as a replica gets requests.
         health_listen: `host:port` of grpc.health alone, in the clear and without a token, for
             probes that know neither; "" leaves it on `listen` only.
         metrics_host, metrics_port: where Prometheus scrapes; port 0 takes a free one.
@@ -37,10 +37,10 @@ class ControllerSettings(FleetSecuritySettings):
         replica_host: interface of the replicas' TCP data ports; loopback unless gateways run on
             other hosts.
         withdraw_after_s: how long a generation may have no node before its replicas go.
-        reattach_grace_s: how long gateways may go on with a replica whose line to the controller
-            broke without a goodbye; it needs about 20 s to notice a cut and attach again.
+        reattach_grace_s: how long gateways may go on with a replica whose stream to the
+            controller broke; it needs about 20 s to notice a cut and attach again.
         replica_num_threads: threads of a CPU engine in each replica; 0 leaves it to the engine.
-        resync_s: seconds after which the store is read again without being told.
+        resync_s: seconds after which the store is read again without an event.
     """
 
     model_config = SettingsConfigDict(env_prefix="SMELT_CONTROLLER_")
@@ -77,6 +77,6 @@ class ControllerSettings(FleetSecuritySettings):
                 f"the control plane would listen on {host} without a token, so that every host "
                 "could attach replicas to it; name a file with one, made by `openssl rand -hex "
                 "32`: SMELT_CONTROLLER_FLEET_TOKEN_FILE, and the same for gateways and replicas "
-                "(`smelt up` does so by itself)"
+                "(`smelt up` makes one)"
             )
         return self

@@ -15,7 +15,7 @@ from services.contracts.manifest import BuildOutcome, BuildRecord
 from services.contracts.registry import Registry
 from services.controller.build_policy import untouched_key
 from services.controller.build_view import FleetView, plan_for_pool
-from services.controller.seams import BuildLauncher, NodePool, TaskState, TaskStatus
+from services.controller.interfaces import BuildLauncher, NodePool, TaskState, TaskStatus
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class TaskAccounts:
             self._launcher.forget(start.name)
         except SmeltError as error:
             # One that cannot be accounted for must not keep the others from their next step.
-            logger.error("task %s is accounted for at the next pass: %s", start.name, error)
+            logger.error("task %s is accounted for at the next sync: %s", start.name, error)
             return False
         return True
 
@@ -103,7 +103,7 @@ class TaskAccounts:
             key=key,
             outcome=BuildOutcome.FAILED,
             stage="task",
-            reason=f"{_charge_words(start)} {status.detail or 'nothing was said'}",
+            reason=f"{_charge_words(start)} {status.detail or 'without any output'}",
             started_at=now,
         )
         self._registry.record_build(record)
@@ -116,7 +116,7 @@ class TaskAccounts:
         """
         if start.key_digests:
             end = TaskEnd(name=start.name, detail=status.detail, run=status.run, created_at=now)
-            # One that stands there stays: it may be this very loss, told before a restart.
+            # One that stands there stays: it may be this very loss, recorded before a restart.
             self._registry.end_task(end)
             kept = self._registry.task_end(start.name)
             if kept is not None and kept.run != status.run:
@@ -143,7 +143,7 @@ def _is_planned(start: TaskStart, view: FleetView) -> bool:
 def _why_unplanned(start: TaskStart, status: TaskStatus, view: FleetView) -> str:
     """Why an ended task left no plan for its class of nodes."""
     if status.is_failed:
-        return status.detail or "it ended without a word"
+        return status.detail or "it failed without any output"
     wanted = start.node_class.model_dump()
     for plan in reversed(view.plans.get((start.model, start.version), ())):
         found = plan.node_class.model_dump()
@@ -153,8 +153,8 @@ def _why_unplanned(start: TaskStart, status: TaskStatus, view: FleetView) -> str
         others = [f"{n} '{v}'" for n, v in found.items() if v and wanted[n] and v != wanted[n]]
         if others:
             return (
-                f"the node says of itself: {', '.join(others)}; its labels say otherwise: make "
-                "them by: smelt node-labels"
+                f"the node detects: {', '.join(others)}; its labels differ: set them "
+                "by: smelt node-labels"
             )
     return "it ended well and made no plan"
 

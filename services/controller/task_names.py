@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from services.contracts.document import canonical_json
 from services.contracts.manifest import ModelVersion
-from services.controller.seams import NodePool
+from services.controller.interfaces import NodePool
 
 _SLUG_LENGTH = 20
 _HASH_DIGITS = 20

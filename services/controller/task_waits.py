@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 
 from services.contracts.build_plan import TaskStart
-from services.controller.seams import TaskState, TaskStatus
+from services.controller.interfaces import TaskState, TaskStatus
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class TaskWaits:
             self._since_s.setdefault(start.name, self._clock())
             detail = statuses[start.name].detail
             if self._details.get(start.name) != detail:
-                logger.info("task %s waits: %s", start.name, detail or "nobody says why")
+                logger.info("task %s waits: %s", start.name, detail or "for an unknown reason")
                 self._details[start.name] = detail
         return waiting
 

@@ -1,7 +1,7 @@
 """Withdraws a fleet from a Ray cluster that goes on: `python -m services.controller.withdraw`.
 
 Run by `smelt down`, also when the controller is away: build tasks are ended, replicas drained and
-their applications deleted; Serve ends too where nobody else has an application. Settings are the
+their applications deleted; Serve ends too where no other application is left. Settings are the
 controller's.
 """
 

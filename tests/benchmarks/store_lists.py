@@ -127,7 +127,7 @@ class Controller:
     async def look(self) -> None:
         """One look of each reader."""
         await self._deploying.reconcile()
-        await self._building.pass_now()
+        await self._building.sync()
         await asyncio.to_thread(self._metrics.look)
 
 

@@ -89,7 +89,7 @@ async def _read_refusal(response: "httpx2.Response") -> None:
 def _opened() -> Iterator[None]:
     from lightkube.core.exceptions import ConfigError
 
-    # Its HTTP library tells of each request, as many as there are build tasks and more.
+    # Its HTTP library logs each request, as many as there are build tasks and more.
     logging.getLogger("httpx2").setLevel(logging.WARNING)
     try:
         yield

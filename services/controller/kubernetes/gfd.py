@@ -1,8 +1,8 @@
 """Node labels to a NodeClass, and a NodeClass to what a Pod must ask for to land on it.
 
 A GPU node is known by the labels of NVIDIA's GPU Feature Discovery. A CPU node is known only
-when somebody gives it the label `smelt.dev/generation`: Kubernetes itself says no more of a
-processor than its architecture.
+by the label `smelt.dev/generation`, which an operator sets: Kubernetes itself knows no more of
+a processor than its architecture.
 """
 
 from collections.abc import Mapping
@@ -26,8 +26,8 @@ def node_class_from_labels(labels: Mapping[str, str]) -> NodeClass | None:
 
     `nvidia.com/gpu.memory` is not read. It is NVML's total, which holds what the driver keeps
     for itself, and a device's own probe sees less (616 MiB on an H200): rounded to GiB the two
-    differ for many products, and one node would be of two classes. The product's name tells
-    memory sizes apart.
+    differ for many products, and one node would be of two classes. The product's name
+    differs for memory sizes.
 
     Raises:
         InvalidRequestError: a label's value is no generation, or no number.

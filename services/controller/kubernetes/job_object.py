@@ -5,10 +5,10 @@ from typing import Any
 
 from services.contracts.hardware import Generation, Platform
 from services.contracts.node_class import GENERATION_LABEL, PREFIX
+from services.controller.interfaces import BuildTask
 from services.controller.kubernetes.gfd import GPU_RESOURCE, match_expressions, node_selector
 from services.controller.kubernetes.job_template import JobTemplate, compiler_container
 from services.controller.launchers.command import worker_arguments
-from services.controller.seams import BuildTask
 
 TASK_LABEL = f"{PREFIX}build-task"
 # On a Job that failed and was accounted for: it stays for its log, until its TTL is over.

@@ -1,9 +1,9 @@
-"""What a Job object, and the Pod it made, say about a build task."""
+"""The status of a build task by its Job object and the Job's Pod."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from services.controller.seams import TaskState, TaskStatus
+from services.controller.interfaces import TaskState, TaskStatus
 
 _Object = Mapping[str, Any]
 
@@ -35,10 +35,10 @@ def task_status(
             state=TaskState.ENDED,
             is_failed=True,
             is_lost=by_pod and _is_disrupted(pod),
-            # Its deadline takes the Pod of a Job away, so that nobody can ask it any more.
+            # Its deadline takes the Pod of a Job away, and with it its status.
             is_unstarted=by_time and (has_waited if pod is None else not _has_started(pod)),
             run=run_of(job),
-            detail=_last_words(failed, pod),
+            detail=_failure(failed, pod),
         )
     if "Complete" in conditions:
         return TaskStatus(state=TaskState.ENDED)
@@ -51,7 +51,7 @@ def task_status(
 
 
 def run_of(job: _Object) -> str:
-    """What tells this Job from a later one of the same name."""
+    """What distinguishes this Job from a later one of the same name."""
     return str((job.get("metadata") or {}).get("uid") or "")
 
 
@@ -92,21 +92,21 @@ def _phase(pod: _Object | None) -> str:
 
 
 def _is_disrupted(pod: _Object | None) -> bool:
-    """Whether somebody else ended the Pod; one that ended by itself stays with its Job."""
+    """Whether the Pod was evicted or deleted; one that ended stays with its Job."""
     conditions = ((pod or {}).get("status") or {}).get("conditions") or []
     return pod is None or any(c["type"] == _DISRUPTED and c["status"] == "True" for c in conditions)
 
 
-def _last_words(condition: _Object, pod: _Object | None) -> str:
-    """Why the Job failed, then what the compiler said last."""
+def _failure(condition: _Object, pod: _Object | None) -> str:
+    """Why the Job failed, then the last output of the compiler."""
     why = ": ".join(filter(None, (condition.get("reason"), condition.get("message"))))
-    said = [
+    outputs = [
         f"{c['name']} exited with {ended.get('exitCode')} ({ended.get('reason', 'no reason')}): "
         f"{(ended.get('message') or 'no output').strip()}"
         for c in _container_statuses(pod)
         if (ended := (c.get("state") or {}).get("terminated")) and ended.get("exitCode")
     ]
-    return "; ".join([why or "the Job failed", *said])
+    return "; ".join([why or "the Job failed", *outputs])
 
 
 def _wait_reason(pod: _Object | None, refusal: str) -> str:

@@ -29,7 +29,7 @@ _ATTEMPT_FIELDS = (("backoffLimit", 0), ("restartPolicy", "Never"))
 
 @dataclass(frozen=True)
 class JobTemplate:
-    """A checked Job, and placements by generation; nobody changes them."""
+    """A checked Job, and placements by generation; neither is changed."""
 
     job: dict[str, Any]
     placements: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -39,8 +39,8 @@ def read_template(path: Path) -> JobTemplate:
     """A template file with the placements that lie beside it.
 
     Raises:
-        InvalidRequestError: a file cannot be read, is no Job or placement, or would start a
-            build over by itself: counting attempts is the build loop's.
+        InvalidRequestError: a file cannot be read, is no Job or placement, or would repeat a
+            build: counting attempts is the build loop's.
     """
     try:
         job = checked_job(value_from_yaml(path.read_text()))

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from services.contracts.errors import InvalidRequestError, NotReadyError
+from services.controller.interfaces import BuildTask, TaskState, TaskStatus
 from services.controller.kubernetes.client import (
     CONFLICT,
     NOT_FOUND,
@@ -31,7 +32,6 @@ from services.controller.kubernetes.job_template import (
     compiler_container,
     refuse_unknown_fields,
 )
-from services.controller.seams import BuildTask, TaskState, TaskStatus
 
 if TYPE_CHECKING:
     from lightkube.config.kubeconfig import SingleConfig
@@ -68,7 +68,7 @@ class KubernetesJobs:
         self._namespace = namespace
         self._template = template
         self._image = image
-        # A Node object tells no library versions: the image is what they come from.
+        # A Node object has no library versions: the image is what they come from.
         self.compiler = image or str(_template_image(template))
         # Runs that were seen to wait, and never to run.
         self._waited: set[str] = set()
@@ -81,8 +81,8 @@ class KubernetesJobs:
 
         Raises:
             NotReadyError: the cluster is out of reach, or forbids it.
-            InvalidRequestError: the cluster finds the Job invalid, or somebody else's Job
-                has the name.
+            InvalidRequestError: the cluster finds the Job invalid, or a Job that is not
+                Smelt's has the name.
         """
         from lightkube.resources.batch_v1 import Job
 
@@ -113,7 +113,7 @@ class KubernetesJobs:
             if status_code(error) != CONFLICT:
                 raise self._explained(error, "create", _JOBS) from error
             raise NotReadyError(
-                f"the last Job '{task.name}' is not gone yet; the next pass tries again"
+                f"the last Job '{task.name}' is not gone yet; the next sync tries again"
             ) from error
         logger.info("created Job %s anew: %s", task.name, task.reason)
 
@@ -181,7 +181,7 @@ class KubernetesJobs:
         from lightkube.types import CascadeType
 
         try:
-            # Unless told so, the API leaves the Pod of a deleted Job running.
+            # By default the API leaves the Pod of a deleted Job running.
             self._client.delete(
                 Job, name, namespace=self._namespace, cascade=CascadeType.BACKGROUND
             )
@@ -190,7 +190,7 @@ class KubernetesJobs:
                 raise self._explained(error, "delete", _JOBS) from error
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self._client.close()
 
     def _find(self, name: str) -> dict[str, Any] | None:

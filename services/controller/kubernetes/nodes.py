@@ -1,7 +1,7 @@
-"""The nodes of a Kubernetes cluster, as pools: those that are, and those that may come.
+"""The nodes of a Kubernetes cluster, as pools: those that exist, and those that may.
 
-GPU Feature Discovery's labels on Node objects say what is there. The worker groups of a
-RayService say what may be started: pools at zero, which no running Ray can know of.
+GPU Feature Discovery's labels on Node objects show what there is. The worker groups of a
+RayService show what may be started: pools at zero, which no running Ray can know of.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from services.contracts.errors import NotReadyError
 from services.contracts.node_class import NodeClass
+from services.controller.interfaces import NodePool
 from services.controller.kubernetes.client import async_client, require_lightkube
 from services.controller.kubernetes.observed import (
     ObservedNode,
@@ -25,7 +26,6 @@ from services.controller.kubernetes.observed import (
 from services.controller.kubernetes.serve_config import Wanted, replicas_asked_for
 from services.controller.kubernetes.settling import Settling
 from services.controller.kubernetes.watch import ObjectWatch, WatchedKind, WatchTiming
-from services.controller.seams import NodePool
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -104,7 +104,7 @@ class KubernetesNodes:
         self._thread.join()
 
     def pools(self) -> list[NodePool]:
-        """Pools as they were when the cluster last spoke; stale from a failure to the next list.
+        """Pools by the cluster's last answer; stale from a failure to the next list.
 
         Raises:
             NotReadyError: the cluster has not been read yet, or is out of reach for so long
@@ -118,7 +118,7 @@ class KubernetesNodes:
         silence_s = time.monotonic() - min(contacts)
         if silence_s > self._timing.lost_after_s:
             raise NotReadyError(
-                f"nothing heard of the Kubernetes cluster for {silence_s:.0f} s{because}"
+                f"no answer of the Kubernetes cluster for {silence_s:.0f} s{because}"
             )
         return [replace(pool, is_stale=True) for pool in self._pools] if errors else self._pools
 
@@ -178,11 +178,11 @@ class KubernetesNodes:
         for one in services.values():
             for key, number in one.wanted.items():
                 wanted[key] = wanted.get(key, 0) + number
-        # The first ones are told with the first pools.
+        # The first ones are published with the first pools.
         is_new, self._wanted = self._wanted not in (None, wanted), wanted
         self._wake.set()
         if is_new:
-            self._tell()
+            self._notify()
 
     async def _publish_settled(self) -> None:
         """Publish when something was seen, and again when something has settled."""
@@ -202,9 +202,9 @@ class KubernetesNodes:
             return
         self._pools = pools
         logger.info("pools of the Kubernetes cluster: %s", _in_short(pools))
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         try:
             self._on_change()
         except Exception:

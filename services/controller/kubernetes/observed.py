@@ -8,8 +8,8 @@ from typing import Any
 from services.contracts.errors import InvalidRequestError
 from services.contracts.hardware import Generation, Platform
 from services.contracts.node_class import NodeClass
+from services.controller.interfaces import NodePool
 from services.controller.kubernetes.gfd import GPU_RESOURCE, node_class_from_labels
-from services.controller.seams import NodePool
 
 logger = logging.getLogger(__name__)
 
@@ -21,11 +21,11 @@ class ObservedNode:
     """One node.
 
     Attributes:
-        hindrance: why it takes no new work; "" when it does.
+        unschedulable_reason: why it takes no new work; "" when it does.
     """
 
     node_class: NodeClass
-    hindrance: str = ""
+    unschedulable_reason: str = ""
 
 
 def observed_node(node: Mapping[str, Any]) -> ObservedNode | None:
@@ -38,10 +38,10 @@ def observed_node(node: Mapping[str, Any]) -> ObservedNode | None:
         return None
     if node_class is None:
         return None
-    return ObservedNode(node_class=node_class, hindrance=_hindrance(node))
+    return ObservedNode(node_class=node_class, unschedulable_reason=_unschedulable_reason(node))
 
 
-def _hindrance(node: Mapping[str, Any]) -> str:
+def _unschedulable_reason(node: Mapping[str, Any]) -> str:
     """Why a node takes no new work.
 
     A cordoned node keeps what runs there and gets nothing new: it stays known, so that its
@@ -103,10 +103,10 @@ def pools_of(
     ready: dict[NodeClass, int] = {}
     known: dict[NodeClass, int] = {}
     for name, node in sorted(nodes.items()):
-        note = f" ({node.hindrance})" if node.hindrance else ""
+        note = f" ({node.unschedulable_reason})" if node.unschedulable_reason else ""
         names.setdefault(node.node_class, []).append(name + note)
         known[node.node_class] = known.get(node.node_class, 0) + 1
-        ready[node.node_class] = ready.get(node.node_class, 0) + (not node.hindrance)
+        ready[node.node_class] = ready.get(node.node_class, 0) + (not node.unschedulable_reason)
     classes_of_nodes = list(names)
     for name, node_class in sorted(groups, key=lambda group: group[0]):
         # A group says a generation and little more: where nodes of it exist they say it better.

@@ -2,7 +2,7 @@
 
 A stream that the server ends is taken up again after the last change that was seen. After one
 that breaks, and every `resync_s` in any case, everything is listed anew: what was known before a
-break may be gone, and a half-dead connection, which tells nothing, costs one such period.
+break may be gone, and a half-open connection, which has no events, costs one such period.
 """
 
 import asyncio
@@ -110,7 +110,7 @@ class ObjectWatch(Generic[_ReadT]):
                 await self._follow()
             except Exception as error:
                 # Everything: a thread that ended here would leave the fleet as it was for ever.
-                # A server that cannot be reached cannot tell when it is there again.
+                # A server that cannot be reached sends no event when it is there again.
                 await asyncio.sleep(self._note(error))
 
     async def _list(self) -> None:
@@ -145,7 +145,7 @@ class ObjectWatch(Generic[_ReadT]):
         changes = self._client.watch(
             self._kind.resource, namespace=self._kind.namespace, resource_version=self._version
         )
-        # Closed here and now, else its connection lives until the garbage collector comes.
+        # Closed here and now, else its connection stays open until the garbage collector runs.
         async with contextlib.aclosing(cast("AsyncGenerator[Any, None]", changes)) as stream:
             async for change, found in stream:
                 kept = dict(self._kept or {})

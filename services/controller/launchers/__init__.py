@@ -1,1 +1,1 @@
-"""Ways to run build tasks; each is a BuildLauncher of `services.controller.seams`."""
+"""Ways to run build tasks; each is a BuildLauncher of `services.controller.interfaces`."""

@@ -1,18 +1,18 @@
-"""What the actors of build tasks say of themselves, and what their silence means.
+"""The status of build tasks by the answers of their actors, and by missing answers.
 
-A connection that is lost says nothing of the build behind it, and a node that dies nothing of
-what was built there. Only an actor that died on a node that lives on failed by itself.
+A lost connection is no failure of the build behind it, and a dead node none of what was built
+there. Only an actor that died on a node that is alive counts as failed.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from services.controller.seams import TaskState, TaskStatus
+from services.controller.interfaces import TaskState, TaskStatus
 
 # An actor that does not answer within this has not been placed, or is busy starting.
 _ANSWER_S = 2.0
-# Ray may tell of an actor's death before it tells of its node's.
+# Ray may report an actor's death before its node's.
 _NODE_DEATH_S = 5.0
 
 
@@ -32,7 +32,7 @@ class ActorAnswers:
         import ray
 
         for name in (self._questions.keys() | self._nodes.keys()) - actors.keys():
-            self.forget(name)  # it was somebody else's, and is over
+            self.forget(name)  # of an earlier controller, and over
         for name in actors.keys() - self._questions.keys():
             self._questions[name] = actors[name].status.remote()
         questions = {self._questions[name]: name for name in actors}
@@ -85,7 +85,7 @@ class ActorAnswers:
         if error.actor_init_failed:
             return _failed(error)
         node = self._nodes.get(name, "")
-        if error.preempted or (node and node not in _living_nodes()):
+        if error.preempted or (node and node not in _alive_nodes()):
             return TaskStatus(
                 state=TaskState.ENDED, detail="its node was lost", is_failed=True, is_lost=True
             )
@@ -95,7 +95,7 @@ class ActorAnswers:
         return _failed(error)
 
 
-def _living_nodes() -> set[str]:
+def _alive_nodes() -> set[str]:
     import ray
 
     return {node["NodeID"] for node in ray.nodes() if node["Alive"]}

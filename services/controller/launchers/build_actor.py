@@ -1,4 +1,4 @@
-"""The inside of a build task on Ray: it runs the compiler, and says how that went."""
+"""The inside of a build task on Ray: it runs the compiler, and reports its exit."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ _RAYS_OWN = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
 class BuildActor:
     """Runs one build task; the work is done in the background of its constructor.
 
-    So nobody has to wait for a call that the death of the caller would cancel.
+    A call that the death of its caller would cancel is not needed for it.
     """
 
     def __init__(self, arguments: list[str], is_on_device: bool) -> None:
@@ -36,7 +36,7 @@ class BuildActor:
         simulated = _simulated_generation() if is_on_device else ""
         if simulated:
             arguments = [*arguments, "--device-generation", simulated]
-        # The thread that starts a process is the parent whose death the kernel tells it of.
+        # The thread that starts a process is the parent whose death ends it (PDEATHSIG).
         self._thread = threading.Thread(target=self._run, args=(arguments,), daemon=True)
         self._thread.start()
 

@@ -1,10 +1,10 @@
-"""What `python -m compiler_worker` is told to do for a build task."""
+"""The arguments of `python -m compiler_worker` for a build task."""
 
-from services.controller.seams import BuildTask
+from services.controller.interfaces import BuildTask
 
 
 def worker_arguments(task: BuildTask) -> list[str]:
-    """The command and what it is about; where store and cache are is the launcher's to say."""
+    """The command and what it is about; where store and cache are the launcher adds."""
     arguments = ["build", task.model, "--version", str(task.version)]
     arguments += ["--generation", task.node_class.generation]
     if task.is_anywhere:

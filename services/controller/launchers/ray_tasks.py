@@ -13,9 +13,9 @@ from typing import Any
 
 from services.contracts.code_digest import compiler_code
 from services.contracts.errors import NotReadyError
+from services.controller.interfaces import BuildTask, TaskStatus
 from services.controller.launchers.actor_answers import ActorAnswers
 from services.controller.launchers.command import worker_arguments
-from services.controller.seams import BuildTask, TaskStatus
 
 logger = logging.getLogger(__name__)
 

@@ -1,1 +1,1 @@
-"""Sources of nodes; each is a NodeSource of `services.controller.seams`."""
+"""Sources of nodes; each is a NodeSource of `services.controller.interfaces`."""

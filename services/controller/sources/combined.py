@@ -1,4 +1,4 @@
-"""Several sources of nodes as one; what one of them cannot say now stays as it was."""
+"""Several sources of nodes as one; what one of them cannot answer now stays as it was."""
 
 import logging
 import re
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from services.contracts.errors import NotReadyError
-from services.controller.seams import NodePool, NodeSource
+from services.controller.interfaces import NodePool, NodeSource
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ class CombinedNodes:
 
         Args:
             sources: of nodes that are there; without all of them nothing is known.
-            described: of nodes that may come. A wrong description is told, and left out until
+            described: of nodes that may come. A wrong description is logged, and left out until
                 it is right: it must not keep from serving what is there.
         """
         self._sources = (*sources, *described)
@@ -35,7 +35,7 @@ class CombinedNodes:
         """All pools of all sources, in their order.
 
         Raises:
-            NotReadyError: one has never said anything yet: what there is, is not known.
+            NotReadyError: one has never answered yet: what there is, is not known.
         """
         with self._lock:
             for index, source in enumerate(self._sources):
@@ -44,7 +44,7 @@ class CombinedNodes:
                 except NotReadyError as error:
                     if self._last[index] is None and index < self._num_needed:
                         raise
-                    self._tell(index, str(error))
+                    self._log_once(index, str(error))
                     self._last[index] = [
                         replace(pool, is_stale=True) for pool in self._last[index] or ()
                     ]
@@ -52,8 +52,8 @@ class CombinedNodes:
                     self._faults[index] = ""
             return [pool for known in self._last for pool in known or ()]
 
-    def _tell(self, index: int, fault: str) -> None:
-        """Log a fault once for as long as it stays the same: passes come every few seconds."""
+    def _log_once(self, index: int, fault: str) -> None:
+        """Log a fault once for as long as it stays the same: syncs come every few seconds."""
         # Seconds and attempts in it grow, and make no other fault of it.
         same = _FIGURES.sub("", fault)
         if self._faults[index] != same:

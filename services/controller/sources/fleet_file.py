@@ -17,7 +17,7 @@ from services.contracts.errors import InvalidRequestError, NotReadyError
 from services.contracts.hardware import Generation
 from services.contracts.node_class import NodeClass
 from services.contracts.yaml_text import value_from_yaml
-from services.controller.seams import NodePool
+from services.controller.interfaces import NodePool
 
 
 class _Pool(BaseModel):

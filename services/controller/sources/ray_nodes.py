@@ -6,7 +6,7 @@ from typing import Any
 
 from services.contracts.errors import InvalidRequestError, NotReadyError
 from services.contracts.node_class import NodeClass
-from services.controller.seams import NodePool
+from services.controller.interfaces import NodePool
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ class RayNodes:
         self._warned: set[str] = set()
 
     def pools(self) -> list[NodePool]:
-        """Living nodes that say their generation, by class.
+        """Nodes that are alive and labelled with their generation, by class.
 
         Raises:
             NotReadyError: Ray cannot be reached.
@@ -31,7 +31,7 @@ class RayNodes:
         try:
             nodes = ray.nodes()
         except (ray.exceptions.RayError, ConnectionError, RuntimeError) as error:
-            raise NotReadyError(f"Ray does not say which nodes it has: {error}") from error
+            raise NotReadyError(f"Ray's nodes cannot be listed: {error}") from error
         by_class: defaultdict[NodeClass, list[str]] = defaultdict(list)
         for node in nodes:
             if node["Alive"] and (found := self._node_class(node)):

@@ -20,8 +20,8 @@ from services.contracts.manifest import ModelVersion
 from services.contracts.node_class import NodeClass
 from services.contracts.object_store import open_store
 from services.contracts.registry import Registry
+from services.controller.interfaces import BuildTask, NodePool, TaskState, TaskStatus
 from services.controller.launchers.command import worker_arguments
-from services.controller.seams import BuildTask, NodePool, TaskState, TaskStatus
 from tests.conformance.tiny_model import draw_inputs, save_master, tiny_model
 from tests.integration.compiler.conftest import RECIPE
 from tests.process_server import forked_children

@@ -16,8 +16,8 @@ from services.contracts.node_class import NodeClass
 from services.contracts.registry import Registry
 from services.controller.build_loop import BuildLoop, BuildPace
 from services.controller.fleet_state import FleetState
+from services.controller.interfaces import NodePool
 from services.controller.key_status import RetryPolicy
-from services.controller.seams import NodePool
 from tests.integration.builds.conftest import FakeNodes, Place, ProcessLauncher
 
 pytestmark = pytest.mark.usefixtures("forked_children")
@@ -35,10 +35,10 @@ def loop_on(registry: Registry, nodes: FakeNodes, launcher: ProcessLauncher) -> 
 
 async def settled(loop: BuildLoop, launcher: ProcessLauncher) -> None:
     """Pass until nothing runs any more."""
-    await loop.pass_now()
+    await loop.sync()
     while launcher.processes:
         launcher.wait()
-        await loop.pass_now()
+        await loop.sync()
 
 
 def told(registry: Registry) -> list[EventKind]:
@@ -114,7 +114,7 @@ async def test_a_build_that_is_killed_leaves_a_record_and_is_tried_again(
     settings = CompilerSettings(store_url=str(place.store), cache_dir=place.cache)
     keep_plans(add_version(), Wanted(), WorkerContext(registry=registry, settings=settings))
     nodes.add(here)
-    await loop_on(registry, nodes, launcher).pass_now()
+    await loop_on(registry, nodes, launcher).sync()
     (process,) = launcher.processes.values()
     process.kill()
     process.wait()

@@ -16,7 +16,7 @@ import sys
 import ray
 from services.contracts.node_class import NodeClass
 from services.controller.launchers.ray_tasks import RayBuildLauncher
-from services.controller.seams import BuildTask, TaskState
+from services.controller.interfaces import BuildTask, TaskState
 config = {"memory_usage_threshold": 0.0, "memory_monitor_refresh_ms": 50}
 ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, _system_config=config)
 launcher = RayBuildLauncher(store_url=sys.argv[1], cache_dir=sys.argv[2])

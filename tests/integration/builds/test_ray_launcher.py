@@ -23,8 +23,8 @@ from services.contracts.node_class import SIMULATED_LABEL, NodeClass
 from services.contracts.registry import Registry
 from services.controller.build_loop import BuildLoop
 from services.controller.fleet_state import FleetState
+from services.controller.interfaces import BuildTask, NodePool, TaskState, TaskStatus
 from services.controller.launchers.ray_tasks import RayBuildLauncher
-from services.controller.seams import BuildTask, NodePool, TaskState, TaskStatus
 from tests.integration.builds.conftest import QUICK, ROOT, Place
 
 pytestmark = pytest.mark.slow
@@ -40,7 +40,7 @@ DOOMED = """
 import os, signal, sys
 import ray
 from services.controller.launchers.ray_tasks import RayBuildLauncher
-from services.controller.seams import BuildTask, TaskState
+from services.controller.interfaces import BuildTask, TaskState
 from services.contracts.node_class import NodeClass
 address, store, cache, name, node_class = sys.argv[1:]
 ray.init(address=address, log_to_driver=False)
@@ -271,7 +271,7 @@ async def test_a_node_that_joins_gets_its_engines_although_the_controller_dies(
     async def pass_until(loop: BuildLoop, wanted: Callable[[], bool]) -> None:
         async with asyncio.timeout(LIMIT_S):
             while not wanted():
-                await loop.pass_now()
+                await loop.sync()
                 # Compilers write, and a store tells nobody.
                 await asyncio.sleep(POLL_S)
 

@@ -13,8 +13,8 @@ from services.contracts.node_class import NodeClass
 from services.contracts.registry import Registry
 from services.controller.build_loop import BuildLoop, BuildPace
 from services.controller.fleet_state import FleetState
+from services.controller.interfaces import NodePool
 from services.controller.key_status import RetryPolicy
-from services.controller.seams import NodePool
 from tests.integration.builds.conftest import FakeNodes, ProcessLauncher
 
 pytestmark = pytest.mark.usefixtures("forked_children")
@@ -31,10 +31,10 @@ def loop(registry: Registry, nodes: FakeNodes, launcher: ProcessLauncher) -> Bui
 
 async def settled(loop: BuildLoop, launcher: ProcessLauncher) -> None:
     """Pass until nothing runs any more."""
-    await loop.pass_now()
+    await loop.sync()
     while launcher.processes:
         launcher.wait()
-        await loop.pass_now()
+        await loop.sync()
 
 
 def words_of(registry: Registry, kind: EventKind) -> list[str]:

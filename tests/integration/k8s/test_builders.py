@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from services.contracts.node_class import NodeClass
+from services.controller.interfaces import BuildTask
 from services.controller.kubernetes.job_object import job_for
 from services.controller.kubernetes.job_template import (
     JobTemplate,
@@ -13,7 +14,6 @@ from services.controller.kubernetes.job_template import (
     refuse_unknown_fields,
 )
 from services.controller.kubernetes.observed import worker_group_classes
-from services.controller.seams import BuildTask
 from tests.integration.k8s.objects import Object, builder_job, config_map, ray_service
 from tests.integration.k8s.ray_rules import GENERATION
 from tests.integration.k8s.rendering import K8S, OVERLAYS, render

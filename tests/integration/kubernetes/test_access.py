@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from services.contracts.node_class import NodeClass
+from services.controller.interfaces import BuildTask
 from services.controller.kubernetes.jobs import KubernetesJobs
-from services.controller.seams import BuildTask
 from tests.integration.kubernetes.conftest import WatchedNodes
 from tests.integration.kubernetes.emulated_cluster import JOBS, Asked, EmulatedCluster, gpu_node
 

@@ -86,7 +86,7 @@ def start_controller(
 
 
 def _kick(event_loop: asyncio.AbstractEventLoop, builds: BuildLoop) -> None:
-    event_loop.call_soon_threadsafe(builds.kick)
+    event_loop.call_soon_threadsafe(builds.enqueue)
 
 
 def _selectors(cluster: EmulatedCluster) -> list[dict[str, str]]:

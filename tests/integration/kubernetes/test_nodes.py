@@ -143,7 +143,7 @@ async def test_a_long_silence_is_said(cluster: EmulatedCluster, watch_nodes: Wat
     # Any silence is too long, even none.
     nodes = watch_nodes(cluster, replace(FORGIVING, lost_after_s=-1))
     await nodes.first()
-    with pytest.raises(NotReadyError, match="nothing heard of the Kubernetes cluster for"):
+    with pytest.raises(NotReadyError, match="no answer of the Kubernetes cluster for"):
         nodes.source.pools()
 
 

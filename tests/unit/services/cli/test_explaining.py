@@ -76,7 +76,7 @@ def one_pass(registry: Registry) -> world.InstantWorker:
     """What a controller would launch now."""
     worker = world.InstantWorker(registry, world.plan(KEYS))
     pace = BuildPace(retry=RetryPolicy(first_delay_s=0.0))
-    asyncio.run(BuildLoop(registry, Nodes(), worker, FleetState("", 0), pace=pace).pass_now())
+    asyncio.run(BuildLoop(registry, Nodes(), worker, FleetState("", 0), pace=pace).sync())
     return worker
 
 

@@ -6,8 +6,8 @@ from typing import Any
 from services.contracts.manifest import PublishedEngine
 from services.controller.build_policy import decide
 from services.controller.build_view import FleetView
+from services.controller.interfaces import BuildTask
 from services.controller.key_status import RetryPolicy
-from services.controller.seams import BuildTask
 from tests.unit.services.controller import build_world as world
 
 POLICY = RetryPolicy(max_attempts=3, first_delay_s=10.0)

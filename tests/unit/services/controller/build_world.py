@@ -28,7 +28,7 @@ from services.contracts.object_store import open_store
 from services.contracts.ratio import Ratio
 from services.contracts.recipe import Bucket, Recipe
 from services.contracts.registry import Registry
-from services.controller.seams import BuildTask, NodePool, TaskState, TaskStatus
+from services.controller.interfaces import BuildTask, NodePool, TaskState, TaskStatus
 
 GENERATION = "cpu-x86_64-v3"
 DEVICE = DeviceFacts(

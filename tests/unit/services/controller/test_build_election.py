@@ -18,7 +18,7 @@ from services.contracts.registry import Registry
 from services.controller.build_election import CONTROLLER, BuildElection
 from services.controller.build_loop import BuildLoop
 from services.controller.fleet_state import FleetState
-from services.controller.seams import BuildTask, NodePool
+from services.controller.interfaces import BuildTask, NodePool
 from tests.unit.services.controller import build_world as world
 
 # Long enough for any machine; nothing here waits for it to pass.
@@ -104,7 +104,7 @@ async def test_a_second_controller_stands_by_and_takes_over(
             await first.has_launched()
             await stack.enter_async_context(second.running())
             assert await asyncio.to_thread(standby.is_set.wait, LIMIT_S)
-            await first.loop.pass_now()
+            await first.loop.sync()
             assert not second.worker.launched
             kinds = Counter(event.kind for _, event in registry.last_events(100))
             assert kinds[EventKind.GENERATION_APPEARED] == 1
@@ -125,7 +125,7 @@ async def test_a_controller_whose_lease_was_taken_stands_by(
         while not registry.offer_lease(CONTROLLER, registry.lease(CONTROLLER).number + 1, _taken()):
             pass
         while not standby.is_set.is_set():
-            controller.loop.kick()
+            controller.loop.enqueue()
             await asyncio.sleep(0)
     assert "node-2 (process 7)" in standby.messages[0]
     assert registry.lease(CONTROLLER).lease == _taken()

@@ -9,8 +9,8 @@ from services.contracts.build_plan import TaskStart
 from services.controller.build_gauges import BuildGauges
 from services.controller.build_order import Quarantined
 from services.controller.build_policy import Decision
+from services.controller.interfaces import BuildTask
 from services.controller.launchers.command import worker_arguments
-from services.controller.seams import BuildTask
 from services.telemetry.catalog import BUILD_LOOP_METRICS
 from services.telemetry.prometheus_recorder import PrometheusRecorder
 from tests.unit.services.controller import build_world as world

@@ -22,8 +22,8 @@ from services.contracts.recipe import Recipe
 from services.contracts.registry import Registry
 from services.controller.build_loop import BuildLoop, BuildPace
 from services.controller.fleet_state import FleetState
+from services.controller.interfaces import NodePool, TaskState
 from services.controller.key_status import RetryPolicy
-from services.controller.seams import NodePool, TaskState
 from services.controller.sources.combined import CombinedNodes
 from tests.unit.services.controller import build_world as world
 
@@ -66,10 +66,10 @@ def loop_on(
 
 async def settled(loop: BuildLoop, worker: world.InstantWorker) -> None:
     """Pass until nothing runs any more."""
-    await loop.pass_now()
+    await loop.sync()
     while worker.tasks:
         worker.work()
-        await loop.pass_now()
+        await loop.sync()
 
 
 def told(registry: Registry) -> Counter[EventKind]:
@@ -212,10 +212,10 @@ async def test_nodes_that_go_take_their_task_with_them_and_nobody_is_blamed(
     registry.write_plan(world.plan())
     nodes = Nodes(world.pool())
     loop = loop_on(registry, worker, nodes)
-    await loop.pass_now()
+    await loop.sync()
     assert worker.tasks
     nodes.known = []
-    await loop.pass_now()
+    await loop.sync()
     assert worker.tasks == {}
     assert registry.build_records(world.KEYS[0].digest()) == []
     kinds = told(registry)
@@ -231,14 +231,14 @@ async def test_a_source_that_cannot_be_read_changes_nothing(
 ) -> None:
     nodes = Nodes(world.pool())
     loop = loop_on(registry, worker, nodes)
-    await loop.pass_now()
+    await loop.sync()
     (name,) = worker.tasks
     nodes.known = None
-    await loop.pass_now()
+    await loop.sync()
     assert list(worker.tasks) == [name]
     assert told(registry)[EventKind.GENERATION_GONE] == 0
     with pytest.raises(NotReadyError, match="Ray is away"):
-        await loop_on(registry, worker, nodes).pass_now()
+        await loop_on(registry, worker, nodes).sync()
 
 
 async def test_the_loop_looks_again_when_something_becomes_due_or_when_it_is_kicked(
@@ -255,7 +255,7 @@ async def test_the_loop_looks_again_when_something_becomes_due_or_when_it_is_kic
                 worker.work()
                 await asyncio.sleep(0.01)
             nodes.known = []
-            loop.kick()
+            loop.enqueue()
             await _until_told(registry, EventKind.GENERATION_GONE)
     finally:
         running.cancel()
@@ -354,6 +354,6 @@ async def test_a_task_known_to_nobody_else_is_left_alone(
 ) -> None:
     foreign = world.InstantWorker(registry)
     foreign.tasks["build-of-another-fleet"] = None  # type: ignore[assignment]
-    await loop_on(registry, foreign).pass_now()
+    await loop_on(registry, foreign).sync()
     assert "build-of-another-fleet" in foreign.tasks
     assert foreign.statuses()["build-of-another-fleet"].state is TaskState.RUNNING

@@ -20,8 +20,8 @@ from services.controller.build_policy import planning_names
 from services.controller.build_view import FleetView
 from services.controller.event_news import serving_of
 from services.controller.fleet_state import FleetState
+from services.controller.interfaces import NodePool, TaskState, TaskStatus
 from services.controller.key_status import RetryPolicy
-from services.controller.seams import NodePool, TaskState, TaskStatus
 from services.pb import fleet_v1_pb2 as fleet
 from tests.unit.services.controller import build_world as world
 
@@ -75,10 +75,10 @@ def here(tmp_path: Path) -> World:
 
 async def settled(loop: BuildLoop, worker: world.InstantWorker) -> None:
     """Pass until nothing runs any more."""
-    await loop.pass_now()
+    await loop.sync()
     while worker.tasks:
         worker.work()
-        await loop.pass_now()
+        await loop.sync()
 
 
 async def test_a_trail_that_fails_keeps_nothing_from_being_built(
@@ -101,7 +101,7 @@ async def test_an_event_that_cannot_be_read_keeps_nothing_from_being_built(
     here: World, data: bytes
 ) -> None:
     loop = here.loop()
-    await loop.pass_now()
+    await loop.sync()
     end = here.registry.event_end()
     here.put(f"events/{end.day}/{end.number + 1:06d}.json", data)
     await settled(loop, here.worker)
@@ -136,7 +136,7 @@ async def test_a_version_that_was_removed_and_serves_still_is_no_fault(
     here.registry.remove_model("m", 1)
     for attached in (1, 9):
         here.state.attach(_report(attached))
-    await here.loop().pass_now()
+    await here.loop().sync()
     lines = [r.message for r in caplog.records if "nothing is built for" in r.message]
     assert len(lines) == 1
     assert lines[0].startswith("nothing is built for model m version 9, which serves: ")
@@ -149,7 +149,7 @@ async def test_a_task_whose_start_cannot_be_read_is_not_ours(
     here.worker.tasks["build-of-a-newer"] = None  # type: ignore[assignment]
     loop = here.loop()
     for _ in range(2):
-        await loop.pass_now()
+        await loop.sync()
     assert "build-of-a-newer" in here.worker.tasks
     assert len(here.worker.launched) == 1
     assert len([r for r in caplog.records if "build-of-a-newer" in r.message]) == 1
@@ -204,23 +204,23 @@ async def test_a_build_outlives_a_flap_of_its_nodes_and_a_restart_during_it(
     here: World, gone: list[NodePool]
 ) -> None:
     here.registry.write_plan(world.plan())
-    await here.loop().pass_now()
+    await here.loop().sync()
     (name,) = here.worker.tasks
     here.nodes = gone
     restarted = here.loop()
-    await restarted.pass_now()
+    await restarted.sync()
     here.now_s += GRACE_S - 1
-    await restarted.pass_now()
+    await restarted.sync()
     assert list(here.worker.tasks) == [name]
     # There again in between: the time counts anew.
     here.nodes = [world.pool()]
-    await restarted.pass_now()
+    await restarted.sync()
     here.nodes = gone
     here.now_s += 2
-    await restarted.pass_now()
+    await restarted.sync()
     assert list(here.worker.tasks) == [name]
     here.now_s += GRACE_S
-    await restarted.pass_now()
+    await restarted.sync()
     assert name not in here.worker.tasks
     assert here.registry.build_records(world.KEYS[0].digest()) == []
 
@@ -228,13 +228,13 @@ async def test_a_build_outlives_a_flap_of_its_nodes_and_a_restart_during_it(
 async def test_a_cordoned_node_keeps_its_build(here: World) -> None:
     here.registry.write_plan(world.plan())
     loop = here.loop()
-    await loop.pass_now()
+    await loop.sync()
     here.nodes = [
         NodePool(node_class=world.NODE_CLASS, source="kubernetes", num_nodes=0, num_known=1)
     ]
     for _ in range(2):
         here.now_s += 2 * GRACE_S
-        await loop.pass_now()
+        await loop.sync()
     assert len(here.worker.tasks) == 1
 
 
@@ -244,17 +244,17 @@ async def test_a_task_that_waits_is_told_after_a_while_and_charged_to_nobody(
     caplog.set_level("INFO")
     here.registry.write_plan(world.plan())
     loop = here.loop()
-    await loop.pass_now()
+    await loop.sync()
     (name,) = here.worker.tasks
     here.worker.ended[name] = TaskStatus(state=TaskState.WAITING, detail="ImagePullBackOff: i")
-    await loop.pass_now()
+    await loop.sync()
     here.now_s += 299
-    await loop.pass_now()
+    await loop.sync()
     assert here.told()[EventKind.BUILD_WAITING] == 0
     here.now_s += 1
     for _ in range(2):
-        await loop.pass_now()
-        await here.loop().pass_now()
+        await loop.sync()
+        await here.loop().sync()
     (event,) = [e for _, e in here.registry.last_events(99) if e.kind is EventKind.BUILD_WAITING]
     assert "runs nowhere yet: ImagePullBackOff: i" in event.why
     lines = [r.message for r in caplog.records if f"task {name} waits" in r.message]
@@ -264,7 +264,7 @@ async def test_a_task_that_waits_is_told_after_a_while_and_charged_to_nobody(
         state=TaskState.ENDED, detail="DeadlineExceeded", is_failed=True, is_unstarted=True
     )
     for _ in range(3):
-        await loop.pass_now()
+        await loop.sync()
         assert here.registry.build_records(world.KEYS[0].digest()) == []
         assert list(here.worker.tasks) == [name]
         here.worker.ended[name] = TaskStatus(
@@ -278,10 +278,10 @@ async def test_a_plan_of_unknown_labels_contradicts_nothing(here: World) -> None
     here.nodes = [world.pool(node_class=silent, source="kubernetes")]
     here.registry.write_plan(world.plan(compiler="another compiler"))
     loop = here.loop()
-    await loop.pass_now()
+    await loop.sync()
     (name,) = here.worker.tasks
     here.worker.ended[name] = TaskStatus(state=TaskState.ENDED)
-    await loop.pass_now()
+    await loop.sync()
     end = here.registry.task_end(name)
     assert end is not None
     assert end.detail == "it ended well and made no plan"
@@ -301,10 +301,10 @@ async def test_a_version_that_still_serves_gets_engines_for_new_nodes(here: Worl
     here.worker.launched.clear()
     here.worker.plan = world.plan((world.key(driver="2"),), node_class=newer)
     loop = here.loop()
-    await loop.pass_now()
+    await loop.sync()
     assert [(t.version, t.node_class) for t in here.worker.launched] == [(2, newer)]
     here.worker.work()
-    await loop.pass_now()
+    await loop.sync()
     assert [t.version for t in here.worker.launched] == [2, 1]
     assert here.told()[EventKind.MODEL_PUBLISHED] == 1
 
@@ -312,5 +312,5 @@ async def test_a_version_that_still_serves_gets_engines_for_new_nodes(here: Worl
 async def test_a_version_that_nobody_serves_any_more_gets_nothing(here: World) -> None:
     here.add_model("m", num_replicas=2)
     here.state.attach(_report(1, fleet.REPLICA_STATE_FAILED))
-    await here.loop().pass_now()
+    await here.loop().sync()
     assert [task.version for task in here.worker.launched] == [2]

@@ -28,8 +28,8 @@ from services.contracts.recipe import Recipe
 from services.contracts.registry import Registry
 from services.controller.build_metrics import BuildMetrics
 from services.controller.build_reader import ViewReader
+from services.controller.interfaces import NodePool
 from services.controller.key_status import RetryPolicy
-from services.controller.seams import NodePool
 from services.telemetry import catalog
 from services.telemetry.metric import Metric
 from services.telemetry.prometheus_recorder import PrometheusRecorder

@@ -12,8 +12,8 @@ from services.contracts.manifest import BuildOutcome, ModelVersion, ProofOutcome
 from services.contracts.node_class import NodeClass
 from services.controller.build_policy import decide, planning_names, task_start, untouched_key
 from services.controller.build_view import FleetView, distinct_pools
-from services.controller.key_status import Standing
-from services.controller.seams import NodePool
+from services.controller.interfaces import NodePool
+from services.controller.key_status import KeyState
 from tests.unit.services.controller import build_world as world
 from tests.unit.services.controller.build_views import POLICY, START, engines, tasks_of, view
 
@@ -128,7 +128,7 @@ class TestKeys:
         unproven = world.engine(ORT, world.proof(ProofOutcome.NOT_RUN))
         seen = view(engines=engines(unproven, world.engine(OPENVINO)), records=records)
         (status, _) = seen.statuses(world.version(), world.plan(), POLICY)
-        assert (status.standing, status.num_failures) == (Standing.FAILED, 1)
+        assert (status.state, status.num_failures) == (KeyState.FAILED, 1)
 
     def test_keys_that_fail_do_not_hold_up_the_others(self) -> None:
         records = {ORT.digest(): [world.record(ORT)]}
@@ -152,7 +152,7 @@ class TestRebuild:
         asked = request(disregarded={ORT.digest(): 3})
         seen = view(records=records, requests={"m": (asked,)})
         (status, _) = seen.statuses(world.version(), world.plan(), POLICY)
-        assert (status.standing, status.num_failures) == (Standing.FAILED, 1)
+        assert (status.state, status.num_failures) == (KeyState.FAILED, 1)
 
     @pytest.mark.parametrize("outcome", [ProofOutcome.PASSED, ProofOutcome.FAILED])
     def test_a_published_engine_is_proven_once_more(self, outcome: ProofOutcome) -> None:

@@ -61,7 +61,7 @@ def test_a_fleet_tells_those_that_run_first_and_gateways_hear_of_changes_alone(
     async def passes() -> list[int]:
         revisions = []
         for _ in range(2):
-            await loop.pass_now()
+            await loop.sync()
             revisions.append(state.revision)
         return revisions
 

@@ -16,7 +16,7 @@ STATES = health_pb2.HealthCheckResponse
 class World:
     """Times that a test moves, and a real server."""
 
-    now_s = last_pass_s = 1000.0
+    now_s = last_sync_s = 1000.0
 
     async def check(self, service: str = "") -> int:
         """What a probe would hear."""
@@ -32,7 +32,7 @@ class World:
 async def world() -> AsyncIterator[World]:
     world = World()
     server = grpc.aio.server()
-    health = ControllerHealth(lambda: world.last_pass_s, clock=lambda: world.now_s)
+    health = ControllerHealth(lambda: world.last_sync_s, clock=lambda: world.now_s)
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     world.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
@@ -46,7 +46,7 @@ async def test_it_serves_while_passes_end(world: World) -> None:
     assert await world.check() == STATES.SERVING
     world.now_s += 1
     assert await world.check() == STATES.NOT_SERVING
-    world.last_pass_s = world.now_s
+    world.last_sync_s = world.now_s
     assert await world.check() == STATES.SERVING
 
 

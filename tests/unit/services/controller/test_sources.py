@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from services.contracts.errors import NotReadyError
-from services.controller.seams import NodePool
+from services.controller.interfaces import NodePool
 from services.controller.sources.combined import CombinedNodes
 from services.controller.sources.fleet_file import FleetFile
 

@@ -87,7 +87,7 @@ class World:
         """One look of each reader; returns what it asked of the store."""
         self.asked.clear()
         await self.deploying.reconcile()
-        await self.building.pass_now()
+        await self.building.sync()
         self._metrics.look()
         return Counter(self.asked)
 

@@ -10,9 +10,9 @@ import pytest
 
 from compiler_worker.arguments import parse_arguments
 from services.contracts.node_class import NodeClass
+from services.controller.interfaces import BuildTask
 from services.controller.kubernetes.job_object import TASK_LABEL, job_for
 from services.controller.kubernetes.job_template import JobTemplate, read_template
-from services.controller.seams import BuildTask
 
 H100 = NodeClass(generation="cuda-sm90", device="NVIDIA-H100-80GB-HBM3", driver="580.95.05")
 TASK = BuildTask(

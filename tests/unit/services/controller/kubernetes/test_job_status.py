@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from services.controller.interfaces import TaskState, TaskStatus
 from services.controller.kubernetes.job_status import task_status
-from services.controller.seams import TaskState, TaskStatus
 
 
 def _job(*conditions: dict[str, str], **status: Any) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def test_a_ready_node_has_no_hindrance() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "hindrance"),
+    ("changes", "unschedulable_reason"),
     [
         ({"spec": {"unschedulable": True}}, "cordoned"),
         ({"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}, "not ready"),
@@ -49,15 +49,19 @@ def test_a_ready_node_has_no_hindrance() -> None:
         ),
     ],
 )
-def test_a_node_that_takes_no_new_work_says_why(changes: dict[str, Any], hindrance: str) -> None:
+def test_a_node_that_takes_no_new_work_says_why(
+    changes: dict[str, Any], unschedulable_reason: str
+) -> None:
     observed = observed_node(_node(**changes))
-    assert observed == ObservedNode(node_class=SM90, hindrance=hindrance)
+    assert observed == ObservedNode(node_class=SM90, unschedulable_reason=unschedulable_reason)
 
 
 def test_a_node_that_is_being_deleted_takes_no_new_work() -> None:
     node = _node()
     node["metadata"]["deletionTimestamp"] = "2026-11-21T05:00:00Z"
-    assert observed_node(node) == ObservedNode(node_class=SM90, hindrance="being deleted")
+    assert observed_node(node) == ObservedNode(
+        node_class=SM90, unschedulable_reason="being deleted"
+    )
 
 
 def test_a_node_with_a_wrong_label_is_left_out_and_named(
@@ -116,7 +120,7 @@ def test_a_rayservice_without_groups_has_none() -> None:
 
 def test_nodes_are_grouped_and_only_those_that_take_work_count() -> None:
     nodes = {
-        "b": ObservedNode(node_class=H100, hindrance="cordoned"),
+        "b": ObservedNode(node_class=H100, unschedulable_reason="cordoned"),
         "a": ObservedNode(node_class=H100),
         "c": ObservedNode(node_class=NodeClass(generation="cuda-sm120")),
     }
@@ -129,7 +133,7 @@ def test_nodes_are_grouped_and_only_those_that_take_work_count() -> None:
 
 
 def test_a_class_whose_nodes_are_all_away_stays_known() -> None:
-    (pool,) = pools_of({"a": ObservedNode(node_class=H100, hindrance="not ready")}, [])
+    (pool,) = pools_of({"a": ObservedNode(node_class=H100, unschedulable_reason="not ready")}, [])
     assert (pool.num_nodes, pool.names) == (0, ("a (not ready)",))
 
 

@@ -1,4 +1,4 @@
-"""What the control plane asks of the world it runs in: which nodes there are, and who builds.
+"""What the control plane asks of its platform: which nodes there are, and what runs builds.
 
 Ray, a fleet description file and Kubernetes each know nodes; a Ray task and a Kubernetes Job
 each can run a build. The reconcile loop knows these few verbs only.
@@ -85,11 +85,11 @@ class TaskStatus:
     """What is known of a launched task.
 
     Attributes:
-        detail: why it waits, or the last words of one that ended badly.
+        detail: why it waits, or the last output of one that failed.
         is_failed: it ended without doing its work (exit code, crash, node lost).
         is_lost: its node went away under it, which says nothing of what it was at.
         is_unstarted: it ended before it ever ran, which says nothing of what it was to do.
-        run: tells one run of a name from the next; "" when nobody needs to know.
+        run: tells one run of a name from the next; "" where that does not matter.
     """
 
     state: TaskState
@@ -116,9 +116,9 @@ class BuildLauncher(Protocol):
         ...
 
     def statuses(self) -> dict[str, TaskStatus]:
-        """Tasks that this launcher knows and was not told to forget, by name.
+        """Tasks that this launcher knows and that were not forgotten, by name.
 
-        Those of an earlier controller are among them where the world remembers them.
+        Those of an earlier controller are among them where the platform remembers them.
         """
         ...
 

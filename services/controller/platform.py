@@ -1,4 +1,4 @@
-"""What a controller works in: Ray that it places replicas on itself, or Kubernetes.
+"""The platform of a controller: Ray, on which it places replicas itself, or Kubernetes.
 
 With a RayService, versions and placement stand in its serveConfigV2: the controller then
 places nothing, learns of nodes from Kubernetes, and builds in Jobs.
@@ -10,9 +10,9 @@ from typing import Any
 
 from services.contracts.errors import InvalidRequestError, UnsupportedFeatureError
 from services.controller.fleet_state import FleetState
+from services.controller.interfaces import BuildLauncher, NodeSource
 from services.controller.launchers.ray_tasks import RayBuildLauncher
 from services.controller.replica_fleet import DeploymentKey, RayServeFleet, ReplicaFleet
-from services.controller.seams import BuildLauncher, NodeSource
 from services.controller.settings import ControllerSettings
 from services.controller.sources.combined import CombinedNodes
 from services.controller.sources.fleet_file import FleetFile
@@ -20,11 +20,11 @@ from services.controller.sources.ray_nodes import RayNodes
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surroundings:
+class ClusterPlatform:
     """Where replicas are placed, nodes are seen and builds run.
 
     Attributes:
-        close: lets go of threads and connections; each may block.
+        close: ends threads and connections; each may block.
     """
 
     replicas: ReplicaFleet
@@ -33,14 +33,14 @@ class Surroundings:
     close: tuple[Callable[[], None], ...] = ()
 
 
-def surroundings(
+def open_platform(
     settings: ControllerSettings, state: FleetState, on_nodes_changed: Callable[[], None]
-) -> Surroundings:
+) -> ClusterPlatform:
     """What the settings ask for; blocks.
 
     Args:
         settings: of the controller.
-        state: tells which replicas attached.
+        state: has the replicas that attached.
         on_nodes_changed: called in some thread.
 
     Raises:
@@ -58,12 +58,12 @@ def surroundings(
         extra_arguments=tuple(settings.build_arguments.split()),
     )
     nodes = CombinedNodes([RayNodes()], _described(settings))
-    return Surroundings(replicas=replicas, nodes=nodes, launcher=launcher)
+    return ClusterPlatform(replicas=replicas, nodes=nodes, launcher=launcher)
 
 
 def _in_kubernetes(
     settings: ControllerSettings, state: FleetState, on_nodes_changed: Callable[[], None]
-) -> Surroundings:
+) -> ClusterPlatform:
     from services.controller.kubernetes.client import find_cluster
     from services.controller.kubernetes.job_template import read_template
     from services.controller.kubernetes.jobs import KubernetesJobs
@@ -80,7 +80,7 @@ def _in_kubernetes(
     jobs = KubernetesJobs(cluster, namespace, template, image=settings.compiler_image)
     nodes = KubernetesNodes(cluster, namespace, on_nodes_changed)
     nodes.start()
-    return Surroundings(
+    return ClusterPlatform(
         replicas=PlacedByRayService(state, nodes.num_replicas_wanted),
         nodes=CombinedNodes([nodes], _described(settings)),
         launcher=jobs,
@@ -99,7 +99,7 @@ class PlacedByRayService:
     absence = "no replica of it is ready; the RayService places them, from its serveConfigV2"
 
     def __init__(self, state: FleetState, num_wanted: Callable[[str, int], int | None]) -> None:
-        """`state` tells which replicas attached; `num_wanted` how many are asked for."""
+        """`state` has the replicas that attached; `num_wanted` how many are asked for."""
         self._state, self.num_wanted = state, num_wanted
 
     def start(self) -> None:
