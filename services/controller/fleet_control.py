@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
-from typing import Protocol
 
 import grpc
 
@@ -14,6 +13,7 @@ from services.contracts.errors import (
     UnsupportedFeatureError,
 )
 from services.controller.fleet_state import AttachedReplica, FleetState
+from services.controller.interfaces import Reconciler
 from services.controller.serving import Serving
 from services.pb import fleet_v1_pb2 as fleet
 from services.pb import fleet_v1_pb2_grpc as fleet_grpc
@@ -25,14 +25,6 @@ _CODE_BY_ERROR: Mapping[type[SmeltError], grpc.StatusCode] = {
     NotFoundError: grpc.StatusCode.NOT_FOUND,
     UnsupportedFeatureError: grpc.StatusCode.UNIMPLEMENTED,
 }
-
-
-class Reconciler(Protocol):
-    """What FleetControl asks of the reconcile loop."""
-
-    async def reconcile_now(self) -> None:
-        """Compare store and fleet once, and return when what differs was acted on."""
-        ...
 
 
 class FleetControl(fleet_grpc.FleetControlServicer):

@@ -128,3 +128,11 @@ class BuildLauncher(Protocol):
         What is left of one that failed may stay for people to look at: its name is free.
         """
         ...
+
+
+class Reconciler(Protocol):
+    """What the control plane's RPCs ask of the loops."""
+
+    async def reconcile_now(self) -> None:
+        """Compare store and fleet once, and return when what differs was acted on."""
+        ...

@@ -3,49 +3,13 @@
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Protocol, Self
 
 from services.contracts.errors import SmeltError
 from services.contracts.manifest import ModelVersion
+from services.contracts.registry import Registry
 from services.controller.replica_fleet import DeploymentKey
 
 logger = logging.getLogger(__name__)
-
-
-class ModelSource(Protocol):
-    """What the loop reads; `services.contracts.registry.Registry` has it."""
-
-    def require_same_store(self) -> None:
-        """Raise StoreError if another store is where this one was at the first call."""
-        ...
-
-    def at_one_moment(self) -> Self:
-        """The same, which lists each folder of the store once."""
-        ...
-
-    def model_names(self) -> list[str]:
-        """Names of all models."""
-        ...
-
-    def model_version(self, name: str, version: int | None = None) -> ModelVersion:
-        """One version, the newest by default."""
-        ...
-
-    def engine_keys(self, master_digest: str) -> list[str]:
-        """Keys of all that is published of a master's engines."""
-        ...
-
-    def joint_run_keys(self, master_digest: str) -> list[str]:
-        """Keys of the runs in which a master's engines were timed together."""
-        ...
-
-    def unloaded_models(self) -> set[str]:
-        """Names of models that are not to be served for now."""
-        ...
-
-    def version_weights(self, name: str) -> dict[int, float]:
-        """Shares of the requests that name no version, by version; empty for all to the newest."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -82,7 +46,7 @@ class Observed:
 class StoreView:
     """Reads models and engines; remembers documents of versions that were removed since."""
 
-    def __init__(self, source: ModelSource) -> None:
+    def __init__(self, source: Registry) -> None:
         self._source = source
         self._documents: dict[tuple[str, int], ModelVersion] = {}
 
@@ -113,14 +77,14 @@ class StoreView:
         self._documents |= observed.others
         return observed
 
-    def _other_version(self, source: ModelSource, name: str, number: int) -> ModelVersion | None:
+    def _other_version(self, source: Registry, name: str, number: int) -> ModelVersion | None:
         try:
             return source.model_version(name, number)
         except SmeltError:
             return self._documents.get((name, number))
 
 
-def _read_newest(source: ModelSource, name: str, observed: Observed) -> None:
+def _read_newest(source: Registry, name: str, observed: Observed) -> None:
     try:
         version, weights = source.model_version(name), source.version_weights(name)
     except SmeltError as error:
@@ -134,7 +98,7 @@ def _read_newest(source: ModelSource, name: str, observed: Observed) -> None:
             observed.weights[name, number] = weight
 
 
-def _is_there(source: ModelSource, name: str, number: int) -> bool:
+def _is_there(source: Registry, name: str, number: int) -> bool:
     try:
         return source.model_version(name, number).version == number
     except SmeltError:

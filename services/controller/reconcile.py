@@ -15,11 +15,12 @@ from typing import Any
 
 from services.contracts.errors import NotReadyError, SmeltError
 from services.contracts.manifest import ModelVersion
+from services.contracts.registry import Registry
 from services.controller.deployments import Deployments
 from services.controller.fleet_state import FleetState
 from services.controller.fleet_threads import ASK_TIMEOUT_S, SUBMIT_TIMEOUT_S, FleetThreads
 from services.controller.interfaces import NodeSource
-from services.controller.observed import ModelSource, Observed, StoreView
+from services.controller.observed import Observed, StoreView
 from services.controller.replica_fleet import DeploymentKey, ReplicaFleet
 from services.pb import fleet_v1_pb2 as fleet
 
@@ -36,7 +37,7 @@ class ReconcileLoop:
 
     def __init__(
         self,
-        source: ModelSource,
+        source: Registry,
         nodes: NodeSource,
         state: FleetState,
         replicas: ReplicaFleet,

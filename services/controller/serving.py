@@ -3,12 +3,12 @@
 import asyncio
 import logging
 from contextlib import aclosing
-from typing import Protocol
 
 from services.contracts.errors import UnsupportedFeatureError
-from services.contracts.manifest import ModelVersion
+from services.contracts.registry import Registry
 from services.controller.deployments import DeploymentState
 from services.controller.fleet_state import FleetState
+from services.controller.interfaces import Reconciler
 from services.pb import fleet_v1_pb2 as fleet
 
 logger = logging.getLogger(__name__)
@@ -19,31 +19,11 @@ SETTLED_WITHIN_S = 600.0
 _ON_THE_WAY = (DeploymentState.LOADING, DeploymentState.UNLOADING)
 
 
-class ServedModels(Protocol):
-    """What is asked of the store; `services.contracts.registry.Registry` has it."""
-
-    def model_version(self, name: str, version: int | None = None) -> ModelVersion:
-        """One version, the newest by default; raises NotFoundError."""
-        ...
-
-    def set_served(self, name: str, *, is_served: bool, who: str = "") -> bool:
-        """Note that a model is to be served, or not, and who asked; False when it was before."""
-        ...
-
-
-class Reconciler(Protocol):
-    """What loading asks of the reconcile loop."""
-
-    async def reconcile_now(self) -> None:
-        """Compare store and fleet once, and return when what differs was acted on."""
-        ...
-
-
 class Serving:
     """Has models served, or not, and returns the outcome."""
 
     def __init__(
-        self, models: ServedModels, state: FleetState, loop: Reconciler, *, is_placing: bool
+        self, models: Registry, state: FleetState, loop: Reconciler, *, is_placing: bool
     ) -> None:
         """`is_placing`: whether replicas are placed by this controller."""
         self._models, self._state, self._loop = models, state, loop

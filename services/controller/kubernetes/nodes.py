@@ -7,7 +7,6 @@ RayService show what may be started: pools at zero, which no running Ray can kno
 import asyncio
 import contextlib
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -28,7 +27,6 @@ from services.controller.kubernetes.settling import Settling
 from services.controller.kubernetes.watch import ObjectWatch, WatchedKind, WatchTiming
 
 if TYPE_CHECKING:
-    from anyio.abc import TaskGroup
     from lightkube import AsyncClient
     from lightkube.config.kubeconfig import SingleConfig
 
@@ -77,13 +75,9 @@ class KubernetesNodes:
         self._groups: dict[str, NodeClass] = {}
         self._wanted: Wanted | None = None
         self._pools: list[NodePool] | None = None
-        self._client: AsyncClient | None = None
         self._watches: list[ObjectWatch[Any]] = []
         self._wake = asyncio.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._work: TaskGroup | None = None
-        self._thread = threading.Thread(target=self._run, name="kubernetes-nodes", daemon=True)
-        self._started = threading.Event()
+        self._running = contextlib.ExitStack()
 
     def start(self) -> None:
         """Begin to watch; returns at once.
@@ -91,17 +85,17 @@ class KubernetesNodes:
         Raises:
             InvalidRequestError: the cluster's certificates or credentials cannot be read.
         """
-        self._client = async_client(self._cluster, self._namespace)
-        self._thread.start()
-        self._started.wait()
+        from anyio.from_thread import start_blocking_portal
+
+        client = async_client(self._cluster, self._namespace)
+        self._watches = self._watches_of(client)
+        portal = self._running.enter_context(start_blocking_portal(name="kubernetes-nodes"))
+        watching = portal.start_task_soon(self._watch, client)
+        self._running.callback(watching.cancel)
 
     def stop(self) -> None:
         """End the watch and its thread; harmless twice, or without a start."""
-        if self._loop is None or self._work is None:
-            return
-        with contextlib.suppress(RuntimeError):  # the loop has ended already
-            self._loop.call_soon_threadsafe(self._work.cancel_scope.cancel)
-        self._thread.join()
+        self._running.close()
 
     def pools(self) -> list[NodePool]:
         """Pools by the cluster's last answer; stale from a failure to the next list.
@@ -127,29 +121,19 @@ class KubernetesNodes:
         wanted = self._wanted
         return None if wanted is None else wanted.get((model, version), 0)
 
-    def _run(self) -> None:
+    async def _watch(self, client: "AsyncClient") -> None:
+        import anyio
+
         try:
-            asyncio.run(self._main())
-            logger.debug("watch of the cluster's nodes ended")
+            async with anyio.create_task_group() as work:
+                for watch in self._watches:
+                    work.start_soon(watch.run)
+                work.start_soon(self._publish_settled)
         except Exception:
             logger.exception("watch of the cluster's nodes ended by a fault")
         finally:
-            self._started.set()
-
-    async def _main(self) -> None:
-        import anyio
-
-        assert self._client is not None
-        self._loop = asyncio.get_running_loop()
-        self._watches = self._watches_of(self._client)
-        try:
-            async with anyio.create_task_group() as self._work:
-                self._started.set()
-                for watch in self._watches:
-                    self._work.start_soon(watch.run)
-                self._work.start_soon(self._publish_settled)
-        finally:
-            await self._client.close()
+            with anyio.CancelScope(shield=True):
+                await client.close()
 
     def _watches_of(self, client: "AsyncClient") -> list[ObjectWatch[Any]]:
         from lightkube.generic_resource import create_namespaced_resource
