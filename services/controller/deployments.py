@@ -15,7 +15,7 @@ from services.contracts.backoff import wait_after
 from services.contracts.errors import NotReadyError, SmeltError
 from services.contracts.manifest import ModelVersion
 from services.controller.fleet_threads import FleetThreads
-from services.controller.replica_fleet import DeploymentKey, ReplicaFleet
+from services.controller.interfaces import DeploymentKey, ReplicaFleet
 
 logger = logging.getLogger(__name__)
 

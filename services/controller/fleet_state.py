@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from services.contracts.hardware import generation_named
 from services.controller.deployments import STARTING, DeploymentState
-from services.controller.replica_fleet import DeploymentKey
+from services.controller.interfaces import DeploymentKey
 from services.pb import fleet_v1_pb2 as fleet
 
 _WORDS = {

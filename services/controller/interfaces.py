@@ -1,4 +1,4 @@
-"""What the control plane asks of its platform: which nodes there are, and what runs builds.
+"""What the control plane asks of its platform: nodes, builds and replicas.
 
 Ray, a fleet description file and Kubernetes each know nodes; a Ray task and a Kubernetes Job
 each can run a build. The reconcile loop knows these few verbs only.
@@ -6,7 +6,7 @@ each can run a build. The reconcile loop knows these few verbs only.
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 from services.contracts.node_class import NodeClass
 
@@ -135,4 +135,65 @@ class Reconciler(Protocol):
 
     async def reconcile_now(self) -> None:
         """Compare store and fleet once, and return when what differs was acted on."""
+        ...
+
+
+class DeploymentKey(NamedTuple):
+    """A model version on a generation."""
+
+    name: str
+    version: int
+    generation: str
+
+
+class ReplicaFleet(Protocol):
+    """Places, restarts and removes replicas. Methods block; call them in `FleetThreads`.
+
+    Attributes:
+        is_placing: False when a RayService decides what is deployed; `deployed` is then what
+            is there, and nothing is deployed or removed.
+        absence: why a model version is not deployed anywhere, for people.
+    """
+
+    is_placing: bool
+    absence: str
+
+    def start(self) -> None:
+        """Make the cluster usable."""
+        ...
+
+    def deploy(self, key: DeploymentKey, args: dict[str, Any]) -> None:
+        """Have replicas of a model version started on a generation; does not wait for them."""
+        ...
+
+    def deployed(self) -> list[DeploymentKey]:
+        """What is deployed, and what is being removed until it is gone."""
+        ...
+
+    def is_running(self, key: DeploymentKey) -> bool:
+        """Whether what `deploy` asked for is ready.
+
+        Raises:
+            NotReadyError: it never will be; the message holds Serve's words.
+        """
+        ...
+
+    def unplaced(self, key: DeploymentKey) -> str:
+        """Why replicas of a deployment are on no node; "" when all are, or soon will be."""
+        ...
+
+    def remove(self, key: DeploymentKey) -> None:
+        """Have the replicas of a model version on a generation drained and stopped."""
+        ...
+
+    def num_wanted(self, model: str, version: int) -> int | None:
+        """Replicas that a RayService asks for; None leaves it to what is deployed here."""
+        ...
+
+    def metrics_addresses(self) -> list[str]:
+        """`host:port` of each node's metrics agent, sorted."""
+        ...
+
+    def stop(self) -> None:
+        """Leave the cluster."""
         ...

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from services.contracts.errors import SmeltError
 from services.contracts.manifest import ModelVersion
 from services.contracts.registry import Registry
-from services.controller.replica_fleet import DeploymentKey
+from services.controller.interfaces import DeploymentKey
 
 logger = logging.getLogger(__name__)
 

@@ -6,13 +6,12 @@ places nothing, learns of nodes from Kubernetes, and builds in Jobs.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from services.contracts.errors import InvalidRequestError, UnsupportedFeatureError
+from services.contracts.errors import InvalidRequestError
 from services.controller.fleet_state import FleetState
-from services.controller.interfaces import BuildLauncher, NodeSource
+from services.controller.interfaces import BuildLauncher, NodeSource, ReplicaFleet
 from services.controller.launchers.ray_tasks import RayBuildLauncher
-from services.controller.replica_fleet import DeploymentKey, RayServeFleet, ReplicaFleet
+from services.controller.replica_fleet import RayServeFleet
 from services.controller.settings import ControllerSettings
 from services.controller.sources.combined import CombinedNodes
 from services.controller.sources.fleet_file import FleetFile
@@ -68,6 +67,7 @@ def _in_kubernetes(
     from services.controller.kubernetes.job_template import read_template
     from services.controller.kubernetes.jobs import KubernetesJobs
     from services.controller.kubernetes.nodes import KubernetesNodes
+    from services.controller.kubernetes.placed_by_ray_service import PlacedByRayService
 
     if settings.job_template is None:
         raise InvalidRequestError(
@@ -90,43 +90,3 @@ def _in_kubernetes(
 
 def _described(settings: ControllerSettings) -> list[NodeSource]:
     return [FleetFile(settings.fleet_file)] if settings.fleet_file else []
-
-
-class PlacedByRayService:
-    """A ReplicaFleet that places nothing: replicas are a RayService's, and attach."""
-
-    is_placing = False
-    absence = "no replica of it is ready; the RayService places them, from its serveConfigV2"
-
-    def __init__(self, state: FleetState, num_wanted: Callable[[str, int], int | None]) -> None:
-        """`state` has the replicas that attached; `num_wanted` how many are asked for."""
-        self._state, self.num_wanted = state, num_wanted
-
-    def start(self) -> None:
-        """Nothing to start."""
-
-    def deploy(self, key: DeploymentKey, args: dict[str, Any]) -> None:
-        """Refuse; raises UnsupportedFeatureError."""
-        raise UnsupportedFeatureError(f"{key}: the RayService places replicas, not {args}")
-
-    def deployed(self) -> list[DeploymentKey]:
-        """What attached replicas serve."""
-        return self._state.ready_keys()
-
-    def is_running(self, key: DeploymentKey) -> bool:  # noqa: ARG002
-        """What attached is ready."""
-        return True
-
-    def unplaced(self, key: DeploymentKey) -> str:  # noqa: ARG002
-        """Nothing: what did not attach is not known here."""
-        return ""
-
-    def remove(self, key: DeploymentKey) -> None:
-        """Nothing: the RayService's next serveConfigV2 leaves it out."""
-
-    def metrics_addresses(self) -> list[str]:
-        """None: PodMonitors find the agents."""
-        return []
-
-    def stop(self) -> None:
-        """Nothing to stop."""

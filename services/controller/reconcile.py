@@ -19,9 +19,8 @@ from services.contracts.registry import Registry
 from services.controller.deployments import Deployments
 from services.controller.fleet_state import FleetState
 from services.controller.fleet_threads import ASK_TIMEOUT_S, SUBMIT_TIMEOUT_S, FleetThreads
-from services.controller.interfaces import NodeSource
+from services.controller.interfaces import DeploymentKey, NodeSource, ReplicaFleet
 from services.controller.observed import Observed, StoreView
-from services.controller.replica_fleet import DeploymentKey, ReplicaFleet
 from services.pb import fleet_v1_pb2 as fleet
 
 logger = logging.getLogger(__name__)

@@ -7,9 +7,10 @@ import socket
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from services.contracts.errors import InvalidRequestError, NotReadyError
+from services.controller.interfaces import DeploymentKey
 from services.controller.placement import unplaced_replicas, unplaced_words
 
 logger = logging.getLogger(__name__)
@@ -22,67 +23,6 @@ _CONNECT_S = 10.0
 # How Ray's cloudpickle words it.
 _PICKLER_CLASH = "is not registered for pickle by value"
 _MAX_PICKLER_CLASHES = 20
-
-
-class DeploymentKey(NamedTuple):
-    """A model version on a generation."""
-
-    name: str
-    version: int
-    generation: str
-
-
-class ReplicaFleet(Protocol):
-    """Places, restarts and removes replicas. Methods block; call them in `FleetThreads`.
-
-    Attributes:
-        is_placing: False when a RayService decides what is deployed; `deployed` is then what
-            is there, and nothing is deployed or removed.
-        absence: why a model version is not deployed anywhere, for people.
-    """
-
-    is_placing: bool
-    absence: str
-
-    def start(self) -> None:
-        """Make the cluster usable."""
-        ...
-
-    def deploy(self, key: DeploymentKey, args: dict[str, Any]) -> None:
-        """Have replicas of a model version started on a generation; does not wait for them."""
-        ...
-
-    def deployed(self) -> list[DeploymentKey]:
-        """What is deployed, and what is being removed until it is gone."""
-        ...
-
-    def is_running(self, key: DeploymentKey) -> bool:
-        """Whether what `deploy` asked for is ready.
-
-        Raises:
-            NotReadyError: it never will be; the message holds Serve's words.
-        """
-        ...
-
-    def unplaced(self, key: DeploymentKey) -> str:
-        """Why replicas of a deployment are on no node; "" when all are, or soon will be."""
-        ...
-
-    def remove(self, key: DeploymentKey) -> None:
-        """Have the replicas of a model version on a generation drained and stopped."""
-        ...
-
-    def num_wanted(self, model: str, version: int) -> int | None:
-        """Replicas that a RayService asks for; None leaves it to what is deployed here."""
-        ...
-
-    def metrics_addresses(self) -> list[str]:
-        """`host:port` of each node's metrics agent, sorted."""
-        ...
-
-    def stop(self) -> None:
-        """Leave the cluster."""
-        ...
 
 
 class RayServeFleet:

@@ -11,11 +11,8 @@ from services.contracts.node_class import NodeClass
 from services.contracts.recipe import Recipe
 from services.contracts.registry import Registry
 from services.controller.fleet_state import FleetState
-from services.controller.interfaces import NodePool
+from services.controller.interfaces import DeploymentKey, NodePool
 from services.controller.reconcile import ReconcileLoop
-from services.controller.replica_fleet import (
-    DeploymentKey,
-)
 from services.pb import fleet_v1_pb2 as fleet
 
 OLD, NEW = "cuda-sm80", "cuda-sm90"

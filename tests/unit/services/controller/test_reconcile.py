@@ -10,9 +10,7 @@ from services.contracts.object_store import ObstoreArtifactStore, open_store
 from services.contracts.registry import Registry
 from services.controller.fleet_state import FleetState
 from services.controller.reconcile import ReconcileLoop
-from services.controller.replica_fleet import (
-    load_function,
-)
+from services.controller.replica_fleet import load_function
 from services.pb import fleet_v1_pb2 as fleet
 
 from .reconcile_world import (

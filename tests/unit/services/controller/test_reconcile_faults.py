@@ -18,8 +18,8 @@ from services.controller.build_events import EventTrail
 from services.controller.deployments import Deployments, DeploymentState
 from services.controller.fleet_state import FleetState
 from services.controller.fleet_threads import FleetThreads
+from services.controller.interfaces import DeploymentKey
 from services.controller.reconcile import ReconcileLoop
-from services.controller.replica_fleet import DeploymentKey
 from services.pb import fleet_v1_pb2 as fleet
 from tests.documents import small_key, small_manifest, small_proof
 

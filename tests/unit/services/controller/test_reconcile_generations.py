@@ -8,13 +8,10 @@ import pytest
 from services.contracts.object_store import open_store
 from services.contracts.registry import Registry
 from services.controller.fleet_state import FleetState
-from services.controller.platform import PlacedByRayService
+from services.controller.interfaces import DeploymentKey
+from services.controller.kubernetes.placed_by_ray_service import PlacedByRayService
 from services.controller.reconcile import ReconcileLoop
-from services.controller.replica_fleet import (
-    DeploymentKey,
-    application_name,
-    key_from_application,
-)
+from services.controller.replica_fleet import application_name, key_from_application
 
 from .reconcile_world import NEW, OLD, FakeFleet, Nodes, add, loop_over, ready, until, until_model
 

@@ -6,12 +6,8 @@ import pytest
 from ray import cloudpickle
 
 from services.contracts.errors import NotReadyError
-from services.controller.replica_fleet import (
-    DeploymentKey,
-    RayServeFleet,
-    raised_words,
-    retried,
-)
+from services.controller.interfaces import DeploymentKey
+from services.controller.replica_fleet import RayServeFleet, raised_words, retried
 
 applications: list[object] = []
 

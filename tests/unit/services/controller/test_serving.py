@@ -9,7 +9,7 @@ from services.contracts.errors import NotFoundError, UnsupportedFeatureError
 from services.contracts.object_store import open_store
 from services.contracts.registry import Registry
 from services.controller.fleet_state import FleetState
-from services.controller.replica_fleet import DeploymentKey
+from services.controller.interfaces import DeploymentKey
 from services.controller.serving import Serving
 
 from .reconcile_world import LIMIT_S, OLD, FakeFleet, Nodes, add, loop_over, until
