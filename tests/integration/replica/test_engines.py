@@ -9,9 +9,9 @@ from services.contracts.manifest import ModelVersion, ProofOutcome
 from services.contracts.selection import FallbackReason
 from services.engines.onnxruntime_engine import OnnxruntimeEngine
 from services.replica.engine_checker import EngineChecker
+from services.replica.engine_failures import FIRST_WAIT_S
 from services.replica.engine_host import EngineManager
 from services.replica.loaded_engine import RunningEngine
-from services.replica.passing_failures import FIRST_WAIT_S
 from tests.unit.services.replica.batching import Clock
 
 from .published import (

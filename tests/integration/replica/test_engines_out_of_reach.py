@@ -8,7 +8,7 @@ import pytest
 
 from services.contracts.manifest import PublishedEngine
 from services.contracts.registry import Registry
-from services.replica.passing_failures import FIRST_WAIT_S
+from services.replica.engine_failures import FIRST_WAIT_S
 from tests.unit.services.replica.batching import Clock
 
 from .published import Shelf, blob_of, host_of, onnx_model, typed

@@ -6,9 +6,8 @@ import pytest
 
 from services.contracts.errors import EngineError, StoreError
 from services.contracts.manifest import ProofOutcome, PublishedEngine
-from services.replica.engine_failures import EngineFailures
+from services.replica.engine_failures import FIRST_WAIT_S, EngineFailures
 from services.replica.failure_notes import FailureNotes
-from services.replica.passing_failures import FIRST_WAIT_S
 from tests.documents import small_key, small_manifest, small_proof
 
 from .batching import Clock
@@ -49,6 +48,22 @@ def test_what_was_once_out_of_reach_does_not_count_against_the_engine_in_use(
     assert notes.reason("a") == ""
     clock.now_s += FIRST_WAIT_S
     assert failures.known((A, B), "b") == {}
+
+
+def test_each_failure_in_a_row_waits_twice_as_long_up_to_an_hour(
+    failures: EngineFailures, clock: Clock
+) -> None:
+    waits_s = []
+    for _ in range(9):
+        assert failures.add(A, StoreError("corrupt")).startswith("StoreError: corrupt (tried again")
+        began_s = clock.now_s
+        while failures.known((A,), ""):
+            clock.now_s += 30.0
+        waits_s.append(clock.now_s - began_s)
+    assert waits_s[:3] == [60.0, 120.0, 240.0]
+    assert waits_s[-1] == 3600.0
+    failures.loaded(A)
+    assert "after 60 s" in failures.add(A, OSError("no space left"))
 
 
 def test_what_could_be_had_is_tried_at_once_the_next_time(failures: EngineFailures) -> None:
