@@ -54,13 +54,7 @@ class Signer:
         """Whether a signature is this key's, of this very payload."""
         if signature is None or signature.keyid != self.keyid:
             return False
-        try:
-            data = base64.b64decode(signature.sig, validate=True)
-            self._key.public_key().verify(data, signed_bytes(payload), _ALGORITHM)
-        # ValueError: no base64; binascii's own is one, and letters beyond ASCII give a plain one.
-        except (InvalidSignature, ValueError):
-            return False
-        return True
+        return _is_signature(signature.sig, payload, self._key.public_key())
 
 
 class TrustRoot:
@@ -90,14 +84,9 @@ class TrustRoot:
         signatures = [each.sig for each in signed.signatures if each.keyid == keyid]
         if keyid not in self._keys or not signatures:
             return f"it is not signed by key {keyid[:12]}"
-        try:
-            # Of the bytes that were made here; those in the envelope are for other readers.
-            self._keys[keyid].verify(
-                base64.b64decode(signatures[0], validate=True), signed_bytes(payload), _ALGORITHM
-            )
-        except (InvalidSignature, ValueError):
-            return f"the signature of key {keyid[:12]} is wrong"
-        return ""
+        # Of the bytes that were made here; those in the envelope are for other readers.
+        is_right = _is_signature(signatures[0], payload, self._keys[keyid])
+        return "" if is_right else f"the signature of key {keyid[:12]} is wrong"
 
 
 def _read(path: Path) -> bytes:
@@ -113,6 +102,15 @@ def _wrong(path: Path, wanted: str, found: str) -> InvalidRequestError:
         "prime256v1 -genkey -noout -out signing.pem, and its public half with: openssl ec -in "
         "signing.pem -pubout -out trust.pem"
     )
+
+
+def _is_signature(sig: str, payload: bytes, key: ec.EllipticCurvePublicKey) -> bool:
+    try:
+        key.verify(base64.b64decode(sig, validate=True), signed_bytes(payload), _ALGORITHM)
+    # ValueError: no base64; binascii's own is one, and letters beyond ASCII give a plain one.
+    except (InvalidSignature, ValueError):
+        return False
+    return True
 
 
 def _is_p256(key: ec.EllipticCurvePublicKey) -> bool:
