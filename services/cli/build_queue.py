@@ -19,6 +19,7 @@ def queued_builds(
     queued: dict[str, dict[str, Any]] = {}
     for place, build in enumerate(builds):
         is_ours = (build.model_name, build.model_version) == (name, version)
+        # The queue is in order: of several builds of one generation the first comes first.
         if is_ours and build.generation not in queued:
             queued[build.generation] = _placed(build, builds[:place])
     return queued

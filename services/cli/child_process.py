@@ -54,6 +54,7 @@ class ProcessSpec:
         """All variables of the process; `ready_fd` is -1 for one that nothing waits for."""
         settings = dict(self.settings) | {"ready_fd": ready_fd, "parent_pid": os.getpid()}
         own = {f"{self.env_prefix}{k.upper()}": str(v) for k, v in settings.items()}
+        # What `smelt up` decides wins over the environment, and that over defaults.
         return dict(self.defaults) | dict(os.environ) | own
 
 
@@ -108,6 +109,7 @@ class ChildProcess:
             NotReadyError: it ended or took too long; the message holds its log's tail.
         """
         self._is_ready = False
+        # Former runs wrote to the same file; their errors are not this run's.
         self._child_log = ChildLog.from_here(self.log_path)
         try:
             announced = self._start(self._spec)
@@ -126,6 +128,7 @@ class ChildProcess:
         except subprocess.TimeoutExpired:
             return False
         finally:
+            # Also when Ctrl-C ends the wait.
             self.kill()
 
     def wait(self) -> str:
@@ -155,6 +158,7 @@ class ChildProcess:
             self._process.wait(STOP_TIMEOUT_S if self._is_ready else STOP_BEFORE_READY_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             logger.warning("%s does not end; killed", self._spec.name)
+            # It leads a group of its own, so what it started ends too.
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
 
@@ -174,6 +178,7 @@ class ChildProcess:
             return {"url": self._probed(spec, self._process)}
         read_fd, write_fd = os.pipe()
         self._process = spawn(spec.command, spec.environment(write_fd), self.log_path, write_fd)
+        # The child alone holds that end now: its death closes the pipe and ends the wait.
         os.close(write_fd)
         return wait_ready(read_fd, self._start_timeout_s, spec.name, self._child_log)
 

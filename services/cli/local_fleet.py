@@ -111,6 +111,7 @@ class LocalFleet:
                 self._settings, self._running, port=self._options.observe_port, held=self.held
             )
         write_fleet(self._settings.run_dir, self._running)
+        # From here on: a start that fails before is the command's failure, and is not retried.
         for process in self._processes:
             process.supervise()
 

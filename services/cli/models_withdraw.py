@@ -19,7 +19,7 @@ def run_models_remove(
     removed = [each.version for each in registry.remove_model(name, version, who=who_asks())]
     left = [each.version for each in registry.versions(name)]
     if not left:
-        # A version that is added later is to serve.
+        # A version that is added later is to serve, whatever was unloaded before.
         registry.set_served(name, is_served=True, who=who_asks())
     notify_fleet(settings)
     then = f"{_versions(left[-1:])} is to serve from now on" if left else "nothing is left to serve"

@@ -77,6 +77,7 @@ def _follow_targets(
         while not is_over.is_set():
             try:
                 for snapshot in watch_fleet(running.controller, _WATCH_S, settings):
+                    # The folder may belong to the next fleet by then.
                     if not is_over.is_set():
                         agents = list(snapshot.metrics_addresses)
                         prometheus.set_targets({**gateway, "replicas": agents})

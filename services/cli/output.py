@@ -35,6 +35,7 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[str]]
 
 
+# Text may be a generator: with --json it is never computed.
 def show(document: Any, text: Iterable[str | Table], *, as_json: bool) -> None:
     """Print what a command found: a document for programs, else its text for people."""
     if as_json:

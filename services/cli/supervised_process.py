@@ -66,6 +66,7 @@ class SupervisedProcess(ChildProcess):
 
     def restart(self) -> None:
         """End it at once and have it started again, with the settings that it has now."""
+        # A process that is waiting for its next try has nothing to kill.
         self._may_retry.set()
         self.kill()
 
@@ -85,6 +86,7 @@ class SupervisedProcess(ChildProcess):
             ended = self.wait()
             if self._is_stopping.is_set():
                 return
+            # One that ends right after each start would otherwise use a whole core.
             if time.monotonic() - began_s > _MIN_RUN_S:
                 self._backoff.reset()
             else:

@@ -70,6 +70,7 @@ def _served_shares(
         for model in snapshot.models
         if model.name == name and model.version in ready and model.weight > 0
     }
+    # Without weights the newest version that is ready gets every request.
     if not weights:
         return {max(ready): 1.0} if ready else {}
     total = sum(weights.values())

@@ -48,6 +48,7 @@ def _key_document(status: KeyStatus, case: Case, store_url: str) -> dict[str, An
     at, nearest = status.next_attempt_at, _nearest(status, case)
     timings = case.timings(status.engine)
     bounds = speed_bounds(timings)
+    # Another interpreter may lack the engine's libraries, another store has no such key.
     replay = worker_command(store_url, "replay", digest[:SHORT])
     proof = status.engine.proof if status.engine else None
     return {

@@ -12,7 +12,7 @@ from services.contracts.manifest import (
     ProofOutcome,
     PublishedEngine,
 )
-from services.contracts.selection import FallbackReason, mean_speedup, select
+from services.contracts.selection import FallbackReason, mean_speedup, reason_words, select
 
 MakeEngine = Callable[..., PublishedEngine]
 MakeDevice = Callable[..., DeviceFacts]
@@ -251,6 +251,12 @@ def test_the_fallback_is_explained_by_the_engine_that_came_nearest(
             selection = select(engines, make_device(), failed_digests=failed)
             assert selection.fallback_reason is reason
             assert len(selection.rejections) == len(seen)
+
+
+def test_reasons_are_words_for_people_and_codes_of_other_releases_stay() -> None:
+    assert not any("_" in reason_words(reason.value) for reason in FallbackReason)
+    assert reason_words("of_another_release") == "of_another_release"
+    assert reason_words("") == ""
 
 
 def test_the_first_fault_of_an_engine_is_its_reason(
