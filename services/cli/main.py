@@ -14,7 +14,7 @@ import typer
 
 from services.cli.main_models import models_app
 from services.cli.main_options import AsJson, GatewayWorkers, Store, settings_for
-from services.cli.output import print_error, print_json_error
+from services.cli.output.show import print_error, print_json_error
 from services.contracts.errors import SmeltError
 from services.contracts.hardware import Generation
 from services.gateway.access.document import Verb
@@ -63,8 +63,8 @@ def up(
     as_json: AsJson = False,
 ) -> None:
     """Start a fleet on this host and serve until Ctrl-C."""
-    from services.cli.up import run_up
-    from services.cli.up_options import UpOptions
+    from services.cli.fleet.up import run_up
+    from services.cli.fleet.up_options import UpOptions
 
     if generation:
         Generation.parse(generation)
@@ -93,7 +93,7 @@ def up(
 @app.command()
 def down(as_json: AsJson = False) -> None:
     """Stop the fleet of this host; requests in flight finish."""
-    from services.cli.down import run_down
+    from services.cli.fleet.down import run_down
 
     run_down(settings_for(), as_json=as_json)
 
@@ -101,7 +101,7 @@ def down(as_json: AsJson = False) -> None:
 @app.command()
 def status(as_json: AsJson = False) -> None:
     """Show models, replicas and the engine that each replica serves with."""
-    from services.cli.status import run_status
+    from services.cli.fleet.status import run_status
 
     run_status(settings_for(), as_json=as_json)
 
@@ -113,7 +113,7 @@ def engines(
     as_json: AsJson = False,
 ) -> None:
     """List published engines: what they are for, their proof, their speed."""
-    from services.cli.engines import run_engines
+    from services.cli.builds.engines import run_engines
 
     run_engines(settings_for(store), model, as_json=as_json)
 
@@ -132,7 +132,7 @@ def build(
     as_json: AsJson = False,
 ) -> None:
     """Build, prove and publish the engines that a model lacks."""
-    from services.cli.build import run_build
+    from services.cli.builds.build import run_build
 
     raise typer.Exit(
         run_build(settings_for(store), name, generation or [], kind or [], as_json=as_json)
@@ -148,7 +148,7 @@ def events(
     as_json: AsJson = False,
 ) -> None:
     """Show what happened: hardware, models, builds, proofs, and what came to serve."""
-    from services.cli.events import run_events
+    from services.cli.why.events import run_events
 
     run_events(settings_for(store), model, limit=limit, is_followed=follow, as_json=as_json)
 
@@ -166,8 +166,8 @@ def why(
     as_json: AsJson = False,
 ) -> None:
     """Explain what serves a model on a generation, and why nothing better does."""
-    from services.cli.why import run_why
-    from services.cli.why_keys import run_why_keys
+    from services.cli.why.why import run_why
+    from services.cli.why.why_keys import run_why_keys
 
     if keys:
         run_why_keys(settings_for(store), keys, as_json=as_json)
@@ -194,7 +194,7 @@ def profile(
     as_json: AsJson = False,
 ) -> None:
     """Show what compiling a model changes: kernels, fusion, memory traffic, time per op."""
-    from services.cli.profile import options_from, run_profile
+    from services.cli.builds.profile import options_from, run_profile
 
     options = options_from(bucket, precision, source, out)
     run_profile(settings_for(store), name, version, options, as_json=as_json)
@@ -213,7 +213,7 @@ def buckets(
     as_json: AsJson = False,
 ) -> None:
     """Show what sizes requests have, what padding wastes on them, and buckets that waste less."""
-    from services.cli.buckets import run_buckets
+    from services.cli.sizes.buckets import run_buckets
 
     settings, number = settings_for(store), version or None
     run_buckets(settings, name, version=number, num=num, metrics=metrics or (), as_json=as_json)
@@ -222,7 +222,7 @@ def buckets(
 @app.command("node-labels")
 def node_labels(as_json: AsJson = False) -> None:
     """Print what this host's node publishes, for: ray start --labels "$(smelt node-labels)"."""
-    from services.cli.node_labels import run_node_labels
+    from services.cli.fleet.node_labels import run_node_labels
 
     run_node_labels(as_json=as_json)
 
@@ -242,7 +242,7 @@ def rebuild(
     building it again could give no other one. It serves on while it is proven again, and is
     passed over once the new proof fails.
     """
-    from services.cli.rebuild import run_rebuild
+    from services.cli.builds.rebuild import run_rebuild
 
     settings = settings_for(store)
     run_rebuild(settings, name, generation, reason, version=version or None, as_json=as_json)
@@ -260,7 +260,7 @@ def prune(
     as_json: AsJson = False,
 ) -> None:
     """Show what of the store nothing serves, plans or names any more, and delete it with --yes."""
-    from services.cli.prune import run_prune
+    from services.cli.builds.prune import run_prune
 
     run_prune(settings_for(store), older_than_days=older_than, is_confirmed=yes, as_json=as_json)
 
@@ -282,7 +282,7 @@ def infer(
     as_json: AsJson = False,
 ) -> None:
     """Send one request to a gateway and print its outputs."""
-    from services.cli.infer import run_infer
+    from services.cli.requests.infer import run_infer
 
     run_infer(settings_for(), name, inputs, version, address, as_json=as_json)
 
@@ -295,7 +295,7 @@ def token(
     as_json: AsJson = False,
 ) -> None:
     """Make a bearer token for a gateway that has an access file."""
-    from services.cli.token import run_token
+    from services.cli.requests.token import run_token
 
     run_token(name, verb or [Verb.INFER], model or ["*"], as_json=as_json)
 

@@ -22,7 +22,7 @@ def models_add(
     as_json: AsJson = False,
 ) -> None:
     """Make an ONNX master of a model and publish it as the model's next version."""
-    from services.cli.models import run_models_add
+    from services.cli.models.add import run_models_add
 
     run_models_add(settings_for(store), name, source, recipe, samples, as_json=as_json)
 
@@ -36,7 +36,7 @@ def models_list(
     as_json: AsJson = False,
 ) -> None:
     """List models with their newest version, how many there are, and which serve."""
-    from services.cli.models_list import run_models_list
+    from services.cli.models.listing import run_models_list
 
     run_models_list(settings_for(store), is_each_version=all_versions, as_json=as_json)
 
@@ -51,7 +51,7 @@ def models_remove(
     as_json: AsJson = False,
 ) -> None:
     """Withdraw a model, or one of its versions; its engines stay in the store."""
-    from services.cli.models_withdraw import run_models_remove
+    from services.cli.models.withdraw import run_models_remove
 
     run_models_remove(settings_for(store), name, version, as_json=as_json)
 
@@ -63,7 +63,7 @@ def models_unload(
     as_json: AsJson = False,
 ) -> None:
     """Unload a model until it is loaded again, whatever is published meanwhile."""
-    from services.cli.models_withdraw import run_models_serve
+    from services.cli.models.withdraw import run_models_serve
 
     run_models_serve(settings_for(store), name, is_served=False, as_json=as_json)
 
@@ -75,7 +75,7 @@ def models_load(
     as_json: AsJson = False,
 ) -> None:
     """Serve a model again that was unloaded."""
-    from services.cli.models_withdraw import run_models_serve
+    from services.cli.models.withdraw import run_models_serve
 
     run_models_serve(settings_for(store), name, is_served=True, as_json=as_json)
 
@@ -93,7 +93,7 @@ def models_weights(
     as_json: AsJson = False,
 ) -> None:
     """Set how versions share the requests that name none; without weights, show it."""
-    from services.cli.weights import run_models_weights
+    from services.cli.models.weights import run_models_weights
 
     settings = settings_for(store)
     run_models_weights(settings, name, weights or (), is_cleared=clear, as_json=as_json)

@@ -1,6 +1,6 @@
 """The registry that a command works on."""
 
-from services.cli.fleet_file import find_fleet
+from services.cli.fleet.fleet_file import find_fleet
 from services.cli.settings import CliSettings
 from services.contracts.errors import NotFoundError
 from services.contracts.object_store import open_store, open_tested_store

@@ -240,7 +240,7 @@ def test_the_command_shows_first_and_deletes_only_when_told_to(
         store, registry, _, in_use = args
         return plain(store, registry, LATER, in_use)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("services.cli.prune.plan_prune", as_if_old)
+    monkeypatch.setattr("services.cli.builds.prune.plan_prune", as_if_old)
     before = world.store.list("masters/")
     shown = CliRunner().invoke(app, ["prune", "--store", url])
     assert shown.exit_code == 0, shown.output

@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 import pytest
 
-from services.cli.models import AddOptions, add_model
-from services.cli.progress import Steps
+from services.cli.models.add import AddOptions, add_model
+from services.cli.output.progress import Steps
 from services.contracts.errors import UnsupportedGraphError
 from services.contracts.manifest import ModelVersion
 from services.contracts.object_store import open_store

@@ -7,7 +7,7 @@ import numpy as np
 from services.cli.demo.minilm import OUTPUT, tokenise
 from services.cli.demo.reference import reference_embeddings
 from services.cli.demo.sentences import CORPUS, QUERIES
-from services.cli.gateway_client import bearer_metadata, triton_options
+from services.cli.requests.gateway_client import bearer_metadata, triton_options
 from services.cli.settings import CliSettings
 from services.contracts.errors import NotReadyError
 from services.contracts.tensors import Array

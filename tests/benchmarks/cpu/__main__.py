@@ -26,8 +26,8 @@ from compiler_worker.pipeline import build_model
 from compiler_worker.plan import Wanted
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.worker_context import WorkerContext
-from services.cli.models import AddOptions, add_model
-from services.cli.progress import Steps
+from services.cli.models.add import AddOptions, add_model
+from services.cli.output.progress import Steps
 from services.contracts.kinds import EngineKind, Precision
 from services.contracts.manifest import ModelVersion, ProofOutcome, PublishedEngine
 from services.contracts.object_store import open_store

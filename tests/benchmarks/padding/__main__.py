@@ -27,8 +27,8 @@ from statistics import median
 import numpy as np
 
 from compiler_worker.builders.exported_program import export_master
-from services.cli.models import AddOptions, add_model
-from services.cli.progress import Steps
+from services.cli.models.add import AddOptions, add_model
+from services.cli.output.progress import Steps
 from services.contracts.build_key import BuildKey
 from services.contracts.errors import NotFoundError
 from services.contracts.kinds import EngineKind, Precision

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from services.cli.child_process import ChildProcess, ProcessSpec
+from services.cli.fleet.child_process import ChildProcess, ProcessSpec
 from services.contracts.recipe import Bucket, DimRange
 from services.controller.fleet_state import FleetState
 from services.pb import fleet_v1_pb2 as fleet

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from services.cli.child_process import ChildProcess, ProcessSpec
-from services.cli.control_client import wait_served
+from services.cli.fleet.child_process import ChildProcess, ProcessSpec
+from services.cli.fleet.control_client import wait_served
 from services.cli.settings import CliSettings
 from tests.integration.fleet.local_fleet import WAIT_S, LocalFleet
 

@@ -15,7 +15,7 @@ import grpc
 import psutil
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from services.cli.control_client import watch_fleet
+from services.cli.fleet.control_client import watch_fleet
 from services.cli.settings import CliSettings
 from services.contracts.errors import NotReadyError
 from services.pb import fleet_v1_pb2 as pb

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from services.cli.control_client import fleet_on_store, get_fleet
+from services.cli.fleet.control_client import fleet_on_store, get_fleet
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError, NotReadyError
 from tests.integration.fleet.local_fleet import LocalFleet

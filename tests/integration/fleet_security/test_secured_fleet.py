@@ -10,7 +10,7 @@ import grpc
 import psutil
 import pytest
 
-from services.cli.control_client import get_fleet, watch_fleet
+from services.cli.fleet.control_client import get_fleet, watch_fleet
 from services.cli.settings import CliSettings
 from services.contracts.errors import NotReadyError
 from services.contracts.fleet_dialer import FleetDialer

@@ -19,8 +19,8 @@ from urllib.request import urlopen
 
 import numpy as np
 
-from services.cli.child_process import ChildProcess, ProcessSpec
-from services.cli.control_client import watch_fleet
+from services.cli.fleet.child_process import ChildProcess, ProcessSpec
+from services.cli.fleet.control_client import watch_fleet
 from services.contracts.errors import NotReadyError
 from services.contracts.events import Event, EventKind, EventPosition
 from services.contracts.hardware import X86_ISA_FLAGS, DeviceFacts

@@ -17,8 +17,8 @@ from compiler_worker.master.source import source_from_text
 from compiler_worker.pipeline import build_model
 from compiler_worker.plan import Wanted
 from compiler_worker.sampling import proof_samples
-from services.cli.models import AddOptions, add_model
-from services.cli.progress import Steps
+from services.cli.models.add import AddOptions, add_model
+from services.cli.output.progress import Steps
 from services.contracts.errors import InvalidModelError, InvalidRecipeError
 from services.contracts.input_values import InputValues, Span
 from services.contracts.manifest import BuildOutcome, MasterRecord

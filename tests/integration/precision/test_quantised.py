@@ -12,8 +12,8 @@ from compiler_worker.builders.hosts import vnni_reason
 from compiler_worker.pipeline import build_model
 from compiler_worker.plan import Wanted, plan_builds
 from compiler_worker.worker_context import WorkerContext
-from services.cli.models import AddOptions, add_model
-from services.cli.progress import Steps
+from services.cli.models.add import AddOptions, add_model
+from services.cli.output.progress import Steps
 from services.contracts.build_key import BuildKey
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.hardware import Platform

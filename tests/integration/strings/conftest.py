@@ -10,8 +10,8 @@ import pytest_asyncio
 
 from compiler_worker.pipeline import build_model
 from compiler_worker.plan import Wanted
-from services.cli.models import AddOptions, add_model
-from services.cli.progress import Steps
+from services.cli.models.add import AddOptions, add_model
+from services.cli.output.progress import Steps
 from services.contracts.kinds import EngineKind
 from services.contracts.recipe import Bucket, DimRange, Recipe
 from tests.conformance.strings import WORDS, colours

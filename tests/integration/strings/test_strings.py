@@ -15,7 +15,7 @@ import tritonclient.utils.shared_memory as shm
 from tritonclient.grpc import InferInput, InferRequestedOutput, InferResult
 from tritonclient.utils import InferenceServerException, serialize_byte_tensor
 
-from services.cli.infer import model_infer, run_infer
+from services.cli.requests.infer import model_infer, run_infer
 from services.cli.settings import CliSettings
 from services.contracts.byte_strings import MAX_STRINGS
 from services.contracts.errors import EngineError

@@ -1,0 +1,1 @@
+"""Builds engines, and shows what is built."""

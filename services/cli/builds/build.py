@@ -1,0 +1,108 @@
+"""`smelt build`: build, prove and publish what a model lacks, with progress."""
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+from compiler_worker.open_worker import new_worker
+from compiler_worker.pipeline import BuildReport, build_model
+from compiler_worker.plan import Wanted
+from compiler_worker.report import report_document, report_lines
+from compiler_worker.requests import ChildEvent
+from compiler_worker.settings import settings_from_environment
+from services.cli.fleet.control_client import notify_fleet
+from services.cli.output.progress import StepLine, Steps
+from services.cli.output.show import print_error, show
+from services.cli.registry import open_registry_to_publish
+from services.cli.settings import CliSettings
+from services.contracts.build_key import BuildKey
+from services.contracts.errors import InvalidRequestError
+from services.contracts.hardware import Generation
+from services.contracts.kinds import EngineKind
+from services.contracts.manifest import BuildOutcome, ModelVersion
+from services.contracts.registry import Registry
+
+_FAILURES = (BuildOutcome.FAILED, BuildOutcome.PROOF_FAILED)
+
+
+def run_build(
+    settings: CliSettings,
+    name: str,
+    generations: Sequence[str],
+    kinds: Sequence[str],
+    *,
+    as_json: bool,
+) -> int:
+    """Build for the newest version of a model.
+
+    Returns:
+        The exit code: 1 when a build failed, or when nothing that was asked for can be built.
+
+    Raises:
+        NotFoundError: no such model.
+        InvalidRequestError: an unknown generation or kind, or a kind that the recipe leaves out.
+    """
+    registry = open_registry_to_publish(settings, must_exist=True)
+    version = registry.model_version(name)
+    steps = Steps(is_quiet=as_json)
+    report = build_engines(settings, registry, version, wanted_from(generations, kinds), steps)
+    notify_fleet(settings)
+    lines = report_lines(report, settings.store_url)
+    show(report_document(report), chain(lines, again_lines(registry, report)), as_json=as_json)
+    if not as_json and not is_anything_there(report):
+        print_error(f"no engine of {name} can be built as asked; the reasons stand above")
+    return 0 if report.is_success and is_anything_there(report) else 1
+
+
+def is_anything_there(report: BuildReport) -> bool:
+    """Whether an engine was tried or is up to date; what was skipped does not count."""
+    return bool(report.records or report.up_to_date)
+
+
+def again_lines(registry: Registry, report: BuildReport) -> Iterator[str]:
+    """A line for each key that had failed before and failed again."""
+    for digest in (r.key.digest() for r in report.records if r.outcome in _FAILURES):
+        if (number := len(registry.build_records(digest))) > 1:
+            yield (
+                f"{digest[:12]} failed in attempt {number}: each smelt build tries it again; a "
+                "controller stops after a few attempts"
+            )
+
+
+def build_engines(
+    settings: CliSettings, registry: Registry, version: ModelVersion, wanted: Wanted, steps: Steps
+) -> BuildReport:
+    """Build what is missing; published engines are kept."""
+    with steps.step(f"Engines of {version.name}") as line:
+        compiler = settings_from_environment(
+            store_url=settings.store_url, cache_dir=settings.cache_dir
+        )
+        worker = new_worker(registry, compiler, lambda key, event: _show_event(line, key, event))
+        report = build_model(version, wanted, worker)
+        line.summary = _counts(report)
+    return report
+
+
+def _counts(report: BuildReport) -> str:
+    failures = sum(record.outcome in _FAILURES for record in report.records)
+    words = f"{len(report.records) - failures} built, {len(report.up_to_date)} up to date"
+    return f"{words}, {failures} failed" if failures else words
+
+
+def wanted_from(generations: Sequence[str], kinds: Sequence[str]) -> Wanted:
+    """What the options ask for; raises InvalidRequestError naming what is known."""
+    unknown = sorted(set(kinds) - {kind.value for kind in EngineKind})
+    if unknown:
+        known = ", ".join(kind.value for kind in EngineKind)
+        raise InvalidRequestError(f"--kind {unknown[0]}: expected one of {known}")
+    return Wanted(
+        generations=tuple(Generation.parse(text) for text in generations),
+        kinds=tuple(EngineKind(kind) for kind in kinds),
+    )
+
+
+def _show_event(line: StepLine, key: BuildKey, event: ChildEvent) -> None:
+    what = f"{key.generation} {key.kind} {key.precision}"
+    if event.stage is not None:
+        line.update(f"{what}: {event.stage}" + (f": {event.line}" if event.line else ""))
+    elif event.line:
+        line.show(f"{what}: {event.line}")

@@ -1,0 +1,159 @@
+"""`smelt engines`: published engines with their proof and speed."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+from services.cli.builds.running_builds import running_builds, running_builds_text
+from services.cli.output.show import Table, milliseconds, print_json, readable_size, show, times
+from services.cli.registry import open_registry
+from services.cli.settings import CliSettings
+from services.contracts.gate import deciding, is_wild, rejection_reason, speed_over_fallback
+from services.contracts.joint_order import engine_history
+from services.contracts.joint_run import JointRun
+from services.contracts.manifest import ModelVersion, ProofOutcome, PublishedEngine, Timing
+from services.contracts.registry import Registry
+from services.contracts.selection import (
+    GATED,
+    fastest_first,
+    gate_reason,
+    joint_order_of,
+    mean_speedup,
+    recipe_fault,
+)
+
+COLUMNS = (
+    "generation", "kind", "precision", "recipe", "proof", "p50", "x eager", "x fallback", "size",
+    "build", "engine",
+)  # fmt: skip
+_PROOF_WORDS = {
+    ProofOutcome.PASSED: "proven",
+    ProofOutcome.FAILED: "failed",
+    ProofOutcome.NOT_RUN: "built, not proven",
+}
+
+
+def run_engines(settings: CliSettings, model: str, *, as_json: bool) -> None:
+    """Print the engines of one model's newest version, or of all masters.
+
+    Raises:
+        NotFoundError: no such model.
+    """
+    registry = open_registry(settings)
+    if as_json:
+        print_json(engines_document(registry, model))
+        return
+    names = [model] if model else registry.model_names()
+    builds = running_builds_text(running_builds(registry, names))
+    show(None, chain(engines_text(registry, names), builds), as_json=False)
+
+
+def engines_document(registry: Registry, model: str) -> dict[str, Any]:
+    """Masters in use, each with all of its engines: full key, manifest and newest proof.
+
+    A model's `engines` are the digests of those that are for its recipe; what `other_recipe`
+    holds was built of the same master for another one, and never serves this version; nor does
+    what `slower_than_fallback` holds now, nor `not_measurable` unless it did before.
+    """
+    names = [model] if model else registry.model_names()
+    masters: dict[str, dict[str, Any]] = {}
+    for version in (registry.model_version(name) for name in names):
+        digest = version.master.digest
+        engines, runs = registry.engines(digest), registry.joint_runs(digest)
+        entry = masters.setdefault(
+            digest,
+            {
+                "digest": digest,
+                "models": [],
+                "engines": [engine.model_dump(mode="json") for engine in engines],
+                "joint_runs": [run.model_dump(mode="json") for run in runs],
+            },
+        )
+        entry["models"].append(_model_document(version, engines, runs))
+    return {"masters": list(masters.values()), "building": running_builds(registry, names)}
+
+
+def _model_document(
+    version: ModelVersion, engines: Sequence[PublishedEngine], runs: Sequence[JointRun]
+) -> dict[str, Any]:
+    faults = {engine.digest: recipe_fault(engine, version) for engine in engines}
+    return {
+        "name": version.name,
+        "version": version.version,
+        "engines": [digest for digest, fault in faults.items() if not fault],
+        "other_recipe": {digest: fault for digest, fault in faults.items() if fault},
+        **{
+            reason.value: {
+                e.digest: fault
+                for e in engines
+                if (fault := _rejection_reason(e, version, runs))
+                and gate_reason(_timings(e, runs)) is reason
+            }
+            for reason in GATED
+        },
+    }
+
+
+def engines_text(registry: Registry, names: Iterable[str]) -> Iterator[str | Table]:
+    """The engines of the newest version of models."""
+    for version in map(registry.model_version, names):
+        digest = version.master.digest
+        yield from _version_text(version, registry.engines(digest), registry.joint_runs(digest))
+
+
+def _version_text(
+    version: ModelVersion,
+    engines: Sequence[PublishedEngine],
+    runs: Sequence[JointRun],
+) -> Iterator[str | Table]:
+    """The table of engines by generation, in the order in which a replica tries them.
+
+    Those that another recipe asked for stand last: they never serve this version.
+    """
+    faults = {engine.digest: recipe_fault(engine, version) for engine in engines}
+    generations = sorted({engine.manifest.key.generation for engine in engines})
+    here = {g: [e for e in engines if e.manifest.key.generation == g] for g in generations}
+    joint = {
+        g: joint_order_of((e for e in here[g] if not faults[e.digest]), g, runs)
+        for g in generations
+    }
+    by_speed = (e for g in generations for e in fastest_first(here[g], joint[g]))
+    ordered = sorted(by_speed, key=lambda e: bool(faults[e.digest]))
+    rows = [_row(engine, runs, is_ours=not faults[engine.digest]) for engine in ordered]
+    yield Table(f"Engines of {version.name} version {version.version}", COLUMNS, rows)
+    for generation, order in joint.items():
+        if order.words:
+            yield f"engines for {generation} were {order.words}: that run is their order"
+    for engine in ordered:
+        fault = "" if faults[engine.digest] else _rejection_reason(engine, version, runs)
+        if fault:
+            yield f"engine {engine.digest[:12]} is not selected: {fault}"
+
+
+def _rejection_reason(
+    engine: PublishedEngine, version: ModelVersion, runs: Sequence[JointRun]
+) -> str:
+    return rejection_reason(_timings(engine, runs), version.recipe)
+
+
+def _timings(engine: PublishedEngine, runs: Sequence[JointRun]) -> Sequence[Timing]:
+    """What it took in the run that counts."""
+    return deciding(engine_history(engine, engine.manifest.key.generation, runs))
+
+
+def _row(engine: PublishedEngine, runs: Sequence[JointRun], *, is_ours: bool) -> tuple[str, ...]:
+    key, timings = engine.manifest.key, _timings(engine, runs)
+    smallest = min(timings, key=lambda t: t.p50_s, default=None)
+    return (
+        key.generation,
+        key.kind.value,
+        key.precision.value,
+        "this" if is_ours else "another",
+        _PROOF_WORDS[engine.proof.outcome],
+        milliseconds(smallest.p50_s) if smallest else "-",
+        times(mean_speedup(timings) if timings else None, is_wild=is_wild(timings)),
+        times(speed_over_fallback(timings), is_wild=is_wild(timings)),
+        readable_size(engine.manifest.num_bytes),
+        f"{engine.manifest.build_duration_s:.1f} s",
+        engine.digest[:12],
+    )

@@ -1,0 +1,57 @@
+"""`smelt profile`: what compiling a model changes, as tables and files."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from compiler_worker.open_worker import new_worker
+from compiler_worker.profiling.command import profile_model
+from compiler_worker.profiling.options import ProfileOptions
+from compiler_worker.profiling.report import ProfileReport
+from compiler_worker.profiling.words import report_parts
+from compiler_worker.requests import ChildEvent
+from compiler_worker.settings import settings_from_environment
+from compiler_worker.worker_context import ignore_progress
+from services.cli.output.progress import Steps
+from services.cli.output.show import Table, show
+from services.cli.registry import open_registry
+from services.cli.settings import CliSettings
+from services.contracts.errors import InvalidRequestError
+from services.contracts.kinds import Precision
+
+
+def run_profile(
+    settings: CliSettings, name: str, version: int | None, options: ProfileOptions, *, as_json: bool
+) -> None:
+    """Profile one bucket of a model version in a process of its own, and show the report.
+
+    Raises:
+        NotFoundError: no such model, version or bucket.
+        InvalidModelError: the source is none, or the importer refuses the master.
+        BuildError: this machine has no Inductor engine in that precision, or Inductor failed.
+    """
+    registry = open_registry(settings)
+    model_version = registry.model_version(name, version)
+    compiler = settings_from_environment(store_url=settings.store_url, cache_dir=settings.cache_dir)
+    worker = new_worker(registry, compiler, ignore_progress)
+    with Steps(is_quiet=as_json).step(f"Profile of {name}") as line:
+
+        def progress(event: ChildEvent) -> None:
+            if event.line:
+                line.update(event.line)
+
+        report = profile_model(model_version, options, worker, progress)
+        line.summary = f"{report.before.num_ops} ops, {report.after.num_ops} kernels"
+    show(report.model_dump(mode="json"), _text(report), as_json=as_json)
+
+
+def options_from(bucket: str, precision: str, source: str, out: Path | None) -> ProfileOptions:
+    """What the options ask for; raises InvalidRequestError naming the known precisions."""
+    if precision not in set(Precision):
+        known = ", ".join(Precision)
+        raise InvalidRequestError(f"--precision {precision}: expected one of {known}")
+    return ProfileOptions(bucket=bucket, precision=Precision(precision), source=source, out=out)
+
+
+def _text(report: ProfileReport) -> Iterator[str | Table]:
+    for part in report_parts(report):
+        yield part if isinstance(part, str) else Table(*part)

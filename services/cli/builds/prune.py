@@ -1,0 +1,73 @@
+"""`smelt prune`: what the store may lose, and have it lose that."""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from services.cli.models.version_states import fleet_or_why_not
+from services.cli.output.show import Table, readable_size, show
+from services.cli.settings import CliSettings
+from services.contracts.object_store import open_store
+from services.contracts.prune import InUse, plan_prune, prune
+from services.contracts.registry import Registry
+from services.contracts.store import StoredObject
+from services.controller.event_fold import FALLBACK, fold_event
+
+
+def run_prune(
+    settings: CliSettings, *, older_than_days: int, is_confirmed: bool, as_json: bool
+) -> None:
+    """Show what may go, and delete it when that was confirmed.
+
+    Raises:
+        NotFoundError: no store is there.
+        StoreError: a document that names what is needed cannot be read, or nothing may be deleted.
+    """
+    store = open_store(settings.store_url, must_exist=True)
+    registry = Registry(store, settings.cache_dir)
+    before = datetime.now(UTC) - timedelta(days=older_than_days)
+    plan = plan_prune(store, registry, before, _in_use(settings, registry))
+    if is_confirmed:
+        prune(store, plan)
+    unused = {what: _unused(objects) for what, objects in plan.objects.items()}
+    document = {"is_deleted": is_confirmed, "num_bytes": plan.num_bytes, "unused": unused}
+    show(document, _text(document, settings.store_url), as_json=as_json)
+
+
+def _unused(objects: Sequence[StoredObject]) -> dict[str, Any]:
+    days = sorted(each.modified_at.date().isoformat() for each in objects)
+    return {
+        "num_objects": len(objects),
+        "num_bytes": sum(each.num_bytes for each in objects),
+        "oldest": days[0],
+        "newest": days[-1],
+        "keys": [each.key for each in objects],
+    }
+
+
+def _text(document: dict[str, Any], store_url: str) -> Iterator[str | Table]:
+    rows = [
+        (what, str(u["num_objects"]), u["oldest"], u["newest"], readable_size(u["num_bytes"]))
+        for what, u in document["unused"].items()
+    ]
+    yield Table("unused", ("what", "objects", "oldest", "newest", "size"), rows)
+    if rows:
+        words = f"{readable_size(document['num_bytes'])} in {store_url}"
+        nothing = f"Nothing was deleted: {words} would be, with --yes."
+        yield f"Deleted {words}." if document["is_deleted"] else nothing
+
+
+def _in_use(settings: CliSettings, registry: Registry) -> InUse:
+    """What serves: by the event trail of any fleet on the store, and by this host's fleet."""
+    fold = registry.last_fold()
+    for position, event in registry.events_after(fold.position):
+        fold = fold_event(fold, event, position)
+    serving = {digest for digest in fold.serving.values() if digest != FALLBACK}
+    snapshot, _ = fleet_or_why_not(settings)
+    if snapshot is not None:
+        serving |= {report.engine_digest for report in snapshot.replicas if report.engine_digest}
+    return InUse(
+        serving=serving,
+        node_classes={g: tuple(mark.split(",")) for g, mark in fold.node_classes.items()},
+        event_day=fold.position.day,
+    )

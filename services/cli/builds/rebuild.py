@@ -1,0 +1,107 @@
+"""`smelt rebuild`: try again what failed, prove again what is published."""
+
+from collections.abc import Iterator
+
+from services.cli.fleet.control_client import find_controller, reconcile
+from services.cli.models.user import who_asks
+from services.cli.output.show import show
+from services.cli.registry import open_registry_to_publish
+from services.cli.settings import CliSettings
+from services.contracts.build_plan import RebuildRequest, timestamp, utc_now
+from services.contracts.errors import NotReadyError
+from services.contracts.hardware import Generation
+from services.contracts.manifest import BuildOutcome, ModelVersion, ProofOutcome
+from services.contracts.registry import Registry
+
+_FAILURES = (BuildOutcome.FAILED, BuildOutcome.PROOF_FAILED)
+
+
+def run_rebuild(
+    settings: CliSettings,
+    name: str,
+    generation: str,
+    why: str,
+    *,
+    version: int | None = None,
+    as_json: bool,
+) -> None:
+    """Ask the controller for it; it is done where the generation's nodes are.
+
+    Raises:
+        NotFoundError: no such model or version.
+        InvalidRequestError: no such generation.
+    """
+    wanted = str(Generation.parse(generation)) if generation else ""
+    registry = open_registry_to_publish(settings, must_exist=True)
+    request = rebuild_request(registry, registry.model_version(name, version), wanted, why)
+    number = registry.request_rebuild(request)
+    is_received = _is_received(settings)
+    text = (
+        f"{_count(len(request.reprove), 'published engine')} to be proven again, "
+        f"{_count(len(request.disregarded), 'failed one')} to be tried again. "
+        "See: smelt events --follow"
+        if is_received
+        else "kept in the store; no controller on it answers here, so the next one that reads it "
+        "will do it."
+    )
+    document = {"number": number, "is_received": is_received} | request.model_dump(mode="json")
+    show(document, [f"{name} version {request.version}: {text}"], as_json=as_json)
+
+
+def rebuild_request(
+    registry: Registry, version: ModelVersion, generation: str, why: str
+) -> RebuildRequest:
+    """A request that pins what the store holds now of each planned engine.
+
+    A published engine is never overwritten, as its key names everything that changes its
+    bytes; so those are proven again, and only what failed is built again.
+    """
+    engines = {e.digest: e for e in registry.engines(version.master.digest)}
+    digests = list(_planned(registry, version, generation))
+    proofs = {digest: engines[digest].proof for digest in digests if digest in engines}
+    records = {digest: registry.build_records(digest) for digest in digests}
+    return RebuildRequest(
+        model=version.name,
+        version=version.version,
+        generation=generation,
+        disregarded={
+            digest: len(found)
+            for digest, found in records.items()
+            if any(record.outcome in _FAILURES for record in found)
+        },
+        reprove={
+            digest: proof.created_at
+            for digest, proof in proofs.items()
+            if proof.outcome is not ProofOutcome.NOT_RUN
+        },
+        who=who_asks(),
+        why=why,
+        created_at=timestamp(utc_now()),
+    )
+
+
+def _is_received(settings: CliSettings) -> bool:
+    """Have the fleet on this store reconcile; whether there is one that answers."""
+    address = find_controller(settings)
+    if address is None:
+        return False
+    try:
+        reconcile(address, settings)
+    except NotReadyError:  # it is being started again, and reads the store then
+        return False
+    return True
+
+
+def _planned(registry: Registry, version: ModelVersion, generation: str) -> Iterator[str]:
+    """Digests of planned keys, each once."""
+    seen: set[str] = set()
+    for plan in registry.build_plans(version.name, version.version):
+        if generation in ("", plan.node_class.generation):
+            for planned in plan.planned:
+                if planned.digest not in seen:
+                    seen.add(planned.digest)
+                    yield planned.digest
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

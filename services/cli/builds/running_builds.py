@@ -1,0 +1,95 @@
+"""What is being built or proven now: from the leases of planned keys, wherever workers are."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from services.cli.output.show import Table
+from services.contracts.build_lease import BuildLease
+from services.contracts.build_plan import utc_now
+from services.contracts.registry import Registry
+
+_COLUMNS = (
+    "model", "generation", "kind", "precision", "stage", "stage for", "in all", "by", "last line",
+    "engine",
+)  # fmt: skip
+# Of a lease: it is renewed after a third of it, and clocks differ a little.
+_SILENT_SHARE = 0.67
+
+
+def running_builds(registry: Registry, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Builds of the newest versions of models, each as plain data.
+
+    A worker that was killed is shown until its lease has expired by any clock.
+    """
+    return [build for name in names for build in _builds_of(registry, name)]
+
+
+def running_builds_text(builds: Sequence[dict[str, Any]]) -> list[Table]:
+    """A table, if anything is being built."""
+    return [Table("Being built", _COLUMNS, [_row(build) for build in builds])] if builds else []
+
+
+def _builds_of(registry: Registry, name: str) -> list[dict[str, Any]]:
+    version = registry.model_version(name)
+    planned = {
+        each.digest: each.key
+        for plan in registry.build_plans(name, version.version)
+        for each in plan.planned
+    }
+    now = utc_now()
+    leases = {digest: registry.lease(digest).lease for digest in planned}
+    return [
+        {
+            "model": name,
+            "version": version.version,
+            "generation": planned[digest].generation,
+            "kind": planned[digest].kind.value,
+            "precision": planned[digest].precision.value,
+            "digest": digest,
+            **_progress(lease, now),
+        }
+        for digest, lease in leases.items()
+        if lease is not None and not lease.is_released and not lease.is_long_expired(now)
+    ]
+
+
+def _progress(lease: BuildLease, now: datetime) -> dict[str, Any]:
+    fields = ("host", "process_id", "stage", "stage_since", "line", "taken_at", "renewed_at")
+    return {
+        **{field: getattr(lease, field) for field in fields},
+        "stage_s": _seconds_since(lease.stage_since, now),
+        "duration_s": _seconds_since(lease.taken_at, now),
+        "silent_s": _seconds_since(lease.renewed_at, now),
+        "lease_s": lease.lease_s,
+    }
+
+
+def _seconds_since(at: str, now: datetime) -> float:
+    """By two clocks, as the worker may be elsewhere; never below 0."""
+    return round(max((now - datetime.fromisoformat(at)).total_seconds(), 0.0), 1)
+
+
+def _row(build: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        build["model"],
+        build["generation"],
+        build["kind"],
+        build["precision"],
+        build["stage"] or "beginning",
+        f"{build['stage_s']:.0f} s",
+        f"{build['duration_s']:.0f} s",
+        f"{build['host']} ({build['process_id']})",
+        _last_line(build),
+        build["digest"][:12],
+    )
+
+
+def _last_line(build: dict[str, Any]) -> str:
+    """The worker's last line, or that it may have ended: a worker renews three times a lease."""
+    if build["silent_s"] <= build["lease_s"] * _SILENT_SHARE:
+        return str(build["line"])
+    return (
+        f"lease not renewed for {build['silent_s']:.0f} s: if it has ended, another takes over "
+        f"after {build['lease_s']:.0f} s"
+    )

@@ -1,0 +1,1 @@
+"""Starts, stops and shows the fleet of this host."""

@@ -1,0 +1,46 @@
+"""`smelt down`: stop the local fleet and wait for its end."""
+
+import os
+import select
+import signal
+from contextlib import suppress
+
+from services.cli.fleet.fleet_file import require_fleet
+from services.cli.output.show import show
+from services.cli.settings import CliSettings
+from services.contracts.errors import NotReadyError
+
+# Gateway, controller and what is left on a joined cluster, each with a time limit of its own.
+STOP_TIMEOUT_S = 180.0
+
+
+def run_down(settings: CliSettings, *, as_json: bool) -> None:
+    """Ask the supervisor to stop; returns when it is gone.
+
+    Raises:
+        NotFoundError: no fleet runs here.
+        NotReadyError: it did not end in time.
+    """
+    running = require_fleet(settings.run_dir)
+    if not _end(running.supervisor_pid):
+        raise NotReadyError(
+            f"process {running.supervisor_pid} did not end within {STOP_TIMEOUT_S:g} s; "
+            f"its logs: {settings.run_dir}"
+        )
+    pid = running.supervisor_pid
+    show({"stopped": pid}, [f"stopped (process {pid})"], as_json=as_json)
+
+
+def _end(pid: int) -> bool:
+    """Send SIGTERM and wait; whether the process is gone."""
+    try:
+        pid_fd = os.pidfd_open(pid)
+    except ProcessLookupError:  # it ended while we looked
+        return True
+    try:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pid_fd, signal.SIGTERM)
+        ended, _, _ = select.select([pid_fd], [], [], STOP_TIMEOUT_S)
+    finally:
+        os.close(pid_fd)
+    return bool(ended)

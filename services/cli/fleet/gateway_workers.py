@@ -1,0 +1,42 @@
+"""The workers of a local fleet's gateway, from its metrics."""
+
+from services.cli.fleet.fleet_file import RunningFleet
+from services.cli.observe.metrics_page import metrics_page
+from services.telemetry import catalog
+from services.telemetry.metric import Metric
+
+
+def gateway_workers(running: RunningFleet) -> dict[str, int] | None:
+    """How many there are to be, serve now, and were started again.
+
+    None for a gateway of one process, and for one that does not answer.
+    """
+    if running.num_gateway_workers == 1:
+        return None
+    page = metrics_page(running.metrics_address)
+    if page is None:
+        return None
+    return {
+        "wanted": running.num_gateway_workers,
+        "serving": _value(page, catalog.WORKERS_SERVING),
+        "restarts": _value(page, catalog.WORKER_RESTARTS),
+    }
+
+
+def workers_words(running: RunningFleet, workers: dict[str, int] | None) -> str:
+    """The same in words; "" for a gateway of one process."""
+    num = running.num_gateway_workers
+    if num == 1:
+        return ""
+    words = f"{num} gateway workers"
+    if workers and workers["serving"] < num:
+        words = f"{workers['serving']} of {words} serve"
+    if workers and (restarts := workers["restarts"]):
+        words += f", {restarts} {'restart' if restarts == 1 else 'restarts'}"
+    return words
+
+
+def _value(page: str, metric: Metric) -> int:
+    """The value of a metric without labels; 0 when it is not there."""
+    lines = [line.split() for line in page.splitlines()]
+    return next((round(float(words[1])) for words in lines if words[:1] == [metric.name]), 0)

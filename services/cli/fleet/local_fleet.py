@@ -1,0 +1,224 @@
+"""A fleet on this host: `LocalFleet` owns Ray, controller and gateway for `smelt up`."""
+
+import logging
+import os
+import signal
+import threading
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import Any, NoReturn, Self
+
+from services.cli.fleet.child_process import ChildProcess, ProcessSpec
+from services.cli.fleet.control_client import reconcile, wait_served, watch_fleet
+from services.cli.fleet.descendants import descendants, end, pid_fds
+from services.cli.fleet.fleet_file import RunningFleet, fleet_lock, write_fleet
+from services.cli.fleet.ports import is_free, require_free
+from services.cli.fleet.process_specs import controller_spec, gateway_spec, ray_spec
+from services.cli.fleet.stale_sockets import remove_stale_sockets
+from services.cli.fleet.supervised_process import SupervisedProcess
+from services.cli.fleet.up_options import UpOptions
+from services.cli.observe.local_prometheus import require_prometheus
+from services.cli.observe.observers import start_observers
+from services.cli.requests.gateway_client import require_way_in
+from services.cli.settings import CliSettings
+from services.contracts.build_plan import utc_now
+from services.contracts.errors import InvalidRequestError, NotReadyError
+
+logger = logging.getLogger(__name__)
+
+_WITHDRAWAL = "services.controller.withdraw"
+_WITHDRAWAL_TIMEOUT_S = 120.0
+
+
+class LocalFleet:
+    """Ray, controller and gateway as children; use as a context manager, which stops them.
+
+    Attributes:
+        held: what ends with the fleet, the last first.
+    """
+
+    def __init__(self, settings: CliSettings, options: UpOptions, *, linger_s: float = 5.0) -> None:
+        """Nothing runs yet; `linger_s` is for processes that these start themselves."""
+        self._settings = settings
+        self._options = options
+        self._linger_s = linger_s
+        self._processes: list[SupervisedProcess] = []
+        self._running: RunningFleet | None = None
+        self._noting = threading.Lock()
+        self._listen = f"{options.host}:0"
+        self.held = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Take the place of this host's fleet; nothing runs yet.
+
+        Raises:
+            InvalidRequestError: a fleet runs here already, a port is in use, or it is to be
+                observed and Prometheus is not installed.
+        """
+        require_way_in(self._settings)
+        if self._options.is_observed:
+            require_prometheus()
+        run_dir = self._settings.run_dir
+        former = self.held.enter_context(fleet_lock(run_dir))
+        if former and is_free(former.controller, self._options.host):
+            # Its supervisor was killed; replicas of a cluster look for the controller there.
+            self._listen = former.controller
+        try:
+            self._require_free_ports()
+        except InvalidRequestError:
+            self.held.close()  # a failed __enter__ has no __exit__
+            raise
+        self._settings = self._settings.with_fleet_token()
+        # Before the start too: the last fleet here may have been killed.
+        remove_stale_sockets(run_dir)
+        self.held.callback(remove_stale_sockets, run_dir)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Stop what runs: the processes in the reverse order of their start.
+
+        Then what they left running: Ray's agents may outlive its daemon by a minute.
+        """
+        with ExitStack() as open_files:
+            begun = pid_fds(descendants(), open_files)
+            try:
+                self.held.close()
+            finally:
+                # A second Ctrl-C or SIGTERM ends the close, and must not leave them running.
+                end(begun, self._linger_s)
+
+    def start(self) -> None:
+        """Start all and publish where they listen.
+
+        Raises:
+            NotReadyError: a process did not start; the message holds its log's tail.
+        """
+        # `smelt down` sends SIGTERM; it unwinds as Ctrl-C does.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        controller, gateway = self._start_processes()
+        self._running = RunningFleet(
+            supervisor_pid=os.getpid(),
+            controller=controller["address"],
+            grpc_address=f"{self._options.host}:{gateway['grpc_port']}",
+            metrics_address=f"{self._options.host}:{gateway['metrics_port']}",
+            controller_metrics_address=f"{self._options.host}:{controller['metrics_port']}",
+            store_url=self._settings.store_url,
+            num_gateway_workers=gateway["num_workers"],
+        )
+        if self._options.is_observed:
+            self._running = start_observers(
+                self._settings, self._running, port=self._options.observe_port, held=self.held
+            )
+        write_fleet(self._settings.run_dir, self._running)
+        # From here on: a start that fails before is the command's failure, and is not retried.
+        for process in self._processes:
+            process.supervise()
+
+    @property
+    def running(self) -> RunningFleet:
+        """Where the fleet listens."""
+        if self._running is None:
+            raise NotReadyError("the fleet is not started")
+        return self._running
+
+    def wait_model_ready(self, name: str, timeout_s: float) -> None:
+        """Return once the newest version of a model serves and the gateway can ask it.
+
+        Raises:
+            NotReadyError: the replicas failed (the message holds why) or took too long.
+        """
+        for snapshot in watch_fleet(self.running.controller, timeout_s, self._settings):
+            versions = [model for model in snapshot.models if model.name == name]
+            newest = max(versions, key=lambda model: model.version, default=None)
+            if newest is not None and newest.state == "UNAVAILABLE":
+                raise NotReadyError(f"model '{name}': {newest.reason}")
+            if newest is not None and newest.state == "READY":
+                break
+        wait_served(self._settings, self.running.grpc_address, name, timeout_s)
+
+    def wait_settled(self, timeout_s: float) -> None:
+        """Return once no model is loading any more, and the gateway can ask those that serve.
+
+        Raises:
+            NotReadyError: the time ran out; models may load for longer, and the fleet serves on.
+        """
+        # The controller's first reading of the store; before it, the fleet lists no models.
+        reconcile(self.running.controller, self._settings)
+        for snapshot in watch_fleet(self.running.controller, timeout_s, self._settings):
+            if all(model.state != "LOADING" for model in snapshot.models):
+                for name in {model.name for model in snapshot.models if model.state == "READY"}:
+                    wait_served(self._settings, self.running.grpc_address, name, timeout_s)
+                return
+
+    def serve_until_stopped(self) -> NoReturn:
+        """Block until KeyboardInterrupt; threads start again whatever ends."""
+        while True:
+            threading.Event().wait()
+
+    def _require_free_ports(self) -> None:
+        require_free(self._options.grpc_port, "--grpc-port", self._options.host)
+        require_free(self._options.metrics_port, "--metrics-port", self._options.host)
+        if self._options.is_observed:
+            require_free(self._options.observe_port, "--observe-port")
+
+    def _start_processes(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What controller and gateway announced when they were ready."""
+        settings, options = self._settings, self._options
+        if options.ray_address:
+            self.held.callback(self._withdraw)
+            ray_address = options.ray_address
+        else:
+            ray = self._add("ray", ray_spec(options))
+            ray_address = ray.start()["address"]
+        spec = controller_spec(settings, options, ray_address=ray_address, listen=self._listen)
+        controller = self._add("controller", spec)
+        bound = controller.start()
+        # A controller that is started again must listen where the gateway connects.
+        controller.update_settings(listen=bound["address"], metrics_port=bound["metrics_port"])
+        if not options.ray_address:
+            # One that had joined the former Ray is of no use with the new one.
+            ray.on_restart = partial(_rejoin, controller)
+        gateway = self._add("gateway", gateway_spec(settings, options, bound["address"]))
+        ports = gateway.start()
+        gateway.update_settings(grpc_port=ports["grpc_port"], metrics_port=ports["metrics_port"])
+        return bound, ports
+
+    def _withdraw(self) -> None:
+        """Leave nothing on a cluster that goes on."""
+        if self._running is None:
+            return
+        settings, options, ray_address = self._settings, self._options, self._options.ray_address
+        spec = controller_spec(settings, options, ray_address=ray_address, listen=self._listen)
+        spec = replace(spec, module=_WITHDRAWAL)
+        log_path = settings.run_dir / "withdraw.log"
+        if not ChildProcess(spec, log_path, 0.0).run(_WITHDRAWAL_TIMEOUT_S):
+            logger.warning(
+                "replicas and build tasks may be left on Ray at %s: %s", ray_address, log_path
+            )
+
+    def _add(self, name: str, spec: ProcessSpec) -> SupervisedProcess:
+        process = SupervisedProcess(
+            name,
+            spec,
+            self._settings.run_dir / f"{name}.log",
+            self._settings.start_timeout_s,
+            on_trouble=self._note,
+        )
+        self._processes.append(process)
+        # The gateway, added last, stops first: no request meets a fleet without replicas.
+        self.held.callback(process.close)
+        return process
+
+    def _note(self, name: str, fault: str) -> None:
+        """Publish that a process is away, or with "" that it is there again."""
+        with self._noting:
+            if self._running is None:
+                return
+            self._running = self._running.with_trouble(name, fault, utc_now().isoformat())
+            write_fleet(self._settings.run_dir, self._running)
+
+
+def _rejoin(controller: SupervisedProcess, ray: dict[str, Any]) -> None:
+    controller.update_settings(ray_address=ray["address"])
+    controller.restart()

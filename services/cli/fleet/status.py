@@ -1,0 +1,203 @@
+"""`smelt status`: what serves now, why a replica is on the fallback, and what is being built."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import chain
+from typing import Any
+
+from services.cli.builds.build_queue import queued_builds
+from services.cli.builds.running_builds import running_builds, running_builds_text
+from services.cli.fleet.control_client import get_fleet
+from services.cli.fleet.fleet_file import RunningFleet, require_fleet
+from services.cli.fleet.gateway_workers import gateway_workers, workers_words
+from services.cli.output.show import Table, show
+from services.cli.registry import open_registry
+from services.cli.settings import CliSettings
+from services.contracts.errors import NotFoundError, NotReadyError, SmeltError
+from services.contracts.hardware import generation_named
+from services.contracts.selection import reason_words
+from services.contracts.words import readable_time
+from services.controller.fallback_words import fallback_name
+from services.pb import fleet_v1_pb2 as fleet
+
+
+def run_status(settings: CliSettings, *, as_json: bool) -> None:
+    """Print models, replicas and running builds.
+
+    Raises:
+        NotFoundError: no fleet runs here.
+        NotReadyError: its controller does not answer.
+    """
+    running = None if settings.controller else require_fleet(settings.run_dir)
+    address = running.controller if running else settings.controller
+    snapshot = _snapshot(settings, address, running)
+    where = running.model_dump() if running else {"controller": address}
+    document = status_document(where | {"store_url": snapshot.store_url}, snapshot)
+    document |= builds_document(settings, snapshot)
+    workers = document["gateway_workers"] = gateway_workers(running) if running else None
+    elsewhere = [f"controller {address}   store {snapshot.store_url}"]
+    lines = where_lines(running, workers) if running else elsewhere
+    show(document, chain(lines, _text(document)), as_json=as_json)
+
+
+def _text(document: dict[str, Any]) -> Iterator[str | Table]:
+    if document["fault"]:
+        yield f"the controller cannot read the store or the cluster: {document['fault']}"
+    models = [
+        (
+            m["name"],
+            str(m["version"]),
+            m["state"],
+            f"{m['num_ready']}/{m['num_wanted']}",
+            m["reason"],
+        )
+        for m in document["models"]
+    ]
+    yield Table("Models", ("model", "version", "state", "replicas", "reason"), models)
+    replicas = [
+        (
+            r["replica"],
+            r["state"],
+            r["generation"],
+            _serves_with(r),
+            reason_words(r["fallback_reason"]),
+        )
+        for r in document["replicas"]
+    ]
+    yield Table("Replicas", ("replica", "state", "generation", "serves with", "why"), replicas)
+    yield from queue_lines(document["models"])
+    yield from refuted_lines(document["replicas"])
+    yield from running_builds_text(document["builds"])
+    if document["builds_unknown"]:
+        yield f"what is being built is not known: {document['builds_unknown']}"
+
+
+def _snapshot(
+    settings: CliSettings, address: str, running: RunningFleet | None
+) -> fleet.FleetSnapshot:
+    try:
+        return get_fleet(address, settings)
+    except NotReadyError as error:
+        if running is None or not running.troubles:
+            raise
+        # Gateways go on with the replicas that they know.
+        words = "; ".join(process_lines(running))
+        raise NotReadyError(f"{words}\n{error}") from error
+
+
+def process_lines(running: RunningFleet) -> list[str]:
+    """A line for each process that does not run now, and for each that was started again."""
+    away = [
+        f"{name} does not run ({fault}); it is being started again"
+        for name, fault in sorted(running.troubles.items())
+    ]
+    again = [
+        f"{name} was started again {each.num} time{'' if each.num == 1 else 's'}, last at "
+        f"{readable_time(each.last_at)}: it {each.why}"
+        for name, each in sorted(running.restarts.items())
+    ]
+    return away + again
+
+
+def refuted_lines(replicas: Iterable[dict[str, Any]]) -> list[str]:
+    """For each model version whose fallback is not torch's, once for each reason, why not."""
+    # Below the table: sentences in a column of it cannot be read on a narrow screen.
+    found = (
+        f"{r['model']} version {r['version']} on {r['generation']}: {r['fallback_refuted']}"
+        for r in replicas
+        if r["fallback_refuted"]
+    )
+    return list(dict.fromkeys(found))
+
+
+def queue_lines(models: Iterable[dict[str, Any]]) -> list[str]:
+    """Where the builds of models stand that no replica serves yet."""
+    return [
+        f"{m['name']} version {m['version']} on {build['generation']} {build['words']}"
+        for m in models
+        if not m["num_ready"]
+        for build in m["builds"]
+    ]
+
+
+def where_lines(running: RunningFleet, workers: dict[str, int] | None = None) -> list[str]:
+    """Where the fleet listens, and where it can be looked at; `workers` as `gateway_workers`."""
+    words = workers_words(running, workers)
+    grpc = f"gRPC {running.grpc_address}" + (f" ({words})" if words else "")
+    addresses = f"{grpc}   metrics {running.metrics_address}"
+    lines = [f"{addresses}   store {running.store_url}"]
+    if running.prometheus_url:
+        boards = f"   Grafana {running.grafana_url}" if running.grafana_url else ""
+        lines.append(f"Prometheus {running.prometheus_url}{boards}")
+    if running.boards_hint:
+        lines.append(running.boards_hint)
+    return lines + process_lines(running)
+
+
+def status_document(where: dict[str, Any], snapshot: fleet.FleetSnapshot) -> dict[str, Any]:
+    """The fleet as plain data, after where it can be found."""
+    return where | {
+        "models": [_model(model, snapshot) for model in snapshot.models],
+        "replicas": [_replica(report) for report in snapshot.replicas],
+        "replica_metrics_addresses": list(snapshot.metrics_addresses),
+        "fault": snapshot.fault,
+    }
+
+
+def builds_document(settings: CliSettings, snapshot: fleet.FleetSnapshot) -> dict[str, Any]:
+    """What is being built for the fleet's models by its store; or why that is not known."""
+    try:
+        store = settings.model_copy(update={"store_url": snapshot.store_url})
+        registry = open_registry(store)
+        builds: list[dict[str, Any]] = []
+        for name in sorted({model.name for model in snapshot.models}):
+            with suppress(NotFoundError):  # it was removed a moment ago
+                builds += running_builds(registry, [name])
+    except SmeltError as error:
+        # The fleet may be another machine's, on a store that this one cannot read.
+        return {"builds": [], "builds_unknown": str(error)}
+    return {"builds": builds, "builds_unknown": ""}
+
+
+def _model(model: fleet.ServedModel, snapshot: fleet.FleetSnapshot) -> dict[str, Any]:
+    ready = [
+        report
+        for report in snapshot.replicas
+        if report.state == fleet.REPLICA_STATE_READY
+        and (report.model_name, report.model_version) == (model.name, model.version)
+    ]
+    return {
+        "name": model.name,
+        "version": model.version,
+        "state": model.state,
+        "reason": model.reason,
+        "num_ready": len(ready),
+        "num_wanted": model.num_replicas_wanted,
+        "builds": list(queued_builds(snapshot, model.name, model.version).values()),
+    }
+
+
+def _replica(report: fleet.ReplicaReport) -> dict[str, Any]:
+    return {
+        "replica": report.replica_id,
+        "model": report.model_name,
+        "version": report.model_version,
+        "state": fleet.ReplicaState.Name(report.state).removeprefix("REPLICA_STATE_"),
+        "generation": generation_named(report.device_facts_json),
+        "engine_kind": report.engine_kind,
+        "engine_precision": report.engine_precision,
+        "engine_digest": report.engine_digest,
+        "engine_generation": report.engine_generation,
+        "fallback": fallback_name(report) if report.fallback_reason else "",
+        "fallback_reason": report.fallback_reason,
+        "fallback_refuted": report.fallback_refuted,
+        "detail": report.detail,
+        "process_id": report.process_id,
+        "addresses": list(report.addresses),
+    }
+
+
+def _serves_with(replica: dict[str, Any]) -> str:
+    if not replica["engine_digest"]:
+        return f"fallback ({replica['fallback']})" if replica["fallback"] else "-"
+    return f"{replica['engine_kind']} {replica['engine_precision']} {replica['engine_digest'][:12]}"

@@ -1,0 +1,148 @@
+"""`smelt up`: a fleet on this host, with or without the demo."""
+
+import os
+import sys
+from contextlib import suppress
+from itertools import chain
+
+from services.cli.builds.engines import engines_text
+from services.cli.demo.run import MODEL, SOURCE, Answer, ask
+from services.cli.fleet.child_process import spawn
+from services.cli.fleet.fleet_file import RunningFleet, find_fleet
+from services.cli.fleet.local_fleet import LocalFleet
+from services.cli.fleet.up_options import UpOptions
+from services.cli.output.progress import Steps
+from services.cli.output.show import Table, print_line, show
+from services.cli.registry import open_registry, open_registry_to_publish
+from services.cli.settings import CliSettings
+from services.contracts.errors import InvalidRequestError, NotReadyError
+from services.telemetry.child_log import ChildLog
+from services.telemetry.ready import announce_ready, wait_ready
+
+# A first start may have to compile the fallback: minutes on two cores.
+MODEL_READY_TIMEOUT_S = 900.0
+DETACH_TIMEOUT_S = 1800.0
+# The exit code that shells give a command that Ctrl-C ended.
+INTERRUPTED = 130
+
+
+def run_up(
+    settings: CliSettings,
+    options: UpOptions,
+    *,
+    is_demo: bool,
+    is_over_after_demo: bool,
+    is_detached: bool,
+    as_json: bool,
+) -> int:
+    """Serve until Ctrl-C, which is then no failure.
+
+    Returns:
+        The exit code: 1 when `is_over_after_demo` and an answer did not match, 130 when
+        Ctrl-C came before anything served.
+
+    Raises:
+        SmeltError: something did not start; the message names it and its log.
+    """
+    if is_detached:
+        return _detach(settings, as_json=as_json)
+    steps = Steps(is_quiet=as_json)
+    try:
+        with LocalFleet(settings, options) as fleet:
+            is_matched = _begin(settings, fleet, steps, is_demo=is_demo, as_json=as_json)
+            if is_over_after_demo:
+                return 0 if is_matched else 1
+            announce_ready(settings.ready_fd, fleet.running.model_dump())
+            _print_serving(fleet.running, "Ctrl-C", as_json=as_json)
+            with suppress(KeyboardInterrupt):
+                fleet.serve_until_stopped()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    if not as_json:
+        print_line("stopped")
+    return 0
+
+
+def _begin(
+    settings: CliSettings, fleet: LocalFleet, steps: Steps, *, is_demo: bool, as_json: bool
+) -> bool:
+    """Start the fleet; whether the demo's answers matched, True without a demo."""
+    if is_demo:
+        _prepare_demo(settings, steps)
+    with steps.step("Fleet"):
+        fleet.start()
+    if is_demo:
+        return _show_demo(settings, fleet, steps, as_json=as_json)
+    with steps.step("Models") as line:
+        try:
+            fleet.wait_settled(settings.start_timeout_s)
+        except NotReadyError:
+            line.summary = "some are still loading: smelt status"
+    return True
+
+
+def _prepare_demo(settings: CliSettings, steps: Steps) -> None:
+    """Export the model and build its engines; what is there already is kept."""
+    from services.cli.builds.build import build_engines, wanted_from
+    from services.cli.models.add import AddOptions, add_model
+
+    registry = open_registry_to_publish(settings)
+    version = add_model(registry, MODEL, SOURCE, AddOptions(), steps)
+    build_engines(settings, registry, version, wanted_from((), ()), steps)
+
+
+def _show_demo(settings: CliSettings, fleet: LocalFleet, steps: Steps, *, as_json: bool) -> bool:
+    with steps.step("Replicas"):
+        fleet.wait_model_ready(MODEL, MODEL_READY_TIMEOUT_S)
+    with steps.step("Questions over gRPC, compared with sentence-transformers"):
+        answers = ask(settings, fleet.running.grpc_address)
+    text = chain([_answers_table(answers)], engines_text(open_registry(settings), [MODEL]))
+    show({"answers": [vars(answer) for answer in answers]}, text, as_json=as_json)
+    return all(answer.is_matched for answer in answers)
+
+
+def _answers_table(answers: list[Answer]) -> Table:
+    columns = ("query", "nearest sentence", "cosine", "off reference", "matched")
+    rows = [
+        (a.query, a.nearest, f"{a.cosine:.3f}", f"{a.cosine_distance:.1e}", a.verdict)
+        for a in answers
+    ]
+    return Table("Answers", columns, rows)
+
+
+def _print_serving(running: RunningFleet, how_to_stop: str, *, as_json: bool) -> None:
+    metrics = f"http://{running.metrics_address}/metrics"
+    where = f"Serving KServe v2 on {running.grpc_address}, metrics on {metrics}."
+    text = [f"{where} {how_to_stop} stops."]
+    if running.prometheus_url:
+        text.append(f"Prometheus on {running.prometheus_url}, with rules and alerts.")
+    if running.grafana_url:
+        text.append(f"Grafana on {running.grafana_url}, with the boards.")
+    elif running.boards_hint:
+        text.append(f"{running.boards_hint}.")
+    show(running.model_dump(), text, as_json=as_json)
+
+
+def _detach(settings: CliSettings, *, as_json: bool) -> int:
+    """Run the same command in a session of its own; return once it serves.
+
+    Raises:
+        InvalidRequestError: a fleet runs here already.
+        NotReadyError: it did not start; the message holds why, and where its log is.
+    """
+    existing = find_fleet(settings.run_dir)
+    if existing is not None:
+        raise InvalidRequestError(
+            f"a fleet runs already (gRPC {existing.grpc_address}); stop it: smelt down"
+        )
+    arguments = [a for a in sys.argv[1:] if a != "--detach"]
+    log_path = settings.run_dir / "up.log"
+    log_path.unlink(missing_ok=True)
+    read_fd, write_fd = os.pipe()
+    environment = dict(os.environ) | {"SMELT_READY_FD": str(write_fd)}
+    command = [sys.executable, "-m", "services.cli.main", *arguments]
+    spawn(command, environment, log_path, write_fd)
+    os.close(write_fd)
+    announced = wait_ready(read_fd, DETACH_TIMEOUT_S, "smelt up", ChildLog(path=log_path))
+    _print_serving(RunningFleet(**announced), "smelt down", as_json=as_json)
+    return 0

@@ -1,0 +1,1 @@
+"""Adds, withdraws and lists models and their versions."""

@@ -1,0 +1,93 @@
+"""`smelt models list`: models, their versions, and which of them serve."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from services.cli.models.version_states import fleet_or_why_not, version_states
+from services.cli.output.show import Table, readable_size, show
+from services.cli.registry import open_registry
+from services.cli.settings import CliSettings
+from services.contracts.manifest import ModelVersion
+from services.pb import fleet_v1_pb2 as fleet
+
+_MASTER_COLUMNS = ("master", "opset", "size", "source")
+
+
+def run_models_list(settings: CliSettings, *, is_each_version: bool, as_json: bool) -> None:
+    """Print the newest version of each model and which versions serve, or every version."""
+    registry = open_registry(settings)
+    snapshot, why_not = fleet_or_why_not(settings)
+    models: list[dict[str, Any]] = []
+    for versions in map(registry.versions, registry.model_names()):
+        document = _version_documents if is_each_version else _model_documents
+        models += document(versions, snapshot)
+    table = _versions_table(models) if is_each_version else _models_table(models)
+    show({"models": models}, [table, why_not if models else ""], as_json=as_json)
+
+
+def version_document(version: ModelVersion) -> dict[str, Any]:
+    """A version as plain data."""
+    return {
+        "name": version.name,
+        "version": version.version,
+        "master_digest": version.master.digest,
+        "opset": version.master.opset,
+        "num_parameters": version.master.num_parameters,
+        "num_bytes": sum(ref.num_bytes for ref in version.master.files.values()),
+        "inputs": [spec.model_dump() for spec in version.master.inputs],
+        "outputs": [spec.model_dump() for spec in version.master.outputs],
+        "input_values": {
+            name: values.model_dump(mode="json")
+            for name, values in version.master.input_values.items()
+        },
+        "fallback_verdict": version.fallback_verdict
+        and version.fallback_verdict.model_dump(mode="json"),
+        "source": version.source,
+        "created_at": version.created_at,
+    }
+
+
+def _version_documents(
+    versions: Sequence[ModelVersion], snapshot: fleet.FleetSnapshot | None
+) -> Iterator[dict[str, Any]]:
+    """Each version; without a fleet, its state is null."""
+    states = version_states(snapshot, versions[0].name, [v.version for v in versions])
+    for version in versions:
+        state = states.get(version.version)
+        yield version_document(version) | {"state": state and state.words}
+
+
+def _model_documents(
+    versions: Sequence[ModelVersion], snapshot: fleet.FleetSnapshot | None
+) -> Iterator[dict[str, Any]]:
+    """The newest version; without a fleet, what serves is null."""
+    numbers = [version.version for version in versions]
+    states = version_states(snapshot, versions[0].name, numbers)
+    serving = [number for number, state in states.items() if state.is_serving]
+    yield version_document(versions[-1]) | {
+        "versions": numbers,
+        "serving": None if snapshot is None else serving,
+    }
+
+
+def _models_table(models: Sequence[dict[str, Any]]) -> Table:
+    rows = [
+        (m["name"], str(m["version"]), str(len(m["versions"])), _serving(m), *_master(m))
+        for m in models
+    ]
+    return Table("Models", ("model", "newest", "versions", "serving", *_MASTER_COLUMNS), rows)
+
+
+def _versions_table(versions: Sequence[dict[str, Any]]) -> Table:
+    rows = [(v["name"], str(v["version"]), v["state"] or "?", *_master(v)) for v in versions]
+    return Table("Versions", ("model", "version", "state", *_MASTER_COLUMNS), rows)
+
+
+def _serving(model: dict[str, Any]) -> str:
+    serving = model["serving"]
+    return "?" if serving is None else ", ".join(map(str, serving)) or "none"
+
+
+def _master(version: dict[str, Any]) -> tuple[str, str, str, str]:
+    digest, size = version["master_digest"][:12], readable_size(version["num_bytes"])
+    return digest, str(version["opset"]), size, version["source"]

@@ -1,0 +1,96 @@
+"""How the versions of a model are now: ready, on the fallback, being built, not deployed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from services.cli.fleet.control_client import fleet_on_store
+from services.cli.settings import CliSettings
+from services.contracts.errors import SmeltError
+from services.pb import fleet_v1_pb2 as fleet
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionState:
+    """One version as its fleet has it.
+
+    Attributes:
+        words: its state.
+        is_serving: it has a replica that takes requests.
+        share: of the requests that name no version, now.
+    """
+
+    words: str
+    is_serving: bool
+    share: float
+
+
+def fleet_or_why_not(settings: CliSettings) -> tuple[fleet.FleetSnapshot | None, str]:
+    """The fleet on this store, or why what it serves is not known."""
+    try:
+        snapshot = fleet_on_store(settings)
+    except SmeltError as error:
+        # What the store holds is worth printing all the same.
+        return None, f"what is served now is not known: {error}"
+    return snapshot, "" if snapshot else "no fleet runs here: what is served now is not known"
+
+
+def version_states(
+    snapshot: fleet.FleetSnapshot | None, name: str, versions: Sequence[int]
+) -> dict[int, VersionState]:
+    """The state of each of these versions; none without a fleet."""
+    if snapshot is None:
+        return {}
+    ready = {number: _ready(snapshot, name, number) for number in versions}
+    shares = _served_shares(snapshot, name, [number for number in versions if ready[number]])
+    return {
+        number: VersionState(
+            words=_words(snapshot, name, number, ready[number]),
+            is_serving=bool(ready[number]),
+            share=shares.get(number, 0.0),
+        )
+        for number in versions
+    }
+
+
+def _ready(snapshot: fleet.FleetSnapshot, name: str, version: int) -> list[fleet.ReplicaReport]:
+    return [
+        report
+        for report in snapshot.replicas
+        if (report.model_name, report.model_version) == (name, version)
+        and report.state == fleet.REPLICA_STATE_READY
+    ]
+
+
+def _served_shares(
+    snapshot: fleet.FleetSnapshot, name: str, ready: Sequence[int]
+) -> dict[int, float]:
+    """As gateways share: versions without a ready replica leave their shares to the others."""
+    weights = {
+        model.version: model.weight
+        for model in snapshot.models
+        if model.name == name and model.version in ready and model.weight > 0
+    }
+    # Without weights the newest version that is ready gets every request.
+    if not weights:
+        return {max(ready): 1.0} if ready else {}
+    total = sum(weights.values())
+    return {version: weight / total for version, weight in weights.items()}
+
+
+def _words(
+    snapshot: fleet.FleetSnapshot, name: str, version: int, ready: Sequence[fleet.ReplicaReport]
+) -> str:
+    subject = (name, version)
+    found = [model for model in snapshot.models if (model.name, model.version) == subject]
+    is_building = any(
+        build.started_at and (build.model_name, build.model_version) == subject
+        for build in snapshot.builds
+    )
+    if found and found[0].is_unloaded:
+        return "unloaded"
+    if ready:
+        state = "ready" if any(report.engine_digest for report in ready) else "on the fallback"
+        return f"{state}, building" if is_building else state
+    if is_building:
+        return "building"
+    return found[0].state.lower() if found else "not deployed"

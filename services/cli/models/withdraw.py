@@ -1,0 +1,55 @@
+"""`smelt models remove`, `unload` and `load`."""
+
+from services.cli.fleet.control_client import notify_fleet
+from services.cli.models.user import who_asks
+from services.cli.output.show import show
+from services.cli.registry import open_registry_to_publish
+from services.cli.settings import CliSettings
+
+
+def run_models_remove(
+    settings: CliSettings, name: str, version: int | None, *, as_json: bool
+) -> None:
+    """Withdraw versions of a model, also from a running fleet.
+
+    Raises:
+        NotFoundError: no such model or version.
+    """
+    registry = open_registry_to_publish(settings, must_exist=True)
+    removed = [each.version for each in registry.remove_model(name, version, who=who_asks())]
+    left = [each.version for each in registry.versions(name)]
+    if not left:
+        # A version that is added later is to serve, whatever was unloaded before.
+        registry.set_served(name, is_served=True, who=who_asks())
+    notify_fleet(settings)
+    then = f"{_versions(left[-1:])} is to serve from now on" if left else "nothing is left to serve"
+    text = (
+        f"{name}: {_versions(removed)} removed; {then}\n"
+        "Its engines stay in the store: adding the same model again makes a next version, "
+        "which serves with them at once"
+    )
+    show({"name": name, "removed": removed, "left": left}, [text], as_json=as_json)
+
+
+def run_models_serve(settings: CliSettings, name: str, *, is_served: bool, as_json: bool) -> None:
+    """Load or unload a model, also in a running fleet.
+
+    Raises:
+        NotFoundError: no such model.
+    """
+    registry = open_registry_to_publish(settings, must_exist=True)
+    registry.model_version(name)
+    is_changed = registry.set_served(name, is_served=is_served, who=who_asks())
+    notify_fleet(settings)
+    before = "" if is_changed else " (it was so before)"
+    if is_served:
+        words = f"is to be served{before}; follow it: smelt status"
+    else:
+        words = f"is unloaded{before}; undo it with: smelt models load {name}"
+    document = {"name": name, "is_served": is_served, "is_changed": is_changed}
+    show(document, [f"{name} {words}"], as_json=as_json)
+
+
+def _versions(numbers: list[int]) -> str:
+    word = "version" if len(numbers) == 1 else "versions"
+    return f"{word} {', '.join(map(str, numbers))}"

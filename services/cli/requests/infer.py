@@ -1,0 +1,211 @@
+"""`smelt infer`: one KServe v2 request from .npy files, or from strings as JSON."""
+
+import io
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import grpc
+import numpy as np
+
+from services.cli.fleet.control_client import get_fleet
+from services.cli.fleet.fleet_file import RunningFleet, require_fleet
+from services.cli.output.show import Table, show
+from services.cli.requests.gateway_client import bearer_metadata, gateway_channel
+from services.cli.settings import CliSettings
+from services.contracts.byte_strings import STRING_DTYPE, strings_from_array
+from services.contracts.errors import (
+    DeadlineExceededError,
+    InvalidRequestError,
+    NotAllowedError,
+    NotFoundError,
+    NotReadyError,
+    OverloadedError,
+    SmeltError,
+    UnauthenticatedError,
+)
+from services.contracts.nearest import nearest
+from services.contracts.tensors import (
+    DATATYPE_FROM_NUMPY,
+    Array,
+    array_from_bytes,
+    bytes_from_array,
+)
+from services.pb import open_inference_v2_pb2 as pb
+
+MAX_MESSAGE_BYTES = 2**31 - 1
+ANSWER_TIMEOUT_S = 300.0
+_SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+_NOT_FOUND = grpc.StatusCode.NOT_FOUND
+_ERROR_BY_STATUS: Mapping[grpc.StatusCode, type[SmeltError]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: InvalidRequestError,
+    grpc.StatusCode.UNAUTHENTICATED: UnauthenticatedError,
+    grpc.StatusCode.PERMISSION_DENIED: NotAllowedError,
+    _NOT_FOUND: NotFoundError,
+    grpc.StatusCode.UNAVAILABLE: NotReadyError,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: OverloadedError,
+    grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceededError,
+}
+_CHANNEL_OPTIONS = (
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+)
+
+
+def run_infer(
+    settings: CliSettings,
+    name: str,
+    inputs: list[str],
+    version: str,
+    address: str,
+    *,
+    as_json: bool,
+) -> None:
+    """Send the request and print each output.
+
+    Raises:
+        InvalidRequestError: an --input is malformed, or the server refused the request.
+        NotReadyError: no gateway answers.
+        SmeltError: the gateway's answer, in the class that its status means.
+    """
+    request = request_from_arrays(name, version, read_inputs(inputs))
+    running = None if address else require_fleet(settings.run_dir)
+    target = running.grpc_address if running else address
+    metadata = tuple(bearer_metadata(settings).items())
+    with gateway_channel(settings, target, _CHANNEL_OPTIONS) as channel:
+        try:
+            response = model_infer(channel)(request, timeout=ANSWER_TIMEOUT_S, metadata=metadata)
+        except grpc.RpcError as error:
+            hint = _known_models(settings, running, name) if error.code() is _NOT_FOUND else ""
+            raise _error_from_rpc(error, target, hint) from error
+    outputs = arrays_from_response(response)
+    rows = [
+        (n, DATATYPE_FROM_NUMPY[a.dtype], str(list(a.shape)), np.array2string(a, threshold=8))
+        for n, a in outputs.items()
+    ]
+    text = (
+        f"{response.model_name} version {response.model_version}",
+        Table("Outputs", ("name", "datatype", "shape", "values"), rows),
+    )
+    show(answer_document(response, outputs), text, as_json=as_json)
+
+
+def model_infer(
+    channel: grpc.Channel,
+) -> "grpc.UnaryUnaryMultiCallable[pb.ModelInferRequest, pb.ModelInferResponse]":
+    """The one RPC that is called here; the others need no generated stub either."""
+    return channel.unary_unary(
+        f"/{_SERVICE.full_name}/ModelInfer",
+        request_serializer=pb.ModelInferRequest.SerializeToString,
+        response_deserializer=pb.ModelInferResponse.FromString,
+    )
+
+
+def request_from_arrays(name: str, version: str, arrays: dict[str, Array]) -> pb.ModelInferRequest:
+    """A request with raw contents; raises InvalidRequestError for a foreign dtype."""
+    request = pb.ModelInferRequest(model_name=name, model_version=version)
+    for input_name, array in arrays.items():
+        datatype = DATATYPE_FROM_NUMPY.get(array.dtype)
+        if datatype is None:
+            raise InvalidRequestError(f"input '{input_name}': dtype {array.dtype} has no datatype")
+        request.inputs.add(name=input_name, datatype=datatype, shape=array.shape)
+        request.raw_input_contents.append(bytes_from_array(array))
+    return request
+
+
+def arrays_from_response(response: pb.ModelInferResponse) -> dict[str, Array]:
+    """Outputs by name; views of the response's bytes."""
+    raw = zip(response.outputs, response.raw_output_contents, strict=True)
+    return {o.name: array_from_bytes(data, o.datatype, tuple(o.shape)) for o, data in raw}
+
+
+def read_inputs(texts: list[str]) -> dict[str, Array]:
+    """Arrays by name from `NAME=...`; raises InvalidRequestError for what is no such text."""
+    arrays: dict[str, Array] = {}
+    for name, array in map(_read_input, texts):
+        if name in arrays:
+            raise InvalidRequestError(f"--input {name}: expected once, got more than one")
+        arrays[name] = array
+    return arrays
+
+
+def _read_input(text: str) -> tuple[str, Array]:
+    name, is_given, value = text.partition("=")
+    if not is_given or not value.startswith(("@", "[")):
+        raise InvalidRequestError(
+            f"--input '{text}': expected NAME=@FILE.npy, or strings as NAME=@FILE.json or "
+            'NAME=\'["one", "two"]\''
+        )
+    try:
+        array = _array(Path(value[1:])) if value.startswith("@") else _strings(value)
+        return name, strings_from_array(array)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"--input {name}: {error}") from error
+
+
+def _array(path: Path) -> Array:
+    is_json = path.suffix == ".json"
+    try:
+        data = path.read_bytes()
+        if is_json:
+            return _strings(data.decode())
+        array: Array = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+    except OSError as error:
+        raise InvalidRequestError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        kind = "JSON" if is_json else ".npy"
+        raise InvalidRequestError(f"{path} is no {kind} file: {error}") from error
+    return array
+
+
+def _strings(text: str) -> Array:
+    """Strings from a JSON list, or lists of lists of one length; numbers have no datatype there."""
+    try:
+        # As objects: numpy's text would end at the last character that is not 0.
+        array: Array = np.array(json.loads(text), dtype=STRING_DTYPE)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequestError(f"expected a JSON list of strings: {error}") from error
+    if not array.ndim or not all(isinstance(each, str) for each in array.ravel().tolist()):
+        raise InvalidRequestError(
+            "expected a JSON list of strings, or of lists of equal length of them; numbers "
+            "come from .npy files, which have a datatype"
+        )
+    return array
+
+
+def _error_from_rpc(error: grpc.RpcError, target: str, hint: str = "") -> SmeltError:
+    error_class = _ERROR_BY_STATUS.get(error.code(), SmeltError)
+    return error_class(f"gateway {target}: {error.code().name}: {error.details()}{hint}")
+
+
+def _known_models(settings: CliSettings, running: RunningFleet | None, name: str) -> str:
+    """The models that this host's fleet has; only its controller lists them."""
+    if running is None:
+        return ""
+    # The answer to the request is the news; without a controller it comes without the list.
+    with suppress(NotReadyError):
+        known = sorted({model.name for model in get_fleet(running.controller, settings).models})
+        if name not in known:
+            return f"{nearest(name, known)}; there are: {', '.join(known) or 'none'}"
+    return ""
+
+
+def answer_document(
+    response: pb.ModelInferResponse, outputs: dict[str, Array]
+) -> dict[str, object]:
+    """An answer as JSON, its arrays flat beside their shapes."""
+    return {
+        "model_name": response.model_name,
+        "model_version": response.model_version,
+        "outputs": [
+            {"name": n, "datatype": DATATYPE_FROM_NUMPY[a.dtype], "shape": list(a.shape),
+             "data": _plain(a).ravel().tolist()}
+            for n, a in outputs.items()
+        ],
+    }  # fmt: skip
+
+
+def _plain(array: Array) -> Array:
+    """Strings and integers as they are, as float64 cannot hold all; all else as float64."""
+    return array if array.dtype.kind in "biuO" else array.astype(float)

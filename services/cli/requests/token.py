@@ -1,0 +1,21 @@
+"""`smelt token`: a new bearer token and its entry for the gateway's access file."""
+
+import yaml
+
+from services.cli.output.show import show
+from services.gateway.access.document import Grant, StaticToken, Verb
+from services.gateway.access.static_tokens import new_token, token_hash
+
+
+def run_token(name: str, verbs: list[Verb], models: list[str], *, as_json: bool) -> None:
+    """Print both; the token is kept nowhere."""
+    secret = new_token()
+    grants = (Grant(verbs=tuple(verbs), models=tuple(models)),)
+    entry = StaticToken(name=name, sha256=token_hash(secret), grants=grants)
+    plain = entry.model_dump(mode="json")
+    text = [
+        f"token (shown once): {secret}",
+        "add to the file that SMELT_GATEWAY_ACCESS_FILE names:",
+        yaml.safe_dump({"tokens": [plain]}, sort_keys=False).rstrip(),
+    ]
+    show({"token": secret, "entry": plain}, text, as_json=as_json)

@@ -1,0 +1,1 @@
+"""Sizes of requests, and buckets for them."""

@@ -1,0 +1,1 @@
+"""Explains what serves, and shows what happened."""

@@ -1,0 +1,105 @@
+"""`smelt events`: who did what, why, and how long after the change."""
+
+import json
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from services.cli.output.show import print_json, print_line
+from services.cli.registry import open_registry
+from services.cli.settings import CliSettings
+from services.cli.why.stop_signals import stop_signals
+from services.contracts.events import Event, EventPosition
+from services.contracts.registry import Registry
+from services.contracts.words import readable_time
+
+# Object stores announce nothing, and events are there whether or not a controller runs or can be
+# reached from here: so the store is polled.
+_FOLLOW_PERIOD_S = 0.5
+_SHORT = 12
+
+
+def run_events(
+    settings: CliSettings, model: str, *, limit: int, is_followed: bool, as_json: bool
+) -> None:
+    """Print the newest events, and with `is_followed` those that come, until Ctrl-C or SIGTERM.
+
+    Raises:
+        NotFoundError: there is no such model and never was.
+    """
+    registry = open_registry(settings)
+    # Read before the list, so that no event between the two is lost.
+    end = registry.event_end()
+    shown = registry.last_events(limit, model)
+    if model and not any(event.model == model for _, event in shown):
+        _check_known(registry, model)
+    if not is_followed:
+        _print_all((event for _, event in shown), as_json=as_json)
+        return
+    # Neither signal cuts an event in two.
+    with stop_signals() as is_stopped:
+        for _, event in shown:
+            _print_one(event, as_json=as_json)
+        position = shown[-1][0] if shown else end
+        _follow(registry, position, model, is_stopped, as_json=as_json)
+
+
+def _check_known(registry: Registry, model: str) -> None:
+    """Raise NotFoundError for a model that is not there and never was."""
+    if model not in registry.removed_versions():
+        registry.model_version(model)
+
+
+def event_line(event: Event) -> str:
+    """One event for people."""
+    subject = " ".join(
+        part
+        for part in (
+            f"{event.model} v{event.version}" if event.model else "",
+            event.generation,
+            event.key[:_SHORT],
+        )
+        if part
+    )
+    seconds = event.seconds_since_change
+    after = "" if seconds is None else f" ({seconds:.1f} s after the change)"
+    by = "" if event.actor == "controller" else f" by {event.actor}"
+    return f"{readable_time(event.at)} {event.kind:<20} {subject}{by}: {event.why or '-'}{after}"
+
+
+def _follow(
+    registry: Registry,
+    position: EventPosition,
+    model: str,
+    is_stopped: Callable[[float], bool],
+    *,
+    as_json: bool,
+) -> None:
+    while not is_stopped(_FOLLOW_PERIOD_S):
+        for reached, event in registry.events_after(position):
+            position = reached
+            if not model or event.model in ("", model):
+                _print_one(event, as_json=as_json)
+
+
+def _print_all(events: Iterable[Event], *, as_json: bool) -> None:
+    known = list(events)
+    if as_json:
+        print_json({"events": [_document(event) for event in known]})
+    elif not known:
+        print_line("no events yet: a controller writes them")
+    else:
+        for event in known:
+            _print_one(event, as_json=False)
+
+
+def _print_one(event: Event, *, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(json.dumps(_document(event), ensure_ascii=False) + "\n")
+        sys.stdout.flush()
+    else:
+        print_line(event_line(event))
+
+
+def _document(event: Event) -> dict[str, Any]:
+    return event.model_dump(mode="json")

@@ -1,0 +1,123 @@
+"""One case of `smelt why` as plain data, from which both its JSON and its text are made."""
+
+from typing import Any
+
+from services.cli.why.proof_words import proof_words
+from services.cli.why.why_case import Case
+from services.contracts.gate import is_wild, speed_bounds, speed_over_fallback
+from services.contracts.key_difference import KeyDifference, nearest_engine
+from services.contracts.manifest import PublishedEngine
+from services.contracts.selection import mean_speedup
+from services.contracts.words import worker_command
+from services.controller.fallback_words import fallback_name, fallback_why
+from services.controller.key_status import KeyStatus
+from services.pb import fleet_v1_pb2 as fleet
+
+SHORT = 12
+
+
+def case_document(case: Case, store_url: str) -> dict[str, Any]:
+    """Everything about one generation; `store_url` is for the commands in it."""
+    verdict, selection = case.version.fallback_verdict, case.selection
+    rejections = selection.rejections if selection else ()
+    return {
+        "serves": _serves(case),
+        "decided_by": selection.joint.words if selection else "",
+        "is_live": case.replicas is not None,
+        "replicas": [
+            {
+                "replica": replica.replica_id,
+                "engine_digest": replica.engine_digest,
+                "fallback_reason": replica.fallback_reason,
+                "fallback_refuted": replica.fallback_refuted,
+            }
+            for replica in case.replicas or ()
+        ],
+        "fallback_verdict": verdict and verdict.model_dump(mode="json"),
+        "build": case.build,
+        "planned": [_key_document(status, case, store_url) for status in case.statuses],
+        "skipped": [s.model_dump() for s in case.plan.skipped] if case.plan else [],
+        "passed_over": [
+            {"digest": r.digest, "reason": r.reason.value, "detail": r.detail} for r in rejections
+        ],
+    }
+
+
+def _key_document(status: KeyStatus, case: Case, store_url: str) -> dict[str, Any]:
+    key, digest = status.planned.key, status.planned.digest
+    at, nearest = status.next_attempt_at, _nearest(status, case)
+    timings = case.timings(status.engine)
+    bounds = speed_bounds(timings)
+    # Another interpreter may lack the engine's libraries, another store has no such key.
+    replay = worker_command(store_url, "replay", digest[:SHORT])
+    proof = status.engine.proof if status.engine else None
+    return {
+        "digest": digest,
+        "words": status.planned.words,
+        "kind": key.kind.value,
+        "precision": key.precision.value,
+        "standing": status.state.value,
+        "rank": case.ranks.get(digest),
+        "reason": status.reason or _passed_over(digest, case),
+        "num_failures": status.num_failures,
+        "next_attempt_at": at.isoformat(timespec="seconds") if at else None,
+        "replay": replay if case.has_worst_sample(digest) else None,
+        "p50_s": [{"sizes": t.sizes, "p50_s": t.p50_s} for t in timings],
+        "speed_over_eager": mean_speedup(timings) if timings else None,
+        "speed_over_fallback": speed_over_fallback(timings),
+        "speed_bounds": bounds and [bounds.low, bounds.high],
+        "is_wild": is_wild(timings),
+        "proof": proof
+        and {
+            "samples": proof.samples,
+            "power": [check.model_dump() for check in proof.power],
+            "words": proof_words(proof),
+        },
+        "nearest": nearest
+        and {"digest": nearest[0].digest, "differences": [vars(d) for d in nearest[1]]},
+    }
+
+
+def _nearest(status: KeyStatus, case: Case) -> tuple[PublishedEngine, list[KeyDifference]] | None:
+    """The nearest of its own kind; keys of different kinds differ in everything."""
+    if status.engine:
+        return None
+    kind = status.planned.key.kind
+    same_kind = (engine for engine in case.engines if engine.manifest.key.kind is kind)
+    return nearest_engine(status.planned.key, same_kind)
+
+
+def _passed_over(digest: str, case: Case) -> str:
+    """Why a replica does not take an engine that is proven; "" when it does."""
+    rejections = case.selection.rejections if case.selection else ()
+    return next((f"passed over: {r.detail}" for r in rejections if r.digest == digest), "")
+
+
+def _serves(case: Case) -> str:
+    """What serves there, or would."""
+    if case.replicas:
+        words = sorted({_replica_words(report) for report in case.replicas})
+        num = len(case.replicas)
+        return f"{'; '.join(words)} ({num} replica{'' if num == 1 else 's'})"
+    asked = "no replica is attached" if case.replicas is not None else "no fleet runs here"
+    if case.selection is None:
+        if case.plan is not None:
+            return f"{asked}; no such node was seen yet"
+        if case.build is None:
+            return f"{asked}; nothing is planned there yet"
+        return f"{asked}; its first build {'runs' if case.build['started_at'] else 'is queued'}"
+    if case.selection.engine is not None:
+        key = case.selection.engine.manifest.key
+        digest = case.selection.engine.digest[:SHORT]
+        return f"{asked}; one would serve with {key.kind} {key.precision} {digest}"
+    reason = case.selection.fallback_reason
+    return f"{asked}; one would serve with the fallback: {reason.words if reason else ''}"
+
+
+def _replica_words(report: fleet.ReplicaReport) -> str:
+    if not report.engine_digest:
+        why = fallback_why(report)
+        with_what = f"serves with the fallback ({fallback_name(report)})"
+        return f"{with_what}: {why}" if why else "is still starting"
+    digest = report.engine_digest[:SHORT]
+    return f"serves with {report.engine_kind} {report.engine_precision} {digest}"

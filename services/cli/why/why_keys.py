@@ -1,0 +1,68 @@
+"""`smelt why --keys A B`: the difference of two build keys, fact by fact."""
+
+import re
+from collections.abc import Sequence
+
+from services.cli.output.show import Table, show
+from services.cli.registry import open_registry
+from services.cli.settings import CliSettings
+from services.contracts.build_key import BuildKey
+from services.contracts.errors import InvalidRequestError, NotFoundError
+from services.contracts.key_difference import key_differences
+from services.contracts.registry import Registry
+
+_SHORT = 12
+_DIGEST = re.compile("[0-9a-f]{64}")
+
+
+def run_why_keys(settings: CliSettings, keys: tuple[str, str], *, as_json: bool) -> None:
+    """Compare two keys, named by their digests or beginnings of them.
+
+    Raises:
+        NotFoundError: no engine and no plan has such a key.
+        InvalidRequestError: several have.
+    """
+    known = known_keys(open_registry(settings))
+    one, other = (_found(each, known) for each in keys)
+    differences = [vars(each) for each in key_differences(known[one], known[other])]
+    columns = ("fact", one[:_SHORT], other[:_SHORT], "why it counts")
+    rows = [(d["field"], _short(d["one"]), _short(d["other"]), d["reason"]) for d in differences]
+    text = f"{one[:_SHORT]} and {other[:_SHORT]} are one key"
+    document = {"one": one, "other": other, "differences": differences}
+    show(document, [Table("Differences", columns, rows) if rows else text], as_json=as_json)
+
+
+def known_keys(registry: Registry) -> dict[str, BuildKey]:
+    """Keys of all published engines and of all plans, by digest."""
+    known = {engine.digest: engine.manifest.key for engine in registry.engines()}
+    for name in registry.model_names():
+        for version in registry.versions(name):
+            for plan in registry.build_plans(name, version.version):
+                known |= {planned.digest: planned.key for planned in plan.planned}
+    return known
+
+
+def difference_words(differences: Sequence[dict[str, str]]) -> str:
+    """The facts in one line: what is there, and what is wanted."""
+    return "; ".join(
+        f"{d['field']}: {_short(d['other'])} found / {_short(d['one'])} wanted" for d in differences
+    )
+
+
+def _short(fact: str) -> str:
+    """A fact with its digests as people name them."""
+    return _DIGEST.sub(lambda found: found[0][:_SHORT], fact)
+
+
+def _found(prefix: str, known: dict[str, BuildKey]) -> str:
+    matches = sorted(digest for digest in known if digest.startswith(prefix))
+    if not matches:
+        raise NotFoundError(
+            f"key '{prefix}' is neither published nor planned; {len(known)} keys are: see "
+            "smelt engines and smelt why MODEL"
+        )
+    if len(matches) > 1:
+        raise InvalidRequestError(
+            f"key '{prefix}' is ambiguous, give more digits: {', '.join(matches)}"
+        )
+    return matches[0]

@@ -1,0 +1,117 @@
+"""Commands that read a store, and how each command says that it failed."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from services.cli.builds.engines import engines_document, engines_text
+from services.cli.main import app, main
+from services.cli.output.show import readable_size
+from services.cli.output.show import show as output
+from services.contracts.errors import NotFoundError
+from services.contracts.object_store import open_store
+from services.contracts.recipe import InputRecipe, Recipe
+from services.contracts.registry import Registry
+from services.contracts.terms import proof_terms
+from tests.unit.services.controller import build_world as world
+
+READING = (
+    ("models", "list"), ("engines",), ("engines", "m"), ("events",), ("why", "m"),
+    ("build", "m"), ("rebuild", "m"),
+)  # fmt: skip
+MINE, THEIRS = Recipe(), Recipe(inputs={"x": InputRecipe(high=9)})
+
+
+def key_for(recipe: Recipe) -> Any:
+    return world.key(proof_terms=proof_terms(recipe, world.key().precision, None))
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Registry:
+    """One master; an engine for the recipe of model "mine", one for that of "theirs"."""
+    made = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
+    for name, recipe in (("mine", MINE), ("theirs", THEIRS)):
+        made.add_model_version(
+            name=name, master=world.MASTER, recipe=recipe, source="s", source_fingerprint="0"
+        )
+        made.publish_engine(world.manifest(key_for(recipe)), {}, world.proof())
+    return made
+
+
+@pytest.mark.parametrize("words", READING, ids=" ".join)
+def test_a_mistyped_store_is_refused_and_not_made(words: tuple[str, ...], tmp_path: Path) -> None:
+    mistyped = tmp_path / "stroe"
+    with pytest.raises(NotFoundError, match=r"no store at .*/stroe; `smelt up` or"):
+        CliRunner().invoke(app, [*words, "--store", str(mistyped)], catch_exceptions=False)
+    assert not mistyped.exists()
+
+
+def test_engines_json_says_which_are_for_a_model_s_recipe(registry: Registry) -> None:
+    (master,) = engines_document(registry, "")["masters"]
+    mine, theirs = key_for(MINE).digest(), key_for(THEIRS).digest()
+    assert {engine["digest"] for engine in master["engines"]} == {mine, theirs}
+    for model, ours, others in zip(master["models"], (mine, theirs), (theirs, mine), strict=True):
+        assert model["engines"] == [ours]
+        assert list(model["other_recipe"]) == [others]
+        assert f"smelt build {model['name']}" in model["other_recipe"][others]
+
+
+def test_the_table_says_it_in_a_column_and_puts_ours_first(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    console = Console(record=True, width=200, force_terminal=False)
+    monkeypatch.setattr(output, "console", console)
+    for name, recipe, other in (("mine", MINE, THEIRS), ("theirs", THEIRS, MINE)):
+        output.show(None, engines_text(registry, [name]), as_json=False)
+        rows = [line for line in console.export_text().splitlines() if "openvino" in line]
+        assert [("this" in row.split(), "another" in row.split()) for row in rows] == [
+            (True, False),
+            (False, True),
+        ]
+        for row, asked in zip(rows, (recipe, other), strict=True):
+            assert key_for(asked).digest()[:12] in row
+
+
+@pytest.mark.parametrize("is_json", [False, True])
+def test_an_error_is_words_for_people_and_a_document_for_programs(
+    is_json: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    words = ["models", "list", "--store", str(tmp_path / "none"), *["--json"] * is_json]
+    monkeypatch.setattr(sys, "argv", ["smelt", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    told = capfd.readouterr()
+    assert told.out == ""
+    if is_json:
+        error = json.loads(told.err)["error"]
+        assert error["kind"] == "NotFoundError"
+        assert "no store at" in error["message"]
+    else:
+        assert told.err.startswith("error: no store at")
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "words"),
+    [
+        (0, "-"),
+        (1, "1 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (40_200, "40.2 kB"),
+        (999_949, "999.9 kB"),
+        (999_950, "1.0 MB"),
+        (90_900_000, "90.9 MB"),
+        (16_000_000_000, "16.0 GB"),
+    ],
+)
+def test_sizes_are_said_in_the_largest_unit_that_fits(num_bytes: int, words: str) -> None:
+    assert readable_size(num_bytes) == words

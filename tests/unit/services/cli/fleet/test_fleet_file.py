@@ -1,0 +1,77 @@
+"""The running fleet's file: found while its supervisor lives, and only then."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from services.cli.fleet.fleet_file import (
+    RunningFleet,
+    find_fleet,
+    fleet_lock,
+    require_fleet,
+    write_fleet,
+)
+from services.contracts.errors import InvalidRequestError, NotFoundError
+
+SUPERVISOR = """
+import signal, sys
+from pathlib import Path
+from services.cli.fleet.fleet_file import RunningFleet, fleet_lock, write_fleet
+run_dir = Path(sys.argv[1])
+with fleet_lock(run_dir):
+    write_fleet(run_dir, RunningFleet(
+        supervisor_pid=int(sys.argv[2]), controller="c", grpc_address="g", metrics_address="m",
+        store_url="s"))
+    print("published", flush=True)
+    signal.pause()
+"""
+
+
+def _running(pid: int) -> RunningFleet:
+    return RunningFleet(
+        supervisor_pid=pid, controller="c", grpc_address="g", metrics_address="m", store_url="s"
+    )
+
+
+def test_a_fleet_is_found_while_its_supervisor_holds_the_lock(tmp_path: Path) -> None:
+    running = _running(os.getpid())
+    with fleet_lock(tmp_path):
+        assert find_fleet(tmp_path) is None
+        write_fleet(tmp_path, running)
+        assert require_fleet(tmp_path) == running
+    assert find_fleet(tmp_path) is None
+    assert not (tmp_path / "fleet.json").exists()
+
+
+def test_one_folder_has_one_supervisor(tmp_path: Path) -> None:
+    with (
+        fleet_lock(tmp_path),
+        pytest.raises(InvalidRequestError, match="runs or starts already"),
+        fleet_lock(tmp_path),
+    ):
+        pass
+    with fleet_lock(tmp_path):
+        pass
+
+
+def test_a_killed_supervisor_leaves_no_fleet_even_if_its_process_id_lives(tmp_path: Path) -> None:
+    # This test's own process stands for the stranger that got the id.
+    arguments = [sys.executable, "-c", SUPERVISOR, str(tmp_path), str(os.getpid())]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as supervisor:
+        assert supervisor.stdout
+        assert supervisor.stdout.readline() == "published\n"
+        assert require_fleet(tmp_path).supervisor_pid == os.getpid()
+        supervisor.send_signal(signal.SIGKILL)
+    assert (tmp_path / "fleet.json").exists()
+    with pytest.raises(NotFoundError, match="smelt up"):
+        require_fleet(tmp_path)
+
+
+def test_a_broken_file_counts_as_none(tmp_path: Path) -> None:
+    with fleet_lock(tmp_path):
+        (tmp_path / "fleet.json").write_text("{")
+        assert find_fleet(tmp_path) is None

@@ -1,0 +1,84 @@
+"""`smelt status`: where the fleet is and where it can be looked at."""
+
+import pytest
+from prometheus_client import CollectorRegistry, start_http_server
+
+from services.cli.fleet.fleet_file import RunningFleet
+from services.cli.fleet.gateway_workers import gateway_workers
+from services.cli.fleet.status import refuted_lines, status_document, where_lines
+from services.pb import fleet_v1_pb2 as fleet
+from services.telemetry import catalog
+from services.telemetry.prometheus_recorder import PrometheusRecorder
+from tests.unit.services.cli.fleet_stub import replica
+
+BARE = RunningFleet(
+    supervisor_pid=1,
+    controller="127.0.0.1:1",
+    grpc_address="127.0.0.1:8001",
+    metrics_address="127.0.0.1:8002",
+    store_url="/store",
+)
+PROMETHEUS = {"prometheus_url": "http://127.0.0.1:9090"}
+
+
+def test_without_observers_one_line_says_where() -> None:
+    assert where_lines(BARE) == ["gRPC 127.0.0.1:8001   metrics 127.0.0.1:8002   store /store"]
+
+
+@pytest.mark.parametrize(
+    ("serving", "restarts", "words"),
+    [
+        (4, 0, "4 gateway workers"),
+        (3, 2, "3 of 4 gateway workers serve, 2 restarts"),
+        (4, 1, "4 gateway workers, 1 restart"),
+    ],
+)
+def test_how_gateway_workers_fare_is_read_off_its_metrics(
+    serving: int, restarts: int, words: str
+) -> None:
+    registry = CollectorRegistry()
+    recorder = PrometheusRecorder(catalog.GATEWAY_WORKERS_METRICS, registry)
+    recorder.set(catalog.WORKERS_SERVING, serving)
+    recorder.count(catalog.WORKER_RESTARTS, restarts)
+    server, thread = start_http_server(0, "127.0.0.1", registry)
+    address = f"127.0.0.1:{server.server_port}"
+    running = BARE.model_copy(update={"num_gateway_workers": 4, "metrics_address": address})
+    found = gateway_workers(running)
+    server.shutdown()
+    server.server_close()
+    thread.join()
+    assert found == {"wanted": 4, "serving": serving, "restarts": restarts}
+    assert where_lines(running, found)[0].startswith(f"gRPC 127.0.0.1:8001 ({words})   metrics")
+    # One that does not say is counted all the same.
+    assert gateway_workers(running) is None
+    assert "(4 gateway workers)" in where_lines(running, None)[0]
+
+
+def test_a_gateway_of_one_process_is_not_asked_for_workers() -> None:
+    assert gateway_workers(BARE) is None
+
+
+def test_observers_are_named_with_their_urls() -> None:
+    observed = BARE.model_copy(update=PROMETHEUS | {"grafana_url": "http://127.0.0.1:3000"})
+    assert where_lines(observed)[1:] == [
+        "Prometheus http://127.0.0.1:9090   Grafana http://127.0.0.1:3000"
+    ]
+
+
+def test_without_grafana_it_says_how_to_see_the_boards() -> None:
+    observed = BARE.model_copy(update=PROMETHEUS | {"boards_hint": "Grafana is not installed"})
+    assert where_lines(observed)[1:] == [
+        "Prometheus http://127.0.0.1:9090",
+        "Grafana is not installed",
+    ]
+
+
+def test_which_fallback_serves_and_why_it_is_not_torchs() -> None:
+    wrong = "ONNX Runtime serves in place of torch.compile: output 'y' is far off"
+    replicas = [replica(1), replica(2, fallback_refuted=wrong), replica(2, fallback_refuted=wrong)]
+    document = status_document({}, fleet.FleetSnapshot(replicas=[*replicas, replica(3, "e" * 64)]))
+    names = [each["fallback"] for each in document["replicas"]]
+    assert names == ["torch.compile", "ONNX Runtime", "ONNX Runtime", ""]
+    (line,) = refuted_lines(document["replicas"])
+    assert line.startswith("m version 2 on ")
+    assert line.endswith(wrong)

@@ -1,0 +1,229 @@
+"""`smelt buckets`: sizes from metrics pages, arithmetic of the advice, and what is printed."""
+
+import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from itertools import combinations
+from pathlib import Path
+from threading import Thread
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry, generate_latest, start_http_server
+from typer.testing import CliRunner
+
+from services.cli.main import app
+from services.cli.sizes.bucket_advice import SizeCounts, best_edges, waste
+from services.cli.sizes.buckets import advice_document
+from services.cli.sizes.observed_sizes import observed_sizes, sizes_from_pages
+from services.contracts.errors import NotFoundError, NotReadyError
+from services.contracts.object_store import open_store
+from services.contracts.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
+from services.contracts.registry import Registry
+from services.contracts.tensors import TensorSpec
+from services.telemetry import catalog
+from services.telemetry.prometheus_recorder import PrometheusRecorder
+from tests.unit.services.controller import build_world as world
+
+LABELS = {"model": "m", "version": "1"}
+# Most are short, few are long, and the one bucket holds them all.
+SEEN = [5] * 60 + [30] * 30 + [120] * 9 + [500]
+# Of one request after the other.
+ROWS = [1, 1, 1, 4]
+BUCKET = Bucket(
+    dims={"batch": DimRange(min=1, opt=8, max=32), "sequence": DimRange(min=1, opt=64, max=512)}
+)
+
+
+def _registry() -> CollectorRegistry:
+    """What replicas of m and of another model counted."""
+    made = CollectorRegistry()
+    recorder = PrometheusRecorder(catalog.REPLICA_METRICS, made)
+    for model, version, sizes in (("m", "1", SEEN), ("other", "1", [7, 9]), ("other", "2", [7, 9])):
+        for number, size in enumerate(sizes):
+            for dim, each in (("sequence", size), ("batch", ROWS[number % len(ROWS)])):
+                recorder.observe(
+                    catalog.REQUEST_SIZE, each, model=model, version=version, dimension=dim
+                )
+    recorder.observe(catalog.REQUEST_SIZE, 2, model="batch-only", version="1", dimension="batch")
+    recorder.count(catalog.REAL_ELEMENTS, sum(SEEN), **LABELS)
+    recorder.count(catalog.PADDED_ELEMENTS, sum(SEEN) / 4, **LABELS)
+    return made
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    """`host:port` of a metrics endpoint."""
+    server, thread = start_http_server(0, "127.0.0.1", _registry())
+    yield f"127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_a_page_of_something_else_is_told() -> None:
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<!doctype html>\xff")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Page)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        with pytest.raises(NotReadyError, match="Prometheus' text format.*doctype.*--metrics"):
+            observed_sizes([f"127.0.0.1:{server.server_port}"], "m", 1)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    """A store with model m and that bucket."""
+    url = str(tmp_path / "store")
+    registry = Registry(open_store(url), tmp_path / "cache")
+    registry.add_model_version(
+        name="m", master=world.MASTER, recipe=Recipe(buckets=(BUCKET,)), source="s",
+        source_fingerprint="0",
+    )  # fmt: skip
+    return url
+
+
+def _run(*words: str) -> str:
+    result = CliRunner().invoke(app, ["buckets", *words], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.output
+
+
+@pytest.mark.parametrize("prefix", ["", "ray_"])
+def test_pages_of_all_replicas_are_added_up(prefix: str) -> None:
+    page = generate_latest(_registry()).decode().replace("smelt_", f"{prefix}smelt_")
+    found = sizes_from_pages([page, page], "m", 1)
+    assert found.dims["sequence"].counts == {8: 120, 32: 60, 120: 18, 512: 2}
+    assert found.dims["sequence"].total == 2 * sum(SEEN)
+    assert found.dims["batch"].counts == {1: 150, 4: 50}
+    assert (found.real, found.padded) == (2 * sum(SEEN), sum(SEEN) / 2)
+
+
+def test_advice_as_json(store: str, endpoint: str) -> None:
+    said = json.loads(_run("m", "--store", store, "--metrics", endpoint, "--num", "3", "--json"))
+    assert (said["num_requests"], said["measured_waste"]) == (100, pytest.approx(0.2))
+    assert said["caution"] == ""
+    rows = said["rows"]
+    assert (rows["dimension"], rows["counts"]) == ("batch", {"1": 75, "4": 25})
+    assert (rows["p50"], rows["p90"], rows["mean"], rows["largest"]) == (1, 4, 1.75, 4)
+    advice = said["dimensions"]["sequence"]
+    assert (advice["p50"], advice["p90"], advice["p99"], advice["largest"]) == (8, 32, 120, 512)
+    assert (advice["now"], advice["proposed"]) == ([512], [32, 120, 512])
+    assert advice["waste_now"] == pytest.approx(1 - sum(SEEN) / (512 * 100))
+    assert advice["waste_proposed"] == pytest.approx(1 - sum(SEEN) / (32 * 90 + 120 * 9 + 512))
+    recipe = Recipe.model_validate(said["recipe"])
+    assert [bucket.dims["sequence"].max for bucket in recipe.buckets] == [32, 120, 512]
+    assert all(bucket.dims["batch"] == BUCKET.dims["batch"] for bucket in recipe.buckets)
+
+
+def test_the_snippet_is_a_recipe(store: str, endpoint: str) -> None:
+    text = _run("m", "--store", store, "--metrics", endpoint)
+    assert "100 requests, 20.0% of what the engines computed was padding" in text
+    recipe = Recipe.from_yaml(text.split("For the recipe:\n")[1])
+    assert [b.dims["sequence"].max for b in recipe.buckets] == [8, 32, 120, 512]
+    assert yaml.safe_load(text.split("For the recipe:\n")[1]).keys() == {"buckets"}
+
+
+def test_waste_that_cannot_be_is_said_to_be_none(store: str, endpoint: str) -> None:
+    told = "No input of the recipe is a mask, so each request runs at its own length"
+    registry = Registry(open_store(store), Path(store) / "cache")
+    masked = Recipe(buckets=(BUCKET,), inputs={"mask": InputRecipe(role=InputRole.MASK)})
+    for number, recipe in enumerate((Recipe(buckets=(BUCKET,)), masked)):
+        registry.add_model_version(
+            name="other", master=world.MASTER, recipe=recipe, source="s",
+            source_fingerprint=str(number),
+        )  # fmt: skip
+    where = ("--store", store, "--metrics", endpoint)
+    assert told not in _run("m", *where), "some was measured"
+    assert told in _run("other", "--version", "1", *where)
+    assert not json.loads(_run("other", "--version", "1", "--json", *where))["is_padded"]
+    assert told not in _run("other", "--version", "2", *where)
+
+
+def test_rows_are_shown_beside_lengths(store: str, endpoint: str) -> None:
+    lines = _run("m", "--store", store, "--metrics", endpoint).replace("│", " ").splitlines()
+    shown = [line.split() for line in lines]
+    assert ["batch", "(rows", "of", "a", "request)", "1.8", "1", "4", "4", "4"] in shown
+    assert ["batch", "(rows", "of", "a", "request)", "1", "75", "75.0%"] in shown
+    assert ["sequence", "32", "30", "30.0%"] in shown
+
+
+def test_few_requests_are_said_to_be_few(store: str, endpoint: str, tmp_path: Path) -> None:
+    assert "Caution" not in _run("m", "--store", store, "--metrics", endpoint)
+    Registry(open_store(store), tmp_path / "cache").add_model_version(
+        name="other", master=world.MASTER, recipe=Recipe(buckets=(BUCKET,)), source="s",
+        source_fingerprint="0",
+    )  # fmt: skip
+    text = _run("other", "--store", store, "--metrics", endpoint)
+    assert "Caution: only 2 requests were seen" in text
+    said = json.loads(_run("other", "--store", store, "--metrics", endpoint, "--json"))
+    assert said["caution"].startswith("only 2 requests")
+
+
+def test_a_batch_alone_is_shown_without_a_proposal(
+    store: str, endpoint: str, tmp_path: Path
+) -> None:
+    Registry(open_store(store), tmp_path / "cache").add_model_version(
+        name="batch-only", master=world.MASTER, recipe=Recipe(), source="s",
+        source_fingerprint="0",
+    )  # fmt: skip
+    text = _run("batch-only", "--store", store, "--metrics", endpoint)
+    assert "batch (rows of a request)" in text
+    assert "Only the batch is dynamic" in text
+    assert "only 1 request was seen" in text
+
+
+def test_a_model_without_a_recipe_has_the_sizes_by_default_now(
+    store: str, endpoint: str, tmp_path: Path
+) -> None:
+    ids = TensorSpec(name="ids", datatype="INT64", shape=("batch", "sequence"))
+    master = world.MASTER.model_copy(update={"digest": "c" * 64, "inputs": (ids,)})
+    seen = sizes_from_pages([generate_latest(_registry()).decode()], "m", 1)
+    registry = Registry(open_store(store), tmp_path / "cache")
+    model = registry.add_model_version(
+        name="plain", master=master, recipe=Recipe(), source="s", source_fingerprint="0"
+    )
+    said = advice_document(model, seen, 2)
+    assert said["dimensions"]["sequence"]["now"] == [128]
+
+
+def test_no_requests_no_endpoint_no_fleet(store: str, endpoint: str, tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="no fleet serves from store .*give --metrics"):
+        _run("m", "--store", store)
+    with pytest.raises(NotReadyError, match="no metrics endpoint answers of 127.0.0.1:1; give"):
+        _run("m", "--store", store, "--metrics", "127.0.0.1:1")
+    Registry(open_store(store), tmp_path / "cache").add_model_version(
+        name="m", master=world.MASTER, recipe=Recipe(), source="s", source_fingerprint="1"
+    )
+    with pytest.raises(NotFoundError, match="no sizes were seen of m version 2"):
+        _run("m", "--store", store, "--metrics", endpoint)
+
+
+@pytest.mark.parametrize("num", [1, 2, 3, 4, 9])
+def test_no_other_edges_waste_less(num: int) -> None:
+    counts = {8: 40.0, 16: 11.0, 24: 30.0, 40: 6.0, 96: 9.0, 128: 3.0}
+    seen = SizeCounts(counts=counts, total=2000.0)
+    edges = best_edges(seen, num, 256)
+    assert edges[-1] == 256
+    assert len(edges) <= num
+    others = combinations(sorted(counts), min(num - 1, len(counts)))
+    assert waste(seen, edges) == pytest.approx(
+        min(waste(seen, [*chosen, 256]) for chosen in others)
+    )
+
+
+def test_what_the_largest_bucket_refuses_is_no_reason_for_another() -> None:
+    seen = SizeCounts(counts={8: 5.0, 512: 5.0}, total=600.0)
+    assert best_edges(seen, 3, 128) == [8, 128]

@@ -1,0 +1,306 @@
+"""`smelt events`, `why` and `rebuild` on a real store; no fleet runs."""
+
+import asyncio
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from services.cli.main import app
+from services.cli.why.events import event_line
+from services.contracts.build_plan import SkippedKey
+from services.contracts.events import Event, EventKind
+from services.contracts.joint_run import JointRun, JointTiming
+from services.contracts.kinds import EngineKind
+from services.contracts.manifest import BuildOutcome, FailedSample, ProofOutcome, SideTiming, Timing
+from services.contracts.proof_checks import PowerCheck
+from services.contracts.recipe import Recipe
+from services.contracts.registry import Registry
+from services.contracts.terms import proof_terms
+from services.controller.build_loop import BuildLoop, BuildPace
+from services.controller.fleet_state import FleetState
+from services.controller.key_status import RetryPolicy
+from tests.unit.services.controller import build_world as world
+
+# Keys as the recipe of the model asks for them: else selection would pass them over.
+TERMS = proof_terms(Recipe(), world.key().precision, None)
+KEYS = tuple(world.key(kind, proof_terms=TERMS) for kind in EngineKind if kind != "tensorrt")
+INDUCTOR, ORT, OPENVINO = KEYS
+TIMING = Timing(bucket="b", sizes={}, p50_s=0.002, p95_s=1, throughput=1, eager_p50_s=0.004)
+POWER = PowerCheck(output="y", refused=("a",), blind=("2 % off",), accepted=("2 % off",))
+SKIPPED = SkippedKey(kind="tensorrt", precision="fp32", reason="tensorrt needs a GPU")
+
+
+CODE_WORD = re.compile(r"\b[a-z]+_[a-z_]+\b")
+
+
+def side(p50_s: float) -> SideTiming:
+    return SideTiming(p50_s=p50_s, p95_s=p50_s, throughput=1.0, peak_memory_bytes=1)
+
+
+class Nodes:
+    def pools(self) -> list[Any]:
+        return [world.pool()]
+
+
+@pytest.fixture
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
+    """A store in which ORT is proven, INDUCTOR given up and OPENVINO built elsewhere."""
+    monkeypatch.setenv("SMELT_HOME", str(tmp_path))
+    made = world.registry_with_model(tmp_path)
+    made.write_plan(world.plan(KEYS, skipped=(SKIPPED,)))
+    made.publish_engine(world.manifest(ORT), {}, world.proof(timings=(TIMING,), power=(POWER,)))
+    unproven = world.proof(ProofOutcome.NOT_RUN, device=None, reason="needs such a device")
+    made.publish_engine(world.manifest(OPENVINO), {}, unproven)
+    for _ in range(3):
+        made.record_build(world.record(INDUCTOR, reason="no compiler"))
+    return made
+
+
+def smelt(*words: str) -> str:
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def smelt_json(*words: str) -> Any:
+    return json.loads(smelt(*words, "--json"))
+
+
+def one_pass(registry: Registry) -> world.InstantWorker:
+    """What a controller would launch now."""
+    worker = world.InstantWorker(registry, world.plan(KEYS))
+    pace = BuildPace(retry=RetryPolicy(first_delay_s=0.0))
+    asyncio.run(BuildLoop(registry, Nodes(), worker, FleetState("", 0), pace=pace).sync())
+    return worker
+
+
+class TestWhy:
+    def test_each_planned_key_is_explained(self, registry: Registry) -> None:
+        document = smelt_json("why", "m")
+        (case,) = document["generations"]
+        assert case["generation"] == world.GENERATION
+        assert (case["is_live"], case["skipped"]) == (False, [SKIPPED.model_dump()])
+        assert f"would serve with onnxruntime fp32 {ORT.digest()[:12]}" in case["serves"]
+        by_kind = {planned["kind"]: planned for planned in case["planned"]}
+        ort, openvino, inductor = (by_kind[k] for k in ("onnxruntime", "openvino", "inductor"))
+        assert (ort["standing"], ort["rank"], ort["p50_s"][0]["p50_s"]) == ("proven", 1, 0.002)
+        assert (openvino["standing"], openvino["rank"]) == ("unproven", None)
+        assert "needs such a device" in openvino["reason"]
+        assert (inductor["standing"], inductor["reason"]) == ("quarantined", "no compiler")
+        assert inductor["num_failures"] == 3
+
+    def test_for_people_the_best_comes_first_and_the_way_out_is_named(
+        self, registry: Registry
+    ) -> None:
+        text = smelt("why", "m", "--generation", world.GENERATION)
+        assert "given up after 3 failures: no compiler" in text
+        assert "smelt rebuild m" in text.replace("\n", " ")
+        assert "2.00 ms" in text
+        assert text.index("onnxruntime") < text.index("inductor")
+        assert "tensorrt needs a GPU" in text
+        seen = "1 of 2 kinds of faults would be refused, blind to '2 % off' (accepted)"
+        assert f"onnxruntime fp32: output 'y': {seen}" in text
+
+    def test_engines_of_other_generations_are_counted_and_not_listed(
+        self, registry: Registry
+    ) -> None:
+        foreign = [world.key(generation=f"cuda-sm{number}") for number in (80, 89)]
+        for each in foreign:
+            registry.publish_engine(world.manifest(each), {}, world.proof())
+        text = " ".join(smelt("why", "m", "--generation", world.GENERATION).split())
+        assert "engines for other generations: 2 (smelt engines m)" in text
+        assert not any(each.digest()[:12] in text for each in foreign)
+
+    def test_a_failed_key_names_its_next_attempt(self, registry: Registry) -> None:
+        registry.record_build(world.record(OPENVINO, reason="no memory"))
+        (case,) = smelt_json("why", "m")["generations"]
+        (openvino,) = [p for p in case["planned"] if p["kind"] == "openvino"]
+        assert openvino["standing"] == "failed"
+        assert openvino["next_attempt_at"] == "2026-01-01T00:00:32+00:00"
+
+    def test_a_proof_that_failed_at_a_sample_names_the_command_that_runs_it_again(
+        self, registry: Registry
+    ) -> None:
+        worst = FailedSample(bucket="b", sizes={}, variant="full", checks=(), allowed={})
+        failed = world.proof(ProofOutcome.FAILED, reason="it differs", worst=worst)
+        record = world.record(OPENVINO, BuildOutcome.PROOF_FAILED, reason="it differs")
+        registry.record_build(record.model_copy(update={"proof": failed}))
+        text = smelt("why", "m")
+        command = f"{sys.executable} -m compiler_worker replay {OPENVINO.digest()[:12]}"
+        assert f"{command} --store-url {os.environ['SMELT_HOME']}/store" in text
+        assert f"replay {INDUCTOR.digest()[:12]}" not in text
+
+    def test_engines_that_are_not_planned_any_more_are_passed_over_aloud(
+        self, registry: Registry
+    ) -> None:
+        old = world.key(proof_terms=TERMS, toolchain={"torch": "1.0"})
+        registry.publish_engine(world.manifest(old), {}, world.proof())
+        assert "torch 1.0 wanted, 2.13.0 found" in smelt("why", "m")
+
+    def test_the_run_that_decided_is_named(self, registry: Registry) -> None:
+        """By their proofs ORT is faster, timed together it is not, and the gate holds it back."""
+        proof = world.proof(timings=(TIMING.model_copy(update={"p50_s": 0.003}),))
+        registry.add_proof(OPENVINO.digest(), proof)
+        seconds = {ORT.digest(): 0.004, OPENVINO.digest(): 0.001}
+        assert proof.device is not None
+        shape = JointTiming(
+            bucket="b", sizes={}, eager=side(0.01), fallback=side(0.002),
+            engines={digest: side(p50_s) for digest, p50_s in seconds.items()},
+        )  # fmt: skip
+        run = JointRun(
+            master_digest=world.MASTER.digest, device=proof.device, shapes=(shape,),
+            created_at=world.AT,
+        )  # fmt: skip
+        (before,) = smelt_json("why", "m")["generations"]
+        assert (before["decided_by"], "onnxruntime" in before["serves"]) == ("", True)
+        registry.add_joint_run(run)
+        (after,) = smelt_json("why", "m")["generations"]
+        decided = "timed together on 2026-01-01 00:00:00Z, 2 candidates"
+        assert (after["decided_by"], "openvino" in after["serves"]) == (decided, True)
+        by_kind = {planned["kind"]: planned for planned in after["planned"]}
+        assert [by_kind[k]["speed_over_fallback"] for k in ("onnxruntime", "openvino")] == [0.5, 2]
+        assert f"the rank is by engines {decided}" in smelt("why", "m")
+        listed = smelt("engines", "m")
+        assert f"were {decided}" in listed
+        assert f"engine {ORT.digest()[:12]} is not selected: slower" in listed
+        (master,) = smelt_json("engines", "m")["masters"]
+        assert master["joint_runs"] == [run.model_dump(mode="json")]
+
+    def test_an_engine_that_could_not_be_measured_says_so(self, registry: Registry) -> None:
+        unclear = world.proof(timings=world.paired(0.6, 1.9), created_at="2026-01-02T00:00:00Z")
+        registry.add_proof(ORT.digest(), unclear)
+        (case,) = smelt_json("why", "m")["generations"]
+        assert case["serves"].endswith(
+            "one would serve with the fallback: whether an engine is faster could not be measured"
+        )
+        (ort,) = [p for p in case["planned"] if p["kind"] == "onnxruntime"]
+        assert (ort["rank"], ort["speed_bounds"]) == (None, [0.6, 1.9])
+        text = smelt("why", "m")
+        assert "passed over: not measurable here now: 0.60 to 1.90 x" in text
+        assert not CODE_WORD.search(text), "what programs read is in the JSON alone"
+        (master,) = smelt_json("engines", "m")["masters"]
+        (model,) = master["models"]
+        assert (list(model["not_measurable"]), model["slower_than_fallback"]) == (
+            [ORT.digest()], {},
+        )  # fmt: skip
+        assert f"engine {ORT.digest()[:12]} is not selected: not measurable" in smelt("engines")
+        assert "?" not in smelt("why", "m")
+
+    def test_wild_figures_are_not_shown_as_figures(self, registry: Registry) -> None:
+        wild = world.proof(timings=world.paired(0.25, 99.0), created_at="2026-01-02T00:00:00Z")
+        registry.add_proof(ORT.digest(), wild)
+        for text in (smelt("why", "m"), smelt("engines", "m")):
+            (row,) = [line for line in text.splitlines() if "onnxruntime" in line and "│" in line]
+            cells = [cell.strip() for cell in row.split("│")]
+            assert cells.count("?") == 2
+            assert not any(cell.endswith("x") for cell in cells)
+
+    def test_an_unknown_generation_says_which_are_known(self, registry: Registry) -> None:
+        result = CliRunner().invoke(app, ["why", "m", "--generation", "cuda-sm90"])
+        assert result.exit_code != 0
+        assert f"plans for {world.GENERATION}" in str(result.exception)
+
+
+class TestRebuild:
+    def test_it_pins_what_is_there_and_the_controller_does_it(self, registry: Registry) -> None:
+        assert one_pass(registry).launched[0].key_digests == (OPENVINO.digest(),)
+        document = smelt_json("rebuild", "m", "--reason", "new compiler")
+        assert document["disregarded"] == {INDUCTOR.digest(): 3}
+        assert document["reprove"] == {ORT.digest(): world.AT}
+        assert (document["number"], document["why"], document["is_received"]) == (
+            1, "new compiler", False,
+        )  # fmt: skip
+        (task,) = one_pass(registry).launched
+        assert set(task.key_digests) == {key.digest() for key in KEYS}
+        assert "REBUILD_REQUESTED".lower() in smelt("events", "m")
+
+    def test_what_never_failed_is_not_counted_as_failed(self, registry: Registry) -> None:
+        registry.record_build(world.record(ORT, BuildOutcome.PROVEN))
+        assert smelt_json("rebuild", "m")["disregarded"] == {INDUCTOR.digest(): 3}
+
+    def test_of_another_generation_it_pins_nothing(self, registry: Registry) -> None:
+        document = smelt_json("rebuild", "m", "--generation", "cuda-sm90")
+        assert (document["disregarded"], document["reprove"]) == ({}, {})
+
+    def test_it_says_that_nobody_listens(self, registry: Registry) -> None:
+        assert "no controller on it answers here" in smelt("rebuild", "m")
+
+
+class TestEvents:
+    def test_an_empty_trail_says_so(self, registry: Registry) -> None:
+        assert "no events yet" in smelt("events")
+        assert smelt_json("events") == {"events": []}
+
+    def test_the_newest_are_shown_oldest_first(self, registry: Registry) -> None:
+        one_pass(registry)
+        kinds = [event["kind"] for event in smelt_json("events")["events"]]
+        assert kinds[:2] == ["generation_appeared", "model_published"]
+        assert kinds[-1] == "quarantined"
+        assert [e["kind"] for e in smelt_json("events", "--limit", "1")["events"]] == kinds[-1:]
+        lines = smelt("events", "m", "--limit", "2").splitlines()
+        assert len(lines) == 2
+        assert "given" not in lines[0]
+        assert "no compiler" in lines[1]
+
+    def test_a_removed_model_keeps_its_trail(self, registry: Registry) -> None:
+        one_pass(registry)
+        registry.remove_model("m", who="ann@host")
+        one_pass(registry)
+        assert "model_removed        m v1 by ann@host: no version is left to serve" in smelt(
+            "events", "m"
+        )
+        # Nothing of it among the newest is no fault either.
+        gone = Event(at=world.AT, kind=EventKind.GENERATION_GONE, generation="cuda-sm90")
+        registry.append_event(gone, registry.event_end())
+        assert "generation_gone" in smelt("events", "m", "--limit", "1")
+        result = CliRunner().invoke(app, ["events", "n"])
+        assert "model 'n' not found; there are: none" in str(result.exception)
+
+    def test_a_line_has_who_what_why_and_how_long_after(self) -> None:
+        event = Event(
+            at="2026-11-21T05:31:02.123+00:00",
+            actor="ann@host",
+            kind=EventKind.ENGINE_SERVING,
+            model="m",
+            version=2,
+            generation="cuda-sm90",
+            key="e" * 64,
+            why="tensorrt fp16",
+            seconds_since_change=12.34,
+        )
+        assert event_line(event) == (
+            "2026-11-21 05:31:02Z engine_serving       m v2 cuda-sm90 eeeeeeeeeeee by ann@host: "
+            "tensorrt fp16 (12.3 s after the change)"
+        )
+
+
+def test_why_tells_what_became_of_a_plan_that_could_not_be_made(registry: Registry) -> None:
+    def tell(kind: EventKind, generation: str, why: str) -> None:
+        event = Event(
+            at="2026-01-01T00:00:00Z", kind=kind, model="m", generation=generation, why=why
+        )
+        assert registry.append_event(event, registry.event_end())
+
+    missing = ["why", "m", "--generation", "cuda-sm90"]
+    before = CliRunner().invoke(app, missing)
+    assert "A controller makes one when such a node appears" in str(before.exception)
+    tell(EventKind.QUARANTINED, "cuda-sm90", "planning failed three times: no memory")
+    tell(EventKind.QUARANTINED, "cuda-sm80", "another matter")
+    after = CliRunner().invoke(app, missing)
+    assert "(quarantined, 2026-01-01 00:00:00Z): planning failed three" in str(after.exception)
+
+
+def test_an_older_version_is_explained_too(registry: Registry) -> None:
+    registry.add_model_version(
+        name="m", master=world.MASTER, recipe=Recipe(), source="s", source_fingerprint="1"
+    )
+    assert smelt_json("why", "m")["generations"] == []
+    explained = smelt_json("why", "m", "--version", "1")
+    assert explained["version"] == 1
+    assert [each["generation"] for each in explained["generations"]] == [world.DEVICE.generation]
