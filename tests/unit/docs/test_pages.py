@@ -9,7 +9,17 @@ import pytest
 
 from services.contracts.recipe import Recipe
 from tests.reference.commands import all_commands
+from tests.reference.pages import reference_pages
 from tests.unit.docs.markdown import ROOT, anchors, blocks, links, pages, prose
+
+
+def _known_names() -> set[str]:
+    """Settings, metrics, alerts and errors."""
+    text = "".join(reference_pages().values())
+    prefixes = ("SMELT_", "SMELT_GATEWAY_", "SMELT_CONTROLLER_", "SMELT_REPLICA_")
+    fleet = re.findall(r"`(FLEET_\w+)`", text)
+    return {*re.findall(r"`(\w+)`", text), *(p + name for p in prefixes for name in fleet)}
+
 
 PAGES = pages()
 DOCS = [page for page in PAGES if page.is_relative_to(ROOT / "docs")]
@@ -18,6 +28,11 @@ WRITTEN = [
     *(page for page in DOCS if not page.is_relative_to(ROOT / "docs" / "reference")),
 ]
 COMMANDS = all_commands()
+RESULTS = ROOT / "tests" / "benchmarks" / "results"
+NAMED = re.compile(
+    r"\b(?:SMELT_[A-Z0-9_]+|(?<=ray_)smelt_\w+|(?<![./-])smelt_[a-z]\w+|Smelt[A-Z]\w+)"
+)
+KNOWN = _known_names()
 # Metaphors, where a term exists.
 UNPLAIN = re.compile(r"\b(?:told|hears?|nobody|whoever|by itself|gives? back|lives in)\b", re.I)
 
@@ -55,10 +70,9 @@ def test_every_page_is_in_the_table_of_contents() -> None:
 
 
 def test_every_result_is_in_the_table_of_results() -> None:
-    results = ROOT / "tests" / "benchmarks" / "results"
     page = ROOT / "docs" / "results.md"
     linked = {(page.parent / link).resolve() for link in links(page)}
-    assert [name_of(file) for file in results.iterdir() if file not in linked] == []
+    assert [name_of(file) for file in RESULTS.iterdir() if file not in linked] == []
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=name_of)
@@ -85,6 +99,15 @@ def _smelt_lines(page: Path) -> list[str]:
     # A pipe, a comment behind two spaces, and what a table or a sentence abbreviates.
     ends = re.compile(r" *(?:\||;|>|&&| {2}#|\.\.\.).*")
     return [ends.sub("", line.replace("[", "").replace("]", "")) for line in typed + inline]
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if RESULTS not in p.parents], ids=name_of)
+def test_every_setting_metric_and_alert_exists(page: Path) -> None:
+    named = set(NAMED.findall(page.read_text()))
+    # A prefix stands for all that begin so; what replicas record is exported as ray_<name>.
+    known = {name for name in named if any(k.startswith(name) for k in KNOWN)}
+    known |= {name for name in named if name.removesuffix("_bucket") in KNOWN}
+    assert sorted(named - known) == []
 
 
 @pytest.mark.parametrize("page", DOCS, ids=name_of)
