@@ -1,4 +1,4 @@
-"""One call: its handler and its answer."""
+"""One call: deadline, handler, answer and end."""
 
 import asyncio
 import time
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from services.grpc_server.callbacks import ConnectionCallbacks
-from services.grpc_server.handler_runner import Requests, serve
+from services.grpc_server.handler_runner import Requests, run_handler
 from services.grpc_server.messages import CompressedMessage, Message, StatusError
 from services.grpc_server.receive_stream import ReceiveStream
 from services.grpc_server.request_headers import Metadatum, RequestHeaders
@@ -20,13 +20,13 @@ from services.grpc_server.upload import SLOW_REQUEST, overload_error
 if TYPE_CHECKING:
     Handler = grpc.RpcMethodHandler[Any, Any]
 
-# Loops count in milliseconds, and wake up to one and a half too early: a handler that is told
-# that it is late shall find no time left.
+# Event loops count in milliseconds, and timers run up to one and a half early: a call that ends
+# with DEADLINE_EXCEEDED shall have no time left.
 _EARLY_S: Final = 0.002
 
 
 class Call(ReceiveStream):
-    """A call from its first frame to its last."""
+    """A call, from its first frame to its last."""
 
     __slots__ = ("_began_s", "_context", "_deadline_s", "_has_begun", "_is_overload",
                  "_seen_window", "_task", "_timer", "is_cancelled", "is_handled",
@@ -43,8 +43,8 @@ class Call(ReceiveStream):
 
         Attributes:
             is_cancelled: it ended before its handler did.
-            is_handled: the handler has begun, and knows how the call ends.
-            on_end: are called once the call has ended.
+            is_handled: the handler runs, and sees how the call ends.
+            on_end: callbacks of the end.
         """
         super().__init__(connection, stream_id, headers, handler)
         self.is_cancelled = self.is_handled = False
@@ -58,7 +58,7 @@ class Call(ReceiveStream):
         self._deadline_s: float | None = None
 
     def begin(self) -> None:
-        """The call exists; a handler that reads a stream starts at once."""
+        """Start the deadline, and a handler that reads a stream."""
         timeout_s = self.headers.timeout_s
         if timeout_s is not None:
             self._deadline_s = self._began_s + timeout_s
@@ -71,19 +71,19 @@ class Call(ReceiveStream):
 
     @property
     def is_nearly_expired(self) -> bool:
-        """Whether the client no longer waits; nearly is enough, as it says more than it means."""
+        """Whether nearly all of the deadline is used: clients reset streams a little early."""
         timeout_s, left_s = self.headers.timeout_s, self.time_remaining()
         return timeout_s is not None and left_s is not None and left_s <= timeout_s / 10
 
     def time_remaining(self) -> float | None:
-        """Seconds the client still waits; None when it set no deadline."""
+        """Seconds until the deadline; None without one."""
         if self._deadline_s is None:
             return None
         return max(self._deadline_s - time.monotonic(), 0.0)
 
     @property
     def peer(self) -> str:
-        """Who calls."""
+        """The client's address, as gRPC writes it."""
         return self._connection.peer
 
     @property
@@ -95,11 +95,11 @@ class Call(ReceiveStream):
 
     @property
     def requests(self) -> Requests:
-        """The messages that the client streams."""
+        """The messages of a request stream."""
         return Requests(self, self._handler.request_deserializer)
 
     def serialized(self, answer: Any) -> Message:
-        """A handler's answer in bytes."""
+        """A handler's answer, serialized."""
         serializer = self._handler.response_serializer
         message: Message = answer if serializer is None else serializer(answer)
         return message
@@ -112,19 +112,19 @@ class Call(ReceiveStream):
         most_s, is_stream = limits.max_request_age_s, self._handler.request_streaming
         seen, self._seen_window = self._seen_window, self.window_in
         is_awaited = self.is_awaited and not self.is_half_closed
-        details = self.upload.overload() if self.upload is not None else ""
+        why = self.upload.overload() if self.upload is not None else ""
         if is_awaited and not is_stream and time.monotonic() - self._began_s > most_s:
-            words = f"the request did not come whole within {most_s:g} s"
-            self.fail(StatusError(grpc.StatusCode.DEADLINE_EXCEEDED, words))
+            details = f"the request was not complete within {most_s:g} s"
+            self.fail(StatusError(grpc.StatusCode.DEADLINE_EXCEEDED, details))
         elif is_awaited and memory.is_scarce and seen == self.window_in:
             self.fail(overload_error(self._connection.options, SLOW_REQUEST))
-        elif details:
-            self.fail(overload_error(self._connection.options, details))
+        elif why:
+            self.fail(overload_error(self._connection.options, why))
 
-    # ---- what goes out
+    # ---- the answer
 
     def answer(self, message: Message) -> None:
-        """Send the one message of a call that went well, and end it; raises as `send`."""
+        """Send the message of a unary call that succeeded, and end it; raises as `send`."""
         if self.is_ended:
             return
         self._check_size(message)
@@ -137,7 +137,7 @@ class Call(ReceiveStream):
         self._connection.writer.answer(self, message)
 
     async def send(self, message: Message) -> None:
-        """Send one message of several; returns once there is room for the next.
+        """Send a message of a stream; returns once flow control allows the next.
 
         Raises:
             StatusError: it is too large.
@@ -152,7 +152,7 @@ class Call(ReceiveStream):
             await self._connection.writer.drained(self)
 
     def finish(self) -> None:
-        """End a call that went well, with what its handler has set."""
+        """End a call whose handler has returned, with the status that it has set."""
         context = self.context
         code = context.code() or grpc.StatusCode.OK
         if code is not grpc.StatusCode.OK:
@@ -164,7 +164,7 @@ class Call(ReceiveStream):
             self._connection.writer.finish(self, block)
 
     def end(self, code: grpc.StatusCode, details: str, trailing: Sequence[Metadatum] = ()) -> None:
-        """End the call with a status behind what was answered; after the end nothing."""
+        """End the call with a status, behind the messages that were sent; again: do nothing."""
         if self.is_ended:
             return
         self._settle()
@@ -177,17 +177,17 @@ class Call(ReceiveStream):
         self._connection.writer.finish(self, block)
 
     def fail(self, fault: StatusError) -> None:
-        """End the call otherwise than its handler says or will say."""
+        """End the call with a status that its handler does not see."""
         if not self.is_ended:
             self.is_handled, self._is_overload = False, fault.is_overload
             self.end(fault.code, str(fault), fault.trailing)
 
     def sent(self) -> None:
-        """The last frame is written."""
+        """The last frame of the stream is written."""
         self._close()
 
     def reset(self) -> None:
-        """The stream is gone: nothing more can be sent."""
+        """The stream was reset, or the connection is lost."""
         if not self.is_ended:
             self._settle()
             self.is_cancelled = True
@@ -197,7 +197,7 @@ class Call(ReceiveStream):
         self._close()
 
     def begin_answer(self, metadata: Sequence[Metadatum] = ()) -> None:
-        """Send what stands before the first message; raises RuntimeError for metadata behind it."""
+        """Send response headers, once; raises RuntimeError for metadata afterwards."""
         if self._has_begun and metadata:
             raise RuntimeError("initial metadata was sent, or a message, before this")
         if not self._has_begun and not self.is_ended:
@@ -210,7 +210,7 @@ class Call(ReceiveStream):
             self.count_held()
         if self.upload is not None:
             self.upload.close()
-            # What is over keeps no memory, though its client takes the end of it late or never.
+            # Released now, though the client may read the end of the call late or never.
             self._assembler = self.upload = None
             self._connection.stop_reading(self)
 
@@ -223,10 +223,10 @@ class Call(ReceiveStream):
             )  # fmt: skip
 
     def _check_size(self, message: Message) -> None:
-        # Raises for what is no bytes, while the call can still be told of it.
+        # Raises for what is no bytes, while the call can still end with a status.
         size, most = memoryview(message).nbytes, self._connection.options.limits.max_message_bytes
         if size > most:
-            # Raised: the handler shall end with its call.
+            # Raised, so that the handler ends too.
             raise StatusError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"the answer has {size} bytes: at most {most} are sent",
@@ -248,22 +248,22 @@ class Call(ReceiveStream):
         self._message = None
         if self._num_held:
             self.count_held()
-        serving = serve(self, self._handler, given)
-        self._task = asyncio.get_running_loop().create_task(serving)
+        running = run_handler(self, self._handler, given)
+        self._task = asyncio.get_running_loop().create_task(running)
 
     def _stop_handler(self) -> None:
         task = self._task
-        # A handler that ends its call itself goes on to its own end.
+        # A handler that ends its own call is not cancelled.
         if task is not None and not task.done() and task is not asyncio.current_task():
             task.cancel()
             self._connection.handler_cancelled(task)
-            # It keeps its error, whose traceback holds the request and this call.
+            # It keeps its exception, whose traceback holds the request and this call.
             self._task = None
 
     def _expire(self) -> None:
         self._timer = None
         if self.is_ended:
-            # It is answered, and the client does not take the answer.
+            # It is answered, and the client does not read the answer.
             self._connection.reset_stream(self)
             return
         self._connection.writer.discard(self)

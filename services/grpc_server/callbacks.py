@@ -1,4 +1,4 @@
-"""What a call asks of its connection."""
+"""What a call needs of its connection; `Streams` implements it."""
 
 import asyncio
 from typing import TYPE_CHECKING, Protocol
@@ -18,21 +18,21 @@ class ConnectionCallbacks(Protocol):
     options: ServerOptions
 
     def stream_closed(self, call: "Call") -> None:
-        """The stream is over."""
+        """The last frame of the stream is written."""
         ...
 
     def reset_stream(self, call: "Call") -> None:
-        """The stream shall end, whatever is pending of it."""
+        """Reset the stream, and discard what is pending of its answer."""
         ...
 
     def stop_reading(self, call: "Call") -> None:
-        """Nothing more may be read into the memory of its request."""
+        """Read nothing more into the memory of its request."""
         ...
 
     def handler_cancelled(self, task: "asyncio.Task[None]") -> None:
-        """Whatever the handler still does, nobody waits for it."""
+        """Count a cancelled handler as a stream until it has ended."""
         ...
 
     def pay_answer(self) -> None:
-        """One answer of several goes out."""
+        """A message of a stream is sent."""
         ...

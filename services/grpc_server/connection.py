@@ -1,11 +1,11 @@
-"""One connection as asyncio sees it: bytes in, its beginning and its end."""
+"""One connection as asyncio's protocol: preface, reads, age and idleness, and its end."""
 
 import asyncio
 import logging
 import random
 import socket
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import grpc
 
@@ -26,24 +26,23 @@ from services.grpc_server.limits import (
     STREAM_WINDOW,
     Limits,
 )
-from services.grpc_server.server_options import ServerOptions
 from services.grpc_server.streams import Streams
 
 if TYPE_CHECKING:
-    Handler = grpc.RpcMethodHandler[Any, Any]
+    from services.grpc_server.server import GrpcServer
 
 logger = logging.getLogger(__name__)
 
-# Data that waits in the transport while a client does not read; the rest waits for its turn.
+# Of the transport's write buffer; beyond it, DATA waits in its streams.
 _WRITE_HIGH_BYTES: Final = 1 << 20
-# A host that vanished without a word is given up within a minute or two.
+# TCP keepalive: a host that vanished is detected within two minutes.
 _KEEPALIVE: Final = (
     (socket.TCP_KEEPIDLE, 30),
     (socket.TCP_KEEPINTVL, 10),
     (socket.TCP_KEEPCNT, 3),
     (socket.TCP_USER_TIMEOUT, 60_000),
 )
-# Of the largest age, so that connections of one moment end at several.
+# Jitter of the largest age, as gRPC has it: connections of one moment do not all end together.
 _AGES: Final = (0.9, 1.1)
 _REASONS: Final = {ErrorCode.ENHANCE_YOUR_CALM: "flood", ErrorCode.INTERNAL_ERROR: "internal"}
 _METHOD: Final = PREFACE[:4]
@@ -53,27 +52,9 @@ _NOT_HTTP2: Final = (
 )
 
 
-class ServerCallbacks(Protocol):
-    """The server of a connection."""
-
-    options: ServerOptions
-
-    def handler(self, path: str) -> "Handler | None":
-        """Of a method, None for an unknown one."""
-        ...
-
-    def connection_opened(self, connection: "Connection") -> bool:
-        """It is open; False when there are too many."""
-        ...
-
-    def connection_closed(self, connection: "Connection", reason: str) -> None:
-        """It is gone; for the reasons see `Connection`."""
-        ...
-
-
-# Why connections end: silent is without preface or SETTINGS, protocol any other fault of the
-# client, unread one that reads none of its answers, limit one too many, stopped the server's end,
-# internal a fault of this server.
+# Why connections end: silent is without preface or SETTINGS, protocol any other error of the
+# client, unread a client that reads no answers, limit one beyond max_connections, stopped the end
+# of the server, internal an error of this server.
 END_REASONS: Final = (
     "client", "silent", "flood", "protocol", "unread", "idle", "age", "limit", "stopped",
     "internal",
@@ -81,10 +62,10 @@ END_REASONS: Final = (
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Made by the event loop for each client that connects; ends by one of END_REASONS."""
+    """One client's; ends for one of END_REASONS."""
 
-    def __init__(self, host: ServerCallbacks) -> None:
-        self._host = host
+    def __init__(self, server: "GrpcServer") -> None:
+        self._server = server
         self._preface = memoryview(bytearray(len(PREFACE)))
         self._num_preface_bytes = 0
         self._is_over = self._is_patient = self._has_sent_settings = False
@@ -94,9 +75,9 @@ class Connection(asyncio.BufferedProtocol):
         self._timers: list[asyncio.TimerHandle] = []
 
     def drain(self, reason: str = "stopped") -> None:
-        """Answer what was asked, take nothing new, then close."""
+        """Send GOAWAY, answer the calls that are open, then close."""
         self._is_draining, self._reason = True, reason
-        # Clients take nothing else first, and one whose greeting is on its way is still served.
+        # SETTINGS come first, also where the client's preface is still to come.
         self._send_settings()
         self._streams.drain()
 
@@ -106,7 +87,7 @@ class Connection(asyncio.BufferedProtocol):
         self.close()
 
     def close(self, *, is_patient: bool = False) -> None:
-        """Close once what is written has gone out, which only a patient one lets take long."""
+        """Close once the write buffer is empty; a patient one waits for that beyond `linger_s`."""
         self._is_patient = is_patient
         transport = self._transport
         if transport is None or self._is_over:
@@ -115,19 +96,19 @@ class Connection(asyncio.BufferedProtocol):
         self._writer.close()
         try:
             if transport.can_write_eof():
-                # The kernel drops what is not sent yet, the reason for this included, when a
-                # socket is closed that has bytes to be read: read on until the peer is done too.
+                # A socket that is closed with unread bytes sends RST, which drops GOAWAY too: read
+                # on until the peer has closed its side.
                 transport.write_eof()
             else:
                 transport.close()
         except OSError:
-            # The peer is gone, which asyncio's own loop has not noticed yet.
+            # Closed by the peer, which asyncio's own loop has not noticed yet.
             transport.abort()
         else:
             self._linger(transport)
 
     def _linger(self, transport: asyncio.Transport) -> None:
-        linger_s = self._host.options.limits.linger_s
+        linger_s = self._server.options.limits.linger_s
         asyncio.get_running_loop().call_later(linger_s, self._lingered, transport)
 
     def _lingered(self, transport: asyncio.Transport) -> None:
@@ -136,32 +117,31 @@ class Connection(asyncio.BufferedProtocol):
         else:
             transport.abort()
 
-    # ---- asyncio's side
+    # ---- asyncio's protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for the client's greeting, which comes without ours."""
+        """Wait for the client's preface."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
         _tune(transport.get_extra_info("socket"))
-        host, peer = self._host, peer_name(transport.get_extra_info("peername"))
+        server, peer = self._server, peer_name(transport.get_extra_info("peername"))
         self._writer = FrameWriter(self._transport)
-        # Whoever has been answered gets the answer, however slowly: the grace of a stop is for it.
+        # Answers to slow readers are still sent: the grace of a stop is for them.
         finish = partial(self.close, is_patient=True)
-        self._streams = Streams(host.handler, host.options, self._writer, peer, finish)
+        self._streams = Streams(server.handler, server.options, self._writer, peer, finish)
         self._reader = self._streams.reader
         self._keep_time()
-        if not host.connection_opened(self):
+        if not server.connection_opened(self):
             self._reason = "limit"
             self._transport.abort()
 
     def _keep_time(self) -> None:
-        limits, loop = self._host.options.limits, asyncio.get_running_loop()
+        limits, loop = self._server.options.limits, asyncio.get_running_loop()
         self._busy_s, self._busy_id = loop.time(), 0
         self._timers = [
             loop.call_later(limits.handshake_timeout_s, self._expect_settings),
         ]
         if limits.max_connection_age_s:
-            # Not all at once where many came at once.
             age_s = limits.max_connection_age_s * random.uniform(*_AGES)  # noqa: S311
             self._timers.append(loop.call_later(age_s, self._drain_for, "age"))
 
@@ -172,7 +152,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def check_progress(self) -> None:
         """End requests that do not come, and the connection when it is idle for too long."""
-        limits, loop, streams = self._host.options.limits, asyncio.get_running_loop(), self._streams
+        limits, loop, streams = (
+            self._server.options.limits,
+            asyncio.get_running_loop(),
+            self._streams,
+        )
         streams.check_progress()
         if streams.num_calls or streams.last_stream_id != self._busy_id:
             self._busy_s, self._busy_id = loop.time(), streams.last_stream_id
@@ -183,8 +167,8 @@ class Connection(asyncio.BufferedProtocol):
         if not self._is_over and not self._is_draining:
             self.drain(reason)
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the reader knows better
-        """Where the transport reads into."""
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - of asyncio's interface
+        """The buffer of the next read."""
         if self._is_over:
             return self._reader.discard_buffer()
         if self._num_preface_bytes < len(PREFACE):
@@ -192,7 +176,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._reader.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take what came."""
+        """Parse what was read."""
         if self._is_over:
             return
         if self._num_preface_bytes < len(PREFACE):
@@ -204,12 +188,12 @@ class Connection(asyncio.BufferedProtocol):
             self._fail_for(error)
             return
         if not has_time_left:
-            # Others have their turn first, however much this client sends.
+            # Its time slice is used: other connections come first, however much this client sends.
             cast("asyncio.Transport", self._transport).pause_reading()
             asyncio.get_running_loop().call_soon(self._resume)
 
     def _resume(self) -> None:
-        """Read on, once what has come before is handed on."""
+        """Parse what is left of the last read, then read on."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -227,20 +211,20 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(error, Http2ConnectionError):
             self._fail(error.code, str(error))
             return
-        # Not the peer's fault; its other connections, and everybody else's, go on.
+        # An error of this server ends one connection alone.
         logger.error("a connection of %s failed", self._streams.peer, exc_info=error)
         self._fail(ErrorCode.INTERNAL_ERROR, "internal error")
 
     def pause_writing(self) -> None:
-        """The client does not keep up."""
+        """The write buffer is full."""
         self._writer.pause()
 
     def resume_writing(self) -> None:
-        """It has caught up."""
+        """The write buffer has space again."""
         self._writer.resume()
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - all end the same
-        """Nobody waits for its calls."""
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - of asyncio's interface
+        """Cancel its calls."""
         self._is_over, self._is_patient = True, False
         for timer in self._timers:
             timer.cancel()
@@ -250,14 +234,14 @@ class Connection(asyncio.BufferedProtocol):
         self._writer.connection_lost()
         self._streams.connection_lost()
         self._reader.release()
-        self._host.connection_closed(self, self._reason)
+        self._server.connection_closed(self, self._reason)
 
     def _read_preface(self, num_bytes: int) -> None:
         self._num_preface_bytes += num_bytes
         said = bytes(self._preface[: self._num_preface_bytes])
         if not PREFACE.startswith(said):
             if said[:1].isalpha() and not said.startswith(_METHOD):
-                # Whoever wrote it can read: a browser, curl, a health check of HTTP/1.
+                # HTTP/1: a browser, curl, a load balancer's health check.
                 self._writer.control(_NOT_HTTP2)
             self._reason = "protocol"
             self.close()
@@ -267,7 +251,7 @@ class Connection(asyncio.BufferedProtocol):
     def _send_settings(self) -> None:
         if not self._has_sent_settings:
             self._has_sent_settings = True
-            self._writer.control(_initial_frames(self._host.options.limits))
+            self._writer.control(_initial_frames(self._server.options.limits))
 
     def _fail(self, code: ErrorCode, reason: str) -> None:
         logger.debug("connection of %s: %s: %s", self._streams.peer, code.name, reason)
@@ -292,7 +276,7 @@ def peer_name(address: Any) -> str:
     if not isinstance(address, tuple):
         return "unix:"
     host, port = address[:2]
-    # On a socket for both, IPv4 comes in IPv6's clothes.
+    # A dual-stack socket shows IPv4 addresses as IPv4-mapped IPv6.
     host = host.removeprefix("::ffff:") if "." in host else host
     return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
 

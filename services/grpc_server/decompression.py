@@ -1,7 +1,7 @@
-"""Unpacks compressed messages: never more than is taken, and off the event loop once that is much.
+"""Decompresses messages: up to a limit, and off the event loop once that is much.
 
-A message can be a thousand times what was sent of it, and a MiB of it takes milliseconds. What
-becomes large stays in memory only with room for it, as what is large when it comes.
+A message can be a thousand times what was sent, and a MiB of it takes milliseconds. One that
+becomes large needs a reservation of memory, as one that is sent large.
 """
 
 import asyncio
@@ -15,21 +15,21 @@ import grpc
 from services.grpc_server.limits import SMALL_BYTES
 from services.grpc_server.messages import CompressedMessage, Message, StatusError
 
-# Of zlib: raw deflate has no name in gRPC, and its `deflate` is what zlib writes.
+# Of zlib: gRPC's `deflate` has zlib's header (RFC 1950).
 _WINDOW_BITS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
-# What the event loop unpacks itself: usually in a tenth of a millisecond, as long as a thread
-# costs. A body that is made to be slow, as of a thousand empty blocks, takes ten times that.
+# What the event loop decompresses itself: usually in a tenth of a millisecond, which a thread
+# costs too. A hostile body, as of a thousand empty blocks, takes ten times that.
 _AT_ONCE_IN_BYTES: Final = 16_384
 _AT_ONCE_BYTES: Final = 65_536
-# Of one step: zlib copies what it did not read yet, and nobody wants to wait for more.
+# Of one step: zlib copies the input that it did not use.
 _IN_BYTES: Final = 65_536
 _OUT_BYTES: Final = 1 << 20
-# gzip may be of several members, one behind the other (RFC 1952, section 2.2), and gRPC in Go and
-# Java reads it so; C-core refuses it with INTERNAL, as it does all that stands behind an end. Here
-# members are taken and nothing else; not many, as each costs far more than its 20 bytes.
+# gzip may have several members (RFC 1952, section 2.2), which gRPC in Go and Java accepts and
+# C-core refuses with INTERNAL. Few, as each costs far more than its 20 bytes; anything else behind
+# the end is refused.
 _MAX_MEMBERS: Final = 1000
-# Few, so that few messages grow at once; they have no other work. What takes long has threads of
-# its own, or many that become large would hold up those that do not.
+# Few threads, so that few messages grow at a time. Large messages have threads of their own, so
+# that they do not delay small ones.
 _POOL: Final = ThreadPoolExecutor(2, "decompress")
 _LARGE_POOL: Final = ThreadPoolExecutor(2, "decompress-large")
 
@@ -65,7 +65,7 @@ async def decompressed(
 async def _advanced(
     decompression: "Decompression", num_bytes: int, pool: ThreadPoolExecutor
 ) -> bool:
-    """As `advance`, beside the event loop."""
+    """As `Decompression.advance`, on a thread."""
     loop = asyncio.get_running_loop()
     try:
         return await loop.run_in_executor(pool, decompression.advance, num_bytes)
@@ -75,15 +75,15 @@ async def _advanced(
 
 
 class Decompression:
-    """One message on its way out of its compression.
+    """One message that is decompressed step by step.
 
     Attributes:
-        message: what is unpacked so far; it grows in place, and is never there twice.
-        is_wanted: whether anybody still waits for it.
+        message: what is decompressed so far; it grows in place.
+        is_wanted: False ends it, as its call has ended.
     """
 
     def __init__(self, packed: CompressedMessage) -> None:
-        """Nothing is unpacked yet."""
+        """Nothing is decompressed."""
         self.message = bytearray()
         self.is_wanted = True
         self._max_bytes = packed.max_bytes
@@ -94,11 +94,11 @@ class Decompression:
 
     @property
     def num_bytes(self) -> int:
-        """Of what is unpacked so far."""
+        """That are decompressed so far."""
         return len(self.message)
 
     def advance(self, num_bytes: int) -> bool:
-        """Unpack up to about so many bytes in all; whether that is the whole message."""
+        """Decompress up to about so many bytes in all; whether the message is complete."""
         while self.is_wanted and self.num_bytes <= num_bytes:
             is_more = self._step(num_bytes)
             self._check_size()
@@ -106,11 +106,11 @@ class Decompression:
                 if not self._has_next_member():
                     return True
             elif not is_more:
-                raise _fault(f"in {self._packed.encoding} is cut off")
+                raise _fault(f"in {self._packed.encoding} is incomplete")
         return False
 
     def _step(self, num_bytes: int) -> bool:
-        """Unpack a piece; whether anything went in or came out."""
+        """Decompress a piece; whether there was any input or output."""
         given = self._given
         if not given:
             given, self._rest = bytes(self._rest[:_IN_BYTES]), self._rest[_IN_BYTES:]
@@ -125,12 +125,12 @@ class Decompression:
         return bool(piece or given)
 
     def _has_next_member(self) -> bool:
-        """Whether anything follows an end; if so, go on with it."""
+        """Whether another member of gzip follows; raises StatusError for anything else."""
         self._given = self._decompressor.unused_data
         if not self._given and not self._rest:
             return False
         if self._packed.encoding != "gzip":
-            raise _fault(f"in {self._packed.encoding} goes on behind its end")
+            raise _fault(f"in {self._packed.encoding} has data behind its end")
         if self._num_members == _MAX_MEMBERS:
             raise _fault(f"in gzip has more than {_MAX_MEMBERS} members")
         self._num_members += 1
@@ -143,7 +143,7 @@ class Decompression:
             raise StatusError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"message of {len(packed.body)} bytes in {packed.encoding} holds more than "
-                f"{self._max_bytes} bytes, which is the most that is unpacked "
+                f"{self._max_bytes} bytes, the limit of decompressed requests "
                 "(max_decompressed_bytes); send less, or send it uncompressed",
             )
 

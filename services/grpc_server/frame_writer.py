@@ -1,4 +1,4 @@
-"""Writes answers, as far as a client's windows and the connection allow."""
+"""Writes frames: DATA as flow control and the transport allow, all others at once."""
 
 import asyncio
 import struct
@@ -29,33 +29,33 @@ from services.grpc_server.response_headers import (
     trailers_block,
 )
 
-# Handed to the transport at once, before it is asked whether it still takes more.
+# Of one write of DATA, after which the transport may pause writing.
 _GATHER_BYTES: Final = 1 << 20
-# A handler of a stream waits while so much of its answers is not sent.
+# A handler of a stream waits while more than this of its answers is pending.
 _AHEAD_BYTES: Final = 256 << 10
-# Frames without data are not held back; so many bytes of them unread are an attack. Far more than
-# what is written of data before the transport says that it is enough.
+# Control frames are never held back: a client that leaves so many bytes of them unread is ended.
+# Far more than DATA before the transport pauses writing.
 _MAX_UNREAD_BYTES: Final = 8 << 20
-# Below this, copying parts together is cheaper than handing them to the kernel apart.
+# Below this, joining parts is cheaper than a vectored write.
 _JOIN_BYTES: Final = 65_536
 
 _ACCEPTED: Final = (("grpc-accept-encoding", ",".join(ENCODINGS)),)
 _ANSWER: Final = response_block()
 _OK: Final = trailers_block(grpc.StatusCode.OK)
-# Frames of an answer up to the number of its stream, which is all that differs.
+# Headers of an answer's frames up to the stream identifier, which alone differs.
 _ANSWER_HEAD: Final = frame_head(HEADERS, END_HEADERS, 0, len(_ANSWER))[:5]
 _OK_HEAD: Final = frame_head(HEADERS, END_HEADERS | END_STREAM, 0, len(_OK))[:5]
-# The head of a frame of data, and that of the message in it.
+# Frame header of DATA, and the prefix of the message in it.
 _DATA_HEAD: Final = struct.Struct("!BHBBIBI")
 
 
 class SendStream:
-    """The way out of one stream.
+    """The sending side of one stream.
 
     Attributes:
         stream_id: of the stream.
-        window: bytes that the client takes on it; below 0 after it took some back.
-        num_pending: bytes that wait for a window.
+        window: flow-control window of the client; may be negative (section 6.9.2).
+        num_pending: bytes that wait for flow control.
         num_sent: bytes that had to wait and were sent.
     """
 
@@ -66,26 +66,24 @@ class SendStream:
         self.stream_id, self.window = stream_id, window
         self.num_pending = self.num_sent = 0
         self.is_queued = False
-        # What follows is the writer's: parts that wait, the block that ends the stream, and
-        # whoever waits until less is pending.
+        # The writer's: pending parts, trailers behind them, and the handler that waits.
         self.parts: deque[memoryview] | None = None
         self.last = b""
         self.drained: asyncio.Future[None] | None = None
 
     def sent(self) -> None:
-        """Called once, when the stream's last frame is written."""
+        """The last frame of the stream is written."""
 
 
 class FrameWriter:
-    """One connection's. Frames that carry no data are not held back by any window."""
+    """One connection's."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
-        """Writes to `transport`; nothing is sent yet.
+        """Write to `transport`.
 
         Attributes:
-            initial_window: of a new stream, as the client wants it.
-            max_frame_bytes: the largest that it takes.
-            num_sent: bytes of answers as yet.
+            initial_window, max_frame_bytes: by the client's SETTINGS.
+            num_sent: bytes of DATA that were sent.
             is_unread: the connection was ended because its client reads nothing.
         """
         self.num_sent, self.is_unread = 0, False
@@ -94,19 +92,19 @@ class FrameWriter:
         self._window = DEFAULT_WINDOW
         self._ready: deque[SendStream] = deque()
         self._is_paused = self._is_closed = False
-        # In front of each block of header fields.
+        # Dynamic table size update in front of each header block, or nothing.
         self._of_table = b""
-        # Said once on a connection, with its first answer: clients remember it.
+        # With the first answer of a connection, which clients remember.
         self._first_metadata: Metadata = _ACCEPTED
-        # Frames of this turn of the event loop, which leave together at its end: a system call
-        # for each, and one of the client's to read it, would cost more than the frame.
+        # Frames of this iteration of the event loop, which one write sends at its end: a system
+        # call for each, and one of the client to read it, would cost more than the frame.
         self._unsent: list[bytes | memoryview] = []
         self._num_unsent = 0
         self._will_flush = False
         self._loop = asyncio.get_running_loop()
 
     def control(self, frames: bytes) -> None:
-        """Write frames that no window holds back, at the end of this turn of the loop."""
+        """Write control frames at the end of this iteration of the event loop."""
         self._unsent.append(frames)
         self._num_unsent += len(frames)
         if self._num_unsent > _JOIN_BYTES:
@@ -116,7 +114,7 @@ class FrameWriter:
             self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Write what waits for the end of the turn; into the void once the connection is closed."""
+        """Write what waits for the end of the iteration; nothing once the connection is closed."""
         parts, size = self._unsent, self._num_unsent
         self._unsent, self._num_unsent, self._will_flush = [], 0, False
         transport = self._transport
@@ -127,21 +125,21 @@ class FrameWriter:
         else:
             transport.writelines(parts)
         if self._is_paused and transport.get_write_buffer_size() > _MAX_UNREAD_BYTES:
-            # Whoever reads nothing of what it asks for would not read a reason either.
+            # A client that reads nothing would not read GOAWAY either.
             self._is_closed = self.is_unread = True
             transport.abort()
 
     def close(self) -> None:
-        """Write what waits, and nothing more."""
+        """Write what waits, and nothing afterwards."""
         self.flush()
         self.connection_lost()
 
     def connection_lost(self) -> None:
-        """Write nothing more: the connection is gone."""
+        """Write nothing afterwards."""
         self._is_closed = True
 
     def answer(self, stream: SendStream, message: Message) -> None:
-        """Send the one message of a call that went well, and end it."""
+        """Send the message and trailers of a unary call that succeeded."""
         size = len(message) + PREFIX.size
         most = min(self._window, stream.window, self.max_frame_bytes, _JOIN_BYTES)
         is_held = self._is_paused or self._is_closed or bool(self._ready)
@@ -165,7 +163,7 @@ class FrameWriter:
         stream.sent()
 
     def begin(self, stream: SendStream, metadata: Metadata = ()) -> None:
-        """Send what stands before an answer's messages."""
+        """Send the response headers."""
         if metadata or self._first_metadata:
             block = response_block((*self._first_metadata, *metadata))
             self._first_metadata = ()
@@ -174,7 +172,7 @@ class FrameWriter:
         self.control(self._header_frame(0, stream.stream_id, block))
 
     def add(self, stream: SendStream, message: Message) -> None:
-        """Send one message of an answer that has begun, when windows allow."""
+        """Send a message once flow control allows."""
         if stream.parts is None:
             stream.parts = deque()
         stream.parts.append(memoryview(PREFIX.pack(0, len(message))))
@@ -185,7 +183,7 @@ class FrameWriter:
         self._pump()
 
     def finish(self, stream: SendStream, block: bytes) -> None:
-        """End an answer with these trailers, behind what is pending of it."""
+        """Send trailers behind the pending messages, which closes the stream."""
         if stream.num_pending:
             stream.last = block
         else:
@@ -193,21 +191,21 @@ class FrameWriter:
             stream.sent()
 
     def send_trailers(self, stream_id: int, block: bytes) -> None:
-        """Send header fields that end a stream."""
+        """Send HEADERS with END_STREAM."""
         self.control(self._header_frame(END_STREAM, stream_id, block))
 
     async def drained(self, stream: SendStream) -> None:
-        """Return once little of an answer is pending."""
+        """Return once little of the answer is pending."""
         while stream.num_pending > _AHEAD_BYTES:
             stream.drained = asyncio.get_running_loop().create_future()
             await stream.drained
 
     def discard(self, stream: SendStream) -> None:
-        """Forget what is pending of an answer."""
+        """Discard what is pending of an answer."""
         stream.parts, stream.num_pending, stream.last = None, 0, b""
         _wake(stream)
 
-    # ---- what the client grants
+    # ---- flow control (RFC 9113, section 6.9)
 
     def grow(self, num_bytes: int) -> None:
         """WINDOW_UPDATE of the connection; raises Http2ConnectionError above 2**31 - 1."""
@@ -219,7 +217,7 @@ class FrameWriter:
         self._pump()
 
     def grow_stream(self, stream: SendStream, num_bytes: int) -> bool:
-        """It takes more of a stream; False beyond what can be counted."""
+        """WINDOW_UPDATE of a stream; False above 2**31 - 1."""
         stream.window += num_bytes
         if stream.window > MAX_WINDOW:
             return False
@@ -229,11 +227,11 @@ class FrameWriter:
         return True
 
     def disable_dynamic_table(self) -> None:
-        """It keeps a smaller table of header fields than the usual one, and wants to hear of it."""
+        """Signal a dynamic table of size 0 (RFC 7541, section 4.2)."""
         self._of_table = NO_TABLE
 
     def set_initial_window(self, initial_window: int, streams: Iterable[SendStream]) -> None:
-        """It wants windows of another size, of open streams too; raises as `grow`."""
+        """SETTINGS_INITIAL_WINDOW_SIZE, of open streams too; raises as `grow`."""
         more = initial_window - self.initial_window
         self.initial_window = initial_window
         for stream in streams:
@@ -242,14 +240,14 @@ class FrameWriter:
                     ErrorCode.FLOW_CONTROL_ERROR, "a stream's window overflows"
                 )
 
-    # ---- what the transport takes
+    # ---- the transport's write buffer
 
     def pause(self) -> None:
-        """It takes no more data for now."""
+        """It is full: hold DATA back."""
         self._is_paused = True
 
     def resume(self) -> None:
-        """It does again."""
+        """It has space again."""
         self._is_paused = False
         self._pump()
 
@@ -259,7 +257,7 @@ class FrameWriter:
             self._ready.append(stream)
 
     def _pump(self) -> None:
-        """Send a frame of each stream in turn, so that none waits for another's large answer."""
+        """Send a DATA frame of each stream in turn: none waits for another's large answer."""
         while self._ready and self._window > 0 and not (self._is_paused or self._is_closed):
             parts: list[bytes | memoryview] = []
             ended: list[SendStream] = []
@@ -277,7 +275,7 @@ class FrameWriter:
                     ended.append(stream)
             self._unsent += parts
             self._num_unsent += sum(map(len, parts))
-            # At once: whether the transport takes more is known afterwards.
+            # At once: the transport pauses writing in it where its buffer is full.
             self.flush()
             for stream in ended:
                 stream.sent()
@@ -286,7 +284,7 @@ class FrameWriter:
         return frame(HEADERS, END_HEADERS | flags, stream_id, self._of_table + block)
 
     def _gather(self, stream: SendStream, parts: list[bytes | memoryview]) -> int:
-        """Add one frame of a stream, as large as may be; its bytes of data."""
+        """Add the largest DATA frame of a stream that flow control allows; its size."""
         size = min(stream.num_pending, stream.window, self._window, self.max_frame_bytes)
         if size <= 0:
             return 0

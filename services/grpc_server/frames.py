@@ -1,4 +1,4 @@
-"""HTTP/2 frames (RFC 9113, section 6): kinds, flags, error codes, and how ours are written.
+"""HTTP/2 frames (RFC 9113, section 6): kinds, flags, error codes, and their encoding.
 
 A frame: length uint24 | kind uint8 | flags uint8 | stream uint32, of which the first bit is
 reserved | payload. Pure: no I/O here.
@@ -28,7 +28,7 @@ PADDED: Final = 0x8
 HAS_PRIORITY: Final = 0x20
 
 HEAD_BYTES: Final = 9
-# The length in two parts, as there is no uint24.
+# The length in two parts: struct has no uint24.
 HEAD: Final = struct.Struct("!BHBBI")
 STREAM_MASK: Final = 0x7FFF_FFFF
 UINT32: Final = struct.Struct("!I")
@@ -37,7 +37,7 @@ GOAWAY_HEAD: Final = struct.Struct("!II")
 
 
 class ErrorCode(enum.IntEnum):
-    """Why a stream is reset or a connection ends (section 7)."""
+    """Of RST_STREAM and GOAWAY (section 7)."""
 
     NO_ERROR = 0x0
     PROTOCOL_ERROR = 0x1
@@ -53,7 +53,7 @@ class ErrorCode(enum.IntEnum):
 
 
 class Setting(enum.IntEnum):
-    """The settings that mean something to this server (section 6.5.2)."""
+    """The settings of section 6.5.2."""
 
     HEADER_TABLE_SIZE = 0x1
     ENABLE_PUSH = 0x2
@@ -64,7 +64,7 @@ class Setting(enum.IntEnum):
 
 
 class Http2ConnectionError(Exception):
-    """The peer broke a rule that ends the connection."""
+    """A connection error (section 5.4.1): ends the connection by GOAWAY."""
 
     def __init__(self, code: ErrorCode, reason: str) -> None:
         super().__init__(reason)
@@ -72,7 +72,7 @@ class Http2ConnectionError(Exception):
 
 
 def frame_head(kind: int, flags: int, stream_id: int, size: int) -> bytes:
-    """The first nine bytes of a frame."""
+    """A frame header (section 4.1)."""
     return HEAD.pack(size >> 16, size & 0xFFFF, kind, flags, stream_id)
 
 
@@ -82,32 +82,32 @@ def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
 
 
 def settings_frame(values: Mapping[Setting, int]) -> bytes:
-    """Our settings."""
+    """SETTINGS of this server."""
     return frame(SETTINGS, 0, 0, b"".join(SETTING.pack(*each) for each in values.items()))
 
 
 def window_update(stream_id: int, num_bytes: int) -> bytes:
-    """So many bytes more may be sent on a stream; 0 is the connection."""
+    """WINDOW_UPDATE of a stream; 0 is the connection."""
     return frame(WINDOW_UPDATE, 0, stream_id, UINT32.pack(num_bytes))
 
 
 def rst_stream(stream_id: int, code: ErrorCode) -> bytes:
-    """The end of a stream, at once."""
+    """RST_STREAM."""
     return frame(RST_STREAM, 0, stream_id, UINT32.pack(code))
 
 
 def goaway(last_stream_id: int, code: ErrorCode, reason: str = "") -> bytes:
-    """The end of a connection; streams above the last one were not looked at."""
+    """GOAWAY; streams above the last one were not served."""
     return frame(GOAWAY, 0, 0, GOAWAY_HEAD.pack(last_stream_id, code) + reason.encode()[:256])
 
 
-def broken(reason: str) -> Http2ConnectionError:
-    """The fault of a peer that does not keep to the protocol."""
+def protocol_error(reason: str) -> Http2ConnectionError:
+    """A connection error of type PROTOCOL_ERROR."""
     return Http2ConnectionError(ErrorCode.PROTOCOL_ERROR, reason)
 
 
 def check_length(payload: bytes, size: int, name: str) -> None:
-    """Raise Http2ConnectionError for a frame of another size than its kind has."""
+    """Raise Http2ConnectionError for a payload of another size than its kind has."""
     if len(payload) != size:
         raise Http2ConnectionError(
             ErrorCode.FRAME_SIZE_ERROR, f"{name} of {len(payload)} bytes: expected {size}"

@@ -1,4 +1,4 @@
-"""Runs the handler of a call: requests in, answers or a status out."""
+"""Runs the handler of a call: its request, its answers, and its errors as a status."""
 
 import asyncio
 import inspect
@@ -23,7 +23,7 @@ _OK: Final = (None, grpc.StatusCode.OK)
 
 
 class Requests:
-    """The messages that a client streams, for the handler to iterate over."""
+    """The messages of a request stream, for a handler to iterate over."""
 
     def __init__(self, call: "Call", deserializer: Callable[[Any], Any] | None) -> None:
         self._call, self._deserializer = call, deserializer
@@ -32,21 +32,21 @@ class Requests:
         return self
 
     async def __anext__(self) -> Any:
-        """The next one; raises as `Call.next_message`."""
+        """The next message; raises as `Call.next_message`."""
         return deserialized(await self._call.next_message(), self._deserializer)
 
 
-async def serve(
+async def run_handler(
     call: "Call", handler: "Handler", given: "Message | CompressedMessage | Requests"
 ) -> None:
-    """Run a call's handler on its request, or on its stream of them; its end is the call's."""
+    """Run a call's handler on its request, or on its stream of requests, and end the call."""
     try:
         if isinstance(given, Requests):
             request: Any = given
         else:
             upload = call.upload
             if upload is not None:
-                # Before it is unpacked: it may be nobody's.
+                # Before it is decompressed: the call may not be authorized.
                 await upload.checked()
             if isinstance(given, CompressedMessage):
                 assert upload is not None
@@ -54,7 +54,7 @@ async def serve(
             request = deserialized(given, handler.request_deserializer)
         call.is_handled = True
         if handler.response_streaming:
-            await _serve_stream(call, handler, request)
+            await _run_stream(call, handler, request)
         else:
             behaviour: Any = handler.stream_unary or handler.unary_unary
             context = call.context
@@ -69,47 +69,47 @@ async def serve(
     except StatusError as fault:
         call.fail(fault)
     except asyncio.CancelledError:
-        call.end(grpc.StatusCode.CANCELLED, "the server stopped working on this call")
+        call.end(grpc.StatusCode.CANCELLED, "the handler was cancelled by the server")
         raise
     except Exception as error:
-        call.fail(_fault_of(call, error))
+        call.fail(_status_of(call, error))
 
 
-def _fault_of(call: "Call", error: Exception) -> StatusError:
-    """What a handler's error becomes: the status that it has set, else UNKNOWN."""
+def _status_of(call: "Call", error: Exception) -> StatusError:
+    """The status of a handler's error: the one that it has set, else UNKNOWN."""
     context = call.context
     code = context.code()
     if code in _OK:
         logger.error("%s failed", call.headers.path, exc_info=error)
-        code, words = grpc.StatusCode.UNKNOWN, f"unexpected {type(error).__name__}: {error}"
+        code, details = grpc.StatusCode.UNKNOWN, f"unexpected {type(error).__name__}: {error}"
     else:
-        # As generated code does for a method that a servicer does not have.
-        words = context.details() or str(error)
-    return StatusError(code, words, tuple(context.trailing_metadata()))
+        # As generated code does for methods that a servicer does not override.
+        details = context.details() or str(error)
+    return StatusError(code, details, tuple(context.trailing_metadata()))
 
 
-async def _serve_stream(call: "Call", handler: "Handler", request: Any) -> None:
+async def _run_stream(call: "Call", handler: "Handler", request: Any) -> None:
     behaviour: Any = handler.stream_stream or handler.unary_stream
     answers = behaviour(request, call.context)
     if inspect.isawaitable(answers):
-        # It writes its answers itself.
+        # It writes its answers to the context.
         await answers
     else:
         async with aclosing(answers):
             async for answer in answers:
                 await call.send(call.serialized(answer))
-                # Whoever waits for the next one holds nothing of this.
+                # Not held while the next one is awaited.
                 del answer
     call.finish()
 
 
 def deserialized(message: Message, deserializer: Callable[[Any], Any] | None) -> Any:
-    """What a message means; raises StatusError."""
+    """A message, deserialized; raises StatusError."""
     if deserializer is None:
         return message
     try:
         return deserializer(message)
     except Exception as error:
         raise StatusError(
-            grpc.StatusCode.INTERNAL, f"the request cannot be read: {error}"
+            grpc.StatusCode.INTERNAL, f"the request cannot be deserialized: {error}"
         ) from error

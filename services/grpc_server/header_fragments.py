@@ -1,6 +1,7 @@
-"""Header blocks as they come: whole, padded, or in several frames."""
+"""HEADERS and CONTINUATION frames: padding, priority fields, and blocks of several fragments."""
 
 from collections.abc import Callable
+from typing import Final
 
 from services.grpc_server.frames import (
     END_HEADERS,
@@ -9,79 +10,65 @@ from services.grpc_server.frames import (
     PADDED,
     ErrorCode,
     Http2ConnectionError,
-    broken,
+    protocol_error,
 )
 from services.grpc_server.limits import HEADER_BLOCK_BYTES, MAX_CONTINUATIONS
 
-_PRIORITY_BYTES = 5
+_PRIORITY_BYTES: Final = 5
 
 
 class HeaderFragments:
-    """A header block that has not come wholly.
+    """Header blocks of one connection, as their fragments come.
 
     Attributes:
-        stream_id, is_last: of the frame that began it.
+        stream_id: of the block that is not complete; 0 when there is none.
     """
 
-    def __init__(self, stream_id: int, *, is_last: bool, first: bytes) -> None:
-        self.stream_id, self.is_last = stream_id, is_last
-        self._parts, self._num_bytes = [first], len(first)
-
-    def add(self, part: bytes) -> None:
-        """One part more; raises Http2ConnectionError for a block that does not end."""
-        self._parts.append(part)
-        self._num_bytes += len(part)
-        if self._num_bytes > HEADER_BLOCK_BYTES or len(self._parts) > MAX_CONTINUATIONS + 1:
-            raise Http2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "a header block without an end")
-
-    def joined(self) -> bytes:
-        """The block."""
-        return b"".join(self._parts)
-
-
-class HeaderFrames:
-    """HEADERS and CONTINUATION of one connection."""
-
     def __init__(self, on_block: Callable[[int, bytes, bool], None]) -> None:
-        """`on_block` takes the stream of a whole block, the block, and whether it ends that."""
+        """`on_block` takes the stream of a complete block, the block, and END_STREAM."""
         self._on_block = on_block
-        self._block: HeaderFragments | None = None
-
-    @property
-    def stream_id(self) -> int:
-        """Of the block of which more has to come; 0 when there is none."""
-        return 0 if self._block is None else self._block.stream_id
+        self.stream_id = self._num_bytes = 0
+        self._fragments: list[bytes] = []
+        self._is_last = False
 
     def on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
         """A block begins; raises Http2ConnectionError."""
         if not stream_id % 2:
-            raise broken(f"HEADERS of stream {stream_id}")
+            raise protocol_error(f"HEADERS of stream {stream_id}")
         if flags & (PADDED | HAS_PRIORITY):
-            payload = unpadded(flags, payload)
+            payload = _unpadded(flags, payload)
         is_last = bool(flags & END_STREAM)
         if flags & END_HEADERS:
             self._on_block(stream_id, payload, is_last)
         else:
-            self._block = HeaderFragments(stream_id, is_last=is_last, first=payload)
+            self.stream_id, self._is_last = stream_id, is_last
+            self._fragments, self._num_bytes = [payload], len(payload)
 
     def on_continuation(self, flags: int, _: int, payload: bytes) -> None:
         """A block goes on; raises Http2ConnectionError."""
-        block = self._block
-        if block is None:
-            raise broken("CONTINUATION of nothing")
-        block.add(payload)
+        if not self.stream_id:
+            raise protocol_error("CONTINUATION without HEADERS before it")
+        self._fragments.append(payload)
+        self._num_bytes += len(payload)
+        is_long = len(self._fragments) > MAX_CONTINUATIONS + 1
+        if is_long or self._num_bytes > HEADER_BLOCK_BYTES:
+            raise Http2ConnectionError(
+                ErrorCode.ENHANCE_YOUR_CALM,
+                f"header block of {self._num_bytes} bytes in {len(self._fragments)} frames: at "
+                f"most {HEADER_BLOCK_BYTES} bytes and {MAX_CONTINUATIONS} CONTINUATION frames",
+            )
         if flags & END_HEADERS:
-            self._block = None
-            self._on_block(block.stream_id, block.joined(), block.is_last)
+            stream_id, self.stream_id = self.stream_id, 0
+            self._on_block(stream_id, b"".join(self._fragments), self._is_last)
 
 
-def unpadded(flags: int, payload: bytes) -> bytes:
-    """What HEADERS hold, without what may stand around it; raises Http2ConnectionError."""
+def _unpadded(flags: int, payload: bytes) -> bytes:
+    """The fragment of HEADERS, without padding and priority; raises Http2ConnectionError."""
     begin = padding = 0
     if flags & PADDED:
         padding, begin = payload[0] if payload else 0, 1
     if flags & HAS_PRIORITY:
         begin += _PRIORITY_BYTES
     if begin + padding > len(payload):
-        raise broken("more padding than frame")
+        raise protocol_error("HEADERS have more padding than payload")
     return payload[begin : len(payload) - padding]

@@ -1,62 +1,61 @@
-"""What a client may make the server hold, and what it grants ahead."""
+"""Limits of what clients may make a server hold, and windows of flow control."""
 
 from dataclasses import dataclass
 from typing import Final
 
-# What a client may send before it hears of us: RFC 9113 sets both.
+# Initial values of RFC 9113.
 DEFAULT_WINDOW: Final = 65_535
 DEFAULT_FRAME_BYTES: Final = 16_384
 MAX_WINDOW: Final = 2**31 - 1
-# Granted to each stream. A request of an image's size needs no grant more; a stream whose handler
-# does not read holds no more than this.
+# SETTINGS_INITIAL_WINDOW_SIZE of this server: a request of an image's size needs no WINDOW_UPDATE,
+# and a stream whose handler does not read holds no more than this.
 STREAM_WINDOW: Final = 4 << 20
-# Granted again as it is used up, in steps of at least this.
+# The least increment of WINDOW_UPDATE.
 GRANT_BYTES: Final = STREAM_WINDOW // 2
-# Granted to the sum of a connection's streams, and given back as bytes come: one stream that is
-# not read shall not stop the others.
+# Of a connection, refilled as bytes come: one stream that is not read does not stop the others.
 CONNECTION_WINDOW: Final = 64 << 20
-# The largest frame that is taken: fewer heads for large requests, and as fair to small ones.
+# SETTINGS_MAX_FRAME_SIZE: fewer frames for large requests, and as fair to small ones.
 FRAME_BYTES: Final = 1 << 20
-# A request of a method that takes no tensors.
+# Requests up to this size are received without a reservation.
 SMALL_BYTES: Final = 4 << 20
-# A header block, before it is decoded.
+# Of a header block, encoded.
 HEADER_BLOCK_BYTES: Final = 65_536
 MAX_CONTINUATIONS: Final = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Bounds that a server is made with.
+    """Of one server.
 
     Attributes:
-        max_message_bytes: of a request as it comes, and of an answer.
-        max_decompressed_bytes: of a request that came compressed, where that is less: a client
-            sends a thousandth of it.
+        max_message_bytes: of a request as it is sent, and of an answer.
+        max_decompressed_bytes: of a request that is sent compressed, which may be a thousandth.
         large_paths: of the methods whose requests may have `max_message_bytes`; those of others
             have SMALL_BYTES at most. None: of all.
-        max_upload_bytes: of requests larger than SMALL_BYTES, from when they begin to come until
-            they are answered, over all connections; others wait until there is room. One alone
-            may be larger. What came compressed counts as what it may become. On top come
-            `max_small_bytes` and `max_unfinished_bytes`.
-        max_unfinished_bytes: of all requests that have no room, as they are not whole, not large
-            or wait; None is a quarter of `max_upload_bytes`, or 8 times what a stream may send
-            unasked.
-        max_streams: calls at once on one connection.
+        max_upload_bytes: reserved by requests larger than SMALL_BYTES, from their first bytes until
+            they are answered, over all connections; others wait. A single one may be larger. A
+            compressed one reserves what it may become. On top comes `max_unfinished_bytes`.
+        max_unfinished_bytes: of requests without a reservation: incomplete ones, those that wait,
+            and what small compressed ones become; None is a quarter of `max_upload_bytes`, at
+            least 8 * STREAM_WINDOW.
+        max_streams: SETTINGS_MAX_CONCURRENT_STREAMS.
         max_metadata_bytes: of a call's header fields, each with 32 more than its name and value
             (RFC 9113, section 6.5.2).
-        max_request_age_s: how long a unary request may take to come whole.
-        max_connections: at once; more are closed at once.
-        max_connection_idle_s: after so long without a call a connection is ended by GOAWAY; 0 is
-            never.
-        max_connection_age_s: after about so long a connection takes no new calls, by GOAWAY: its
-            client connects anew, perhaps to another gateway; 0 is never.
-        handshake_timeout_s: how long a new connection may take to send preface and SETTINGS.
-        stall_timeout_s: how long a client that has room may stand still while others wait for some.
-        drain_timeout_s: how long calls are taken that were on their way when GOAWAY was sent.
-        linger_s: how long a peer may take to read why its connection ends.
-        free_frames: that a client may send at once for nothing; see `flood.py`.
-        free_frames_per_second: as many more with time. Clients that hedge or change their mind
-            reset streams in earnest, at two or three frames for each.
+        max_request_age_s: in which a unary request has to be complete.
+        max_connections: open at a time; more are closed.
+        max_connection_idle_s: without a call, after which a connection gets GOAWAY; 0 is never.
+        max_connection_age_s: after which a connection gets GOAWAY, so that its client connects
+            anew, perhaps to another server; 0 is never.
+        handshake_timeout_s: in which a client has to send preface and SETTINGS.
+        stall_timeout_s: without progress, after which a request that holds memory may be ended
+            while others wait for memory.
+        drain_timeout_s: in which calls that crossed GOAWAY are still served.
+        linger_s: in which a client may read GOAWAY before its connection is closed.
+        free_frames: that a client may send at once without useful work; see `flood.py`.
+        free_frames_per_second: as many more with time. Clients that hedge reset streams, with two
+            or three frames for each.
+        max_ping_strikes: PING frames, each within a second of the one before and with nothing in
+            between, after which a connection gets GOAWAY with "too_many_pings".
     """
 
     max_message_bytes: int = 2**31 - 1
@@ -76,6 +75,7 @@ class Limits:
     linger_s: float = 1.0
     free_frames: int = 10_000
     free_frames_per_second: int = 2_000
+    max_ping_strikes: int = 100
 
     @property
     def unfinished_bytes(self) -> int:
@@ -86,12 +86,12 @@ class Limits:
 
     @property
     def check_interval_s(self) -> float:
-        """How often a connection looks at itself."""
+        """Between two checks of requests and of idle connections."""
         idle_s = self.max_connection_idle_s or self.stall_timeout_s
         return min(self.stall_timeout_s, idle_s / 4)
 
     def max_request_bytes(self, path: str) -> int:
-        """Of a request to that method, as it comes."""
+        """Of a request to that method, as it is sent."""
         if self.large_paths is None or path in self.large_paths:
             return self.max_message_bytes
         return min(self.max_message_bytes, SMALL_BYTES)

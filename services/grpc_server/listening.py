@@ -1,10 +1,10 @@
-"""Sockets to listen on: one for each address that a host's name stands for."""
+"""Sockets to listen on: one for each address of a host's name."""
 
 import errno
 import socket
 from typing import Final
 
-# A name may stand for addresses of a family that this host does not speak.
+# A name may have addresses of a family that this host does not support.
 _NOT_HERE: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
@@ -17,7 +17,7 @@ def listening_sockets(host: str, port: int, *, is_shared: bool) -> list[socket.s
         is_shared: other processes may listen on the port too.
 
     Raises:
-        OSError: the port cannot be had, or none of the addresses is of this host.
+        OSError: the port cannot be bound, or none of the addresses is of this host.
     """
     found = socket.getaddrinfo(
         host.removeprefix("[").removesuffix("]"),
@@ -46,7 +46,7 @@ def listening_sockets(host: str, port: int, *, is_shared: bool) -> list[socket.s
 
 
 def close_all(sockets: list[socket.socket]) -> None:
-    """Give the addresses back."""
+    """Close all of them."""
     for each in sockets:
         each.close()
 

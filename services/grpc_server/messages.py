@@ -1,4 +1,4 @@
-"""gRPC's messages in a stream of bytes: length-prefixed, perhaps compressed.
+"""gRPC's Length-Prefixed-Messages in a stream of bytes, perhaps compressed.
 
 A message: compressed uint8 | length uint32 | bytes.
 """
@@ -14,14 +14,14 @@ from services.grpc_server.request_headers import Metadatum
 
 Message = bytes | memoryview
 PREFIX: Final = struct.Struct("!BI")
-# Of a message that waits to be taken, beside its bytes.
+# Counted of a message that is not taken, beside its bytes.
 _OVERHEAD_BYTES: Final = 64
-# A message of at least this size is received into a buffer of its own and never copied again.
+# A message of this size or more is received into a buffer of its own and not copied again.
 LARGE_BYTES: Final = 65_536
 
 
 class StatusError(Exception):
-    """The bytes are no message that is taken; ends the call with a status."""
+    """Ends a call with a status."""
 
     def __init__(
         self,
@@ -36,11 +36,11 @@ class StatusError(Exception):
 
 
 class CompressedMessage(NamedTuple):
-    """A whole message as it came, compressed.
+    """A complete message, compressed as it came.
 
     Attributes:
-        encoding: how, in the words of `grpc-encoding`.
-        max_bytes: what it may be once it is unpacked.
+        encoding: as in `grpc-encoding`.
+        max_bytes: once it is decompressed.
     """
 
     body: Message
@@ -49,12 +49,11 @@ class CompressedMessage(NamedTuple):
 
 
 class MessageAssembler:
-    """Takes the bytes of one call as they come; gives whole messages in order.
+    """Assembles the messages of one call from bytes as they come.
 
     Attributes:
-        num_whole: messages that nobody took yet.
-        num_whole_bytes: what they take here, so that empty ones count too.
-        large: the buffer of a message that is not whole, to be read into; None otherwise.
+        num_whole_bytes: of complete messages that are not taken, empty ones counted too.
+        large: the buffer of an incomplete large message; None otherwise.
     """
 
     __slots__ = ("_encoding", "_head", "_is_compressed", "_max_bytes", "_max_unpacked",
@@ -67,60 +66,60 @@ class MessageAssembler:
         take: Take | None = None,
         max_unpacked: int | None = None,
     ) -> None:
-        """Nothing came yet.
+        """Nothing was received.
 
         Args:
             max_bytes: of a message.
-            encoding: how a compressed one is compressed.
-            take: gives memory for a large one that is not.
-            max_unpacked: of a compressed one, bytes once it is unpacked; None: `max_bytes`.
+            encoding: of compressed ones, as in `grpc-encoding`.
+            take: allocates memory for large ones that are not compressed.
+            max_unpacked: of compressed ones once they are decompressed; None: `max_bytes`.
         """
         self._whole: deque[Message | CompressedMessage] = deque()
         self._max_unpacked = max_bytes if max_unpacked is None else min(max_bytes, max_unpacked)
         self.num_whole_bytes = 0
         self.large: LargeBuffer | None = None
         self._max_bytes, self._encoding, self._take = max_bytes, encoding, take
-        # The beginning of a message, with its prefix; of a large one the prefix alone.
+        # What came of the prefix, or of a message that is not large.
         self._head = bytearray()
         self._size = -1
         self._is_compressed = False
 
     @property
     def num_whole(self) -> int:
-        """Messages that nobody took yet."""
+        """Complete messages that are not taken."""
         return len(self._whole)
 
     @property
     def size(self) -> int:
-        """Of the message that has begun and is not whole, as it comes; -1 until it is known."""
+        """Of the incomplete message, as it is sent; -1 until its prefix is complete."""
         return self._size
 
     @property
     def num_bytes(self) -> int:
-        """All that came and was not taken."""
+        """All that was received and not taken."""
         return self.num_whole_bytes + self.num_partial_bytes
 
     @property
     def num_partial_bytes(self) -> int:
-        """What came of the message that is not complete."""
+        """Of the incomplete message."""
         large = self.large
         return len(self._head) if large is None else len(large.payload) - len(large.room)
 
     @property
     def is_compressed(self) -> bool:
-        """Whether that message is."""
+        """Whether the incomplete message is compressed."""
         return self._is_compressed
 
     @property
     def is_inside(self) -> bool:
-        """Whether a message has begun and is not whole."""
+        """Whether a message is incomplete."""
         return self._size >= 0 or bool(self._head)
 
     def feed(self, piece: memoryview) -> None:
         """Take more bytes.
 
         Raises:
-            StatusError: a message is too large, or compressed in a way that was not announced.
+            StatusError: a message is too large, or marked as compressed without `grpc-encoding`.
         """
         while piece:
             if self.large is not None:
@@ -137,7 +136,7 @@ class MessageAssembler:
             piece = piece[taken:]
 
     def filled(self, num_bytes: int) -> None:
-        """So many bytes were read into the room of `large`; raises as `feed`."""
+        """So many bytes were read into `large`; raises as `feed`."""
         large = self.large
         assert large is not None
         large.advance(num_bytes)
@@ -160,7 +159,7 @@ class MessageAssembler:
             self._end(b"")
 
     def _feed_body(self, piece: memoryview) -> int:
-        """Bytes of the message's body that were taken."""
+        """Take bytes of the message; returns how many."""
         if self._size >= LARGE_BYTES:
             taken = min(len(piece), self._size)
             take = None if self._is_compressed else self._take
@@ -177,28 +176,28 @@ class MessageAssembler:
 
     def _end(self, body: Message) -> None:
         self._size = -1
-        # Unpacked by whoever takes it: what nobody takes shall not grow to a thousand times that.
+        # Decompressed when it is taken: until then it stays as small as it was sent.
         is_packed = self._is_compressed
         whole = CompressedMessage(body, self._encoding, self._max_unpacked) if is_packed else body
         self._whole.append(whole)
         self.num_whole_bytes += _OVERHEAD_BYTES + len(body)
 
     def add(self, message: Message) -> None:
-        """A whole message that came otherwise."""
+        """Add a complete message."""
         self._whole.append(message)
         self.num_whole_bytes += _OVERHEAD_BYTES + len(message)
 
     def take(self) -> Message | CompressedMessage:
-        """The oldest whole message, of which there is one."""
+        """The oldest complete message, of which there is one."""
         message = self._whole.popleft()
         body = message.body if isinstance(message, CompressedMessage) else message
         self.num_whole_bytes -= _OVERHEAD_BYTES + len(body)
         return message
 
     def check_size(self, size: int) -> None:
-        """Raises StatusError for a message that is larger than this server takes."""
+        """Raise StatusError for a message above `max_bytes`."""
         if size > self._max_bytes:
             raise StatusError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"message of {size} bytes: at most {self._max_bytes} are taken",
+                f"message of {size} bytes: at most {self._max_bytes} are received",
             )

@@ -1,16 +1,16 @@
-"""Cuts frames out of what a connection reads, without copying large messages.
+"""Parses frames (RFC 9113, section 4.1), without copying large messages.
 
-Frames are handed on as they become whole, but those of data in pieces as they come. While a
-large message is under way, the connection reads straight into its buffer.
+Frames are handled once they are complete, DATA in pieces as they come. While a large message is
+received, the connection reads straight into its buffer.
 
-Two things keep one connection from holding up all others: every frame is charged to its
-`FloodGuard`, and a connection whose frames took longer than a turn's share of time goes on in the
-next turn of the event loop.
+Two things keep one connection from delaying all others: every frame is charged to its
+`FloodGuard`, and a connection whose frames took longer than a time slice goes on in the next
+iteration of the event loop.
 """
 
 import time
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -27,82 +27,46 @@ from services.grpc_server.frames import (
     STREAM_MASK,
     ErrorCode,
     Http2ConnectionError,
+    protocol_error,
 )
 from services.grpc_server.limits import FRAME_BYTES, HEADER_BLOCK_BYTES
 from services.grpc_server.messages import LARGE_BYTES
 
-# Of one read. Several requests arrive in it.
+if TYPE_CHECKING:
+    from services.grpc_server.receive_stream import ReceiveStream
+    from services.grpc_server.streams import Streams
+
+# Of one read, which brings several requests.
 _READ_BYTES: Final = 4 * HEADER_BLOCK_BYTES
-# Of the buffer: any frame but one of data fits that has come in part, and a read more.
+# Of the buffer: holds an incomplete frame of any kind but DATA, and a read more.
 _BUFFER_BYTES: Final = _READ_BYTES + 2 * HEADER_BLOCK_BYTES
-# How long a connection's frames may take before others have their turn; a request takes a
-# hundredth. Reads that follow each other faster than the other time are one turn's: event loops
-# read on while a socket fills their buffer.
-_TURN_S: Final = 0.002
+# The time slice of a connection; a request takes a hundredth. Reads that follow each other faster
+# than the other time share one: event loops read on while a socket fills their buffer.
+_SLICE_S: Final = 0.002
 _UNTIMED_DATA: Final = 15
-_SAME_TURN_S: Final = 0.0001
-# After a large frame of data another one is likely: what is read of it beside its head is copied.
+_SAME_SLICE_S: Final = 0.0001
+# After a large DATA frame another one is likely: bytes read behind its header are copied.
 _HEAD_READ_BYTES: Final = 4096
-# With less to come, one read for it and what stands behind it is better than two.
+# With less to come, one read for it and the next frame is better than two.
 _DIRECT_BYTES: Final = 16_384
 
 
-class DataSink(Protocol):
-    """Where the bytes of a stream go."""
-
-    @property
-    def large(self) -> LargeBuffer | None:
-        """A buffer that next bytes may be read into."""
-        ...
-
-    def feed(self, piece: memoryview) -> None:
-        """Some bytes; the memory is used again afterwards."""
-        ...
-
-    def filled(self, num_bytes: int) -> None:
-        """So many bytes were read into the room of `large`."""
-        ...
-
-    def data_ended(self) -> None:
-        """The client has sent all that it will."""
-        ...
-
-
-class Receiver(Protocol):
-    """What a connection does with frames; any method may raise Http2ConnectionError."""
-
-    def frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
-        """A whole frame, of any kind but data."""
-        ...
-
-    def data(self, stream_id: int, size: int, *, num_bytes: int, is_last: bool) -> DataSink | None:
-        """A frame of data begins; None steps over it.
-
-        Args:
-            stream_id: of the stream.
-            size: with padding, which counts for the windows.
-            num_bytes: without.
-            is_last: of the stream.
-        """
-        ...
-
-
 def new_read_buffer() -> memoryview:
-    """A buffer for all connections of an event loop: each is done with it before the next reads."""
+    """For all connections of an event loop: each has parsed its read before the next one reads."""
     return np.empty(_BUFFER_BYTES, np.uint8).data
 
 
 class FrameReader:
-    """Use: read into `get_buffer()`, then call `advance` with how much was read."""
+    """Use: read into `get_buffer()`, then call `advance` with the number of bytes."""
 
     def __init__(
         self,
-        receiver: Receiver,
+        receiver: "Streams",
         buffer: memoryview,
         guard: FloodGuard,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Starts where frames start.
+        """Begins behind the preface.
 
         Args:
             receiver: of the frames.
@@ -112,58 +76,57 @@ class FrameReader:
         """
         self._receiver, self._shared, self._guard = receiver, buffer, guard
         self._clock = clock
-        # What has come of a frame that is not whole, or has to wait for the next turn.
+        # Bytes that are not parsed: an incomplete frame, or frames beyond the time slice.
         self._rest = b""
         self._end = 0
-        self._num_lent = _READ_BYTES
-        # Of this turn: when its last read was done with, and what is left of its time.
+        self._read_bytes = _READ_BYTES
+        # Of the time slice: the end of its last read, and what is left of it.
         self._done_s = 0.0
-        self._left_s = _TURN_S
-        # Of the frame of data that is under way.
-        self._sink: DataSink | None = None
+        self._left_s = _SLICE_S
+        # Of the DATA frame that is incomplete.
+        self._sink: ReceiveStream | None = None
         self._num_left = self._num_padding = 0
         self._is_last = self._is_inside = False
         self._direct: LargeBuffer | None = None
 
     def get_buffer(self) -> memoryview:
-        """Where the next bytes go: never empty."""
+        """Where the next read goes: never empty."""
         if self._direct is not None:
             return self._direct.room[: self._num_left]
         begin = self._restore()
-        return self._shared[begin : begin + self._num_lent]
+        return self._shared[begin : begin + self._read_bytes]
 
     def _restore(self) -> int:
-        """Put what is left of former reads in front; its size."""
+        """Put the bytes that are not parsed in front; their number."""
         size = len(self._rest)
         if size:
             self._shared[:size] = self._rest
         return size
 
     def release(self) -> None:
-        """Drop references to memory: nothing more is read."""
-        # At once: connections are cycles, which are collected late in a process that serves.
+        """Release memory: nothing more is read."""
+        # Connections are reference cycles, which a busy process collects late.
         self._rest, self._sink, self._direct = b"", None, None
 
-    def stop_filling(self, sink: DataSink) -> None:
-        """Read nothing more into the buffer of a sink, which takes nothing any more."""
-        # At once: its client may stand still within the frame for as long as it likes.
+    def stop_filling(self, sink: "ReceiveStream") -> None:
+        """Read nothing more into the buffer of a call that has ended."""
         if self._sink is sink:
             self._direct = None
 
     def discard_buffer(self) -> memoryview:
-        """Where bytes go that nobody looks at any more."""
+        """For bytes that are discarded."""
         return self._shared
 
     def advance(self, num_bytes: int) -> bool:
-        """Hand on what `num_bytes` more bytes complete; raises Http2ConnectionError.
+        """Handle the frames that `num_bytes` more bytes complete; raises Http2ConnectionError.
 
         Returns:
-            False when the connection has had its turn: nothing more may be read before the next
-            turn of the event loop, and before `resume` returns True in it.
+            False when the time slice is used: nothing more may be read before `resume`, called in
+            the next iteration of the event loop, returns True.
         """
         now_s = self._clock()
-        if now_s - self._done_s > _SAME_TURN_S:
-            self._left_s = _TURN_S
+        if now_s - self._done_s > _SAME_SLICE_S:
+            self._left_s = _SLICE_S
         until_s = now_s + self._left_s
         if self._direct is None:
             self._end = len(self._rest) + num_bytes
@@ -178,8 +141,8 @@ class FrameReader:
         return self._has_time_left(until_s)
 
     def resume(self) -> bool:
-        """Hand on what had to wait for this turn; returns and raises as `advance`."""
-        until_s = self._clock() + _TURN_S
+        """Go on with a new time slice; returns and raises as `advance`."""
+        until_s = self._clock() + _SLICE_S
         if self._direct is None:
             self._end = self._restore()
             self._parse(until_s)
@@ -198,7 +161,7 @@ class FrameReader:
         return sink.large if len(sink.large.room) >= _DIRECT_BYTES else None
 
     def _parse(self, until_s: float) -> None:
-        """Hand on what lies in the shared buffer, frame by frame until then; keep the rest."""
+        """Handle the frames in the shared buffer until that time; keep the rest."""
         shared, end, begin = self._shared, self._end, 0
         receiver, charge, clock = self._receiver, self._guard.charge, self._clock
         num_frames = 0
@@ -209,7 +172,7 @@ class FrameReader:
                     break
             if end - begin < HEAD_BYTES:
                 break
-            # Asking for the time takes a while itself, and frames of data do little.
+            # Reading the clock has a cost itself, and DATA frames are quick.
             if not num_frames & _UNTIMED_DATA and clock() > until_s:
                 break
             high, low, kind, flags, stream_id = HEAD.unpack_from(shared, begin)
@@ -236,7 +199,7 @@ class FrameReader:
         self._rest = bytes(shared[begin:end])
 
     def _begin_data(self, body: int, size: int, flags: int, stream_id: int) -> int:
-        """Where the frame's bytes begin; -1 when the size of its padding has yet to come."""
+        """Where the frame's bytes begin; -1 while Pad Length is to come."""
         _check_size(size)
         padding = 0
         if flags & PADDED:
@@ -244,10 +207,10 @@ class FrameReader:
                 return -1
             padding = self._shared[body] + 1 if size else 1
             if padding > size:
-                raise Http2ConnectionError(ErrorCode.PROTOCOL_ERROR, "more padding than frame")
+                raise protocol_error("DATA has more padding than payload")
             body += 1
         self._guard.charge()
-        self._num_lent = _HEAD_READ_BYTES if size >= LARGE_BYTES else _READ_BYTES
+        self._read_bytes = _HEAD_READ_BYTES if size >= LARGE_BYTES else _READ_BYTES
         self._is_last = bool(flags & END_STREAM)
         self._sink = self._receiver.data(
             stream_id, size, num_bytes=size - padding, is_last=self._is_last
@@ -258,7 +221,7 @@ class FrameReader:
         return body
 
     def _begin_skipping(self, kind: int, size: int, stream_id: int) -> None:
-        """Step over a frame that is larger than any that means something."""
+        """Discard the payload of a frame larger than any that is known, or raise."""
         _check_size(size)
         if kind in (HEADERS, CONTINUATION):
             raise Http2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, f"header block of {size} bytes")
@@ -271,7 +234,7 @@ class FrameReader:
         self._is_inside, self._is_last = True, False
 
     def _take_data(self, begin: int) -> int:
-        """Hand on what is there of the frame of data; the position after it."""
+        """Pass on the bytes of the DATA frame that are here; the position after them."""
         sink = self._sink
         if self._num_left:
             after = min(begin + self._num_left, self._end)
@@ -291,7 +254,7 @@ class FrameReader:
 
 
 def _check_size(size: int) -> None:
-    """Raises Http2ConnectionError for a frame larger than was announced."""
+    """Raise Http2ConnectionError for a frame above SETTINGS_MAX_FRAME_SIZE."""
     if size > FRAME_BYTES:
         raise Http2ConnectionError(
             ErrorCode.FRAME_SIZE_ERROR, f"frame of {size} bytes: at most {FRAME_BYTES}"

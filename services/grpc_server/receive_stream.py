@@ -1,4 +1,4 @@
-"""The way in of one call: bytes become messages, as far as there is room for them."""
+"""The receiving side of one call: DATA becomes messages, within flow control and memory."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -31,7 +31,7 @@ _Taken = TypeVar("_Taken")
 
 
 class ReceiveStream(SendStream, ABC):
-    """What a call does with the frames of its request; `Call` is the rest of it."""
+    """What a call does with DATA of its request; `Call` is the rest of it."""
 
     __slots__ = (
         "_arrived",
@@ -57,15 +57,15 @@ class ReceiveStream(SendStream, ABC):
         headers: RequestHeaders,
         handler: "Handler",
     ) -> None:
-        """Nothing has come yet.
+        """Nothing was received.
 
         Attributes:
             is_ended: the call's status is known.
-            num_missing: bytes of DATA that are to come, where the client has said how many.
-            is_ending: the frame that comes is the last one.
-            is_half_closed: the client has sent all that it will.
-            upload: of a request that comes in parts; None of others.
-            window_in: bytes that the client may send.
+            num_missing: bytes of content-length that were not received; -1 without one.
+            is_ending: the DATA frame that comes has END_STREAM.
+            is_half_closed: END_STREAM was received.
+            upload: of a request of several DATA frames; None of others.
+            window_in: flow-control window of the client.
         """
         super().__init__(stream_id, connection.writer.initial_window)
         self.headers, self.window_in = headers, STREAM_WINDOW
@@ -82,7 +82,7 @@ class ReceiveStream(SendStream, ABC):
     @property
     @abstractmethod
     def context(self) -> ServicerContext:
-        """The handler's."""
+        """Of its handler."""
 
     @abstractmethod
     def end(self, code: grpc.StatusCode, details: str, trailing: Sequence[Metadatum] = ()) -> None:
@@ -90,7 +90,7 @@ class ReceiveStream(SendStream, ABC):
 
     @abstractmethod
     def fail(self, fault: StatusError) -> None:
-        """End the call otherwise than its handler says or will say."""
+        """End the call with a status that its handler does not see."""
 
     @abstractmethod
     def _run(self, given: Message | CompressedMessage | Requests) -> None:
@@ -98,11 +98,11 @@ class ReceiveStream(SendStream, ABC):
 
     @property
     def large(self) -> LargeBuffer | None:
-        """A buffer that next bytes may be read into."""
+        """The buffer of a large message, for the next read; None without one."""
         return self._assembler.large if self._assembler is not None else None
 
     def has_length(self, num_bytes: int, *, is_last: bool) -> bool:
-        """Whether so much more DATA is as content-length says (RFC 9113, section 8.1.1)."""
+        """Whether so much more DATA agrees with content-length (RFC 9113, section 8.1.1)."""
         if self.num_missing < 0:
             return True
         self.num_missing -= num_bytes
@@ -110,18 +110,18 @@ class ReceiveStream(SendStream, ABC):
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a message is to come: of a stream, one that has begun."""
+        """Whether the rest of a message is to come; of a unary call, all of it too."""
         assembler = self._assembler
         if self._handler.request_streaming:
             return assembler is not None and assembler.is_inside
         return True
 
     def feed(self, piece: memoryview) -> None:
-        """Some bytes came."""
+        """Take bytes of DATA; the memory is used again afterwards."""
         if self.is_ended:
             return
         if self._assembler is None:
-            # Nearly every request is one message in one frame.
+            # Nearly every request is one message in one DATA frame.
             size = len(piece) - PREFIX.size
             is_one = self._message is None and 0 <= size <= self._max_bytes
             if is_one and PREFIX.unpack_from(piece) == (0, size):
@@ -132,7 +132,7 @@ class ReceiveStream(SendStream, ABC):
         self._read(self._assemble().feed, piece)
 
     def filled(self, num_bytes: int) -> None:
-        """So many bytes were read into the room of `large`."""
+        """So many bytes were read into `large`."""
         if not self.is_ended and self._assembler is not None:
             self._read(self._assembler.filled, num_bytes)
 
@@ -144,10 +144,10 @@ class ReceiveStream(SendStream, ABC):
         else:
             self.count_held()
             if not self.is_ended:
-                self._note_arrival()
+                self._wake_handler()
 
     def count_held(self) -> None:
-        """Keep the account of what is held of it; end it if that is too much of all requests."""
+        """Count what is held of the request; end the call if all of them hold too much."""
         num_bytes, upload = 0, self.upload
         if not self.is_ended:
             num_bytes = self.headers.num_bytes
@@ -163,21 +163,21 @@ class ReceiveStream(SendStream, ABC):
                 self.fail(overload_error(options))
 
     def data_ended(self) -> None:
-        """The client has sent all that it will."""
+        """END_STREAM was received."""
         self.is_half_closed = True
         if self.is_ended:
             return
         assembler = self._assembler
         if self._handler.request_streaming:
-            self._note_arrival()
+            self._wake_handler()
         elif assembler is None and self._message is not None:
             self._run(self._message)
         elif assembler is None or assembler.is_inside or not assembler.num_whole:
-            self.end(grpc.StatusCode.INTERNAL, "expected one whole message, got less")
+            self.end(grpc.StatusCode.INTERNAL, "expected one complete message, got less")
         else:
             message = assembler.take()
             if self.upload is not None:
-                # Not before: a client that has not ended it could have us wait for that.
+                # Not before: until END_STREAM the client has to make progress.
                 self.upload.note_taken()
             self._run(message)
 
@@ -196,17 +196,17 @@ class ReceiveStream(SendStream, ABC):
                 self._message = None
         return self._assembler
 
-    def _note_arrival(self) -> None:
-        """Wake the handler that waits for a message; one that takes a single one gets no more."""
+    def _wake_handler(self) -> None:
+        """Wake the handler that waits for a message; end a unary call with a second one."""
         assembler = self._assemble()
         if self._arrived is not None and not self._arrived.done():
             self._arrived.set_result(None)
         elif not self._handler.request_streaming and assembler.num_whole + assembler.is_inside > 1:
-            # Now: a client that never ends would have us keep all that it sends.
-            self.end(grpc.StatusCode.INTERNAL, "expected one whole message, got more")
+            # Now: a client that never ends its stream could send any number.
+            self.end(grpc.StatusCode.INTERNAL, "expected one complete message, got more")
 
     def grant_more(self) -> None:
-        """Let the client send more; no more than STREAM_WINDOW lies unread by the handler."""
+        """Send WINDOW_UPDATE; at most STREAM_WINDOW bytes are not read by the handler."""
         if self.is_half_closed or self.is_ended:
             return
         upload = self.upload
@@ -220,8 +220,8 @@ class ReceiveStream(SendStream, ABC):
         """The next message of a stream.
 
         Raises:
-            StopAsyncIteration: the client has sent all that it will, or the call has ended.
-            StatusError: the last message is cut off, or this one cannot be unpacked.
+            StopAsyncIteration: the client has ended its stream, or the call has ended.
+            StatusError: the last message is incomplete, or this one cannot be decompressed.
         """
         if self.is_ended:
             raise StopAsyncIteration
@@ -233,7 +233,7 @@ class ReceiveStream(SendStream, ABC):
         while not assembler.num_whole:
             if self.is_half_closed:
                 if assembler.is_inside:
-                    raise StatusError(grpc.StatusCode.INTERNAL, "the last message is cut off")
+                    raise StatusError(grpc.StatusCode.INTERNAL, "the last message is incomplete")
                 raise StopAsyncIteration
             self._arrived = asyncio.get_running_loop().create_future()
             await self._arrived

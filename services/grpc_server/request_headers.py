@@ -1,4 +1,4 @@
-"""How a call begins: from a request's header fields to whom it is for and until when.
+"""Request-Headers of a call: from header fields to path, deadline, encoding and metadata.
 
 Fields and their meaning are those of gRPC's mapping to HTTP/2.
 """
@@ -16,7 +16,7 @@ from services.grpc_server.response_headers import http_status_block, trailers_on
 Fields = Iterable[tuple[bytes, bytes]]
 Metadatum = tuple[str, str | bytes]
 
-# Compressions of messages that are understood, in the words of `grpc-encoding`.
+# The values of `grpc-encoding` that are supported.
 ENCODINGS: Final = ("identity", "deflate", "gzip")
 _PSEUDO: Final = frozenset((b":method", b":path", b":scheme", b":authority"))
 _NEEDED: Final = frozenset((b":method", b":path", b":scheme"))
@@ -26,14 +26,14 @@ FIELD_BYTES: Final = 32
 _OF_CONNECTIONS: Final = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade")
 )
-# Used up here; all others are the handler's.
+# Used here; all others are metadata.
 _OF_TRANSPORT: Final = frozenset(
     (b"te", b"content-type", b"grpc-encoding", b"grpc-accept-encoding", b"grpc-timeout")
 )
 _WRONG_IN_NAMES: Final = re.compile(rb"[^!#$%&'*+\-.^_`|~0-9a-z]")
-# RFC 9113, section 8.2.1, which refuses spaces around a value too; gRPC's C++ clients send them.
+# RFC 9113, section 8.2.1, but for spaces around a value, which gRPC's C++ clients send.
 _WRONG_IN_VALUES: Final = re.compile(rb"[\x00\r\n]")
-# RFC 3986, sections 3.1 to 3.3: bytes beyond ASCII are taken in a path, as methods have names.
+# RFC 3986, sections 3.1 to 3.3; a path may have bytes beyond ASCII, as names of methods may.
 _PSEUDO_VALUES: Final = {
     b":method": re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"),
     b":scheme": re.compile(rb"[A-Za-z][A-Za-z0-9+.\-]*"),
@@ -46,21 +46,21 @@ _UNIT_S: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b
 
 
 class MalformedFieldsError(Exception):
-    """The fields are not those of an HTTP/2 request; the stream is worthless."""
+    """The request is malformed (RFC 9113, section 8.1.1)."""
 
 
 class RequestHeaders(NamedTuple):
-    """A call's beginning.
+    """Of one call.
 
     Attributes:
         path: `/package.Service/Method`.
-        timeout_s: until the client no longer waits; None: it does.
-        encoding: how its compressed messages are compressed.
-        metadata: what is the handler's; values of keys that end with `-bin` are bytes.
-        refusal: the header block with which it is refused; b"" for a call that can be made.
-        content_length: bytes of its DATA, where it says so; -1 where it does not.
-        num_bytes: of all of its fields, counted as in RFC 9113, section 6.5.2; 0 when its
-            connection keeps them for other calls too.
+        timeout_s: until the deadline; None without one.
+        encoding: of its compressed messages.
+        metadata: values of keys that end with `-bin` are bytes.
+        refusal: the header block of the answer to a call that is refused; b"" for others.
+        content_length: -1 without one.
+        num_bytes: of all of its fields, as in RFC 9113, section 6.5.2; 0 where they are kept for
+            other calls of the connection too.
     """
 
     path: str
@@ -90,7 +90,8 @@ def request_headers_from_fields(fields: Fields, max_metadata_bytes: int) -> Requ
                 raise MalformedFieldsError(f"pseudo-header field {name!r} is {value[:64]!r}")
             pseudo[name] = value
         else:
-            _check_field(name, value)
+            if not _is_valid(name, value):
+                raise MalformedFieldsError(f"field {name[:64]!r} is not allowed in HTTP/2")
             others.append((name, value))
     if not pseudo.keys() >= _NEEDED:
         raise MalformedFieldsError("a request has :method, :scheme and :path")
@@ -98,23 +99,20 @@ def request_headers_from_fields(fields: Fields, max_metadata_bytes: int) -> Requ
         raise MalformedFieldsError("a request has :authority or host")
     length = _content_length(others)
     if num_bytes > max_metadata_bytes:
-        why = f"metadata of {num_bytes} bytes: at most {max_metadata_bytes} are taken"
+        why = f"metadata of {num_bytes} bytes: at most {max_metadata_bytes} are received"
         return _refused(grpc.StatusCode.RESOURCE_EXHAUSTED, why)
     return _start(pseudo, others)._replace(num_bytes=num_bytes, content_length=length)
 
 
-def check_trailers(fields: Fields) -> None:
-    """Raise MalformedFieldsError for what may not stand behind a request's messages."""
-    for name, value in fields:
-        if name[:1] == b":":
-            raise MalformedFieldsError(f"pseudo-header field {name!r} in trailers")
-        _check_field(name, value)
+def are_trailers(fields: Fields) -> bool:
+    """Whether fields may follow the messages of a request."""
+    return all(name[:1] != b":" and _is_valid(name, value) for name, value in fields)
 
 
-def _check_field(name: bytes, value: bytes) -> None:
+def _is_valid(name: bytes, value: bytes) -> bool:
     is_wrong = name in _OF_CONNECTIONS or (name == b"te" and value != b"trailers")
-    if is_wrong or not name or _WRONG_IN_NAMES.search(name) or _WRONG_IN_VALUES.search(value):
-        raise MalformedFieldsError(f"field {name[:64]!r} is not HTTP/2's")
+    is_wrong = is_wrong or not name or bool(_WRONG_IN_NAMES.search(name))
+    return not (is_wrong or _WRONG_IN_VALUES.search(value))
 
 
 def _content_length(fields: Fields) -> int:
@@ -136,7 +134,7 @@ def _start(pseudo: dict[bytes, bytes], others: list[tuple[bytes, bytes]]) -> Req
     encoding = of_transport.get(b"grpc-encoding", b"identity").decode("latin-1")
     if encoding not in ENCODINGS:
         known = ",".join(ENCODINGS)
-        why = f"compression '{encoding[:64]}' is not offered; expected one of {known}"
+        why = f"compression '{encoding[:64]}' is not supported; expected one of {known}"
         accepted = (("grpc-accept-encoding", known),)
         return _refused(grpc.StatusCode.UNIMPLEMENTED, why, accepted)
     try:
@@ -154,7 +152,7 @@ def _refused(
 
 
 def _is_grpc(content_type: bytes) -> bool:
-    """`application/grpc`, with a suffix or parameters; gRPC-Web is something else."""
+    """`application/grpc`, with a suffix or parameters; not gRPC-Web."""
     return content_type.startswith(b"application/grpc") and content_type[16:17] in b"+;"
 
 

@@ -1,7 +1,7 @@
-"""Header blocks of answers, by HPACK (RFC 7541) without its state.
+"""Header blocks of answers, by HPACK (RFC 7541) without a dynamic table.
 
-Nothing is put into the client's table: blocks are the same whatever was sent before, so the
-usual ones are made once. A client that makes that table smaller has to be told so all the same.
+Blocks do not depend on what was sent before, so that the usual ones are encoded once. A client that
+makes its table smaller needs a dynamic table size update all the same.
 """
 
 import base64
@@ -13,16 +13,16 @@ import grpc
 
 Metadata = Iterable[tuple[str, str | bytes]]
 
-# An indexed field and a name of the static table: `:status 200`, and `:status` of another value.
+# Of the static table: `:status 200`, and the name `:status`.
 _STATUS_200: Final = b"\x88"
 _STATUS_NAME: Final = b"\x08"
 _LITERAL: Final = b"\x00"
-# The table that a client keeps for us unless it says another size; and that ours is of none
-# (section 4.2 wants it said in front of a block, and takes it in front of each).
+# SETTINGS_HEADER_TABLE_SIZE of a client by default, and a dynamic table size update to 0, which
+# section 4.2 wants in front of one block and allows in front of each.
 DEFAULT_TABLE_BYTES: Final = 4096
 NO_TABLE: Final = b"\x20"
 _SEVEN_BITS: Final = 0x7F
-# Clients take some 8 KiB of metadata and lose all of it beyond; what matters stands in front.
+# Clients take some 8 KiB of metadata, and drop all of it beyond that.
 _MAX_MESSAGE_BYTES: Final = 6_000
 _PLAIN: Final = re.compile(rf"[!-$&-~]([ -$&-~]{{0,{_MAX_MESSAGE_BYTES - 2}}}[!-$&-~])?")
 _ESCAPES: Final = {byte: f"%{byte:02X}".encode() for byte in range(256)} | {
@@ -31,12 +31,12 @@ _ESCAPES: Final = {byte: f"%{byte:02X}".encode() for byte in range(256)} | {
 
 
 def response_block(metadata: Metadata = ()) -> bytes:
-    """What stands before the messages of an answer."""
+    """Response-Headers."""
     return _STATUS_200 + _CONTENT_TYPE + _fields(metadata)
 
 
 def trailers_block(code: grpc.StatusCode, details: str = "", trailing: Metadata = ()) -> bytes:
-    """What stands behind them: the status, its words in full, and metadata."""
+    """Trailers: the status, its details, and metadata."""
     number: int = code.value[0]
     block = _field(b"grpc-status", str(number).encode())
     if details:
@@ -45,22 +45,22 @@ def trailers_block(code: grpc.StatusCode, details: str = "", trailing: Metadata 
 
 
 def trailers_only_block(code: grpc.StatusCode, details: str, trailing: Metadata = ()) -> bytes:
-    """An answer that is a status alone."""
+    """Trailers-Only: an answer that is a status alone."""
     return response_block() + trailers_block(code, details, trailing)
 
 
 def http_status_block(status: int) -> bytes:
-    """An answer to what is no gRPC call."""
+    """An answer to a request that is no gRPC call."""
     return _STATUS_NAME + _string(str(status).encode())
 
 
 def _wire(value: str | bytes) -> bytes:
-    """Bytes, which are values of keys that end with `-bin`, travel in base64."""
+    """As sent: bytes, the values of keys that end with `-bin`, in base64."""
     return value.encode() if isinstance(value, str) else base64.b64encode(value).rstrip(b"=")
 
 
 def _escaped(details: str) -> bytes:
-    """Percent-encoded, as gRPC's HTTP/2 mapping wants it; cut off between two characters."""
+    """Percent-encoded as gRPC wants it; truncated between two characters."""
     if _PLAIN.fullmatch(details):
         return details.encode()
     parts, num_bytes = [], 0
@@ -70,7 +70,7 @@ def _escaped(details: str) -> bytes:
         if num_bytes > _MAX_MESSAGE_BYTES:
             break
         parts.append(part)
-    # A value may not begin or end with a space (RFC 9113, section 8.2.1), and peers check it.
+    # A value may not begin or end with a space (RFC 9113, section 8.2.1).
     for place in (0, -1):
         if parts and parts[place] == b" ":
             parts[place] = b"%20"

@@ -1,8 +1,8 @@
-"""A gRPC server on asyncio that reads HTTP/2 itself.
+"""A gRPC server on asyncio with an HTTP/2 of its own.
 
-What grpc.aio does for a request on a thread of its own, by some twenty system calls and five
-tasks, is done here within the event loop's turn: a request of a text model costs a tenth, and
-all requests that came together are read by one system call and answered by one
+grpc.aio serves a request on a thread of its own, by some twenty system calls and five tasks. Here a
+request is served within one iteration of the event loop: a small one costs a tenth, and all
+requests that came together are read by one system call and answered by one
 (`tests/benchmarks/results/`). Handlers, servicers and generated code are gRPC's, unchanged.
 """
 
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Clients that come all at once, as after a restart, wait here until they are taken.
+# Of `listen`: clients may connect all at once, as after a restart.
 _BACKLOG: Final = 1024
-# Connections that were told to close have this long to be gone.
+# How long connections may take to close behind GOAWAY.
 _CLOSE_TIMEOUT_S: Final = 2.0
 
 
 class _Details(NamedTuple):
-    """What generated code asks of a call before it finds its handler."""
+    """gRPC's HandlerCallDetails, by which handlers are looked up."""
 
     method: str
     invocation_metadata: Sequence[tuple[str, str | bytes]] = ()
 
 
 class GrpcServer:
-    """Serves handlers, which are coroutines and asynchronous generators, on one port.
+    """Serves handlers, which are coroutines or asynchronous generators, on one port.
 
     Attributes:
         options: of each call.
@@ -60,8 +60,8 @@ class GrpcServer:
     ) -> None:
         """Nothing listens yet; for the other arguments see `ServerOptions`.
 
-        `on_connections` is called with the number of connections when one came or went, and with
-        the reason for which it went (see `Connection`), "" for one that came.
+        `on_connections` is called when a connection opens or closes, with the number of open ones
+        and the reason (see `END_REASONS`), which is "" for one that opens.
         """
         self._on_connections = on_connections
         limits = limits or Limits()
@@ -111,14 +111,14 @@ class GrpcServer:
             The port.
 
         Raises:
-            OSError: the port cannot be had.
+            OSError: the port cannot be bound.
         """
         sockets = listening_sockets(host, port, is_shared=is_shared)
         taken: int = sockets[0].getsockname()[1]
         try:
             while sockets:
                 self._servers.append(await self._serve(sockets[0], tls))
-                # It is the server's now.
+                # Closed by the server from here on.
                 del sockets[0]
         finally:
             close_all(sockets)
@@ -148,7 +148,7 @@ class GrpcServer:
         self._check_timer = asyncio.get_running_loop().call_later(interval_s, check)
 
     async def stop(self, grace_s: float) -> None:
-        """Take no more calls, let those that run end within the grace, and close."""
+        """Take no more calls, let open ones end within the grace, and close."""
         self._is_stopping = True
         if self._check_timer is not None:
             self._check_timer.cancel()
@@ -159,12 +159,12 @@ class GrpcServer:
         if not await self._are_gone(grace_s):
             for connection in list(self._connections):
                 connection.end(
-                    grpc.StatusCode.UNAVAILABLE, "the server stopped before this was answered"
+                    grpc.StatusCode.UNAVAILABLE, "the server stopped before this call was answered"
                 )
             await self._are_gone(_CLOSE_TIMEOUT_S)
 
     async def _are_gone(self, timeout_s: float) -> bool:
-        """Wait until no connection is left; False when that takes longer."""
+        """Wait until no connection is open; False when that takes longer."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self._connections:
@@ -174,7 +174,7 @@ class GrpcServer:
             return False
         return True
 
-    # ---- what connections ask for
+    # ---- called by connections
 
     def handler(self, path: str) -> "Handler | None":
         """Of a method, None for an unknown one."""
@@ -182,18 +182,18 @@ class GrpcServer:
         return known if known is not None else self._find(path)
 
     def connection_opened(self, connection: Connection) -> bool:
-        """It is open; False when there are too many."""
+        """A connection opens; False where there are too many."""
         if len(self._connections) >= self.options.limits.max_connections:
             return False
         self._connections.add(connection)
         self._on_connections(len(self._connections), "")
         if self._is_stopping:
-            # Taken before, with a handshake that took its time.
+            # Accepted before, with a TLS handshake that ends now.
             connection.drain()
         return True
 
     def connection_closed(self, connection: Connection, reason: str) -> None:
-        """It is gone."""
+        """A connection is closed; see `END_REASONS`."""
         self._connections.discard(connection)
         self._on_connections(len(self._connections), reason)
         self._changed.set()

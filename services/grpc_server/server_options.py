@@ -1,4 +1,4 @@
-"""On what terms a server takes calls: the same for all of its connections."""
+"""What all connections of a server share."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,12 +15,12 @@ from services.grpc_server.request_memory import RequestMemory
 
 
 class UnhandledCall(NamedTuple):
-    """A call that ended without its handler, or otherwise than its handler said.
+    """A call that ended without its handler, or with a status that its handler does not see.
 
     Attributes:
-        code: of its end; CANCELLED when the client gave it up.
-        duration_s: since it began.
-        is_overload: there was no room for it.
+        code: CANCELLED where the client cancelled it.
+        duration_s: since its first frame.
+        is_overload: there was no memory for it.
     """
 
     path: str
@@ -32,30 +32,31 @@ class UnhandledCall(NamedTuple):
 
 
 class OverloadStatus(NamedTuple):
-    """What a client is told that there is no room for.
+    """The status of calls that there is no memory for.
 
     Attributes:
-        trailing: metadata behind the status.
+        trailing: metadata of the trailers.
     """
 
     code: grpc.StatusCode = grpc.StatusCode.RESOURCE_EXHAUSTED
     trailing: tuple[Metadatum, ...] = ()
 
 
-# Refuses a call, by its path and metadata alone, with the context's `abort`.
+# Authorizes a call by its path and metadata; refuses it with the context's `abort`.
 Check = Callable[[str, Context], Awaitable[None]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions:
-    """What calls need of their server.
+    """Of one server.
 
     Attributes:
-        take: gives memory for large requests; None leaves it to Python.
-        check: is asked before more of a request is taken than came at once; None takes all.
-        on_unhandled: is told of calls whose handlers do not know how they ended.
+        take: allocates memory for large requests; None leaves it to Python.
+        check: is awaited before a client may send more than the first window of a request; None
+            authorizes all.
+        on_unhandled: is called with each `UnhandledCall`.
         memory: of the requests of all connections.
-        overload: the status of requests that there is no memory for.
+        overload: the status of calls that there is no memory for.
         read_buffer: of all connections.
     """
 

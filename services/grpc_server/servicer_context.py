@@ -14,37 +14,37 @@ if TYPE_CHECKING:
 
 
 class ServicerContext:
-    """Of one call. Answers are never compressed, and clients are known by their metadata alone."""
+    """Of one call. Answers are never compressed; certificates of clients are not exposed."""
 
     __slots__ = ("_call", "_code", "_details", "_trailing", "is_plain")
 
     def __init__(self, call: "Call") -> None:
-        """Nothing is set yet.
+        """Nothing is set.
 
         Attributes:
-            is_plain: nothing was set.
+            is_plain: no status, details or trailing metadata are set.
         """
         self._call, self.is_plain = call, True
         self._code: grpc.StatusCode | None = None
         self._details = ""
         self._trailing: Sequence[Metadatum] = ()
 
-    # ---- of the client
+    # ---- the client
 
     def peer(self) -> str:
-        """Who calls: `ipv4:127.0.0.1:50000`."""
+        """The client's address: `ipv4:127.0.0.1:50000`."""
         return self._call.peer
 
     def invocation_metadata(self) -> Sequence[Metadatum]:
-        """What the client sent beside its request."""
+        """Metadata of the client."""
         return self._call.headers.metadata
 
     def time_remaining(self) -> float | None:
-        """Seconds the client still waits; None when it set no deadline."""
+        """Seconds until the deadline; None without one."""
         return self._call.time_remaining()
 
     def peer_identities(self) -> None:
-        """None: certificates are checked, and nobody is told whose."""
+        """None: certificates are verified and not exposed."""
         return
 
     def peer_identity_key(self) -> None:
@@ -55,12 +55,12 @@ class ServicerContext:
         """Nothing, as `peer_identities`."""
         return {}
 
-    # ---- of the status
+    # ---- the status
 
     async def abort(
         self, code: grpc.StatusCode, details: str = "", trailing_metadata: Sequence[Metadatum] = ()
     ) -> NoReturn:
-        """End the call with a status; raises what ends the handler."""
+        """End the call with a status; raises AbortError, which ends the handler."""
         raise AbortError(code, details, trailing_metadata or self._trailing)
 
     async def abort_with_status(self, status: grpc.Status) -> NoReturn:
@@ -68,15 +68,15 @@ class ServicerContext:
         await self.abort(status.code, status.details, status.trailing_metadata or ())
 
     def set_code(self, code: grpc.StatusCode) -> None:
-        """End with this status once the handler returns."""
+        """Of the status once the handler returns."""
         self._code, self.is_plain = code, False
 
     def set_details(self, details: str) -> None:
-        """And with these words."""
+        """Of the status once the handler returns."""
         self._details, self.is_plain = details, False
 
     def set_trailing_metadata(self, trailing_metadata: Sequence[Metadatum]) -> None:
-        """Send this behind the status."""
+        """Send this with the status."""
         self._trailing, self.is_plain = tuple(trailing_metadata), False
 
     def code(self) -> grpc.StatusCode | None:
@@ -91,10 +91,10 @@ class ServicerContext:
         """What was set."""
         return self._trailing
 
-    # ---- of the answer
+    # ---- the answer
 
     async def send_initial_metadata(self, initial_metadata: Sequence[Metadatum]) -> None:
-        """Send this before the first message; raises RuntimeError behind it."""
+        """Send response headers; raises RuntimeError if they were sent."""
         self._call.begin_answer(tuple(initial_metadata))
 
     async def read(self) -> Any:
@@ -105,16 +105,16 @@ class ServicerContext:
             return grpc.aio.EOF  # type: ignore[attr-defined] # stubs lack it
 
     async def write(self, message: Any) -> None:
-        """Send one answer of several."""
+        """Send a message of a stream."""
         await self._call.send(self._call.serialized(message))
 
     def set_compression(self, compression: grpc.Compression) -> None:
-        """Does nothing."""
+        """Ignored."""
 
     def disable_next_message_compression(self) -> None:
-        """Does nothing."""
+        """Ignored."""
 
-    # ---- of its end
+    # ---- the end
 
     def cancelled(self) -> bool:
         """Whether the call ended before its handler did."""
@@ -125,7 +125,7 @@ class ServicerContext:
         return self._call.is_ended
 
     def add_done_callback(self, callback: Callable[["ServicerContext"], None]) -> None:
-        """Call it with this context once the call has ended."""
+        """Call it with this context at the end of the call."""
         if self._call.is_ended:
             callback(self)
         else:

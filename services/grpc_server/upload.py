@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
@@ -217,8 +217,9 @@ class Upload:
 
     async def _check(self, check: Check) -> None:
         call = self._call
+        context: Any = call.context
         try:
-            await check(call.headers.path, call.context)
+            await check(call.headers.path, context)
         except AbortError as abort:
             self._is_checked = True
             call.end(abort.code, abort.details, tuple(abort.trailing))

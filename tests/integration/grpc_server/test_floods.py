@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from h2.errors import ErrorCodes as Error
 from hpack import Encoder
+from hyperframe.frame import GoAwayFrame
 
 from services.grpc_server.flood import FRAME_COST
 from services.grpc_server.limits import Limits
@@ -183,3 +184,21 @@ async def test_many_grants_byte_by_byte_for_answers_under_way_are_no_flood(host:
     await client.send(f.call(1, "Size", b"1000"))
     answer = await client.ask(f.window_update(1, 1) * 1005)
     assert answer.messages == [b"\x5a" * 1000]
+
+
+async def test_pings_in_quick_succession_end_the_connection_as_grpc_does(host: "Host") -> None:
+    """Clients of gRPC read the debug data, and send PING half as often afterwards."""
+    await host.serve(Limits(max_ping_strikes=3))
+    client = await host.dial()
+    for stream in (1, 3):
+        for _ in range(4):
+            await client.ping()
+        # What is answered in between makes them a client's measurements.
+        assert await client.goes_on(stream)
+    for _ in range(4):
+        await client.ping()
+    await client.send(f.frame(f.PING, payload=bytes(8)))
+    assert await client.goaway() == Error.ENHANCE_YOUR_CALM
+    last = client.frames[-1]
+    assert isinstance(last, GoAwayFrame)
+    assert last.additional_data == b"too_many_pings"

@@ -111,7 +111,7 @@ async def test_one_that_does_not_come_whole_is_ended(host: "Host") -> None:
     await host.serve(Limits(max_request_age_s=0.05, stall_timeout_s=0.02))
     client = await host.dial()
     answer = await client.ask(cut_off(1))
-    assert (answer.status, "whole" in answer.trailers["grpc-message"]) == (TOO_LATE, True)
+    assert (answer.status, "complete" in answer.trailers["grpc-message"]) == (TOO_LATE, True)
     # A handler that works is waited for.
     await client.send(f.call(3, "Hold"))
     await soon(host.probe.began.get())

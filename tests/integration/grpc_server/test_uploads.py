@@ -154,7 +154,7 @@ async def test_a_bomb_is_unpacked_no_further_than_the_limit(host: "Host") -> Non
         answer = await client.ask(f.headers(stream, head) + f.body(stream, packed), stream=stream)
         assert answer.status == status
     assert (
-        "1048576 bytes, which is the most that is unpacked"
+        "1048576 bytes, the limit of decompressed requests"
         in client.seen(1).trailers["grpc-message"]
     )
     assert host.ended() == [("Echo", "RESOURCE_EXHAUSTED")]

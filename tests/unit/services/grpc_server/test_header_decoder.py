@@ -61,7 +61,7 @@ def test_trailers_change_the_table_too() -> None:
     client.ask([("a", "1"), ("b", "2")])
     block = client.block([("a", "1")])
     assert client.reader.request_headers(block).metadata == (("a", "1"),)
-    client.reader.trailers(client.encoder.encode([("c", "3")]))
+    client.reader.are_trailers(client.encoder.encode([("c", "3")]))
     assert client.reader.request_headers(block).metadata == (("b", "2"),)
 
 
