@@ -185,7 +185,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             has_time_left = self._reader.advance(nbytes)
         except Exception as error:
-            self._fail_for(error)
+            self._fail(error)
             return
         if not has_time_left:
             # Its time slice is used: other connections come first, however much this client sends.
@@ -200,20 +200,12 @@ class Connection(asyncio.BufferedProtocol):
         try:
             has_time_left = self._is_over or self._reader.resume()
         except Exception as error:
-            self._fail_for(error)
+            self._fail(error)
             has_time_left = True
         if has_time_left:
             transport.resume_reading()
         else:
             asyncio.get_running_loop().call_soon(self._resume)
-
-    def _fail_for(self, error: Exception) -> None:
-        if isinstance(error, Http2ConnectionError):
-            self._fail(error.code, str(error))
-            return
-        # An error of this server ends one connection alone.
-        logger.error("a connection of %s failed", self._streams.peer, exc_info=error)
-        self._fail(ErrorCode.INTERNAL_ERROR, "internal error")
 
     def pause_writing(self) -> None:
         """The write buffer is full."""
@@ -253,8 +245,16 @@ class Connection(asyncio.BufferedProtocol):
             self._has_sent_settings = True
             self._writer.control(_initial_frames(self._server.options.limits))
 
-    def _fail(self, code: ErrorCode, reason: str) -> None:
-        logger.debug("connection of %s: %s: %s", self._streams.peer, code.name, reason)
+    def _fail(self, error: Exception) -> None:
+        """A connection error (RFC 9113, section 5.4.1)."""
+        peer = self._streams.peer
+        if isinstance(error, Http2ConnectionError):
+            code, reason = error.code, str(error)
+            logger.debug("connection of %s: %s: %s", peer, code.name, reason)
+        else:
+            # An error of this server ends one connection alone.
+            code, reason = ErrorCode.INTERNAL_ERROR, "internal error"
+            logger.error("a connection of %s failed", peer, exc_info=error)
         self._reason = _REASONS.get(code, "protocol")
         self._streams.connection_lost()
         self._writer.control(goaway(self._streams.last_stream_id, code, reason))

@@ -53,11 +53,13 @@ class MessageAssembler:
 
     Attributes:
         num_whole_bytes: of complete messages that are not taken, empty ones counted too.
-        large: the buffer of an incomplete large message; None otherwise.
+        size: of the incomplete message, as it is sent; -1 until its prefix is complete.
+        is_compressed: of that message.
+        large: its buffer, if it is large; None otherwise.
     """
 
-    __slots__ = ("_encoding", "_head", "_is_compressed", "_max_bytes", "_max_unpacked",
-                 "_size", "_take", "_whole", "large", "num_whole_bytes")  # fmt: skip
+    __slots__ = ("_encoding", "_head", "_max_bytes", "_max_unpacked", "_take", "_whole",
+                 "is_compressed", "large", "num_whole_bytes", "size")  # fmt: skip
 
     def __init__(
         self,
@@ -81,18 +83,13 @@ class MessageAssembler:
         self._max_bytes, self._encoding, self._take = max_bytes, encoding, take
         # What came of the prefix, or of a message that is not large.
         self._head = bytearray()
-        self._size = -1
-        self._is_compressed = False
+        self.size = -1
+        self.is_compressed = False
 
     @property
     def num_whole(self) -> int:
         """Complete messages that are not taken."""
         return len(self._whole)
-
-    @property
-    def size(self) -> int:
-        """Of the incomplete message, as it is sent; -1 until its prefix is complete."""
-        return self._size
 
     @property
     def num_bytes(self) -> int:
@@ -106,14 +103,9 @@ class MessageAssembler:
         return len(self._head) if large is None else len(large.payload) - len(large.room)
 
     @property
-    def is_compressed(self) -> bool:
-        """Whether the incomplete message is compressed."""
-        return self._is_compressed
-
-    @property
     def is_inside(self) -> bool:
         """Whether a message is incomplete."""
-        return self._size >= 0 or bool(self._head)
+        return self.size >= 0 or bool(self._head)
 
     def feed(self, piece: memoryview) -> None:
         """Take more bytes.
@@ -126,7 +118,7 @@ class MessageAssembler:
                 taken = min(len(piece), len(self.large.room))
                 self.large.room[:taken] = piece[:taken]
                 self.filled(taken)
-            elif self._size < 0:
+            elif self.size < 0:
                 taken = min(len(piece), PREFIX.size - len(self._head))
                 self._head += piece[:taken]
                 if len(self._head) == PREFIX.size:
@@ -152,35 +144,38 @@ class MessageAssembler:
                 grpc.StatusCode.INTERNAL,
                 f"a message is marked with {compressed}, but its compression is '{self._encoding}'",
             )
-        self.check_size(size)
-        self._is_compressed = bool(compressed)
-        self._size = size
+        if size > self._max_bytes:
+            raise StatusError(
+                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                f"message of {size} bytes: at most {self._max_bytes} are received",
+            )
+        self.is_compressed = bool(compressed)
+        self.size = size
         if not size:
             self._end(b"")
 
     def _feed_body(self, piece: memoryview) -> int:
         """Take bytes of the message; returns how many."""
-        if self._size >= LARGE_BYTES:
-            taken = min(len(piece), self._size)
-            take = None if self._is_compressed else self._take
-            self.large = LargeBuffer(self._size, piece[:taken], take)
+        if self.size >= LARGE_BYTES:
+            taken = min(len(piece), self.size)
+            take = None if self.is_compressed else self._take
+            self.large = LargeBuffer(self.size, piece[:taken], take)
             self.filled(0)
             return taken
-        taken = min(len(piece), self._size - len(self._head))
+        taken = min(len(piece), self.size - len(self._head))
         self._head += piece[:taken]
-        if len(self._head) == self._size:
+        if len(self._head) == self.size:
             body = bytes(self._head)
             self._head.clear()
             self._end(body)
         return taken
 
     def _end(self, body: Message) -> None:
-        self._size = -1
-        # Decompressed when it is taken: until then it stays as small as it was sent.
-        is_packed = self._is_compressed
-        whole = CompressedMessage(body, self._encoding, self._max_unpacked) if is_packed else body
-        self._whole.append(whole)
-        self.num_whole_bytes += _OVERHEAD_BYTES + len(body)
+        self.size = -1
+        self.add(body)
+        if self.is_compressed:
+            # Decompressed when it is taken: until then it stays as small as it was sent.
+            self._whole[-1] = CompressedMessage(body, self._encoding, self._max_unpacked)
 
     def add(self, message: Message) -> None:
         """Add a complete message."""
@@ -193,11 +188,3 @@ class MessageAssembler:
         body = message.body if isinstance(message, CompressedMessage) else message
         self.num_whole_bytes -= _OVERHEAD_BYTES + len(body)
         return message
-
-    def check_size(self, size: int) -> None:
-        """Raise StatusError for a message above `max_bytes`."""
-        if size > self._max_bytes:
-            raise StatusError(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"message of {size} bytes: at most {self._max_bytes} are received",
-            )

@@ -24,21 +24,10 @@ class Reservation:
         on_granted: is called when that becomes so later.
     """
 
-    __slots__ = ("_memory", "is_granted", "num_bytes", "on_granted")
+    __slots__ = ("is_granted", "num_bytes", "on_granted")
 
-    def __init__(
-        self, memory: "RequestMemory", num_bytes: int, on_granted: Callable[[], None]
-    ) -> None:
-        self._memory, self.num_bytes, self.on_granted = memory, num_bytes, on_granted
-        self.is_granted = False
-
-    def release(self) -> None:
-        """It is not needed any more; a second call does nothing."""
-        self._memory.release(self)
-
-    def shrink(self, num_bytes: int) -> None:
-        """It needs no more than this."""
-        self._memory.shrink(self, num_bytes)
+    def __init__(self, num_bytes: int, on_granted: Callable[[], None]) -> None:
+        self.num_bytes, self.on_granted, self.is_granted = num_bytes, on_granted, False
 
 
 class RequestMemory:
@@ -94,7 +83,7 @@ class RequestMemory:
 
     def reserve(self, num_bytes: int, on_granted: Callable[[], None]) -> Reservation:
         """Reserve memory; `on_granted` is called where that is granted later."""
-        reservation = Reservation(self, num_bytes, on_granted)
+        reservation = Reservation(num_bytes, on_granted)
         if not self._waiting and self._fits(reservation):
             self._grant(reservation)
         else:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -133,12 +134,12 @@ class Upload:
         """Its handler is done with the message that it took last, unless it holds that."""
         taken, self._taken, self._num_decompressed = self._taken, None, 0
         if taken is not None:
-            taken.release()
+            self._memory.release(taken)
 
     def hold(self) -> Callable[[], None] | None:
         """See `servicer_context.hold_request`."""
         taken, self._taken = self._taken, None
-        return None if taken is None else taken.release
+        return None if taken is None else partial(self._memory.release, taken)
 
     async def decompressed(self, message: CompressedMessage) -> Message:
         """The message that was taken last.
@@ -159,7 +160,7 @@ class Upload:
         if self._taken is None:
             self._num_decompressed = len(found)
         else:
-            self._taken.shrink(len(found))
+            self._memory.shrink(self._taken, len(found))
         self._count()
         return found
 
@@ -211,7 +212,7 @@ class Upload:
         self.release_taken()
         reservation, self._reservation = self._reservation, None
         if reservation is not None:
-            reservation.release()
+            self._memory.release(reservation)
         if self._checking is not None and not self._is_checked:
             self._checking.cancel()
 

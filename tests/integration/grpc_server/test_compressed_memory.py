@@ -39,7 +39,7 @@ def is_empty(host: "Host") -> bool:
     # What is larger than all of it has to be alone.
     memory = host.server.options.memory
     reservation = memory.reserve(1 << 60, lambda: None)
-    reservation.release()
+    memory.release(reservation)
     return reservation.is_granted and not memory.num_counted
 
 

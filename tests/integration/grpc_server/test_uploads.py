@@ -46,8 +46,9 @@ def begun(stream: int, *more: tuple[str, str], method: str = "Echo") -> bytes:
 def is_empty(host: "Host") -> bool:
     """Whether nothing has room."""
     # What is larger than all of it has to be alone.
-    reservation = host.server.options.memory.reserve(1 << 60, lambda: None)
-    reservation.release()
+    memory = host.server.options.memory
+    reservation = memory.reserve(1 << 60, lambda: None)
+    memory.release(reservation)
     return reservation.is_granted
 
 

@@ -28,7 +28,7 @@ class Requests:
 
     def release(self, name: str) -> None:
         """It is answered, or given up."""
-        self._reservations[name].release()
+        self.memory.release(self._reservations[name])
 
 
 def test_first_come_first_served() -> None:
@@ -60,14 +60,14 @@ def test_one_that_is_larger_than_all_memory_comes_alone() -> None:
 def test_what_turns_out_smaller_leaves_the_rest_to_others() -> None:
     requests = Requests()
     first, second = requests.reserve("first", 90), requests.reserve("second", 60)
-    first.shrink(100)
+    requests.memory.shrink(first, 100)
     assert not second.is_granted
-    first.shrink(40)
+    requests.memory.shrink(first, 40)
     assert (requests.granted, first.num_bytes) == (["second"], 40)
     third = requests.reserve("third", 1)
-    third.shrink(0)  # it waits, and has none to return
-    first.release()
-    first.shrink(0)
+    requests.memory.shrink(third, 0)  # it waits, and has none to return
+    requests.memory.release(first)
+    requests.memory.shrink(first, 0)
     assert requests.granted == ["second", "third"]
     assert requests.reserve("fourth", 39).is_granted
     assert not requests.reserve("fifth", 1).is_granted
