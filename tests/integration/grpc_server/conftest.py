@@ -11,12 +11,33 @@ import pytest
 import uvloop
 
 from services.contracts.large_buffer import Take
+from services.grpc_server.aio_server import AioServer
 from services.grpc_server.limits import Limits
 from services.grpc_server.server import GrpcServer
 from services.grpc_server.server_options import Check, OverloadStatus, UnhandledCall
 from tests.integration.grpc_server.probe import SERVICE, Handlers, Probe
 from tests.integration.grpc_server.raw_client import RawClient
 
+ServerClass = type[GrpcServer] | type[AioServer]
+# Modules whose tests run on gRPC's own server too, and what that does otherwise: other words of
+# errors, other limits of metadata, no wait for a client that never ends its request, and calls that
+# are lost when one of two servers on a port stops.
+ON_BOTH = frozenset(
+    {"test_grpc_calls", "test_grpc_context", "test_grpc_statuses", "test_grpc_stops"}
+)
+OF_OURS = frozenset(
+    {
+        "test_a_method_that_a_servicer_does_not_have",
+        "test_a_port_is_shared_only_when_asked_for",
+        "test_a_status_that_is_set",
+        "test_initial_metadata_comes_once",
+        "test_keepalive_pings_are_answered",
+        "test_metadata_above_the_limit",
+        "test_new_calls_while_one_server_of_two_stops_go_to_the_other",
+        "test_the_answer_comes_before_a_request_larger_than_every_window",
+        "test_the_end_is_told",
+    }
+)
 Loops = dict[str, Callable[[], asyncio.AbstractEventLoop]]
 
 
@@ -37,18 +58,19 @@ class Host:
         errors: what reached the event loop's handler of errors that nobody took.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, server_class: ServerClass = GrpcServer) -> None:
+        self._server_class = server_class
         self.probe = Probe()
         self.port = 0
         self.errors: list[dict[str, Any]] = []
         self.unhandled: list[UnhandledCall] = []
         self.gone: list[str] = []
-        self._servers: list[GrpcServer] = []
+        self._servers: list[Any] = []
         self._channels: list[Any] = []
         self._raw: list[RawClient] = []
 
     @property
-    def server(self) -> GrpcServer:
+    def server(self) -> Any:
         """The last one started."""
         return self._servers[-1]
 
@@ -67,14 +89,16 @@ class Host:
         if limits.max_ping_strikes == Limits.max_ping_strikes:
             # Tests wait by PING: as often as it takes.
             limits = replace(limits, max_ping_strikes=1 << 30)
-        server = GrpcServer(
-            limits,
-            take=take,
-            check=check,
-            on_unhandled=self.unhandled.append,
-            overload=overload,
-            on_connections=lambda _, reason: self.gone.append(reason) if reason else None,
-        )
+        server: GrpcServer | AioServer = AioServer(limits)
+        if self._server_class is GrpcServer:
+            server = GrpcServer(
+                limits,
+                take=take,
+                check=check,
+                on_unhandled=self.unhandled.append,
+                overload=overload,
+                on_connections=lambda _, reason: self.gone.append(reason) if reason else None,
+            )
         server.add_generic_rpc_handlers((self.probe.generic(),))
         server.add_registered_method_handlers("test.More", methods)
         self._servers.append(server)
@@ -124,10 +148,17 @@ class Host:
             await server.stop(0)
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """What gRPC's own clients see is the same of both servers."""
+    is_on_both = metafunc.module.__name__.rpartition(".")[2] in ON_BOTH
+    if is_on_both and "host" in metafunc.fixturenames and metafunc.function.__name__ not in OF_OURS:
+        metafunc.parametrize("host", [GrpcServer, AioServer], indirect=True)
+
+
 @pytest.fixture
-async def host() -> AsyncIterator[Host]:
+async def host(request: pytest.FixtureRequest) -> AsyncIterator[Host]:
     """Serve and connect; nothing may reach the event loop's handler of errors."""
-    host = Host()
+    host = Host(getattr(request, "param", GrpcServer))
     asyncio.get_running_loop().set_exception_handler(host.note_error)
     yield host
     await host.close()

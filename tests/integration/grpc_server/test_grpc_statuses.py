@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Code = grpc.StatusCode
 NON_BYTE = "abgelehnt: größer als 100 % \u2013 拒否 🚫\nline two\ttab \x7f"
-TRAILING = [("retry-after", "3"), ("retry-after", "4"), ("why-bin", bytes(range(256)))]
+TRAILING = (("retry-after", "3"), ("retry-after", "4"), ("why-bin", bytes(range(256))))
 SENT = [
     ("plain", "value"),
     ("twice", "one"),
@@ -76,7 +76,7 @@ async def test_abort(host: "Host", details: str) -> None:
     channel = host.channel()
     error = await refusal_of(channel.unary_unary("/test.More/Unary")(details.encode()))
     assert (error.code(), error.details()) == (Code.FAILED_PRECONDITION, details)
-    assert list(map(tuple, error.trailing_metadata())) == TRAILING
+    assert tuple(map(tuple, error.trailing_metadata())) == TRAILING
 
 
 async def test_abort_within_a_stream(host: "Host") -> None:
@@ -86,7 +86,7 @@ async def test_abort_within_a_stream(host: "Host") -> None:
     assert await soon(call.read()) == b"before"
     error = await refusal_of(call.read())
     assert (error.code(), error.details()) == (Code.FAILED_PRECONDITION, NON_BYTE)
-    assert list(map(tuple, error.trailing_metadata())) == TRAILING
+    assert tuple(map(tuple, error.trailing_metadata())) == TRAILING
 
 
 @pytest.mark.parametrize("path", ["/test.Probe/Nothing", "/test.Nobody/Echo", "/nonsense"])
