@@ -46,6 +46,7 @@ class AioServer:
         is_shared: bool = False,
     ) -> int:
         """Listen; see `GrpcServer.start`."""
+        # Not before: whether the port is shared is an option of gRPC's server.
         self._server = grpc.aio.server(options=[*self._options(), ("grpc.so_reuseport", is_shared)])
         self._server.add_generic_rpc_handlers(tuple(self._handlers))
         address = (
@@ -57,6 +58,7 @@ class AioServer:
             else:
                 port = self._server.add_secure_port(address, tls)
         except RuntimeError as error:
+            # As asyncio's servers raise it, so that the caller need not know which one it has.
             raise OSError(str(error)) from error
         await self._server.start()
         return port

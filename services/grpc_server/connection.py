@@ -230,14 +230,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def _read_preface(self, num_bytes: int) -> None:
         self._num_preface_bytes += num_bytes
-        said = bytes(self._preface[: self._num_preface_bytes])
-        if not PREFACE.startswith(said):
-            if said[:1].isalpha() and not said.startswith(_METHOD):
+        received = bytes(self._preface[: self._num_preface_bytes])
+        if not PREFACE.startswith(received):
+            if received[:1].isalpha() and not received.startswith(_METHOD):
                 # HTTP/1: a browser, curl, a load balancer's health check.
                 self._writer.control(_NOT_HTTP2)
             self._reason = "protocol"
             self.close()
-        elif len(said) == len(PREFACE):
+        elif len(received) == len(PREFACE):
             self._send_settings()
 
     def _send_settings(self) -> None:

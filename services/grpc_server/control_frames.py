@@ -89,6 +89,7 @@ class ControlFrames:
             raise Http2ConnectionError(
                 ErrorCode.FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes: no multiple of 6"
             )
+        # All of them before any is applied: a frame is valid as a whole.
         for key, value in SETTING.iter_unpack(payload):
             _check(key, value)
         # First: the client counts with its new windows from here on, and larger ones send at once.

@@ -21,7 +21,7 @@ _FRAMES_PER_ANSWER: Final = 16
 class FloodGuard:
     """One connection's."""
 
-    __slots__ = ("_clock", "_looked_s", "_most", "_per_second", "left")
+    __slots__ = ("_clock", "_most", "_per_second", "_refilled_s", "left")
 
     def __init__(
         self, burst: int, per_second: int, clock: Callable[[], float] = time.monotonic
@@ -37,7 +37,7 @@ class FloodGuard:
             left: bytes that may be charged, FRAME_COST for a frame.
         """
         self._most, self._per_second = burst * FRAME_COST, per_second * FRAME_COST
-        self._clock, self._looked_s, self.left = clock, clock(), self._most
+        self._clock, self._refilled_s, self.left = clock, clock(), self._most
 
     def charge(self, num_frames: int = 1) -> None:
         """Charge a frame, or one that costs as much as several.
@@ -70,8 +70,8 @@ class FloodGuard:
 
     def _refill(self) -> None:
         now_s = self._clock()
-        self.left += min(int((now_s - self._looked_s) * self._per_second), self._most)
-        self._looked_s = now_s
+        self.left += min(int((now_s - self._refilled_s) * self._per_second), self._most)
+        self._refilled_s = now_s
         if self.left < 0:
             raise Http2ConnectionError(
                 ErrorCode.ENHANCE_YOUR_CALM, "too many frames that do nothing for any call"

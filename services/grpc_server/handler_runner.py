@@ -69,6 +69,7 @@ async def run_handler(
     except StatusError as fault:
         call.fail(fault)
     except asyncio.CancelledError:
+        # By the handler's own code, or at the end of the call, where this does nothing.
         call.end(grpc.StatusCode.CANCELLED, "the handler was cancelled by the server")
         raise
     except Exception as error:

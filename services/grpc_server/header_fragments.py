@@ -33,6 +33,7 @@ class HeaderFragments:
 
     def on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
         """A block begins; raises Http2ConnectionError."""
+        # Streams of clients are odd (section 5.1.1), and servers open none here.
         if not stream_id % 2:
             raise protocol_error(f"HEADERS of stream {stream_id}")
         if flags & (PADDED | HAS_PRIORITY):
@@ -50,6 +51,7 @@ class HeaderFragments:
             raise protocol_error("CONTINUATION without HEADERS before it")
         self._fragments.append(payload)
         self._num_bytes += len(payload)
+        # Number and sum: CONTINUATION frames may be empty, or a byte each.
         is_long = len(self._fragments) > MAX_CONTINUATIONS + 1
         if is_long or self._num_bytes > HEADER_BLOCK_BYTES:
             raise Http2ConnectionError(

@@ -60,6 +60,7 @@ def _bound(
         if is_shared:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
+            # `::` serves IPv4 too, whatever the host's default is.
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         listening.bind(address)
     except BaseException:

@@ -108,6 +108,7 @@ class RequestMemory:
             self._grant_waiting()
 
     def _fits(self, reservation: Reservation) -> bool:
+        # One that is larger than all memory is granted alone.
         return not self._granted or self._num_reserved + reservation.num_bytes <= self._max_reserved
 
     def _grant(self, reservation: Reservation) -> None:
@@ -116,6 +117,7 @@ class RequestMemory:
         reservation.is_granted = True
 
     def _grant_waiting(self) -> None:
+        # In their order: large ones would never be granted while small ones pass them.
         while self._waiting and self._fits(reservation := next(iter(self._waiting))):
             del self._waiting[reservation]
             self._waited_s = self._clock()

@@ -61,6 +61,7 @@ def _wire(value: str | bytes) -> bytes:
 
 def _escaped(details: str) -> bytes:
     """Percent-encoded as gRPC wants it; truncated between two characters."""
+    # Most details are plain ASCII.
     if _PLAIN.fullmatch(details):
         return details.encode()
     parts, num_bytes = [], 0

@@ -122,7 +122,8 @@ class GrpcServer:
                 del sockets[0]
         finally:
             close_all(sockets)
-        self._schedule_check()
+        if self._check_timer is None:
+            self._schedule_check()
         return taken
 
     async def _serve(self, listening: socket.socket, tls: ssl.SSLContext | None) -> asyncio.Server:

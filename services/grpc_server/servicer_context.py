@@ -108,6 +108,8 @@ class ServicerContext:
         """Send a message of a stream."""
         await self._call.send(self._call.serialized(message))
 
+    # Accepted, as gRPC's handlers may call them: answers of tensors hardly become smaller.
+
     def set_compression(self, compression: grpc.Compression) -> None:
         """Ignored."""
 

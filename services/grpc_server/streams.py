@@ -260,6 +260,7 @@ class Streams:
 
     def _on_headers(self, stream_id: int, block: bytes, is_last: bool) -> None:
         """A complete header block: a new stream, or trailers."""
+        # A new stream closes all idle ones below it (section 5.1.1).
         if stream_id <= self.last_stream_id:
             self._on_trailers(stream_id, block, is_last=is_last)
             return

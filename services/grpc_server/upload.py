@@ -213,6 +213,7 @@ class Upload:
         reservation, self._reservation = self._reservation, None
         if reservation is not None:
             self._memory.release(reservation)
+        # Not of the check itself, which ends the call that it refuses.
         if self._checking is not None and not self._is_checked:
             self._checking.cancel()
 
