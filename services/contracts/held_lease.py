@@ -29,9 +29,15 @@ class HeldLease:
     """
 
     def __init__(
-        self, registry: BuildRegistry, key_digest: str, number: int, lease: BuildLease
+        self,
+        registry: BuildRegistry,
+        key_digest: str,
+        number: int,
+        lease: BuildLease,
+        kept_lease_s: float | None = None,
     ) -> None:
-        """The lease is ours already; see `take_lease`."""
+        """The lease is ours already; see `take_lease` for the arguments."""
+        self._kept_lease_s = kept_lease_s
         self._registry, self._digest = registry, key_digest
         self._number, self._lease = number, lease
         self._lock = threading.Lock()
@@ -89,6 +95,8 @@ class HeldLease:
 
     def _renew(self, *, is_released: bool) -> None:
         with self._lock:
+            if self._kept_lease_s and self._registry.keeps_leases:
+                self._lease = self._lease.model_copy(update={"lease_s": self._kept_lease_s})
             changed = {"renewed_at": timestamp(utc_now()), "is_released": is_released}
             offer = self._lease.model_copy(update=changed)
         try:
@@ -112,9 +120,21 @@ class HeldLease:
 
 
 def take_lease(
-    registry: BuildRegistry, key_digest: str, found: LeaseRevision, lease_s: float
+    registry: BuildRegistry,
+    key_digest: str,
+    found: LeaseRevision,
+    lease_s: float,
+    kept_lease_s: float | None = None,
 ) -> HeldLease | None:
     """Take what was found to be free; None when another one was first.
+
+    Args:
+        registry: on the store.
+        key_digest: what the lease is of.
+        found: the newest lease.
+        lease_s: seconds without a renewal after which others may take it.
+        kept_lease_s: the same for a store that keeps each renewal for ever: rarely renewed, so
+            that a lease of months stays small.
 
     Raises:
         StoreError: the store failed.
@@ -138,4 +158,4 @@ def take_lease(
         if registry.lease(key_digest).lease != lease:
             raise
         is_ours = True
-    return HeldLease(registry, key_digest, number, lease) if is_ours else None
+    return HeldLease(registry, key_digest, number, lease, kept_lease_s) if is_ours else None

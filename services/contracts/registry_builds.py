@@ -25,6 +25,11 @@ class BuildRegistry(RecordKeeper):
     # So that it is logged once.
     _is_delete_refused = False
 
+    @property
+    def keeps_leases(self) -> bool:
+        """Whether the store refused to delete a lease: each renewal costs room then."""
+        return self._is_delete_refused
+
     def write_plan(self, plan: BuildPlan) -> bool:
         """Keep a plan; False when the newest of its class says the same already."""
         newest = self.build_plan(plan.model, plan.version, plan.node_class)

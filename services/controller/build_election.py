@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 CONTROLLER: Final = "controller"
 # As long as Kubernetes' own controllers hold theirs.
 LEASE_S: Final = 15.0
+# Where the store allows no delete: 300 renewals a day.
+_KEPT_LEASE_S: Final = 900.0
 # A store has no events.
 _POLL_S: Final = 2.0
 
@@ -57,7 +59,7 @@ class BuildElection:
     def _take(self, watch: LeaseWatch) -> HeldLease | None:
         found = self._registry.lease(CONTROLLER)
         if watch.is_takeable(found):
-            return take_lease(self._registry, CONTROLLER, found, self._lease_s)
+            return take_lease(self._registry, CONTROLLER, found, self._lease_s, _KEPT_LEASE_S)
         self._show(_standby_message(found, self._lease_s))
         return None
 

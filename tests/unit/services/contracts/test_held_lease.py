@@ -66,6 +66,20 @@ def test_a_lease_is_renewed_and_then_released(registry: WatchedRegistry) -> None
     assert lease.lost_to() == ""
 
 
+def test_a_store_that_keeps_each_renewal_gets_few(
+    registry: WatchedRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object, key: str) -> None:
+        raise StoreError(f"no permission to delete {key}")
+
+    monkeypatch.setattr(ObstoreArtifactStore, "delete", refuse)
+    lease = take_lease(registry, KEY, registry.lease(KEY), 0.05, kept_lease_s=3600.0)
+    assert lease is not None
+    with lease:
+        registry.wait_for(lambda offers: offers[-1].lease_s == 3600.0)
+        assert len(registry.offers) <= 3
+
+
 def test_a_stage_is_shown_at_once_and_a_line_with_it(registry: WatchedRegistry) -> None:
     # No heartbeat comes in so long a lease.
     with taken(registry, lease_s=3600) as lease:
