@@ -58,7 +58,7 @@ class BuildPace:
         nodes_gone_after_s: how long no node of a class may be known before what is built for
             it is given up: nodes flap, and a source that has just begun to look knows few.
         waits_after_s: how long a task may wait for a node before it is an event.
-        retry: how failures are met.
+        retry: when what failed is tried again.
     """
 
     resync_s: float = 15.0
@@ -100,7 +100,7 @@ class BuildLoop:
             on_store_changed: called in the event loop when engines or proofs are new; must not
                 block.
             recorder: records BUILD_LOOP_METRICS.
-            pace: how often to look, and how failures are met.
+            pace: how often to look, and when what failed is tried again.
             election: which controller of the store builds; None takes the store's lease.
             clock: monotonic seconds.
         """

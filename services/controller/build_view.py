@@ -107,8 +107,8 @@ def plan_for_pool(
 ) -> BuildPlan | None:
     """The newest plan for a pool's class; one made on a device counts where there are nodes.
 
-    Nodes that say their toolchain are of another class once it is another one. Of those that do
-    not (Kubernetes', and those still to come) only the compiler's name shows it.
+    Nodes that name their toolchain are of another class once it is another one. Of those that
+    do not (Kubernetes', and those still to come) only the compiler's name shows it.
     """
     is_on_device = pool.num_nodes > 0
     fitting = [
@@ -135,7 +135,7 @@ def distinct_pools(pools: Sequence[NodePool]) -> list[NodePool]:
 
 
 def _knows_better(other: NodePool, pool: NodePool) -> bool:
-    """Whether what one source says of these nodes is a part of what the other says."""
+    """Whether what one source knows of these nodes is a part of what the other knows."""
     if not pool.node_class.may_be(other.node_class) or (pool.num_nodes and not other.num_nodes):
         return False
     return _known_fields(pool.node_class) < _known_fields(other.node_class)

@@ -1,7 +1,7 @@
 """What is deployed: one application for each model version on each generation.
 
-Keeps a task for each deployment and each withdrawal, because both take long; says where
-each is. Whether one is wanted is the reconcile loop's to decide.
+Keeps a task for each deployment and each withdrawal, because both take long, and the
+state of each. Whether one is wanted is the reconcile loop's to decide.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _ATTACH_WITHIN_S = 60.0
 
 
 class DeploymentState(StrEnum):
-    """Where a deployment is, in the words of Triton's repository index."""
+    """Where a deployment is, by the terms of Triton's repository index."""
 
     READY = "READY"
     LOADING = "LOADING"
@@ -250,7 +250,7 @@ class Deployments:
         return True
 
     async def _note_unplaced(self, key: DeploymentKey, deployment: _Deployment) -> None:
-        """Say why replicas are placed nowhere, once that takes longer than a moment."""
+        """Note why replicas are placed nowhere, once that takes longer than a moment."""
         try:
             unplaced = await self._threads.ask(self._replicas.unplaced, key)
         except Exception as error:
@@ -274,7 +274,7 @@ class Deployments:
         deployment.retry_at_s = self._clock() + wait_s
 
     async def _is_running(self, key: DeploymentKey) -> bool:
-        """Ask; a question that fails says nothing of the deployment, so it is asked again."""
+        """Ask; a question that fails is no state of the deployment, so it is asked again."""
         try:
             return await self._threads.ask(self._replicas.is_running, key)
         except SmeltError:

@@ -15,7 +15,7 @@ _NUM_ASKING = 4
 # still take, and the next pass looks whether it did.
 SUBMIT_TIMEOUT_S = 60.0
 ASK_TIMEOUT_S = 30.0
-# Threads that hang for ever cost their stacks: from here on it is better to say that Ray is away.
+# Threads that hang for ever cost their stacks: from here on Ray counts as away.
 _MAX_STUCK = 64
 
 
@@ -46,7 +46,7 @@ class FleetThreads:
                 return await asked
         except TimeoutError as error:
             if not asked.cancelled():
-                raise  # its own words, not our patience
+                raise  # its own timeout, not ours
             self._count_stuck()
             raise NotReadyError(
                 f"Ray did not answer within {self._ask_timeout_s:g} s; is the head node alive? "

@@ -87,9 +87,9 @@ class TaskStatus:
     Attributes:
         detail: why it waits, or the last output of one that failed.
         is_failed: it ended without doing its work (exit code, crash, node lost).
-        is_lost: its node went away under it, which says nothing of what it was at.
-        is_unstarted: it ended before it ever ran, which says nothing of what it was to do.
-        run: tells one run of a name from the next; "" where that does not matter.
+        is_lost: its node was lost, which is no failure of what it was at.
+        is_unstarted: it ended before it ever ran, which is no failure of what it was to do.
+        run: differs for each run of a name; "" where that does not matter.
     """
 
     state: TaskState
@@ -107,7 +107,7 @@ class BuildLauncher(Protocol):
     def compiler(self) -> str:
         """Names what its tasks run, and changes with it.
 
-        Where a node does not say its toolchain, a plan of another compiler is out of date.
+        Where a node does not name its toolchain, a plan of another compiler is out of date.
         """
         ...
 

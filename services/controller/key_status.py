@@ -1,6 +1,6 @@
 """How one planned engine stands: proven, to be built or proven, waiting after a failure, given up.
 
-Pure: everything comes from documents of the store, and times from what they say.
+Pure: everything comes from documents of the store, times included.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ _GOOD = (BuildOutcome.PROVEN, BuildOutcome.BUILT)
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """How failures are met.
+    """When what failed is tried again.
 
     Attributes:
         max_attempts: failures in a row after which nothing is tried any more.
@@ -105,10 +105,10 @@ def key_status(
         engine: what is published under the key.
         records: all attempts to build it, oldest first.
         requests: all rebuild requests for its model.
-        policy: how failures are met.
+        policy: when what failed is tried again.
         plan: that it is a key of.
         failed_at: when the last failure was seen, by the clock that the next attempt is awaited
-            by; None takes what the record says, by the clock of the machine that built.
+            by; None takes that of the record, by the clock of the machine that built.
     """
     digest = planned.digest
     if engine is not None and not is_to_be_proven_again(engine, requests, plan):
@@ -160,7 +160,7 @@ def is_proven_on(engine: PublishedEngine, generation: Generation) -> bool:
     proof = engine.proof
     if proof.outcome is not ProofOutcome.PASSED or proof.device is None:
         return False
-    # Proven on a higher CPU class says nothing about a lower one; see `selection`.
+    # A proof on a higher CPU class does not hold for a lower one; see `selection`.
     return proof.device.parsed_generation.runs_on(generation)
 
 

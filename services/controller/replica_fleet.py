@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 _PREFIX, _SEPARATOR = "smelt", ":"
 _RAISED = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception): (.+)$", re.MULTILINE)
 _CONNECT_S = 10.0
-# How Ray's cloudpickle words it.
+# The message of Ray's cloudpickle.
 _PICKLER_CLASH = "is not registered for pickle by value"
 _MAX_PICKLER_CLASHES = 20
 
@@ -29,7 +29,7 @@ class RayServeFleet:
     """Ray Serve as placement and restarts only: requests never pass through it."""
 
     is_placing = True
-    absence = "no node of the fleet says its generation; see: smelt node-labels"
+    absence = "no node of the fleet has a label with its generation; see: smelt node-labels"
 
     def __init__(self, address: str, replica_app: str) -> None:
         """Nothing is joined yet.
@@ -95,7 +95,7 @@ class RayServeFleet:
         return bool(found.status is ApplicationStatus.RUNNING)
 
     def unplaced(self, key: DeploymentKey) -> str:
-        """Serve's own words, beside what the nodes have and which applications are there."""
+        """Serve's own message, beside what the nodes have and which applications are there."""
         import ray
         from ray import serve
 
@@ -145,10 +145,10 @@ class RayServeFleet:
 
 
 def raised_words(message: str) -> str:
-    """What the last exception in Serve's message about a deployment says; "" without one.
+    """The last exception's message in Serve's about a deployment; "" without one.
 
     Serve puts a replica's whole traceback there, while its message about the application only
-    says that there was a fault.
+    names a fault.
     """
     return next(iter(_RAISED.findall(message)[::-1]), "")
 
@@ -159,7 +159,7 @@ def application_name(key: DeploymentKey) -> str:
 
 
 def retried(ask: Callable[[], _T]) -> _T:
-    """Ask Serve, again where another thread met its pickler.
+    """Ask Serve, again where another thread uses its pickler.
 
     Each configuration of Serve's, a status holds one too, registers the same module with the
     pickler and takes it away; a lock over all would have a submission that hangs keep every

@@ -65,8 +65,8 @@ def async_client(cluster: "SingleConfig", namespace: str) -> "AsyncClient":
 
     with _opened():
         client = AsyncClient(config=cluster, namespace=namespace)
-    # lightkube closes the stream of a refused watch before its body, which says why, is read; it
-    # passes no hooks on to its HTTP client.
+    # lightkube closes the stream of a refused watch before its body, which has the reason, is
+    # read; it passes no hooks on to its HTTP client.
     http = client._client._client  # noqa: SLF001 - see above
     http.event_hooks = {"response": [_read_refusal]}
     return client

@@ -68,7 +68,7 @@ def _annotations(task: BuildTask) -> dict[str, str]:
 
 
 def _place(pod: dict[str, Any], task: BuildTask, placement: dict[str, Any]) -> None:
-    """Bind the Pod to nodes of the class; the generation's own file has the first word."""
+    """Bind the Pod to nodes of the class; the generation's own file comes first."""
     container = compiler_container(pod)
     selector = pod.setdefault("nodeSelector", {})
     selector.update(placement.get("nodeSelector", {}))
@@ -102,7 +102,7 @@ def _ask_for_gpu(pod: dict[str, Any], container: dict[str, Any]) -> None:
 
 
 def _drop_gpu(container: dict[str, Any]) -> None:
-    """Ask for no GPU, whatever the template says: a GPU left idle is dear."""
+    """Ask for no GPU, whatever the template has: a GPU left idle is dear."""
     resources = container.get("resources") or {}
     for kind in ("limits", "requests"):
         (resources.get(kind) or {}).pop(GPU_RESOURCE, None)

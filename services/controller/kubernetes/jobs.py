@@ -1,8 +1,8 @@
 """Build tasks as Kubernetes Jobs: one Job for a task, by the task's own name.
 
 The name makes launching twice harmless, and the label makes the Jobs of an earlier controller
-this one's too. A Job that failed stays after it was accounted for, with an annotation that says
-so: its log is read until the cluster removes it, or a task of that name is launched anew.
+this one's too. A Job that failed stays after it was accounted for, with an annotation for
+that: its log is read until the cluster removes it, or a task of that name is launched anew.
 """
 
 import logging

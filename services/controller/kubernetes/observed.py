@@ -1,4 +1,4 @@
-"""What one Node or RayService object says, as small values. Objects are plain JSON here."""
+"""What matters of one Node or RayService object, as small values. Objects are plain JSON here."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -45,7 +45,7 @@ def _unschedulable_reason(node: Mapping[str, Any]) -> str:
     """Why a node takes no new work.
 
     A cordoned node keeps what runs there and gets nothing new: it stays known, so that its
-    engines stay wanted, and does not count. What still serves there is Ray's to say.
+    engines stay wanted, and does not count. What still serves there Ray knows.
     """
     if node["metadata"].get("deletionTimestamp"):
         return "being deleted"
@@ -109,7 +109,7 @@ def pools_of(
         ready[node.node_class] = ready.get(node.node_class, 0) + (not node.unschedulable_reason)
     classes_of_nodes = list(names)
     for name, node_class in sorted(groups, key=lambda group: group[0]):
-        # A group says a generation and little more: where nodes of it exist they say it better.
+        # A group names a generation and little more: nodes of it, where there are any, name more.
         if not any(one.may_be(node_class) for one in classes_of_nodes):
             names.setdefault(node_class, []).append(name)
     return [

@@ -71,10 +71,10 @@ class ActorAnswers:
         ) as error:
             return _failed(error)
         except faults.OutOfMemoryError as error:
-            # Of an actor that Ray ended so it never says that it died.
+            # For an actor that Ray ended so there is no ActorDiedError.
             return _failed(error, "Ray ended it, as its node was out of memory")
         except faults.RayError as error:
-            # Its connection is lost for a moment; when it is dead, Ray comes to say so.
+            # Its connection is lost for a moment; when it is dead, Ray raises ActorDiedError.
             return TaskStatus(state=TaskState.RUNNING, detail=_words(error))
         if code is None:
             return TaskStatus(state=TaskState.RUNNING)
