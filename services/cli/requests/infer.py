@@ -2,7 +2,6 @@
 
 import io
 import json
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,16 +14,7 @@ from services.cli.output.show import Table, show
 from services.cli.requests.gateway_client import bearer_metadata, gateway_channel
 from services.cli.settings import CliSettings
 from services.contracts.byte_strings import STRING_DTYPE, strings_from_array
-from services.contracts.errors import (
-    DeadlineExceededError,
-    InvalidRequestError,
-    NotAllowedError,
-    NotFoundError,
-    NotReadyError,
-    OverloadedError,
-    SmeltError,
-    UnauthenticatedError,
-)
+from services.contracts.errors import InvalidRequestError, NotReadyError, SmeltError
 from services.contracts.nearest import nearest
 from services.contracts.tensors import (
     DATATYPE_FROM_NUMPY,
@@ -32,21 +22,16 @@ from services.contracts.tensors import (
     array_from_bytes,
     bytes_from_array,
 )
+from services.gateway.status_codes import STATUS_BY_ERROR
 from services.pb import open_inference_v2_pb2 as pb
 
 MAX_MESSAGE_BYTES = 2**31 - 1
 ANSWER_TIMEOUT_S = 300.0
 _SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 _NOT_FOUND = grpc.StatusCode.NOT_FOUND
-_ERROR_BY_STATUS: Mapping[grpc.StatusCode, type[SmeltError]] = {
-    grpc.StatusCode.INVALID_ARGUMENT: InvalidRequestError,
-    grpc.StatusCode.UNAUTHENTICATED: UnauthenticatedError,
-    grpc.StatusCode.PERMISSION_DENIED: NotAllowedError,
-    _NOT_FOUND: NotFoundError,
-    grpc.StatusCode.UNAVAILABLE: NotReadyError,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: OverloadedError,
-    grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceededError,
-}
+_ERRORS = list(STATUS_BY_ERROR.items())[::-1]
+# Of several errors with one status the first; INTERNAL is of errors that have little in common.
+_ERROR_BY_STATUS = {s: error for error, s in _ERRORS if s is not grpc.StatusCode.INTERNAL}
 _CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
