@@ -29,9 +29,12 @@ MAX_MESSAGE_BYTES = 2**31 - 1
 ANSWER_TIMEOUT_S = 300.0
 _SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 _NOT_FOUND = grpc.StatusCode.NOT_FOUND
-_ERRORS = list(STATUS_BY_ERROR.items())[::-1]
-# Of several errors with one status the first; INTERNAL is of errors that have little in common.
-_ERROR_BY_STATUS = {s: error for error, s in _ERRORS if s is not grpc.StatusCode.INTERNAL}
+# Of several errors with one status the first; those that are INTERNAL have little in common.
+_ERROR_BY_STATUS: dict[grpc.StatusCode, type[SmeltError]] = {
+    status: error
+    for error, status in list(STATUS_BY_ERROR.items())[::-1]
+    if status is not grpc.StatusCode.INTERNAL
+}
 _CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
