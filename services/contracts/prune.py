@@ -23,7 +23,7 @@ _BLOBS = "blobs/sha256/"
 # As canonical JSON has a BlobRef, wherever it stands in a document.
 _BLOB_REF = re.compile(rb'"sha256":"([0-9a-f]{64})"')
 # Small, or without it the store could not be read: their growth is that of what people ask for.
-_KEPT_FOLDERS = ("models/", "rebuilds/", "serving/", "weights/", "selftest/", "event-folds/")
+_KEPT_FOLDERS = ("models/", "rebuilds/", "serving/", "weights/", "selftest/", "event-checkpoints/")
 _DOCUMENT_FOLDERS = (
     "masters/", "engines/", "joint_runs/", "plans/", "builds/", "leases/", "tasks/", "caches/",
     "events/", "event-days/",

@@ -1,6 +1,6 @@
-"""The event trail in the store: append, tail, follow; cheap with 100,000 events.
+"""Events in the store: append, tail, follow; cheap with 100,000 of them.
 
-Events lie in a folder per day and are numbered without gaps, so that what follows a position
+Events are in a folder per day and are numbered without gaps, so that what follows a position
 is found by reading the next numbers, and the newest ones by listing the last days.
 """
 
@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from services.contracts.errors import AlreadyPublishedError, NotFoundError, StoreError
-from services.contracts.events import Event, EventDay, EventPosition, TrailFold
+from services.contracts.events import Event, EventCheckpoint, EventDay, EventPosition
 from services.contracts.records import RecordKeeper, numbered_key, parsed
 from services.contracts.store import ArtifactStore
 
 _logger = logging.getLogger(__name__)
 _DAYS = "event-days/"
-_FOLDS = "event-folds/"
+_CHECKPOINTS = "event-checkpoints/"
 _DAY_LENGTH = len("2026-11-21")
 
 
@@ -33,8 +33,8 @@ class EventRegistry(RecordKeeper):
         A clock that was set back does not lead back into an earlier day: readers are past it.
 
         Returns:
-            Where it stands; None when another writer was there first, whose event the writer
-            has to take in before it says what is news.
+            Where it is; None when another writer was first, whose event has to be taken in before
+            it is known what is new.
         """
         day = max(event.at[:_DAY_LENGTH], after.day)
         if day != after.day:
@@ -88,31 +88,31 @@ class EventRegistry(RecordKeeper):
         numbers = self._records.numbers(_day_prefix(days[-1]))
         return EventPosition(day=days[-1], number=max(numbers, default=0))
 
-    def keep_fold(self, fold: TrailFold) -> None:
-        """Keep what the trail amounts to, so that the next start need not read all of it.
+    def keep_checkpoint(self, checkpoint: EventCheckpoint) -> None:
+        """Keep what the events amount to, so that the next start need not read all of them.
 
         The one before stays too, for who reads it now; older ones go, where the store allows it.
         """
-        number = self._records.append(_FOLDS, fold)
-        for older in self._records.numbers(_FOLDS):
+        number = self._records.append(_CHECKPOINTS, checkpoint)
+        for older in self._records.numbers(_CHECKPOINTS):
             if older < number - 1:
                 with suppress(StoreError):
-                    self._store.delete(numbered_key(_FOLDS, older))
+                    self._store.delete(numbered_key(_CHECKPOINTS, older))
 
-    def last_fold(self) -> TrailFold:
-        """The newest fold that was kept; an empty one when there is none."""
-        numbers = self._records.numbers(_FOLDS)
+    def last_checkpoint(self) -> EventCheckpoint:
+        """The newest checkpoint that was kept; an empty one when there is none."""
+        numbers = self._records.numbers(_CHECKPOINTS)
         if not numbers:
-            return TrailFold()
-        key = numbered_key(_FOLDS, numbers[-1])
-        return parsed(key, self._store.read(key), TrailFold)
+            return EventCheckpoint()
+        key = numbered_key(_CHECKPOINTS, numbers[-1])
+        return parsed(key, self._store.read(key), EventCheckpoint)
 
     def _event(self, day: str, number: int) -> Event | None:
         """An event; None when it cannot be read. Raises NotFoundError."""
         key = numbered_key(_day_prefix(day), number)
         if key in self._unreadable:
             return None
-        # Not through the cache of `Records`: a trail of years would stay in memory.
+        # Not through the cache of `Records`: events of years would stay in memory.
         data = self._store.read(key)
         try:
             return parsed(key, data, Event)

@@ -17,19 +17,19 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 
 from services.contracts.build_plan import TaskStart, timestamp, utc_now
 from services.contracts.errors import SmeltError
 from services.contracts.held_lease import HeldLease
 from services.contracts.registry import Registry
 from services.controller.build_election import BuildElection
-from services.controller.build_events import EventTrail
 from services.controller.build_gauges import BuildGauges
 from services.controller.build_policy import Decision, decide, task_start
 from services.controller.build_reader import ViewReader, attached_versions
 from services.controller.build_turns import builds_shown
 from services.controller.build_view import FleetView
-from services.controller.event_news import serving_of
+from services.controller.event_recorder import EventRecorder
 from services.controller.fleet_state import FleetState
 from services.controller.interfaces import (
     BuildLauncher,
@@ -40,6 +40,7 @@ from services.controller.interfaces import (
 )
 from services.controller.key_status import RetryPolicy
 from services.controller.launch_refusals import LaunchRefusals
+from services.controller.serving_events import serving_of
 from services.controller.task_accounts import TaskAccounts
 from services.controller.task_waits import TaskWaits
 from services.pb import fleet_v1_pb2 as fleet
@@ -53,12 +54,12 @@ class BuildPace:
     """How often the loop looks.
 
     Attributes:
-        resync_s: without an event.
-        poll_s: while tasks run: launchers have no event for the end of one.
+        resync_s: at most this long apart.
+        poll_s: while tasks run: launchers send no notification when one ends.
         nodes_gone_after_s: how long no node of a class may be known before what is built for
             it is given up: nodes flap, and a source that has just begun to look knows few.
-        waits_after_s: how long a task may wait for a node before it is an event.
-        retry: when what failed is tried again.
+        waits_after_s: how long a task may wait for a node before that is an event.
+        retry: how failures are met.
     """
 
     resync_s: float = 15.0
@@ -93,10 +94,10 @@ class BuildLoop:
 
         Args:
             registry: on the fleet's store.
-            nodes: what there is; a source that is away for a while returns its last answer
+            nodes: what there is; a source that is away for a while gives its last answer
                 (CombinedNodes), as nothing is built and nothing given up without it.
             launcher: runs the builds.
-            state: read for the event trail; gets what is built and what waits.
+            state: read for events; shows what is built and what waits.
             on_store_changed: called in the event loop when engines or proofs are new; must not
                 block.
             recorder: records BUILD_LOOP_METRICS.
@@ -114,7 +115,7 @@ class BuildLoop:
         )
         self._waits = TaskWaits(self._pace.waits_after_s, clock)
         self._refusals = LaunchRefusals(clock)
-        self._trail = EventTrail(registry)
+        self._events = EventRecorder(registry)
         self._on_store_changed = on_store_changed
         self._gauges = BuildGauges(recorder or NullRecorder())
         self._enqueued = asyncio.Event()
@@ -196,25 +197,23 @@ class BuildLoop:
         view = replace(seen, running=[*view.running, *launched])
         self.latest = view, self._reader.moment
         self._gauges.show(decision, view.running, waiting)
-        # Last: a trail that fails must keep nothing from being built. What was seen comes
-        # before what was launched for it: the trail reads as cause and effect.
-        self._write_events(lambda: self._trail.observe(seen))
+        # Last: an event that cannot be recorded must keep nothing from being built. What was seen
+        # comes before what was launched for it: cause, then effect.
+        self._record(lambda: self._events.observe(seen))
         if launched:
-            self._write_events(lambda: self._trail.observe(view))
-        self._write_events(
-            lambda: self._trail.observe_failures(decision.quarantined, decision.unplanned)
-        )
-        self._write_events(lambda: self._trail.observe_serving(serving_of(snapshot)))
-        self._write_events(lambda: self._trail.observe_unplaced(snapshot))
+            self._record(lambda: self._events.observe(view))
+        failures = (*decision.unplanned, *decision.quarantined)
+        self._record(lambda: self._events.observe_once(failures))
+        self._record(lambda: self._events.observe_replicas(snapshot))
         return decision, view
 
-    def _write_events(self, observe: Callable[[], None]) -> None:
+    def _record(self, observe: Callable[[], None]) -> None:
         try:
             observe()
         except SmeltError as error:
-            logger.warning("events are written at the next sync: %s", error)
+            logger.warning("events are recorded at the next sync: %s", error)
         except Exception:
-            logger.exception("events are not written; the next sync tries again")
+            logger.exception("events are not recorded; the next sync tries again")
 
     def _launch(self, task: BuildTask, view: FleetView) -> TaskStart | None:
         if not self._refusals.may_try(task.name):
@@ -243,19 +242,16 @@ class BuildLoop:
         return min(pauses_s)
 
     async def _watch_serving(self) -> None:
-        """Write at once when replicas serve with something else; ends only when cancelled."""
+        """Record at once what replicas serve with, and lost ones; ends only when cancelled."""
         while True:
             try:
                 async for snapshot in self._state.watch():
-                    await asyncio.to_thread(self._write_serving, snapshot)
+                    record = partial(self._events.observe_replicas, snapshot)
+                    await asyncio.to_thread(self._record, record)
             except Exception:
-                # Syncs write what serves too: nothing is lost meanwhile.
-                logger.exception("the fleet is watched no more for a while")
+                # Each sync records it too: nothing is lost meanwhile.
+                logger.exception("the watch on the fleet failed; it begins again")
                 await asyncio.sleep(self._pace.resync_s)
-
-    def _write_serving(self, snapshot: fleet.FleetSnapshot) -> None:
-        self._write_events(lambda: self._trail.observe_serving(serving_of(snapshot)))
-        self._write_events(lambda: self._trail.observe_unplaced(snapshot))
 
 
 def _engine_marks(view: FleetView) -> frozenset[tuple[str, str]]:

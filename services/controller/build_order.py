@@ -7,28 +7,11 @@ from datetime import datetime
 from functools import partial
 
 from services.contracts.build_plan import TaskStart
+from services.contracts.events import Event
 from services.contracts.manifest import ModelVersion
 from services.contracts.node_class import NodeClass
 from services.controller.build_view import FleetView
 from services.controller.interfaces import BuildTask, NodePool
-
-
-@dataclass(frozen=True, kw_only=True)
-class Quarantined:
-    """Something that is not tried any more.
-
-    Attributes:
-        key: digest of the build key; "" when not even a plan could be made.
-        mark: changes when it is given up anew, after it was let out.
-    """
-
-    model: str
-    version: int
-    generation: str
-    key: str
-    what: str
-    reason: str
-    mark: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +21,7 @@ class BuildCandidate:
     Attributes:
         task: what to launch; None when nothing is due.
         first: the part of it that makes the first engine; None where one is proven.
+        quarantined: events of keys, or of the plan, that are tried no more.
         is_urgent: replicas there have no proven engine.
     """
 
@@ -46,7 +30,7 @@ class BuildCandidate:
     task: BuildTask | None = None
     first: BuildTask | None = None
     later: tuple[datetime, ...] = ()
-    quarantined: tuple[Quarantined, ...] = ()
+    quarantined: tuple[Event, ...] = ()
     is_urgent: bool = True
 
 

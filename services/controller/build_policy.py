@@ -17,30 +17,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from services.contracts.build_plan import PlannedKey, TaskEnd, TaskStart
+from services.contracts.build_plan import TaskStart
+from services.contracts.events import Event, EventKind
 from services.contracts.manifest import BuildRecord, ModelVersion, PublishedEngine
-from services.controller.build_order import BuildCandidate, Quarantined, turns
+from services.controller.build_order import BuildCandidate, turns
 from services.controller.build_view import FleetView, distinct_pools
 from services.controller.interfaces import BuildTask, NodePool
 from services.controller.key_status import KeyState, KeyStatus, RetryPolicy
 from services.controller.retiming import next_timing
 from services.controller.task_names import task_name
-
-
-@dataclass(frozen=True, kw_only=True)
-class Unplanned:
-    """A task that ended without the plan that it was to make.
-
-    Attributes:
-        attempt: from 1, of `max_attempts`.
-    """
-
-    model: str
-    version: int
-    generation: str
-    end: TaskEnd
-    attempt: int
-    max_attempts: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +36,8 @@ class Decision:
         tasks: to be launched now.
         queued: due too, and behind others, in the order in which they get their turns.
         next_due_at: when something becomes due by time alone; None when nothing will.
-        unplanned: tasks that ended without the plan that is still lacking.
+        quarantined: the events of what is tried no more; marks change when it is given up anew.
+        unplanned: the events of tasks that ended without the plan that is still lacking.
         without_engine: model and generation where nodes are and no planned engine is proven.
         with_engine: the same where one is.
     """
@@ -59,8 +45,8 @@ class Decision:
     tasks: tuple[BuildTask, ...] = ()
     queued: tuple[BuildTask, ...] = ()
     next_due_at: datetime | None = None
-    quarantined: tuple[Quarantined, ...] = ()
-    unplanned: tuple[Unplanned, ...] = ()
+    quarantined: tuple[Event, ...] = ()
+    unplanned: tuple[Event, ...] = ()
     without_engine: frozenset[tuple[str, str]] = frozenset()
     with_engine: frozenset[tuple[str, str]] = frozenset()
 
@@ -165,9 +151,7 @@ def _candidate(
         first=_key_task(view, pool, version, due[:1]) if due and is_urgent else None,
         later=tuple(later),
         quarantined=tuple(
-            _given_up(version, pool, s.planned, s)
-            for s in statuses
-            if s.state is KeyState.QUARANTINED
+            _given_up(version, pool, s) for s in statuses if s.state is KeyState.QUARANTINED
         ),
         is_urgent=is_urgent,
     )
@@ -212,9 +196,9 @@ def _without_plan(
     names = planning_names(view, version, pool, policy)
     ends = [view.ends[name] for name in names if name in view.ends]
     if len(ends) == len(names):
-        return BuildCandidate(
-            pool=pool, version=version, quarantined=(_never_planned(version, pool, ends[-1]),)
-        )
+        why = f"plan: no plan could be made, the last time: {ends[-1].detail}"
+        event = _quarantined(version, pool, why, mark=ends[-1].name)
+        return BuildCandidate(pool=pool, version=version, quarantined=(event,))
     if ends:
         ended_at = datetime.fromisoformat(ends[-1].created_at)
         due_at = policy.next_attempt_at(ended_at, len(ends))
@@ -235,45 +219,40 @@ def _without_plan(
 
 def _unplanned(
     view: FleetView, version: ModelVersion, pool: NodePool, policy: RetryPolicy
-) -> Iterator[Unplanned]:
+) -> Iterator[Event]:
     if view.plan_of(version, pool) is None:
         names = planning_names(view, version, pool, policy)
         for attempt, name in enumerate(names, start=1):
             if name in view.ends:
-                yield Unplanned(
+                which = f"attempt {attempt} of {len(names)}"
+                yield Event(
+                    kind=EventKind.BUILD_FAILED,
                     model=version.name,
                     version=version.version,
                     generation=pool.node_class.generation,
-                    end=view.ends[name],
-                    attempt=attempt,
-                    max_attempts=len(names),
+                    mark=f"{name} ended",
+                    why=f"no plan was made ({which}): {view.ends[name].detail}",
                 )
 
 
-def _given_up(
-    version: ModelVersion, pool: NodePool, planned: PlannedKey, status: KeyStatus
-) -> Quarantined:
-    return Quarantined(
+def _quarantined(
+    version: ModelVersion, pool: NodePool, why: str, *, mark: str, key: str = ""
+) -> Event:
+    return Event(
+        kind=EventKind.QUARANTINED,
         model=version.name,
         version=version.version,
         generation=pool.node_class.generation,
-        key=planned.digest,
-        what=planned.words,
-        reason=f"failed {status.num_failures} times, the last time: {status.reason}",
-        mark=planned.digest,
+        key=key,
+        mark=mark,
+        why=f"{why}; let out by: smelt rebuild {version.name}",
     )
 
 
-def _never_planned(version: ModelVersion, pool: NodePool, end: TaskEnd) -> Quarantined:
-    return Quarantined(
-        model=version.name,
-        version=version.version,
-        generation=pool.node_class.generation,
-        key="",
-        what="plan",
-        reason=f"no plan could be made, the last time: {end.detail}",
-        mark=end.name,
-    )
+def _given_up(version: ModelVersion, pool: NodePool, status: KeyStatus) -> Event:
+    key = status.planned
+    why = f"{key.words}: failed {status.num_failures} times, the last time: {status.reason}"
+    return _quarantined(version, pool, why, mark=key.digest, key=key.digest)
 
 
 def _task_words(due: Sequence[KeyStatus]) -> str:

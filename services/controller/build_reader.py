@@ -65,7 +65,7 @@ class ViewReader:
         self._registry = self.moment = registry
         self._policy = policy
         self._compiler = compiler
-        # Records of keys that are not attempted any more: those proven and those given up.
+        # Records of keys that are attempted no more: those proven and those given up.
         self._settled: dict[str, list[BuildRecord]] = {}
         # Keys that were neither when they were read last.
         self._attempted: set[str] = set()

@@ -1,4 +1,4 @@
-"""Builds in the snapshot of a fleet: those that run, and those that wait for their turn."""
+"""The builds that a fleet shows: those that run, and those that wait for their turn."""
 
 from collections.abc import Sequence
 

@@ -20,14 +20,14 @@ from services.controller.interfaces import DeploymentKey, ReplicaFleet
 logger = logging.getLogger(__name__)
 
 STARTING = "replicas are starting"
-# Serve has no event for an application that runs or is gone; its own client polls as often.
+# Serve sends no notification when an application runs or is gone; its own client polls as often.
 _STATUS_PERIOD_S = 0.1
 _PAUSE_AFTER_FAULT_S = 1.0
 _MISSED_BEFORE_FORGOTTEN = 2
 _FIRST_RETRY_S, _LAST_RETRY_S = 15.0, 600.0
 # A model that loads for minutes need not be asked for ten times in each second of them.
 _SLOWEST_STATUS_PERIOD_S = 2.0
-# Placing takes a moment; from then on the reason is shown.
+# Placing takes a moment; from then on the reason for the wait is shown.
 _UNPLACED_AFTER_S = 10.0
 # Longer than any model takes to load, its fallback's compilation included.
 _READY_WITHIN_S = 3600.0

@@ -32,7 +32,7 @@ class AttachedReplica:
     """One open Attach stream.
 
     Attributes:
-        report: the last one.
+        report: the last one of the replica.
         commands: sent down the stream in order; None ends it.
     """
 

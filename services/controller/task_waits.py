@@ -40,7 +40,7 @@ class TaskWaits:
             self._since_s.setdefault(start.name, self._clock())
             detail = statuses[start.name].detail
             if self._details.get(start.name) != detail:
-                logger.info("task %s waits: %s", start.name, detail or "for an unknown reason")
+                logger.info("task %s waits: %s", start.name, detail or "no reason is known")
                 self._details[start.name] = detail
         return waiting
 

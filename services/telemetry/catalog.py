@@ -115,7 +115,7 @@ REPLICA_EJECTIONS = _counter(
 )
 CONTROLLER_CONNECTED = _gauge(
     "smelt_controller_connected",
-    "1 while the gateway hears its controller; without it, it keeps the last known fleet.",
+    "1 while the gateway is connected to its controller; else it keeps the last known fleet.",
 )
 ACCESS_LOG_DROPPED = _counter(
     "smelt_access_log_dropped_total",

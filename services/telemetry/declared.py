@@ -1,4 +1,4 @@
-"""What both bindings refuse: a metric nobody declared, a wrong kind, wrong label names."""
+"""What both bindings refuse: a metric that is not declared, a wrong kind, wrong label names."""
 
 from collections.abc import Iterable, Mapping
 
@@ -7,7 +7,7 @@ from services.telemetry.metric import Metric, MetricKind
 
 
 class DeclaredMetrics:
-    """The metrics that one process said it records."""
+    """The metrics that one process declares."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._by_name = {metric.name: metric for metric in metrics}

@@ -1,4 +1,4 @@
-"""Logs as one JSON object per line; a process's `__main__` sets it, nobody else.
+"""Logs as one JSON object per line; set in a process's `__main__` alone.
 
 Fields given through `extra=` become fields of the object. The id of the request being
 served travels in a context variable, so code far from the wire need not pass it on.

@@ -1,7 +1,7 @@
 """The catalogue bound to Ray's metrics: replicas, many of which share one node.
 
 Ray's agent on the node exports them, so no replica opens a port. Inside a Serve replica,
-Serve adds the labels deployment, replica and application by itself.
+Serve adds the labels deployment, replica and application.
 
 Ray's own histogram costs microseconds for each observation and makes up the sum from the
 middles of its buckets. So histograms are counted here, and `publish` sets their buckets, sum

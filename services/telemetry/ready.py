@@ -1,4 +1,4 @@
-"""How a process tells its parent that it serves: one JSON line on an inherited pipe.
+"""How a process notifies its parent that it serves: one JSON line on an inherited pipe.
 
 The parent blocks on the pipe, so it learns of readiness and of death as events: the line
 arrives, or the pipe closes because the child is gone.
@@ -53,8 +53,8 @@ def wait_ready(
 
 def _why(log: ChildLog | None) -> str:
     if log is None:
-        return "; it said why on its standard error"
-    words = log.last_words() or "it said nothing"
+        return "; the reason is on its standard error"
+    words = log.last_words() or "it printed nothing"
     # A child that cannot write its log is silent for that reason, and ended for it, perhaps.
     fault = log.write_fault()
     return f": {words}" + (f", as {fault}" if fault else f"; its log: {log.path}")

@@ -51,7 +51,7 @@ class Recorder(Protocol):
         ...
 
     def publish(self) -> None:
-        """Hand over what is kept here; where nobody comes to fetch it, call it at intervals."""
+        """Hand over what is kept here; where nothing scrapes it, call it at intervals."""
         ...
 
 

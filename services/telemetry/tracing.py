@@ -1,4 +1,4 @@
-"""OpenTelemetry traces, for processes that are told to send them by the standard variables.
+"""OpenTelemetry traces, for processes that the standard variables configure to send them.
 
 The SDK is imported only then: without OTEL_TRACES_EXPORTER no process needs it. Whether a
 request is traced is decided before a span is made, as most are not.
@@ -74,7 +74,7 @@ class TracingSettings(BaseSettings):
 
     @property
     def share(self) -> float:
-        """The share of requests that begin a trace, whichever way it is said."""
+        """The share of requests that begin a trace, by whichever variable it is set."""
         return _SHARES.get(self.otel_traces_sampler, self.otel_traces_sampler_arg)
 
 

@@ -1,6 +1,7 @@
 """`smelt prune`: what the store may lose, and have it lose that."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,7 +12,7 @@ from services.contracts.object_store import open_store
 from services.contracts.prune import InUse, plan_prune, prune
 from services.contracts.registry import Registry
 from services.contracts.store import StoredObject
-from services.controller.event_fold import FALLBACK, fold_event
+from services.controller.event_state import EventState
 
 
 def run_prune(
@@ -58,16 +59,18 @@ def _text(document: dict[str, Any], store_url: str) -> Iterator[str | Table]:
 
 
 def _in_use(settings: CliSettings, registry: Registry) -> InUse:
-    """What serves: by the event trail of any fleet on the store, and by this host's fleet."""
-    fold = registry.last_fold()
-    for position, event in registry.events_after(fold.position):
-        fold = fold_event(fold, event, position)
-    serving = {digest for digest in fold.serving.values() if digest != FALLBACK}
+    """What serves: by the events of any fleet on the store, and by this host's fleet."""
+    checkpoint = registry.last_checkpoint()
+    state = EventState(checkpoint)
+    for _, event in registry.events_after(state.position):
+        with suppress(ValueError):
+            state.apply(event)
+    serving = {event.key for event in state.serving() if event.key}
     snapshot, _ = fleet_or_why_not(settings)
     if snapshot is not None:
         serving |= {report.engine_digest for report in snapshot.replicas if report.engine_digest}
     return InUse(
         serving=serving,
-        node_classes={g: tuple(mark.split(",")) for g, mark in fold.node_classes.items()},
-        event_day=fold.position.day,
+        node_classes={g: tuple(mark.split(",")) for g, mark in state.classes().items()},
+        event_day=checkpoint.position.day,
     )

@@ -13,7 +13,7 @@ from services.contracts.events import Event, EventPosition
 from services.contracts.registry import Registry
 from services.contracts.words import readable_time
 
-# Object stores announce nothing, and events are there whether or not a controller runs or can be
+# A store has no notifications, and events are there whether or not a controller runs or can be
 # reached from here: so the store is polled.
 _FOLLOW_PERIOD_S = 0.5
 _SHORT = 12

@@ -49,7 +49,7 @@ class Query(Document):
 
     @property
     def filtered(self) -> str:
-        """The query with the board's filters; raises SmeltError for what nobody records."""
+        """The query with the board's filters; raises SmeltError for an unknown series."""
         return filtered(self.expr, VARIABLES)
 
 

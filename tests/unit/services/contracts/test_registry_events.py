@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from services.contracts.events import Event, EventKind, EventPosition, TrailFold
+from services.contracts.events import Event, EventCheckpoint, EventKind, EventPosition
 from services.contracts.object_store import ObstoreArtifactStore, open_store
 from services.contracts.registry_events import EventRegistry
 
@@ -46,7 +46,7 @@ def test_an_empty_trail_has_nothing(trail: EventRegistry) -> None:
     assert trail.last_events(10) == []
     assert list(trail.events_after(EventPosition())) == []
     assert trail.event_end() == EventPosition()
-    assert trail.last_fold() == TrailFold()
+    assert trail.last_checkpoint() == EventCheckpoint()
 
 
 def test_events_keep_their_order_over_days_and_processes(
@@ -118,14 +118,18 @@ def test_an_event_of_a_newer_version_is_passed_over_and_told_once(
     assert "events/2026-01-01/000002.json" in caplog.text
 
 
-def test_the_newest_fold_counts(trail: EventRegistry) -> None:
-    trail.keep_fold(TrailFold(versions={"m": 1}))
-    trail.keep_fold(TrailFold(versions={"m": 2}))
-    assert trail.last_fold().versions == {"m": 2}
+def test_the_newest_checkpoint_counts(trail: EventRegistry) -> None:
+    for number in (1, 2):
+        trail.keep_checkpoint(EventCheckpoint(last={"model m": event(number, model="m")}))
+    assert trail.last_checkpoint().last["model m"].mark == "2"
 
 
-def test_of_folds_the_newest_two_stay(registry: EventRegistry, store: ObstoreArtifactStore) -> None:
+def test_of_checkpoints_the_newest_two_stay(
+    registry: EventRegistry, store: ObstoreArtifactStore
+) -> None:
     for number in range(1, 6):
-        registry.keep_fold(TrailFold(position=EventPosition(day="2026-01-01", number=number)))
-    assert registry.last_fold().position.number == 5
-    assert [key[-11:] for key in store.list("event-folds/")] == ["000004.json", "000005.json"]
+        position = EventPosition(day="2026-01-01", number=number)
+        registry.keep_checkpoint(EventCheckpoint(position=position))
+    assert registry.last_checkpoint().position.number == 5
+    kept = [key.rpartition("/")[2] for key in store.list("event-checkpoints/")]
+    assert kept == ["000004.json", "000005.json"]

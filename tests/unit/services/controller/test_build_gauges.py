@@ -6,8 +6,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.contracts.build_plan import TaskStart
+from services.contracts.events import Event, EventKind
 from services.controller.build_gauges import BuildGauges
-from services.controller.build_order import Quarantined
 from services.controller.build_policy import Decision
 from services.controller.interfaces import BuildTask
 from services.controller.launchers.command import worker_arguments
@@ -30,9 +30,10 @@ def test_what_is_over_shows_zero() -> None:
         name="t", model="m", version=1, node_class=world.NODE_CLASS, is_anywhere=False,
         created_at=NOW,
     )  # fmt: skip
-    given_up = Quarantined(
-        model="m", version=1, generation=world.GENERATION, key="k", what="", reason="", mark="k"
-    )
+    given_up = Event(
+        kind=EventKind.QUARANTINED, model="m", version=1, generation=world.GENERATION, key="k",
+        mark="k",
+    )  # fmt: skip
     where = frozenset({("m", world.GENERATION)})
     gauges.show(Decision(quarantined=(given_up,) * 2, without_engine=where), [start], [start])
     assert shown() == [1, 1, 2, 1]

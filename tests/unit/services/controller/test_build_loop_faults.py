@@ -18,10 +18,10 @@ from services.contracts.registry import Registry
 from services.controller.build_loop import BuildLoop, BuildPace
 from services.controller.build_policy import planning_names
 from services.controller.build_view import FleetView
-from services.controller.event_news import serving_of
 from services.controller.fleet_state import FleetState
 from services.controller.interfaces import NodePool, TaskState, TaskStatus
 from services.controller.key_status import RetryPolicy
+from services.controller.serving_events import serving_of
 from services.pb import fleet_v1_pb2 as fleet
 from tests.unit.services.controller import build_world as world
 

@@ -68,7 +68,7 @@ class TestFirstTask:
         assert given_up.tasks == ()
         assert given_up.next_due_at is None
         (quarantined,) = given_up.quarantined
-        assert "recipe: x" in quarantined.reason
+        assert "recipe: x" in quarantined.why
         asked = view(plans={}, ends=ends, requests={"m": (request(),)})
         (again,) = tasks_of(asked)
         assert again.attempt == 1
@@ -120,7 +120,9 @@ class TestKeys:
         assert (decision.tasks, decision.next_due_at) == ((), None)
         (quarantined,) = decision.quarantined
         assert quarantined.key == ORT.digest()
-        assert quarantined.reason == "failed 3 times, the last time: no"
+        assert quarantined.why == (
+            "onnxruntime fp32: failed 3 times, the last time: no; let out by: smelt rebuild m"
+        )
 
     def test_failures_before_a_success_do_not_count(self) -> None:
         built = world.record(ORT, BuildOutcome.BUILT)

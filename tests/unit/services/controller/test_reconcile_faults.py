@@ -14,8 +14,8 @@ from services.contracts.events import EventKind
 from services.contracts.manifest import ProofOutcome
 from services.contracts.object_store import open_store
 from services.contracts.registry import Registry
-from services.controller.build_events import EventTrail
 from services.controller.deployments import Deployments, DeploymentState
+from services.controller.event_recorder import EventRecorder
 from services.controller.fleet_state import FleetState
 from services.controller.fleet_threads import FleetThreads
 from services.controller.interfaces import DeploymentKey
@@ -267,9 +267,9 @@ async def test_a_model_that_no_node_has_room_for_says_why_until_it_has(
     await until_model(state, lambda model: model.unplaced == fake.no_room)
     (model,) = state.models()
     assert (model.state, model.reason) == ("LOADING", fake.no_room)
-    trail = EventTrail(registry)
+    trail = EventRecorder(registry)
     for _ in range(2):
-        trail.observe_unplaced(state.snapshot())
+        trail.observe_replicas(state.snapshot())
     ((_, event),) = registry.last_events(9)
     assert (event.kind, event.why) == (EventKind.REPLICAS_UNPLACED, fake.no_room)
     fake.no_room = ""

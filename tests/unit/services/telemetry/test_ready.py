@@ -20,7 +20,7 @@ def test_the_parent_gets_the_line() -> None:
 def test_a_child_that_ends_first_is_an_error_at_once() -> None:
     read_fd, write_fd = os.pipe()
     os.close(write_fd)
-    with pytest.raises(NotReadyError, match="child: ended before it was ready; it said why on its"):
+    with pytest.raises(NotReadyError, match="child: ended before it was ready; the reason is on"):
         wait_ready(read_fd, 60, "child")
 
 
@@ -39,7 +39,7 @@ def test_an_end_says_when_the_log_cannot_be_written(tmp_path: Path) -> None:
     os.close(write_fd)
     log = ChildLog(path=tmp_path / "child.log")
     log.path.mkdir()
-    words = f"it said nothing, as {log.path} cannot be written: Is a directory"
+    words = f"it printed nothing, as {log.path} cannot be written: Is a directory"
     with pytest.raises(NotReadyError, match=re.escape(words)):
         wait_ready(read_fd, 60, "child", log)
 

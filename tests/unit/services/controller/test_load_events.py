@@ -10,10 +10,10 @@ from services.contracts.hardware import DeviceFacts
 from services.contracts.object_store import open_store
 from services.contracts.recipe import Recipe
 from services.contracts.registry import Registry
-from services.controller.build_events import EventTrail
 from services.controller.build_reader import ViewReader
-from services.controller.event_news import serving_of
+from services.controller.event_recorder import EventRecorder
 from services.controller.key_status import RetryPolicy
+from services.controller.serving_events import serving_of
 from services.pb import fleet_v1_pb2 as fleet
 from tests.unit.services.controller import build_world as world
 
@@ -39,7 +39,7 @@ def test_who_asked_and_what_followed_is_told_once(tmp_path: Path) -> None:
         """One pass of a controller and one of its successor."""
         for _ in range(2):
             view = ViewReader(registry, RetryPolicy(), "").read([world.pool()], [])
-            trail = EventTrail(registry)
+            trail = EventRecorder(registry)
             trail.observe(view)
             trail.observe_serving(serving_of(snapshot))
 
@@ -89,7 +89,7 @@ def test_a_model_that_lost_its_replicas_was_not_unloaded(tmp_path: Path) -> None
     registry.add_model_version(
         name="m", master=world.MASTER, recipe=Recipe(), source="s", source_fingerprint="0"
     )
-    trail = EventTrail(registry)
+    trail = EventRecorder(registry)
     trail.observe(ViewReader(registry, RetryPolicy(), "").read([world.pool()], []))
     for snapshot in (READY, GONE, READY):
         trail.observe_serving(serving_of(snapshot))
@@ -108,7 +108,7 @@ def test_a_fallback_that_is_wrong_is_told_when_it_is_added_and_where_it_serves(
     snapshot = fleet.FleetSnapshot()
     snapshot.CopyFrom(READY)
     snapshot.replicas[0].fallback_refuted = "ONNX Runtime serves: output 'y' is far off"
-    trail = EventTrail(registry)
+    trail = EventRecorder(registry)
     trail.observe(ViewReader(registry, RetryPolicy(), "").read([world.pool()], []))
     trail.observe_serving(serving_of(snapshot))
     why = {event.kind.value: event.why for _, event in registry.last_events(100)}

@@ -15,8 +15,8 @@ from services.contracts.ratio import Ratio
 from services.contracts.recipe import Recipe
 from services.contracts.registry_events import EventRegistry
 from services.contracts.terms import proof_terms
-from services.controller.build_events import EventTrail
 from services.controller.build_view import FleetView
+from services.controller.event_recorder import EventRecorder
 from tests.unit.services.controller import build_world as world
 
 TERMS = proof_terms(Recipe(), world.key().precision, None)
@@ -78,10 +78,10 @@ def view(*runs: JointRun, versions: tuple[ModelVersion, ...] = (world.version(),
 
 def compared(registry: EventRegistry, *seen: FleetView) -> list[Event]:
     """What the trail says of joint runs after these views, each seen by two controllers."""
-    trail = EventTrail(registry)
+    trail = EventRecorder(registry)
     for each in seen:
         trail.observe(each)
-        EventTrail(registry).observe(each)
+        EventRecorder(registry).observe(each)
     told = [event for _, event in registry.last_events(100)]
     return [event for event in told if event.kind == "engines_compared"]
 
@@ -169,5 +169,5 @@ def test_a_proof_prints_no_ratio_that_was_not_measured_or_is_nothing(
 ) -> None:
     engine = world.engine(ORT, world.proof(ProofOutcome.PASSED, timings=timings))
     seen = FleetView(versions=(world.version(),), engines={engine.digest: engine})
-    EventTrail(registry).observe(seen)
+    EventRecorder(registry).observe(seen)
     assert registry.last_events(1)[0][1].why == words

@@ -8,9 +8,9 @@ import pytest
 from services.contracts.events import EventDay
 from services.contracts.object_store import ObstoreArtifactStore, open_store
 from services.contracts.registry_events import EventRegistry
-from services.controller import build_events
-from services.controller.build_events import EventTrail
+from services.controller import event_recorder
 from services.controller.build_view import FleetView
+from services.controller.event_recorder import EventRecorder
 from tests.unit.services.controller import build_world as world
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -37,13 +37,13 @@ def kinds(registry: EventRegistry) -> list[str]:
 
 
 def set_clock(monkeypatch: pytest.MonkeyPatch, now: datetime) -> None:
-    monkeypatch.setattr(build_events, "utc_now", lambda: now)
+    monkeypatch.setattr(event_recorder, "utc_now", lambda: now)
 
 
 def test_a_clock_set_back_over_midnight_repeats_nothing(
     registry: EventRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trail = EventTrail(registry)
+    trail = EventRecorder(registry)
     for days in (0, -1, -1, 0):
         set_clock(monkeypatch, NOON + timedelta(days=days))
         trail.observe(view())
@@ -57,7 +57,7 @@ def test_a_clock_set_back_over_midnight_repeats_nothing(
 def test_two_writers_with_clocks_a_day_apart_tell_each_thing_once(
     registry: EventRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ahead, behind = EventTrail(registry), EventTrail(registry)
+    ahead, behind = EventRecorder(registry), EventRecorder(registry)
     for names in ((), ("a",), ("a", "b")):
         set_clock(monkeypatch, NOON + timedelta(days=1))
         ahead.observe(view(1, *names))
@@ -69,7 +69,7 @@ def test_two_writers_with_clocks_a_day_apart_tell_each_thing_once(
 def test_a_writer_that_comes_second_takes_in_the_other_ones_event_first(
     registry: EventRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = EventTrail(registry), EventTrail(registry)
+    first, second = EventRecorder(registry), EventRecorder(registry)
     first.observe(view())
     append = registry.append_event
     is_raced = False
@@ -101,14 +101,14 @@ def test_an_event_that_cannot_be_understood_stops_nothing(
     unreadable: bytes,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    trail = EventTrail(registry)
+    trail = EventRecorder(registry)
     trail.observe(view())
     position = registry.event_end()
     store.create(f"events/{position.day}/000002.json", unreadable)
     for _ in range(2):
         trail.observe(view(1, "m"))
     assert registry.event_end().number == 3
-    EventTrail(registry).observe(view(1, "m"))
+    EventRecorder(registry).observe(view(1, "m"))
     assert kinds(registry)[-1] == "model_published"
     assert kinds(registry).count("model_published") == 1
     assert "is left out" in caplog.text
@@ -120,5 +120,5 @@ def test_a_day_that_was_begun_and_has_no_event_is_no_hindrance(
     day = EventDay(day="2026-03-02")
     store.create("event-days/2026-03-02.json", day.canonical_json())
     set_clock(monkeypatch, NOON)
-    EventTrail(registry).observe(view())
+    EventRecorder(registry).observe(view())
     assert kinds(registry) == ["generation_appeared"]

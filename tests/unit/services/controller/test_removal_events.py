@@ -9,15 +9,14 @@ from pathlib import Path
 import pytest
 
 from services.contracts.build_plan import RebuildRequest
-from services.contracts.events import Event
+from services.contracts.events import Event, EventKind
 from services.contracts.object_store import open_store
 from services.contracts.recipe import Recipe
 from services.contracts.registry import Registry
-from services.controller import build_events
-from services.controller.build_events import EventTrail
+from services.controller import event_recorder
 from services.controller.build_reader import ViewReader
 from services.controller.build_view import FleetView
-from services.controller.event_news import Serving
+from services.controller.event_recorder import EventRecorder
 from services.controller.key_status import RetryPolicy
 from tests.unit.services.controller import build_world as world
 
@@ -41,7 +40,7 @@ class Seen:
     def look(self, *serving: int) -> list[Event]:
         """What is new after one pass of a controller and one of its successor."""
         for _ in range(2):
-            trail = EventTrail(self.registry)
+            trail = EventRecorder(self.registry)
             trail.observe(ViewReader(self.registry, RetryPolicy(), "").read([world.pool()], []))
             trail.observe_serving(_with_engines(serving))
         events = [event for _, event in self.registry.last_events(100)]
@@ -54,7 +53,7 @@ class Seen:
 def _minutes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock by which each event is a minute after the one before."""
     minutes = (datetime(2026, 1, 2, tzinfo=UTC) + n * timedelta(minutes=1) for n in count())
-    monkeypatch.setattr(build_events, "utc_now", lambda: next(minutes))
+    monkeypatch.setattr(event_recorder, "utc_now", lambda: next(minutes))
 
 
 @pytest.fixture
@@ -69,9 +68,10 @@ def seen(tmp_path: Path) -> Seen:
     return made
 
 
-def _with_engines(versions: Sequence[int]) -> list[Serving]:
+def _with_engines(versions: Sequence[int]) -> list[Event]:
+    kind = EventKind.ENGINE_SERVING
     return [
-        Serving(model="m", version=each, generation=world.GENERATION, digest=ENGINE, why="w")
+        Event(kind=kind, model="m", version=each, generation=world.GENERATION, key=ENGINE, why="w")
         for each in versions
     ]
 
@@ -159,7 +159,7 @@ def test_cleared_weights_say_what_that_means(seen: Seen) -> None:
 
 def test_an_engine_that_a_rebuild_had_proven_counts_from_the_rebuild(tmp_path: Path) -> None:
     registry = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
-    trail = EventTrail(registry)
+    trail = EventRecorder(registry)
     request = RebuildRequest(model="m", version=1, who="ann", created_at=world.AT)
     engine = world.engine(world.KEYS[0], world.proof(created_at="2999-01-01T00:00:00.000+00:00"))
     view = FleetView(pools=(world.pool(),), versions=(world.version(),))
@@ -168,7 +168,7 @@ def test_an_engine_that_a_rebuild_had_proven_counts_from_the_rebuild(tmp_path: P
     trail.observe(replace(view, requests={"m": [request]}, engines=engines))
     [served] = _with_engines([1])
     for digest in (ENGINE, engine.digest):
-        trail.observe_serving([replace(served, digest=digest)])
+        trail.observe_serving([served.model_copy(update={"key": digest})])
     events = [event for _, event in registry.last_events(100)]
     by_kind = {event.kind.value: event for event in events}
     other, proven = events[-2:]

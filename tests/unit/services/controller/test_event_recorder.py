@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from services.contracts.build_plan import RebuildRequest, TaskEnd, TaskStart
-from services.contracts.events import Event, EventKind, EventPosition, TrailFold
+from services.contracts.events import Event, EventCheckpoint, EventKind, EventPosition
 from services.contracts.hardware import DeviceFacts
 from services.contracts.manifest import BuildOutcome, ProofOutcome, SideTiming, Timing
 from services.contracts.object_store import ObstoreArtifactStore, open_store
 from services.contracts.recipe import Recipe
 from services.contracts.registry_events import EventRegistry
-from services.controller.build_events import EventTrail
-from services.controller.build_order import Quarantined
 from services.controller.build_policy import decide
 from services.controller.build_view import FleetView
-from services.controller.event_fold import fold_event
-from services.controller.event_news import Serving, serving_of
+from services.controller.event_recorder import EventRecorder
+from services.controller.event_state import EventState
+from services.controller.fleet_state import FleetState
+from services.controller.serving_events import serving_of
 from services.pb import fleet_v1_pb2 as fleet
 from tests.unit.services.controller import build_world as world
 
@@ -39,8 +39,8 @@ def registry(store: ObstoreArtifactStore) -> EventRegistry:
 
 
 @pytest.fixture
-def trail(registry: EventRegistry) -> EventTrail:
-    return EventTrail(registry)
+def trail(registry: EventRegistry) -> EventRecorder:
+    return EventRecorder(registry)
 
 
 def view(*engines: Any, **changes: Any) -> FleetView:
@@ -61,21 +61,21 @@ def kinds(registry: EventRegistry) -> list[str]:
     return [event.kind.value for event in told(registry)]
 
 
-def serves(digest: str = "", version: int = 1) -> list[Serving]:
-    return [
-        Serving(model="m", version=version, generation=world.GENERATION, digest=digest, why="w")
-    ]
+def serves(digest: str = "", version: int = 1) -> list[Event]:
+    kind = EventKind.ENGINE_SERVING if digest else EventKind.FALLBACK_SERVING
+    place = {"model": "m", "version": version, "generation": world.GENERATION}
+    return [Event(kind=kind, key=digest, why="w", **place)]
 
 
 def test_a_task_that_made_no_plan_is_told_once_with_its_last_words(
-    registry: EventRegistry, trail: EventTrail
+    registry: EventRegistry, trail: EventRecorder
 ) -> None:
     seen = view(plans={})
     (task,) = decide(seen, NOW).tasks
     end = TaskEnd(name=task.name, detail="recipe: unknown kind", created_at=world.AT)
     decision = decide(view(plans={}, ends={task.name: end}), NOW)
-    for each in (trail, EventTrail(registry), trail):
-        each.observe_failures(decision.quarantined, decision.unplanned)
+    for each in (trail, EventRecorder(registry), trail):
+        each.observe_once((*decision.unplanned, *decision.quarantined))
     (event,) = told(registry)
     assert (event.kind, event.model, event.generation) == (
         EventKind.BUILD_FAILED, "m", world.GENERATION,
@@ -85,7 +85,7 @@ def test_a_task_that_made_no_plan_is_told_once_with_its_last_words(
 
 class TestHardware:
     def test_one_whose_nodes_take_nothing_new_says_which_and_why(
-        self, registry: EventRegistry, trail: EventTrail
+        self, registry: EventRegistry, trail: EventRecorder
     ) -> None:
         trail.observe(view())
         away = replace(world.pool(0), num_known=1, names=("node-a (cordoned)",))
@@ -94,7 +94,7 @@ class TestHardware:
         assert told(registry)[-1].why == "its nodes take nothing new: node-a (cordoned)"
 
     def test_a_generation_comes_changes_and_goes(
-        self, registry: EventRegistry, trail: EventTrail
+        self, registry: EventRegistry, trail: EventRecorder
     ) -> None:
         newer = world.NODE_CLASS.model_copy(update={"toolchain": "f" * 16})
         pools: Sequence[Any] = [
@@ -106,7 +106,7 @@ class TestHardware:
         ]
         for known in pools:
             trail.observe(view(pools=known, versions=()))
-            EventTrail(registry).observe(view(pools=known, versions=()))
+            EventRecorder(registry).observe(view(pools=known, versions=()))
         assert kinds(registry) == [
             "generation_appeared", "toolchain_changed", "toolchain_changed", "generation_gone",
             "generation_appeared",
@@ -119,7 +119,7 @@ class TestHardware:
 
 class TestModels:
     def test_a_new_master_is_a_model_a_new_recipe_is_not(
-        self, registry: EventRegistry, trail: EventTrail
+        self, registry: EventRegistry, trail: EventRecorder
     ) -> None:
         other = world.MASTER.model_copy(update={"digest": "d" * 64})
         versions = [
@@ -129,11 +129,11 @@ class TestModels:
         ]
         for version in versions:
             trail.observe(view(pools=(), versions=(version,)))
-            EventTrail(registry).observe(view(pools=(), versions=(version,)))
+            EventRecorder(registry).observe(view(pools=(), versions=(version,)))
         assert kinds(registry) == ["model_published", "recipe_changed", "model_published"]
 
     def test_who_asked_for_a_rebuild_is_told(
-        self, registry: EventRegistry, trail: EventTrail
+        self, registry: EventRegistry, trail: EventRecorder
     ) -> None:
         request = RebuildRequest(
             model="m", version=1, who="ann@host", why="new driver", created_at=world.AT
@@ -149,7 +149,7 @@ class TestModels:
 
 class TestBuilds:
     def test_a_build_is_told_from_its_start_to_its_proof(
-        self, registry: EventRegistry, trail: EventTrail
+        self, registry: EventRegistry, trail: EventRecorder
     ) -> None:
         start = TaskStart(
             name="build-m-1", model="m", version=1, node_class=world.NODE_CLASS,
@@ -169,7 +169,7 @@ class TestBuilds:
         assert passed.seconds_since_change >= 0
 
     def test_an_engine_that_is_slower_than_the_fallback_says_so(
-        self, registry: EventRegistry, trail: EventTrail
+        self, registry: EventRegistry, trail: EventRecorder
     ) -> None:
         half = SideTiming(p50_s=0.5, p95_s=0.5, throughput=2.0, peak_memory_bytes=1)
         timing = Timing(
@@ -184,25 +184,25 @@ class TestBuilds:
         )
 
     def test_what_is_older_than_the_change_did_not_follow_it(
-        self, registry: EventRegistry, trail: EventTrail
+        self, registry: EventRegistry, trail: EventRecorder
     ) -> None:
         trail.observe(view(world.engine(ORT)))
         assert kinds(registry)[-1] == "proof_passed"
         assert told(registry)[-1].seconds_since_change is None
 
     def test_each_failed_attempt_is_told_once(
-        self, registry: EventRegistry, trail: EventTrail
+        self, registry: EventRegistry, trail: EventRecorder
     ) -> None:
         records = [world.record(ORT), world.record(ORT, BuildOutcome.PROVEN)]
         records += [world.record(ORT, BuildOutcome.PROOF_FAILED, reason="it differs")]
         for number in range(len(records) + 1):
             trail.observe(view(records={ORT.digest(): records[:number]}))
-            EventTrail(registry).observe(view(records={ORT.digest(): records[:number]}))
+            EventRecorder(registry).observe(view(records={ORT.digest(): records[:number]}))
         assert kinds(registry)[2:] == ["build_failed", "proof_failed"]
         assert told(registry)[-1].why == "onnxruntime fp32 in stage 'build': it differs"
 
     def test_two_models_with_one_master_share_their_builds(
-        self, registry: EventRegistry, trail: EventTrail
+        self, registry: EventRegistry, trail: EventRecorder
     ) -> None:
         twins = (world.version(), world.version(name="n"))
         plans = {("m", 1): (world.plan(),), ("n", 1): (world.plan(model="n"),)}
@@ -211,12 +211,10 @@ class TestBuilds:
         assert kinds(registry)[3:] == ["build_finished", "proof_passed", "build_failed"]
 
     def test_quarantine_is_told_again_once_it_was_left(
-        self, registry: EventRegistry, trail: EventTrail
+        self, registry: EventRegistry, trail: EventRecorder
     ) -> None:
-        given_up = Quarantined(
-            model="m", version=1, generation=world.GENERATION, key=ORT.digest(),
-            what="onnxruntime fp32", reason="it broke", mark=ORT.digest(),
-        )  # fmt: skip
+        records = {ORT.digest(): [world.record(ORT, reason="it broke")] * 3}
+        (given_up,) = decide(view(world.engine(OPENVINO), records=records), NOW).quarantined
         elsewhere = RebuildRequest(
             model="m", version=1, generation="cuda-sm90", who="a", created_at=world.AT
         )
@@ -224,7 +222,7 @@ class TestBuilds:
         for requests in ([], [elsewhere], [elsewhere, here]):
             for _ in range(2):
                 trail.observe(view(requests={"m": requests}))
-                trail.observe_failures([given_up])
+                trail.observe_once([given_up])
         assert kinds(registry)[2:] == [
             "quarantined", "rebuild_requested", "rebuild_requested", "quarantined",
         ]  # fmt: skip
@@ -235,7 +233,7 @@ class TestSeconds:
     """They count from the change that led there."""
 
     def test_a_change_has_none_and_a_rebuild_counts_for_proofs_alone(
-        self, registry: EventRegistry, trail: EventTrail
+        self, registry: EventRegistry, trail: EventRecorder
     ) -> None:
         trail.observe(view())
         request = RebuildRequest(model="m", version=1, who="ann", created_at=world.AT)
@@ -256,19 +254,19 @@ class TestSeconds:
 
 class TestServing:
     def test_fallback_then_engine_each_once_with_seconds(
-        self, registry: EventRegistry, trail: EventTrail
+        self, registry: EventRegistry, trail: EventRecorder
     ) -> None:
         trail.observe_serving(serves())
         assert kinds(registry) == [], "of a generation that no source knows yet"
         trail.observe(view())
         for served in (serves(), serves("e" * 64), [], serves("e" * 64)):
             trail.observe_serving(served)
-            EventTrail(registry).observe_serving(served)
+            EventRecorder(registry).observe_serving(served)
         assert kinds(registry)[2:] == ["fallback_serving", "engine_serving"]
         assert all(event.seconds_since_change is not None for event in told(registry)[2:])
 
     def test_after_a_generation_was_gone_it_is_told_anew(
-        self, registry: EventRegistry, trail: EventTrail
+        self, registry: EventRegistry, trail: EventRecorder
     ) -> None:
         for pools in ((world.pool(),), (), (world.pool(),)):
             trail.observe(view(pools=pools))
@@ -284,7 +282,24 @@ class TestServing:
                 replica("x", "e3", fleet.REPLICA_STATE_LOADING), replica("y", "", version=2),
             ]
         )  # fmt: skip
-        assert [(s.version, s.digest) for s in serving_of(snapshot)] == [(1, "e2"), (2, "")]
+        assert [(s.version, s.key) for s in serving_of(snapshot)] == [(1, "e2"), (2, "")]
+
+    def test_a_replica_that_ends_while_it_is_ready_is_lost_and_one_that_drains_is_not(
+        self, registry: EventRegistry, trail: EventRecorder
+    ) -> None:
+        state = FleetState("store")
+        killed, drained = state.attach(replica("a", "e1")), state.attach(replica("b", "e1"))
+        state.update(drained, replica("b", "e1", fleet.REPLICA_STATE_DRAINING))
+        for gone in (killed, drained):
+            state.detach(gone)
+        for each in (trail, EventRecorder(registry), trail):
+            each.observe_replicas(state.snapshot())
+        (event,) = told(registry)
+        assert (event.kind, event.model, event.version, event.generation) == (
+            EventKind.REPLICA_LOST, "m", 1, world.GENERATION,
+        )  # fmt: skip
+        assert event.why.startswith("replica a (process 7) ended, or its connection broke")
+        assert event.seconds_since_change is None
 
 
 def replica(
@@ -293,42 +308,45 @@ def replica(
     facts = DeviceFacts(generation=world.GENERATION, name="x", memory_gib=1)
     return fleet.ReplicaReport(
         replica_id=name, model_name="m", model_version=version, state=state,
-        device_facts_json=facts.canonical_json(), engine_digest=digest,
+        device_facts_json=facts.canonical_json(), engine_digest=digest, process_id=7,
     )  # fmt: skip
 
 
-def fold_of_all(registry: EventRegistry) -> TrailFold:
+def checkpoint_of_all(registry: EventRegistry) -> EventCheckpoint:
     """What the events amount to for one who reads them from the first."""
-    fold = TrailFold()
+    state = EventState()
     for position, event in registry.events_after(EventPosition()):
-        fold = fold_event(fold, event, position)
-    return fold
+        state.apply(event)
+        state.position = position
+    return state.checkpoint()
 
 
 class TestRestart:
-    def test_a_start_reads_the_newest_fold_and_what_follows(self, registry: EventRegistry) -> None:
-        first = EventTrail(registry, events_per_fold=3)
+    def test_a_start_reads_the_newest_checkpoint_and_what_follows(
+        self, registry: EventRegistry
+    ) -> None:
+        first = EventRecorder(registry, events_per_checkpoint=3)
         first.observe(view(world.engine(ORT), world.engine(OPENVINO)))
-        fold = registry.last_fold()
-        assert fold.position.number in (3, 6)
-        assert fold.versions == {"m": 1}
+        checkpoint = registry.last_checkpoint()
+        assert checkpoint.position.number in (3, 6)
+        assert checkpoint.last["model m"].version == 1
         before = kinds(registry)
-        second = EventTrail(registry, events_per_fold=1)
+        second = EventRecorder(registry, events_per_checkpoint=1)
         second.observe(view(world.engine(ORT), world.engine(OPENVINO)))
         assert kinds(registry) == before
         second.observe(view(world.engine(ORT), world.engine(OPENVINO), pools=()))
         assert kinds(registry) == [*before, "generation_gone"]
-        assert registry.last_fold() == fold_of_all(registry)
+        assert registry.last_checkpoint() == checkpoint_of_all(registry)
 
-    def test_a_fold_of_another_smelt_is_passed_over(
-        self, registry: EventRegistry, store: ObstoreArtifactStore, trail: EventTrail
+    def test_a_checkpoint_of_another_smelt_is_passed_over(
+        self, registry: EventRegistry, store: ObstoreArtifactStore, trail: EventRecorder
     ) -> None:
         trail.observe(view())
         before = kinds(registry)
-        store.create("event-folds/000001.json", b'{"of": "another"}')
-        restarted = EventTrail(registry, events_per_fold=1)
+        store.create("event-checkpoints/000001.json", b'{"of": "another"}')
+        restarted = EventRecorder(registry, events_per_checkpoint=1)
         restarted.observe(view())
         assert kinds(registry) == before
         restarted.observe(view(pools=()))
         assert kinds(registry) == [*before, "generation_gone"]
-        assert registry.last_fold() == fold_of_all(registry)
+        assert registry.last_checkpoint() == checkpoint_of_all(registry)

@@ -1,12 +1,12 @@
 """What a joint run changed: which engine is best now, by how much, and in whose place. Pure.
 
-A proof tells of one engine alone, in its own state of the machine; events of proofs stay as they
-were told. Only this one says how engines stand to each other.
+The event of a proof is of one engine alone, in its own state of the machine, and stays as it was
+recorded. Only this one says how engines compare.
 """
 
 from collections.abc import Iterator, Sequence
 
-from services.contracts.events import Event, EventKind, TrailFold
+from services.contracts.events import Event, EventKind
 from services.contracts.gate import (
     Verdict,
     is_wild,
@@ -26,7 +26,7 @@ from services.contracts.selection import (
 )
 from services.contracts.words import readable_ratio
 from services.controller.build_view import FleetView
-from services.controller.event_fold import place
+from services.controller.event_state import EventState
 
 _SHORT = 12
 _GATED_WORDS = {
@@ -35,23 +35,31 @@ _GATED_WORDS = {
 }
 
 
-def joint_news(fold: TrailFold, view: FleetView) -> Iterator[Event]:
-    """The newest joint run of each version and generation, where it is not told yet."""
+def joint_events(state: EventState, view: FleetView) -> Iterator[Event]:
+    """The newest joint run of each version and generation, where it has no event yet."""
     for version in view.versions:
         engines = view.engines_by_master.get(version.master.digest, ())
         by_generation: dict[str, list[JointRun]] = {}
         for run in view.runs.get(version.master.digest, ()):
             by_generation.setdefault(run.device.generation, []).append(run)
         for generation, runs in sorted(by_generation.items()):
-            where = place(version.name, version.version, generation)
-            if fold.joint_runs.get(where) != runs[-1].created_at:
-                yield from _news(version, engines, runs)
+            event = Event(
+                kind=EventKind.ENGINES_COMPARED,
+                model=version.name,
+                version=version.version,
+                generation=generation,
+                mark=runs[-1].created_at,
+            )
+            last = state.last(event)
+            if last is None or last.mark != event.mark:
+                found = _found(version, engines, runs)
+                yield from [event.model_copy(update=found)] if found else []
 
 
 def eager_words(timings: Sequence[Timing]) -> str:
     """`1.25 x eager`; "" for an engine that was not timed, or whose figures are wild."""
-    is_told = timings and not is_wild(timings)
-    return f"{readable_ratio(mean_speedup(timings))} x eager" if is_told else ""
+    is_shown = timings and not is_wild(timings)
+    return f"{readable_ratio(mean_speedup(timings))} x eager" if is_shown else ""
 
 
 def speed_words(timings: Sequence[Timing]) -> str:
@@ -63,33 +71,27 @@ def speed_words(timings: Sequence[Timing]) -> str:
     return ", ".join(filter(None, (eager_words(timings), beside)))
 
 
-def _news(
+def _found(
     version: ModelVersion, engines: Sequence[PublishedEngine], runs: Sequence[JointRun]
-) -> Iterator[Event]:
-    """What the last of the runs of one generation says, oldest first."""
+) -> dict[str, str]:
+    """The best engine and the words of the last of one generation's runs, oldest first.
+
+    Nothing where it decides nothing: an engine is new since, and the next run has it, or no
+    engine of this one fits.
+    """
     run = runs[-1]
     now = select(engines, run.device, version=version, runs=runs)
     is_decided = bool(now.joint.order) and now.joint.decided_by == run
-    if now.engine is not None and not is_decided:
-        return  # an engine is new since, and the next run has it; or none of this one fits
-    if now.engine is None and now.fallback_reason not in GATED:
-        return
+    if not (is_decided if now.engine is not None else now.fallback_reason in GATED):
+        return {}
     before = select(engines, run.device, version=version, runs=runs[:-1])
     words = (
         f"{_best_words(now, run)}{_place_words(now, before)}",
         _others_words(now, engines, run),
         run.words,
     )
-    yield Event(
-        at="",
-        kind=EventKind.ENGINES_COMPARED,
-        model=version.name,
-        version=version.version,
-        generation=run.device.generation,
-        key=now.engine.digest if now.engine else "",
-        mark=run.created_at,
-        why="; ".join(filter(None, words)),
-    )
+    key = now.engine.digest if now.engine else ""
+    return {"key": key, "why": "; ".join(filter(None, words))}
 
 
 def _best_words(now: Selection, run: JointRun) -> str:
@@ -110,14 +112,14 @@ def _best_words(now: Selection, run: JointRun) -> str:
 
 
 def _place_words(now: Selection, before: Selection) -> str:
-    """Whom it follows; "" when the same was best before, or nothing was."""
+    """The engine that it replaces; "" when the same was best before, or nothing was."""
     if now.engine and before.engine and now.engine.digest != before.engine.digest:
         return f", in place of {_words(before.engine)} {before.engine.digest[:_SHORT]}"
     return ""
 
 
 def _others_words(now: Selection, engines: Sequence[PublishedEngine], run: JointRun) -> str:
-    """What the run says of the others: it may correct what their proofs said."""
+    """What the run says of the others: it may correct their proofs."""
     if now.engine is None:
         return ""
     gated = {r.digest: _GATED_WORDS[r.reason] for r in now.rejections if r.reason in GATED}

@@ -1,0 +1,206 @@
+"""What the events so far amount to: the last one of each subject. Pure.
+
+An observation is new when it differs from that, so a controller that starts again neither repeats
+an event nor loses one.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from services.contracts.events import Event, EventCheckpoint, EventKind, EventPosition
+
+# Of what happens once and is over: build tasks, lost replicas, reasons for which none is placed.
+_MAX_ONCE: Final = 1000
+_RECORD_MARK: Final = "record "
+_PLACE: Final = "{0.model}/{0.version}/{0.generation}"
+_SUBJECTS: Final = {
+    EventKind.GENERATION_APPEARED: "generation {0.generation}",
+    EventKind.TOOLCHAIN_CHANGED: "generation {0.generation}",
+    EventKind.GENERATION_GONE: "generation {0.generation}",
+    EventKind.MODEL_PUBLISHED: "model {0.model}",
+    EventKind.RECIPE_CHANGED: "model {0.model}",
+    EventKind.MODEL_LOADED: "load {0.model}",
+    EventKind.MODEL_UNLOADED: "load {0.model}",
+    EventKind.WEIGHTS_CHANGED: "weights {0.model}",
+    EventKind.MODEL_REMOVED: "removal {0.model}/{0.version}",
+    EventKind.REBUILD_REQUESTED: "rebuild {0.model}",
+    EventKind.BUILD_STARTED: "once {0.mark}",
+    EventKind.BUILD_WAITING: "once {0.mark}",
+    EventKind.BUILD_FINISHED: "engine {0.key}",
+    EventKind.BUILD_FAILED: "record {0.key}",
+    EventKind.PROOF_PASSED: "proof {0.key}",
+    EventKind.PROOF_FAILED: "proof {0.key}",
+    EventKind.QUARANTINED: "quarantined {0.mark}",
+    EventKind.ENGINES_COMPARED: f"joint {_PLACE}",
+    EventKind.FALLBACK_SERVING: f"serving {_PLACE}",
+    EventKind.ENGINE_SERVING: f"serving {_PLACE}",
+    EventKind.SERVING_ENDED: f"serving {_PLACE}",
+    EventKind.REPLICAS_UNPLACED: "once {0.mark}",
+    EventKind.REPLICA_LOST: "once {0.mark}",
+}
+# What others follow from; the marks of those in the second line begin with a number.
+_CHANGES: Final = {"generation", "model", "removal", "load", "weights", "rebuild"}
+_NUMBERED: Final = {"load", "weights", "rebuild", "record"}
+
+
+def record_mark(number: int) -> str:
+    """The mark of the event of a build record, by its number from 1."""
+    return f"{_RECORD_MARK}{number}"
+
+
+def subject_of(event: Event) -> str:
+    """What an event is of: the next one of the same subject takes its place."""
+    if event.mark.startswith(_RECORD_MARK):
+        return f"record {event.key}"
+    if event.kind is EventKind.BUILD_FAILED:  # of a task that made no plan
+        return f"once {event.mark}"
+    return _SUBJECTS[event.kind].format(event)
+
+
+class EventState:
+    """The last event of each subject, as far as later ones depend on it."""
+
+    def __init__(self, checkpoint: EventCheckpoint | None = None) -> None:
+        """Begin with a checkpoint, or before the first event."""
+        self.position = checkpoint.position if checkpoint else EventPosition()
+        self._last = dict(checkpoint.last) if checkpoint else {}
+
+    def checkpoint(self) -> EventCheckpoint:
+        """All of it, to be kept."""
+        return EventCheckpoint(position=self.position, last=dict(self._last))
+
+    def apply(self, event: Event) -> None:
+        """Take in one more event; raises ValueError for a mark that cannot be parsed."""
+        subject = subject_of(event)
+        what = _what(subject)
+        if what in _NUMBERED:
+            _number(event)
+        if what in _CHANGES:
+            ended = [each for each, last in self._last.items() if self._ends(event, each, last)]
+            for each in ended:
+                del self._last[each]
+        if event.kind is EventKind.BUILD_FINISHED:
+            self._last.pop(f"quarantined {event.key}", None)
+        if event.kind in (EventKind.GENERATION_GONE, EventKind.SERVING_ENDED):
+            self._last.pop(subject, None)
+        else:
+            self._last[subject] = event.model_copy(update={"why": ""})
+        if what == "once":
+            self._forget_oldest()
+
+    def last(self, event: Event) -> Event | None:
+        """The last event of the same subject; None when there is none."""
+        return self._last.get(subject_of(event))
+
+    def new(self, events: Iterable[Event]) -> Iterator[Event]:
+        """Those whose last event has another mark or engine."""
+        for event in events:
+            last = self.last(event)
+            if last is None or (last.mark, last.key) != (event.mark, event.key):
+                yield event
+
+    def number(self, what: str, name: str) -> int:
+        """How many of the documents of a list have their events.
+
+        Args:
+            what: `rebuild`, `load` or `weights`, each of a model; `record` of a key.
+            name: of the model, or the key's digest.
+        """
+        last = self._last.get(f"{what} {name}")
+        return _number(last) if last else 0
+
+    def classes(self) -> dict[str, str]:
+        """By present generation, the mark of all its classes of nodes."""
+        found = self._last.items()
+        return {last.generation: last.mark for each, last in found if _what(each) == "generation"}
+
+    def newest(self, model: str) -> Event | None:
+        """The publication of a model's newest version."""
+        return self._last.get(f"model {model}")
+
+    def is_removed(self, model: str, version: int) -> bool:
+        """Whether the removal of a version has its event."""
+        return f"removal {model}/{version}" in self._last
+
+    def is_unloaded(self, model: str) -> bool:
+        """Whether the last change of a model was to unload it."""
+        last = self._last.get(f"load {model}")
+        return last is not None and last.kind is EventKind.MODEL_UNLOADED
+
+    def serving(self) -> list[Event]:
+        """What serves: the event of each model version and generation, in their order."""
+        found = sorted(subject for subject in self._last if subject.startswith("serving "))
+        return [self._last[subject] for subject in found]
+
+    def changed_at(self, event: Event) -> str:
+        """When that changed which led to an event; "" when nothing has, or it is a change."""
+        what = _what(subject_of(event))
+        if what in _CHANGES or event.kind is EventKind.REPLICA_LOST:
+            return ""
+        subjects = [f"generation {event.generation}", f"model {event.model}"]
+        if what == "serving":
+            subjects += [f"load {event.model}", f"weights {event.model}"]
+            subjects += self._removals_of_newest(event.model)
+        # What serves follows from a rebuild only if that had it proven.
+        rebuild, proof = f"rebuild {event.model}", self._last.get(f"proof {event.key}")
+        if what != "serving" or (proof and proof.mark > self._at(rebuild)):
+            subjects.append(rebuild)
+        return max(map(self._at, subjects))
+
+    def _at(self, subject: str) -> str:
+        last = self._last.get(subject)
+        return last.at if last else ""
+
+    def _removals_of_newest(self, model: str) -> Iterator[str]:
+        """The removal of an older version changes nothing of what serves."""
+        newest = self.newest(model)
+        version = newest.version if newest else 0
+        while self.is_removed(model, version):
+            yield f"removal {model}/{version}"
+            version -= 1
+
+    def _ends(self, event: Event, subject: str, last: Event) -> bool:
+        """Whether an event ends what the last one of another subject began."""
+        what = _what(subject)
+        if event.kind is EventKind.GENERATION_GONE:
+            return what == "serving" and last.generation == event.generation
+        if last.model != event.model:
+            return False
+        match event.kind:
+            case EventKind.MODEL_PUBLISHED | EventKind.RECIPE_CHANGED:
+                is_old = last.version < event.version - 1
+                is_sharing = last.version in self._sharing(last.model)
+                return what in ("serving", "joint") and is_old and not is_sharing
+            case EventKind.REBUILD_REQUESTED:
+                return what == "quarantined" and event.generation in ("", last.generation)
+            case EventKind.MODEL_REMOVED if last.version == event.version:
+                return what == "serving"
+            case _:
+                return what == "serving" and self._is_superseded(last)
+
+    def _is_superseded(self, last: Event) -> bool:
+        """Whether a newer version took over all requests: that end has no event."""
+        return last.version not in self._sharing(last.model) and any(
+            (other.model, other.generation) == (last.model, last.generation)
+            and other.version > last.version
+            for other in self.serving()
+        )
+
+    def _sharing(self, model: str) -> list[int]:
+        """The versions that share requests by weights."""
+        weights = self._last.get(f"weights {model}")
+        return [int(word) for word in weights.mark.split()[1:]] if weights else []
+
+    def _forget_oldest(self) -> None:
+        once = [subject for subject in self._last if _what(subject) == "once"]
+        if len(once) > _MAX_ONCE:
+            del self._last[min(once, key=self._at)]
+
+
+def _what(subject: str) -> str:
+    return subject.partition(" ")[0]
+
+
+def _number(event: Event) -> int:
+    number, *_ = map(int, event.mark.removeprefix(_RECORD_MARK).split())
+    return number
