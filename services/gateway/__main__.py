@@ -23,6 +23,7 @@ from services.gateway.allocator import keep_freed_memory
 from services.gateway.keeper_link import KeeperLink
 from services.gateway.server import GatewayServer
 from services.gateway.settings import GatewaySettings
+from services.gateway.triton_metrics import typed_as_counters
 from services.gateway.worker_metrics import WorkerMetrics
 from services.gateway.workers import Workers
 from services.telemetry.catalog import GATEWAY_METRICS
@@ -122,8 +123,15 @@ async def _run(settings: GatewaySettings) -> None:
 
 
 def _serve_metrics(settings: GatewaySettings, registry: CollectorRegistry) -> MetricsServer:
+    # A worker's page is for the process that started it, whose parser refuses such counters.
+    is_typed = settings.triton_metrics and settings.keeper_fd < 0
     try:
-        return serve_metrics(settings.metrics_port, registry, address=settings.metrics_host)
+        return serve_metrics(
+            settings.metrics_port,
+            registry,
+            address=settings.metrics_host,
+            rewrite=typed_as_counters if is_typed else None,
+        )
     except OSError as error:
         raise InvalidRequestError(
             f"gateway cannot serve metrics on {settings.metrics_host}:{settings.metrics_port}: "

@@ -1,16 +1,16 @@
-"""Triton's own metrics, `nv_inference_*`, so that boards made for Triton show a fleet of ours.
+"""Triton's own metrics, `nv_inference_*`, for dashboards and agents made for Triton.
 
-What requests took, and how many samples and runs of engines they were, is what ModelStatistics
-says: replicas count it, the response cache adds its hits. A replica counts for all gateways
-together; each gateway exports the share that its own answers are of all the replica's answers, in
-whole numbers, so that sums over gateways are right. How many requests succeeded, and how others
-failed, a gateway counts itself as it answers: failures of requests that no replica had too.
-Replicas are asked with each scrape, and now and then, for those that go. They cannot export these
-names themselves, as Ray puts its own before each.
+Durations, samples and runs of engines are those of ModelStatistics: replicas count them, the
+response cache adds its hits. A replica counts for all gateways together; each gateway exports the
+share that its own answers are of all the replica's answers, in whole numbers, so that sums over
+gateways are right. A gateway counts successes and failures itself as it answers, also of requests
+that reached no replica. Replicas are asked with each scrape, and at intervals, for those that end.
+They cannot export these names themselves, as Ray adds a prefix to each.
 There is no `nv_gpu_*`: a gateway has no GPU to measure. NVIDIA's DCGM exporter measures them.
 """
 
 import asyncio
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from concurrent.futures import CancelledError
@@ -47,11 +47,21 @@ _OF_REPLICAS: Final = {
     "nv_inference_compute_infer_duration_us": "Cumulative time of engines",
     "nv_inference_compute_output_duration_us": "Cumulative time of splitting outputs",
 }
+_LABELS: Final = ("model", "version", "reason")
+_UNTYPED: Final = re.compile(rb"^(# TYPE nv_\w+) (?:unknown|untyped)$", re.MULTILINE)
 _Version = tuple[str, str]
 _Totals = tuple[float, ...]
 
 
-class _Look(NamedTuple):
+def typed_as_counters(page: bytes) -> bytes:
+    """A page of metrics with Triton's counters typed as Triton types them.
+
+    The library names a counter `_total`, as OpenMetrics wants, and Triton's names do not end so.
+    """
+    return _UNTYPED.sub(rb"\1 counter", page)
+
+
+class _Counted(NamedTuple):
     """What a replica had counted, and how many of its answers were this gateway's.
 
     Attributes:
@@ -63,25 +73,25 @@ class _Look(NamedTuple):
     num_own: int
 
 
-_NOTHING: Final = _Look((0.0,) * len(_OF_REPLICAS), 0, 0)
+_NOTHING: Final = _Counted((0.0,) * len(_OF_REPLICAS), 0, 0)
 
 
 class _ReplicaShare:
     """This gateway's share of what one replica counted; it never falls."""
 
-    def __init__(self, version: _Version, first: _Look) -> None:
+    def __init__(self, version: _Version, first: _Counted) -> None:
         self.version, self.totals = version, _NOTHING.totals
-        # What was answered before this gateway came was not its own.
+        # What was answered before this gateway started was not its own.
         self._base = _NOTHING if first.num_answers <= first.num_own else first
         self.take(first)
 
-    def take(self, look: _Look) -> None:
+    def take(self, now: _Counted) -> None:
         """Count what is new."""
-        num_answers = look.num_answers - self._base.num_answers
-        share = min((look.num_own - self._base.num_own) / num_answers, 1.0) if num_answers else 0.0
+        base, num_answers = self._base, now.num_answers - self._base.num_answers
+        share = min((now.num_own - base.num_own) / num_answers, 1.0) if num_answers else 0.0
         self.totals = tuple(
-            max(known, (now - before) * share)
-            for known, now, before in zip(self.totals, look.totals, self._base.totals, strict=True)
+            max(known, (total - before) * share)
+            for known, total, before in zip(self.totals, now.totals, base.totals, strict=True)
         )
 
 
@@ -100,9 +110,9 @@ class TritonMetrics(Collector):
         self._failures: defaultdict[tuple[str, str, str], int] = defaultdict(int)
         self._num_own: defaultdict[str, int] = defaultdict(int)
         self._shares: dict[str, _ReplicaShare] = {}
-        # Of replicas that are gone.
+        # Of replicas that ended.
         self._past: dict[_Version, _Totals] = {}
-        # One look at a time: an answer that came late would undo a newer one's share.
+        # One round at a time: an answer that came late would undo a newer one's share.
         self._turn = asyncio.Lock()
         self._endpoints: EndpointSet | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -135,7 +145,7 @@ class TritonMetrics(Collector):
     async def follow(self, endpoints: EndpointSet) -> None:
         """Ask the replicas at intervals, until cancelled; new ones at once.
 
-        What a replica counted before it was asked for the first time is not told apart.
+        What a replica counted before it was asked for the first time cannot be attributed.
         """
         self._endpoints, self._loop = endpoints, asyncio.get_running_loop()
         while True:
@@ -150,8 +160,8 @@ class TritonMetrics(Collector):
             await self.look([endpoint for peers in endpoints.peers() for endpoint in peers])
 
     async def look(self, endpoints: list[Endpoint]) -> None:
-        """Ask them once; those that were known and are not among them have gone."""
-        # Before the wait: whoever answers its first request meanwhile is not known here yet.
+        """Ask them once; those that were known and are not among them have ended."""
+        # Before the wait: a replica that answers its first request meanwhile is not listed yet.
         had_answered = set(self._num_own)
         answers = await asyncio.gather(*map(ask_statistics, endpoints))
         for endpoint, answer in zip(endpoints, answers, strict=True):
@@ -159,38 +169,39 @@ class TritonMetrics(Collector):
                 self._take(endpoint, answer)
         here = {endpoint.replica.replica_id for endpoint in endpoints}
         for replica_id in self._shares.keys() - here:
-            gone = self._shares.pop(replica_id)
-            self._past[gone.version] = _added(self._past.get(gone.version), gone.totals)
-        # Also of those that went before they ever told anything.
+            ended = self._shares.pop(replica_id)
+            self._past[ended.version] = _added(self._past.get(ended.version), ended.totals)
+        # Also of those that ended before they were ever asked.
         for replica_id in had_answered - here:
             del self._num_own[replica_id]
 
     def _take(self, endpoint: Endpoint, answer: pb.ModelStatistics) -> None:
         replica = endpoint.replica
-        look = _look(answer, self._num_own[replica.replica_id])
+        num_answers = answer.inference_stats.success.count
+        counted = _Counted(_totals(answer), num_answers, self._num_own[replica.replica_id])
         if known := self._shares.get(replica.replica_id):
-            known.take(look)
+            known.take(counted)
         else:
             version = (replica.model_name, str(replica.model_version))
-            self._shares[replica.replica_id] = _ReplicaShare(version, look)
+            self._shares[replica.replica_id] = _ReplicaShare(version, counted)
 
     def describe(self) -> list[Metric]:
-        """Nothing: the names are known once there is something to tell."""
+        """Nothing: registering must not ask the replicas."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """All families.
-
-        Counters are of type unknown: OpenMetrics, which Prometheus asks for, and the library
-        have the name of a counter end in `_total`, which Triton's do not.
-        """
+        """All families; counters are of type unknown until `typed_as_counters`."""
         self._ask_now()
         yield _family(
             "nv_inference_request_success",
             "Number of successful inference requests",
-            dict(self._success),
+            self._success.copy(),
         )
-        yield self._failure_family()
+        yield _family(
+            "nv_inference_request_failure",
+            "Number of failed inference requests",
+            self._failures.copy(),
+        )
         yield _family(
             "nv_inference_pending_request_count",
             "Requests that this gateway has accepted and not yet answered, waiting or running",
@@ -213,15 +224,6 @@ class TritonMetrics(Collector):
         except (TimeoutError, CancelledError):
             look.cancel()
 
-    def _failure_family(self) -> Metric:
-        family = Metric(
-            "nv_inference_request_failure", "Number of failed inference requests", "unknown"
-        )
-        for (model, version, reason), count in self._failures.copy().items():
-            labels = {"model": model, "version": version, "reason": reason}
-            family.add_sample(family.name, labels, count)
-        return family
-
     def _totals(self) -> dict[_Version, _Totals]:
         totals = self._past.copy()
         for share in list(self._shares.values()):
@@ -230,10 +232,6 @@ class TritonMetrics(Collector):
             own = _totals(self._own(model, int(number)))
             totals[model, number] = _added(totals.get((model, number)), own)
         return totals
-
-
-def _look(answer: pb.ModelStatistics, num_own: int) -> _Look:
-    return _Look(_totals(answer), answer.inference_stats.success.count, num_own)
 
 
 def _totals(counted: pb.ModelStatistics) -> _Totals:
@@ -257,9 +255,9 @@ def _added(known: _Totals | None, more: _Totals) -> _Totals:
 
 
 def _family(
-    name: str, text: str, values: Mapping[_Version, float], kind: str = "unknown"
+    name: str, text: str, values: Mapping[tuple[str, ...], float], kind: str = "unknown"
 ) -> Metric:
     family = Metric(name, text, kind)
-    for (model, version), value in values.items():
-        family.add_sample(name, {"model": model, "version": version}, value)
+    for labels, value in values.items():
+        family.add_sample(name, dict(zip(_LABELS, labels, strict=False)), value)
     return family

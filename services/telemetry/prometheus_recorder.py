@@ -122,9 +122,19 @@ class MetricsServer:
 
 
 def serve_metrics(
-    port: int, registry: CollectorRegistry, *, address: str = "127.0.0.1"
+    port: int,
+    registry: CollectorRegistry,
+    *,
+    address: str = "127.0.0.1",
+    rewrite: Callable[[bytes], bytes] | None = None,
 ) -> MetricsServer:
     """Serve a registry over HTTP from a thread; loopback unless an address is given.
+
+    Args:
+        port: 0 takes a free one.
+        registry: what is served.
+        address: to listen on.
+        rewrite: given each page, returns what is sent; such pages are not compressed.
 
     Raises:
         OSError: the port is taken.
@@ -132,18 +142,23 @@ def serve_metrics(
     # Every counter and histogram would carry a second series with its birth time.
     disable_created_metrics()  # type: ignore[no-untyped-call]
     server, thread = start_http_server(port, addr=address, registry=registry)
-    server.set_app(_only_metrics(server.get_app()))
+    server.set_app(_only_metrics(server.get_app(), rewrite))
     return MetricsServer(port=server.server_port, _server=server, _thread=thread)
 
 
-def _only_metrics(page: "WSGIApplication | None") -> "WSGIApplication":
+def _only_metrics(
+    page: "WSGIApplication | None", rewrite: Callable[[bytes], bytes] | None
+) -> "WSGIApplication":
     """The page at its own path; prometheus_client serves it at each, so that wrong probes pass."""
     assert page is not None
 
     def serve(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        if environ["PATH_INFO"] == METRICS_PATH:
+        if environ["PATH_INFO"] != METRICS_PATH:
+            start_response("404 Not Found", [("Content-Type", "text/plain; charset=utf-8")])
+            return [f"nothing is here; metrics are at {METRICS_PATH}\n".encode()]
+        if rewrite is None:
             return page(environ, start_response)
-        start_response("404 Not Found", [("Content-Type", "text/plain; charset=utf-8")])
-        return [f"nothing is here; metrics are at {METRICS_PATH}\n".encode()]
+        environ.pop("HTTP_ACCEPT_ENCODING", None)
+        return [rewrite(part) for part in page(environ, start_response)]
 
     return serve

@@ -1,17 +1,20 @@
 """Triton's metrics: a gateway's share of what replicas count, and names as Triton has them."""
 
 import asyncio
+import re
+from http.client import HTTPConnection
 from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics import exposition
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from services.gateway.triton_metrics import TritonMetrics
+from services.gateway.triton_metrics import TritonMetrics, typed_as_counters
 from services.pb import open_inference_v2_pb2 as pb
+from services.telemetry.prometheus_recorder import serve_metrics
 
 VERSION = ("m", "3")
 LABELS = {"model": "m", "version": "3"}
@@ -191,14 +194,36 @@ def test_failures_by_tritons_reasons() -> None:
     assert gateway.value("request_success") is None
 
 
-def test_both_formats_name_it_as_triton_does() -> None:
+@pytest.mark.parametrize(
+    "accept", ["text/plain;version=0.0.4", "application/openmetrics-text;version=1.0.0"]
+)
+def test_both_formats_have_tritons_names_and_types(accept: str) -> None:
     gateway = Gateway()
     gateway.in_flight[VERSION] = 4
     gateway.answered(CountingReplica("a"), 1)
-    text = generate_latest(gateway.registry).decode()
-    assert 'nv_inference_request_success{model="m",version="3"} 1.0' in text
-    assert 'nv_inference_pending_request_count{model="m",version="3"} 4.0' in text
+    gateway.metrics.record(VERSION, grpc.StatusCode.INTERNAL, "a")
+    server = serve_metrics(0, gateway.registry, rewrite=typed_as_counters)
+    headers = {"Accept": accept, "Accept-Encoding": "gzip"}
+    try:
+        connection = HTTPConnection("127.0.0.1", server.port, timeout=10)
+        connection.request("GET", "/metrics", headers=headers)
+        answer = connection.getresponse()
+        page = answer.read().decode()
+    finally:
+        server.close()
+    assert answer.getheader("Content-Type", "").startswith(accept.partition(";")[0])
+    assert 'nv_inference_request_success{model="m",version="3"} 1.0' in page
+    assert 'nv_inference_pending_request_count{model="m",version="3"} 4.0' in page
+    assert 'nv_inference_request_failure{model="m",reason="BACKEND",version="3"} 1.0' in page
+    types = dict(re.findall(r"^# TYPE (\w+) (\w+)$", page, re.MULTILINE))
+    assert types.pop("nv_inference_pending_request_count") == "gauge"
+    assert len(types) == 9
+    assert set(types.values()) == {"counter"}
+
+
+def test_a_workers_page_can_be_read_by_the_process_that_started_it() -> None:
+    gateway = Gateway()
+    gateway.answered(CountingReplica("a"), 1)
     page = exposition.generate_latest(gateway.registry).decode()
     families = list(text_string_to_metric_families(page))
-    assert "# TYPE nv_inference_pending_request_count gauge" in text
     assert "nv_inference_request_success" in {s.name for f in families for s in f.samples}
