@@ -1,4 +1,4 @@
-"""The event trail in a store: order, days, followers, two writers."""
+"""Events in a store: order, days, followers, two writers."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ def store(tmp_path: Path) -> ObstoreArtifactStore:
 
 
 @pytest.fixture
-def trail(store: ObstoreArtifactStore) -> EventRegistry:
+def registry(store: ObstoreArtifactStore) -> EventRegistry:
     return EventRegistry(store)
 
 
@@ -32,96 +32,96 @@ def marks(found: list[tuple[EventPosition, Event]]) -> list[str]:
     return [event.mark for _, event in found]
 
 
-def append(trail: EventRegistry, *events: Event) -> EventPosition:
+def append(registry: EventRegistry, *events: Event) -> EventPosition:
     """Append events after all that there are; returns where the last one stands."""
-    position = trail.event_end()
+    position = registry.event_end()
     for each in events:
-        reached = trail.append_event(each, position)
+        reached = registry.append_event(each, position)
         assert reached is not None
         position = reached
     return position
 
 
-def test_an_empty_trail_has_nothing(trail: EventRegistry) -> None:
-    assert trail.last_events(10) == []
-    assert list(trail.events_after(EventPosition())) == []
-    assert trail.event_end() == EventPosition()
-    assert trail.last_checkpoint() == EventCheckpoint()
+def test_an_empty_store_has_nothing(registry: EventRegistry) -> None:
+    assert registry.last_events(10) == []
+    assert list(registry.events_after(EventPosition())) == []
+    assert registry.event_end() == EventPosition()
+    assert registry.last_checkpoint() == EventCheckpoint()
 
 
 def test_events_keep_their_order_over_days_and_processes(
-    store: ObstoreArtifactStore, trail: EventRegistry
+    store: ObstoreArtifactStore, registry: EventRegistry
 ) -> None:
-    append(trail, *map(event, range(3)))
+    append(registry, *map(event, range(3)))
     append(EventRegistry(store), event(3))
-    position = append(trail, event(4), event(5, day=2))
+    position = append(registry, event(4), event(5, day=2))
     assert position == EventPosition(day="2026-01-02", number=1)
-    assert marks(list(trail.events_after(EventPosition()))) == ["0", "1", "2", "3", "4", "5"]
-    assert marks(trail.last_events(3)) == ["3", "4", "5"]
-    assert trail.event_end() == position
+    assert marks(list(registry.events_after(EventPosition()))) == ["0", "1", "2", "3", "4", "5"]
+    assert marks(registry.last_events(3)) == ["3", "4", "5"]
+    assert registry.event_end() == position
 
 
-def test_a_follower_gets_what_is_new_once(trail: EventRegistry) -> None:
-    position = append(trail, event(0))
-    assert list(trail.events_after(position)) == []
-    append(trail, event(1), event(2, day=2))
-    reached = list(trail.events_after(position))
+def test_a_follower_gets_what_is_new_once(registry: EventRegistry) -> None:
+    position = append(registry, event(0))
+    assert list(registry.events_after(position)) == []
+    append(registry, event(1), event(2, day=2))
+    reached = list(registry.events_after(position))
     assert marks(reached) == ["1", "2"]
-    assert list(trail.events_after(reached[-1][0])) == []
+    assert list(registry.events_after(reached[-1][0])) == []
 
 
-def test_of_one_model_hardware_is_a_part(trail: EventRegistry) -> None:
-    append(trail, *(event(n, model=model) for n, model in enumerate(("m", "other", "", "m"))))
-    assert marks(trail.last_events(10, "m")) == ["0", "2", "3"]
-    assert marks(trail.last_events(2, "m")) == ["2", "3"]
+def test_of_one_model_hardware_is_a_part(registry: EventRegistry) -> None:
+    append(registry, *(event(n, model=model) for n, model in enumerate(("m", "other", "", "m"))))
+    assert marks(registry.last_events(10, "m")) == ["0", "2", "3"]
+    assert marks(registry.last_events(2, "m")) == ["2", "3"]
 
 
 def test_the_same_event_said_twice_is_kept_once(
-    store: ObstoreArtifactStore, trail: EventRegistry
+    store: ObstoreArtifactStore, registry: EventRegistry
 ) -> None:
-    position = append(trail, event(0))
+    position = append(registry, event(0))
     late = EventRegistry(store)
     # A client that lost the answer to its create asks again: the number is taken by itself.
     assert late.append_event(event(0), EventPosition()) == position
     assert late.append_event(event(1), position) == EventPosition(day=position.day, number=2)
 
 
-def test_a_number_that_another_writer_took_is_left_to_it(trail: EventRegistry) -> None:
-    position = append(trail, event(0))
-    append(trail, event(1))
-    assert trail.append_event(event(2), position) is None
-    assert marks(trail.last_events(10)) == ["0", "1"]
+def test_a_number_that_another_writer_took_is_left_to_it(registry: EventRegistry) -> None:
+    position = append(registry, event(0))
+    append(registry, event(1))
+    assert registry.append_event(event(2), position) is None
+    assert marks(registry.last_events(10)) == ["0", "1"]
 
 
 def test_a_clock_that_was_set_back_does_not_lead_into_an_earlier_day(
-    trail: EventRegistry,
+    registry: EventRegistry,
 ) -> None:
-    position = append(trail, event(0, day=1), event(1, day=2))
-    reached = trail.append_event(event(2, day=1), position)
+    position = append(registry, event(0, day=1), event(1, day=2))
+    reached = registry.append_event(event(2, day=1), position)
     assert reached == EventPosition(day="2026-01-02", number=2)
-    assert marks(list(trail.events_after(position))) == ["2"]
+    assert marks(list(registry.events_after(position))) == ["2"]
 
 
-def test_an_event_of_a_newer_version_is_passed_over_and_told_once(
-    store: ObstoreArtifactStore, trail: EventRegistry, caplog: pytest.LogCaptureFixture
+def test_an_event_of_a_newer_version_is_passed_over_and_logged_once(
+    store: ObstoreArtifactStore, registry: EventRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first = append(trail, event(0))
+    first = append(registry, event(0))
     store.create("events/2026-01-01/000002.json", b'{"kind": "of a newer version"}')
     store.create("events/2026-01-01/000003.json", b"half an eve")
-    last = append(trail, event(4))
+    last = append(registry, event(4))
     for _ in range(2):
-        assert marks(list(trail.events_after(first))) == ["4"]
-        assert marks(trail.last_events(10)) == ["0", "4"]
-    assert [position.number for position, _ in trail.entries_after(first)] == [2, 3, 4]
+        assert marks(list(registry.events_after(first))) == ["4"]
+        assert marks(registry.last_events(10)) == ["0", "4"]
+    assert [position.number for position, _ in registry.entries_after(first)] == [2, 3, 4]
     assert last.number == 4
     assert len(caplog.records) == 2
     assert "events/2026-01-01/000002.json" in caplog.text
 
 
-def test_the_newest_checkpoint_counts(trail: EventRegistry) -> None:
+def test_the_newest_checkpoint_counts(registry: EventRegistry) -> None:
     for number in (1, 2):
-        trail.keep_checkpoint(EventCheckpoint(last={"model m": event(number, model="m")}))
-    assert trail.last_checkpoint().last["model m"].mark == "2"
+        registry.keep_checkpoint(EventCheckpoint(last={"model m": event(number, model="m")}))
+    assert registry.last_checkpoint().last["model m"].mark == "2"
 
 
 def test_of_checkpoints_the_newest_two_stay(

@@ -1,4 +1,4 @@
-"""The event trail: told once, also over restarts; with the seconds since the change."""
+"""Events: recorded once, also over restarts; with the seconds since the change."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -39,7 +39,7 @@ def registry(store: ObstoreArtifactStore) -> EventRegistry:
 
 
 @pytest.fixture
-def trail(registry: EventRegistry) -> EventRecorder:
+def recorder(registry: EventRegistry) -> EventRecorder:
     return EventRecorder(registry)
 
 
@@ -53,12 +53,12 @@ def view(*engines: Any, **changes: Any) -> FleetView:
     return FleetView(**fields | changes)
 
 
-def told(registry: EventRegistry) -> list[Event]:
+def recorded(registry: EventRegistry) -> list[Event]:
     return [event for _, event in registry.last_events(100)]
 
 
 def kinds(registry: EventRegistry) -> list[str]:
-    return [event.kind.value for event in told(registry)]
+    return [event.kind.value for event in recorded(registry)]
 
 
 def serves(digest: str = "", version: int = 1) -> list[Event]:
@@ -67,16 +67,16 @@ def serves(digest: str = "", version: int = 1) -> list[Event]:
     return [Event(kind=kind, key=digest, why="w", **place)]
 
 
-def test_a_task_that_made_no_plan_is_told_once_with_its_last_words(
-    registry: EventRegistry, trail: EventRecorder
+def test_a_task_that_made_no_plan_is_recorded_once_with_its_last_words(
+    registry: EventRegistry, recorder: EventRecorder
 ) -> None:
     seen = view(plans={})
     (task,) = decide(seen, NOW).tasks
     end = TaskEnd(name=task.name, detail="recipe: unknown kind", created_at=world.AT)
     decision = decide(view(plans={}, ends={task.name: end}), NOW)
-    for each in (trail, EventRecorder(registry), trail):
+    for each in (recorder, EventRecorder(registry), recorder):
         each.observe_once((*decision.unplanned, *decision.quarantined))
-    (event,) = told(registry)
+    (event,) = recorded(registry)
     assert (event.kind, event.model, event.generation) == (
         EventKind.BUILD_FAILED, "m", world.GENERATION,
     )  # fmt: skip
@@ -85,16 +85,16 @@ def test_a_task_that_made_no_plan_is_told_once_with_its_last_words(
 
 class TestHardware:
     def test_one_whose_nodes_take_nothing_new_says_which_and_why(
-        self, registry: EventRegistry, trail: EventRecorder
+        self, registry: EventRegistry, recorder: EventRecorder
     ) -> None:
-        trail.observe(view())
+        recorder.observe(view())
         away = replace(world.pool(0), num_known=1, names=("node-a (cordoned)",))
-        trail.observe(view(pools=(away,)))
-        assert told(registry)[-1].kind is EventKind.GENERATION_GONE
-        assert told(registry)[-1].why == "its nodes take nothing new: node-a (cordoned)"
+        recorder.observe(view(pools=(away,)))
+        assert recorded(registry)[-1].kind is EventKind.GENERATION_GONE
+        assert recorded(registry)[-1].why == "its nodes take nothing new: node-a (cordoned)"
 
     def test_a_generation_comes_changes_and_goes(
-        self, registry: EventRegistry, trail: EventRecorder
+        self, registry: EventRegistry, recorder: EventRecorder
     ) -> None:
         newer = world.NODE_CLASS.model_copy(update={"toolchain": "f" * 16})
         pools: Sequence[Any] = [
@@ -105,13 +105,13 @@ class TestHardware:
             (world.pool(),),
         ]
         for known in pools:
-            trail.observe(view(pools=known, versions=()))
+            recorder.observe(view(pools=known, versions=()))
             EventRecorder(registry).observe(view(pools=known, versions=()))
         assert kinds(registry) == [
             "generation_appeared", "toolchain_changed", "toolchain_changed", "generation_gone",
             "generation_appeared",
         ]  # fmt: skip
-        first, second, third, *_ = told(registry)
+        first, second, third, *_ = recorded(registry)
         assert "Some-Xeon" in first.why
         assert "toolchain ffff" in second.why
         assert third.why == "nodes of another class are gone"
@@ -119,7 +119,7 @@ class TestHardware:
 
 class TestModels:
     def test_a_new_master_is_a_model_a_new_recipe_is_not(
-        self, registry: EventRegistry, trail: EventRecorder
+        self, registry: EventRegistry, recorder: EventRecorder
     ) -> None:
         other = world.MASTER.model_copy(update={"digest": "d" * 64})
         versions = [
@@ -128,28 +128,28 @@ class TestModels:
             world.version(version=3, master=other),
         ]
         for version in versions:
-            trail.observe(view(pools=(), versions=(version,)))
+            recorder.observe(view(pools=(), versions=(version,)))
             EventRecorder(registry).observe(view(pools=(), versions=(version,)))
         assert kinds(registry) == ["model_published", "recipe_changed", "model_published"]
 
-    def test_who_asked_for_a_rebuild_is_told(
-        self, registry: EventRegistry, trail: EventRecorder
+    def test_who_asked_for_a_rebuild_has_its_event(
+        self, registry: EventRegistry, recorder: EventRecorder
     ) -> None:
         request = RebuildRequest(
             model="m", version=1, who="ann@host", why="new driver", created_at=world.AT
         )
         for _ in range(2):
-            trail.observe(view(requests={"m": [request]}, pools=()))
-        event = told(registry)[-1]
+            recorder.observe(view(requests={"m": [request]}, pools=()))
+        event = recorded(registry)[-1]
         assert (event.kind, event.actor, event.why, event.mark) == (
             EventKind.REBUILD_REQUESTED, "ann@host", "new driver", "1",
         )  # fmt: skip
-        assert len(told(registry)) == 2
+        assert len(recorded(registry)) == 2
 
 
 class TestBuilds:
-    def test_a_build_is_told_from_its_start_to_its_proof(
-        self, registry: EventRegistry, trail: EventRecorder
+    def test_a_build_has_its_event_from_its_start_to_its_proof(
+        self, registry: EventRegistry, recorder: EventRecorder
     ) -> None:
         start = TaskStart(
             name="build-m-1", model="m", version=1, node_class=world.NODE_CLASS,
@@ -159,59 +159,59 @@ class TestBuilds:
         later = datetime.now(UTC) + timedelta(hours=1)
         proven = world.engine(ORT, world.proof(created_at=later.isoformat()))
         for seen in (view(running=[start]), view(unproven), view(proven)):
-            trail.observe(seen)
-            trail.observe(seen)
+            recorder.observe(seen)
+            recorder.observe(seen)
         assert kinds(registry)[2:] == ["build_started", "build_finished", "proof_passed"]
-        _, _, started, finished, passed = told(registry)
+        _, _, started, finished, passed = recorded(registry)
         assert started.why == "1 to build (attempt 2)"
         assert finished.why == "onnxruntime fp32 in 1.0 s"
         assert passed.seconds_since_change is not None
         assert passed.seconds_since_change >= 0
 
     def test_an_engine_that_is_slower_than_the_fallback_says_so(
-        self, registry: EventRegistry, trail: EventRecorder
+        self, registry: EventRegistry, recorder: EventRecorder
     ) -> None:
         half = SideTiming(p50_s=0.5, p95_s=0.5, throughput=2.0, peak_memory_bytes=1)
         timing = Timing(
             bucket="b", sizes={}, p50_s=1.0, p95_s=1.0, throughput=1.0, eager_p50_s=3.0,
             fallback=half,
         )  # fmt: skip
-        trail.observe(view(world.engine(ORT, world.proof(timings=(timing,)))))
-        passed = told(registry)[-1]
+        recorder.observe(view(world.engine(ORT, world.proof(timings=(timing,)))))
+        passed = recorded(registry)[-1]
         assert passed.kind is EventKind.PROOF_PASSED
         assert passed.why.startswith(
             "onnxruntime fp32: 3.00 x eager; slower than the fallback: 0.50 x its speed"
         )
 
     def test_what_is_older_than_the_change_did_not_follow_it(
-        self, registry: EventRegistry, trail: EventRecorder
+        self, registry: EventRegistry, recorder: EventRecorder
     ) -> None:
-        trail.observe(view(world.engine(ORT)))
+        recorder.observe(view(world.engine(ORT)))
         assert kinds(registry)[-1] == "proof_passed"
-        assert told(registry)[-1].seconds_since_change is None
+        assert recorded(registry)[-1].seconds_since_change is None
 
-    def test_each_failed_attempt_is_told_once(
-        self, registry: EventRegistry, trail: EventRecorder
+    def test_each_failed_attempt_is_recorded_once(
+        self, registry: EventRegistry, recorder: EventRecorder
     ) -> None:
         records = [world.record(ORT), world.record(ORT, BuildOutcome.PROVEN)]
         records += [world.record(ORT, BuildOutcome.PROOF_FAILED, reason="it differs")]
         for number in range(len(records) + 1):
-            trail.observe(view(records={ORT.digest(): records[:number]}))
+            recorder.observe(view(records={ORT.digest(): records[:number]}))
             EventRecorder(registry).observe(view(records={ORT.digest(): records[:number]}))
         assert kinds(registry)[2:] == ["build_failed", "proof_failed"]
-        assert told(registry)[-1].why == "onnxruntime fp32 in stage 'build': it differs"
+        assert recorded(registry)[-1].why == "onnxruntime fp32 in stage 'build': it differs"
 
     def test_two_models_with_one_master_share_their_builds(
-        self, registry: EventRegistry, trail: EventRecorder
+        self, registry: EventRegistry, recorder: EventRecorder
     ) -> None:
         twins = (world.version(), world.version(name="n"))
         plans = {("m", 1): (world.plan(),), ("n", 1): (world.plan(model="n"),)}
         records = {OPENVINO.digest(): [world.record(OPENVINO)]}
-        trail.observe(view(world.engine(ORT), versions=twins, plans=plans, records=records))
+        recorder.observe(view(world.engine(ORT), versions=twins, plans=plans, records=records))
         assert kinds(registry)[3:] == ["build_finished", "proof_passed", "build_failed"]
 
-    def test_quarantine_is_told_again_once_it_was_left(
-        self, registry: EventRegistry, trail: EventRecorder
+    def test_quarantine_is_recorded_again_once_it_was_left(
+        self, registry: EventRegistry, recorder: EventRecorder
     ) -> None:
         records = {ORT.digest(): [world.record(ORT, reason="it broke")] * 3}
         (given_up,) = decide(view(world.engine(OPENVINO), records=records), NOW).quarantined
@@ -221,26 +221,28 @@ class TestBuilds:
         here = elsewhere.model_copy(update={"generation": world.GENERATION})
         for requests in ([], [elsewhere], [elsewhere, here]):
             for _ in range(2):
-                trail.observe(view(requests={"m": requests}))
-                trail.observe_once([given_up])
+                recorder.observe(view(requests={"m": requests}))
+                recorder.observe_once([given_up])
         assert kinds(registry)[2:] == [
             "quarantined", "rebuild_requested", "rebuild_requested", "quarantined",
         ]  # fmt: skip
-        assert told(registry)[-1].why.endswith("let out by: smelt rebuild m")
+        assert recorded(registry)[-1].why.endswith("let out by: smelt rebuild m")
 
 
 class TestSeconds:
     """They count from the change that led there."""
 
     def test_a_change_has_none_and_a_rebuild_counts_for_proofs_alone(
-        self, registry: EventRegistry, trail: EventRecorder
+        self, registry: EventRegistry, recorder: EventRecorder
     ) -> None:
-        trail.observe(view())
+        recorder.observe(view())
         request = RebuildRequest(model="m", version=1, who="ann", created_at=world.AT)
-        trail.observe(view(requests={"m": [request]}))
-        trail.observe(view(requests={"m": [request]}, records={ORT.digest(): [world.record(ORT)]}))
-        trail.observe_serving(serves())
-        appeared, published, asked, failed, fallback = told(registry)
+        recorder.observe(view(requests={"m": [request]}))
+        recorder.observe(
+            view(requests={"m": [request]}, records={ORT.digest(): [world.record(ORT)]})
+        )
+        recorder.observe_serving(serves())
+        appeared, published, asked, failed, fallback = recorded(registry)
         assert [e.seconds_since_change for e in (appeared, published, asked)] == [None] * 3
 
         def since(event: Event, change: Event) -> float:
@@ -254,23 +256,23 @@ class TestSeconds:
 
 class TestServing:
     def test_fallback_then_engine_each_once_with_seconds(
-        self, registry: EventRegistry, trail: EventRecorder
+        self, registry: EventRegistry, recorder: EventRecorder
     ) -> None:
-        trail.observe_serving(serves())
+        recorder.observe_serving(serves())
         assert kinds(registry) == [], "of a generation that no source knows yet"
-        trail.observe(view())
+        recorder.observe(view())
         for served in (serves(), serves("e" * 64), [], serves("e" * 64)):
-            trail.observe_serving(served)
+            recorder.observe_serving(served)
             EventRecorder(registry).observe_serving(served)
         assert kinds(registry)[2:] == ["fallback_serving", "engine_serving"]
-        assert all(event.seconds_since_change is not None for event in told(registry)[2:])
+        assert all(event.seconds_since_change is not None for event in recorded(registry)[2:])
 
-    def test_after_a_generation_was_gone_it_is_told_anew(
-        self, registry: EventRegistry, trail: EventRecorder
+    def test_after_a_generation_was_gone_it_is_recorded_anew(
+        self, registry: EventRegistry, recorder: EventRecorder
     ) -> None:
         for pools in ((world.pool(),), (), (world.pool(),)):
-            trail.observe(view(pools=pools))
-            trail.observe_serving(serves("e" * 64))
+            recorder.observe(view(pools=pools))
+            recorder.observe_serving(serves("e" * 64))
         assert kinds(registry)[2:] == [
             "engine_serving", "generation_gone", "generation_appeared", "engine_serving",
         ]  # fmt: skip
@@ -285,16 +287,16 @@ class TestServing:
         assert [(s.version, s.key) for s in serving_of(snapshot)] == [(1, "e2"), (2, "")]
 
     def test_a_replica_that_ends_while_it_is_ready_is_lost_and_one_that_drains_is_not(
-        self, registry: EventRegistry, trail: EventRecorder
+        self, registry: EventRegistry, recorder: EventRecorder
     ) -> None:
         state = FleetState("store")
         killed, drained = state.attach(replica("a", "e1")), state.attach(replica("b", "e1"))
         state.update(drained, replica("b", "e1", fleet.REPLICA_STATE_DRAINING))
         for gone in (killed, drained):
             state.detach(gone)
-        for each in (trail, EventRecorder(registry), trail):
+        for each in (recorder, EventRecorder(registry), recorder):
             each.observe_replicas(state.snapshot())
-        (event,) = told(registry)
+        (event,) = recorded(registry)
         assert (event.kind, event.model, event.version, event.generation) == (
             EventKind.REPLICA_LOST, "m", 1, world.GENERATION,
         )  # fmt: skip
@@ -339,9 +341,9 @@ class TestRestart:
         assert registry.last_checkpoint() == checkpoint_of_all(registry)
 
     def test_a_checkpoint_of_another_smelt_is_passed_over(
-        self, registry: EventRegistry, store: ObstoreArtifactStore, trail: EventRecorder
+        self, registry: EventRegistry, store: ObstoreArtifactStore, recorder: EventRecorder
     ) -> None:
-        trail.observe(view())
+        recorder.observe(view())
         before = kinds(registry)
         store.create("event-checkpoints/000001.json", b'{"of": "another"}')
         restarted = EventRecorder(registry, events_per_checkpoint=1)

@@ -1,4 +1,4 @@
-"""The event trail beside other writers, under wrong clocks, and with events it cannot read."""
+"""The event recorder beside other writers, under wrong clocks, and with events it cannot read."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -43,18 +43,18 @@ def set_clock(monkeypatch: pytest.MonkeyPatch, now: datetime) -> None:
 def test_a_clock_set_back_over_midnight_repeats_nothing(
     registry: EventRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trail = EventRecorder(registry)
+    recorder = EventRecorder(registry)
     for days in (0, -1, -1, 0):
         set_clock(monkeypatch, NOON + timedelta(days=days))
-        trail.observe(view())
-        trail.observe(view(0))
+        recorder.observe(view())
+        recorder.observe(view(0))
     assert kinds(registry) == ["generation_appeared", "generation_gone"] * 4
     assert registry.event_end().day == "2026-03-02"
-    trail.observe(view(0))
+    recorder.observe(view(0))
     assert len(kinds(registry)) == 8
 
 
-def test_two_writers_with_clocks_a_day_apart_tell_each_thing_once(
+def test_two_writers_with_clocks_a_day_apart_record_each_thing_once(
     registry: EventRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ahead, behind = EventRecorder(registry), EventRecorder(registry)
@@ -101,12 +101,12 @@ def test_an_event_that_cannot_be_understood_stops_nothing(
     unreadable: bytes,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    trail = EventRecorder(registry)
-    trail.observe(view())
+    recorder = EventRecorder(registry)
+    recorder.observe(view())
     position = registry.event_end()
     store.create(f"events/{position.day}/000002.json", unreadable)
     for _ in range(2):
-        trail.observe(view(1, "m"))
+        recorder.observe(view(1, "m"))
     assert registry.event_end().number == 3
     EventRecorder(registry).observe(view(1, "m"))
     assert kinds(registry)[-1] == "model_published"

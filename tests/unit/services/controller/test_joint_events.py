@@ -1,4 +1,4 @@
-"""What the trail says of a joint run: who is best, by how much, in whose place; told once."""
+"""The event of a joint run: who is best, by how much, in whose place; recorded once."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -77,13 +77,13 @@ def view(*runs: JointRun, versions: tuple[ModelVersion, ...] = (world.version(),
 
 
 def compared(registry: EventRegistry, *seen: FleetView) -> list[Event]:
-    """What the trail says of joint runs after these views, each seen by two controllers."""
-    trail = EventRecorder(registry)
+    """What the recorder says of joint runs after these views, each seen by two controllers."""
+    recorder = EventRecorder(registry)
     for each in seen:
-        trail.observe(each)
+        recorder.observe(each)
         EventRecorder(registry).observe(each)
-    told = [event for _, event in registry.last_events(100)]
-    return [event for event in told if event.kind == "engines_compared"]
+    found = [event for _, event in registry.last_events(100)]
+    return [event for event in found if event.kind == "engines_compared"]
 
 
 def test_each_run_says_who_is_best_and_who_was(registry: EventRegistry) -> None:
@@ -103,11 +103,11 @@ def test_each_run_says_who_is_best_and_who_was(registry: EventRegistry) -> None:
 def test_one_that_stays_best_took_nobodys_place(registry: EventRegistry) -> None:
     [event] = compared(registry, view(run({A: 1.0, B: 2.0})))
     assert "in place of" not in event.why
-    # The run was before the trail knew of the model: it did not follow from that.
+    # The run was before the recorder knew of the model: it did not follow from that.
     assert event.seconds_since_change is None
 
 
-def test_one_that_the_run_found_too_slow_is_told_as_such(registry: EventRegistry) -> None:
+def test_one_that_the_run_found_too_slow_has_its_event_as_such(registry: EventRegistry) -> None:
     [event] = compared(registry, view(run({A: 1.0, B: 50.0})))
     assert "; openvino fp32 0.12 x eager (slower than the fallback); timed together" in event.why
 
@@ -139,7 +139,7 @@ def test_one_that_was_best_stays_so_where_nothing_can_be_measured(registry: Even
     assert " stays best, although not measurable here now: " in second.why
 
 
-def test_wild_figures_of_others_are_not_told(registry: EventRegistry) -> None:
+def test_wild_figures_of_others_are_not_recorded(registry: EventRegistry) -> None:
     clear, shape = paired(1.2, 1.3), paired(0.1, 40.0).shapes[0]
     engines = {**clear.shapes[0].engines, B: shape.engines[B]}
     mixed = clear.shapes[0].model_copy(update={"engines": engines})

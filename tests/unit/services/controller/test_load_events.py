@@ -1,4 +1,4 @@
-"""Loads and unloads in the event trail: who asked, and what followed."""
+"""Loads and unloads as events: who asked, and what followed."""
 
 from datetime import datetime
 from pathlib import Path
@@ -29,7 +29,7 @@ READY = fleet.FleetSnapshot(
 GONE = fleet.FleetSnapshot()
 
 
-def test_who_asked_and_what_followed_is_told_once(tmp_path: Path) -> None:
+def test_who_asked_and_what_followed_is_recorded_once(tmp_path: Path) -> None:
     registry = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
     registry.add_model_version(
         name="m", master=world.MASTER, recipe=Recipe(), source="s", source_fingerprint="0"
@@ -39,9 +39,9 @@ def test_who_asked_and_what_followed_is_told_once(tmp_path: Path) -> None:
         """One pass of a controller and one of its successor."""
         for _ in range(2):
             view = ViewReader(registry, RetryPolicy(), "").read([world.pool()], [])
-            trail = EventRecorder(registry)
-            trail.observe(view)
-            trail.observe_serving(serving_of(snapshot))
+            recorder = EventRecorder(registry)
+            recorder.observe(view)
+            recorder.observe_serving(serving_of(snapshot))
 
     look(GONE)
     look(READY)
@@ -89,15 +89,15 @@ def test_a_model_that_lost_its_replicas_was_not_unloaded(tmp_path: Path) -> None
     registry.add_model_version(
         name="m", master=world.MASTER, recipe=Recipe(), source="s", source_fingerprint="0"
     )
-    trail = EventRecorder(registry)
-    trail.observe(ViewReader(registry, RetryPolicy(), "").read([world.pool()], []))
+    recorder = EventRecorder(registry)
+    recorder.observe(ViewReader(registry, RetryPolicy(), "").read([world.pool()], []))
     for snapshot in (READY, GONE, READY):
-        trail.observe_serving(serving_of(snapshot))
+        recorder.observe_serving(serving_of(snapshot))
     kinds = [event.kind.value for _, event in registry.last_events(100)]
     assert kinds[2:] == ["fallback_serving"]
 
 
-def test_a_fallback_that_is_wrong_is_told_when_it_is_added_and_where_it_serves(
+def test_a_fallback_that_is_wrong_has_its_event_when_it_is_added_and_where_it_serves(
     tmp_path: Path,
 ) -> None:
     registry = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
@@ -108,9 +108,9 @@ def test_a_fallback_that_is_wrong_is_told_when_it_is_added_and_where_it_serves(
     snapshot = fleet.FleetSnapshot()
     snapshot.CopyFrom(READY)
     snapshot.replicas[0].fallback_refuted = "ONNX Runtime serves: output 'y' is far off"
-    trail = EventRecorder(registry)
-    trail.observe(ViewReader(registry, RetryPolicy(), "").read([world.pool()], []))
-    trail.observe_serving(serving_of(snapshot))
+    recorder = EventRecorder(registry)
+    recorder.observe(ViewReader(registry, RetryPolicy(), "").read([world.pool()], []))
+    recorder.observe_serving(serving_of(snapshot))
     why = {event.kind.value: event.why for _, event in registry.last_events(100)}
     assert why["model_published"].startswith("from s; the fallback's graph is refuted, so ONNX")
     assert (

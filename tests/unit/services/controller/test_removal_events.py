@@ -1,4 +1,4 @@
-"""Removed versions and changed weights in the event trail: told once, and what followed."""
+"""Removed versions and changed weights as events: recorded once, and what followed."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,7 +29,7 @@ class Seen:
 
     def __init__(self, folder: Path) -> None:
         self.registry = Registry(open_store(str(folder / "store")), folder / "cache")
-        self._told = 0
+        self._recorded = 0
 
     def add(self, source: str) -> None:
         master = world.MASTER.model_copy(update={"digest": source * 64})
@@ -40,12 +40,12 @@ class Seen:
     def look(self, *serving: int) -> list[Event]:
         """What is new after one pass of a controller and one of its successor."""
         for _ in range(2):
-            trail = EventRecorder(self.registry)
-            trail.observe(ViewReader(self.registry, RetryPolicy(), "").read([world.pool()], []))
-            trail.observe_serving(_with_engines(serving))
+            recorder = EventRecorder(self.registry)
+            recorder.observe(ViewReader(self.registry, RetryPolicy(), "").read([world.pool()], []))
+            recorder.observe_serving(_with_engines(serving))
         events = [event for _, event in self.registry.last_events(100)]
-        new = events[self._told :]
-        self._told = len(events)
+        new = events[self._recorded :]
+        self._recorded = len(events)
         return new
 
 
@@ -80,9 +80,9 @@ def _short(events: Sequence[Event]) -> list[tuple[str, int]]:
     return [(event.kind.value, event.version) for event in events]
 
 
-def test_a_removal_tells_who_asked_and_what_serves_instead(seen: Seen) -> None:
+def test_a_removal_says_who_asked_and_what_serves_instead(seen: Seen) -> None:
     seen.registry.remove_model("m", 2, who="ann@host")
-    # The removed one drains meanwhile, which is no news.
+    # The removed one drains meanwhile, which is nothing new.
     removed, back = seen.look(1, 2)
     assert _short([removed, back]) == [("model_removed", 2), ("engine_serving", 1)]
     assert (removed.actor, removed.why) == ("ann@host", "version 1 is to be served")
@@ -92,7 +92,7 @@ def test_a_removal_tells_who_asked_and_what_serves_instead(seen: Seen) -> None:
     assert seen.look(1) == []
 
 
-def test_a_removed_version_is_not_told_to_end_later(seen: Seen) -> None:
+def test_a_removed_version_is_not_recorded_to_end_later(seen: Seen) -> None:
     seen.registry.remove_model("m", 2)
     assert _short(seen.look(1)) == [("model_removed", 2), ("engine_serving", 1)]
     seen.registry.set_served("m", is_served=False)
@@ -104,7 +104,7 @@ def test_nor_is_one_that_a_newer_one_took_over_from(seen: Seen) -> None:
     assert _short(seen.look()) == [("model_unloaded", 2), ("serving_ended", 2)]
 
 
-def test_a_model_without_versions_left_is_told_of_and_may_come_back(seen: Seen) -> None:
+def test_a_model_without_versions_left_has_its_event_of_and_may_come_back(seen: Seen) -> None:
     seen.registry.remove_model("m")
     events = seen.look()
     assert _short(events) == [("model_removed", 1), ("model_removed", 2)]
@@ -127,7 +127,7 @@ def test_an_old_version_that_is_removed_explains_nothing(seen: Seen) -> None:
     assert back.seconds_since_change == _seconds(loaded, back)
 
 
-def test_weights_are_told_once_with_who_asked(seen: Seen) -> None:
+def test_weights_are_recorded_once_with_who_asked(seen: Seen) -> None:
     seen.registry.set_version_weights("m", {1: 95, 2: 5}, who="ann@host")
     changed, back = seen.look(1, 2)
     assert _short([changed, back]) == [("weights_changed", 2), ("engine_serving", 1)]
@@ -159,16 +159,16 @@ def test_cleared_weights_say_what_that_means(seen: Seen) -> None:
 
 def test_an_engine_that_a_rebuild_had_proven_counts_from_the_rebuild(tmp_path: Path) -> None:
     registry = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
-    trail = EventRecorder(registry)
+    recorder = EventRecorder(registry)
     request = RebuildRequest(model="m", version=1, who="ann", created_at=world.AT)
     engine = world.engine(world.KEYS[0], world.proof(created_at="2999-01-01T00:00:00.000+00:00"))
     view = FleetView(pools=(world.pool(),), versions=(world.version(),))
-    trail.observe(view)
+    recorder.observe(view)
     engines = {engine.digest: engine}
-    trail.observe(replace(view, requests={"m": [request]}, engines=engines))
+    recorder.observe(replace(view, requests={"m": [request]}, engines=engines))
     [served] = _with_engines([1])
     for digest in (ENGINE, engine.digest):
-        trail.observe_serving([served.model_copy(update={"key": digest})])
+        recorder.observe_serving([served.model_copy(update={"key": digest})])
     events = [event for _, event in registry.last_events(100)]
     by_kind = {event.kind.value: event for event in events}
     other, proven = events[-2:]
