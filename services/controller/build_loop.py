@@ -189,7 +189,8 @@ class BuildLoop:
         if self._accounts.settle(statuses, self._reader.tasks(statuses), view):
             statuses = self._launcher.statuses()
             view = self._reader.read(pools, _not_ended(statuses), attached)
-        view = replace(view, served=_served(snapshot))
+        served = frozenset((e.model, e.version, e.generation) for e in serving_of(snapshot))
+        view = replace(view, served=served)
         decision = decide(view, utc_now(), self._pace.retry)
         launched = [start for task in decision.tasks if (start := self._launch(task, view))]
         waiting = self._waits.observe(view.running, statuses)
@@ -258,16 +259,6 @@ def _engine_marks(view: FleetView) -> frozenset[tuple[str, str]]:
     """What changes with each engine, proof and joint run: replicas select by all three."""
     runs = ((master, run.created_at) for master, known in view.runs.items() for run in known)
     return frozenset([*((e.digest, e.proof.created_at) for e in view.engines.values()), *runs])
-
-
-def _served(snapshot: fleet.FleetSnapshot) -> frozenset[tuple[str, int, str]]:
-    """Model, version and generation of what takes requests; it only decides who comes first."""
-    try:
-        served = serving_of(snapshot)
-    except ValueError as error:
-        logger.warning("what serves is not known, so builds come by their age: %s", error)
-        return frozenset()
-    return frozenset((each.model, each.version, each.generation) for each in served)
 
 
 def _not_ended(statuses: dict[str, TaskStatus]) -> list[str]:

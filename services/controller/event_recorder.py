@@ -58,12 +58,7 @@ class EventRecorder:
         self._record(partial(serving_events, served=list(served)))
 
     def observe_replicas(self, snapshot: fleet.FleetSnapshot) -> None:
-        """Record what serves, which replicas are lost, and what no node has room for.
-
-        Raises:
-            StoreError: the store failed.
-            ValueError: the report of a replica cannot be read.
-        """
+        """Record what serves, lost replicas and unplaced ones; raises StoreError."""
         self.observe_once((*unplaced_replicas(snapshot), *lost_replicas(snapshot)))
         self.observe_serving(serving_of(snapshot))
 

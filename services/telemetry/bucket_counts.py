@@ -1,6 +1,6 @@
 """Counts of one histogram's series, kept here: the libraries' own cost more than they count.
 
-An observation is a search, two additions and a lock that nobody else holds. Whoever exports
+An observation is a search, two additions and a lock without contention. The exporter
 takes a snapshot when it is asked.
 """
 

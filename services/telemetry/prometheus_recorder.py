@@ -73,7 +73,7 @@ class PrometheusRecorder:
         self.num_forgotten += 1
 
     def publish(self) -> None:
-        """Whoever scrapes fetches what is kept here."""
+        """Nothing: a scrape fetches what is kept here."""
 
     def _series(self, metric: Metric, kind: MetricKind, labels: dict[str, str]) -> Any:
         key = (metric.name, kind, *labels.items())

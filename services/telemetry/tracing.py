@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.sampling import Sampler
     from opentelemetry.trace import Link, Span, SpanKind, Tracer
 
-# Between a client's id of a request and what W3C says of its trace: no id holds it.
+# Between a client's id of a request and the W3C headers of its trace: no id has it.
 _SEPARATOR: Final = "\0"
 _FIELDS: Final = ("traceparent", "tracestate")
 _EXPORTERS: Final = "opentelemetry_traces_exporter"
@@ -161,9 +161,9 @@ class Tracing:
         self.share, self._sampler = share, _sampler("parentbased_traceidratio", share)
 
     def is_wanted(self, name: str, parent: "Context") -> bool:
-        """Whether a span of this name is to be made: the sampler's word."""
+        """Whether a span of this name is to be made, as the sampler decides."""
         if parent is self._nobody:
-            # What every sampler comes to where nobody was asked before, at a tenth of the cost.
+            # What every sampler decides without a parent, at a tenth of the cost.
             return random.random() < self.share  # noqa: S311 - no secret
         known = self._span_in(parent).get_span_context()
         trace_id = known.trace_id or self._ids.generate_trace_id()

@@ -105,6 +105,12 @@ async def test_one_of_two_replicas(fleet: LocalFleet) -> None:
     assert len(fleet.replicas("pair")) == 2
 
 
+def is_solo_lost(seen: pb.FleetSnapshot) -> bool:
+    """What `smelt status` shows: an application that runs, and none of its replicas."""
+    solo = next(model for model in seen.models if model.name == "solo")
+    return solo.state == "LOADING" and solo.reason.startswith("1 replica lost")
+
+
 async def test_the_only_replica(fleet: LocalFleet) -> None:
     """Nobody else can answer: UNAVAILABLE at once, until the replica is back."""
     (replica,) = fleet.replicas("solo")
@@ -114,6 +120,7 @@ async def test_the_only_replica(fleet: LocalFleet) -> None:
         await load.wait_for(OK, 500)
         os.kill(victim, signal.SIGKILL)
         killed_s = time.monotonic()
+        await asyncio.to_thread(fleet.wait_until, is_solo_lost)
         await load.wait_for(UNAVAILABLE, NUM_CALLERS)
         back_s = await is_back(fleet, "solo", 1, {victim}) - killed_s
         await load.wait_for(OK, 500)

@@ -72,7 +72,7 @@ async def settled(loop: BuildLoop, worker: world.InstantWorker) -> None:
         await loop.sync()
 
 
-def told(registry: Registry) -> Counter[EventKind]:
+def recorded(registry: Registry) -> Counter[EventKind]:
     return Counter(event.kind for _, event in registry.last_events(1000))
 
 
@@ -99,7 +99,7 @@ async def test_a_key_that_fails_is_given_up_after_three_attempts_until_it_is_ask
     await settled(loop, worker)
     assert [task.attempt for task in worker.launched] == [1, 2, 3]
     assert len(registry.build_records(broken)) == 3
-    assert told(registry)[EventKind.QUARANTINED] == 1
+    assert recorded(registry)[EventKind.QUARANTINED] == 1
 
     worker.broken.clear()
     await settled(loop_on(registry, worker), worker)
@@ -110,7 +110,7 @@ async def test_a_key_that_fails_is_given_up_after_three_attempts_until_it_is_ask
     registry.request_rebuild(request)
     await settled(loop, worker)
     assert len(registry.engines()) == 2
-    kinds = told(registry)
+    kinds = recorded(registry)
     assert (kinds[EventKind.REBUILD_REQUESTED], kinds[EventKind.QUARANTINED]) == (1, 1)
     assert kinds[EventKind.BUILD_FAILED] == 3
 
@@ -185,7 +185,7 @@ async def test_an_upgrade_of_smelt_builds_again_while_the_old_engines_are_there(
     assert len(worker.launched) == 2
     published = {engine.digest for engine in registry.engines()}
     assert published == old | {key.digest() for key in newer}
-    assert told(registry)[EventKind.TOOLCHAIN_CHANGED] == 1
+    assert recorded(registry)[EventKind.TOOLCHAIN_CHANGED] == 1
 
 
 async def test_where_nodes_name_no_toolchain_another_compiler_plans_anew(
@@ -218,12 +218,12 @@ async def test_nodes_that_go_take_their_task_with_them_and_nobody_is_blamed(
     await loop.sync()
     assert worker.tasks == {}
     assert registry.build_records(world.KEYS[0].digest()) == []
-    kinds = told(registry)
+    kinds = recorded(registry)
     assert kinds[EventKind.GENERATION_GONE] == 1
     nodes.known = [world.pool()]
     await settled(loop, worker)
     assert len(registry.engines()) == 2
-    assert told(registry)[EventKind.GENERATION_APPEARED] == 2
+    assert recorded(registry)[EventKind.GENERATION_APPEARED] == 2
 
 
 async def test_a_source_that_cannot_be_read_changes_nothing(
@@ -236,7 +236,7 @@ async def test_a_source_that_cannot_be_read_changes_nothing(
     nodes.known = None
     await loop.sync()
     assert list(worker.tasks) == [name]
-    assert told(registry)[EventKind.GENERATION_GONE] == 0
+    assert recorded(registry)[EventKind.GENERATION_GONE] == 0
     with pytest.raises(NotReadyError, match="Ray is away"):
         await loop_on(registry, worker, nodes).sync()
 
@@ -251,7 +251,7 @@ async def test_the_loop_looks_again_when_something_becomes_due_or_when_it_is_kic
     running = asyncio.create_task(loop.run())
     try:
         async with asyncio.timeout(60):
-            while told(registry)[EventKind.QUARANTINED] == 0:
+            while recorded(registry)[EventKind.QUARANTINED] == 0:
                 worker.work()
                 await asyncio.sleep(0.01)
             nodes.known = []
@@ -264,7 +264,7 @@ async def test_the_loop_looks_again_when_something_becomes_due_or_when_it_is_kic
 
 async def _until_told(registry: Registry, kind: EventKind) -> None:
     # A store tells nobody of what is new.
-    while told(registry)[kind] == 0:  # noqa: ASYNC110
+    while recorded(registry)[kind] == 0:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 
 
@@ -326,10 +326,10 @@ async def test_a_controller_killed_at_any_step_goes_on_where_it_was(
     faults = {fault: {faulty.kind}}
     is_killed, registry = await _life(tmp_path, -1, **faults)
     assert not is_killed
-    wanted = told(registry)
+    wanted = recorded(registry)
     for step in itertools.count():
         is_killed, registry = await _life(tmp_path, step, **faults)
-        assert told(registry) == wanted, f"killed at step {step}"
+        assert recorded(registry) == wanted, f"killed at step {step}"
         assert [engine.digest for engine in registry.engines()] == [sound.digest()]
         assert len(registry.build_records(faulty.digest())) == 3, f"step {step}"
         assert len(registry.build_records(sound.digest())) == 1, f"step {step}"

@@ -21,7 +21,6 @@ from services.controller.build_view import FleetView
 from services.controller.fleet_state import FleetState
 from services.controller.interfaces import NodePool, TaskState, TaskStatus
 from services.controller.key_status import RetryPolicy
-from services.controller.serving_events import serving_of
 from services.pb import fleet_v1_pb2 as fleet
 from tests.unit.services.controller import build_world as world
 
@@ -60,7 +59,7 @@ class World:
     def put(self, key: str, data: bytes = NEWER) -> None:
         self.store.create(key, data)
 
-    def told(self) -> Counter[EventKind]:
+    def recorded(self) -> Counter[EventKind]:
         return Counter(event.kind for _, event in self.registry.last_events(1000))
 
 
@@ -93,7 +92,7 @@ async def test_a_trail_that_fails_keeps_nothing_from_being_built(
     assert "no room for events" in caplog.text
     monkeypatch.undo()
     await settled(here.loop(), here.worker)
-    assert here.told()[EventKind.BUILD_FINISHED] == 2
+    assert here.recorded()[EventKind.BUILD_FINISHED] == 2
 
 
 @pytest.mark.parametrize("data", [NEWER, b"half an eve"])
@@ -106,7 +105,7 @@ async def test_an_event_that_cannot_be_read_keeps_nothing_from_being_built(
     here.put(f"events/{end.day}/{end.number + 1:06d}.json", data)
     await settled(loop, here.worker)
     assert len(here.registry.engines()) == 2
-    assert here.told()[EventKind.BUILD_FINISHED] == 2
+    assert here.recorded()[EventKind.BUILD_FINISHED] == 2
 
 
 async def test_a_record_that_cannot_be_read_stops_its_own_model_alone(
@@ -163,28 +162,28 @@ async def test_an_end_that_cannot_be_read_is_an_attempt_that_is_over(here: World
     assert len(here.registry.engines()) == 2
 
 
-async def test_a_report_that_cannot_be_read_keeps_nothing_from_being_built(
-    here: World, monkeypatch: pytest.MonkeyPatch
+async def test_a_report_that_cannot_be_read_keeps_nothing_from_being_built_or_recorded(
+    here: World,
 ) -> None:
-    def fails(snapshot: object) -> object:
-        raise ValueError("device facts of a newer version")
-
-    monkeypatch.setattr("services.controller.build_loop.serving_of", fails)
+    unreadable = _report(2)
+    unreadable.device_facts_json = b"[" * 100_000
+    here.state.attach(unreadable)
     loop = here.loop()
     running = asyncio.create_task(loop.run())
     try:
         await _until(lambda: bool(here.worker.launched))
-        # The watch lives on: it tells as soon as it can.
-        monkeypatch.setattr("services.controller.build_loop.serving_of", serving_of)
-        here.state.attach(_report(1))
-        await _until(lambda: here.told()[EventKind.FALLBACK_SERVING] == 1)
+        replica = here.state.attach(_report(1))
+        await _until(lambda: here.recorded()[EventKind.FALLBACK_SERVING] == 1)
+        # As soon as its connection ends, long before the next pass.
+        here.state.detach(replica)
+        await _until(lambda: here.recorded()[EventKind.REPLICA_LOST] == 1)
     finally:
         running.cancel()
 
 
 async def _until(is_so: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
-        # A store tells nobody of what is new.
+        # A store sends no notifications.
         while not is_so():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -250,7 +249,7 @@ async def test_a_task_that_waits_is_told_after_a_while_and_charged_to_nobody(
     await loop.sync()
     here.now_s += 299
     await loop.sync()
-    assert here.told()[EventKind.BUILD_WAITING] == 0
+    assert here.recorded()[EventKind.BUILD_WAITING] == 0
     here.now_s += 1
     for _ in range(2):
         await loop.sync()
@@ -306,7 +305,7 @@ async def test_a_version_that_still_serves_gets_engines_for_new_nodes(here: Worl
     here.worker.work()
     await loop.sync()
     assert [t.version for t in here.worker.launched] == [2, 1]
-    assert here.told()[EventKind.MODEL_PUBLISHED] == 1
+    assert here.recorded()[EventKind.MODEL_PUBLISHED] == 1
 
 
 async def test_a_version_that_nobody_serves_any_more_gets_nothing(here: World) -> None:
