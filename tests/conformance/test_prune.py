@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from services.cli.main import app
 from services.contracts.build_plan import BuildPlan, PlannedKey, TaskStart
 from services.contracts.errors import StoreError
-from services.contracts.events import Event, EventKind, EventPosition
+from services.contracts.events import Event, EventCheckpoint, EventKind, EventPosition
 from services.contracts.hardware import DeviceFacts
 from services.contracts.manifest import BuildOutcome, BuildRecord, MasterRecord, ProofOutcome
 from services.contracts.node_class import NodeClass
@@ -234,6 +234,13 @@ def test_the_command_shows_first_and_deletes_only_when_told_to(
     monkeypatch.setenv("SMELT_HOME", str(tmp_path / "home"))
     world.add("m", world.master("m"))
     world.registry.remove_model("m")
+    # The next controller starts with a checkpoint, and reads the events after it.
+    days, position = ("2026-01-01", "2026-01-02", "2026-01-03"), EventPosition()
+    for day in days:
+        event = Event(at=f"{day}T00:00:00.000+00:00", kind=EventKind.GENERATION_GONE)
+        position = world.registry.append_event(event, position) or position
+        if day == days[1]:
+            world.registry.keep_checkpoint(EventCheckpoint(position=position))
     plain = plan_prune
 
     def as_if_old(*args: object) -> PrunePlan:
@@ -250,3 +257,4 @@ def test_the_command_shows_first_and_deletes_only_when_told_to(
     assert done["is_deleted"]
     assert done["unused"]["masters"]["keys"] == before
     assert world.store.list("masters/") == []
+    assert [event.at[:10] for _, event in world.registry.last_events(10)] == list(days[1:])
