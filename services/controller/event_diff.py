@@ -144,8 +144,7 @@ def _speed_words(engine: PublishedEngine, version: ModelVersion) -> str:
 def _record_events(
     state: EventState, version: ModelVersion, digest: str, records: Sequence[BuildRecord]
 ) -> Iterator[Event]:
-    known = state.number("record", digest)
-    for number, record in enumerate(records[known:], start=known + 1):
+    for number, record in state.unrecorded("record", digest, records):
         if record.outcome in _FAILED_KINDS:
             yield Event(
                 kind=_FAILED_KINDS[record.outcome],

@@ -4,8 +4,8 @@ An observation is new when it differs from that, so a controller that starts aga
 an event nor loses one.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, TypeVar
 
 from services.contracts.events import Event, EventCheckpoint, EventKind, EventPosition
 
@@ -41,6 +41,7 @@ _SUBJECTS: Final = {
 # What others follow from; the marks of those in the second line begin with a number.
 _CHANGES: Final = {"generation", "model", "removal", "load", "weights", "rebuild"}
 _NUMBERED: Final = {"load", "weights", "rebuild", "record"}
+_T = TypeVar("_T")
 
 
 def record_mark(number: int) -> str:
@@ -99,15 +100,17 @@ class EventState:
             if last is None or (last.mark, last.key) != (event.mark, event.key):
                 yield event
 
-    def number(self, what: str, name: str) -> int:
-        """How many of the documents of a list have their events.
+    def unrecorded(self, what: str, name: str, documents: Sequence[_T]) -> Iterator[tuple[int, _T]]:
+        """Those of an append-only list that have no event yet, each with its number from 1.
 
         Args:
             what: `rebuild`, `load` or `weights`, each of a model; `record` of a key.
             name: of the model, or the key's digest.
+            documents: the whole list.
         """
         last = self._last.get(f"{what} {name}")
-        return _number(last) if last else 0
+        known = _number(last) if last else 0
+        return enumerate(documents[known:], start=known + 1)
 
     def classes(self) -> dict[str, str]:
         """By present generation, the mark of all its classes of nodes."""

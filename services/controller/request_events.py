@@ -1,7 +1,6 @@
 """The events of models: publications, and what people asked: loads, weights, removals. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Iterator, Mapping
 
 from services.contracts.build_plan import RebuildRequest
 from services.contracts.events import Event, EventKind
@@ -12,7 +11,6 @@ from services.controller.build_view import FleetView
 from services.controller.event_state import EventState
 
 _UNNAMED = "somebody"
-_T = TypeVar("_T")
 
 
 def model_events(state: EventState, view: FleetView) -> Iterator[Event]:
@@ -24,19 +22,12 @@ def model_events(state: EventState, view: FleetView) -> Iterator[Event]:
         newest, name = state.newest(version.name), version.name
         if newest is None or newest.version < version.version:
             yield _published(state, version, newest)
-        for number, change in _new(state.number("load", name), view.serving_changes, name):
-            yield _loaded(version, change, number)
-        for number, weights in _new(state.number("weights", name), view.weight_changes, name):
-            yield _weighted(version, weights, number)
-        for number, request in _new(state.number("rebuild", name), view.requests, name):
-            yield _rebuild(request, number)
-
-
-def _new(
-    num_known: int, documents: Mapping[str, Sequence[_T]], model: str
-) -> Iterator[tuple[int, _T]]:
-    """The documents of a model that have no event yet, each with its number from 1."""
-    yield from enumerate(documents.get(model, ())[num_known:], start=num_known + 1)
+        loads = state.unrecorded("load", name, view.serving_changes.get(name, ()))
+        yield from (_loaded(version, load, number) for number, load in loads)
+        weights = state.unrecorded("weights", name, view.weight_changes.get(name, ()))
+        yield from (_weighted(version, change, number) for number, change in weights)
+        rebuilds = state.unrecorded("rebuild", name, view.requests.get(name, ()))
+        yield from (_rebuild(request, number) for number, request in rebuilds)
 
 
 def _published(state: EventState, version: ModelVersion, newest: Event | None) -> Event:
