@@ -38,8 +38,9 @@ _SUBJECTS: Final = {
     EventKind.REPLICAS_UNPLACED: "once {0.mark}",
     EventKind.REPLICA_LOST: "once {0.mark}",
 }
-# What others follow from; the marks of those in the second line begin with a number.
+# What other events follow from.
 _CHANGES: Final = {"generation", "model", "removal", "load", "weights", "rebuild"}
+# Marks of these begin with a number.
 _NUMBERED: Final = {"load", "weights", "rebuild", "record"}
 _T = TypeVar("_T")
 

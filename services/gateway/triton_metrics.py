@@ -12,7 +12,7 @@ There is no `nv_gpu_*`: a gateway has no GPU to measure. NVIDIA's DCGM exporter 
 import asyncio
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import Final, NamedTuple
@@ -195,23 +195,23 @@ class TritonMetrics(Collector):
         yield _family(
             "nv_inference_request_success",
             "Number of successful inference requests",
-            self._success.copy(),
+            self._success.copy().items(),
         )
         yield _family(
             "nv_inference_request_failure",
             "Number of failed inference requests",
-            self._failures.copy(),
+            self._failures.copy().items(),
         )
         yield _family(
             "nv_inference_pending_request_count",
             "Requests that this gateway has accepted and not yet answered, waiting or running",
-            dict(self._num_in_flight),
+            dict(self._num_in_flight).items(),
             "gauge",
         )
         totals = self._totals()
         for at, (name, text) in enumerate(_OF_REPLICAS.items()):
             values = {version: round(found[at]) for version, found in totals.items()}
-            yield _family(name, text, values)
+            yield _family(name, text, values.items())
 
     def _ask_now(self) -> None:
         """Ask the replicas, from the thread of a scrape, and wait for their answers a little."""
@@ -255,9 +255,9 @@ def _added(known: _Totals | None, more: _Totals) -> _Totals:
 
 
 def _family(
-    name: str, text: str, values: Mapping[tuple[str, ...], float], kind: str = "unknown"
+    name: str, text: str, values: Iterable[tuple[tuple[str, ...], float]], kind: str = "unknown"
 ) -> Metric:
     family = Metric(name, text, kind)
-    for labels, value in values.items():
+    for labels, value in values:
         family.add_sample(name, dict(zip(_LABELS, labels, strict=False)), value)
     return family
