@@ -18,7 +18,7 @@ from pathlib import Path
 from compiler_worker.arguments import Arguments, parse_arguments
 from compiler_worker.settings import CompilerSettings, settings_from_environment
 from services.contracts.errors import InvalidRequestError, SmeltError
-from services.contracts.lifetime import end_with_parent
+from services.contracts.process.lifetime import end_with_parent
 from services.engines.waiting_threads import wait_asleep
 
 logger = logging.getLogger("compiler_worker")
@@ -96,7 +96,7 @@ def _prove(arguments: Arguments, settings: CompilerSettings) -> int:
     from compiler_worker.open_worker import open_worker
     from compiler_worker.proving import prove_published
     from compiler_worker.report import engine_document, engine_line
-    from services.contracts.manifest import ProofOutcome
+    from services.contracts.model.manifest import ProofOutcome
 
     with open_worker(settings, arguments.metrics_port, is_quiet=arguments.is_json) as worker:
         engine = prove_published(arguments.target, worker)
@@ -162,7 +162,7 @@ def _export_graph(arguments: Arguments, settings: CompilerSettings) -> int:
 
 
 def _show(arguments: Arguments, document: object, lines: Sequence[str]) -> None:
-    from services.contracts.document import canonical_json
+    from services.contracts.model.document import canonical_json
 
     text = canonical_json(document).decode() if arguments.is_json else "\n".join(lines)
     sys.stdout.write(text + "\n")

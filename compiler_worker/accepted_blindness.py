@@ -5,9 +5,9 @@ engine keeps would show them. A recipe that names another set for a precision, o
 """
 
 from compiler_worker.sampling import is_floating
-from services.contracts.kinds import Precision
-from services.contracts.manifest import MasterRecord
-from services.contracts.recipe import OutputRecipe, Recipe
+from services.contracts.hardware.kinds import Precision
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import OutputRecipe, Recipe
 
 _LITTLE = ("a column shifted by a tenth of its spread", "one row in fifty of another sample")
 OF_EIGHT_BITS: dict[Precision, tuple[str, ...]] = {

@@ -11,12 +11,12 @@ from compiler_worker.distance import Comparison, Distance
 from compiler_worker.reference import Reference
 from compiler_worker.sampling import Sample
 from compiler_worker.tolerances import DEFAULTS_TOGETHER, tolerance_for
-from services.contracts.byte_strings import BYTES
 from services.contracts.errors import ProofError
-from services.contracts.kinds import Precision
-from services.contracts.manifest import MasterRecord
-from services.contracts.recipe import Recipe, Tolerance
-from services.contracts.tensors import Array, TensorSpec
+from services.contracts.hardware.kinds import Precision
+from services.contracts.kserve.byte_strings import BYTES
+from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import Recipe, Tolerance
 
 _ANY_DISTANCE = Tolerance(rel_l2=math.inf, max_abs=math.inf, cosine_distance=math.inf)
 

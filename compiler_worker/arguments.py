@@ -10,8 +10,8 @@ from compiler_worker.child_jobs import CHILD_JOBS
 from compiler_worker.plan import Wanted
 from compiler_worker.profiling.options import ProfileOptions
 from services.contracts.errors import InvalidRequestError
-from services.contracts.hardware import Generation
-from services.contracts.kinds import EngineKind, Precision
+from services.contracts.hardware.facts import Generation
+from services.contracts.hardware.kinds import EngineKind, Precision
 
 _SETTINGS = (
     "store_url", "cache_dir", "num_threads", "benchmark_s", "benchmark_iterations",

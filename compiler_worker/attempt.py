@@ -10,9 +10,9 @@ from compiler_worker.process import ChildOutcome
 from compiler_worker.publish import now
 from compiler_worker.requests import ChildEvent, Stage
 from compiler_worker.worker_context import WorkerContext
-from services.contracts.build_key import BuildKey
+from services.contracts.builds.build_key import BuildKey
 from services.contracts.errors import BuildError, ProofError
-from services.contracts.manifest import BuildOutcome, BuildRecord, Proof, ProofOutcome
+from services.contracts.model.manifest import BuildOutcome, BuildRecord, Proof, ProofOutcome
 from services.telemetry import catalog
 
 _GOOD = (BuildOutcome.PROVEN, BuildOutcome.BUILT)

@@ -24,10 +24,10 @@ from compiler_worker.memory import memory_peak
 from compiler_worker.models import Model
 from compiler_worker.paired import FEWEST_PAIRS, Call, ratio_of
 from compiler_worker.sampling import Sample
-from services.contracts.hardware import Platform
-from services.contracts.manifest import SideTiming, Timing
+from services.contracts.hardware.facts import Platform
+from services.contracts.model.manifest import SideTiming, Timing
+from services.contracts.model.recipe import Recipe
 from services.contracts.ratio import Ratio
-from services.contracts.recipe import Recipe
 
 _CLOSE = 1.05
 

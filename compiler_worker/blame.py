@@ -31,8 +31,8 @@ from compiler_worker.reference import (
 from compiler_worker.sampling import Sample
 from compiler_worker.tolerances import DEFAULT_TOLERANCES
 from services.contracts.errors import ProofError, UnsupportedGraphError
-from services.contracts.kinds import Precision
-from services.contracts.tensors import Array
+from services.contracts.hardware.kinds import Precision
+from services.contracts.kserve.tensors import Array
 
 
 def agreed(

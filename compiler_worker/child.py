@@ -19,8 +19,8 @@ from typing import Any, TextIO
 
 from compiler_worker.child_jobs import ChildJob
 from compiler_worker.requests import RESULT_FILE, ChildEvent, ChildFailure, Stage
-from services.contracts.document import Document
 from services.contracts.errors import BuildError, SmeltError
+from services.contracts.model.document import Document
 
 logger = logging.getLogger(__name__)
 

@@ -24,9 +24,9 @@ from compiler_worker.requests import (
     Stage,
     VerdictRequest,
 )
-from services.contracts.document import Document
-from services.contracts.fallback_verdict import FallbackVerdict
-from services.contracts.manifest import Proof
+from services.contracts.model.document import Document
+from services.contracts.model.manifest import Proof
+from services.contracts.selection.fallback_verdict import FallbackVerdict
 
 Request = TypeVar("Request", bound=Document)
 Result = TypeVar("Result", bound=Document)

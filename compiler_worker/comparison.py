@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compiler_worker.distance import INFINITELY_FAR, Comparison, compare, compared_elements
-from services.contracts.recipe import Recipe, Tolerance
-from services.contracts.tensors import DATATYPE_FROM_NUMPY, Array, TensorSpec
+from services.contracts.kserve.tensors import DATATYPE_FROM_NUMPY, Array, TensorSpec
+from services.contracts.model.recipe import Recipe, Tolerance
 
 
 def compare_output(

@@ -1,7 +1,7 @@
 """The devices of this machine, by platform: the CPU always, CUDA where there is one."""
 
 from services.contracts.errors import NotFoundError
-from services.contracts.hardware import DeviceFacts, Generation, Platform
+from services.contracts.hardware.facts import DeviceFacts, Generation, Platform
 from services.engines.device_probe import probe_device
 
 Devices = dict[Platform, DeviceFacts]

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from services.contracts.recipe import Tolerance
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.recipe import Tolerance
 
 Float64 = NDArray[np.float64]
 

@@ -14,7 +14,7 @@ from compiler_worker.memory import memory_growth
 from compiler_worker.requests import ProofRequest
 from compiler_worker.sampling import Sample
 from services.contracts.errors import SmeltError
-from services.contracts.recipe import Bucket, DimRange
+from services.contracts.model.recipe import Bucket, DimRange
 from services.engines.fallback_engine import FallbackEngine, FallbackSpec
 from services.engines.fallback_program import kept_program
 

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from services.contracts.recipe import InputRecipe
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.recipe import InputRecipe
 
 # Along each axis of an image: few enough to be left after pooling.
 _PATCHES = 3

@@ -12,10 +12,10 @@ from compiler_worker.requests import ChildEvent, VerdictRequest
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.verdict_child import ANSWERS_FILE, beside_refusal
 from services.contracts.errors import UnsupportedGraphError
-from services.contracts.fallback_verdict import FallbackVerdict
-from services.contracts.manifest import MasterRecord
-from services.contracts.recipe import Bucket, Recipe
-from services.contracts.tensors import strings_among
+from services.contracts.kserve.tensors import strings_among
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import Bucket, Recipe
+from services.contracts.selection.fallback_verdict import FallbackVerdict
 
 _GIB = 2**30
 # Of the deadline; the rest is for opening three models.

@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 
-from services.contracts.byte_strings import BYTES
-from services.contracts.input_values import InputValues, Span
-from services.contracts.manifest import MasterRecord
-from services.contracts.recipe import InputRecipe, InputRole, Recipe
-from services.contracts.tensors import NUMPY_FROM_DATATYPE, Array, TensorSpec
+from services.contracts.kserve.byte_strings import BYTES
+from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array, TensorSpec
+from services.contracts.model.input_values import InputValues, Span
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import InputRecipe, InputRole, Recipe
 
 # Where nothing says what integers mean: a table has at least two rows and a mask two values, and
 # inputs that are all one value would leave most of a model unproven.

@@ -20,11 +20,11 @@ from compiler_worker.requests import ChildEvent, JointEntrant, JointRequest, Joi
 from compiler_worker.turns import awaited_lease, leased
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.errors import ProofError, SmeltError
-from services.contracts.hardware import DeviceFacts
-from services.contracts.joint_order import joint_order, unsettled
-from services.contracts.joint_run import JointRun
-from services.contracts.manifest import ModelVersion, PublishedEngine
-from services.contracts.selection import GATED, fastest_first, select
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.model.manifest import ModelVersion, PublishedEngine
+from services.contracts.selection.joint_order import joint_order, unsettled
+from services.contracts.selection.joint_run import JointRun
+from services.contracts.selection.selection import GATED, fastest_first, select
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from compiler_worker.reference import open_eager
 from compiler_worker.requests import JointRequest, JointResult, ProofRequest, Stage
 from compiler_worker.sampling import Sample, timed_samples
 from services.contracts.errors import EngineError, InvalidRequestError
-from services.contracts.hardware import Platform
-from services.contracts.joint_run import JointTiming
+from services.contracts.hardware.facts import Platform
+from services.contracts.selection.joint_run import JointTiming
 from services.engines.base import Engine
 from services.engines.compile_cache import use_compile_cache
 

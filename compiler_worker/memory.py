@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from services.contracts.hardware import Platform
+from services.contracts.hardware.facts import Platform
 
 _KIB = 1024
 _BUILD_SHARE = 0.8

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from services.contracts.byte_strings import strings_from_array
 from services.contracts.errors import ProofError
-from services.contracts.manifest import MasterRecord
-from services.contracts.tensors import Array, TensorSpec
+from services.contracts.kserve.byte_strings import strings_from_array
+from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.model.manifest import MasterRecord
 from services.engines.onnxruntime_engine import has_bfloat16, run_as_values
 from services.engines.toolchain import missing_reason
 

@@ -9,10 +9,10 @@ from compiler_worker.devices import local_devices
 from compiler_worker.requests import ChildEvent
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.worker_context import OnProgress, WorkerContext, ignore_progress
-from services.contracts.build_key import BuildKey
-from services.contracts.object_store import open_store
-from services.contracts.registry import Registry
-from services.contracts.signing import Signer
+from services.contracts.builds.build_key import BuildKey
+from services.contracts.registry.registry import Registry
+from services.contracts.security.signing import Signer
+from services.contracts.store.object_store import open_store
 from services.telemetry.catalog import COMPILER_METRICS
 from services.telemetry.logs import configure_logging
 

@@ -26,12 +26,11 @@ from compiler_worker.requests import BuildRequest, BuildResult, Stage
 from compiler_worker.shared_cache import shared_cache
 from compiler_worker.turns import Turns, leased
 from compiler_worker.worker_context import MASTER_FILE, WorkerContext
-from services.contracts.build_key import BuildKey
-from services.contracts.code_digest import proof_code
+from services.contracts.builds.build_key import BuildKey
+from services.contracts.builds.code_digest import proof_code
 from services.contracts.errors import AlreadyPublishedError, SmeltError
-from services.contracts.hardware import Generation
-from services.contracts.joint_run import JointRun
-from services.contracts.manifest import (
+from services.contracts.hardware.facts import Generation
+from services.contracts.model.manifest import (
     BuildOutcome,
     BuildRecord,
     EngineManifest,
@@ -41,6 +40,7 @@ from services.contracts.manifest import (
     PublishedEngine,
     is_of_other_code,
 )
+from services.contracts.selection.joint_run import JointRun
 
 logger = logging.getLogger(__name__)
 

@@ -8,15 +8,15 @@ from compiler_worker.builders.base import Builder
 from compiler_worker.builders.select import builder_for
 from compiler_worker.devices import Devices, main_device
 from compiler_worker.recipe_check import check_recipe
-from services.contracts.build_key import BuildKey
-from services.contracts.code_digest import build_code
-from services.contracts.default_buckets import default_buckets, dynamic_dims
-from services.contracts.dim_limits import DimLimits, limits_fault
+from services.contracts.builds.build_key import BuildKey
+from services.contracts.builds.code_digest import build_code
 from services.contracts.errors import InvalidRecipeError
-from services.contracts.hardware import Generation
-from services.contracts.kinds import EngineKind, Precision
-from services.contracts.manifest import MasterRecord, ModelVersion
-from services.contracts.recipe import Bucket, Recipe
+from services.contracts.hardware.facts import Generation
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.model.default_buckets import default_buckets, dynamic_dims
+from services.contracts.model.dim_limits import DimLimits, limits_fault
+from services.contracts.model.manifest import MasterRecord, ModelVersion
+from services.contracts.model.recipe import Bucket, Recipe
 from services.contracts.terms import calibration_digest, proof_terms
 
 # What TensorRT-RTX builds ahead of time on any machine.

@@ -16,15 +16,21 @@ from compiler_worker.devices import Devices, main_device
 from compiler_worker.plan import BuildTable, SkippedBuild, Wanted, plan_builds
 from compiler_worker.refusals import Refusals
 from compiler_worker.worker_context import WorkerContext
-from services.contracts.build_key import BuildKey
-from services.contracts.build_plan import BuildPlan, PlannedKey, SkippedKey, timestamp, utc_now
-from services.contracts.code_digest import proof_code
+from services.contracts.builds.build_key import BuildKey
+from services.contracts.builds.build_plan import (
+    BuildPlan,
+    PlannedKey,
+    SkippedKey,
+    timestamp,
+    utc_now,
+)
+from services.contracts.builds.code_digest import proof_code
 from services.contracts.errors import InvalidRequestError, NotFoundError
-from services.contracts.hardware import Generation
-from services.contracts.kinds import EngineKind
-from services.contracts.manifest import BuildOutcome, ModelVersion
-from services.contracts.node_class import NodeClass
-from services.contracts.registry import Registry
+from services.contracts.hardware.facts import Generation
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.hardware.node_class import NodeClass
+from services.contracts.model.manifest import BuildOutcome, ModelVersion
+from services.contracts.registry.registry import Registry
 
 logger = logging.getLogger(__name__)
 

@@ -24,10 +24,10 @@ from compiler_worker.sampling import Sample, SampleVariant, proof_samples
 from compiler_worker.tasks import TaskSamples, check_tasks
 from compiler_worker.tolerances import tolerance_for
 from services.contracts.errors import EngineError, InvalidRequestError, ProofError
-from services.contracts.kinds import Precision
-from services.contracts.manifest import TaskCheck
-from services.contracts.proof_checks import PowerCheck
-from services.contracts.tensors import Array
+from services.contracts.hardware.kinds import Precision
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.manifest import TaskCheck
+from services.contracts.selection.proof_checks import PowerCheck
 
 _EXTREMES = {SampleVariant.LARGE: "eight times the usual values", SampleVariant.ZERO: "zeros"}
 

@@ -22,14 +22,14 @@ from compiler_worker.publish import now
 from compiler_worker.reference import Reference, open_eager, open_reference
 from compiler_worker.requests import ProofRequest, Stage
 from compiler_worker.sampling import Sample, timed_samples
-from services.contracts.byte_strings import strings_from_array
-from services.contracts.code_digest import proof_code
+from services.contracts.builds.code_digest import proof_code
 from services.contracts.errors import EngineError, EngineIncompatibleError, InvalidRequestError
-from services.contracts.hardware import Platform
-from services.contracts.kinds import EngineKind
-from services.contracts.manifest import FailedSample, Proof, ProofOutcome
-from services.contracts.recipe import Recipe
-from services.contracts.tensors import Array
+from services.contracts.hardware.facts import Platform
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.kserve.byte_strings import strings_from_array
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.manifest import FailedSample, Proof, ProofOutcome
+from services.contracts.model.recipe import Recipe
 from services.engines.base import Engine, LoadSpec
 from services.engines.compile_cache import use_compile_cache
 from services.engines.loader import engine_class

@@ -12,10 +12,10 @@ from compiler_worker.process import ChildOutcome, OnEvent, run_child
 from compiler_worker.requests import ProofRequest, Stage
 from compiler_worker.turns import awaited_lease, leased
 from compiler_worker.worker_context import MASTER_FILE, WorkerContext
-from services.contracts.build_key import BuildKey
+from services.contracts.builds.build_key import BuildKey
 from services.contracts.errors import EngineIncompatibleError, NotFoundError, ProofError
-from services.contracts.hardware import DeviceFacts, Generation
-from services.contracts.manifest import EngineManifest, ModelVersion, Proof, PublishedEngine
+from services.contracts.hardware.facts import DeviceFacts, Generation
+from services.contracts.model.manifest import EngineManifest, ModelVersion, Proof, PublishedEngine
 from services.contracts.terms import calibration_digest, proof_terms
 from services.engines.fallback_program import importer_code
 

@@ -8,10 +8,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from compiler_worker.requests import BuildResult
-from services.contracts.build_key import BuildKey
-from services.contracts.hardware import DeviceFacts
-from services.contracts.manifest import BlobRef, EngineManifest, MasterRecord, Proof, ProofOutcome
-from services.contracts.store import check_file_names
+from services.contracts.builds.build_key import BuildKey
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.model.manifest import (
+    BlobRef,
+    EngineManifest,
+    MasterRecord,
+    Proof,
+    ProofOutcome,
+)
+from services.contracts.store.artifact_store import check_file_names
 
 
 def now() -> str:

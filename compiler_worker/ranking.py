@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from compiler_worker.models import Model
 from compiler_worker.task_scores import kept_share, tie_margin
 from services.contracts.errors import InvalidRequestError
-from services.contracts.manifest import MasterRecord, TaskCheck
-from services.contracts.recipe import Bucket, RankingTask, Recipe
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.manifest import MasterRecord, TaskCheck
+from services.contracts.model.recipe import Bucket, RankingTask, Recipe
 
 Float64 = NDArray[np.float64]
 

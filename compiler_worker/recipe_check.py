@@ -10,15 +10,15 @@ from pydantic import ValidationError
 
 from compiler_worker.integer_draws import drawn_role
 from compiler_worker.proof.sabotages import OF_FLOATS, OF_INTEGERS
-from services.contracts.byte_strings import BYTES
 from services.contracts.errors import InvalidRecipeError
-from services.contracts.input_values import InputValues, Span
-from services.contracts.kinds import Precision
-from services.contracts.manifest import MasterRecord
-from services.contracts.nearest import nearest
-from services.contracts.recipe import CALIBRATION_FIX, InputRecipe, InputRole, Recipe
-from services.contracts.task_recipe import BoxTask, FunctionTask, Task, TopKTask
-from services.contracts.tensors import NUMPY_FROM_DATATYPE, TensorSpec
+from services.contracts.hardware.kinds import Precision
+from services.contracts.kserve.byte_strings import BYTES
+from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, TensorSpec
+from services.contracts.model.input_values import InputValues, Span
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import CALIBRATION_FIX, InputRecipe, InputRole, Recipe
+from services.contracts.model.task_recipe import BoxTask, FunctionTask, Task, TopKTask
+from services.contracts.text.nearest import nearest
 
 
 def check_recipe(master: MasterRecord, recipe: Recipe) -> None:

@@ -19,10 +19,10 @@ from typing import TypeVar
 
 from compiler_worker.models import EvaluatorModel, FxModel, Model, OrtModel
 from compiler_worker.reference_cache import CachedModel, reference_folder
-from services.contracts.code_digest import code_digest
+from services.contracts.builds.code_digest import code_digest
 from services.contracts.errors import ProofError, UnsupportedGraphError
-from services.contracts.kinds import EngineKind
-from services.contracts.manifest import MasterRecord
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.model.manifest import MasterRecord
 from services.engines.toolchain import installed_version
 
 _M = TypeVar("_M", bound=Model)

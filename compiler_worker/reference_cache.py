@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from compiler_worker.models import Model
-from services.contracts.tensors import Array, bytes_from_array
+from services.contracts.kserve.tensors import Array, bytes_from_array
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ import numpy as np
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.aionnxml import op_tree_ensemble_classifier, op_tree_ensemble_regressor
 
-from services.contracts.byte_strings import STRING_DTYPE
-from services.contracts.tensors import Array
+from services.contracts.kserve.byte_strings import STRING_DTYPE
+from services.contracts.kserve.tensors import Array
 
 
 class CategoryMapper(OpRun):

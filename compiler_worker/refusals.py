@@ -17,9 +17,9 @@ from compiler_worker.requests import ImportRequest, ImportVerdict
 from compiler_worker.work_folder import work_folder
 from compiler_worker.worker_context import MASTER_FILE, WorkerContext
 from services.contracts.errors import SmeltError
-from services.contracts.kinds import EngineKind
-from services.contracts.manifest import MasterRecord
-from services.contracts.tensors import strings_among
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.kserve.tensors import strings_among
+from services.contracts.model.manifest import MasterRecord
 
 _AI_ONNX_ONLY = (EngineKind.TENSORRT, EngineKind.OPENVINO)
 

@@ -13,11 +13,16 @@ from compiler_worker.proving import ProofJob, proof_request, version_of
 from compiler_worker.publish import engine_folder, engine_manifest
 from compiler_worker.requests import ReplayRequest, ReplayResult
 from compiler_worker.worker_context import MASTER_FILE, WorkerContext
-from services.contracts.build_key import BuildKey
+from services.contracts.builds.build_key import BuildKey
 from services.contracts.errors import EngineIncompatibleError, NotFoundError, ProofError
-from services.contracts.hardware import DeviceFacts, Generation
-from services.contracts.manifest import FailedSample, ModelVersion, OutputCheck, PublishedEngine
-from services.contracts.words import worker_command
+from services.contracts.hardware.facts import DeviceFacts, Generation
+from services.contracts.model.manifest import (
+    FailedSample,
+    ModelVersion,
+    OutputCheck,
+    PublishedEngine,
+)
+from services.contracts.text.words import worker_command
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,8 @@ from compiler_worker.requests import ReplayRequest, ReplayResult, Stage
 from compiler_worker.sampling import DEFAULT_SEED, SampleVariant, draw_sample
 from compiler_worker.worst_sample import read_arrays, variant_of
 from services.contracts.errors import EngineError, InvalidRequestError, ProofError
-from services.contracts.manifest import OutputCheck
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.manifest import OutputCheck
 from services.engines.compile_cache import use_compile_cache
 
 _Arrays = Mapping[str, Array]

@@ -3,12 +3,12 @@
 from typing import Any
 
 from compiler_worker.pipeline import BuildReport
-from services.contracts.build_key import BuildKey
-from services.contracts.gate import is_wild, rejection_reason
-from services.contracts.joint_run import JointRun
-from services.contracts.manifest import BuildRecord, Proof, PublishedEngine
-from services.contracts.selection import mean_speedup
-from services.contracts.words import readable_ratio, worker_command
+from services.contracts.builds.build_key import BuildKey
+from services.contracts.model.manifest import BuildRecord, Proof, PublishedEngine
+from services.contracts.selection.gate import is_wild, rejection_reason
+from services.contracts.selection.joint_run import JointRun
+from services.contracts.selection.selection import mean_speedup
+from services.contracts.text.words import readable_ratio, worker_command
 
 
 def report_document(report: BuildReport) -> dict[str, Any]:

@@ -7,12 +7,17 @@ result is a file too, so that no log line of a library can be taken for a result
 from enum import StrEnum
 from pathlib import Path
 
-from services.contracts.build_key import BuildKey
-from services.contracts.document import Document
-from services.contracts.hardware import DeviceFacts
-from services.contracts.joint_run import JointTiming
-from services.contracts.manifest import EngineManifest, FailedSample, MasterRecord, OutputCheck
-from services.contracts.recipe import Bucket, Recipe
+from services.contracts.builds.build_key import BuildKey
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.model.document import Document
+from services.contracts.model.manifest import (
+    EngineManifest,
+    FailedSample,
+    MasterRecord,
+    OutputCheck,
+)
+from services.contracts.model.recipe import Bucket, Recipe
+from services.contracts.selection.joint_run import JointTiming
 
 RESULT_FILE = "result.json"
 

@@ -11,10 +11,10 @@ from compiler_worker.sampling import draw_sample, is_floating
 from compiler_worker.sizes_check import has_room
 from compiler_worker.tolerances import DEFAULT_TOLERANCES
 from services.contracts.errors import InvalidRecipeError, ProofError
-from services.contracts.kinds import Precision
-from services.contracts.manifest import MasterRecord
-from services.contracts.recipe import Bucket, Recipe
-from services.contracts.tensors import Array, TensorSpec
+from services.contracts.hardware.kinds import Precision
+from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import Bucket, Recipe
 
 _FEW_ROWS = 3
 # Scales that are taken from a whole batch move its rows by so much, and no caller minds.

@@ -22,12 +22,12 @@ from compiler_worker.proof.sample_sizes import (
     least_but_one,
     timed_sizes,
 )
-from services.contracts.byte_strings import BYTES, STRING_DTYPE
-from services.contracts.document import canonical_json
-from services.contracts.input_values import InputValues
-from services.contracts.manifest import MasterRecord
-from services.contracts.recipe import Bucket, InputRecipe, InputRole, Recipe
-from services.contracts.tensors import NUMPY_FROM_DATATYPE, Array, TensorSpec
+from services.contracts.kserve.byte_strings import BYTES, STRING_DTYPE
+from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array, TensorSpec
+from services.contracts.model.document import canonical_json
+from services.contracts.model.input_values import InputValues
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import Bucket, InputRecipe, InputRole, Recipe
 from services.engines.shapes import shape_at
 
 DEFAULT_SEED = 20_261

@@ -6,7 +6,7 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from compiler_worker.memory import usable_memory_gib
-from services.contracts.settings import read_settings
+from services.contracts.process.settings import read_settings
 
 
 class CompilerSettings(BaseSettings):

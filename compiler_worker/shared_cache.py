@@ -14,12 +14,17 @@ from typing import assert_never
 
 from compiler_worker.publish import now
 from compiler_worker.worker_context import WorkerContext
-from services.contracts.build_key import BuildKey
-from services.contracts.compile_caches import MAX_CACHE_BYTES, CacheRevision, CacheScope, bounded
+from services.contracts.builds.build_key import BuildKey
+from services.contracts.builds.compile_caches import (
+    MAX_CACHE_BYTES,
+    CacheRevision,
+    CacheScope,
+    bounded,
+)
 from services.contracts.errors import SmeltError
-from services.contracts.kinds import EngineKind
-from services.contracts.manifest import BlobRef
-from services.contracts.store import check_file_names
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.model.manifest import BlobRef
+from services.contracts.store.artifact_store import check_file_names
 from services.engines.compile_cache import compile_cache
 from services.engines.unfinished import remove_unfinished
 

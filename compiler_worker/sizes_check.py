@@ -9,8 +9,8 @@ from compiler_worker.models import EvaluatorModel, Model, OrtModel
 from compiler_worker.proof.sample_sizes import edge_sizes
 from compiler_worker.sampling import draw_sample
 from services.contracts.errors import InvalidRecipeError, ProofError
-from services.contracts.manifest import MasterRecord
-from services.contracts.recipe import Bucket, Recipe
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import Bucket, Recipe
 from services.engines.request_check import Sizes
 from services.engines.shapes import zeros_at
 

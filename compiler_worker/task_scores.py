@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from services.contracts.errors import ProofError
-from services.contracts.manifest import TaskCheck
-from services.contracts.task_recipe import BoxFormat, BoxTask, FunctionTask, TopKTask
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.manifest import TaskCheck
+from services.contracts.model.task_recipe import BoxFormat, BoxTask, FunctionTask, TopKTask
 
 Float64 = NDArray[np.float64]
 Arrays = Mapping[str, Array]

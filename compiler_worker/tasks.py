@@ -16,10 +16,10 @@ from compiler_worker.task_scores import (
     top_k_agreement,
 )
 from services.contracts.errors import InvalidRequestError
-from services.contracts.manifest import MasterRecord, TaskCheck
-from services.contracts.recipe import Bucket, Recipe
-from services.contracts.task_recipe import BoxTask, FunctionTask, Task, TopKTask
-from services.contracts.tensors import Array, TensorSpec
+from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.model.manifest import MasterRecord, TaskCheck
+from services.contracts.model.recipe import Bucket, Recipe
+from services.contracts.model.task_recipe import BoxTask, FunctionTask, Task, TopKTask
 
 
 @dataclass(frozen=True, kw_only=True)

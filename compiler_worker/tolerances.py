@@ -35,8 +35,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from compiler_worker.distance import Distance, Float64
-from services.contracts.kinds import Precision
-from services.contracts.recipe import Recipe, Tolerance
+from services.contracts.hardware.kinds import Precision
+from services.contracts.model.recipe import Recipe, Tolerance
 
 DEFAULT_TOLERANCES: dict[Precision, Tolerance] = {
     Precision.FP32: Tolerance(rel_l2=1e-5, max_abs=1e-5, cosine_distance=1e-9),

@@ -31,12 +31,12 @@ from compiler_worker.tolerances import (
     tolerance_for,
 )
 from services.contracts.errors import EngineError, ProofError
-from services.contracts.fallback_verdict import FallbackVerdict
-from services.contracts.kept_answers import KeptAnswer, write_answers
-from services.contracts.kinds import Precision
-from services.contracts.manifest import MasterRecord
-from services.contracts.recipe import Recipe, Tolerance
-from services.contracts.tensors import Array
+from services.contracts.hardware.kinds import Precision
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import Recipe, Tolerance
+from services.contracts.selection.fallback_verdict import FallbackVerdict
+from services.contracts.store.kept_answers import KeptAnswer, write_answers
 from services.engines.fallback_program import importer_code
 
 ANSWERS_FILE = "answers.npz"

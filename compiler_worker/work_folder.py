@@ -3,7 +3,7 @@
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from services.contracts.scratch import scratch_folder
+from services.contracts.store.scratch import scratch_folder
 
 
 def work_folder(parent: Path, prefix: str) -> AbstractContextManager[Path]:

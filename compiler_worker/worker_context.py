@@ -11,10 +11,10 @@ from compiler_worker.reference_cache import reference_folder, tidy
 from compiler_worker.requests import ChildEvent
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.work_folder import work_folder
-from services.contracts.build_key import BuildKey
-from services.contracts.manifest import EngineManifest, MasterRecord, Proof
-from services.contracts.registry import Registry
-from services.contracts.signing import Signer
+from services.contracts.builds.build_key import BuildKey
+from services.contracts.model.manifest import EngineManifest, MasterRecord, Proof
+from services.contracts.registry.registry import Registry
+from services.contracts.security.signing import Signer
 from services.engines.compile_cache import tidy_compile_cache
 from services.telemetry.recorder import NullRecorder, Recorder
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from compiler_worker.sampling import Sample, SampleVariant
-from services.contracts.manifest import FailedSample, OutputCheck
-from services.contracts.recipe import Tolerance
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.manifest import FailedSample, OutputCheck
+from services.contracts.model.recipe import Tolerance
 
 logger = logging.getLogger(__name__)
 

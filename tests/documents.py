@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from services.contracts.build_key import BuildKey
-from services.contracts.kinds import EngineKind, Precision
-from services.contracts.manifest import EngineManifest, Proof, ProofOutcome
-from services.contracts.recipe import Bucket
+from services.contracts.builds.build_key import BuildKey
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.model.manifest import EngineManifest, Proof, ProofOutcome
+from services.contracts.model.recipe import Bucket
 
 AT = "2026-01-01T00:00:00Z"
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.worker_context import WorkerContext
-from services.contracts.object_store import open_store
-from services.contracts.registry import Registry
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store
 
 
 def quick_settings(folder: Path) -> CompilerSettings:

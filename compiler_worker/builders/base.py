@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Protocol
 
 from compiler_worker.progress import Progress
-from services.contracts.build_key import BuildKey
-from services.contracts.hardware import Generation
-from services.contracts.kinds import Precision
-from services.contracts.manifest import MasterRecord
+from services.contracts.builds.build_key import BuildKey
+from services.contracts.hardware.facts import Generation
+from services.contracts.hardware.kinds import Precision
+from services.contracts.model.manifest import MasterRecord
 
 
 @dataclass(frozen=True, kw_only=True)

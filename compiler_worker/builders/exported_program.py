@@ -9,8 +9,8 @@ from pathlib import Path
 from compiler_worker.builders.failures import build_errors, recorded_warnings
 from compiler_worker.builders.graphs import export_dynamic, fx_graph
 from compiler_worker.builders.typed_graphs import interface_inputs
-from services.contracts.kinds import Precision
-from services.contracts.recipe import Bucket
+from services.contracts.hardware.kinds import Precision
+from services.contracts.model.recipe import Bucket
 from services.engines.shapes import union_of
 
 

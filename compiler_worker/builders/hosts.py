@@ -1,7 +1,7 @@
 """What this machine is, as far as builders must know it."""
 
 from services.contracts.errors import NotFoundError
-from services.contracts.hardware import Generation, Platform
+from services.contracts.hardware.facts import Generation, Platform
 from services.engines.device_probe import probe_device
 
 _FIRST_WITH_BF16 = Generation.parse("cpu-x86_64-avx512_bf16")

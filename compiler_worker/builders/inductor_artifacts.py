@@ -20,7 +20,7 @@ from compiler_worker.fx_rewrites.names import rewrites_for
 from compiler_worker.fx_rewrites.rewrite import Rewritten, rewritten
 from compiler_worker.progress import Progress
 from services.contracts.errors import BuildError
-from services.contracts.tensors import DATATYPE_FROM_NUMPY, TensorSpec
+from services.contracts.kserve.tensors import DATATYPE_FROM_NUMPY, TensorSpec
 from services.engines.artifact_index import (
     CONSTANTS,
     INDEX,

@@ -16,8 +16,8 @@ from compiler_worker.builders.inductor_packages import CXX
 from compiler_worker.builders.quantiser import quantiser_options, quantiser_reason
 from compiler_worker.builders.typed_graphs import check_ranges
 from compiler_worker.progress import Progress
-from services.contracts.hardware import Generation, Platform
-from services.contracts.kinds import Precision
+from services.contracts.hardware.facts import Generation, Platform
+from services.contracts.hardware.kinds import Precision
 from services.engines.shapes import union_of
 from services.engines.toolchain import installed_toolchain, missing_reason
 

@@ -11,7 +11,7 @@ from compiler_worker.builders.graphs import export_dynamic
 from compiler_worker.builders.typed_graphs import planned_graph
 from compiler_worker.fx_rewrites.names import rewrites_for
 from compiler_worker.progress import Progress
-from services.contracts.kinds import Precision
+from services.contracts.hardware.kinds import Precision
 from services.engines.compile_cache import keep_headers_in_cache
 from services.engines.inductor_package import PACKAGE
 from services.engines.shapes import union_of

@@ -12,8 +12,8 @@ from compiler_worker.builders.hosts import foreign_cuda_reason
 from compiler_worker.builders.quantiser import quantiser_options, quantiser_reason
 from compiler_worker.builders.typed_graphs import planned_graph
 from compiler_worker.progress import Progress
-from services.contracts.hardware import Generation, Platform
-from services.contracts.kinds import Precision
+from services.contracts.hardware.facts import Generation, Platform
+from services.contracts.hardware.kinds import Precision
 from services.engines.onnxruntime_engine import TYPED_MODEL, open_session, provider_of
 from services.engines.toolchain import installed_version, missing_reason
 

@@ -11,8 +11,8 @@ from compiler_worker.builders.hosts import bf16_reason
 from compiler_worker.builders.quantiser import quantiser_options, quantiser_reason
 from compiler_worker.builders.typed_graphs import planned_graph
 from compiler_worker.progress import Progress
-from services.contracts.hardware import Generation, Platform
-from services.contracts.kinds import Precision
+from services.contracts.hardware.facts import Generation, Platform
+from services.contracts.hardware.kinds import Precision
 from services.engines.openvino_engine import (
     PRECISION_HINT,
     PRECISION_HINTS,

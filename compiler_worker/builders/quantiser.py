@@ -2,7 +2,7 @@
 
 from importlib import metadata
 
-from services.contracts.kinds import Precision
+from services.contracts.hardware.kinds import Precision
 
 _LIBRARY = "nncf"
 

@@ -3,7 +3,7 @@
 from typing import assert_never
 
 from compiler_worker.builders.base import Builder
-from services.contracts.kinds import EngineKind
+from services.contracts.hardware.kinds import EngineKind
 
 
 def builder_for(kind: EngineKind) -> Builder:

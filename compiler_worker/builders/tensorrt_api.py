@@ -12,7 +12,7 @@ from typing import Any
 
 from compiler_worker.builders.hosts import local_generation
 from services.contracts.errors import BuildError
-from services.contracts.hardware import Generation, Platform
+from services.contracts.hardware.facts import Generation, Platform
 from services.engines.tensorrt_runtime import (
     LIBRARIES,
     Messages,

@@ -18,10 +18,10 @@ from compiler_worker.builders.tensorrt_timings import keep_timing_cache, use_tim
 from compiler_worker.builders.typed_graphs import check_ranges
 from compiler_worker.progress import Progress
 from services.contracts.errors import BuildError
-from services.contracts.hardware import Generation
-from services.contracts.kinds import Precision
-from services.contracts.recipe import Bucket
-from services.contracts.tensors import TensorSpec
+from services.contracts.hardware.facts import Generation
+from services.contracts.hardware.kinds import Precision
+from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.model.recipe import Bucket
 from services.engines.shapes import shape_at, union_of
 from services.engines.tensorrt_engine import PLAN
 from services.engines.tensorrt_runtime import Messages

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from compiler_worker.builders.base import BuildPlan
 from compiler_worker.builders.quantiser import quantiser_reason
 from compiler_worker.builders.typed_graphs import planned_graph
-from services.contracts.hardware import Generation
-from services.contracts.kinds import Precision
+from services.contracts.hardware.facts import Generation
+from services.contracts.hardware.kinds import Precision
 
 if TYPE_CHECKING:
     import onnx

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compiler_worker.builders.quantiser import quantiser_options
-from services.contracts.code_digest import code_digest
+from services.contracts.builds.code_digest import code_digest
 from services.contracts.errors import BuildError, UnsupportedGraphError
-from services.contracts.kinds import Precision
-from services.contracts.recipe import CALIBRATION_FIX, DimRange
-from services.contracts.tensors import DATATYPE_FROM_NUMPY, NUMPY_FROM_DATATYPE, TensorSpec
+from services.contracts.hardware.kinds import Precision
+from services.contracts.kserve.tensors import DATATYPE_FROM_NUMPY, NUMPY_FROM_DATATYPE, TensorSpec
+from services.contracts.model.recipe import CALIBRATION_FIX, DimRange
 from services.engines.toolchain import installed_version
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import torch
 
 from compiler_worker.master.pytorch_source import DimLimits, PyTorchModel
 from services.contracts.errors import InvalidModelError
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
 
 # Two float32 evaluations in another order differ by 1e-7 to 1e-5; a wrong graph by far more.
 _MAX_REL_L2 = 1e-4

@@ -11,8 +11,8 @@ import importlib.util
 from pathlib import Path
 
 from compiler_worker.master.source import MasterSource, OnnxFile, TorchFactory
-from services.contracts.document import canonical_json
 from services.contracts.errors import InvalidModelError
+from services.contracts.model.document import canonical_json
 
 # Raise it when export or normalisation changes what a source becomes, or what is recorded of it.
 MASTER_REVISION = 2

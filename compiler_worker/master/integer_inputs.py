@@ -6,8 +6,8 @@ from compiler_worker.master.integer_rules import RULES
 from compiler_worker.master.integer_uses import IntegerUses
 from compiler_worker.master.mask_uses import is_mask
 from compiler_worker.master.spans import Spans
-from services.contracts.input_values import InputValues, Span
-from services.contracts.recipe import InputRole
+from services.contracts.model.input_values import InputValues, Span
+from services.contracts.model.recipe import InputRole
 
 # Pixels, sounds and quantised values: each is a number of its type. Wider integers may be masks or
 # ids in ways that are not followed, and mean something only within bounds.

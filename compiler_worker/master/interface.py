@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from services.contracts.errors import UnsupportedGraphError
-from services.contracts.tensors import NUMPY_FROM_DATATYPE, TensorSpec
+from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, TensorSpec
 
 _IR_FROM_DATATYPE = {
     name: ir.DataType.from_numpy(dtype) for name, dtype in NUMPY_FROM_DATATYPE.items()

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from compiler_worker.master.source import TorchFactory
-from services.contracts.dim_limits import DimLimits
 from services.contracts.errors import InvalidModelError
-from services.contracts.recipe import Recipe
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.dim_limits import DimLimits
+from services.contracts.model.recipe import Recipe
 
 if TYPE_CHECKING:
     import torch

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from services.contracts.byte_strings import BYTES, STRING_DTYPE, strings_from_array
 from services.contracts.errors import InvalidModelError, InvalidRequestError
-from services.contracts.recipe import InputRecipe, Recipe
-from services.contracts.tensors import Array, TensorSpec
-from services.contracts.value_limits import ValueLimits
+from services.contracts.kserve.byte_strings import BYTES, STRING_DTYPE, strings_from_array
+from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.model.recipe import InputRecipe, Recipe
+from services.contracts.model.value_limits import ValueLimits
 
 SAMPLES_FILE = "samples.npz"
 # Of an input, for proofs: they lie in the recipe, which is read often.

@@ -20,8 +20,8 @@ from compiler_worker.master.interface import name_dynamic_dims, tensor_specs
 from compiler_worker.master.normalise import normalise
 from compiler_worker.master.opset6 import at_opset_7
 from compiler_worker.master.reading import read_onnx
-from services.contracts.input_values import InputValues
-from services.contracts.tensors import TensorSpec
+from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.model.input_values import InputValues
 
 MODEL_FILE, WEIGHTS_FILE = "model.onnx", "weights.bin"
 _MAX_INLINE_BYTES = 1024

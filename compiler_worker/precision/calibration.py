@@ -14,14 +14,14 @@ import numpy as np
 from compiler_worker.master.samples import read_arrays, write_samples
 from compiler_worker.precision.parquet_columns import read_parquet
 from services.contracts.errors import InvalidRecipeError
-from services.contracts.nearest import nearest
-from services.contracts.tensors import (
+from services.contracts.kserve.tensors import (
     DATATYPE_FROM_NUMPY,
     NUMPY_FROM_DATATYPE,
     Array,
     TensorSpec,
 )
-from services.contracts.value_limits import ValueLimits
+from services.contracts.model.value_limits import ValueLimits
+from services.contracts.text.nearest import nearest
 
 # A scale is the largest value that was seen: fewer samples miss most of what is to come.
 MIN_SAMPLES = 16

@@ -13,7 +13,7 @@ from compiler_worker.precision.limits import check_limits
 from compiler_worker.precision.policy import Standing, retypable
 from compiler_worker.precision.typed import Rewriter
 from services.contracts.errors import UnsupportedGraphError
-from services.contracts.kinds import Precision
+from services.contracts.hardware.kinds import Precision
 
 
 def doubled_model(model: onnx.ModelProto) -> onnx.ModelProto:

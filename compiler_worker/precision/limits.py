@@ -3,7 +3,7 @@
 import onnx_ir as ir
 
 from services.contracts.errors import UnsupportedGraphError
-from services.contracts.kinds import Precision
+from services.contracts.hardware.kinds import Precision
 
 _MIN_OPSET = {
     Precision.FP32: 1,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from services.contracts.tensors import Array, TensorSpec
+from services.contracts.kserve.tensors import Array, TensorSpec
 
 
 def read_parquet(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Array]:

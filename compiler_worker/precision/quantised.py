@@ -23,8 +23,8 @@ from onnx import numpy_helper
 
 from compiler_worker.precision.limits import check_limits
 from services.contracts.errors import BuildError, UnsupportedGraphError
-from services.contracts.kinds import Precision
-from services.contracts.tensors import Array
+from services.contracts.hardware.kinds import Precision
+from services.contracts.kserve.tensors import Array
 
 # A fused attention computes its two products in floats on every kind, so rounding what enters
 # it costs accuracy and wins nothing. A table of embeddings is read by rows: ONNX Runtime would

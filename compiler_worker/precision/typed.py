@@ -19,7 +19,7 @@ from compiler_worker.precision.policy import (
     typed_inputs,
     typed_outputs,
 )
-from services.contracts.kinds import Precision
+from services.contracts.hardware.kinds import Precision
 
 _NARROW_TYPE = {Precision.FP16: ir.DataType.FLOAT16, Precision.BF16: ir.DataType.BFLOAT16}
 

@@ -12,8 +12,8 @@ import onnx_ir as ir
 from compiler_worker.precision.free_names import FreeNames
 from compiler_worker.precision.limits import check_limits
 from services.contracts.errors import UnsupportedGraphError
-from services.contracts.kinds import Precision
-from services.contracts.tensors import Array
+from services.contracts.hardware.kinds import Precision
+from services.contracts.kserve.tensors import Array
 
 _LARGEST = 127.0
 # A bias or a small projection is not worth two more nodes.

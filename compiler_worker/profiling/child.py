@@ -21,7 +21,7 @@ from compiler_worker.profiling.request import (
     ProfileRequest,
 )
 from compiler_worker.requests import Stage
-from services.contracts.hardware import Platform
+from services.contracts.hardware.facts import Platform
 from services.engines.compile_cache import use_compile_cache
 from services.engines.toolchain import installed_toolchain
 

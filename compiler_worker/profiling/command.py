@@ -21,8 +21,8 @@ from services.contracts.errors import (
     InvalidRequestError,
     NotFoundError,
 )
-from services.contracts.manifest import ModelVersion
-from services.contracts.recipe import Bucket
+from services.contracts.model.manifest import ModelVersion
+from services.contracts.model.recipe import Bucket
 from services.engines.shapes import volume
 
 

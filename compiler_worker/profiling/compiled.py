@@ -15,8 +15,8 @@ from compiler_worker.builders.inductor_packages import package_settings
 from compiler_worker.fx_rewrites.names import rewrites_for
 from compiler_worker.fx_rewrites.rewrite import rewritten
 from compiler_worker.profiling.inductor_record import FusedKernel, InductorRecord
-from services.contracts.recipe import DimRange
-from services.contracts.tensors import TensorSpec
+from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.model.recipe import DimRange
 from services.engines.compile_cache import keep_headers_in_cache
 from services.engines.programs import lifted_weights
 from services.engines.request_check import Sizes

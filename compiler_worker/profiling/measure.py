@@ -26,7 +26,7 @@ from compiler_worker.profiling.timing import (
 from compiler_worker.profiling.traffic import Dispatched
 from compiler_worker.progress import Progress
 from compiler_worker.sampling import draw_sample
-from services.contracts.kinds import Precision
+from services.contracts.hardware.kinds import Precision
 from services.engines.full_precision import use_full_fp32
 from services.engines.shapes import union_of
 from services.engines.torch_arrays import tensor_from_array

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.contracts.kinds import Precision
+from services.contracts.hardware.kinds import Precision
 
 
 @dataclass(frozen=True, kw_only=True)

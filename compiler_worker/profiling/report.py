@@ -5,8 +5,8 @@ It imports nothing heavy: showing a report needs no torch.
 
 from enum import StrEnum
 
-from services.contracts.document import Document
-from services.contracts.kinds import Precision
+from services.contracts.hardware.kinds import Precision
+from services.contracts.model.document import Document
 
 
 class Fate(StrEnum):

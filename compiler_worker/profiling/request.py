@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from services.contracts.document import Document
-from services.contracts.hardware import DeviceFacts
-from services.contracts.kinds import Precision
-from services.contracts.manifest import MasterRecord
-from services.contracts.recipe import Bucket, Recipe
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.hardware.kinds import Precision
+from services.contracts.model.document import Document
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import Bucket, Recipe
 
 REPORT = "report.json"
 TRACE_EAGER = "trace-eager.json"

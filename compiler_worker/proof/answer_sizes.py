@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from compiler_worker.comparison import compared_in
 from compiler_worker.models import Model
 from compiler_worker.sampling import Sample, is_floating
-from services.contracts.manifest import MasterRecord
-from services.contracts.recipe import Recipe
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import Recipe
 
 Float64 = NDArray[np.float64]
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from services.contracts.manifest import MasterRecord
-from services.contracts.recipe import InputRecipe, Recipe
-from services.contracts.tensors import NUMPY_FROM_DATATYPE, Array
+from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import InputRecipe, Recipe
 
 
 def calibrated_recipe(

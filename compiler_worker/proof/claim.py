@@ -6,11 +6,11 @@ from pathlib import Path
 
 from compiler_worker.sampling import DEFAULT_SEED
 from compiler_worker.worst_sample import WorstSample
-from services.contracts.kinds import Precision
-from services.contracts.manifest import MasterRecord, OutputCheck, TaskCheck
-from services.contracts.proof_checks import AgreementCheck, ColumnCheck, PowerCheck
-from services.contracts.recipe import Bucket, Recipe
-from services.contracts.tensors import Array
+from services.contracts.hardware.kinds import Precision
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.manifest import MasterRecord, OutputCheck, TaskCheck
+from services.contracts.model.recipe import Bucket, Recipe
+from services.contracts.selection.proof_checks import AgreementCheck, ColumnCheck, PowerCheck
 
 _MAX_FAULTS_SHOWN = 3
 

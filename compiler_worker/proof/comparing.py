@@ -18,9 +18,9 @@ from compiler_worker.sampling import Sample
 from compiler_worker.tolerances import together_for
 from compiler_worker.worst_sample import FailedRun, WorstSample
 from services.contracts.errors import EngineError, InvalidRequestError
-from services.contracts.manifest import OutputCheck, TaskCheck
-from services.contracts.recipe import Bucket, Tolerance
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.manifest import OutputCheck, TaskCheck
+from services.contracts.model.recipe import Bucket, Tolerance
 
 
 class Comparing:

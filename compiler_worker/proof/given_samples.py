@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from compiler_worker.ranking import sample_chunks
 from compiler_worker.sampling import Sample, SampleVariant
-from services.contracts.manifest import MasterRecord
-from services.contracts.recipe import Bucket, Recipe
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import Bucket, Recipe
 
 # Runs, taken evenly from all: a proof is to see what real inputs look like, not each of them.
 MAX_RUNS = 8

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from compiler_worker.models import FxModel
 from compiler_worker.task_scores import tie_margin
 from services.contracts.errors import SmeltError
-from services.contracts.manifest import MasterRecord
-from services.contracts.recipe import Tolerance
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import Tolerance
 
 _MAKES_IDS = ("ArgMax", "ArgMin", "TopK")
 _KEEPS_IDS = ("Cast", "Identity")

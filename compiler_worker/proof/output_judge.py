@@ -22,10 +22,10 @@ from compiler_worker.proof.id_values import IdValues
 from compiler_worker.reference import Reference
 from compiler_worker.sampling import Sample, is_floating, is_integer
 from compiler_worker.tolerances import Together, column_bound
-from services.contracts.kinds import Precision
-from services.contracts.proof_checks import AgreementCheck, ColumnCheck
-from services.contracts.recipe import Recipe, Tolerance
-from services.contracts.tensors import Array, TensorSpec
+from services.contracts.hardware.kinds import Precision
+from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.model.recipe import Recipe, Tolerance
+from services.contracts.selection.proof_checks import AgreementCheck, ColumnCheck
 
 _Arrays = Mapping[str, Array]
 # Of so many integers of one row most are right, however coarse the engine: rounding moves a few.

@@ -15,8 +15,8 @@ import numpy as np
 from compiler_worker.proof.output_judge import OutputJudge
 from compiler_worker.proof.sabotages import OF_FLOATS, OF_INTEGERS, Answers, Sabotage
 from compiler_worker.sampling import Sample
-from services.contracts.proof_checks import PowerCheck
-from services.contracts.tensors import NUMPY_FROM_DATATYPE, Array
+from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array
+from services.contracts.selection.proof_checks import PowerCheck
 
 # Elements of one output that spoilt copies are made of: enough of any model's rows and lengths,
 # and seconds at most. What is refused on a part would be refused on the whole.

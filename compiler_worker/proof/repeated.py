@@ -7,10 +7,10 @@ from compiler_worker.distance import Comparison
 from compiler_worker.proof.claim import sizes_text
 from compiler_worker.sampling import Sample
 from compiler_worker.tolerances import DEFAULT_TOLERANCES
-from services.contracts.kinds import Precision
-from services.contracts.manifest import MasterRecord
-from services.contracts.recipe import Recipe
-from services.contracts.tensors import Array, TensorSpec
+from services.contracts.hardware.kinds import Precision
+from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import Recipe
 
 
 def repeated(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from compiler_worker.proof.columns import ColumnSums
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
 
 # Of so many rows one is another's where a few are wrong; a number that no batch divides.
 _SELDOM = 50

@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 
-from services.contracts.recipe import Bucket
+from services.contracts.model.recipe import Bucket
 
 
 def edge_sizes(bucket: Bucket) -> list[dict[str, int]]:

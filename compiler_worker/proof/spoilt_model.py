@@ -7,7 +7,7 @@ from compiler_worker.proof.output_judge import OutputJudge
 from compiler_worker.proof.power import Kept, spoilt
 from compiler_worker.proof.sabotages import Sabotage
 from compiler_worker.sampling import Sample, SampleVariant
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
 
 
 class SpoiltModel:

@@ -16,7 +16,7 @@ from services.cli.main_models import models_app
 from services.cli.main_options import AsJson, GatewayWorkers, Store, settings_for
 from services.cli.output.show import print_error, print_json_error
 from services.contracts.errors import SmeltError
-from services.contracts.hardware import Generation
+from services.contracts.hardware.facts import Generation
 from services.gateway.access.document import Verb
 
 app = typer.Typer(

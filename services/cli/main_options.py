@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 
 from services.cli.settings import CliSettings
-from services.contracts.settings import read_settings
-from services.gateway.worker_limits import MAX_WORKERS
+from services.contracts.process.settings import read_settings
+from services.gateway.workers.limits import MAX_WORKERS
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 GatewayWorkers = Annotated[

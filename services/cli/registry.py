@@ -3,8 +3,8 @@
 from services.cli.fleet.fleet_file import find_fleet
 from services.cli.settings import CliSettings
 from services.contracts.errors import NotFoundError
-from services.contracts.object_store import open_store, open_tested_store
-from services.contracts.registry import Registry
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store, open_tested_store
 from services.engines.compile_cache import use_compile_cache
 
 

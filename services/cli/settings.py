@@ -7,7 +7,7 @@ from typing import Final, Self
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from services.contracts.fleet_security import FleetSecuritySettings
+from services.contracts.security.fleet_security import FleetSecuritySettings
 
 _TOKEN_FILE: Final = "fleet_token"  # noqa: S105 - of a file
 

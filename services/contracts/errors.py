@@ -27,7 +27,7 @@
 
 Messages say what failed, where, what was found and wanted, and the command or
 change that mends it. No gRPC or HTTP word belongs here: the gateway maps
-classes to status codes in one table (`services/gateway/status_codes.py`).
+classes to status codes in one table (`services/gateway/api/status_codes.py`).
 """
 
 

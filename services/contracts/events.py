@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from services.contracts.document import Document
+from services.contracts.model.document import Document
 
 
 class EventKind(StrEnum):

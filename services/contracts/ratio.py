@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from services.contracts.document import Document
+from services.contracts.model.document import Document
 
 
 class Ratio(Document):

@@ -2,10 +2,10 @@
 
 import hashlib
 
-from services.contracts.document import canonical_json
-from services.contracts.kinds import Precision
-from services.contracts.manifest import BlobRef, ModelVersion
-from services.contracts.recipe import Recipe
+from services.contracts.hardware.kinds import Precision
+from services.contracts.model.document import canonical_json
+from services.contracts.model.manifest import BlobRef, ModelVersion
+from services.contracts.model.recipe import Recipe
 
 
 def proof_terms(recipe: Recipe, precision: Precision, samples: BlobRef | None) -> str:

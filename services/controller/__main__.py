@@ -17,11 +17,11 @@ import grpc
 from grpc_health.v1 import health_pb2_grpc
 
 from services.contracts.errors import InvalidRequestError, SmeltError
-from services.contracts.fleet_security import FleetTls, FleetTokens
-from services.contracts.lifetime import end_with_parent
-from services.contracts.object_store import open_tested_store
-from services.contracts.registry import Registry
-from services.contracts.settings import read_settings
+from services.contracts.process.lifetime import end_with_parent
+from services.contracts.process.settings import read_settings
+from services.contracts.registry.registry import Registry
+from services.contracts.security.fleet_security import FleetTls, FleetTokens
+from services.contracts.store.object_store import open_tested_store
 from services.controller.build_loop import BuildLoop, BuildPace
 from services.controller.build_metrics import LatestView
 from services.controller.build_reader import ViewReader

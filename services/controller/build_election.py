@@ -10,10 +10,10 @@ import asyncio
 import logging
 from typing import Final
 
-from services.contracts.build_lease import LeaseRevision, LeaseWatch
+from services.contracts.builds.build_lease import LeaseRevision, LeaseWatch
+from services.contracts.builds.held_lease import HeldLease, take_lease
 from services.contracts.errors import SmeltError
-from services.contracts.held_lease import HeldLease, take_lease
-from services.contracts.registry_builds import BuildRegistry
+from services.contracts.registry.builds import BuildRegistry
 
 logger = logging.getLogger(__name__)
 

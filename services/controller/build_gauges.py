@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from services.contracts.build_plan import TaskStart
+from services.contracts.builds.build_plan import TaskStart
 from services.controller.build_policy import Decision
 from services.telemetry import catalog
 from services.telemetry.recorder import Recorder

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 
-from services.contracts.build_plan import TaskStart, timestamp, utc_now
+from services.contracts.builds.build_plan import TaskStart, timestamp, utc_now
+from services.contracts.builds.held_lease import HeldLease
 from services.contracts.errors import SmeltError
-from services.contracts.held_lease import HeldLease
-from services.contracts.registry import Registry
+from services.contracts.registry.registry import Registry
 from services.controller.build_election import BuildElection
 from services.controller.build_gauges import BuildGauges
 from services.controller.build_policy import Decision, decide, task_start

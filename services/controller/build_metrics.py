@@ -11,10 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 
-from services.contracts.build_key import BuildKey
+from services.contracts.builds.build_key import BuildKey
 from services.contracts.errors import SmeltError
-from services.contracts.history import BuildHistory
-from services.contracts.manifest import (
+from services.contracts.model.manifest import (
     BuildOutcome,
     BuildRecord,
     ModelVersion,
@@ -22,7 +21,8 @@ from services.contracts.manifest import (
     ProofOutcome,
     PublishedEngine,
 )
-from services.contracts.registry import Registry
+from services.contracts.registry.registry import Registry
+from services.contracts.store.history import BuildHistory
 from services.controller.build_view import FleetView, distinct_pools
 from services.telemetry import catalog
 from services.telemetry.metric import Metric

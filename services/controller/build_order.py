@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 
-from services.contracts.build_plan import TaskStart
+from services.contracts.builds.build_plan import TaskStart
 from services.contracts.events import Event
-from services.contracts.manifest import ModelVersion
-from services.contracts.node_class import NodeClass
+from services.contracts.hardware.node_class import NodeClass
+from services.contracts.model.manifest import ModelVersion
 from services.controller.build_view import FleetView
 from services.controller.interfaces import BuildTask, NodePool
 

@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from services.contracts.build_plan import TaskStart
+from services.contracts.builds.build_plan import TaskStart
 from services.contracts.events import Event, EventKind
-from services.contracts.manifest import BuildRecord, ModelVersion, PublishedEngine
+from services.contracts.model.manifest import BuildRecord, ModelVersion, PublishedEngine
 from services.controller.build_order import BuildCandidate, turns
 from services.controller.build_view import FleetView, distinct_pools
 from services.controller.interfaces import BuildTask, NodePool

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TypeVar
 
-from services.contracts.build_plan import (
+from services.contracts.builds.build_plan import (
     BuildPlan,
     RebuildRequest,
     TaskEnd,
@@ -15,12 +15,17 @@ from services.contracts.build_plan import (
     utc_now,
 )
 from services.contracts.errors import SmeltError, StoreError
-from services.contracts.hardware import Generation
-from services.contracts.joint_run import JointRun
-from services.contracts.manifest import BuildRecord, ModelRemoval, ModelVersion, PublishedEngine
-from services.contracts.registry import Registry
-from services.contracts.registry_serving import ServingChange
-from services.contracts.registry_weights import VersionWeights
+from services.contracts.hardware.facts import Generation
+from services.contracts.model.manifest import (
+    BuildRecord,
+    ModelRemoval,
+    ModelVersion,
+    PublishedEngine,
+)
+from services.contracts.registry.registry import Registry
+from services.contracts.registry.serving import ServingChange
+from services.contracts.registry.weights import VersionWeights
+from services.contracts.selection.joint_run import JointRun
 from services.controller.build_policy import planning_names
 from services.controller.build_view import FleetView, distinct_pools
 from services.controller.interfaces import NodePool

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from services.contracts.build_plan import TaskStart
+from services.contracts.builds.build_plan import TaskStart
 from services.controller.interfaces import BuildTask
 from services.pb import fleet_v1_pb2 as fleet
 

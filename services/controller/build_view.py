@@ -5,13 +5,18 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 
-from services.contracts.build_plan import BuildPlan, RebuildRequest, TaskEnd, TaskStart
-from services.contracts.hardware import Generation
-from services.contracts.joint_run import JointRun
-from services.contracts.manifest import BuildRecord, ModelRemoval, ModelVersion, PublishedEngine
-from services.contracts.node_class import NodeClass
-from services.contracts.registry_serving import ServingChange
-from services.contracts.registry_weights import VersionWeights
+from services.contracts.builds.build_plan import BuildPlan, RebuildRequest, TaskEnd, TaskStart
+from services.contracts.hardware.facts import Generation
+from services.contracts.hardware.node_class import NodeClass
+from services.contracts.model.manifest import (
+    BuildRecord,
+    ModelRemoval,
+    ModelVersion,
+    PublishedEngine,
+)
+from services.contracts.registry.serving import ServingChange
+from services.contracts.registry.weights import VersionWeights
+from services.contracts.selection.joint_run import JointRun
 from services.controller.interfaces import NodePool
 from services.controller.key_status import KeyStatus, RetryPolicy, key_status
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from services.contracts.backoff import wait_after
 from services.contracts.errors import NotReadyError, SmeltError
-from services.contracts.manifest import ModelVersion
+from services.contracts.model.manifest import ModelVersion
+from services.contracts.process.backoff import wait_after
 from services.controller.fleet_threads import FleetThreads
 from services.controller.interfaces import DeploymentKey, ReplicaFleet
 

@@ -7,17 +7,17 @@ that led there.
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from services.contracts.build_plan import TaskStart
+from services.contracts.builds.build_plan import TaskStart
 from services.contracts.events import Event, EventKind
-from services.contracts.gate import rejection_reason
-from services.contracts.manifest import (
+from services.contracts.hardware.node_class import NodeClass
+from services.contracts.model.manifest import (
     BuildOutcome,
     BuildRecord,
     ModelVersion,
     ProofOutcome,
     PublishedEngine,
 )
-from services.contracts.node_class import NodeClass
+from services.contracts.selection.gate import rejection_reason
 from services.controller.build_view import FleetView
 from services.controller.event_state import EventState, record_mark
 from services.controller.joint_events import eager_words, speed_words

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import partial
 
-from services.contracts.build_plan import timestamp, utc_now
+from services.contracts.builds.build_plan import timestamp, utc_now
 from services.contracts.errors import StoreError
 from services.contracts.events import Event, EventPosition
-from services.contracts.registry_events import EventRegistry
+from services.contracts.registry.events import EventRegistry
 from services.controller.build_view import FleetView
 from services.controller.event_diff import build_events, hardware_events
 from services.controller.event_state import EventState

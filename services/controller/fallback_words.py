@@ -1,6 +1,6 @@
 """Which fallback a replica serves with, and why, in words."""
 
-from services.contracts.selection import reason_words
+from services.contracts.selection.selection import reason_words
 from services.pb import fleet_v1_pb2 as fleet
 
 

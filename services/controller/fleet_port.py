@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from services.contracts.fleet_dialer import HEADER
-from services.contracts.fleet_security import FleetTls, FleetTokens, warn_in_the_clear
+from services.contracts.security.fleet_dialer import HEADER
+from services.contracts.security.fleet_security import FleetTls, FleetTokens, warn_in_the_clear
 
 if TYPE_CHECKING:
     # gRPC's classes are generic for type checkers alone.

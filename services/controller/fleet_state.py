@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from services.contracts.hardware import generation_named
+from services.contracts.hardware.facts import generation_named
 from services.controller.deployments import STARTING, DeploymentState
 from services.controller.interfaces import DeploymentKey
 from services.pb import fleet_v1_pb2 as fleet

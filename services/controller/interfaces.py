@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
-from services.contracts.node_class import NodeClass
+from services.contracts.hardware.node_class import NodeClass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,24 +7,24 @@ recorded. Only this one says how engines compare.
 from collections.abc import Iterator, Sequence
 
 from services.contracts.events import Event, EventKind
-from services.contracts.gate import (
+from services.contracts.model.manifest import ModelVersion, PublishedEngine, Timing
+from services.contracts.selection.gate import (
     Verdict,
     is_wild,
     speed_bounds,
     speed_over_fallback,
     verdict,
 )
-from services.contracts.joint_order import overlaps
-from services.contracts.joint_run import JointRun
-from services.contracts.manifest import ModelVersion, PublishedEngine, Timing
-from services.contracts.selection import (
+from services.contracts.selection.joint_order import overlaps
+from services.contracts.selection.joint_run import JointRun
+from services.contracts.selection.selection import (
     GATED,
     FallbackReason,
     Selection,
     mean_speedup,
     select,
 )
-from services.contracts.words import readable_ratio
+from services.contracts.text.words import readable_ratio
 from services.controller.build_view import FleetView
 from services.controller.event_state import EventState
 

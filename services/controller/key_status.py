@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from services.contracts.backoff import wait_after
-from services.contracts.build_plan import BuildPlan, PlannedKey, RebuildRequest
-from services.contracts.hardware import Generation
-from services.contracts.manifest import (
+from services.contracts.builds.build_plan import BuildPlan, PlannedKey, RebuildRequest
+from services.contracts.hardware.facts import Generation
+from services.contracts.model.manifest import (
     BuildOutcome,
     BuildRecord,
     ProofOutcome,
     PublishedEngine,
     is_of_other_code,
 )
+from services.contracts.process.backoff import wait_after
 
 _LONGEST_WAIT_S = 24 * 3600.0
 _GOOD = (BuildOutcome.PROVEN, BuildOutcome.BUILT)

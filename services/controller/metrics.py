@@ -6,8 +6,8 @@ from contextlib import suppress
 from prometheus_client import CollectorRegistry
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.history import BuildHistory
-from services.contracts.store import ArtifactStore
+from services.contracts.store.artifact_store import ArtifactStore
+from services.contracts.store.history import BuildHistory
 from services.controller.build_metrics import BuildMetrics, LatestView
 from services.controller.fleet_metrics import FleetMetrics
 from services.controller.fleet_state import FleetState

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from services.contracts.errors import SmeltError
-from services.contracts.manifest import ModelVersion
-from services.contracts.registry import Registry
+from services.contracts.model.manifest import ModelVersion
+from services.contracts.registry.registry import Registry
 from services.controller.interfaces import DeploymentKey
 
 logger = logging.getLogger(__name__)

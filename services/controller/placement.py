@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from services.contracts.node_class import GENERATION_LABEL
+from services.contracts.hardware.node_class import GENERATION_LABEL
 
 # Serve's message about replicas that have waited for a node for half a minute; those that load have
 # "to initialize" in this place.

@@ -18,9 +18,9 @@ import psutil
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from services.contracts.errors import SmeltError
-from services.contracts.lifetime import end_with_parent
-from services.contracts.node_class import SIMULATED_LABEL, NodeClass
-from services.contracts.settings import read_settings
+from services.contracts.hardware.node_class import SIMULATED_LABEL, NodeClass
+from services.contracts.process.lifetime import end_with_parent
+from services.contracts.process.settings import read_settings
 from services.telemetry.logs import configure_logging
 from services.telemetry.ready import announce_ready
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 from services.contracts.errors import NotReadyError, SmeltError
-from services.contracts.manifest import ModelVersion
-from services.contracts.registry import Registry
+from services.contracts.model.manifest import ModelVersion
+from services.contracts.registry.registry import Registry
 from services.controller.deployments import Deployments
 from services.controller.fleet_state import FleetState
 from services.controller.fleet_threads import ASK_TIMEOUT_S, SUBMIT_TIMEOUT_S, FleetThreads

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 
-from services.contracts.build_plan import RebuildRequest
+from services.contracts.builds.build_plan import RebuildRequest
 from services.contracts.events import Event, EventKind
-from services.contracts.manifest import ModelRemoval, ModelVersion
-from services.contracts.registry_serving import ServingChange
-from services.contracts.registry_weights import VersionWeights
+from services.contracts.model.manifest import ModelRemoval, ModelVersion
+from services.contracts.registry.serving import ServingChange
+from services.contracts.registry.weights import VersionWeights
 from services.controller.build_view import FleetView
 from services.controller.event_state import EventState
 

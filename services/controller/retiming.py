@@ -7,8 +7,8 @@ becomes of it, so that a run that fails, or a controller that is killed, never l
 from collections.abc import Sequence
 from datetime import datetime
 
-from services.contracts.joint_order import unsettled
-from services.contracts.manifest import ModelVersion, PublishedEngine
+from services.contracts.model.manifest import ModelVersion, PublishedEngine
+from services.contracts.selection.joint_order import unsettled
 from services.controller.build_view import FleetView
 from services.controller.interfaces import BuildTask, NodePool
 from services.controller.key_status import KeyState, RetryPolicy

@@ -5,7 +5,7 @@ import logging
 from contextlib import aclosing
 
 from services.contracts.errors import UnsupportedFeatureError
-from services.contracts.registry import Registry
+from services.contracts.registry.registry import Registry
 from services.controller.deployments import DeploymentState
 from services.controller.fleet_state import FleetState
 from services.controller.interfaces import Reconciler

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from services.contracts.events import Event, EventKind
-from services.contracts.hardware import generation_named
+from services.contracts.hardware.facts import generation_named
 from services.controller.event_state import EventState, subject_of
 from services.controller.fallback_words import fallback_why
 from services.pb import fleet_v1_pb2 as fleet

@@ -6,7 +6,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from services.contracts.fleet_security import FleetSecuritySettings, is_loopback
+from services.contracts.security.fleet_security import FleetSecuritySettings, is_loopback
 
 
 class ControllerSettings(FleetSecuritySettings):

@@ -8,11 +8,11 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
-from services.contracts.build_key import BuildKey
-from services.contracts.build_plan import TaskEnd, TaskStart, timestamp, utc_now
+from services.contracts.builds.build_key import BuildKey
+from services.contracts.builds.build_plan import TaskEnd, TaskStart, timestamp, utc_now
 from services.contracts.errors import SmeltError
-from services.contracts.manifest import BuildOutcome, BuildRecord
-from services.contracts.registry import Registry
+from services.contracts.model.manifest import BuildOutcome, BuildRecord
+from services.contracts.registry.registry import Registry
 from services.controller.build_policy import untouched_key
 from services.controller.build_view import FleetView, plan_for_pool
 from services.controller.interfaces import BuildLauncher, NodePool, TaskState, TaskStatus

@@ -4,8 +4,8 @@ import hashlib
 import re
 from collections.abc import Sequence
 
-from services.contracts.document import canonical_json
-from services.contracts.manifest import ModelVersion
+from services.contracts.model.document import canonical_json
+from services.contracts.model.manifest import ModelVersion
 from services.controller.interfaces import NodePool
 
 _SLUG_LENGTH = 20

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
-from services.contracts.build_plan import TaskStart
+from services.contracts.builds.build_plan import TaskStart
 from services.controller.interfaces import TaskState, TaskStatus
 
 logger = logging.getLogger(__name__)

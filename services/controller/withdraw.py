@@ -11,7 +11,7 @@ import time
 from typing import Final
 
 from services.contracts.errors import SmeltError
-from services.contracts.settings import read_settings
+from services.contracts.process.settings import read_settings
 from services.controller.launchers.ray_tasks import end_all_tasks
 from services.controller.replica_fleet import RayServeFleet, key_from_application, retried
 from services.controller.settings import ControllerSettings

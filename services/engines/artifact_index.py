@@ -2,8 +2,8 @@
 
 from pydantic import Field
 
-from services.contracts.document import Document
-from services.contracts.recipe import Bucket
+from services.contracts.model.document import Document
+from services.contracts.model.recipe import Bucket
 
 INDEX = "index.json"
 CONSTANTS = "constants.pt"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
 from services.engines.artifact_index import CONSTANTS, WeightRef
 from services.engines.torch_arrays import tensor_from_array, torch_dtype
 

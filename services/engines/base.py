@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, Self
 
-from services.contracts.hardware import DeviceFacts
-from services.contracts.manifest import EngineManifest, MasterRecord
-from services.contracts.tensors import Array
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.manifest import EngineManifest, MasterRecord
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,10 +5,10 @@ a CUDA library may leak device memory while failing. So found and wanted are com
 first, from the manifest alone.
 """
 
-from services.contracts.build_key import BuildKey
+from services.contracts.builds.build_key import BuildKey
 from services.contracts.errors import EngineIncompatibleError
-from services.contracts.hardware import DeviceFacts, Generation
-from services.contracts.kinds import EngineKind
+from services.contracts.hardware.facts import DeviceFacts, Generation
+from services.contracts.hardware.kinds import EngineKind
 from services.engines.base import LoadSpec
 
 SHORT_DIGEST = 12

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from services.contracts.errors import NotFoundError
-from services.contracts.hardware import DeviceFacts, Generation, Platform, x86_isa_class
+from services.contracts.hardware.facts import DeviceFacts, Generation, Platform, x86_isa_class
 from services.engines.cuda_driver import CudaDevice, first_cuda_device
 from services.engines.toolchain import installed_toolchain
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from services.contracts.errors import EngineError
-from services.contracts.hardware import DeviceFacts, Platform
-from services.contracts.manifest import MasterRecord
-from services.contracts.recipe import Bucket, DimRange
-from services.contracts.tensors import Array
+from services.contracts.hardware.facts import DeviceFacts, Platform
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import Bucket, DimRange
 from services.engines.guarded import GuardedEngine, library_errors
 from services.engines.request_check import Sizes
 from services.engines.shapes import check_within, zeros_at

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from services.contracts.code_digest import code_digest
-from services.contracts.document import canonical_json
-from services.contracts.manifest import MasterRecord
-from services.contracts.recipe import Bucket
-from services.contracts.scratch import scratch_folder
+from services.contracts.builds.code_digest import code_digest
+from services.contracts.model.document import canonical_json
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import Bucket
+from services.contracts.store.scratch import scratch_folder
 from services.engines.disk_bounds import remove_oldest
 from services.engines.toolchain import installed_version
 

@@ -12,7 +12,7 @@ from typing import Self
 
 import torch
 
-from services.contracts.tensors import Array, TensorSpec
+from services.contracts.kserve.tensors import Array, TensorSpec
 from services.engines.artifact_index import INDEX, ArtifactIndex, BucketArtifact
 from services.engines.artifact_weights import WeightTable
 from services.engines.base import LoadSpec

@@ -7,9 +7,9 @@ both are a `Program` to this class.
 from collections.abc import Sequence
 from typing import Protocol, Self
 
-from services.contracts.hardware import Platform
-from services.contracts.kinds import EngineKind
-from services.contracts.tensors import Array
+from services.contracts.hardware.facts import Platform
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.kserve.tensors import Array
 from services.engines.base import LoadSpec
 from services.engines.compatibility import refuse_incompatible
 from services.engines.guarded import GuardedEngine, library_errors

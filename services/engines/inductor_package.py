@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from services.contracts.recipe import DimRange
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.recipe import DimRange
 from services.engines.base import LoadSpec
 from services.engines.request_check import Sizes
 from services.engines.shapes import check_within, union_of

@@ -2,7 +2,7 @@
 
 from typing import assert_never
 
-from services.contracts.kinds import EngineKind
+from services.contracts.hardware.kinds import EngineKind
 from services.engines.base import Engine
 
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from services.contracts.errors import EngineError
-from services.contracts.hardware import Platform
-from services.contracts.kinds import EngineKind
-from services.contracts.manifest import EngineManifest, MasterRecord
-from services.contracts.recipe import Bucket
-from services.contracts.tensors import NUMPY_FROM_DATATYPE, Array, TensorSpec
+from services.contracts.hardware.facts import Platform
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array, TensorSpec
+from services.contracts.model.manifest import EngineManifest, MasterRecord
+from services.contracts.model.recipe import Bucket
 from services.engines.base import LoadSpec
 from services.engines.compatibility import refuse_incompatible
 from services.engines.guarded import GuardedEngine, library_errors

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from services.contracts.build_key import BuildKey
-from services.contracts.kinds import EngineKind, Precision
-from services.contracts.tensors import NUMPY_FROM_DATATYPE, Array
+from services.contracts.builds.build_key import BuildKey
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array
 from services.engines.base import LoadSpec
 from services.engines.compatibility import refuse_incompatible
 from services.engines.guarded import GuardedEngine, library_errors

@@ -7,8 +7,8 @@ import torch
 from torch.export import Dim, ExportedProgram
 from torch.fx.experimental.sym_node import SymNode
 
-from services.contracts.recipe import DimRange
-from services.contracts.tensors import TensorSpec
+from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.model.recipe import DimRange
 
 _LARGEST_SIZE = 2**31 - 1
 # Where torch found a range by itself it begins at 2: sizes 0 and 1 are not traced with, yet

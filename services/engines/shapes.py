@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.recipe import Bucket, DimRange
-from services.contracts.tensors import NUMPY_FROM_DATATYPE, Array, TensorSpec
+from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array, TensorSpec
+from services.contracts.model.recipe import Bucket, DimRange
 from services.engines.request_check import Sizes
 
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from services.contracts.errors import EngineError
-from services.contracts.kinds import EngineKind
-from services.contracts.tensors import NUMPY_FROM_DATATYPE, Array
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array
 from services.engines.base import LoadSpec
 from services.engines.compatibility import refuse_incompatible
 from services.engines.cuda_driver import first_cuda_device

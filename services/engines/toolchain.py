@@ -2,7 +2,7 @@
 
 from importlib import metadata
 
-from services.contracts.hardware import Platform
+from services.contracts.hardware.facts import Platform
 
 # One library is published under several distribution names, by CUDA version; the first
 # that is installed counts. Local suffixes (+cpu, +cu130) are part of a version: they are

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from services.contracts.tensors import NUMPY_FROM_DATATYPE, Array
+from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 

@@ -16,16 +16,16 @@ import uvloop
 from prometheus_client import CollectorRegistry
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.interpreter import tune_for_serving
-from services.contracts.lifetime import end_with_parent
-from services.contracts.settings import read_settings
+from services.contracts.process.interpreter import tune_for_serving
+from services.contracts.process.lifetime import end_with_parent
+from services.contracts.process.settings import read_settings
 from services.gateway.allocator import keep_freed_memory
-from services.gateway.keeper_link import KeeperLink
 from services.gateway.server import GatewayServer
 from services.gateway.settings import GatewaySettings
 from services.gateway.triton_metrics import typed_as_counters
-from services.gateway.worker_metrics import WorkerMetrics
-from services.gateway.workers import Workers
+from services.gateway.workers.keeper_link import KeeperLink
+from services.gateway.workers.metrics import WorkerMetrics
+from services.gateway.workers.supervisor import Workers
 from services.telemetry.catalog import GATEWAY_METRICS
 from services.telemetry.logs import configure_logging
 from services.telemetry.prometheus_recorder import (

@@ -8,39 +8,39 @@ from typing import Any, Final
 from grpc_health.v1 import health_pb2_grpc
 
 from services.contracts.errors import InvalidRequestError, OverloadedError
-from services.contracts.fleet_dialer import FleetDialer
+from services.contracts.security.fleet_dialer import FleetDialer
 from services.gateway.access.gate import Gate
 from services.gateway.access.guard import early_check, guarded
 from services.gateway.access.tls import RotatingTls, server_credentials
-from services.gateway.admission import AdmittedInference, Bound, ModelBounds
-from services.gateway.controller_lives import ControllerEpochs
-from services.gateway.controller_watch import ControllerWatch
-from services.gateway.endpoints import EndpointSet
-from services.gateway.extras import OptionalRpcs
-from services.gateway.fleet_view import fleet_view_from_snapshot
-from services.gateway.forwarding import ForwardedInference
-from services.gateway.handlers import SERVICE, offered_handlers, refuse, service_handler
-from services.gateway.health import HealthServicer
-from services.gateway.inference import InferenceHandler, ObservedInference
-from services.gateway.keeper_link import KeeperLink
-from services.gateway.observer import FleetObserver
-from services.gateway.outliers import OutlierWatch
-from services.gateway.process_memory import default_upload_bytes
-from services.gateway.reflection import enable_reflection
-from services.gateway.replica_connection import connect
-from services.gateway.request_memory.arena import request_arena
-from services.gateway.request_observers import (
+from services.gateway.api.handlers import SERVICE, offered_handlers, refuse, service_handler
+from services.gateway.api.health import HealthServicer
+from services.gateway.api.metadata import MetadataServicer
+from services.gateway.api.optional_rpcs import OptionalRpcs
+from services.gateway.api.reflection import enable_reflection
+from services.gateway.api.status_codes import StatusTable
+from services.gateway.observability.fleet_observer import FleetObserver
+from services.gateway.observability.request_observers import (
     INFERENCE_PATHS,
     note_rejection,
     note_unhandled,
     request_observers,
 )
-from services.gateway.response_cache import CachedInference
-from services.gateway.servicer import MetadataServicer
+from services.gateway.pipeline.admission import AdmittedInference, Bound, ModelBounds
+from services.gateway.pipeline.forwarding import ForwardedInference
+from services.gateway.pipeline.inference import InferenceHandler, ObservedInference
+from services.gateway.pipeline.response_cache import CachedInference
+from services.gateway.process_memory import default_upload_bytes
+from services.gateway.routing.controller_epochs import ControllerEpochs
+from services.gateway.routing.controller_watch import ControllerWatch
+from services.gateway.routing.endpoints import EndpointSet
+from services.gateway.routing.fleet_view import fleet_view_from_snapshot
+from services.gateway.routing.outliers import OutlierWatch
 from services.gateway.settings import GatewaySettings
-from services.gateway.shared_tensors import SharedMemoryInference
-from services.gateway.status_codes import StatusTable
+from services.gateway.shared_memory.inference import SharedMemoryInference
 from services.gateway.triton_metrics import TritonMetrics
+from services.gateway.upstream.arena import request_arena
+from services.gateway.upstream.connection import connect
+from services.gateway.workers.keeper_link import KeeperLink
 from services.grpc_server.aio_server import AioServer
 from services.grpc_server.limits import Limits
 from services.grpc_server.server import GrpcServer

@@ -8,10 +8,10 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
-from services.contracts.fleet_security import FleetSecuritySettings
+from services.contracts.security.fleet_security import FleetSecuritySettings
 from services.gateway.access.tls import TlsFiles
-from services.gateway.outliers import OutlierRules
-from services.gateway.worker_limits import MAX_WORKERS
+from services.gateway.routing.outliers import OutlierRules
+from services.gateway.workers.limits import MAX_WORKERS
 
 PREFIX: Final = "SMELT_GATEWAY_"
 # What tritonclient allows both ways: the largest length that gRPC can carry.

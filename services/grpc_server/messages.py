@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import grpc
 
-from services.contracts.large_buffer import LargeBuffer, Take
+from services.contracts.transport.large_buffer import LargeBuffer, Take
 from services.grpc_server.request_headers import Metadatum
 
 Message = bytes | memoryview

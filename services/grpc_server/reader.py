@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from services.contracts.large_buffer import LargeBuffer
+from services.contracts.transport.large_buffer import LargeBuffer
 from services.grpc_server.flood import FloodGuard
 from services.grpc_server.frames import (
     CONTINUATION,

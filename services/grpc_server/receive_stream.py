@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
-from services.contracts.large_buffer import LargeBuffer
+from services.contracts.transport.large_buffer import LargeBuffer
 from services.grpc_server.callbacks import ConnectionCallbacks
 from services.grpc_server.frame_writer import SendStream
 from services.grpc_server.frames import window_update

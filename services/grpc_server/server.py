@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import grpc
 
-from services.contracts.large_buffer import Take
+from services.contracts.transport.large_buffer import Take
 from services.grpc_server.connection import Connection
 from services.grpc_server.limits import Limits
 from services.grpc_server.listening import close_all, listening_sockets

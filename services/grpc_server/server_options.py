@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import grpc
 
-from services.contracts.large_buffer import Take
+from services.contracts.transport.large_buffer import Take
 from services.grpc_server.context import Context
 from services.grpc_server.limits import Limits
 from services.grpc_server.reader import new_read_buffer

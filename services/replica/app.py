@@ -5,8 +5,8 @@ from typing import Any
 from ray import serve
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.hardware import Generation, Platform
-from services.contracts.node_class import GENERATION_LABEL
+from services.contracts.hardware.facts import Generation, Platform
+from services.contracts.hardware.node_class import GENERATION_LABEL
 from services.replica.deployment import ReplicaDeployment
 from services.replica.gpu_request import num_gpus_for
 from services.replica.own_threads import RAYS_THREADS_OFF

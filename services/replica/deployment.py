@@ -7,12 +7,12 @@ that knows Ray is `app`.
 import asyncio
 from typing import Any
 
-from services.contracts.interpreter import tune_for_serving
-from services.contracts.node_class import SIMULATED_LABEL
-from services.contracts.settings import read_settings
+from services.contracts.hardware.node_class import SIMULATED_LABEL
+from services.contracts.process.interpreter import tune_for_serving
+from services.contracts.process.settings import read_settings
 from services.engines.compile_cache import prepare_compile_cache
 from services.engines.waiting_threads import wait_asleep
-from services.replica.hang_watch import HangWatch, end_process
+from services.replica.engine.hang_watch import HangWatch, end_process
 from services.replica.own_threads import claim_threads
 from services.replica.server import ReplicaServer
 from services.replica.settings import ReplicaSettings

@@ -13,30 +13,30 @@ from dataclasses import replace
 from functools import partial
 
 from services.contracts.errors import EngineError, NotReadyError
-from services.contracts.frames import Payload
-from services.contracts.hardware import DeviceFacts
-from services.contracts.manifest import ModelVersion
-from services.contracts.recipe import Bucket
-from services.contracts.selection import FallbackReason
-from services.contracts.tensors import Array
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.manifest import ModelVersion
+from services.contracts.model.recipe import Bucket
+from services.contracts.selection.selection import FallbackReason
+from services.contracts.transport.frames import Payload
 from services.pb import fleet_v1_pb2 as fleet
-from services.replica.batcher import Batcher, BatchReport, Outputs
+from services.replica.batching.batcher import Batcher, BatchReport, Outputs
+from services.replica.batching.collate import JoinRules
+from services.replica.batching.queue import held_bytes
 from services.replica.closing import close_all
-from services.replica.codec import InferCall, call_from_request
-from services.replica.engine_host import EngineManager
-from services.replica.engine_proof import EngineProof
-from services.replica.engine_seat import EngineExecutor, EngineThread
-from services.replica.engine_worker import EngineWorker
-from services.replica.joining import JoinRules
-from services.replica.loaded_engine import LoadedEngine
-from services.replica.replica_metrics import ReplicaMetrics
-from services.replica.request_spans import RequestSpans
-from services.replica.response import response_from_outputs
-from services.replica.samples import edge_sizes, sample_inputs
-from services.replica.signature import Signature
-from services.replica.standby import Standby, StandbyEngine
-from services.replica.statistics import Statistics
-from services.replica.waiting import held_bytes
+from services.replica.engine.executor import EngineExecutor, EngineThread
+from services.replica.engine.loaded_engine import LoadedEngine
+from services.replica.engine.manager import EngineManager
+from services.replica.engine.proof import EngineProof
+from services.replica.engine.samples import edge_sizes, sample_inputs
+from services.replica.engine.standby import Standby, StandbyEngine
+from services.replica.engine.worker import EngineWorker
+from services.replica.reporting.metrics import ReplicaMetrics
+from services.replica.reporting.request_spans import RequestSpans
+from services.replica.reporting.statistics import Statistics
+from services.replica.request.codec import InferCall, call_from_request
+from services.replica.request.response import response_from_outputs
+from services.replica.request.signature import Signature
 from services.telemetry.recorder import Recorder
 
 logger = logging.getLogger(__name__)

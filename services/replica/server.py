@@ -16,8 +16,13 @@ from functools import partial
 from typing import Any
 
 from services.contracts.errors import EngineError, NotReadyError
-from services.contracts.fleet_dialer import FleetDialer
-from services.contracts.frames import (
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.model.manifest import ModelVersion
+from services.contracts.registry.registry import Registry
+from services.contracts.security.fleet_dialer import FleetDialer
+from services.contracts.security.signing import TrustRoot
+from services.contracts.store.object_store import open_store
+from services.contracts.transport.frames import (
     CONNECTION_ID,
     HEADER,
     NO_TOKEN,
@@ -27,25 +32,20 @@ from services.contracts.frames import (
     encode_hello,
     header,
 )
-from services.contracts.hardware import DeviceFacts
-from services.contracts.manifest import ModelVersion
-from services.contracts.object_store import open_store
-from services.contracts.registry import Registry
-from services.contracts.signing import TrustRoot
 from services.engines.device_probe import probe_device
 from services.pb import fleet_v1_pb2 as fleet
-from services.replica.announced import address_towards, is_wildcard
 from services.replica.closing import close_all, ended
-from services.replica.control_link import ControlLink
-from services.replica.data_server import DataServer
-from services.replica.engine_checker import EngineChecker
-from services.replica.engine_host import EngineManager
-from services.replica.failure_notes import FailureNotes
-from services.replica.fallback import CompiledFallback
+from services.replica.engine.checker import EngineChecker
+from services.replica.engine.failure_notes import FailureNotes
+from services.replica.engine.fallback import CompiledFallback
+from services.replica.engine.manager import EngineManager
 from services.replica.replica import Replica
-from services.replica.reports import report_from_replica
-from services.replica.request_spans import RequestSpans
+from services.replica.reporting.announced import address_towards, is_wildcard
+from services.replica.reporting.control_link import ControlLink
+from services.replica.reporting.reports import report_from_replica
+from services.replica.reporting.request_spans import RequestSpans
 from services.replica.settings import ReplicaSettings
+from services.replica.transport.data_server import DataServer
 from services.telemetry.measured_store import MeasuredStore
 from services.telemetry.recorder import Recorder
 from services.telemetry.tracing import Tracing

@@ -6,7 +6,7 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from services.contracts.fleet_security import FleetSecuritySettings
+from services.contracts.security.fleet_security import FleetSecuritySettings
 
 
 class ReplicaSettings(FleetSecuritySettings):

@@ -6,8 +6,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from services.contracts.errors import AlreadyPublishedError, NotFoundError, StoreError
-from services.contracts.manifest import BlobRef
-from services.contracts.store import ArtifactStore
+from services.contracts.model.manifest import BlobRef
+from services.contracts.store.artifact_store import ArtifactStore
 from services.telemetry import catalog
 from services.telemetry.recorder import Recorder
 

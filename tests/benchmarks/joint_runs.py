@@ -29,13 +29,13 @@ from compiler_worker.settings import CompilerSettings
 from compiler_worker.worker_context import WorkerContext
 from services.cli.models.add import AddOptions, add_model
 from services.cli.output.progress import Steps
-from services.contracts.gate import Verdict, speed_bounds, speed_over_fallback, verdict
-from services.contracts.joint_run import JointRun
-from services.contracts.kinds import EngineKind
-from services.contracts.manifest import ModelVersion, PublishedEngine
-from services.contracts.object_store import open_store
-from services.contracts.registry import Registry
-from services.contracts.selection import recipe_fault
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.model.manifest import ModelVersion, PublishedEngine
+from services.contracts.registry.registry import Registry
+from services.contracts.selection.gate import Verdict, speed_bounds, speed_over_fallback, verdict
+from services.contracts.selection.joint_run import JointRun
+from services.contracts.selection.selection import recipe_fault
+from services.contracts.store.object_store import open_store
 
 FACTORIES = {
     "minilm": "services.cli.demo.minilm:sentence_embedder",

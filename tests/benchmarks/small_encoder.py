@@ -3,9 +3,9 @@
 import torch
 
 from compiler_worker.master.pytorch_source import DimLimits, PyTorchModel
-from services.contracts.batching import Batching
-from services.contracts.kinds import EngineKind
-from services.contracts.recipe import Bucket, DimRange, InputRecipe, Recipe
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.model.batching import Batching
+from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, Recipe
 
 _NUM_WORDS, _WIDTH, _HEADS = 1000, 128, 4
 

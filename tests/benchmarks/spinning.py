@@ -17,7 +17,7 @@ from statistics import median, quantiles
 
 import numpy as np
 
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
 from tests.benchmarks.joint_runs import print_machine, spinning
 
 TORCH = "torch"

@@ -21,27 +21,27 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from services.contracts.build_plan import BuildPlan, PlannedKey
-from services.contracts.history import BuildHistory
-from services.contracts.kinds import EngineKind
-from services.contracts.manifest import (
+from services.contracts.builds.build_plan import BuildPlan, PlannedKey
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.hardware.node_class import NodeClass
+from services.contracts.model.manifest import (
     BlobRef,
     BuildOutcome,
     BuildRecord,
     MasterRecord,
     ProofOutcome,
 )
-from services.contracts.node_class import NodeClass
-from services.contracts.object_store import ObstoreArtifactStore, open_store
-from services.contracts.recipe import Recipe
-from services.contracts.registry import Registry
+from services.contracts.model.recipe import Recipe
+from services.contracts.registry.registry import Registry
+from services.contracts.store.history import BuildHistory
+from services.contracts.store.object_store import ObstoreArtifactStore, open_store
 from services.controller.build_loop import BuildLoop
 from services.controller.build_metrics import BuildMetrics
 from services.controller.fleet_state import FleetState
 from services.controller.reconcile import ReconcileLoop
 from services.pb import fleet_v1_pb2 as fleet
-from services.replica.engine_checker import EngineChecker
-from services.replica.engine_host import EngineManager
+from services.replica.engine.checker import EngineChecker
+from services.replica.engine.manager import EngineManager
 from services.telemetry.recorder import NullRecorder
 from tests.documents import small_key, small_manifest, small_proof
 from tests.unit.services.controller.build_world import DEVICE, InstantWorker, pool

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from services.contracts.hardware import Platform
-from services.contracts.kinds import EngineKind, Precision
+from services.contracts.hardware.facts import Platform
+from services.contracts.hardware.kinds import EngineKind, Precision
 from services.engines.device_probe import probe_device
 
 # Every supported x86-64 host runs this generation, so the rows build everywhere.

@@ -5,9 +5,9 @@ import socket
 
 import numpy as np
 
-from services.contracts.lent_memory import UNIT_BYTES, peers_memory, sealed_memory
-from services.contracts.tensors import Array
-from services.replica.lent_slots import SharedBuffers
+from services.contracts.kserve.tensors import Array
+from services.contracts.transport.lent_memory import UNIT_BYTES, peers_memory, sealed_memory
+from services.replica.transport.shared_buffers import SharedBuffers
 
 NUM_UNITS = 4
 

@@ -12,8 +12,8 @@ from services.contracts.errors import (
     EngineIncompatibleError,
     InvalidRequestError,
 )
-from services.contracts.kinds import EngineKind
-from services.contracts.tensors import Array
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.kserve.tensors import Array
 from services.engines.device_probe import probe_device
 from tests.conformance.lent_inputs import LentInputs
 from tests.conformance.tiny_model import WIDTH, draw_inputs, reference

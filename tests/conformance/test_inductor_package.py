@@ -22,7 +22,7 @@ import numpy as np
 from services.engines.base import LoadSpec
 from services.engines.device_probe import probe_device
 from services.engines.inductor_engine import InductorEngine
-from services.contracts.manifest import EngineManifest, MasterRecord
+from services.contracts.model.manifest import EngineManifest, MasterRecord
 
 folder = Path(sys.argv[1])
 assert shutil.which("g++") is None and shutil.which("gcc") is None

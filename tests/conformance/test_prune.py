@@ -9,16 +9,16 @@ import pytest
 from typer.testing import CliRunner
 
 from services.cli.main import app
-from services.contracts.build_plan import BuildPlan, PlannedKey, TaskStart
+from services.contracts.builds.build_plan import BuildPlan, PlannedKey, TaskStart
 from services.contracts.errors import StoreError
 from services.contracts.events import Event, EventCheckpoint, EventKind, EventPosition
-from services.contracts.hardware import DeviceFacts
-from services.contracts.manifest import BuildOutcome, BuildRecord, MasterRecord, ProofOutcome
-from services.contracts.node_class import NodeClass
-from services.contracts.object_store import SAFE_AGE, ObstoreArtifactStore, open_store
-from services.contracts.prune import InUse, PrunePlan, plan_prune, prune
-from services.contracts.recipe import Recipe
-from services.contracts.registry import Registry
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.hardware.node_class import NodeClass
+from services.contracts.model.manifest import BuildOutcome, BuildRecord, MasterRecord, ProofOutcome
+from services.contracts.model.recipe import Recipe
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import SAFE_AGE, ObstoreArtifactStore, open_store
+from services.contracts.store.prune import InUse, PrunePlan, plan_prune, prune
 from tests.documents import AT, small_key, small_manifest, small_proof
 from tests.s3 import empty_s3_store, s3_server
 
@@ -221,7 +221,7 @@ def test_an_old_blob_that_is_published_again_is_young_again(
     (first,) = world.store.objects("blobs/")
     world.store.put_blob(path)
     assert world.store.objects("blobs/") == (first,)
-    monkeypatch.setattr("services.contracts.object_store.SAFE_AGE", -SAFE_AGE)
+    monkeypatch.setattr("services.contracts.store.object_store.SAFE_AGE", -SAFE_AGE)
     world.store.put_blob(path)
     (again,) = world.store.objects("blobs/")
     assert again.modified_at >= first.modified_at

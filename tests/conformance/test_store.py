@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from services.contracts.errors import AlreadyPublishedError, CorruptBlobError, NotFoundError
-from services.contracts.manifest import BlobRef, ProofOutcome
-from services.contracts.object_store import open_store, verify_conditional_create
-from services.contracts.registry import Registry
-from services.contracts.store import ArtifactStore
+from services.contracts.model.manifest import BlobRef, ProofOutcome
+from services.contracts.registry.registry import Registry
+from services.contracts.store.artifact_store import ArtifactStore
+from services.contracts.store.object_store import open_store, verify_conditional_create
 from tests.documents import small_key, small_manifest, small_proof
 from tests.s3 import empty_s3_store, s3_server
 

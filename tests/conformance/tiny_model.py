@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 from onnx import numpy_helper, parser
 
-from services.contracts.manifest import BlobRef, MasterRecord
-from services.contracts.tensors import Array, TensorSpec
+from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.model.manifest import BlobRef, MasterRecord
 
 VOCABULARY = 40
 WIDTH = 16

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from compiler_worker.builders.base import BuildOutput, BuildPlan
 from compiler_worker.builders.failures import recorded_warnings
 from compiler_worker.builders.select import builder_for
-from services.contracts.build_key import BuildKey
-from services.contracts.default_buckets import default_buckets
-from services.contracts.hardware import DeviceFacts, Generation
-from services.contracts.kinds import EngineKind
-from services.contracts.manifest import BlobRef, EngineManifest
-from services.contracts.recipe import Bucket, DimRange
+from services.contracts.builds.build_key import BuildKey
+from services.contracts.hardware.facts import DeviceFacts, Generation
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.model.default_buckets import default_buckets
+from services.contracts.model.manifest import BlobRef, EngineManifest
+from services.contracts.model.recipe import Bucket, DimRange
 from services.engines.base import Engine, LoadSpec
 from services.engines.device_probe import probe_device
 from services.engines.fallback_engine import FallbackEngine, FallbackSpec

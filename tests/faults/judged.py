@@ -14,10 +14,10 @@ from compiler_worker.models import Model, OrtModel
 from compiler_worker.proof.claim import Claim, Verdict
 from compiler_worker.prove import judge
 from compiler_worker.reference import Reference, open_eager, open_reference
-from services.contracts.kinds import EngineKind, Precision
-from services.contracts.manifest import BlobRef, MasterRecord
-from services.contracts.recipe import Bucket, DimRange, Recipe
-from services.contracts.tensors import DATATYPE_FROM_NUMPY, Array, TensorSpec
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.kserve.tensors import DATATYPE_FROM_NUMPY, Array, TensorSpec
+from services.contracts.model.manifest import BlobRef, MasterRecord
+from services.contracts.model.recipe import Bucket, DimRange, Recipe
 
 BATCH = Bucket(dims={"batch": DimRange(min=1, opt=4, max=8)})
 Answer = dict[str, Array]

@@ -23,8 +23,8 @@ from compiler_worker.pipeline import BuildReport, build_model
 from compiler_worker.plan import Wanted
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.errors import InvalidModelError, SmeltError, UnsupportedGraphError
-from services.contracts.kinds import EngineKind
-from services.contracts.recipe import Recipe
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.model.recipe import Recipe
 from tests.faults.mutations import mutated
 from tests.quick_worker import quick_worker
 

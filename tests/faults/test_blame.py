@@ -17,9 +17,9 @@ from compiler_worker.onnx_to_fx.registry import CONVERTERS
 from compiler_worker.onnx_to_fx.values import Tensor
 from compiler_worker.proof.claim import Verdict
 from services.contracts.errors import ProofError
-from services.contracts.kinds import EngineKind
-from services.contracts.recipe import Bucket, DimRange
-from services.contracts.tensors import Array
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.recipe import Bucket, DimRange
 from tests.faults.judged import BATCH, Altered, Answer, Subject, normal, written
 
 GRAPH = """g (float[batch, 8] x) => (float[batch, 4] y) {

@@ -17,8 +17,9 @@ from compiler_worker.proof.sample_sizes import edge_sizes
 from compiler_worker.prove import judge
 from compiler_worker.reference import Reference, open_eager, open_reference
 from services.contracts.errors import EngineError, ProofError
-from services.contracts.kinds import EngineKind, Precision
-from services.contracts.recipe import (
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.recipe import (
     Bucket,
     DimRange,
     InputRecipe,
@@ -27,7 +28,6 @@ from services.contracts.recipe import (
     RankingTask,
     Recipe,
 )
-from services.contracts.tensors import Array
 from services.engines.base import LoadSpec
 from services.engines.device_probe import probe_device
 from services.engines.onnxruntime_engine import OnnxruntimeEngine

@@ -16,8 +16,8 @@ from onnx import parser
 
 from compiler_worker.onnx_to_fx import graph_module_from_onnx
 from compiler_worker.precision.decisions import deciding_outputs
-from services.contracts.recipe import Bucket, DimRange, InputRecipe, Recipe
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, Recipe
 from tests.faults.judged import Altered, Answer, Subject, normal
 from tests.faults.saboteurs.models_of_tables import quantised
 

@@ -13,8 +13,9 @@ import pytest
 from compiler_worker.builders.typed_graphs import typed_graph
 from compiler_worker.models import FxModel, Model
 from compiler_worker.proof.claim import Verdict
-from services.contracts.kinds import Precision
-from services.contracts.recipe import (
+from services.contracts.hardware.kinds import Precision
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.recipe import (
     Bucket,
     DimRange,
     InputRecipe,
@@ -24,7 +25,6 @@ from services.contracts.recipe import (
     Recipe,
     Tolerance,
 )
-from services.contracts.tensors import Array
 from tests.faults.judged import BATCH, Alter, Altered, Answer, Subject, normal
 
 LINEAR = "g (float[batch, 8] x) => (float[batch, 4] y) { y = MatMul (x, w) }"

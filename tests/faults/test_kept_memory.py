@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from compiler_worker.models import Model
-from services.contracts.recipe import Bucket, DimRange, InputRecipe, Recipe
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, Recipe
 from tests.faults.judged import Answer, Subject, normal
 
 LINEAR = "g (float[batch, 8] x) => (float[batch, 4] y) { y = MatMul (x, w) }"

@@ -18,16 +18,16 @@ import pytest
 from obstore.store import LocalStore
 
 from services.contracts.errors import AlreadyPublishedError, NotFoundError
-from services.contracts.input_values import InputValues
-from services.contracts.manifest import (
+from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.model.input_values import InputValues
+from services.contracts.model.manifest import (
     BlobRef,
     ProofOutcome,
     PublishedEngine,
 )
-from services.contracts.object_store import ObstoreArtifactStore, open_store
-from services.contracts.recipe import Recipe
-from services.contracts.registry import Registry
-from services.contracts.tensors import TensorSpec
+from services.contracts.model.recipe import Recipe
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import ObstoreArtifactStore, open_store
 from tests.documents import small_key, small_manifest, small_proof
 
 ROOT = Path(__file__).parents[2]

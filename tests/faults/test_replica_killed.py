@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 import pytest
 
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
 from services.pb import fleet_v1_pb2 as pb
 from tests.integration.fleet.load import DEADLINE_S, OK, UNAVAILABLE, Load
 from tests.integration.fleet.local_fleet import LocalFleet, fleet_home, ready_in, still_running

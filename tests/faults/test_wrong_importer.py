@@ -12,13 +12,13 @@ import pytest
 from services.cli.models.add import AddOptions, add_model
 from services.cli.output.progress import Steps
 from services.contracts.errors import UnsupportedGraphError
-from services.contracts.manifest import ModelVersion
-from services.contracts.object_store import open_store
-from services.contracts.recipe import Bucket, DimRange, Recipe
-from services.contracts.registry import Registry
-from services.contracts.tensors import bytes_from_array
+from services.contracts.kserve.tensors import bytes_from_array
+from services.contracts.model.manifest import ModelVersion
+from services.contracts.model.recipe import Bucket, DimRange, Recipe
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store
 from services.pb import open_inference_v2_pb2 as pb
-from services.replica.loaded_engine import FoundBy
+from services.replica.engine.loaded_engine import FoundBy
 from services.replica.server import ReplicaServer
 from services.replica.settings import ReplicaSettings
 from services.telemetry.recorder import NullRecorder

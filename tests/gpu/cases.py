@@ -1,8 +1,8 @@
 """The rows of the conformance suite that need a CUDA device, for the generation that is here."""
 
 from compiler_worker.builders.onnxruntime_builder import OnnxruntimeBuilder
-from services.contracts.hardware import Generation, Platform
-from services.contracts.kinds import EngineKind, Precision
+from services.contracts.hardware.facts import Generation, Platform
+from services.contracts.hardware.kinds import EngineKind, Precision
 from services.engines.device_probe import probe_device
 from tests.conformance.cases import EngineCase
 

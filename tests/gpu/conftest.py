@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from services.contracts.hardware import DeviceFacts
+from services.contracts.hardware.facts import DeviceFacts
 from services.engines.cuda_driver import first_cuda_device
 from services.engines.device_probe import probe_device
 from tests.conformance.conftest import built_of, engine, model, own_engine

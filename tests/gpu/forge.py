@@ -13,11 +13,17 @@ from compiler_worker.pipeline import BuildReport, build_model
 from compiler_worker.plan import Wanted
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.worker_context import WorkerContext
-from services.contracts.kinds import EngineKind, Precision
-from services.contracts.manifest import ModelVersion, PublishedEngine
-from services.contracts.object_store import open_store
-from services.contracts.recipe import InputRecipe, InputRole, OutputRecipe, RankingTask, Recipe
-from services.contracts.registry import Registry
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.model.manifest import ModelVersion, PublishedEngine
+from services.contracts.model.recipe import (
+    InputRecipe,
+    InputRole,
+    OutputRecipe,
+    RankingTask,
+    Recipe,
+)
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store
 from services.engines.base import LoadSpec
 from services.engines.device_probe import probe_device
 from tests.conformance.tiny_model import VOCABULARY, draw_inputs, save_master, tiny_model

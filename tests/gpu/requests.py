@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from services.contracts.tensors import (
+from services.contracts.kserve.tensors import (
     DATATYPE_FROM_NUMPY,
     Array,
     array_from_bytes,

@@ -10,8 +10,8 @@ import onnx
 import pytest
 import torch
 
-from services.contracts.hardware import DeviceFacts
-from services.contracts.tensors import Array
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.kserve.tensors import Array
 from services.engines.inductor_artifact import StaticInput
 from tests.conformance.test_engines import assert_equals_reference
 from tests.conformance.tiny_model import draw_inputs, reference

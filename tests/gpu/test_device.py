@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from compiler_worker.devices import local_devices, main_device
-from services.contracts.hardware import DeviceFacts, Platform
+from services.contracts.hardware.facts import DeviceFacts, Platform
 from services.engines.device_probe import probe_device
 
 _PROBE = """
 import sys
 from services.contracts.errors import NotFoundError
-from services.contracts.hardware import Platform
+from services.contracts.hardware.facts import Platform
 from services.engines.device_probe import probe_device
 
 print(probe_device().generation)

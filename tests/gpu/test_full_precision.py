@@ -13,12 +13,12 @@ from onnx import numpy_helper, parser
 from compiler_worker.builders.base import BuildPlan
 from compiler_worker.builders.exported_program import export_master
 from compiler_worker.builders.inductor_builder import InductorBuilder
-from services.contracts.build_key import BuildKey
-from services.contracts.hardware import DeviceFacts
-from services.contracts.kinds import EngineKind, Precision
-from services.contracts.manifest import MasterRecord
-from services.contracts.recipe import Bucket, DimRange
-from services.contracts.tensors import Array, TensorSpec
+from services.contracts.builds.build_key import BuildKey
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import Bucket, DimRange
 from services.engines.base import LoadSpec
 from services.engines.fallback_engine import FallbackEngine, FallbackSpec
 from services.engines.inductor_engine import InductorEngine

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from services.contracts.errors import EngineIncompatibleError
-from services.contracts.hardware import DeviceFacts
-from services.contracts.kinds import EngineKind
-from services.contracts.manifest import Proof, ProofOutcome, PublishedEngine
-from services.contracts.selection import FallbackReason, select
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.model.manifest import Proof, ProofOutcome, PublishedEngine
+from services.contracts.selection.selection import FallbackReason, select
 from services.engines.base import LoadSpec
 from services.engines.inductor_engine import InductorEngine
 from services.engines.loader import engine_class

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from services.contracts.errors import EngineError
-from services.contracts.hardware import DeviceFacts
-from services.contracts.kinds import Precision
-from services.contracts.manifest import BuildOutcome, ProofOutcome, PublishedEngine
-from services.contracts.selection import select
-from services.contracts.tensors import Array
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.hardware.kinds import Precision
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.manifest import BuildOutcome, ProofOutcome, PublishedEngine
+from services.contracts.selection.selection import select
 from services.engines.loader import engine_class
 from services.pb import fleet_v1_pb2 as fleet
-from services.replica.check_engine import check_in_child
+from services.replica.engine.check_child import check_in_child
 from services.replica.server import ReplicaServer
 from services.replica.settings import ReplicaSettings
 from services.telemetry.ready import wait_ready

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from compiler_worker.fx_rewrites.names import NAMES
-from services.contracts.hardware import DeviceFacts
+from services.contracts.hardware.facts import DeviceFacts
 from services.engines.programs import lifted_weights
 from tests.unit.compiler_worker.fx_rewrites.rewritten import Case
 from tests.unit.compiler_worker.fx_rewrites.test_convolutions import Block

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compiler_worker.pipeline import BuildReport
-from services.contracts.manifest import ModelVersion
-from services.contracts.registry import Registry
+from services.contracts.model.manifest import ModelVersion
+from services.contracts.registry.registry import Registry
 from services.pb import fleet_v1_pb2 as fleet_pb
 from services.replica.server import ReplicaServer
 from services.replica.settings import ReplicaSettings

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from compiler_worker.__main__ import main
-from services.contracts.lifetime import end_with_parent
+from services.contracts.process.lifetime import end_with_parent
 
 # What the compiler's children import, with the parts of torch that load on first use.
 MODULES = (

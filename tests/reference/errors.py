@@ -2,7 +2,7 @@
 
 from services.contracts import errors
 from services.contracts.errors import SmeltError
-from services.gateway.status_codes import RETRY_AFTER_KEY, STATUS_BY_ERROR
+from services.gateway.api.status_codes import RETRY_AFTER_KEY, STATUS_BY_ERROR
 from tests.reference.text import description, page, table
 
 INTRODUCTION = (

@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
-from services.contracts import batching, recipe, task_recipe
-from services.contracts.document import Document
-from services.contracts.recipe import Recipe
+from services.contracts.model import batching, recipe, task_recipe
+from services.contracts.model.document import Document
+from services.contracts.model.recipe import Recipe
 from tests.reference.text import attributes, description, page, sentence, table
 
 SCHEMA = "recipe.schema.json"

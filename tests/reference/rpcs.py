@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from services.gateway.absent import reason_for, reasons_for_absence
-from services.gateway.servicer import EXTENSIONS, QuestionServicer
+from services.gateway.api.disabled_rpcs import reason_for, reasons_for_absence
+from services.gateway.api.metadata import EXTENSIONS, QuestionServicer
 from tests.reference.text import page, table
 
 PROTOS = Path(__file__).resolve().parents[2] / "protos" / "services" / "pb"

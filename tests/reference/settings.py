@@ -9,7 +9,7 @@ from pydantic_settings import BaseSettings
 
 from compiler_worker.settings import CompilerSettings
 from services.cli.settings import CliSettings
-from services.contracts.fleet_security import FleetSecuritySettings
+from services.contracts.security.fleet_security import FleetSecuritySettings
 from services.controller.ray_node import RayNodeSettings
 from services.controller.settings import ControllerSettings
 from services.gateway.settings import GatewaySettings

@@ -14,12 +14,12 @@ from services.cli.output.progress import StepLine, Steps
 from services.cli.output.show import print_error, show
 from services.cli.registry import open_registry_to_publish
 from services.cli.settings import CliSettings
-from services.contracts.build_key import BuildKey
+from services.contracts.builds.build_key import BuildKey
 from services.contracts.errors import InvalidRequestError
-from services.contracts.hardware import Generation
-from services.contracts.kinds import EngineKind
-from services.contracts.manifest import BuildOutcome, ModelVersion
-from services.contracts.registry import Registry
+from services.contracts.hardware.facts import Generation
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.model.manifest import BuildOutcome, ModelVersion
+from services.contracts.registry.registry import Registry
 
 _FAILURES = (BuildOutcome.FAILED, BuildOutcome.PROOF_FAILED)
 

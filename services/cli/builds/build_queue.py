@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from services.contracts.words import readable_time
+from services.contracts.text.words import readable_time
 from services.pb import fleet_v1_pb2 as fleet
 
 

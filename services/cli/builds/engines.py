@@ -8,12 +8,17 @@ from services.cli.builds.running_builds import running_builds, running_builds_te
 from services.cli.output.show import Table, milliseconds, print_json, readable_size, show, times
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
-from services.contracts.gate import deciding, is_wild, rejection_reason, speed_over_fallback
-from services.contracts.joint_order import engine_history
-from services.contracts.joint_run import JointRun
-from services.contracts.manifest import ModelVersion, ProofOutcome, PublishedEngine, Timing
-from services.contracts.registry import Registry
-from services.contracts.selection import (
+from services.contracts.model.manifest import ModelVersion, ProofOutcome, PublishedEngine, Timing
+from services.contracts.registry.registry import Registry
+from services.contracts.selection.gate import (
+    deciding,
+    is_wild,
+    rejection_reason,
+    speed_over_fallback,
+)
+from services.contracts.selection.joint_order import engine_history
+from services.contracts.selection.joint_run import JointRun
+from services.contracts.selection.selection import (
     GATED,
     fastest_first,
     gate_reason,

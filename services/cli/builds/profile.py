@@ -16,7 +16,7 @@ from services.cli.output.show import Table, show
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError
-from services.contracts.kinds import Precision
+from services.contracts.hardware.kinds import Precision
 
 
 def run_profile(

@@ -8,10 +8,10 @@ from typing import Any
 from services.cli.models.version_states import fleet_or_why_not
 from services.cli.output.show import Table, readable_size, show
 from services.cli.settings import CliSettings
-from services.contracts.object_store import open_store
-from services.contracts.prune import InUse, plan_prune, prune
-from services.contracts.registry import Registry
-from services.contracts.store import StoredObject
+from services.contracts.registry.registry import Registry
+from services.contracts.store.artifact_store import StoredObject
+from services.contracts.store.object_store import open_store
+from services.contracts.store.prune import InUse, plan_prune, prune
 from services.controller.event_state import EventState
 
 

@@ -7,11 +7,11 @@ from services.cli.models.user import who_asks
 from services.cli.output.show import show
 from services.cli.registry import open_registry_to_publish
 from services.cli.settings import CliSettings
-from services.contracts.build_plan import RebuildRequest, timestamp, utc_now
+from services.contracts.builds.build_plan import RebuildRequest, timestamp, utc_now
 from services.contracts.errors import NotReadyError
-from services.contracts.hardware import Generation
-from services.contracts.manifest import BuildOutcome, ModelVersion, ProofOutcome
-from services.contracts.registry import Registry
+from services.contracts.hardware.facts import Generation
+from services.contracts.model.manifest import BuildOutcome, ModelVersion, ProofOutcome
+from services.contracts.registry.registry import Registry
 
 _FAILURES = (BuildOutcome.FAILED, BuildOutcome.PROOF_FAILED)
 

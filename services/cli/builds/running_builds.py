@@ -5,9 +5,9 @@ from datetime import datetime
 from typing import Any
 
 from services.cli.output.show import Table
-from services.contracts.build_lease import BuildLease
-from services.contracts.build_plan import utc_now
-from services.contracts.registry import Registry
+from services.contracts.builds.build_lease import BuildLease
+from services.contracts.builds.build_plan import utc_now
+from services.contracts.registry.registry import Registry
 
 _COLUMNS = (
     "model", "generation", "kind", "precision", "stage", "stage for", "in all", "by", "last line",

@@ -6,10 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 from compiler_worker.master.pytorch_source import DimLimits, PyTorchModel
 from services.cli.demo.sentences import sample_sentences
-from services.contracts.batching import Batching
-from services.contracts.kinds import EngineKind, Precision
-from services.contracts.recipe import Bucket, DimRange, InputRecipe, InputRole, RankingTask, Recipe
-from services.contracts.tensors import Array
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.batching import Batching
+from services.contracts.model.recipe import (
+    Bucket,
+    DimRange,
+    InputRecipe,
+    InputRole,
+    RankingTask,
+    Recipe,
+)
 
 if TYPE_CHECKING:
     import torch

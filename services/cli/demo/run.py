@@ -10,7 +10,7 @@ from services.cli.demo.sentences import CORPUS, QUERIES
 from services.cli.requests.gateway_client import bearer_metadata, triton_options
 from services.cli.settings import CliSettings
 from services.contracts.errors import NotReadyError
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
 
 MODEL = "all-minilm-l6-v2"
 SOURCE = "services.cli.demo.minilm:sentence_embedder"

@@ -11,8 +11,8 @@ from services.cli.output.show import error_console
 from services.cli.requests.gateway_client import gateway_channel
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError, NotReadyError
-from services.contracts.fleet_dialer import FleetDialer
-from services.contracts.fleet_security import FleetSecuritySettings
+from services.contracts.security.fleet_dialer import FleetDialer
+from services.contracts.security.fleet_security import FleetSecuritySettings
 from services.pb import fleet_v1_pb2 as fleet
 from services.pb import fleet_v1_pb2_grpc as fleet_grpc
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from services.contracts.document import Document
 from services.contracts.errors import InvalidRequestError, NotFoundError
+from services.contracts.model.document import Document
 
 _FILE, _LOCK = "fleet.json", "fleet.lock"
 

@@ -22,7 +22,7 @@ from services.cli.observe.local_prometheus import require_prometheus
 from services.cli.observe.observers import start_observers
 from services.cli.requests.gateway_client import require_way_in
 from services.cli.settings import CliSettings
-from services.contracts.build_plan import utc_now
+from services.contracts.builds.build_plan import utc_now
 from services.contracts.errors import InvalidRequestError, NotReadyError
 
 logger = logging.getLogger(__name__)

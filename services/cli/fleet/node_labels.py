@@ -1,7 +1,7 @@
 """`smelt node-labels`: what this host's Ray node is to publish of its device."""
 
 from services.cli.output.show import show
-from services.contracts.node_class import NodeClass
+from services.contracts.hardware.node_class import NodeClass
 from services.engines.device_probe import probe_device
 
 

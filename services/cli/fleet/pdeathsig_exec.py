@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from services.contracts.lifetime import end_with_parent
+from services.contracts.process.lifetime import end_with_parent
 
 
 def main(argv: list[str]) -> None:

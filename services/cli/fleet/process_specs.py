@@ -3,7 +3,7 @@
 from services.cli.fleet.child_process import ProcessSpec
 from services.cli.fleet.up_options import UpOptions
 from services.cli.settings import CliSettings
-from services.contracts.fleet_security import is_loopback
+from services.contracts.security.fleet_security import is_loopback
 
 # The default of a Ray of one host since 2.60; processes that join it need the same mode.
 _RAY_AUTHENTICATION = {"RAY_AUTH_MODE": "token"}

@@ -14,9 +14,9 @@ from services.cli.output.show import Table, show
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
 from services.contracts.errors import NotFoundError, NotReadyError, SmeltError
-from services.contracts.hardware import generation_named
-from services.contracts.selection import reason_words
-from services.contracts.words import readable_time
+from services.contracts.hardware.facts import generation_named
+from services.contracts.selection.selection import reason_words
+from services.contracts.text.words import readable_time
 from services.controller.fallback_words import fallback_name
 from services.pb import fleet_v1_pb2 as fleet
 

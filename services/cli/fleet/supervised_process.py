@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from services.cli.fleet.child_process import ChildProcess, ProcessSpec
-from services.contracts.backoff import Backoff
 from services.contracts.errors import NotReadyError
+from services.contracts.process.backoff import Backoff
 
 logger = logging.getLogger(__name__)
 

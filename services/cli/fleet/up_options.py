@@ -4,8 +4,8 @@ from typing import Self
 
 from pydantic import model_validator
 
-from services.contracts.document import Document
 from services.contracts.errors import InvalidRequestError
+from services.contracts.model.document import Document
 
 
 class UpOptions(Document):

@@ -27,14 +27,14 @@ from services.cli.output.progress import StepLine, Steps
 from services.cli.output.show import show
 from services.cli.registry import open_registry_to_publish
 from services.cli.settings import CliSettings
-from services.contracts.default_buckets import dynamic_dims
-from services.contracts.dim_limits import DimLimits
 from services.contracts.errors import InvalidRecipeError
-from services.contracts.manifest import MasterRecord, ModelVersion
-from services.contracts.recipe import Bucket, Recipe
-from services.contracts.registry import Registry
-from services.contracts.registry_models import check_model_name
-from services.contracts.value_limits import limits_of
+from services.contracts.model.default_buckets import dynamic_dims
+from services.contracts.model.dim_limits import DimLimits
+from services.contracts.model.manifest import MasterRecord, ModelVersion
+from services.contracts.model.recipe import Bucket, Recipe
+from services.contracts.model.value_limits import limits_of
+from services.contracts.registry.models import check_model_name
+from services.contracts.registry.registry import Registry
 from services.engines.shapes import ranges_text
 
 

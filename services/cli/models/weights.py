@@ -10,7 +10,7 @@ from services.cli.output.show import Table, show
 from services.cli.registry import open_registry, open_registry_to_publish
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError
-from services.contracts.registry import Registry
+from services.contracts.registry.registry import Registry
 
 _WEIGHT = re.compile(r"([1-9][0-9]{0,17})=([0-9]+(?:\.[0-9]+)?)")
 

@@ -9,7 +9,7 @@ from rich import table as rich_table
 from rich.console import Console
 from rich.text import Text
 
-from services.contracts.words import readable_ratio
+from services.contracts.text.words import readable_ratio
 
 # A pipe has no width; wide tables keep one row per line there.
 _PIPE_WIDTH = 160

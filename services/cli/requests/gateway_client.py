@@ -51,7 +51,7 @@ def require_way_in(settings: CliSettings) -> None:
     Raises:
         NotReadyError: it would take TLS alone, and no authority is configured.
     """
-    from services.contracts.settings import read_settings
+    from services.contracts.process.settings import read_settings
     from services.gateway.settings import GatewaySettings
 
     if read_settings(GatewaySettings).tls is not None and settings.tls_ca_file is None:

@@ -13,16 +13,16 @@ from services.cli.fleet.fleet_file import RunningFleet, require_fleet
 from services.cli.output.show import Table, show
 from services.cli.requests.gateway_client import bearer_metadata, gateway_channel
 from services.cli.settings import CliSettings
-from services.contracts.byte_strings import STRING_DTYPE, strings_from_array
 from services.contracts.errors import InvalidRequestError, NotReadyError, SmeltError
-from services.contracts.nearest import nearest
-from services.contracts.tensors import (
+from services.contracts.kserve.byte_strings import STRING_DTYPE, strings_from_array
+from services.contracts.kserve.tensors import (
     DATATYPE_FROM_NUMPY,
     Array,
     array_from_bytes,
     bytes_from_array,
 )
-from services.gateway.status_codes import STATUS_BY_ERROR
+from services.contracts.text.nearest import nearest
+from services.gateway.api.status_codes import STATUS_BY_ERROR
 from services.pb import open_inference_v2_pb2 as pb
 
 MAX_MESSAGE_BYTES = 2**31 - 1

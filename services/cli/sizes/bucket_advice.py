@@ -8,7 +8,7 @@ smallest bucket that holds it. An engine that takes any size within a bucket was
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from services.contracts.recipe import Bucket, DimRange
+from services.contracts.model.recipe import Bucket, DimRange
 
 # For a master without buckets of its own, as a start.
 _DEFAULT_ROWS = DimRange(min=1, opt=8, max=32)

@@ -18,8 +18,8 @@ from services.cli.sizes.bucket_advice import (
 )
 from services.cli.sizes.observed_sizes import ObservedSizes, observed_sizes
 from services.contracts.errors import NotFoundError
-from services.contracts.manifest import ModelVersion
-from services.contracts.recipe import Bucket, InputRole
+from services.contracts.model.manifest import ModelVersion
+from services.contracts.model.recipe import Bucket, InputRole
 
 _DEFAULT_NUM = 4
 # With fewer, a tenth of the requests is what a handful of clients happened to send.

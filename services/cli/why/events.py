@@ -10,8 +10,8 @@ from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
 from services.cli.why.stop_signals import stop_signals
 from services.contracts.events import Event, EventPosition
-from services.contracts.registry import Registry
-from services.contracts.words import readable_time
+from services.contracts.registry.registry import Registry
+from services.contracts.text.words import readable_time
 
 # A store has no notifications, and events are there whether or not a controller runs or can be
 # reached from here: so the store is polled.

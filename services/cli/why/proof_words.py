@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from services.contracts.manifest import Proof
-from services.contracts.proof_checks import PowerCheck
+from services.contracts.model.manifest import Proof
+from services.contracts.selection.proof_checks import PowerCheck
 
 
 def proof_words(proof: Proof) -> str:

@@ -13,12 +13,12 @@ from services.cli.why.why_document import SHORT, case_document
 from services.cli.why.why_keys import difference_words
 from services.contracts.errors import InvalidRequestError, NotFoundError
 from services.contracts.events import EventKind
-from services.contracts.hardware import Generation
-from services.contracts.manifest import ModelVersion
-from services.contracts.registry import Registry
-from services.contracts.selection import FallbackReason
-from services.contracts.signing import TrustRoot
-from services.contracts.words import readable_time, worker_command
+from services.contracts.hardware.facts import Generation
+from services.contracts.model.manifest import ModelVersion
+from services.contracts.registry.registry import Registry
+from services.contracts.security.signing import TrustRoot
+from services.contracts.selection.selection import FallbackReason
+from services.contracts.text.words import readable_time, worker_command
 from services.controller.key_status import KeyState
 from services.pb import fleet_v1_pb2 as fleet
 

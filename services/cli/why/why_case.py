@@ -6,15 +6,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from services.contracts.build_plan import BuildPlan
-from services.contracts.gate import deciding
-from services.contracts.hardware import DeviceFacts, generation_named
-from services.contracts.joint_order import engine_history
-from services.contracts.manifest import ModelVersion, PublishedEngine, Timing
-from services.contracts.node_class import NodeClass
-from services.contracts.registry import Registry
-from services.contracts.selection import Selection, select
-from services.contracts.signing import TrustRoot
+from services.contracts.builds.build_plan import BuildPlan
+from services.contracts.hardware.facts import DeviceFacts, generation_named
+from services.contracts.hardware.node_class import NodeClass
+from services.contracts.model.manifest import ModelVersion, PublishedEngine, Timing
+from services.contracts.registry.registry import Registry
+from services.contracts.security.signing import TrustRoot
+from services.contracts.selection.gate import deciding
+from services.contracts.selection.joint_order import engine_history
+from services.contracts.selection.selection import Selection, select
 from services.controller.build_view import FleetView, plan_for_pool
 from services.controller.interfaces import NodePool
 from services.controller.key_status import KeyStatus, RetryPolicy

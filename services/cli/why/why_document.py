@@ -4,11 +4,11 @@ from typing import Any
 
 from services.cli.why.proof_words import proof_words
 from services.cli.why.why_case import Case
-from services.contracts.gate import is_wild, speed_bounds, speed_over_fallback
-from services.contracts.key_difference import KeyDifference, nearest_engine
-from services.contracts.manifest import PublishedEngine
-from services.contracts.selection import mean_speedup
-from services.contracts.words import worker_command
+from services.contracts.builds.key_difference import KeyDifference, nearest_engine
+from services.contracts.model.manifest import PublishedEngine
+from services.contracts.selection.gate import is_wild, speed_bounds, speed_over_fallback
+from services.contracts.selection.selection import mean_speedup
+from services.contracts.text.words import worker_command
 from services.controller.fallback_words import fallback_name, fallback_why
 from services.controller.key_status import KeyStatus
 from services.pb import fleet_v1_pb2 as fleet

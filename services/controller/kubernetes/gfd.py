@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.hardware import Generation, Platform
-from services.contracts.node_class import GENERATION_LABEL, NodeClass
+from services.contracts.hardware.facts import Generation, Platform
+from services.contracts.hardware.node_class import GENERATION_LABEL, NodeClass
 
 MAJOR_LABEL = "nvidia.com/gpu.compute.major"
 MINOR_LABEL = "nvidia.com/gpu.compute.minor"

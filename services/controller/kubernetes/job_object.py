@@ -3,8 +3,8 @@
 import copy
 from typing import Any
 
-from services.contracts.hardware import Generation, Platform
-from services.contracts.node_class import GENERATION_LABEL, PREFIX
+from services.contracts.hardware.facts import Generation, Platform
+from services.contracts.hardware.node_class import GENERATION_LABEL, PREFIX
 from services.controller.interfaces import BuildTask
 from services.controller.kubernetes.gfd import GPU_RESOURCE, match_expressions, node_selector
 from services.controller.kubernetes.job_template import JobTemplate, compiler_container

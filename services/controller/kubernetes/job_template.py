@@ -13,8 +13,8 @@ from typing import Any
 import yaml
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.hardware import Generation
-from services.contracts.yaml_text import value_from_yaml
+from services.contracts.hardware.facts import Generation
+from services.contracts.model.yaml_text import value_from_yaml
 
 COMPILER_CONTAINER = "builder"
 _COMMAND = ["python", "-m", "compiler_worker"]

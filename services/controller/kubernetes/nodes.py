@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from services.contracts.errors import NotReadyError
-from services.contracts.node_class import NodeClass
+from services.contracts.hardware.node_class import NodeClass
 from services.controller.interfaces import NodePool
 from services.controller.kubernetes.client import async_client, require_lightkube
 from services.controller.kubernetes.observed import (

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.hardware import Generation, Platform
-from services.contracts.node_class import NodeClass
+from services.contracts.hardware.facts import Generation, Platform
+from services.contracts.hardware.node_class import NodeClass
 from services.controller.interfaces import NodePool
 from services.controller.kubernetes.gfd import GPU_RESOURCE, node_class_from_labels
 

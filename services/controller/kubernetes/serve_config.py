@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from services.contracts.yaml_text import value_from_yaml
+from services.contracts.model.yaml_text import value_from_yaml
 
 logger = logging.getLogger(__name__)
 

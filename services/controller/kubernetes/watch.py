@@ -13,8 +13,8 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from services.contracts.backoff import wait_after
 from services.contracts.errors import SmeltError
+from services.contracts.process.backoff import wait_after
 from services.controller.kubernetes.client import NOT_FOUND, explained, status_code
 
 if TYPE_CHECKING:

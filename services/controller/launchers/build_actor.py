@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import services
-from services.contracts.node_class import SIMULATED_LABEL
+from services.contracts.hardware.node_class import SIMULATED_LABEL
 
 # Behind everything that serves on the same node.
 _NICENESS = 10

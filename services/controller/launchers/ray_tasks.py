@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from services.contracts.code_digest import compiler_code
+from services.contracts.builds.code_digest import compiler_code
 from services.contracts.errors import NotReadyError
 from services.controller.interfaces import BuildTask, TaskStatus
 from services.controller.launchers.actor_answers import ActorAnswers

@@ -14,9 +14,9 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from services.contracts.errors import InvalidRequestError, NotReadyError
-from services.contracts.hardware import Generation
-from services.contracts.node_class import NodeClass
-from services.contracts.yaml_text import value_from_yaml
+from services.contracts.hardware.facts import Generation
+from services.contracts.hardware.node_class import NodeClass
+from services.contracts.model.yaml_text import value_from_yaml
 from services.controller.interfaces import NodePool
 
 

@@ -5,7 +5,7 @@ from collections import defaultdict
 from typing import Any
 
 from services.contracts.errors import InvalidRequestError, NotReadyError
-from services.contracts.node_class import NodeClass
+from services.contracts.hardware.node_class import NodeClass
 from services.controller.interfaces import NodePool
 
 logger = logging.getLogger(__name__)

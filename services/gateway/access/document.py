@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 import yaml
 from pydantic import Field, ValidationError, field_validator
 
-from services.contracts.document import Document
 from services.contracts.errors import InvalidRequestError
-from services.contracts.recipe_faults import first_fault
-from services.contracts.yaml_text import value_from_yaml
+from services.contracts.model.document import Document
+from services.contracts.model.recipe_faults import first_fault
+from services.contracts.model.yaml_text import value_from_yaml
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from services.contracts.errors import InvalidRequestError, UnauthenticatedError
-from services.contracts.watched_file import Complaint, WatchedFile
+from services.contracts.security.watched_file import Complaint, WatchedFile
 from services.gateway.access.caller import Caller
 from services.gateway.access.document import AccessDocument, TrustedIssuer
 from services.gateway.access.jwks import IssuerKeys

@@ -10,11 +10,11 @@ from services.contracts.errors import SmeltError
 from services.gateway.access.caller import CALLER_NAME
 from services.gateway.access.document import Verb
 from services.gateway.access.gate import Gate, Metadata
-from services.gateway.handlers import SERVICE
-from services.gateway.inference import INFERENCE_METHODS, InferenceCall, Outcome
-from services.gateway.request_head import request_head_from_bytes
-from services.gateway.status_codes import StatusTable
-from services.gateway.streaming import Incoming
+from services.gateway.api.handlers import SERVICE
+from services.gateway.api.status_codes import StatusTable
+from services.gateway.api.streaming import Incoming
+from services.gateway.pipeline.inference import INFERENCE_METHODS, InferenceCall, Outcome
+from services.gateway.pipeline.request_head import request_head_from_bytes
 from services.grpc_server.context import Context
 from services.grpc_server.server_options import Check
 

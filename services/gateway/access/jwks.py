@@ -13,7 +13,7 @@ from urllib.request import Request, urlopen
 from joserfc.jwk import JWKRegistry, Key, KeySet
 
 from services.contracts.errors import NotReadyError
-from services.contracts.watched_file import Complaint
+from services.contracts.security.watched_file import Complaint
 
 logger = logging.getLogger(__name__)
 

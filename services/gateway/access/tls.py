@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.watched_file import WatchedFile, WatchedFiles
+from services.contracts.security.watched_file import WatchedFile, WatchedFiles
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from typing import Final
 
 import yaml
 
-from services.contracts.document import Document
+from services.contracts.model.document import Document
 from services.telemetry.boards.selectors import NAMESPACE, filtered
 
 # What a person may filter by; each is a variable of every board.

@@ -32,11 +32,11 @@ from compiler_worker.settings import CompilerSettings
 from compiler_worker.shared_cache import cache_scope
 from compiler_worker.worker_context import MASTER_FILE, WorkerContext
 from services.cli.demo.minilm import recipe, sentence_embedder
-from services.contracts.kinds import EngineKind
-from services.contracts.manifest import ModelVersion
-from services.contracts.object_store import open_store
-from services.contracts.recipe import Recipe
-from services.contracts.registry import Registry
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.model.manifest import ModelVersion
+from services.contracts.model.recipe import Recipe
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store
 
 NUM_THREADS = 2
 

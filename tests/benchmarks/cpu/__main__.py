@@ -28,12 +28,12 @@ from compiler_worker.settings import CompilerSettings
 from compiler_worker.worker_context import WorkerContext
 from services.cli.models.add import AddOptions, add_model
 from services.cli.output.progress import Steps
-from services.contracts.kinds import EngineKind, Precision
-from services.contracts.manifest import ModelVersion, ProofOutcome, PublishedEngine
-from services.contracts.object_store import open_store
-from services.contracts.registry import Registry
-from services.contracts.selection import recipe_fault
-from services.contracts.tensors import Array
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.manifest import ModelVersion, ProofOutcome, PublishedEngine
+from services.contracts.registry.registry import Registry
+from services.contracts.selection.selection import recipe_fault
+from services.contracts.store.object_store import open_store
 from services.engines.base import LoadSpec
 from services.engines.device_probe import probe_device
 from services.engines.loader import engine_class

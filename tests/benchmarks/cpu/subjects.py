@@ -10,9 +10,9 @@ from compiler_worker.master.pytorch_source import DimLimits, PyTorchModel
 from services.cli.demo.minilm import FIRST_WORD_ID, VOCABULARY_SIZE, sentence_embedder, tokenise
 from services.cli.demo.minilm import recipe as demo_recipe
 from services.cli.demo.sentences import sample_sentences
-from services.contracts.kinds import EngineKind, Precision
-from services.contracts.recipe import Bucket, Calibration, DimRange, InputRecipe, Recipe
-from services.contracts.tensors import Array
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.recipe import Bucket, Calibration, DimRange, InputRecipe, Recipe
 
 CALIBRATION_FILE = "calibration.npz"
 PRECISIONS = (Precision.FP32, Precision.BF16, Precision.INT8_WEIGHT_ONLY, Precision.INT8)

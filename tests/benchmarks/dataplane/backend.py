@@ -18,15 +18,15 @@ from typing import Any
 import grpc
 import uvloop
 
-from services.contracts.frames import InferFrame
-from services.contracts.hardware import DeviceFacts
-from services.contracts.manifest import MasterRecord, ModelVersion
-from services.contracts.recipe import Recipe
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.model.manifest import MasterRecord, ModelVersion
+from services.contracts.model.recipe import Recipe
+from services.contracts.transport.frames import InferFrame
 from services.controller.fleet_state import FleetState
 from services.gateway.allocator import keep_freed_memory
 from services.pb import fleet_v1_pb2 as fleet
 from services.pb import fleet_v1_pb2_grpc as fleet_grpc
-from services.replica.data_server import DataServer
+from services.replica.transport.data_server import DataServer
 from tests.benchmarks.dataplane.launch import line_of
 from tests.benchmarks.dataplane.payloads import answer
 from tests.documents import AT

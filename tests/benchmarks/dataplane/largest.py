@@ -17,8 +17,8 @@ from pathlib import Path
 
 import grpc
 
-from services.contracts.frames import InferFrame
-from services.contracts.protobuf_wire import varint_bytes
+from services.contracts.kserve.protobuf_wire import varint_bytes
+from services.contracts.transport.frames import InferFrame
 from services.gateway.settings import MAX_MESSAGE_BYTES
 from services.pb import open_inference_v2_pb2 as pb
 from tests.integration.gateway.conftest import Fleet, model_version

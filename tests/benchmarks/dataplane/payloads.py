@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper, parser
 
-from services.contracts.tensors import Array, array_from_bytes
+from services.contracts.kserve.tensors import Array, array_from_bytes
 from services.pb.open_inference_v2_pb2 import ModelInferRequest, ModelInferResponse
 
 NUM_ANSWERED = 10

@@ -14,8 +14,9 @@ import grpc
 import numpy as np
 from prometheus_client import CollectorRegistry
 
-from services.contracts.frame_decoder import FrameDecoder
-from services.contracts.frames import (
+from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.transport.frame_decoder import FrameDecoder
+from services.contracts.transport.frames import (
     MAX_PAYLOAD_BYTES,
     Frame,
     InferFrame,
@@ -24,18 +25,17 @@ from services.contracts.frames import (
     encode_infer,
     header,
 )
-from services.contracts.tensors import TensorSpec
 from services.gateway.allocator import keep_freed_memory
-from services.gateway.inference import InferenceCall, Outcome
-from services.gateway.request_head import request_head_from_bytes
-from services.gateway.request_metrics import RequestMetrics
-from services.replica.batcher import BatchReport
-from services.replica.codec import call_from_request
-from services.replica.engine_worker import BatchTimes
-from services.replica.joining import JoinRules
-from services.replica.response import response_from_outputs
-from services.replica.signature import Signature
-from services.replica.statistics import Statistics
+from services.gateway.observability.request_metrics import RequestMetrics
+from services.gateway.pipeline.inference import InferenceCall, Outcome
+from services.gateway.pipeline.request_head import request_head_from_bytes
+from services.replica.batching.batcher import BatchReport
+from services.replica.batching.collate import JoinRules
+from services.replica.engine.worker import BatchTimes
+from services.replica.reporting.statistics import Statistics
+from services.replica.request.codec import call_from_request
+from services.replica.request.response import response_from_outputs
+from services.replica.request.signature import Signature
 from services.telemetry.catalog import GATEWAY_METRICS
 from services.telemetry.prometheus_recorder import PrometheusRecorder
 from tests.benchmarks.dataplane.payloads import NUM_ANSWERED, PAYLOADS, columns_of, request_of

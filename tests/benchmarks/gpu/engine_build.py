@@ -20,8 +20,8 @@ from compiler_worker.pipeline import build_model
 from compiler_worker.plan import Wanted
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.worker_context import WorkerContext
-from services.contracts.object_store import open_store
-from services.contracts.registry import Registry
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store
 from tests.benchmarks.gpu.sources import SOURCES, Source
 
 _NUM_TRACED = 3

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 
 from compiler_worker.builders.graphs import export_static, fx_graph
-from services.contracts.kinds import Precision
-from services.contracts.object_store import open_store
-from services.contracts.registry import Registry
+from services.contracts.hardware.kinds import Precision
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store
 from services.engines.base import LoadSpec
 from services.engines.cuda_graph import Call, capture_cuda_graph
 from services.engines.device_probe import probe_device

@@ -24,8 +24,8 @@ def main(store: str, name: str, started: str) -> int:
     def lap(stage: str) -> None:
         laps[stage] = time.time() - float(started) - sum(laps.values())
 
-    from services.contracts.object_store import open_store
-    from services.contracts.registry import Registry
+    from services.contracts.registry.registry import Registry
+    from services.contracts.store.object_store import open_store
     from services.engines.base import LoadSpec
     from services.engines.device_probe import probe_device
     from services.engines.inductor_engine import InductorEngine

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from services.contracts.kinds import EngineKind, Precision
-from services.contracts.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
-from services.contracts.tensors import Array
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
 
 NUM_TOKENS = 128
 _NUM_WORDS = 30000

@@ -29,25 +29,25 @@ import numpy as np
 from compiler_worker.builders.exported_program import export_master
 from services.cli.models.add import AddOptions, add_model
 from services.cli.output.progress import Steps
-from services.contracts.build_key import BuildKey
+from services.contracts.builds.build_key import BuildKey
 from services.contracts.errors import NotFoundError
-from services.contracts.kinds import EngineKind, Precision
-from services.contracts.manifest import EngineManifest, ModelVersion
-from services.contracts.object_store import open_store
-from services.contracts.registry import Registry
-from services.contracts.tensors import Array
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.manifest import EngineManifest, ModelVersion
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store
 from services.engines.base import LoadSpec
 from services.engines.device_probe import probe_device
 from services.engines.fallback_engine import FallbackEngine, FallbackSpec
 from services.engines.loader import engine_class
-from services.replica.batcher import Batcher, BatchReport
-from services.replica.codec import InferCall
-from services.replica.engine_seat import EngineExecutor, EngineThread
-from services.replica.engine_worker import EngineWorker
-from services.replica.joining import JoinRules
-from services.replica.loaded_engine import RunningEngine
-from services.replica.run_shapes import elements_of
-from services.replica.signature import Signature
+from services.replica.batching.batcher import Batcher, BatchReport
+from services.replica.batching.collate import JoinRules
+from services.replica.batching.run_shapes import elements_of
+from services.replica.engine.executor import EngineExecutor, EngineThread
+from services.replica.engine.loaded_engine import RunningEngine
+from services.replica.engine.worker import EngineWorker
+from services.replica.request.codec import InferCall
+from services.replica.request.signature import Signature
 from tests.benchmarks.padding.subject import MAX_TOKENS, call_of, calls, recipe
 
 NUM_OUTSTANDING = 64

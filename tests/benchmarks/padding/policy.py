@@ -14,12 +14,12 @@ import sys
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from services.contracts.manifest import MasterRecord, ModelVersion
-from services.contracts.tensors import TensorSpec
-from services.replica.grouping import MAX_CANDIDATES, Grouping
-from services.replica.joining import JoinRules
-from services.replica.run_shapes import RunShapes
-from services.replica.signature import Signature
+from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.model.manifest import MasterRecord, ModelVersion
+from services.replica.batching.collate import JoinRules
+from services.replica.batching.policy import MAX_CANDIDATES, Grouping
+from services.replica.batching.run_shapes import RunShapes
+from services.replica.request.signature import Signature
 from tests.benchmarks.padding.subject import MAX_BATCH, calls, recipe
 
 NUM_CALLS = 4000

@@ -9,9 +9,9 @@ import torch
 from compiler_worker.master.pytorch_source import DimLimits, PyTorchModel
 from services.cli.demo.minilm import FIRST_WORD_ID, OUTPUT, VOCABULARY_SIZE, sentence_embedder
 from services.cli.demo.minilm import recipe as demo_recipe
-from services.contracts.kinds import EngineKind, Precision
-from services.contracts.recipe import Bucket, DimRange, Recipe
-from services.replica.codec import InferCall
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.model.recipe import Bucket, DimRange, Recipe
+from services.replica.request.codec import InferCall
 from tests.benchmarks.gpu.sources import SOURCES
 
 MAX_BATCH = 32

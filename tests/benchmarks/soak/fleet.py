@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from services.cli.fleet.child_process import ChildProcess, ProcessSpec
-from services.contracts.recipe import Bucket, DimRange
+from services.contracts.model.recipe import Bucket, DimRange
 from services.controller.fleet_state import FleetState
 from services.pb import fleet_v1_pb2 as fleet
 from tests.faults.fuzz.world import FUZZED_RECIPE, controller_service

@@ -1,8 +1,8 @@
 """The transport in use: the gateway's ReplicaConnection and the replica's DataServer."""
 
-from services.contracts.frames import InferFrame
-from services.gateway import replica_connection
-from services.replica.data_server import DataServer
+from services.contracts.transport.frames import InferFrame
+from services.gateway.upstream import connection as replica_connection
+from services.replica.transport.data_server import DataServer
 
 from .payloads import Handler
 

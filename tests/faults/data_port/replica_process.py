@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 REPLICA = """
 import asyncio
-from services.replica.data_server import DataServer
+from services.replica.transport.data_server import DataServer
 
 async def infer(frame):
     if frame.request == b"hang":

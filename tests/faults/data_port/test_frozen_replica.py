@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from services.contracts.errors import ConnectionLostError
-from services.contracts.frames import NO_TOKEN
-from services.contracts.manifest import MasterRecord, ModelVersion
-from services.contracts.recipe import Bucket, DimRange, Recipe
-from services.contracts.tensors import TensorSpec
-from services.gateway.endpoint import Endpoint
-from services.gateway.endpoints import EndpointSet
-from services.gateway.fleet_view import EngineInUse, FleetView, Replica, ServedModel
-from services.gateway.replica_connection import connect
+from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.model.manifest import MasterRecord, ModelVersion
+from services.contracts.model.recipe import Bucket, DimRange, Recipe
+from services.contracts.transport.frames import NO_TOKEN
+from services.gateway.routing.endpoints import EndpointSet
+from services.gateway.routing.fleet_view import EngineInUse, FleetView, Replica, ServedModel
+from services.gateway.upstream.connection import connect
+from services.gateway.upstream.endpoint import Endpoint
 from tests.faults.data_port.replica_process import ReplicaProcess, replica_process
 
 ENGINE = EngineInUse(digest="", kind="", precision="", generation="", fallback_reason="")
@@ -52,8 +52,8 @@ def _view(addresses: tuple[str, ...], *, is_ready: bool) -> FleetView:
 @pytest.fixture
 async def endpoints(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[EndpointSet]:
     """Of a gateway that asks for signs of life more often than ours do."""
-    monkeypatch.setattr("services.gateway.replica_holder.PING_EVERY_S", 0.05)
-    monkeypatch.setattr("services.gateway.replica_holder.PING_TIMEOUT_S", 3.0)
+    monkeypatch.setattr("services.gateway.upstream.holder.PING_EVERY_S", 0.05)
+    monkeypatch.setattr("services.gateway.upstream.holder.PING_TIMEOUT_S", 3.0)
     endpoints = EndpointSet(host_id="here", connect=connect)
     yield endpoints
     endpoints.close()

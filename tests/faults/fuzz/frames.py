@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Iterator
 from random import Random
 
 from services.contracts.errors import InvalidRequestError, SmeltError
-from services.contracts.frame_decoder import FrameDecoder
-from services.contracts.frames import (
+from services.contracts.transport.frame_decoder import FrameDecoder
+from services.contracts.transport.frames import (
     CONNECTION_ID,
     HEADER,
     MAX_PAYLOAD_BYTES,
@@ -19,7 +19,7 @@ from services.contracts.frames import (
     encode_infer,
     header,
 )
-from services.gateway.replica_connection import connect
+from services.gateway.upstream.connection import connect
 from tests.faults.fuzz.cases import INFER_MAKERS
 from tests.faults.fuzz.requests import HANG_S, Findings
 

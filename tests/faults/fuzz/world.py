@@ -11,9 +11,9 @@ from typing import Any
 import grpc
 from prometheus_client import CollectorRegistry
 
-from services.contracts.fleet_security import FleetSecuritySettings, FleetTls, FleetTokens
-from services.contracts.recipe import InputRecipe, InputRole, Recipe
-from services.contracts.registry import Registry
+from services.contracts.model.recipe import InputRecipe, InputRole, Recipe
+from services.contracts.registry.registry import Registry
+from services.contracts.security.fleet_security import FleetSecuritySettings, FleetTls, FleetTokens
 from services.controller.fleet_control import FleetControl
 from services.controller.fleet_port import listen, token_guards
 from services.controller.fleet_state import FleetState

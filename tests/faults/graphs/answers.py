@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime
 import torch
 
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
 from services.engines.torch_arrays import array_from_tensor, tensor_from_array
 from tests.faults.graphs.cases import Case
 from tests.faults.graphs.grower import Value

@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from services.contracts.recipe import DimRange
-from services.contracts.tensors import DATATYPE_FROM_NUMPY, Array, TensorSpec
+from services.contracts.kserve.tensors import DATATYPE_FROM_NUMPY, Array, TensorSpec
+from services.contracts.model.recipe import DimRange
 from tests.faults.graphs import (
     control,
     elements,

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 from onnx import TensorProto, helper
 
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
 from tests.faults.graphs.grower import DroppedError, Grower, Value
 
 FLOATS = (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)

@@ -16,7 +16,7 @@ from onnx.reference.op_run import OpRun
 from onnx.reference.ops import op_max_pool
 
 from compiler_worker import reference_ops
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
 
 
 class _Rounds(OpRun):

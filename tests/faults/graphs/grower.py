@@ -20,7 +20,7 @@ import onnx
 from onnx import defs, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
 from tests.faults.graphs.evaluator import OPS
 
 # Rounding is not on the way of numbers with so few bits: every order of a sum gives the same.

@@ -21,9 +21,9 @@ from compiler_worker.fx_rewrites.names import NAMES, rewrites_for
 from compiler_worker.fx_rewrites.rewrite import rewrite_graph, rewritten
 from compiler_worker.onnx_to_fx import graph_module_from_onnx
 from services.contracts.errors import BuildError, EngineError, ProofError, SmeltError
-from services.contracts.hardware import DeviceFacts
-from services.contracts.manifest import BlobRef, MasterRecord
-from services.contracts.tensors import Array
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.manifest import BlobRef, MasterRecord
 from services.engines.device_probe import probe_device
 from services.engines.fallback_engine import FallbackEngine, FallbackMode, FallbackSpec
 from tests.faults.graphs.answers import Answers, by_onnxruntime, by_torch, difference

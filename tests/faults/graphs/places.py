@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
 from tests.faults.graphs.drawing import axis_of, constant, drawn, holds, smallest
 from tests.faults.graphs.grower import DroppedError, Grower, Value
 

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from services.contracts.tensors import DATATYPE_FROM_NUMPY, TensorSpec
+from services.contracts.kserve.tensors import DATATYPE_FROM_NUMPY, TensorSpec
 from tests.faults.graphs.cases import Case, names_read, with_settings
 from tests.faults.graphs.grower import Value
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from compiler_worker.prove_child import prepare_torch
-from services.contracts.kinds import Precision
+from services.contracts.hardware.kinds import Precision
 from tests.faults.saboteurs.right_engines import Right, right_engines
 from tests.faults.saboteurs.subject import Subject
 from tests.faults.saboteurs.table import rights_table, sabotage_table

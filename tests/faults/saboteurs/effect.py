@@ -17,9 +17,9 @@ import numpy as np
 from compiler_worker.comparison import compared_in
 from compiler_worker.models import Model
 from compiler_worker.sampling import Sample
-from services.contracts.manifest import MasterRecord
-from services.contracts.recipe import Recipe
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import Recipe
 
 
 @dataclass(frozen=True, kw_only=True)

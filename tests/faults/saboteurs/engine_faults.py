@@ -11,9 +11,9 @@ import numpy as np
 
 from compiler_worker.integer_draws import drawn_role
 from compiler_worker.models import Model
-from services.contracts.manifest import MasterRecord
-from services.contracts.recipe import InputRole, Recipe
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import InputRole, Recipe
 
 Arrays = Mapping[str, Array]
 Change = Callable[[dict[str, Array], "Interface"], dict[str, Array]]

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
 
 # Changes a copy in place; False where the graph has no such part.
 GraphFault = Callable[[GraphProto], bool]

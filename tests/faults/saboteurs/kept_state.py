@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from compiler_worker.models import Model
-from services.contracts.tensors import Array, TensorSpec
+from services.contracts.kserve.tensors import Array, TensorSpec
 from tests.faults.saboteurs.engine_faults import ENGINE_FAULTS, EngineFault, Interface
 
 Arrays = Mapping[str, Array]

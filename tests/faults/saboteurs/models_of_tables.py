@@ -4,8 +4,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from services.contracts.kinds import Precision
-from services.contracts.recipe import InputRecipe
+from services.contracts.hardware.kinds import Precision
+from services.contracts.model.recipe import InputRecipe
 from tests.conformance.strings import WORDS, colours
 from tests.faults.saboteurs.specimen import ROWS, Specimen, Weights
 

@@ -5,7 +5,7 @@ B = batch, S = sequence, H = heads, D = width.
 
 import onnx
 
-from services.contracts.recipe import OutputRecipe
+from services.contracts.model.recipe import OutputRecipe
 from tests.faults.saboteurs.specimen import TOKENS, Specimen, Weights
 
 WIDTH, HEADS, VOCABULARY = 64, 4, 300

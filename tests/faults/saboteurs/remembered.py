@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping
 
 from compiler_worker.models import Model
-from services.contracts.tensors import Array, bytes_from_array
+from services.contracts.kserve.tensors import Array, bytes_from_array
 
 
 class Remembered:

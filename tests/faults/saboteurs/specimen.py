@@ -7,9 +7,9 @@ import numpy as np
 import onnx
 from onnx import numpy_helper, parser
 
-from services.contracts.kinds import Precision
-from services.contracts.recipe import Bucket, DimRange, InputRecipe, OutputRecipe, Recipe
-from services.contracts.tensors import Array
+from services.contracts.hardware.kinds import Precision
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, OutputRecipe, Recipe
 
 FLOATS = (Precision.FP32, Precision.BF16, Precision.FP16)
 ALL = (*FLOATS, Precision.INT8)

@@ -22,12 +22,12 @@ from compiler_worker.proof.claim import Claim, Verdict
 from compiler_worker.prove import judge
 from compiler_worker.reference import Reference, open_eager, open_reference
 from compiler_worker.sampling import Sample, SampleVariant, draw_sample, proof_samples
-from services.contracts.build_key import BuildKey
+from services.contracts.builds.build_key import BuildKey
 from services.contracts.errors import EngineError, ProofError
-from services.contracts.kinds import EngineKind, Precision
-from services.contracts.manifest import BlobRef, MasterRecord
-from services.contracts.recipe import Recipe
-from services.contracts.tensors import Array
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.manifest import BlobRef, MasterRecord
+from services.contracts.model.recipe import Recipe
 from services.engines.base import LoadSpec
 from services.engines.device_probe import probe_device
 from services.engines.guarded import library_errors

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from services.contracts.kinds import EngineKind, Precision
+from services.contracts.hardware.kinds import EngineKind, Precision
 from tests.faults.saboteurs.effect import FAILED, Effect, answers, effect
 from tests.faults.saboteurs.engine_faults import writes
 from tests.faults.saboteurs.graph_faults import GRAPH_FAULTS

@@ -9,7 +9,7 @@ import onnx
 from compiler_worker.models import Model
 from compiler_worker.proof.claim import Verdict
 from services.contracts.errors import SmeltError
-from services.contracts.kinds import EngineKind, Precision
+from services.contracts.hardware.kinds import EngineKind, Precision
 from tests.faults.saboteurs.effect import FAILED, NOTICED, ROUNDING_FACTOR, Effect
 from tests.faults.saboteurs.engine_faults import EngineFault, Interface
 from tests.faults.saboteurs.graph_faults import GRAPH_FAULTS, GraphFault, sabotaged

@@ -1,6 +1,6 @@
 """The kinds of models, and which engine stands for each precision."""
 
-from services.contracts.kinds import EngineKind, Precision
+from services.contracts.hardware.kinds import EngineKind, Precision
 from tests.faults.saboteurs.models_of_signals import SIGNALS
 from tests.faults.saboteurs.models_of_tables import TABLES
 from tests.faults.saboteurs.models_of_text import TEXT

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from services.contracts.errors import NotReadyError
-from services.contracts.node_class import NodeClass
+from services.contracts.hardware.node_class import NodeClass
 from services.controller.interfaces import BuildTask, NodePool, TaskState
 from services.controller.kubernetes.job_template import read_template
 from services.controller.kubernetes.jobs import KubernetesJobs

@@ -14,12 +14,12 @@ import pytest
 from compiler_worker.devices import local_devices, main_device
 from compiler_worker.master.opened import open_master
 from compiler_worker.master.source import OnnxFile
-from services.contracts.hardware import DeviceFacts
-from services.contracts.kinds import EngineKind
-from services.contracts.manifest import ModelVersion
-from services.contracts.node_class import NodeClass
-from services.contracts.object_store import open_store
-from services.contracts.registry import Registry
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.hardware.node_class import NodeClass
+from services.contracts.model.manifest import ModelVersion
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store
 from services.controller.interfaces import BuildTask, NodePool, TaskState, TaskStatus
 from services.controller.launchers.command import worker_arguments
 from tests.conformance.tiny_model import draw_inputs, save_master, tiny_model

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 SCRIPT = """
 import sys
 import ray
-from services.contracts.node_class import NodeClass
+from services.contracts.hardware.node_class import NodeClass
 from services.controller.launchers.ray_tasks import RayBuildLauncher
 from services.controller.interfaces import BuildTask, TaskState
 config = {"memory_usage_threshold": 0.0, "memory_monitor_refresh_ms": 50}

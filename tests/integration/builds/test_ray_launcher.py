@@ -16,11 +16,11 @@ from ray.cluster_utils import Cluster
 
 from compiler_worker.devices import local_devices, main_device
 from services.contracts.events import EventKind
-from services.contracts.hardware import DeviceFacts
-from services.contracts.kinds import EngineKind
-from services.contracts.manifest import ModelVersion, ProofOutcome
-from services.contracts.node_class import SIMULATED_LABEL, NodeClass
-from services.contracts.registry import Registry
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.hardware.node_class import SIMULATED_LABEL, NodeClass
+from services.contracts.model.manifest import ModelVersion, ProofOutcome
+from services.contracts.registry.registry import Registry
 from services.controller.build_loop import BuildLoop
 from services.controller.fleet_state import FleetState
 from services.controller.interfaces import BuildTask, NodePool, TaskState, TaskStatus
@@ -41,7 +41,7 @@ import os, signal, sys
 import ray
 from services.controller.launchers.ray_tasks import RayBuildLauncher
 from services.controller.interfaces import BuildTask, TaskState
-from services.contracts.node_class import NodeClass
+from services.contracts.hardware.node_class import NodeClass
 address, store, cache, name, node_class = sys.argv[1:]
 ray.init(address=address, log_to_driver=False)
 launcher = RayBuildLauncher(store_url=store, cache_dir=cache, extra_arguments=tuple(QUICK))

@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 import pytest
 
-from services.contracts.build_plan import BuildPlan, RebuildRequest
+from services.contracts.builds.build_plan import BuildPlan, RebuildRequest
 from services.contracts.events import EventKind
-from services.contracts.hardware import DeviceFacts
-from services.contracts.kinds import EngineKind
-from services.contracts.manifest import ModelVersion, ProofOutcome
-from services.contracts.node_class import NodeClass
-from services.contracts.registry import Registry
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.hardware.node_class import NodeClass
+from services.contracts.model.manifest import ModelVersion, ProofOutcome
+from services.contracts.registry.registry import Registry
 from services.controller.build_loop import BuildLoop, BuildPace
 from services.controller.fleet_state import FleetState
 from services.controller.interfaces import NodePool

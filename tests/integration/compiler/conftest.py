@@ -12,9 +12,8 @@ from compiler_worker.master.opened import open_master
 from compiler_worker.master.source import OnnxFile
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.worker_context import WorkerContext
-from services.contracts.manifest import ModelVersion
-from services.contracts.object_store import open_store
-from services.contracts.recipe import (
+from services.contracts.model.manifest import ModelVersion
+from services.contracts.model.recipe import (
     Bucket,
     DimRange,
     InputRecipe,
@@ -23,7 +22,8 @@ from services.contracts.recipe import (
     RankingTask,
     Recipe,
 )
-from services.contracts.registry import Registry
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store
 from tests.conformance.tiny_model import VOCABULARY, draw_inputs, save_master, tiny_model
 from tests.process_server import forked_children
 from tests.quick_worker import quick_settings

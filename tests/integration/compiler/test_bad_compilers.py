@@ -11,8 +11,8 @@ import pytest
 from compiler_worker.pipeline import build_model
 from compiler_worker.plan import Wanted
 from compiler_worker.worker_context import WorkerContext
-from services.contracts.kinds import EngineKind
-from services.contracts.manifest import BuildOutcome, BuildRecord, ModelVersion
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.model.manifest import BuildOutcome, BuildRecord, ModelVersion
 from tests.integration.compiler.conftest import with_settings
 
 REAL = shutil.which("g++") or ""

@@ -17,18 +17,18 @@ from compiler_worker.proof.sample_sizes import edge_sizes
 from compiler_worker.proving import prove_published
 from compiler_worker.requests import ChildEvent, Stage
 from compiler_worker.worker_context import WorkerContext
-from services.contracts.build_key import BuildKey
+from services.contracts.builds.build_key import BuildKey
 from services.contracts.errors import EngineIncompatibleError
-from services.contracts.hardware import Generation, Platform
-from services.contracts.kinds import EngineKind, Precision
-from services.contracts.manifest import (
+from services.contracts.hardware.facts import Generation, Platform
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.model.manifest import (
     BuildOutcome,
     ModelVersion,
     ProofOutcome,
     PublishedEngine,
 )
-from services.contracts.recipe import Tolerance
-from services.contracts.selection import select
+from services.contracts.model.recipe import Tolerance
+from services.contracts.selection.selection import select
 from services.telemetry.catalog import COMPILER_METRICS
 from services.telemetry.prometheus_recorder import PrometheusRecorder
 from tests.integration.compiler.conftest import hurried

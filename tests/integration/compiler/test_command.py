@@ -13,7 +13,7 @@ import torch
 from compiler_worker.__main__ import main
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.worker_context import WorkerContext
-from services.contracts.manifest import ModelVersion
+from services.contracts.model.manifest import ModelVersion
 from tests.conformance.tiny_model import draw_inputs, reference, tiny_model
 
 pytestmark = pytest.mark.usefixtures("forked_children")

@@ -13,11 +13,11 @@ from compiler_worker.proving import prove_published
 from compiler_worker.report import engine_line
 from compiler_worker.requests import ProofRequest, Stage
 from compiler_worker.worker_context import WorkerContext
-from services.contracts.document import Document
-from services.contracts.gate import speed_over_fallback
-from services.contracts.kinds import EngineKind
-from services.contracts.manifest import ModelVersion, ProofOutcome, SideTiming, Timing
-from services.contracts.selection import FallbackReason, select
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.model.document import Document
+from services.contracts.model.manifest import ModelVersion, ProofOutcome, SideTiming, Timing
+from services.contracts.selection.gate import speed_over_fallback
+from services.contracts.selection.selection import FallbackReason, select
 from tests.integration.compiler.conftest import with_settings
 
 pytestmark = pytest.mark.usefixtures("forked_children")

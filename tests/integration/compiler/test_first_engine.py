@@ -5,8 +5,8 @@ import pytest
 from compiler_worker.pipeline import build_model
 from compiler_worker.plan import Wanted
 from compiler_worker.worker_context import WorkerContext
-from services.contracts.kinds import EngineKind
-from services.contracts.manifest import BuildOutcome, ModelVersion
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.model.manifest import BuildOutcome, ModelVersion
 
 pytestmark = pytest.mark.usefixtures("forked_children")
 

@@ -13,11 +13,11 @@ from compiler_worker.plan import Wanted
 from compiler_worker.report import report_lines
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.errors import ProofError
-from services.contracts.joint_order import joint_order
-from services.contracts.kinds import EngineKind, Precision
-from services.contracts.manifest import ModelVersion
-from services.contracts.selection import select
-from services.contracts.signing import Signer, TrustRoot
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.model.manifest import ModelVersion
+from services.contracts.security.signing import Signer, TrustRoot
+from services.contracts.selection.joint_order import joint_order
+from services.contracts.selection.selection import select
 from tests.integration.compiler.conftest import RECIPE, hurried, with_settings
 from tests.signing_keys import new_keys
 

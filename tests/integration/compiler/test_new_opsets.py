@@ -9,9 +9,9 @@ from onnx import numpy_helper, parser
 from compiler_worker.pipeline import build_model
 from compiler_worker.plan import Wanted
 from compiler_worker.worker_context import WorkerContext
-from services.contracts.kinds import EngineKind
-from services.contracts.manifest import ProofOutcome
-from services.contracts.recipe import Recipe
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.model.manifest import ProofOutcome
+from services.contracts.model.recipe import Recipe
 from tests.faults.judged import normal
 from tests.integration.compiler.test_trees import BUCKET, added
 

@@ -16,9 +16,9 @@ from compiler_worker.settings import CompilerSettings
 from compiler_worker.worker_context import WorkerContext
 from compiler_worker.worst_sample import read_arrays
 from services.contracts.errors import NotFoundError
-from services.contracts.kinds import EngineKind, Precision
-from services.contracts.manifest import BuildOutcome, BuildRecord, ModelVersion
-from services.contracts.recipe import Tolerance
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.model.manifest import BuildOutcome, BuildRecord, ModelVersion
+from services.contracts.model.recipe import Tolerance
 
 pytestmark = pytest.mark.usefixtures("forked_children")
 

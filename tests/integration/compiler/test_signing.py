@@ -11,9 +11,9 @@ from compiler_worker.pipeline import build_model
 from compiler_worker.plan import Wanted
 from compiler_worker.proving import prove_published
 from compiler_worker.worker_context import WorkerContext
-from services.contracts.kinds import EngineKind
-from services.contracts.manifest import ModelVersion
-from services.contracts.signing import Signer, TrustRoot
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.model.manifest import ModelVersion
+from services.contracts.security.signing import Signer, TrustRoot
 from tests.signing_keys import KeyFiles, new_keys
 
 pytestmark = pytest.mark.usefixtures("forked_children")

@@ -5,9 +5,9 @@ import pytest
 from compiler_worker.pipeline import build_model
 from compiler_worker.plan import Wanted
 from compiler_worker.worker_context import WorkerContext
-from services.contracts.kinds import EngineKind
-from services.contracts.manifest import BuildOutcome, BuildRecord, ModelVersion
-from services.contracts.task_recipe import FunctionTask, Task, TopKTask
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.model.manifest import BuildOutcome, BuildRecord, ModelVersion
+from services.contracts.model.task_recipe import FunctionTask, Task, TopKTask
 
 pytestmark = pytest.mark.usefixtures("forked_children")
 

@@ -13,9 +13,9 @@ from compiler_worker.pipeline import build_model
 from compiler_worker.plan import Wanted
 from compiler_worker.planning import keep_plans
 from compiler_worker.worker_context import WorkerContext
-from services.contracts.kinds import EngineKind
-from services.contracts.manifest import BuildOutcome, ModelVersion, ProofOutcome
-from services.contracts.recipe import Bucket, DimRange, Recipe
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.model.manifest import BuildOutcome, ModelVersion, ProofOutcome
+from services.contracts.model.recipe import Bucket, DimRange, Recipe
 from tests.conformance.tiny_model import tiny_model
 from tests.conformance.trees import classifier, regressor
 from tests.integration.compiler.conftest import hurried

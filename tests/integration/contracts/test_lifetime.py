@@ -13,7 +13,7 @@ def test_a_child_dies_with_its_parent() -> None:
     """The parent is killed, so that no handler of its own can clean up."""
     child_code = """
         import os, signal, sys
-        from services.contracts.lifetime import end_with_parent
+        from services.contracts.process.lifetime import end_with_parent
         end_with_parent(int(sys.argv[1]))
         print(os.getpid(), flush=True)
         signal.pause()
@@ -38,7 +38,7 @@ def test_a_child_whose_parent_is_gone_already_ends_at_once() -> None:
     # Process 1 is not its parent, so it looks as if another one had taken the child in.
     code = """
         import os
-        from services.contracts.lifetime import end_with_parent
+        from services.contracts.process.lifetime import end_with_parent
         end_with_parent(1 if os.getppid() != 1 else 2)
         print("alive")
     """

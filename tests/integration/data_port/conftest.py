@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import uvloop
 
-from services.contracts.frame_decoder import FrameDecoder
-from services.contracts.frame_protocol import FrameProtocol
-from services.contracts.frames import MAX_PAYLOAD_BYTES, Frame, InferFrame, Payload
-from services.gateway.replica_connection import ReplicaConnection, connect
-from services.gateway.request_memory.arena import RequestArena
+from services.contracts.transport.frame_decoder import FrameDecoder
+from services.contracts.transport.frame_protocol import FrameProtocol
+from services.contracts.transport.frames import MAX_PAYLOAD_BYTES, Frame, InferFrame, Payload
+from services.gateway.upstream.arena import RequestArena
+from services.gateway.upstream.connection import ReplicaConnection, connect
 from services.pb import open_inference_v2_pb2 as pb
-from services.replica.data_server import DataServer
+from services.replica.transport.data_server import DataServer
 from tests.integration.data_port.lending import ARENA_BYTES
 
 Handler = Callable[[InferFrame], Awaitable[bytes]]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from services.contracts.errors import InvalidRequestError, OverloadedError
-from services.contracts.frames import (
+from services.contracts.transport.frames import (
     Frame,
     InferFrame,
     Kind,
@@ -13,8 +13,8 @@ from services.contracts.frames import (
     encode_hello,
     header,
 )
-from services.gateway.request_memory.arena import MIN_ARENA_BYTES, RequestArena
-from services.gateway.request_memory.link import ArenaLink, lend_arena
+from services.gateway.upstream.arena import MIN_ARENA_BYTES, RequestArena
+from services.gateway.upstream.arena_link import ArenaLink, lend_arena
 
 ARENA_BYTES = 2 * MIN_ARENA_BYTES
 SIZE = 602_112

@@ -11,7 +11,7 @@ from services.contracts.errors import (
     InvalidRequestError,
     UnsupportedFeatureError,
 )
-from services.contracts.frames import (
+from services.contracts.transport.frames import (
     HEADER,
     Frame,
     InferFrame,
@@ -22,7 +22,7 @@ from services.contracts.frames import (
     header,
 )
 from services.replica.closing import stop_accepting
-from services.replica.data_server import GatewayConnection
+from services.replica.transport.data_server import GatewayConnection
 
 TOKEN = bytes(range(32))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from services.contracts.frames import (
+from services.contracts.transport.frames import (
     Frame,
     InferFrame,
     Kind,
@@ -17,9 +17,9 @@ from services.contracts.frames import (
     encode_hello,
     encode_infer,
 )
-from services.contracts.lent_memory import PLACE
-from services.gateway.request_memory.arena import RequestArena, slot_of
-from services.gateway.request_memory.link import ArenaLink
+from services.contracts.transport.lent_memory import PLACE
+from services.gateway.upstream.arena import RequestArena, slot_of
+from services.gateway.upstream.arena_link import ArenaLink
 from tests.integration.data_port.lending import (
     ARENA_BYTES,
     PATIENCE_S,

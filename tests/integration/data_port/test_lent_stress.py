@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from services.contracts.errors import ConnectionLostError, SmeltError
-from services.contracts.frames import InferFrame
-from services.contracts.large_buffer import LargeBuffer
-from services.gateway.request_memory.arena import RequestArena, slot_of
+from services.contracts.transport.frames import InferFrame
+from services.contracts.transport.large_buffer import LargeBuffer
+from services.gateway.upstream.arena import RequestArena, slot_of
 from tests.integration.data_port.lending import (
     PATIENCE_S,
     SIZE,
@@ -117,7 +117,7 @@ async def test_no_request_is_ever_overwritten_while_anyone_looks(port, arena) ->
 
 _REPLICA = """
 import asyncio, sys
-from services.replica.data_server import DataServer
+from services.replica.transport.data_server import DataServer
 
 async def hang(frame):
     await asyncio.Event().wait()
@@ -132,8 +132,8 @@ asyncio.run(serve())
 
 _GATEWAY = """
 import asyncio, sys
-from services.gateway.replica_connection import connect
-from services.gateway.request_memory.arena import RequestArena
+from services.gateway.upstream.connection import connect
+from services.gateway.upstream.arena import RequestArena
 
 async def ask():
     arena = RequestArena(32 << 20)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from services.contracts.frames import NO_TOKEN
-from services.contracts.lent_memory import (
+from services.contracts.transport.frames import NO_TOKEN
+from services.contracts.transport.lent_memory import (
     GREETING,
     MAGIC,
     REFUSAL,

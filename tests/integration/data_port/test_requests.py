@@ -14,9 +14,9 @@ from services.contracts.errors import (
     OverloadedError,
     SmeltError,
 )
-from services.contracts.frames import InferFrame
-from services.gateway.replica_connection import ReplicaConnection
-from services.replica.data_server import GatewayConnection
+from services.contracts.transport.frames import InferFrame
+from services.gateway.upstream.connection import ReplicaConnection
+from services.replica.transport.data_server import GatewayConnection
 
 SIZES = [0, 1, 2_000, 65_535, 65_536, 602_112, 3_000_000]
 

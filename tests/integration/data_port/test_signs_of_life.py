@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from services.contracts.errors import ConnectionLostError
-from services.contracts.fleet_security import FleetTls
-from services.contracts.frame_protocol import Traffic
-from services.contracts.frames import NO_TOKEN, InferFrame
-from services.gateway.endpoint import Endpoint
-from services.gateway.fleet_view import EngineInUse, Replica
-from services.gateway.replica_connection import connect
-from services.gateway.replica_holder import ReplicaHolder
+from services.contracts.security.fleet_security import FleetTls
+from services.contracts.transport.frame_protocol import Traffic
+from services.contracts.transport.frames import NO_TOKEN, InferFrame
+from services.gateway.routing.fleet_view import EngineInUse, Replica
+from services.gateway.upstream.connection import connect
+from services.gateway.upstream.endpoint import Endpoint
+from services.gateway.upstream.holder import ReplicaHolder
 from tests.certificates import Authority
 
 ENGINE = EngineInUse(digest="", kind="", precision="", generation="", fallback_reason="")
@@ -104,8 +104,8 @@ def _tls(folder: Path) -> FleetTls:
 @pytest.fixture(autouse=True)
 def asks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a real gateway, in a fifth of the time; less would be a pause of a busy machine."""
-    monkeypatch.setattr("services.gateway.replica_holder.PING_EVERY_S", 0.2)
-    monkeypatch.setattr("services.gateway.replica_holder.PING_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("services.gateway.upstream.holder.PING_EVERY_S", 0.2)
+    monkeypatch.setattr("services.gateway.upstream.holder.PING_TIMEOUT_S", 1.0)
 
 
 async def _first_byte(frame: InferFrame) -> bytes:

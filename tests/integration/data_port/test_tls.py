@@ -12,7 +12,7 @@ import pytest
 from cryptography import x509
 
 from services.contracts.errors import ConnectionLostError
-from services.contracts.fleet_security import FleetTls
+from services.contracts.security.fleet_security import FleetTls
 from tests.certificates import Authority, CertificateFiles
 
 if TYPE_CHECKING:

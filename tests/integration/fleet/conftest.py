@@ -12,8 +12,8 @@ import yaml
 from services.cli.demo.minilm import recipe as demo_recipe
 from services.cli.demo.run import MODEL as DEMO_MODEL
 from services.cli.demo.run import SOURCE as DEMO_SOURCE
-from services.contracts.kinds import Precision
-from services.contracts.recipe import Bucket, DimRange
+from services.contracts.hardware.kinds import Precision
+from services.contracts.model.recipe import Bucket, DimRange
 from tests.integration.fleet.local_fleet import LocalFleet, fleet_home, still_running
 from tests.integration.fleet.onnx_files import (
     NUM_FEATURES,

@@ -9,7 +9,7 @@ import numpy as np
 import tritonclient.grpc.aio as triton
 from tritonclient.utils import InferenceServerException
 
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
 
 OK = "OK"
 UNAVAILABLE = "UNAVAILABLE"

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper, parser
 
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
 
 FEATURES = 8
 OUTPUTS = 4

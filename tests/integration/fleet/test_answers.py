@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 from tritonclient.utils import InferenceServerException
 
 from services.cli.requests.infer import model_infer
-from services.contracts.tensors import Array, bytes_from_array
+from services.contracts.kserve.tensors import Array, bytes_from_array
 from services.pb import open_inference_v2_pb2 as pb
 from tests.integration.fleet.load import concurrent
 from tests.integration.fleet.local_fleet import LocalFleet

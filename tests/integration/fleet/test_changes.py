@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
 from services.pb import fleet_v1_pb2 as pb
 from tests.integration.fleet.load import OK, Load, concurrent
 from tests.integration.fleet.local_fleet import LocalFleet, ready_in

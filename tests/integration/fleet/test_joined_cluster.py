@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from services.contracts.node_class import NodeClass
+from services.contracts.hardware.node_class import NodeClass
 from services.engines.device_probe import probe_device
 from tests.integration.fleet.local_fleet import WAIT_S, fleet_home, still_running
 from tests.integration.fleet.onnx_files import write_noop, write_recipe

@@ -13,11 +13,11 @@ import pytest
 from services.cli.fleet.control_client import get_fleet, watch_fleet
 from services.cli.settings import CliSettings
 from services.contracts.errors import NotReadyError
-from services.contracts.fleet_dialer import FleetDialer
-from services.contracts.fleet_security import FleetSecuritySettings, FleetTls
-from services.gateway.controller_watch import ControllerWatch
+from services.contracts.security.fleet_dialer import FleetDialer
+from services.contracts.security.fleet_security import FleetSecuritySettings, FleetTls
+from services.gateway.routing.controller_watch import ControllerWatch
 from services.pb import fleet_v1_pb2 as fleet
-from services.replica.control_link import ControlLink
+from services.replica.reporting.control_link import ControlLink
 from tests.certificates import Authority
 from tests.faults.fuzz.world import World, world
 from tests.integration.replica.published import assert_answers, ids_of, request_of
@@ -194,7 +194,10 @@ async def test_replicas_and_gateways_without_a_token_say_so_in_their_logs(
                 refused.set()
 
     seen: set[str] = set()
-    handler, names = Seen(), ("services.replica.control_link", "services.gateway.controller_watch")
+    handler, names = (
+        Seen(),
+        ("services.replica.reporting.control_link", "services.gateway.routing.controller_watch"),
+    )
     for name in names:
         logging.getLogger(name).addHandler(handler)
     link.start()

@@ -13,17 +13,17 @@ from prometheus_client import CollectorRegistry
 from tritonclient.grpc import InferInput
 from tritonclient.grpc.aio import InferenceServerClient
 
-from services.contracts.frames import NO_TOKEN, InferFrame
-from services.contracts.hardware import DeviceFacts
-from services.contracts.manifest import MasterRecord, ModelVersion
-from services.contracts.recipe import Bucket, DimRange, Recipe
-from services.contracts.tensors import TensorSpec
-from services.gateway.endpoint import Endpoint
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.model.manifest import MasterRecord, ModelVersion
+from services.contracts.model.recipe import Bucket, DimRange, Recipe
+from services.contracts.transport.frames import NO_TOKEN, InferFrame
 from services.gateway.server import GatewayServer
 from services.gateway.settings import GatewaySettings
+from services.gateway.upstream.endpoint import Endpoint
 from services.pb import fleet_v1_pb2 as fleet
 from services.pb import open_inference_v2_pb2 as pb
-from services.replica.data_server import DataServer
+from services.replica.transport.data_server import DataServer
 from services.telemetry.catalog import GATEWAY_METRICS
 from services.telemetry.metric import Metric
 from services.telemetry.prometheus_recorder import PrometheusRecorder

@@ -14,7 +14,7 @@ import yaml
 from tritonclient.utils import InferenceServerException
 
 from services.contracts.errors import UnauthenticatedError
-from services.contracts.watched_file import WatchedFile
+from services.contracts.security.watched_file import WatchedFile
 from services.gateway.access.gate import Gate
 from services.gateway.access.static_tokens import new_token, token_hash
 from tests.integration.gateway.issuer import Issuer

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
-from services.contracts.frames import InferFrame
+from services.contracts.transport.frames import InferFrame
 from services.telemetry.tracing import Tracing
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ async def test_a_model_is_unloaded_without_losing_what_runs_and_loaded_again(
 async def test_a_controller_that_never_answers_is_not_waited_for_without_end(
     echo_fleet: "Fleet", client: InferenceServerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.gateway.model_control.SET_SERVED_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("services.gateway.api.model_control.SET_SERVED_TIMEOUT_S", 0.05)
     monkeypatch.setattr(echo_fleet.controller, "is_silent", True)
     async with asyncio.timeout(60):
         with pytest.raises(InferenceServerException, match="did not answer within") as caught:

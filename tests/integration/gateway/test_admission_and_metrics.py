@@ -9,7 +9,7 @@ import grpc
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from services.contracts.frames import InferFrame
+from services.contracts.transport.frames import InferFrame
 from services.grpc_server.limits import SMALL_BYTES
 from services.pb import open_inference_v2_pb2 as pb
 from tests.integration.grpc_server import frames as f

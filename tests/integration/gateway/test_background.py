@@ -25,7 +25,7 @@ async def test_a_fault_in_background_work_ends_serving(
         raise ValueError("broken")
 
     serving = asyncio.ensure_future(fleet_of.gateway.serve_until(asyncio.Event()))
-    monkeypatch.setattr("services.gateway.observer.FleetObserver.publish", fail)
+    monkeypatch.setattr("services.gateway.observability.fleet_observer.FleetObserver.publish", fail)
     fleet_of.controller.publish()
     with pytest.raises(ValueError, match="broken"):
         await asyncio.wait_for(serving, 30)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tritonclient.grpc import InferInput
 
-from services.gateway.controller_watch import ControllerWatch
+from services.gateway.routing.controller_watch import ControllerWatch
 from services.pb import fleet_v1_pb2 as fleet
 from services.telemetry.catalog import CONTROLLER_CONNECTED
 

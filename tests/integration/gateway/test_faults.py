@@ -10,9 +10,9 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from services.contracts.errors import NotReadyError
-from services.contracts.frames import InferFrame
+from services.contracts.transport.frames import InferFrame
 from services.pb import fleet_v1_pb2 as fleet
-from services.replica.data_server import GatewayConnection
+from services.replica.transport.data_server import GatewayConnection
 
 if TYPE_CHECKING:
     from tests.integration.gateway.conftest import Fleet
@@ -143,8 +143,8 @@ async def test_a_replica_that_stands_still_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its connection stays open, but nothing comes: requests on it go elsewhere."""
-    monkeypatch.setattr("services.gateway.replica_holder.PING_EVERY_S", 0.05)
-    monkeypatch.setattr("services.gateway.replica_holder.PING_TIMEOUT_S", 3.0)
+    monkeypatch.setattr("services.gateway.upstream.holder.PING_EVERY_S", 0.05)
+    monkeypatch.setattr("services.gateway.upstream.holder.PING_TIMEOUT_S", 3.0)
     fleet_of.add_model(new_model())
     frozen = await fleet_of.add_replica("r1")
     await fleet_of.until_ready("r1")
@@ -315,8 +315,8 @@ async def test_a_replica_that_is_unseen_is_not_connected_to_and_then_forgotten(
 async def test_a_replica_that_stands_still_unseen_is_given_up_sooner(
     echo_fleet: "Fleet", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.gateway.replica_holder.PING_EVERY_S", 0.05)
-    monkeypatch.setattr("services.gateway.replica_holder.UNSEEN_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("services.gateway.upstream.holder.PING_EVERY_S", 0.05)
+    monkeypatch.setattr("services.gateway.upstream.holder.UNSEEN_TIMEOUT_S", 0.2)
     for connection in echo_fleet.replicas["r1"].server.connections:
         monkeypatch.setattr(connection, "send", lambda *frame: None)
     snapshot = echo_fleet.controller.snapshot

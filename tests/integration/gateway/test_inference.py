@@ -16,7 +16,7 @@ from services.contracts.errors import (
     NotReadyError,
     OverloadedError,
 )
-from services.contracts.frames import InferFrame
+from services.contracts.transport.frames import InferFrame
 
 if TYPE_CHECKING:
     from tests.integration.gateway.conftest import Fleet

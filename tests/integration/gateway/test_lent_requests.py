@@ -11,12 +11,12 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.frames import InferFrame
-from services.contracts.lent_memory import UNIT_BYTES
+from services.contracts.transport.frames import InferFrame
+from services.contracts.transport.lent_memory import UNIT_BYTES
 from services.pb import open_inference_v2_pb2 as pb
 
 if TYPE_CHECKING:
-    from services.gateway.request_memory.arena import RequestArena
+    from services.gateway.upstream.arena import RequestArena
     from tests.integration.gateway.conftest import Fleet
 
 # An image's 602,112 bytes.

@@ -14,7 +14,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tritonclient.grpc.aio import InferenceServerClient
 
-from services.contracts.frames import InferFrame
+from services.contracts.transport.frames import InferFrame
 from services.telemetry.ready import wait_ready
 
 if TYPE_CHECKING:

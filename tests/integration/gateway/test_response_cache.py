@@ -10,8 +10,8 @@ import grpc
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from services.contracts.manifest import ModelVersion
-from services.gateway.response_cache import ENTRY_OVERHEAD_BYTES, AnswerStore, with_id
+from services.contracts.model.manifest import ModelVersion
+from services.gateway.pipeline.response_cache import ENTRY_OVERHEAD_BYTES, AnswerStore, with_id
 from services.pb import open_inference_v2_pb2 as pb
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ async def test_the_digest_of_a_large_request_is_made_beside_the_event_loop(
 
     client = await cached_fleet.client()
     monkeypatch.setattr(
-        "services.gateway.response_cache.hashlib", types.SimpleNamespace(blake2b=noting)
+        "services.gateway.pipeline.response_cache.hashlib", types.SimpleNamespace(blake2b=noting)
     )
     for rows in (1, 100_000, 100_000):
         await client.infer("echo", inputs(rows=rows))

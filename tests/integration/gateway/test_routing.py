@@ -11,8 +11,8 @@ from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
 from services.contracts.errors import EngineError, OverloadedError
-from services.contracts.frames import InferFrame
-from services.contracts.manifest import ModelVersion
+from services.contracts.model.manifest import ModelVersion
+from services.contracts.transport.frames import InferFrame
 
 if TYPE_CHECKING:
     from tests.integration.gateway.conftest import Fleet, ReplicaServer

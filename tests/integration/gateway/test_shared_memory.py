@@ -20,8 +20,8 @@ from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.frames import InferFrame
-from services.gateway.shared_memory import FOLDER, MAX_REGIONS, SharedMemoryRegions
+from services.contracts.transport.frames import InferFrame
+from services.gateway.shared_memory.regions import FOLDER, MAX_REGIONS, SharedMemoryRegions
 from services.pb import open_inference_v2_pb2 as pb
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ import pytest
 
 from services.contracts.errors import InvalidRequestError, NotFoundError, NotReadyError
 from services.gateway.access.caller import CALLER_NAME
-from services.gateway.common_state import REGISTER, CommonState
-from services.gateway.keeper_link import KeeperLink
-from services.gateway.log_settings import log_settings
-from services.gateway.shared_memory import SharedMemoryRegions
-from services.gateway.state_keeper import StateKeeper
-from services.gateway.worker_packets import Packet, PacketKind, PacketSocket, refusal_packet
+from services.gateway.api.log_settings import log_settings
+from services.gateway.shared_memory.regions import SharedMemoryRegions
+from services.gateway.workers.common_state import REGISTER, CommonState
+from services.gateway.workers.keeper_link import KeeperLink
+from services.gateway.workers.packets import Packet, PacketKind, PacketSocket, refusal_packet
+from services.gateway.workers.state_keeper import StateKeeper
 from services.pb import open_inference_v2_pb2 as pb
 
 UNLOAD = "RepositoryModelUnload"

@@ -15,9 +15,9 @@ import yaml
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
-from services.contracts.frames import InferFrame
+from services.contracts.transport.frames import InferFrame
 from services.gateway.access.static_tokens import new_token, token_hash
-from services.gateway.streaming import FRAME_BYTES, MAX_AHEAD, failed, framed
+from services.gateway.api.streaming import FRAME_BYTES, MAX_AHEAD, failed, framed
 from services.pb import open_inference_v2_pb2 as pb
 
 if TYPE_CHECKING:

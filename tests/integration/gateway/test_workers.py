@@ -10,7 +10,7 @@ import pytest
 from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
-from services.gateway.workers import reserved_port
+from services.gateway.workers.supervisor import reserved_port
 from tests.integration.gateway.worker_gateway import (
     COUNTED,
     RESTARTS,

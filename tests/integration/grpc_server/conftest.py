@@ -10,7 +10,7 @@ import grpc
 import pytest
 import uvloop
 
-from services.contracts.large_buffer import Take
+from services.contracts.transport.large_buffer import Take
 from services.grpc_server.aio_server import AioServer
 from services.grpc_server.limits import Limits
 from services.grpc_server.server import GrpcServer

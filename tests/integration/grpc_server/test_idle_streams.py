@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import Mock
 
 from services.gateway.access.guard import guarded
-from services.gateway.handlers import offered_handlers
-from services.gateway.status_codes import StatusTable
+from services.gateway.api.handlers import offered_handlers
+from services.gateway.api.status_codes import StatusTable
 from services.pb import open_inference_v2_pb2 as pb
 from tests.integration.grpc_server.probe import soon
 
 if TYPE_CHECKING:
     from services.gateway.access.gate import Gate
-    from services.gateway.inference import InferenceHandler
+    from services.gateway.pipeline.inference import InferenceHandler
     from tests.integration.grpc_server.conftest import Host
 
 MIB = 1 << 20

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from h2.settings import SettingCodes
 
-from services.gateway.status_codes import StatusTable
-from services.gateway.streaming import MAX_AHEAD, InferenceStreams
+from services.gateway.api.status_codes import StatusTable
+from services.gateway.api.streaming import MAX_AHEAD, InferenceStreams
 from services.grpc_server.limits import SMALL_BYTES, STREAM_WINDOW, Limits
 from services.grpc_server.server_options import OverloadStatus
 from services.pb import open_inference_v2_pb2 as pb

@@ -23,12 +23,12 @@ from services.cli.fleet.child_process import ChildProcess, ProcessSpec
 from services.cli.fleet.control_client import watch_fleet
 from services.contracts.errors import NotReadyError
 from services.contracts.events import Event, EventKind, EventPosition
-from services.contracts.hardware import X86_ISA_FLAGS, DeviceFacts
-from services.contracts.manifest import ProofOutcome
-from services.contracts.node_class import SIMULATED_LABEL, NodeClass
-from services.contracts.object_store import open_store
-from services.contracts.registry import Registry
-from services.contracts.tensors import Array
+from services.contracts.hardware.facts import X86_ISA_FLAGS, DeviceFacts
+from services.contracts.hardware.node_class import SIMULATED_LABEL, NodeClass
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.manifest import ProofOutcome
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store
 from services.engines.device_probe import probe_device
 from services.pb import fleet_v1_pb2 as pb
 from tests.integration.fleet.load import Load

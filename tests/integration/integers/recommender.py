@@ -3,8 +3,8 @@
 import torch
 
 from compiler_worker.master.pytorch_source import DimLimits, PyTorchModel
-from services.contracts.kinds import EngineKind
-from services.contracts.recipe import Bucket, DimRange, Recipe
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.model.recipe import Bucket, DimRange, Recipe
 
 FIELD_ROWS = (10, 200, 3000)
 NUM_ITEMS, NUM_KINDS = 500, 400

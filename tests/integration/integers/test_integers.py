@@ -20,11 +20,11 @@ from compiler_worker.sampling import proof_samples
 from services.cli.models.add import AddOptions, add_model
 from services.cli.output.progress import Steps
 from services.contracts.errors import InvalidModelError, InvalidRecipeError
-from services.contracts.input_values import InputValues, Span
-from services.contracts.manifest import BuildOutcome, MasterRecord
-from services.contracts.object_store import open_store
-from services.contracts.recipe import InputRecipe, InputRole, Recipe
-from services.contracts.registry import Registry
+from services.contracts.model.input_values import InputValues, Span
+from services.contracts.model.manifest import BuildOutcome, MasterRecord
+from services.contracts.model.recipe import InputRecipe, InputRole, Recipe
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store
 from tests.integration.gateway.conftest import Fleet
 from tests.integration.served import Built, serve
 from tests.quick_worker import quick_worker

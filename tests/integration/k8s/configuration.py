@@ -4,7 +4,7 @@ from pydantic_settings import BaseSettings
 
 from compiler_worker.settings import CompilerSettings
 from services.contracts.errors import InvalidRequestError
-from services.contracts.settings import read_settings
+from services.contracts.process.settings import read_settings
 from services.controller.settings import ControllerSettings
 from services.gateway.settings import GatewaySettings
 from services.replica.settings import ReplicaSettings

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from services.contracts.node_class import NodeClass
+from services.contracts.hardware.node_class import NodeClass
 from services.controller.interfaces import BuildTask
 from services.controller.kubernetes.job_object import job_for
 from services.controller.kubernetes.job_template import (

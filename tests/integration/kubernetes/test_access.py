@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from services.contracts.node_class import NodeClass
+from services.contracts.hardware.node_class import NodeClass
 from services.controller.interfaces import BuildTask
 from services.controller.kubernetes.jobs import KubernetesJobs
 from tests.integration.kubernetes.conftest import WatchedNodes

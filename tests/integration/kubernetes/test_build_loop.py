@@ -13,11 +13,11 @@ import pytest
 from compiler_worker.devices import local_devices, main_device
 from compiler_worker.master.opened import open_master
 from compiler_worker.master.source import OnnxFile
-from services.contracts.kinds import EngineKind
-from services.contracts.manifest import ProofOutcome
-from services.contracts.node_class import NodeClass
-from services.contracts.object_store import open_store
-from services.contracts.registry import Registry
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.hardware.node_class import NodeClass
+from services.contracts.model.manifest import ProofOutcome
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store
 from services.controller.build_loop import BuildLoop, BuildPace
 from services.controller.fleet_state import FleetState
 from services.controller.kubernetes.jobs import KubernetesJobs

@@ -9,7 +9,7 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 
 from services.contracts.errors import InvalidRequestError, NotReadyError
-from services.contracts.node_class import NodeClass
+from services.contracts.hardware.node_class import NodeClass
 from services.controller.interfaces import BuildTask, TaskState, TaskStatus
 from services.controller.kubernetes.job_object import TASK_LABEL
 from services.controller.kubernetes.job_template import JobTemplate

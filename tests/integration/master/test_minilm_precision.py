@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from compiler_worker.master.opened import OpenedMaster
 from compiler_worker.onnx_to_fx import graph_module_from_onnx
 from compiler_worker.precision.typed import typed_model
-from services.contracts.kinds import Precision
+from services.contracts.hardware.kinds import Precision
 
 NUM_SAMPLES = 64
 # Largest relative L2 distance per sample, and largest cosine distance.

@@ -18,9 +18,9 @@ from compiler_worker.proof.claim import Claim
 from compiler_worker.prove import judge
 from compiler_worker.reference import open_reference
 from compiler_worker.tolerances import DEFAULT_TOLERANCES
-from services.contracts.kinds import Precision
-from services.contracts.recipe import Bucket, DimRange, Recipe
-from services.contracts.tensors import Array
+from services.contracts.hardware.kinds import Precision
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.recipe import Bucket, DimRange, Recipe
 from tests.faults.judged import record_of
 from tests.integration.onnx_to_fx import zoo_text
 from tests.integration.onnx_to_fx.test_zoo import compiled_by_inductor, quiet

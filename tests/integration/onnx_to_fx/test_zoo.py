@@ -19,8 +19,8 @@ from compiler_worker.builders.inductor_builder import inductor_config
 from compiler_worker.builders.typed_graphs import interface_inputs
 from compiler_worker.master.equality import resized_inputs
 from compiler_worker.onnx_to_fx import graph_module_from_onnx
-from services.contracts.hardware import Generation
-from services.contracts.recipe import DimRange
+from services.contracts.hardware.facts import Generation
+from services.contracts.model.recipe import DimRange
 from tests.integration.onnx_to_fx import zoo_text, zoo_vision
 from tests.integration.onnx_to_fx.zoo_entry import Entry
 

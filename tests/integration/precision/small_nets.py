@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper, parser
 
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
 
 VOCABULARY = 64
 _CHANNELS, _WIDTH, _HEADS = 32, 64, 4

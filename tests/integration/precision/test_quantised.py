@@ -14,12 +14,12 @@ from compiler_worker.plan import Wanted, plan_builds
 from compiler_worker.worker_context import WorkerContext
 from services.cli.models.add import AddOptions, add_model
 from services.cli.output.progress import Steps
-from services.contracts.build_key import BuildKey
+from services.contracts.builds.build_key import BuildKey
 from services.contracts.errors import InvalidRecipeError
-from services.contracts.hardware import Platform
-from services.contracts.kinds import EngineKind, Precision
-from services.contracts.manifest import BuildOutcome, ModelVersion
-from services.contracts.recipe import Recipe
+from services.contracts.hardware.facts import Platform
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.model.manifest import BuildOutcome, ModelVersion
+from services.contracts.model.recipe import Recipe
 from services.engines.device_probe import probe_device
 from tests.integration.precision.small_nets import conv_inputs
 

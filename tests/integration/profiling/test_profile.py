@@ -15,8 +15,8 @@ from compiler_worker.settings import CompilerSettings
 from compiler_worker.worker_context import WorkerContext
 from services.cli.main import app
 from services.contracts.errors import InvalidModelError, NotFoundError, SmeltError
-from services.contracts.manifest import ModelVersion
-from services.contracts.recipe import Bucket, DimRange
+from services.contracts.model.manifest import ModelVersion
+from services.contracts.model.recipe import Bucket, DimRange
 
 _SOURCE = """
 import torch

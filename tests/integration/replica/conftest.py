@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from services.gateway.replica_connection import ReplicaConnection, connect
+from services.gateway.upstream.connection import ReplicaConnection, connect
 from services.pb import fleet_v1_pb2 as fleet
-from services.replica.engine_loading import EngineLoader, FetchedEngine
-from services.replica.loaded_engine import LoadedEngine, RunningEngine
+from services.replica.engine.loaded_engine import LoadedEngine, RunningEngine
+from services.replica.engine.loading import EngineLoader, FetchedEngine
 from services.replica.server import ReplicaServer
 from services.replica.settings import ReplicaSettings
 from services.telemetry.recorder import NullRecorder

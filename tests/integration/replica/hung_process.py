@@ -14,14 +14,14 @@ from dataclasses import replace
 from functools import partialmethod
 from typing import Any
 
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
 from services.replica import __main__ as process
 from services.replica.closing import has_threads_left
-from services.replica.data_server import DataServer
-from services.replica.engine_host import EngineManager
-from services.replica.loaded_engine import LoadedEngine, RunningEngine
+from services.replica.engine.loaded_engine import LoadedEngine, RunningEngine
+from services.replica.engine.manager import EngineManager
+from services.replica.engine.standby import Standby
 from services.replica.server import ReplicaServer
-from services.replica.standby import Standby
+from services.replica.transport.data_server import DataServer
 from services.telemetry.tracing import CarriedTrace
 from tests.integration.replica.published import ids_of, request_of
 

@@ -9,14 +9,15 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from services.contracts.batching import Batching
-from services.contracts.build_key import BuildKey
-from services.contracts.default_buckets import default_buckets
+from services.contracts.builds.build_key import BuildKey
 from services.contracts.errors import EngineError
-from services.contracts.hardware import DeviceFacts
-from services.contracts.input_values import InputValues
-from services.contracts.kinds import EngineKind, Precision
-from services.contracts.manifest import (
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.kserve.tensors import TensorSpec, bytes_from_array
+from services.contracts.model.batching import Batching
+from services.contracts.model.default_buckets import default_buckets
+from services.contracts.model.input_values import InputValues
+from services.contracts.model.manifest import (
     BlobRef,
     EngineManifest,
     ModelVersion,
@@ -26,18 +27,17 @@ from services.contracts.manifest import (
     SideTiming,
     Timing,
 )
-from services.contracts.object_store import open_store
-from services.contracts.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
-from services.contracts.registry import Registry
-from services.contracts.tensors import TensorSpec, bytes_from_array
+from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store
 from services.contracts.terms import proof_terms
 from services.engines.base import LoadSpec
 from services.engines.device_probe import probe_device
 from services.pb import open_inference_v2_pb2 as pb
-from services.replica.engine_checker import EngineChecker
-from services.replica.engine_host import EngineManager
-from services.replica.failure_notes import FailureNotes
-from services.replica.loaded_engine import RunningEngine
+from services.replica.engine.checker import EngineChecker
+from services.replica.engine.failure_notes import FailureNotes
+from services.replica.engine.loaded_engine import RunningEngine
+from services.replica.engine.manager import EngineManager
 
 NUM_ROWS = 100  # of the table: a larger id is an error that ONNX Runtime raises itself
 WIDTH = 4

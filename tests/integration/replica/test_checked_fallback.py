@@ -8,18 +8,23 @@ import pytest
 
 from compiler_worker.builders.exported_program import export_master
 from services.contracts.errors import EngineError
-from services.contracts.fallback_verdict import FallbackVerdict
-from services.contracts.kept_answers import KeptAnswer, write_answers
-from services.contracts.manifest import ModelVersion
-from services.contracts.object_store import open_store
-from services.contracts.recipe import Tolerance
+from services.contracts.model.manifest import ModelVersion
+from services.contracts.model.recipe import Tolerance
+from services.contracts.selection.fallback_verdict import FallbackVerdict
+from services.contracts.store.kept_answers import KeptAnswer, write_answers
+from services.contracts.store.object_store import open_store
 from services.engines.fallback_engine import FallbackEngine
 from services.engines.fallback_program import importer_code, kept_program
 from services.engines.onnxruntime_engine import OnnxruntimeEngine
-from services.replica.engine_checker import EngineChecker
-from services.replica.engine_host import EngineManager
-from services.replica.fallback import CompiledFallback
-from services.replica.loaded_engine import FallbackLoader, FoundBy, LoadedEngine, RunningEngine
+from services.replica.engine.checker import EngineChecker
+from services.replica.engine.fallback import CompiledFallback
+from services.replica.engine.loaded_engine import (
+    FallbackLoader,
+    FoundBy,
+    LoadedEngine,
+    RunningEngine,
+)
+from services.replica.engine.manager import EngineManager
 
 from .published import Shelf, ids_of, no_fallback, onnx_model, table
 

@@ -11,7 +11,7 @@ from tritonclient.grpc import InferInput
 from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
-from services.contracts.recipe import Bucket, DimRange
+from services.contracts.model.recipe import Bucket, DimRange
 from tests.faults.fuzz.world import FUZZED_RECIPE, world
 from tests.integration.replica.published import WIDTH, ids_of, table
 

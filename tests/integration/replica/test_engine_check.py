@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from services.contracts.errors import EngineError
-from services.contracts.kinds import EngineKind
+from services.contracts.hardware.kinds import EngineKind
 from services.engines.base import LoadSpec
-from services.replica.check_engine import check_in_child
-from services.replica.engine_checker import EngineChecker, needs_check
+from services.replica.engine.check_child import check_in_child
+from services.replica.engine.checker import EngineChecker, needs_check
 
 from .published import Shelf, load_spec
 

@@ -13,12 +13,12 @@ from typing import BinaryIO
 
 import pytest
 
-from services.contracts.manifest import ModelVersion, PublishedEngine
-from services.contracts.registry import Registry
+from services.contracts.model.manifest import ModelVersion, PublishedEngine
+from services.contracts.registry.registry import Registry
 from services.engines.onnxruntime_engine import OnnxruntimeEngine
-from services.replica.engine_checker import EngineChecker
-from services.replica.engine_host import EngineManager
-from services.replica.loaded_engine import RunningEngine
+from services.replica.engine.checker import EngineChecker
+from services.replica.engine.loaded_engine import RunningEngine
+from services.replica.engine.manager import EngineManager
 from services.replica.replica import Replica
 from services.telemetry.recorder import NullRecorder
 

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from services.contracts.errors import EngineError
-from services.contracts.manifest import ModelVersion, ProofOutcome
-from services.contracts.selection import FallbackReason
+from services.contracts.model.manifest import ModelVersion, ProofOutcome
+from services.contracts.selection.selection import FallbackReason
 from services.engines.onnxruntime_engine import OnnxruntimeEngine
-from services.replica.engine_checker import EngineChecker
-from services.replica.engine_failures import FIRST_WAIT_S
-from services.replica.engine_host import EngineManager
-from services.replica.loaded_engine import RunningEngine
+from services.replica.engine.checker import EngineChecker
+from services.replica.engine.failures import FIRST_WAIT_S
+from services.replica.engine.loaded_engine import RunningEngine
+from services.replica.engine.manager import EngineManager
 from tests.unit.services.replica.batching import Clock
 
 from .published import (

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from services.contracts.manifest import PublishedEngine
-from services.contracts.registry import Registry
-from services.replica.engine_failures import FIRST_WAIT_S
+from services.contracts.model.manifest import PublishedEngine
+from services.contracts.registry.registry import Registry
+from services.replica.engine.failures import FIRST_WAIT_S
 from tests.unit.services.replica.batching import Clock
 
 from .published import Shelf, blob_of, host_of, onnx_model, typed

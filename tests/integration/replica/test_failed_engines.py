@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from services.contracts.errors import EngineError, InvalidRequestError
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
 from services.engines.base import LoadSpec
 from services.engines.onnxruntime_engine import OnnxruntimeEngine
-from services.replica.engine_checker import EngineChecker, name_here
-from services.replica.engine_host import EngineManager
-from services.replica.failure_notes import FailureNotes
-from services.replica.hang_watch import HangWatch
-from services.replica.loaded_engine import STALL_S, LoadedEngine
+from services.replica.engine.checker import EngineChecker, name_here
+from services.replica.engine.failure_notes import FailureNotes
+from services.replica.engine.hang_watch import HangWatch
+from services.replica.engine.loaded_engine import STALL_S, LoadedEngine
+from services.replica.engine.manager import EngineManager
 from services.replica.replica import Replica
 from services.replica.server import ReplicaServer
 from services.replica.settings import ReplicaSettings

@@ -10,13 +10,13 @@ import pytest
 
 from compiler_worker.arguments import parse_arguments
 from services.contracts.errors import EngineError, InvalidRequestError
-from services.contracts.recipe import Recipe
+from services.contracts.model.recipe import Recipe
 from services.engines.fallback_engine import FallbackEngine, FallbackSpec
 from services.engines.fallback_program import kept_program
 from services.pb import fleet_v1_pb2 as fleet
-from services.replica.engine_checker import EngineChecker
-from services.replica.engine_host import EngineManager
-from services.replica.fallback import CompiledFallback
+from services.replica.engine.checker import EngineChecker
+from services.replica.engine.fallback import CompiledFallback
+from services.replica.engine.manager import EngineManager
 
 from .conftest import Serving, connected, until
 from .controller import TestController

@@ -15,22 +15,22 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from services.contracts.batching import Batching
-from services.contracts.build_key import BuildKey
-from services.contracts.kinds import EngineKind, Precision
-from services.contracts.manifest import EngineManifest, MasterRecord, ModelVersion
-from services.contracts.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
-from services.contracts.tensors import Array, TensorSpec
+from services.contracts.builds.build_key import BuildKey
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.model.batching import Batching
+from services.contracts.model.manifest import EngineManifest, MasterRecord, ModelVersion
+from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
 from services.engines.base import LoadSpec
 from services.engines.device_probe import probe_device
 from services.engines.onnxruntime_engine import OnnxruntimeEngine
-from services.replica.batcher import Batcher, BatchReport
-from services.replica.codec import InferCall
-from services.replica.engine_seat import EngineExecutor, EngineThread
-from services.replica.engine_worker import EngineWorker
-from services.replica.joining import JoinRules
-from services.replica.run_shapes import elements_of
-from services.replica.signature import Signature
+from services.replica.batching.batcher import Batcher, BatchReport
+from services.replica.batching.collate import JoinRules
+from services.replica.batching.run_shapes import elements_of
+from services.replica.engine.executor import EngineExecutor, EngineThread
+from services.replica.engine.worker import EngineWorker
+from services.replica.request.codec import InferCall
+from services.replica.request.signature import Signature
 
 from .published import CREATED_AT
 

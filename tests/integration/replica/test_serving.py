@@ -18,14 +18,14 @@ from services.contracts.errors import (
     NotReadyError,
     OverloadedError,
 )
-from services.contracts.frames import InferFrame
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
+from services.contracts.transport.frames import InferFrame
 from services.pb import fleet_v1_pb2 as fleet
 from services.pb import open_inference_v2_pb2 as pb
-from services.replica.data_server import DataServer
-from services.replica.engine_worker import MAX_FAILURES_IN_A_ROW
+from services.replica.engine.worker import MAX_FAILURES_IN_A_ROW
 from services.replica.server import ReplicaServer
 from services.replica.settings import ReplicaSettings
+from services.replica.transport.data_server import DataServer
 from services.telemetry.recorder import NullRecorder
 
 from .conftest import Serving, connected, engine_of, until

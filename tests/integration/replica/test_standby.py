@@ -10,13 +10,13 @@ from onnx import numpy_helper
 from prometheus_client import CollectorRegistry
 
 from services.contracts.errors import EngineError
-from services.contracts.manifest import ModelVersion, PublishedEngine
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.manifest import ModelVersion, PublishedEngine
 from services.engines.onnxruntime_engine import OnnxruntimeEngine
-from services.replica.engine_checker import EngineChecker
-from services.replica.engine_host import EngineManager
-from services.replica.engine_worker import MAX_FAILURES_IN_A_ROW
-from services.replica.loaded_engine import RunningEngine
+from services.replica.engine.checker import EngineChecker
+from services.replica.engine.loaded_engine import RunningEngine
+from services.replica.engine.manager import EngineManager
+from services.replica.engine.worker import MAX_FAILURES_IN_A_ROW
 from services.replica.replica import Replica
 from services.telemetry.catalog import REPLICA_METRICS
 from services.telemetry.prometheus_recorder import PrometheusRecorder

@@ -9,10 +9,10 @@ import pytest
 
 from services.contracts.errors import NotReadyError
 from services.replica import server
-from services.replica.control_link import ControlLink
-from services.replica.data_server import DataServer
+from services.replica.reporting.control_link import ControlLink
 from services.replica.server import ReplicaServer
 from services.replica.settings import ReplicaSettings
+from services.replica.transport.data_server import DataServer
 from services.telemetry.recorder import NullRecorder
 
 from .conftest import Serving

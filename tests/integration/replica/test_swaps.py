@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from services.contracts.manifest import PublishedEngine
-from services.contracts.selection import FallbackReason
+from services.contracts.model.manifest import PublishedEngine
+from services.contracts.selection.selection import FallbackReason
 from services.pb import fleet_v1_pb2 as fleet
-from services.replica.engine_host import EngineManager
-from services.replica.loaded_engine import LoadedEngine
+from services.replica.engine.loaded_engine import LoadedEngine
+from services.replica.engine.manager import EngineManager
 
 from .conftest import Serving, connected, engine_of, until
 from .controller import TestController

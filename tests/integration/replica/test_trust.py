@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from services.contracts.errors import EngineError, StoreError
-from services.contracts.manifest import ModelVersion, ProofOutcome, PublishedEngine
-from services.contracts.object_store import open_store
-from services.contracts.recipe import InputRecipe
-from services.contracts.registry import Registry
-from services.contracts.registry_engines import engine_folder
-from services.contracts.signing import Signer, TrustRoot
+from services.contracts.model.manifest import ModelVersion, ProofOutcome, PublishedEngine
+from services.contracts.model.recipe import InputRecipe
+from services.contracts.registry.engines import engine_folder
+from services.contracts.registry.registry import Registry
+from services.contracts.security.signing import Signer, TrustRoot
+from services.contracts.store.object_store import open_store
 from services.engines.base import LoadSpec
-from services.replica.engine_checker import EngineChecker
-from services.replica.engine_host import EngineManager
-from services.replica.loaded_engine import LoadedEngine, RunningEngine
+from services.replica.engine.checker import EngineChecker
+from services.replica.engine.loaded_engine import LoadedEngine, RunningEngine
+from services.replica.engine.manager import EngineManager
 from tests.signing_keys import KeyFiles, new_keys
 
 from .published import Shelf, onnx_model

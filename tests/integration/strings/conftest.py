@@ -12,8 +12,8 @@ from compiler_worker.pipeline import build_model
 from compiler_worker.plan import Wanted
 from services.cli.models.add import AddOptions, add_model
 from services.cli.output.progress import Steps
-from services.contracts.kinds import EngineKind
-from services.contracts.recipe import Bucket, DimRange, Recipe
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.model.recipe import Bucket, DimRange, Recipe
 from tests.conformance.strings import WORDS, colours
 from tests.integration.gateway.conftest import Fleet
 from tests.integration.served import Built, serve

@@ -17,13 +17,13 @@ from tritonclient.utils import InferenceServerException, serialize_byte_tensor
 
 from services.cli.requests.infer import model_infer, run_infer
 from services.cli.settings import CliSettings
-from services.contracts.byte_strings import MAX_STRINGS
 from services.contracts.errors import EngineError
-from services.contracts.kinds import EngineKind
-from services.contracts.manifest import BuildOutcome, ProofOutcome
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.kserve.byte_strings import MAX_STRINGS
+from services.contracts.model.manifest import BuildOutcome, ProofOutcome
 from services.engines.device_probe import probe_device
 from services.pb import open_inference_v2_pb2 as pb
-from services.replica.fallback import CompiledFallback
+from services.replica.engine.fallback import CompiledFallback
 from tests.conformance.strings import WORDS
 from tests.integration.gateway.conftest import Fleet
 

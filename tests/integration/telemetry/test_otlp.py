@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from services.contracts.settings import read_settings
+from services.contracts.process.settings import read_settings
 from services.telemetry.tracing import TracingSettings, tracing_from_settings
 
 

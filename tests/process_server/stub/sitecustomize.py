@@ -31,7 +31,7 @@ def _ask(address: str, arguments: list[str]) -> int:
 
 
 def _end_with_parent(parent_pid: int) -> None:
-    """As `services.contracts.lifetime` does, which is on no path yet."""
+    """As `services.contracts.process.lifetime` does, which is on no path yet."""
     import ctypes
     import signal
 

@@ -6,10 +6,10 @@ from compiler_worker.accepted_blindness import (
     with_accepted_blindness,
 )
 from compiler_worker.proof.sabotages import OF_FLOATS
-from services.contracts.kinds import Precision
-from services.contracts.manifest import MasterRecord
-from services.contracts.recipe import OutputRecipe, Recipe
-from services.contracts.tensors import TensorSpec
+from services.contracts.hardware.kinds import Precision
+from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import OutputRecipe, Recipe
 
 MASTER = MasterRecord(
     digest="0" * 64,

@@ -10,13 +10,13 @@ from compiler_worker.requests import ChildEvent, Stage
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.turns import awaited_lease
 from compiler_worker.worker_context import WorkerContext
-from services.contracts.build_key import BuildKey
-from services.contracts.hardware import DeviceFacts, Platform
-from services.contracts.held_lease import HeldLease, take_lease
-from services.contracts.manifest import MasterRecord, ModelVersion, Proof, ProofOutcome
-from services.contracts.object_store import open_store
-from services.contracts.recipe import Recipe
-from services.contracts.registry import Registry
+from services.contracts.builds.build_key import BuildKey
+from services.contracts.builds.held_lease import HeldLease, take_lease
+from services.contracts.hardware.facts import DeviceFacts, Platform
+from services.contracts.model.manifest import MasterRecord, ModelVersion, Proof, ProofOutcome
+from services.contracts.model.recipe import Recipe
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store
 from tests.documents import AT, small_key, small_manifest
 
 KEY = small_key()

@@ -20,10 +20,10 @@ from compiler_worker.benchmark import (
 from compiler_worker.memory import memory_growth, peak_resident_bytes
 from compiler_worker.paired import FEWEST_PAIRS
 from compiler_worker.sampling import Sample, SampleVariant
-from services.contracts.batching import Batching
-from services.contracts.hardware import Platform
-from services.contracts.recipe import Recipe
-from services.contracts.tensors import Array
+from services.contracts.hardware.facts import Platform
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.batching import Batching
+from services.contracts.model.recipe import Recipe
 
 MIB = 2**20
 
@@ -169,7 +169,7 @@ def test_a_model_without_a_batch_dimension_counts_calls() -> None:
 _KEEPS_64_MIB = """
 import numpy as np
 from compiler_worker.memory import memory_growth
-from services.contracts.hardware import Platform
+from services.contracts.hardware.facts import Platform
 with memory_growth(Platform.CPU) as growth:
     kept = np.ones(64 * 2**20, dtype=np.uint8)
 print(growth.num_bytes)
@@ -194,7 +194,7 @@ def test_memory_never_shrinks_below_nothing() -> None:
 _GIVES_64_MIB_BACK = """
 import numpy as np
 from compiler_worker.memory import memory_growth, memory_peak
-from services.contracts.hardware import Platform
+from services.contracts.hardware.facts import Platform
 before = np.ones(96 * 2**20, dtype=np.uint8)
 del before
 for measure in (memory_peak, memory_growth):

@@ -27,7 +27,7 @@ from compiler_worker.requests import (
     ProofRequest,
     Stage,
 )
-from services.contracts.build_key import BuildKey
+from services.contracts.builds.build_key import BuildKey
 from services.contracts.errors import (
     BuildError,
     BuildUnavailableError,
@@ -36,10 +36,10 @@ from services.contracts.errors import (
     ProofError,
     StoreError,
 )
-from services.contracts.kinds import EngineKind, Precision
-from services.contracts.manifest import ProofOutcome, Timing
-from services.contracts.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
-from services.contracts.tensors import Array
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.manifest import ProofOutcome, Timing
+from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
 from services.engines.base import LoadSpec
 from services.engines.device_probe import probe_device
 from services.engines.toolchain import installed_version

@@ -10,11 +10,11 @@ from compiler_worker.plan import BuildTable, SkippedBuild
 from compiler_worker.report import engine_line, report_document, report_lines
 from compiler_worker.settings import CompilerSettings, settings_from_environment
 from services.cli.settings import CliSettings
-from services.contracts.document import canonical_json
 from services.contracts.errors import InvalidRequestError
-from services.contracts.hardware import Generation
-from services.contracts.kinds import EngineKind, Precision
-from services.contracts.manifest import (
+from services.contracts.hardware.facts import Generation
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.model.document import canonical_json
+from services.contracts.model.manifest import (
     BuildOutcome,
     BuildRecord,
     EngineManifest,

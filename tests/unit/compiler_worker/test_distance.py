@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compiler_worker.distance import INFINITELY_FAR, Distance, compare
-from services.contracts.recipe import Tolerance
+from services.contracts.model.recipe import Tolerance
 
 TIGHT = Tolerance(rel_l2=1e-5, max_abs=1e-5, cosine_distance=1e-9)
 LOOSE = Tolerance(rel_l2=math.inf, max_abs=math.inf, cosine_distance=math.inf)

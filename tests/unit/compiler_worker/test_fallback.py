@@ -11,9 +11,9 @@ from compiler_worker.master.opened import open_master
 from compiler_worker.master.source import OnnxFile
 from compiler_worker.proving import ProofJob, proof_request
 from compiler_worker.requests import ProofRequest
-from services.contracts.fallback_verdict import FallbackVerdict
-from services.contracts.hardware import DeviceFacts
-from services.contracts.recipe import Bucket, DimRange, Recipe
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.model.recipe import Bucket, DimRange, Recipe
+from services.contracts.selection.fallback_verdict import FallbackVerdict
 from services.engines.fallback_program import importer_code
 from tests.conformance.tiny_model import save_master, tiny_model
 from tests.quick_worker import quick_worker

@@ -5,10 +5,10 @@ import pytest
 
 from compiler_worker.integer_draws import undescribed
 from compiler_worker.sampling import draw_sample, proof_samples
-from services.contracts.input_values import InputValues, Span
-from services.contracts.manifest import MasterRecord
-from services.contracts.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
-from services.contracts.tensors import TensorSpec
+from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.model.input_values import InputValues, Span
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
 
 BUCKET = Bucket(dims={"n": DimRange(min=1, opt=4, max=8), "t": DimRange(min=1, opt=16, max=32)})
 SIZES = {"n": 4, "t": 16}

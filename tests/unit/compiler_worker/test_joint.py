@@ -7,10 +7,9 @@ import pytest
 from compiler_worker.joint import MAX_ENTRANTS, Entrants, entrants_of
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.worker_context import WorkerContext
-from services.contracts.hardware import DeviceFacts
-from services.contracts.joint_run import JointRun, JointTiming
-from services.contracts.kinds import Precision
-from services.contracts.manifest import (
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.hardware.kinds import Precision
+from services.contracts.model.manifest import (
     MasterRecord,
     ModelVersion,
     Proof,
@@ -18,10 +17,11 @@ from services.contracts.manifest import (
     SideTiming,
     Timing,
 )
-from services.contracts.object_store import open_store
+from services.contracts.model.recipe import Bucket, Recipe
 from services.contracts.ratio import Ratio
-from services.contracts.recipe import Bucket, Recipe
-from services.contracts.registry import Registry
+from services.contracts.registry.registry import Registry
+from services.contracts.selection.joint_run import JointRun, JointTiming
+from services.contracts.store.object_store import open_store
 from services.contracts.terms import proof_terms
 from tests.documents import AT, small_key, small_manifest
 

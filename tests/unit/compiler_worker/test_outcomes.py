@@ -11,18 +11,18 @@ from compiler_worker.publish import proof_not_run
 from compiler_worker.requests import ChildEvent, Stage
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.worker_context import WorkerContext
-from services.contracts.build_key import BuildKey
+from services.contracts.builds.build_key import BuildKey
 from services.contracts.errors import (
     BuildError,
     EngineIncompatibleError,
     InvalidModelError,
     ProofError,
 )
-from services.contracts.hardware import DeviceFacts
-from services.contracts.kinds import EngineKind, Precision
-from services.contracts.manifest import BuildOutcome, Proof, ProofOutcome
-from services.contracts.object_store import open_store
-from services.contracts.registry import Registry
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.model.manifest import BuildOutcome, Proof, ProofOutcome
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store
 from services.telemetry.catalog import COMPILER_METRICS
 from services.telemetry.prometheus_recorder import PrometheusRecorder
 from tests.documents import small_key

@@ -15,15 +15,15 @@ from compiler_worker.plan import (
     plan_builds,
 )
 from compiler_worker.progress import Progress
-from services.contracts.batching import Batching
-from services.contracts.code_digest import build_code
-from services.contracts.dim_limits import DimLimits
+from services.contracts.builds.code_digest import build_code
 from services.contracts.errors import InvalidRecipeError
-from services.contracts.hardware import DeviceFacts, Generation, Platform
-from services.contracts.kinds import EngineKind, Precision
-from services.contracts.manifest import BlobRef, ModelVersion
-from services.contracts.recipe import Bucket, DimRange, Recipe
-from services.contracts.tensors import TensorSpec
+from services.contracts.hardware.facts import DeviceFacts, Generation, Platform
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.model.batching import Batching
+from services.contracts.model.dim_limits import DimLimits
+from services.contracts.model.manifest import BlobRef, ModelVersion
+from services.contracts.model.recipe import Bucket, DimRange, Recipe
 from tests.conformance.tiny_model import master_record
 
 CPU = DeviceFacts(generation="cpu-x86_64-amx", name="Some Xeon", memory_gib=64)

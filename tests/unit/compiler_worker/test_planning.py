@@ -9,14 +9,14 @@ from compiler_worker.plan import BuildTable, Wanted, plan_builds
 from compiler_worker.planning import chosen, keep_plans, plan_document, plan_for, plan_lines
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.worker_context import WorkerContext
-from services.contracts.build_key import BuildKey
+from services.contracts.builds.build_key import BuildKey
 from services.contracts.errors import InvalidRequestError, NotFoundError
-from services.contracts.hardware import Generation, Platform
-from services.contracts.kinds import EngineKind, Precision
-from services.contracts.manifest import BuildOutcome, BuildRecord
-from services.contracts.node_class import NodeClass
-from services.contracts.object_store import open_store
-from services.contracts.registry import Registry
+from services.contracts.hardware.facts import Generation, Platform
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.hardware.node_class import NodeClass
+from services.contracts.model.manifest import BuildOutcome, BuildRecord
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store
 from tests.unit.compiler_worker.test_plan import (
     CPU_ONLY,
     HOPPER,

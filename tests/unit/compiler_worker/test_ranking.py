@@ -7,8 +7,8 @@ import pytest
 
 from compiler_worker.ranking import check_ranking, rank_agreement
 from services.contracts.errors import InvalidRequestError
-from services.contracts.recipe import Bucket, DimRange, RankingTask, Recipe
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.recipe import Bucket, DimRange, RankingTask, Recipe
 from tests.conformance.tiny_model import draw_inputs, master_record
 
 RNG = np.random.default_rng(3)

@@ -6,10 +6,10 @@ import pytest
 
 from compiler_worker.recipe_check import check_recipe
 from services.contracts.errors import InvalidRecipeError
-from services.contracts.input_values import InputValues, Span
-from services.contracts.manifest import MasterRecord
-from services.contracts.recipe import InputRecipe, InputRole, Recipe
-from services.contracts.tensors import TensorSpec
+from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.model.input_values import InputValues, Span
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import InputRecipe, InputRole, Recipe
 from tests.conformance.tiny_model import master_record
 
 MASK = {"mask": {"role": "mask"}}

@@ -22,10 +22,10 @@ from compiler_worker.reference import (
 from compiler_worker.reference_cache import CachedModel
 from compiler_worker.sampling import Sample, SampleVariant
 from services.contracts.errors import ProofError
-from services.contracts.kinds import EngineKind
-from services.contracts.manifest import MasterRecord
-from services.contracts.recipe import OutputRecipe, Recipe
-from services.contracts.tensors import Array, TensorSpec
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import OutputRecipe, Recipe
 from tests.conformance.tiny_model import (
     draw_inputs,
     master_record,

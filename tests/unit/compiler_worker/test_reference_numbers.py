@@ -8,7 +8,7 @@ from onnx import parser
 from onnx.reference import ReferenceEvaluator
 
 from compiler_worker.reference_ops import OPS
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
 
 HEADER = '<ir_version: 10, opset_import: ["" : 18]>'
 

@@ -9,8 +9,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from compiler_worker.models import EvaluatorModel, OrtModel
-from services.contracts.manifest import MasterRecord
-from services.contracts.tensors import Array, TensorSpec
+from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.model.manifest import MasterRecord
 from tests.conformance.strings import colours
 
 STRINGS = np.array([["red", "nothing"], ["", "東京"]], dtype=object)

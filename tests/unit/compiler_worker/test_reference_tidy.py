@@ -9,9 +9,9 @@ import numpy as np
 from compiler_worker.reference_cache import CachedModel, reference_folder, tidy
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.worker_context import WorkerContext
-from services.contracts.object_store import open_store
-from services.contracts.registry import Registry
-from services.contracts.tensors import Array
+from services.contracts.kserve.tensors import Array
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store
 from tests.unit.services.controller import build_world as world
 
 DAY_S = 24 * 3600.0

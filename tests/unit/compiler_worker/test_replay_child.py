@@ -11,9 +11,9 @@ from onnx import TensorProto, helper
 from compiler_worker.models import EvaluatorModel, OrtModel
 from compiler_worker.replay_child import wanted_outputs
 from compiler_worker.requests import ProofRequest, ReplayRequest
-from services.contracts.kinds import EngineKind
-from services.contracts.manifest import MasterRecord
-from services.contracts.tensors import TensorSpec
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.model.manifest import MasterRecord
 
 # ONNX says that a number becomes text, and not of how many digits.
 INPUTS = {"x": np.array([0.60299462], np.float32)}

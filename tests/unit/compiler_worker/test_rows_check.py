@@ -8,7 +8,7 @@ from onnx import parser
 
 from compiler_worker.rows_check import check_rows
 from services.contracts.errors import InvalidRecipeError
-from services.contracts.recipe import Batching, Bucket, DimRange, Recipe
+from services.contracts.model.recipe import Batching, Bucket, DimRange, Recipe
 from tests.faults.judged import record_of
 
 BUCKET = Bucket(dims={"batch": DimRange(min=1, opt=4, max=8)})

@@ -25,8 +25,8 @@ from compiler_worker.sampling import (
     proof_samples,
     timed_samples,
 )
-from services.contracts.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
-from services.contracts.tensors import TensorSpec
+from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
 from tests.conformance.tiny_model import master_record
 
 MASTER = master_record()

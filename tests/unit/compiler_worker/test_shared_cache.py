@@ -10,13 +10,13 @@ from obstore.store import MemoryStore
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.shared_cache import cache_scope, shared_cache
 from compiler_worker.worker_context import WorkerContext
-from services.contracts.build_key import BuildKey
-from services.contracts.compile_caches import CacheScope, bounded
-from services.contracts.kinds import EngineKind
-from services.contracts.manifest import BlobRef
-from services.contracts.object_store import ObstoreArtifactStore, open_store
-from services.contracts.registry import Registry
-from services.contracts.signing import Signer
+from services.contracts.builds.build_key import BuildKey
+from services.contracts.builds.compile_caches import CacheScope, bounded
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.model.manifest import BlobRef
+from services.contracts.registry.registry import Registry
+from services.contracts.security.signing import Signer
+from services.contracts.store.object_store import ObstoreArtifactStore, open_store
 from tests.documents import small_key
 from tests.signing_keys import new_keys
 

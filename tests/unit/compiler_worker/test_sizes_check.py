@@ -10,12 +10,12 @@ from onnx import parser
 
 from compiler_worker.models import OrtModel
 from compiler_worker.sizes_check import check_empty, check_largest
-from services.contracts.default_buckets import default_buckets
-from services.contracts.dim_limits import DimLimits
 from services.contracts.errors import InvalidRecipeError, ProofError
-from services.contracts.manifest import MasterRecord
-from services.contracts.recipe import Bucket, DimRange, Recipe
-from services.contracts.tensors import Array, TensorSpec
+from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.model.default_buckets import default_buckets
+from services.contracts.model.dim_limits import DimLimits
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import Bucket, DimRange, Recipe
 
 _GRAPH = """
 <ir_version: 10, opset_import: ["" : 20]>

@@ -10,9 +10,10 @@ from compiler_worker.sampling import Sample, SampleVariant
 from compiler_worker.task_scores import box_iou, top_k_agreement
 from compiler_worker.tasks import TaskSamples, check_tasks
 from services.contracts.errors import InvalidRecipeError, ProofError
-from services.contracts.kinds import Precision
-from services.contracts.manifest import MasterRecord, TaskCheck
-from services.contracts.recipe import (
+from services.contracts.hardware.kinds import Precision
+from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.model.manifest import MasterRecord, TaskCheck
+from services.contracts.model.recipe import (
     Bucket,
     DimRange,
     InputRecipe,
@@ -20,8 +21,7 @@ from services.contracts.recipe import (
     OutputRecipe,
     Recipe,
 )
-from services.contracts.task_recipe import BoxFormat, BoxTask, FunctionTask, Task, TopKTask
-from services.contracts.tensors import Array, TensorSpec
+from services.contracts.model.task_recipe import BoxFormat, BoxTask, FunctionTask, Task, TopKTask
 from services.contracts.terms import proof_terms
 
 TOP1 = TopKTask(metric="top_k", output="y")

@@ -12,8 +12,8 @@ from compiler_worker.tolerances import (
     together_for,
     tolerance_for,
 )
-from services.contracts.kinds import Precision
-from services.contracts.recipe import Recipe, Tolerance
+from services.contracts.hardware.kinds import Precision
+from services.contracts.model.recipe import Recipe, Tolerance
 
 
 def distance(rel_l2: float) -> Distance:

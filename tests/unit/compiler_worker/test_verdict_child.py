@@ -19,10 +19,10 @@ from compiler_worker.requests import VerdictRequest
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.tolerances import DEFAULT_TOLERANCES
 from compiler_worker.verdict_child import ANSWERS_FILE, verdict_one
-from services.contracts.fallback_verdict import FallbackVerdict
-from services.contracts.kept_answers import read_answers
-from services.contracts.kinds import Precision
-from services.contracts.recipe import Bucket, DimRange, Recipe
+from services.contracts.hardware.kinds import Precision
+from services.contracts.model.recipe import Bucket, DimRange, Recipe
+from services.contracts.selection.fallback_verdict import FallbackVerdict
+from services.contracts.store.kept_answers import read_answers
 from tests.faults.judged import normal, record_of, written
 from tests.faults.saboteurs.models_of_tables import quantised
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from services.contracts.selection import GATED
+from services.contracts.selection.selection import GATED
 from services.telemetry.boards.files import generated_files
 from services.telemetry.boards.rules import read_rules
 from services.telemetry.catalog import ALL_METRICS

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from services.contracts.recipe import Recipe
+from services.contracts.model.recipe import Recipe
 from tests.reference.commands import all_commands
 from tests.reference.pages import reference_pages
 from tests.unit.docs.markdown import ROOT, anchors, blocks, links, pages, prose

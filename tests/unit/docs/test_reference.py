@@ -6,7 +6,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from services.contracts.recipe import Recipe
+from services.contracts.model.recipe import Recipe
 from tests.reference.pages import FOLDER, reference_pages
 from tests.reference.recipe import recipe_schema
 from tests.reference.text import attributes, description

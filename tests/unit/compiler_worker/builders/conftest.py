@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from compiler_worker.builders.base import BuildPlan
-from services.contracts.build_key import BuildKey
-from services.contracts.kinds import EngineKind, Precision
-from services.contracts.recipe import Bucket, Recipe
+from services.contracts.builds.build_key import BuildKey
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.model.recipe import Bucket, Recipe
 from tests.conformance.tiny_model import master_record, save_master, tiny_model
 from tests.conformance.workshop import BUCKETS
 

@@ -12,7 +12,7 @@ from compiler_worker.builders.artifact_cache import load_artifacts
 from compiler_worker.builders.base import BuildPlan
 from compiler_worker.builders.failures import recorded_warnings
 from compiler_worker.builders.inductor_artifacts import build_artifacts
-from services.contracts.kinds import EngineKind
+from services.contracts.hardware.kinds import EngineKind
 from tests.conformance.tiny_model import save_master, tiny_model
 from tests.conformance.workshop import BUCKETS
 from tests.unit.compiler_worker.builders.conftest import PlanMaker

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from compiler_worker.builders.exported_program import export_master
-from services.contracts.default_buckets import default_buckets
 from services.contracts.errors import BuildError, UnsupportedGraphError
-from services.contracts.recipe import Bucket, DimRange
-from services.contracts.tensors import TensorSpec
+from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.model.default_buckets import default_buckets
+from services.contracts.model.recipe import Bucket, DimRange
 from services.engines.programs import program_on, ranges_of
 from tests.conformance.tiny_model import master_record
 from tests.conformance.workshop import BUCKETS

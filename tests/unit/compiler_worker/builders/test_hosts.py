@@ -4,7 +4,7 @@ import pytest
 
 from compiler_worker.builders import hosts
 from services.contracts.errors import NotFoundError
-from services.contracts.hardware import DeviceFacts, Generation, Platform
+from services.contracts.hardware.facts import DeviceFacts, Generation, Platform
 
 
 def machine_with(monkeypatch: pytest.MonkeyPatch, cuda: str | None) -> None:

@@ -10,8 +10,8 @@ from onnx import numpy_helper
 from compiler_worker.builders.failures import recorded_warnings
 from compiler_worker.builders.inductor_artifacts import _WeightSorter, build_artifacts
 from services.contracts.errors import BuildError
-from services.contracts.kinds import EngineKind, Precision
-from services.contracts.recipe import InputRecipe, Recipe
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.model.recipe import InputRecipe, Recipe
 from services.engines.artifact_index import CONSTANTS, INDEX, ArtifactIndex
 from services.engines.artifact_weights import WeightTable
 from tests.conformance.tiny_model import tiny_model

@@ -11,9 +11,9 @@ from compiler_worker.builders.base import BuildPlan
 from compiler_worker.builders.inductor_builder import InductorBuilder, inductor_config
 from compiler_worker.fx_rewrites.names import rewrites_for
 from services.contracts.errors import BuildError, BuildUnavailableError, UnsupportedGraphError
-from services.contracts.hardware import Generation, Platform
-from services.contracts.kinds import EngineKind, Precision
-from services.contracts.recipe import Bucket, DimRange, InductorOptions, Recipe
+from services.contracts.hardware.facts import Generation, Platform
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.model.recipe import Bucket, DimRange, InductorOptions, Recipe
 from services.engines.device_probe import probe_device
 from tests.unit.compiler_worker.builders.conftest import PlanMaker
 

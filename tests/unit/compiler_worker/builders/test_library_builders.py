@@ -10,8 +10,8 @@ from compiler_worker.builders.onnxruntime_builder import OnnxruntimeBuilder, typ
 from compiler_worker.builders.openvino_builder import OpenvinoBuilder
 from compiler_worker.builders.select import builder_for
 from services.contracts.errors import BuildError, BuildUnavailableError
-from services.contracts.hardware import Generation
-from services.contracts.kinds import EngineKind, Precision
+from services.contracts.hardware.facts import Generation
+from services.contracts.hardware.kinds import EngineKind, Precision
 from tests.unit.compiler_worker.builders.conftest import PlanMaker
 
 V3 = "cpu-x86_64-v3"

@@ -14,10 +14,10 @@ from compiler_worker.builders import tensorrt_api
 from compiler_worker.builders.base import BuildPlan
 from compiler_worker.builders.tensorrt_builder import TensorrtBuilder
 from services.contracts.errors import BuildError, BuildUnavailableError
-from services.contracts.hardware import Generation
-from services.contracts.kinds import EngineKind, Precision
-from services.contracts.recipe import Bucket, DimRange
-from services.contracts.tensors import TensorSpec
+from services.contracts.hardware.facts import Generation
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.model.recipe import Bucket, DimRange
 from services.engines.tensorrt_engine import PLAN
 from services.engines.tensorrt_runtime import Messages
 from services.engines.toolchain import installed_version

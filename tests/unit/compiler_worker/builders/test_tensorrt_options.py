@@ -10,9 +10,9 @@ import pytest
 from compiler_worker.builders.tensorrt_api import api_for
 from compiler_worker.builders.tensorrt_timings import TIMINGS, keep_timing_cache, use_timing_cache
 from services.contracts.errors import InvalidRecipeError
-from services.contracts.hardware import Generation
-from services.contracts.kinds import EngineKind
-from services.contracts.recipe import Recipe
+from services.contracts.hardware.facts import Generation
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.model.recipe import Recipe
 from services.engines.tensorrt_runtime import Messages
 
 trt = pytest.importorskip("tensorrt_rtx", reason="install tensorrt-rtx-cu13")

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from compiler_worker.master.stored import store_onnx
-from services.contracts.input_values import InputValues, Span
+from services.contracts.model.input_values import InputValues, Span
 from tests.unit.compiler_worker.master.conftest import MakeModel, tensor_info
 
 ROWS = 60

@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from compiler_worker.master.stored import store_onnx
-from services.contracts.input_values import InputValues
-from services.contracts.recipe import InputRole
+from services.contracts.model.input_values import InputValues
+from services.contracts.model.recipe import InputRole
 from tests.unit.compiler_worker.master.conftest import MakeModel, tensor_info
 
 node = helper.make_node

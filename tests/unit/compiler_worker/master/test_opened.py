@@ -16,7 +16,7 @@ FACTORY = """
     import numpy as np
     import torch
     from compiler_worker.master.pytorch_source import DimLimits, PyTorchModel
-    from services.contracts.recipe import Recipe
+    from services.contracts.model.recipe import Recipe
 
     class Scale(torch.nn.Module):
         def __init__(self):

@@ -14,8 +14,8 @@ from compiler_worker.master.samples import (
     write_samples,
 )
 from services.contracts.errors import InvalidModelError
-from services.contracts.recipe import InputRecipe, Recipe
-from services.contracts.tensors import TensorSpec
+from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.model.recipe import InputRecipe, Recipe
 
 WORDS = TensorSpec(name="words", datatype="BYTES", shape=("batch", 2))
 IDS = TensorSpec(name="ids", datatype="INT64", shape=("batch",))

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from compiler_worker.master.stored import StoredMaster, store_onnx
-from services.contracts.tensors import TensorSpec
+from services.contracts.kserve.tensors import TensorSpec
 
 Save = Callable[..., Path]
 

@@ -14,10 +14,10 @@ from compiler_worker.precision.calibration import (
     write_calibration,
 )
 from services.contracts.errors import InvalidRecipeError
-from services.contracts.manifest import MasterRecord
-from services.contracts.recipe import InputRecipe, Recipe
-from services.contracts.tensors import Array, TensorSpec
-from services.contracts.value_limits import limits_of
+from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import InputRecipe, Recipe
+from services.contracts.model.value_limits import limits_of
 
 INPUTS = (
     TensorSpec(name="ids", datatype="INT64", shape=("batch", "sequence")),

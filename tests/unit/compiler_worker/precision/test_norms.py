@@ -5,7 +5,7 @@ import pytest
 
 from compiler_worker.onnx_to_fx import graph_module_from_onnx
 from compiler_worker.precision.typed import typed_model
-from services.contracts.kinds import Precision
+from services.contracts.hardware.kinds import Precision
 from tests.unit.compiler_worker.precision.small_graphs import FLOAT, FLOAT16, make, node, types_of
 
 torch = pytest.importorskip("torch")

@@ -11,8 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 from compiler_worker.precision.quantised import quantised_model
 from compiler_worker.precision.weights import weight_only_model
 from services.contracts.errors import BuildError, UnsupportedGraphError
-from services.contracts.kinds import Precision
-from services.contracts.tensors import Array
+from services.contracts.hardware.kinds import Precision
+from services.contracts.kserve.tensors import Array
 from tests.integration.precision.small_nets import (
     attention_inputs,
     attention_net,

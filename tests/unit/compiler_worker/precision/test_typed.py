@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from compiler_worker.precision.typed import typed_model
 from services.contracts.errors import UnsupportedGraphError
-from services.contracts.kinds import Precision
+from services.contracts.hardware.kinds import Precision
 from tests.unit.compiler_worker.precision.small_graphs import (
     FLOAT,
     FLOAT16,

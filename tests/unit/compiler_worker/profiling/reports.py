@@ -12,7 +12,7 @@ from compiler_worker.profiling.report import (
     Side,
     SourceReport,
 )
-from services.contracts.kinds import Precision
+from services.contracts.hardware.kinds import Precision
 
 PEAKS = Peaks(flops_per_s=1e9, bytes_per_s=1e8, measured_by="a product, a copy")
 FILES = ProfileFiles(

@@ -6,9 +6,9 @@ from compiler_worker.proof.output_judge import Bounds, OutputJudge
 from compiler_worker.proof.power import Kept
 from compiler_worker.sampling import Sample, SampleVariant
 from compiler_worker.tolerances import together_for, tolerance_for
-from services.contracts.kinds import Precision
-from services.contracts.recipe import Recipe
-from services.contracts.tensors import Array, TensorSpec
+from services.contracts.hardware.kinds import Precision
+from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.model.recipe import Recipe
 
 
 def judge(

@@ -10,9 +10,9 @@ from compiler_worker.models import Model
 from compiler_worker.proof.answer_sizes import typical_sizes
 from compiler_worker.reference import Reference
 from compiler_worker.sampling import Sample, SampleVariant
-from services.contracts.manifest import MasterRecord
-from services.contracts.recipe import Recipe
-from services.contracts.tensors import Array, TensorSpec
+from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import Recipe
 
 LOGIT = TensorSpec(name="logit", datatype="FP32", shape=("batch", 1))
 MASTER = MasterRecord(

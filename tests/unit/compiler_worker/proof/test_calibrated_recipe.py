@@ -7,9 +7,9 @@ import pytest
 
 from compiler_worker.prove_child import drawn_recipe
 from compiler_worker.requests import ProofRequest
-from services.contracts.manifest import BlobRef, MasterRecord
-from services.contracts.recipe import InputRecipe, Recipe
-from services.contracts.tensors import TensorSpec
+from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.model.manifest import BlobRef, MasterRecord
+from services.contracts.model.recipe import InputRecipe, Recipe
 
 NAMES = {"x": "FP32", "narrowed": "FP32", "still": "FP32", "ids": "INT64"}
 MASTER = MasterRecord(

@@ -8,8 +8,8 @@ import pytest
 
 from compiler_worker.proof.id_values import IdSource, IdValues, id_sources
 from compiler_worker.tolerances import DEFAULT_TOLERANCES
-from services.contracts.kinds import Precision
-from services.contracts.tensors import Array
+from services.contracts.hardware.kinds import Precision
+from services.contracts.kserve.tensors import Array
 from tests.faults.judged import record_of, written
 from tests.unit.compiler_worker.proof.judges import normal
 

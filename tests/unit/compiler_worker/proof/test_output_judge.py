@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from compiler_worker.sampling import SampleVariant
-from services.contracts.batching import Batching
-from services.contracts.kinds import Precision
-from services.contracts.recipe import Recipe
+from services.contracts.hardware.kinds import Precision
+from services.contracts.model.batching import Batching
+from services.contracts.model.recipe import Recipe
 from tests.unit.compiler_worker.proof.judges import judge, met, normal, sample
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from compiler_worker.proof.claim import padding_hint
-from services.contracts.manifest import OutputCheck
-from services.contracts.recipe import Bucket, DimRange
+from services.contracts.model.manifest import OutputCheck
+from services.contracts.model.recipe import Bucket, DimRange
 
 BUCKET = Bucket(
     dims={"batch": DimRange(min=1, opt=1, max=2), "words": DimRange(min=1, opt=16, max=32)}

@@ -6,10 +6,10 @@ import pytest
 from compiler_worker.proof.power import MAX_ELEMENTS, Answered, power_check
 from compiler_worker.proof.sabotages import OF_FLOATS, OF_INTEGERS, Sabotage
 from compiler_worker.sampling import SampleVariant
-from services.contracts.kinds import Precision
-from services.contracts.proof_checks import PowerCheck
-from services.contracts.recipe import OutputRecipe, Recipe, Tolerance
-from services.contracts.tensors import Array
+from services.contracts.hardware.kinds import Precision
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.recipe import OutputRecipe, Recipe, Tolerance
+from services.contracts.selection.proof_checks import PowerCheck
 from tests.unit.compiler_worker.proof.judges import judge, met, normal, sample
 
 WANTED = normal(256, 5)

@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 
-from services.contracts.hardware import DeviceFacts
+from services.contracts.hardware.facts import DeviceFacts
 from services.pb import fleet_v1_pb2 as fleet
 from tests.unit.services.controller import build_world as world
 

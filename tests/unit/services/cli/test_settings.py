@@ -6,7 +6,7 @@ import pytest
 
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError
-from services.contracts.settings import read_settings
+from services.contracts.process.settings import read_settings
 
 
 def test_the_store_is_in_home_unless_one_is_named(

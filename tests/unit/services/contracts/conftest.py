@@ -7,20 +7,20 @@ from typing import Any
 import pytest
 from obstore.store import MemoryStore
 
-from services.contracts.build_key import BuildKey
-from services.contracts.hardware import DeviceFacts
-from services.contracts.kinds import EngineKind, Precision
-from services.contracts.manifest import (
+from services.contracts.builds.build_key import BuildKey
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.model.manifest import (
     EngineManifest,
     Proof,
     ProofOutcome,
     PublishedEngine,
     Timing,
 )
-from services.contracts.object_store import ObstoreArtifactStore
-from services.contracts.recipe import Bucket, DimRange
-from services.contracts.registry import Registry
-from services.contracts.tensors import TensorSpec
+from services.contracts.model.recipe import Bucket, DimRange
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import ObstoreArtifactStore
 
 
 def build_key(**changes: Any) -> BuildKey:

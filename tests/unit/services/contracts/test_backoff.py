@@ -1,6 +1,6 @@
 """Waits grow to their bound and stay there, however many attempts fail."""
 
-from services.contracts.backoff import Backoff, wait_after
+from services.contracts.process.backoff import Backoff, wait_after
 
 
 def test_any_number_of_failures_waits_at_most_the_bound() -> None:

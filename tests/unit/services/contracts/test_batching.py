@@ -2,9 +2,9 @@
 
 import pytest
 
-from services.contracts.batching import MAX_QUEUE, MAX_QUEUE_BYTES, Batching, QueuePolicy
 from services.contracts.errors import InvalidRecipeError
-from services.contracts.recipe import Recipe
+from services.contracts.model.batching import MAX_QUEUE, MAX_QUEUE_BYTES, Batching, QueuePolicy
+from services.contracts.model.recipe import Recipe
 
 LEVELS = """
 batching:

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from services.contracts.build_key import BuildKey
-from services.contracts.kinds import EngineKind, Precision
-from services.contracts.recipe import Bucket, DimRange
+from services.contracts.builds.build_key import BuildKey
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.model.recipe import Bucket, DimRange
 
 BUCKET = Bucket(dims={"batch": DimRange(min=1, opt=4, max=9)})
 CHANGES: dict[str, Any] = {
@@ -81,7 +81,7 @@ def test_every_field_gives_its_reason(field: str) -> None:
 def test_the_digest_is_the_same_in_another_process(make_key: Callable[..., BuildKey]) -> None:
     key = make_key(toolchain={"torch": "2.13.0", "triton": "3.7", "cuda": "13.0"})
     code = (
-        "import sys; from services.contracts.build_key import BuildKey\n"
+        "import sys; from services.contracts.builds.build_key import BuildKey\n"
         "print(BuildKey.from_json(sys.argv[1].encode()).digest())"
     )
     for seed in ("1", "2"):

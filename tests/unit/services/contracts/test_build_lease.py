@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 from obstore.store import MemoryStore
 
-from services.contracts.build_lease import (
+from services.contracts.builds.build_lease import (
     MAX_SKEW_S,
     BuildLease,
     LeaseRevision,
     LeaseWatch,
     pid_space,
 )
-from services.contracts.build_plan import timestamp, utc_now
+from services.contracts.builds.build_plan import timestamp, utc_now
 from services.contracts.errors import AlreadyPublishedError, StoreError
-from services.contracts.object_store import ObstoreArtifactStore, open_store
-from services.contracts.registry import Registry
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import ObstoreArtifactStore, open_store
 
 LEASE_S = 30.0
 

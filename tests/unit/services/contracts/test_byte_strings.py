@@ -9,14 +9,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
-from services.contracts.byte_strings import (
+from services.contracts.errors import InvalidRequestError
+from services.contracts.kserve.byte_strings import (
     MAX_STRINGS,
     check_num_strings,
     strings_from_array,
     strings_from_elements,
 )
-from services.contracts.errors import InvalidRequestError
-from services.contracts.tensors import TensorSpec, array_from_bytes, bytes_from_array
+from services.contracts.kserve.tensors import TensorSpec, array_from_bytes, bytes_from_array
 
 SPEC = TensorSpec(name="words", datatype="BYTES", shape=("batch", 2))
 shapes = st.lists(st.integers(0, 4), max_size=3).map(tuple)

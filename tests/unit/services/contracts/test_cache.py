@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 from obstore.store import LocalStore
 
-from services.contracts.cache import FileCache
 from services.contracts.errors import CorruptBlobError
-from services.contracts.manifest import BlobRef
-from services.contracts.object_store import ObstoreArtifactStore
+from services.contracts.model.manifest import BlobRef
+from services.contracts.store.cache import FileCache
+from services.contracts.store.object_store import ObstoreArtifactStore
 
 CHILD = """
 import sys
 from pathlib import Path
-from services.contracts.cache import FileCache
-from services.contracts.manifest import BlobRef
-from services.contracts.object_store import open_store
+from services.contracts.store.cache import FileCache
+from services.contracts.model.manifest import BlobRef
+from services.contracts.store.object_store import open_store
 store, cache, *refs = sys.argv[1:]
 files = {f"f{n}": BlobRef.from_json(ref.encode()) for n, ref in enumerate(refs)}
 sys.stdin.read(1)
@@ -30,9 +30,9 @@ print(FileCache(open_store(store), Path(cache)).folder(files))
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from services.contracts.cache import FileCache
-from services.contracts.manifest import BlobRef
-from services.contracts.object_store import open_store
+from services.contracts.store.cache import FileCache
+from services.contracts.model.manifest import BlobRef
+from services.contracts.store.object_store import open_store
 store, cache, ref = sys.argv[1:]
 files = FileCache(open_store(store), Path(cache))
 # What is fetched stands under another name until it is whole.

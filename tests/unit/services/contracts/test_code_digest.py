@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import compiler_worker
-from services.contracts.code_digest import (
+from services.contracts.builds.code_digest import (
     PROOF_MODULES,
     build_code,
     compiler_code,
@@ -15,7 +15,7 @@ from services.contracts.code_digest import (
     proof_code,
 )
 from services.contracts.errors import SmeltError
-from services.contracts.kinds import EngineKind
+from services.contracts.hardware.kinds import EngineKind
 
 ROOT = Path(compiler_worker.__file__).parents[1]
 BUILDERS = {kind: f"compiler_worker.builders.{kind.value}_builder" for kind in EngineKind}

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from services.contracts.dim_limits import DimLimits, limits_fault
-from services.contracts.recipe import Bucket, DimRange
+from services.contracts.model.dim_limits import DimLimits, limits_fault
+from services.contracts.model.recipe import Bucket, DimRange
 
 _SIZES = st.integers(min_value=1, max_value=300)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, ValidationError
 
-from services.contracts.document import Document, canonical_json
+from services.contracts.model.document import Document, canonical_json
 
 
 class Sample(Document):

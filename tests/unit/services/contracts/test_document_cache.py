@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from services.contracts.events import EventDay
-from services.contracts.object_store import open_store
-from services.contracts.records import DocumentCache, Records
+from services.contracts.registry.records import DocumentCache, Records
+from services.contracts.store.object_store import open_store
 
 
 class Clock:

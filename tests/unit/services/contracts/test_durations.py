@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.contracts.durations import milliseconds
+from services.contracts.text.durations import milliseconds
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.fleet_security import (
+from services.contracts.security.fleet_security import (
     FleetSecuritySettings,
     FleetTls,
     FleetTokens,

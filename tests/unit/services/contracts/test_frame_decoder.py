@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.frame_decoder import FrameDecoder
-from services.contracts.frames import MAX_META_BYTES, Frame, Kind, header
+from services.contracts.transport.frame_decoder import FrameDecoder
+from services.contracts.transport.frames import MAX_META_BYTES, Frame, Kind, header
 
 LARGE = 65_536
 LIMIT = 1 << 20
@@ -76,7 +76,7 @@ def test_a_large_payload_is_received_into_its_own_buffer() -> None:
 
 def test_memory_is_taken_as_bytes_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """A header that announces gigabytes takes no more than a first piece."""
-    monkeypatch.setattr("services.contracts.large_buffer.FIRST_BYTES", 4 * LARGE)
+    monkeypatch.setattr("services.contracts.transport.large_buffer.FIRST_BYTES", 4 * LARGE)
     decoder, frames = FrameDecoder(LIMIT), [_frame(1, 15 * LARGE + 1), _frame(2, 2 * LARGE)]
     wire = b"".join(map(_wire, frames))
     assert _feed(decoder, [wire[:100]]) == []
@@ -91,7 +91,7 @@ def test_a_large_payload_ends_at_an_aligned_place(
     size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that engines need no copy of a tensor, which is the last of its message."""
-    monkeypatch.setattr("services.contracts.large_buffer.FIRST_BYTES", 4 * LARGE)
+    monkeypatch.setattr("services.contracts.transport.large_buffer.FIRST_BYTES", 4 * LARGE)
     ((*_, payload),) = _feed(FrameDecoder(LIMIT), [_wire(_frame(1, size))])
     assert (np.frombuffer(payload, np.uint8).ctypes.data + size) % 64 == 0
 

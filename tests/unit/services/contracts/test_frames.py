@@ -16,7 +16,7 @@ from services.contracts.errors import (
     UnsupportedFeatureError,
     UnsupportedGraphError,
 )
-from services.contracts.frames import (
+from services.contracts.transport.frames import (
     HEADER,
     MAX_MESSAGE_CHARS,
     MAX_META_BYTES,

@@ -4,17 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from services.contracts.gate import (
-    Verdict,
-    deciding,
-    is_settled,
-    rejection_reason,
-    speed_over_fallback,
-    verdict,
-)
-from services.contracts.hardware import DeviceFacts
-from services.contracts.kinds import EngineKind, Precision
-from services.contracts.manifest import (
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.model.manifest import (
     MasterRecord,
     ModelVersion,
     Proof,
@@ -22,10 +15,17 @@ from services.contracts.manifest import (
     SideTiming,
     Timing,
 )
+from services.contracts.model.recipe import Recipe
 from services.contracts.ratio import Ratio
-from services.contracts.recipe import Recipe
-from services.contracts.selection import FallbackReason, select
-from services.contracts.tensors import TensorSpec
+from services.contracts.selection.gate import (
+    Verdict,
+    deciding,
+    is_settled,
+    rejection_reason,
+    speed_over_fallback,
+    verdict,
+)
+from services.contracts.selection.selection import FallbackReason, select
 from services.contracts.terms import proof_terms
 
 MakeEngine = Callable[..., PublishedEngine]

@@ -3,7 +3,7 @@
 import pytest
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.hardware import (
+from services.contracts.hardware.facts import (
     X86_ISA_FLAGS,
     DeviceFacts,
     Generation,

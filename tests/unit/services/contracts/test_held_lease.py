@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from services.contracts.build_lease import BuildLease, LeaseRevision
+from services.contracts.builds.build_lease import BuildLease, LeaseRevision
+from services.contracts.builds.held_lease import HeldLease, take_lease
 from services.contracts.errors import StoreError
-from services.contracts.held_lease import HeldLease, take_lease
-from services.contracts.object_store import ObstoreArtifactStore, open_store
-from services.contracts.registry import Registry
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import ObstoreArtifactStore, open_store
 
 KEY = "k"
 WAIT_S = 60.0

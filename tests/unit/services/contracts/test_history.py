@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 
-from services.contracts.build_key import BuildKey
+from services.contracts.builds.build_key import BuildKey
 from services.contracts.errors import StoreError
-from services.contracts.history import BuildHistory
-from services.contracts.manifest import (
+from services.contracts.model.manifest import (
     BuildOutcome,
     BuildRecord,
     EngineManifest,
     Proof,
     ProofOutcome,
 )
-from services.contracts.object_store import ObstoreArtifactStore
-from services.contracts.records import numbered_key
-from services.contracts.registry import Registry
-from services.contracts.registry_engines import engine_folder
+from services.contracts.registry.engines import engine_folder
+from services.contracts.registry.records import numbered_key
+from services.contracts.registry.registry import Registry
+from services.contracts.store.history import BuildHistory
+from services.contracts.store.object_store import ObstoreArtifactStore
 
 
 @pytest.fixture

@@ -7,7 +7,11 @@ import weakref
 
 import pytest
 
-from services.contracts.interpreter import SWITCH_INTERVAL_S, YOUNG_THRESHOLD, tune_for_serving
+from services.contracts.process.interpreter import (
+    SWITCH_INTERVAL_S,
+    YOUNG_THRESHOLD,
+    tune_for_serving,
+)
 
 
 class _Node:
@@ -32,5 +36,5 @@ def test_new_cycles_are_still_collected_and_old_objects_are_frozen() -> None:
 
 
 def test_it_needs_nothing_but_python() -> None:
-    code = "from services.contracts.interpreter import tune_for_serving; tune_for_serving()"
+    code = "from services.contracts.process.interpreter import tune_for_serving; tune_for_serving()"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from services.contracts.gate import deciding, speed_over_fallback
-from services.contracts.hardware import DeviceFacts
-from services.contracts.joint_order import engine_history, joint_order, unsettled
-from services.contracts.joint_run import JointRun, JointTiming
-from services.contracts.manifest import Proof, PublishedEngine, SideTiming
-from services.contracts.object_store import ObstoreArtifactStore
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.model.manifest import Proof, PublishedEngine, SideTiming
+from services.contracts.model.recipe import Recipe
 from services.contracts.ratio import Ratio
-from services.contracts.recipe import Recipe
-from services.contracts.registry import Registry
-from services.contracts.selection import FallbackReason, select
-from services.contracts.signing import Signer, TrustRoot
+from services.contracts.registry.registry import Registry
+from services.contracts.security.signing import Signer, TrustRoot
+from services.contracts.selection.gate import deciding, speed_over_fallback
+from services.contracts.selection.joint_order import engine_history, joint_order, unsettled
+from services.contracts.selection.joint_run import JointRun, JointTiming
+from services.contracts.selection.selection import FallbackReason, select
+from services.contracts.store.object_store import ObstoreArtifactStore
 from tests.signing_keys import new_keys
 from tests.unit.services.contracts.conftest import device
 

@@ -6,9 +6,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from services.contracts.kept_answers import KeptAnswer, fault_of, read_answers, write_answers
-from services.contracts.recipe import OutputRecipe, Recipe, Tolerance
-from services.contracts.tensors import Array, TensorSpec
+from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.model.recipe import OutputRecipe, Recipe, Tolerance
+from services.contracts.store.kept_answers import KeptAnswer, fault_of, read_answers, write_answers
 from tests.conformance.tiny_model import master_record
 
 FLOATS = TensorSpec(name="y", datatype="FP32", shape=("batch", 3))

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from services.contracts.build_key import BuildKey
-from services.contracts.key_difference import key_differences, nearest_engine
-from services.contracts.kinds import EngineKind, Precision
-from services.contracts.manifest import PublishedEngine
-from services.contracts.recipe import Bucket, DimRange
+from services.contracts.builds.build_key import BuildKey
+from services.contracts.builds.key_difference import key_differences, nearest_engine
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.model.manifest import PublishedEngine
+from services.contracts.model.recipe import Bucket, DimRange
 
 MakeKey = Callable[..., BuildKey]
 MakeEngine = Callable[..., PublishedEngine]

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from services.contracts import large_buffer
-from services.contracts.large_buffer import LargeBuffer
+from services.contracts.transport import large_buffer
+from services.contracts.transport.large_buffer import LargeBuffer
 
 FIRST = 1000
 

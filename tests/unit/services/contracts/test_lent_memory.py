@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.lent_memory import memory_path, peers_memory, sealed_memory
+from services.contracts.transport.lent_memory import memory_path, peers_memory, sealed_memory
 
 NUM_BYTES = 4 * mmap.PAGESIZE
 _SIZE_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW

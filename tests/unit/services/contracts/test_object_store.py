@@ -18,7 +18,7 @@ from services.contracts.errors import (
     StoreError,
     UnsafeStoreError,
 )
-from services.contracts.object_store import (
+from services.contracts.store.object_store import (
     ObstoreArtifactStore,
     open_store,
     verify_conditional_create,
@@ -225,7 +225,7 @@ def test_large_blobs_do_not_pass_through_memory_whole(tmp_path: Path) -> None:
         file.truncate(192 * MIB)
     code = (
         "import sys, resource; from pathlib import Path\n"
-        "from services.contracts.object_store import open_store\n"
+        "from services.contracts.store.object_store import open_store\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "store = open_store(sys.argv[1])\n"
         "store.fetch_blob(store.put_blob(Path(sys.argv[2])), Path(sys.argv[3]))\n"

@@ -5,10 +5,10 @@ import hashlib
 import pytest
 from pydantic import ValidationError
 
-from services.contracts.document import canonical_json
 from services.contracts.errors import InvalidRecipeError
-from services.contracts.kinds import EngineKind, Precision
-from services.contracts.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.model.document import canonical_json
+from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
 from services.contracts.terms import proof_terms
 
 FULL = """

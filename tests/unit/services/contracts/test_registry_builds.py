@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from services.contracts.build_plan import (
+from services.contracts.builds.build_plan import (
     BuildPlan,
     RebuildRequest,
     SkippedKey,
@@ -13,9 +13,9 @@ from services.contracts.build_plan import (
     timestamp,
     utc_now,
 )
-from services.contracts.node_class import NodeClass
-from services.contracts.object_store import open_store
-from services.contracts.registry_builds import BuildRegistry
+from services.contracts.hardware.node_class import NodeClass
+from services.contracts.registry.builds import BuildRegistry
+from services.contracts.store.object_store import open_store
 
 HERE, THERE = NodeClass(generation="cpu-x86_64-v3"), NodeClass(generation="cuda-sm90")
 

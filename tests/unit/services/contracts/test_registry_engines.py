@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from obstore.store import MemoryStore
 
-from services.contracts.build_key import BuildKey
+from services.contracts.builds.build_key import BuildKey
 from services.contracts.errors import (
     AlreadyPublishedError,
     CorruptBlobError,
@@ -16,7 +16,7 @@ from services.contracts.errors import (
     NotFoundError,
     StoreError,
 )
-from services.contracts.manifest import (
+from services.contracts.model.manifest import (
     BlobRef,
     BuildOutcome,
     BuildRecord,
@@ -25,9 +25,9 @@ from services.contracts.manifest import (
     ProofOutcome,
     PublishedEngine,
 )
-from services.contracts.object_store import ObstoreArtifactStore, open_store
-from services.contracts.registry import Registry
-from services.contracts.registry_engines import engine_folder
+from services.contracts.registry.engines import engine_folder
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import ObstoreArtifactStore, open_store
 
 
 class LoggingStore(ObstoreArtifactStore):

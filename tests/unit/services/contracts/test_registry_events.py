@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from services.contracts.events import Event, EventCheckpoint, EventKind, EventPosition
-from services.contracts.object_store import ObstoreArtifactStore, open_store
-from services.contracts.registry_events import EventRegistry
+from services.contracts.registry.events import EventRegistry
+from services.contracts.store.object_store import ObstoreArtifactStore, open_store
 
 
 @pytest.fixture

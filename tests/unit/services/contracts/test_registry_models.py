@@ -15,13 +15,13 @@ from services.contracts.errors import (
     NotFoundError,
     StoreError,
 )
-from services.contracts.fallback_verdict import FallbackVerdict
-from services.contracts.input_values import InputValues
-from services.contracts.manifest import MasterRecord, ModelVersion
-from services.contracts.object_store import ObstoreArtifactStore
-from services.contracts.recipe import Recipe
-from services.contracts.registry import Registry
-from services.contracts.tensors import TensorSpec
+from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.model.input_values import InputValues
+from services.contracts.model.manifest import MasterRecord, ModelVersion
+from services.contracts.model.recipe import Recipe
+from services.contracts.registry.registry import Registry
+from services.contracts.selection.fallback_verdict import FallbackVerdict
+from services.contracts.store.object_store import ObstoreArtifactStore
 
 
 @dataclass(frozen=True)

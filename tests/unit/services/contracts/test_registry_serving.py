@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from services.contracts.object_store import open_store
-from services.contracts.registry import Registry
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store
 
 
 def test_a_change_that_cannot_be_read_leaves_a_model_and_all_others_as_they_were(

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from services.contracts.errors import NotFoundError
-from services.contracts.manifest import MasterRecord, ModelVersion
-from services.contracts.object_store import ObstoreArtifactStore
-from services.contracts.recipe import Recipe
-from services.contracts.registry import Registry
+from services.contracts.model.manifest import MasterRecord, ModelVersion
+from services.contracts.model.recipe import Recipe
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import ObstoreArtifactStore
 
 MASTER = MasterRecord(digest="d" * 64, files={}, inputs=(), outputs=(), opset=20, num_parameters=0)
 

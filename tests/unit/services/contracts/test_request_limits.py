@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from services.contracts import request_limits as limits
 from services.contracts.errors import InvalidRequestError
-from services.contracts.protobuf_wire import MAX_FIELDS, fields_of
-from services.contracts.request_limits import check_request_head
+from services.contracts.kserve import request_limits as limits
+from services.contracts.kserve.protobuf_wire import MAX_FIELDS, fields_of
+from services.contracts.kserve.request_limits import check_request_head
 from services.pb import open_inference_v2_pb2 as pb
 
 Spoil = Callable[[pb.ModelInferRequest], object]

@@ -5,14 +5,19 @@ from typing import Any
 
 import pytest
 
-from services.contracts.hardware import DeviceFacts
-from services.contracts.kinds import EngineKind
-from services.contracts.manifest import (
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.model.manifest import (
     Proof,
     ProofOutcome,
     PublishedEngine,
 )
-from services.contracts.selection import FallbackReason, mean_speedup, reason_words, select
+from services.contracts.selection.selection import (
+    FallbackReason,
+    mean_speedup,
+    reason_words,
+    select,
+)
 
 MakeEngine = Callable[..., PublishedEngine]
 MakeDevice = Callable[..., DeviceFacts]

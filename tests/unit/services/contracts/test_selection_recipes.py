@@ -4,16 +4,17 @@ from collections.abc import Callable
 
 import pytest
 
-from services.contracts.hardware import DeviceFacts
-from services.contracts.kinds import EngineKind, Precision
-from services.contracts.manifest import (
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.model.manifest import (
     BlobRef,
     MasterRecord,
     ModelVersion,
     Proof,
     PublishedEngine,
 )
-from services.contracts.recipe import (
+from services.contracts.model.recipe import (
     Bucket,
     DimRange,
     InputRecipe,
@@ -21,8 +22,7 @@ from services.contracts.recipe import (
     Recipe,
     Tolerance,
 )
-from services.contracts.selection import FallbackReason, select
-from services.contracts.tensors import TensorSpec
+from services.contracts.selection.selection import FallbackReason, select
 from services.contracts.terms import proof_terms
 
 MakeEngine = Callable[..., PublishedEngine]

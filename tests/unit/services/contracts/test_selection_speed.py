@@ -4,14 +4,14 @@ from collections.abc import Callable
 
 import pytest
 
-from services.contracts.hardware import DeviceFacts
-from services.contracts.manifest import (
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.model.manifest import (
     Proof,
     PublishedEngine,
     Timing,
 )
 from services.contracts.ratio import Ratio
-from services.contracts.selection import mean_speedup, select
+from services.contracts.selection.selection import mean_speedup, select
 
 MakeEngine = Callable[..., PublishedEngine]
 MakeDevice = Callable[..., DeviceFacts]

@@ -8,9 +8,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.manifest import BlobRef, MasterRecord, ProofOutcome
-from services.contracts.provenance import Envelope, signed_bytes, statement
-from services.contracts.signing import Signer, TrustRoot
+from services.contracts.model.manifest import BlobRef, MasterRecord, ProofOutcome
+from services.contracts.security.provenance import Envelope, signed_bytes, statement
+from services.contracts.security.signing import Signer, TrustRoot
 from tests.documents import small_key, small_manifest, small_proof
 from tests.signing_keys import KeyFiles, new_keys
 

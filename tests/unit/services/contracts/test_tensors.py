@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.tensors import (
+from services.contracts.kserve.tensors import (
     DATATYPE_FROM_NUMPY,
     NUMPY_FROM_DATATYPE,
     TensorSpec,

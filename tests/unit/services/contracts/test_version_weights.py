@@ -3,9 +3,9 @@
 import pytest
 
 from services.contracts.errors import InvalidRequestError, NotFoundError
-from services.contracts.manifest import MasterRecord
-from services.contracts.recipe import Recipe
-from services.contracts.registry import Registry
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import Recipe
+from services.contracts.registry.registry import Registry
 
 MASTER = MasterRecord(digest="d" * 64, files={}, inputs=(), outputs=(), opset=20, num_parameters=0)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.watched_file import Complaint, WatchedFile, WatchedFiles
+from services.contracts.security.watched_file import Complaint, WatchedFile, WatchedFiles
 
 
 class Clock:

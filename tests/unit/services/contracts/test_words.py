@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.contracts.words import readable_ratio, readable_time
+from services.contracts.text.words import readable_ratio, readable_time
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from services.contracts.yaml_text import value_from_yaml
+from services.contracts.model.yaml_text import value_from_yaml
 
 
 def test_a_text_is_what_it_says() -> None:

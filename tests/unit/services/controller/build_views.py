@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from services.contracts.manifest import PublishedEngine
+from services.contracts.model.manifest import PublishedEngine
 from services.controller.build_policy import decide
 from services.controller.build_view import FleetView
 from services.controller.interfaces import BuildTask

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from services.contracts.build_key import BuildKey
-from services.contracts.build_plan import BuildPlan, PlannedKey
-from services.contracts.hardware import DeviceFacts
-from services.contracts.joint_run import JointRun, JointTiming
-from services.contracts.kinds import EngineKind, Precision
-from services.contracts.manifest import (
+from services.contracts.builds.build_key import BuildKey
+from services.contracts.builds.build_plan import BuildPlan, PlannedKey
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.hardware.node_class import NodeClass
+from services.contracts.model.manifest import (
     BlobRef,
     BuildOutcome,
     BuildRecord,
@@ -23,11 +23,11 @@ from services.contracts.manifest import (
     SideTiming,
     Timing,
 )
-from services.contracts.node_class import NodeClass
-from services.contracts.object_store import open_store
+from services.contracts.model.recipe import Bucket, Recipe
 from services.contracts.ratio import Ratio
-from services.contracts.recipe import Bucket, Recipe
-from services.contracts.registry import Registry
+from services.contracts.registry.registry import Registry
+from services.contracts.selection.joint_run import JointRun, JointTiming
+from services.contracts.store.object_store import open_store
 from services.controller.interfaces import BuildTask, NodePool, TaskState, TaskStatus
 
 GENERATION = "cpu-x86_64-v3"

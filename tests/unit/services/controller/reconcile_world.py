@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from services.contracts.errors import NotReadyError
-from services.contracts.manifest import BlobRef, MasterRecord, ModelVersion
-from services.contracts.node_class import NodeClass
-from services.contracts.recipe import Recipe
-from services.contracts.registry import Registry
+from services.contracts.hardware.node_class import NodeClass
+from services.contracts.model.manifest import BlobRef, MasterRecord, ModelVersion
+from services.contracts.model.recipe import Recipe
+from services.contracts.registry.registry import Registry
 from services.controller.fleet_state import FleetState
 from services.controller.interfaces import DeploymentKey, NodePool
 from services.controller.reconcile import ReconcileLoop

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from services.contracts.build_lease import BuildLease
+from services.contracts.builds.build_lease import BuildLease
 from services.contracts.events import EventKind
-from services.contracts.node_class import NodeClass
-from services.contracts.registry import Registry
+from services.contracts.hardware.node_class import NodeClass
+from services.contracts.registry.registry import Registry
 from services.controller.build_election import CONTROLLER, BuildElection
 from services.controller.build_loop import BuildLoop
 from services.controller.fleet_state import FleetState

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.contracts.build_plan import TaskStart
+from services.contracts.builds.build_plan import TaskStart
 from services.contracts.events import Event, EventKind
 from services.controller.build_gauges import BuildGauges
 from services.controller.build_policy import Decision

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from services.contracts import node_class
-from services.contracts.build_key import BuildKey
-from services.contracts.build_plan import RebuildRequest, timestamp, utc_now
+from services.contracts.builds.build_key import BuildKey
+from services.contracts.builds.build_plan import RebuildRequest, timestamp, utc_now
 from services.contracts.errors import NotReadyError
 from services.contracts.events import EventKind
-from services.contracts.kinds import EngineKind
-from services.contracts.manifest import BuildOutcome
-from services.contracts.node_class import NodeClass
-from services.contracts.object_store import open_store
-from services.contracts.recipe import Recipe
-from services.contracts.registry import Registry
+from services.contracts.hardware.facts import node_class
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.hardware.node_class import NodeClass
+from services.contracts.model.manifest import BuildOutcome
+from services.contracts.model.recipe import Recipe
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store
 from services.controller.build_loop import BuildLoop, BuildPace
 from services.controller.fleet_state import FleetState
 from services.controller.interfaces import NodePool, TaskState

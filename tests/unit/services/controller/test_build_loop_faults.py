@@ -11,10 +11,10 @@ import pytest
 
 from services.contracts.errors import StoreError
 from services.contracts.events import EventKind
-from services.contracts.hardware import DeviceFacts
-from services.contracts.object_store import ObstoreArtifactStore, open_store
-from services.contracts.recipe import Recipe
-from services.contracts.registry import Registry
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.model.recipe import Recipe
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import ObstoreArtifactStore, open_store
 from services.controller.build_loop import BuildLoop, BuildPace
 from services.controller.build_policy import planning_names
 from services.controller.build_view import FleetView

@@ -8,24 +8,24 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.contracts.build_key import BuildKey
-from services.contracts.build_plan import BuildPlan, PlannedKey
+from services.contracts.builds.build_key import BuildKey
+from services.contracts.builds.build_plan import BuildPlan, PlannedKey
 from services.contracts.errors import StoreError
-from services.contracts.hardware import DeviceFacts
-from services.contracts.history import BuildHistory
-from services.contracts.input_values import InputValues
-from services.contracts.kinds import EngineKind, Precision
-from services.contracts.manifest import (
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.hardware.node_class import NodeClass
+from services.contracts.model.input_values import InputValues
+from services.contracts.model.manifest import (
     BuildOutcome,
     BuildRecord,
     EngineManifest,
     Proof,
     ProofOutcome,
 )
-from services.contracts.node_class import NodeClass
-from services.contracts.object_store import ObstoreArtifactStore, open_store
-from services.contracts.recipe import Recipe
-from services.contracts.registry import Registry
+from services.contracts.model.recipe import Recipe
+from services.contracts.registry.registry import Registry
+from services.contracts.store.history import BuildHistory
+from services.contracts.store.object_store import ObstoreArtifactStore, open_store
 from services.controller.build_metrics import BuildMetrics
 from services.controller.build_reader import ViewReader
 from services.controller.interfaces import NodePool

@@ -6,10 +6,15 @@ from typing import Any
 
 import pytest
 
-from services.contracts.build_plan import BuildPlan, RebuildRequest, TaskEnd, TaskStart
-from services.contracts.kinds import EngineKind
-from services.contracts.manifest import BuildOutcome, ModelVersion, ProofOutcome, PublishedEngine
-from services.contracts.node_class import NodeClass
+from services.contracts.builds.build_plan import BuildPlan, RebuildRequest, TaskEnd, TaskStart
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.hardware.node_class import NodeClass
+from services.contracts.model.manifest import (
+    BuildOutcome,
+    ModelVersion,
+    ProofOutcome,
+    PublishedEngine,
+)
 from services.controller.build_policy import decide, planning_names, task_start, untouched_key
 from services.controller.build_view import FleetView, distinct_pools
 from services.controller.interfaces import NodePool

@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from services.contracts.manifest import ModelVersion
-from services.contracts.node_class import NodeClass
-from services.contracts.object_store import open_store
-from services.contracts.recipe import Recipe
-from services.contracts.registry import Registry
+from services.contracts.hardware.node_class import NodeClass
+from services.contracts.model.manifest import ModelVersion
+from services.contracts.model.recipe import Recipe
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store
 from services.controller.build_loop import BuildLoop
 from services.controller.build_policy import decide, task_start
 from services.controller.build_view import FleetView

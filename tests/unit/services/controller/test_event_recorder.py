@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from services.contracts.build_plan import RebuildRequest, TaskEnd, TaskStart
+from services.contracts.builds.build_plan import RebuildRequest, TaskEnd, TaskStart
 from services.contracts.events import Event, EventCheckpoint, EventKind, EventPosition
-from services.contracts.hardware import DeviceFacts
-from services.contracts.manifest import BuildOutcome, ProofOutcome, SideTiming, Timing
-from services.contracts.object_store import ObstoreArtifactStore, open_store
-from services.contracts.recipe import Recipe
-from services.contracts.registry_events import EventRegistry
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.model.manifest import BuildOutcome, ProofOutcome, SideTiming, Timing
+from services.contracts.model.recipe import Recipe
+from services.contracts.registry.events import EventRegistry
+from services.contracts.store.object_store import ObstoreArtifactStore, open_store
 from services.controller.build_policy import decide
 from services.controller.build_view import FleetView
 from services.controller.event_recorder import EventRecorder

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from services.contracts.events import EventDay
-from services.contracts.object_store import ObstoreArtifactStore, open_store
-from services.contracts.registry_events import EventRegistry
+from services.contracts.registry.events import EventRegistry
+from services.contracts.store.object_store import ObstoreArtifactStore, open_store
 from services.controller import event_recorder
 from services.controller.build_view import FleetView
 from services.controller.event_recorder import EventRecorder

@@ -9,8 +9,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from services.contracts.object_store import open_store
-from services.contracts.registry import Registry
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store
 from services.controller.fleet_control import FleetControl
 from services.controller.fleet_state import FleetState
 from services.controller.serving import Serving

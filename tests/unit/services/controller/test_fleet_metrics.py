@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.contracts.hardware import DeviceFacts
+from services.contracts.hardware.facts import DeviceFacts
 from services.controller.fleet_metrics import FleetMetrics
 from services.controller.fleet_state import FleetState
 from services.pb import fleet_v1_pb2 as fleet

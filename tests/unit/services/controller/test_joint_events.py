@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from services.contracts.events import Event
-from services.contracts.gate import rejection_reason
-from services.contracts.joint_run import JointRun, JointTiming
-from services.contracts.kinds import EngineKind
-from services.contracts.manifest import ModelVersion, ProofOutcome, SideTiming, Timing
-from services.contracts.object_store import open_store
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.model.manifest import ModelVersion, ProofOutcome, SideTiming, Timing
+from services.contracts.model.recipe import Recipe
 from services.contracts.ratio import Ratio
-from services.contracts.recipe import Recipe
-from services.contracts.registry_events import EventRegistry
+from services.contracts.registry.events import EventRegistry
+from services.contracts.selection.gate import rejection_reason
+from services.contracts.selection.joint_run import JointRun, JointTiming
+from services.contracts.store.object_store import open_store
 from services.contracts.terms import proof_terms
 from services.controller.build_view import FleetView
 from services.controller.event_recorder import EventRecorder

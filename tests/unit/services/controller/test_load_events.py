@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from services.contracts.fallback_verdict import FallbackVerdict
-from services.contracts.hardware import DeviceFacts
-from services.contracts.object_store import open_store
-from services.contracts.recipe import Recipe
-from services.contracts.registry import Registry
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.model.recipe import Recipe
+from services.contracts.registry.registry import Registry
+from services.contracts.selection.fallback_verdict import FallbackVerdict
+from services.contracts.store.object_store import open_store
 from services.controller.build_reader import ViewReader
 from services.controller.event_recorder import EventRecorder
 from services.controller.key_status import RetryPolicy

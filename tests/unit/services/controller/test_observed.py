@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from services.contracts.errors import StoreError
-from services.contracts.joint_run import JointRun
-from services.contracts.manifest import ProofOutcome
-from services.contracts.object_store import open_store, open_tested_store
-from services.contracts.registry import Registry
+from services.contracts.model.manifest import ProofOutcome
+from services.contracts.registry.registry import Registry
+from services.contracts.selection.joint_run import JointRun
+from services.contracts.store.object_store import open_store, open_tested_store
 from services.controller.observed import StoreView
 from services.engines.device_probe import probe_device
 from tests.documents import AT, small_key, small_manifest, small_proof

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from services.contracts.node_class import GENERATION_LABEL
+from services.contracts.hardware.node_class import GENERATION_LABEL
 from services.controller.placement import unplaced_replicas, unplaced_words
 
 GENERATION = "cuda-sm90"

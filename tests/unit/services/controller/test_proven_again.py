@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from services.contracts.build_plan import TaskStart
-from services.contracts.manifest import ProofOutcome
-from services.contracts.recipe import Recipe
+from services.contracts.builds.build_plan import TaskStart
+from services.contracts.model.manifest import ProofOutcome
+from services.contracts.model.recipe import Recipe
 from services.controller.build_policy import decide, task_start
 from services.controller.build_view import FleetView
 from services.controller.retiming import timing_names

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.object_store import ObstoreArtifactStore, open_store
-from services.contracts.registry import Registry
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import ObstoreArtifactStore, open_store
 from services.controller.fleet_state import FleetState
 from services.controller.reconcile import ReconcileLoop
 from services.controller.replica_fleet import load_function

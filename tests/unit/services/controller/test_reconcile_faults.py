@@ -11,9 +11,9 @@ import pytest
 
 from services.contracts.errors import NotReadyError
 from services.contracts.events import EventKind
-from services.contracts.manifest import ProofOutcome
-from services.contracts.object_store import open_store
-from services.contracts.registry import Registry
+from services.contracts.model.manifest import ProofOutcome
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store
 from services.controller.deployments import Deployments, DeploymentState
 from services.controller.event_recorder import EventRecorder
 from services.controller.fleet_state import FleetState

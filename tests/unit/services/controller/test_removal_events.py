@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from services.contracts.build_plan import RebuildRequest
+from services.contracts.builds.build_plan import RebuildRequest
 from services.contracts.events import Event, EventKind
-from services.contracts.object_store import open_store
-from services.contracts.recipe import Recipe
-from services.contracts.registry import Registry
+from services.contracts.model.recipe import Recipe
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store
 from services.controller import event_recorder
 from services.controller.build_reader import ViewReader
 from services.controller.build_view import FleetView

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from services.contracts.object_store import open_store
-from services.contracts.registry import Registry
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store
 from services.controller.fleet_state import FleetState
 
 from .reconcile_world import OLD, FakeFleet, add, loop_over, ready, until

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from services.contracts.errors import NotFoundError, UnsupportedFeatureError
-from services.contracts.object_store import open_store
-from services.contracts.registry import Registry
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store
 from services.controller.fleet_state import FleetState
 from services.controller.interfaces import DeploymentKey
 from services.controller.serving import Serving

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.settings import read_settings
+from services.contracts.process.settings import read_settings
 from services.controller.settings import ControllerSettings
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from services.contracts.build_plan import utc_now
-from services.contracts.history import BuildHistory
-from services.contracts.manifest import BlobRef, MasterRecord, ProofOutcome
-from services.contracts.object_store import ObstoreArtifactStore, open_store
-from services.contracts.recipe import Recipe
-from services.contracts.registry import Registry
+from services.contracts.builds.build_plan import utc_now
+from services.contracts.model.manifest import BlobRef, MasterRecord, ProofOutcome
+from services.contracts.model.recipe import Recipe
+from services.contracts.registry.registry import Registry
+from services.contracts.store.history import BuildHistory
+from services.contracts.store.object_store import ObstoreArtifactStore, open_store
 from services.controller.build_loop import BuildLoop
 from services.controller.build_metrics import BuildMetrics
 from services.controller.build_reader import ViewReader
@@ -19,9 +19,9 @@ from services.controller.fleet_state import FleetState
 from services.controller.key_status import RetryPolicy
 from services.controller.reconcile import ReconcileLoop
 from services.pb import fleet_v1_pb2 as fleet
-from services.replica.engine_checker import EngineChecker
-from services.replica.engine_host import EngineManager
-from services.replica.loaded_engine import RunningEngine
+from services.replica.engine.checker import EngineChecker
+from services.replica.engine.loaded_engine import RunningEngine
+from services.replica.engine.manager import EngineManager
 from services.telemetry.recorder import NullRecorder
 from tests.documents import small_key, small_manifest, small_proof
 

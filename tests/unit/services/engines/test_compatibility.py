@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from services.contracts.errors import EngineIncompatibleError
-from services.contracts.hardware import DeviceFacts
-from services.contracts.kinds import EngineKind
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.hardware.kinds import EngineKind
 from services.engines.base import LoadSpec
 from services.engines.compatibility import refuse_incompatible
 from tests.conformance.tiny_model import master_record

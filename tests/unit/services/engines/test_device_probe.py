@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from services.contracts.errors import InvalidRequestError, NotFoundError
-from services.contracts.hardware import DeviceFacts, Platform
+from services.contracts.hardware.facts import DeviceFacts, Platform
 from services.engines import device_probe
 from services.engines.device_probe import HostFiles, probe_device
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 import torch._inductor as inductor
 
-from services.contracts.default_buckets import default_buckets
 from services.contracts.errors import EngineError, InvalidRequestError
-from services.contracts.manifest import MasterRecord
-from services.contracts.recipe import Bucket, DimRange
-from services.contracts.tensors import TensorSpec
+from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.model.default_buckets import default_buckets
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import Bucket, DimRange
 from services.engines.device_probe import probe_device
 from services.engines.fallback_engine import (
     FallbackEngine,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from services.contracts.manifest import MasterRecord
-from services.contracts.recipe import Bucket, DimRange
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import Bucket, DimRange
 from services.engines.fallback_program import MAX_AGE_S, kept_program
 
 HOUR_S = 3600.0

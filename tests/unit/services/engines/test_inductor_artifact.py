@@ -10,9 +10,9 @@ import torch
 from onnx import numpy_helper
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.kinds import EngineKind
-from services.contracts.recipe import Bucket, DimRange
-from services.contracts.tensors import TensorSpec
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.model.recipe import Bucket, DimRange
 from services.engines.artifact_index import ArtifactIndex, BucketArtifact, WeightRef
 from services.engines.artifact_weights import MasterWeights, WeightTable
 from services.engines.base import LoadSpec

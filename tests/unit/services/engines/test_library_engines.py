@@ -8,10 +8,10 @@ import onnx
 import pytest
 
 from services.contracts.errors import EngineError
-from services.contracts.hardware import Platform
-from services.contracts.kinds import EngineKind
-from services.contracts.manifest import BlobRef
-from services.contracts.tensors import NUMPY_FROM_DATATYPE, TensorSpec
+from services.contracts.hardware.facts import Platform
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, TensorSpec
+from services.contracts.model.manifest import BlobRef
 from services.engines.base import LoadSpec
 from services.engines.device_probe import probe_device
 from services.engines.loader import engine_class

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.contracts.kinds import EngineKind
+from services.contracts.hardware.kinds import EngineKind
 from services.engines.loader import engine_class
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.tensors import Array, TensorSpec
+from services.contracts.kserve.tensors import Array, TensorSpec
 from services.engines.request_check import checked_arrays
 
 SPECS = (

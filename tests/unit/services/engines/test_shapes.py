@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.recipe import Bucket, DimRange
-from services.contracts.tensors import TensorSpec
+from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.model.recipe import Bucket, DimRange
 from services.engines.shapes import (
     check_within,
     corner,

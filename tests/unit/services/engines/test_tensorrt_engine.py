@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from services.contracts.errors import EngineError, EngineIncompatibleError, InvalidRequestError
-from services.contracts.kinds import EngineKind
+from services.contracts.hardware.kinds import EngineKind
 from services.engines import tensorrt_engine, tensorrt_runtime
 from services.engines.base import LoadSpec
 from services.engines.tensorrt_engine import PLAN, TensorrtEngine

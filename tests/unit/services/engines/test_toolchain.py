@@ -4,7 +4,7 @@ from importlib import metadata
 
 import pytest
 
-from services.contracts.hardware import Platform
+from services.contracts.hardware.facts import Platform
 from services.engines import toolchain
 from services.engines.toolchain import installed_toolchain, installed_version, missing_reason
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from services.contracts.tensors import NUMPY_FROM_DATATYPE
+from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE
 from services.engines.torch_arrays import (
     array_from_tensor,
     array_over,

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from services.contracts.batching import Batching
-from services.contracts.manifest import MasterRecord, ModelVersion
-from services.contracts.recipe import Bucket, DimRange, Recipe
-from services.contracts.tensors import TensorSpec
-from services.gateway.endpoint import Endpoint
-from services.gateway.fleet_view import EngineInUse, FleetView, Replica, ServedModel
+from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.model.batching import Batching
+from services.contracts.model.manifest import MasterRecord, ModelVersion
+from services.contracts.model.recipe import Bucket, DimRange, Recipe
+from services.gateway.routing.fleet_view import EngineInUse, FleetView, Replica, ServedModel
+from services.gateway.upstream.endpoint import Endpoint
 
 INPUTS = (
     TensorSpec(name="ids", datatype="INT64", shape=("batch", "sequence")),

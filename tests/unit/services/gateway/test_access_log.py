@@ -13,8 +13,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.contracts.errors import InvalidRequestError
-from services.gateway import access_log
-from services.gateway.access_log import AccessLog, AccessRecord
+from services.gateway.observability import access_log
+from services.gateway.observability.access_log import AccessLog, AccessRecord
 from services.telemetry.catalog import ACCESS_LOG_DROPPED, GATEWAY_METRICS
 from services.telemetry.prometheus_recorder import PrometheusRecorder
 from services.telemetry.recorder import NullRecorder

@@ -3,7 +3,7 @@
 import pytest
 
 from services.contracts.errors import OverloadedError
-from services.gateway.admission import Bound, ModelBounds
+from services.gateway.pipeline.admission import Bound, ModelBounds
 
 
 class Clock:

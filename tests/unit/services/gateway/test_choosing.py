@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.choosing import Choice, choice_of, choose, others_than
-from services.gateway.endpoint import Endpoint
+from services.gateway.routing.balancer import Choice, choice_of, choose, others_than
+from services.gateway.upstream.endpoint import Endpoint
 
 NewEndpoint = Callable[..., Endpoint]
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from services.contracts.manifest import ModelVersion
+from services.contracts.model.manifest import ModelVersion
 from services.controller.fleet_state import FleetState
-from services.gateway.controller_lives import ControllerEpochs
-from services.gateway.fleet_view import FleetView, Replica, fleet_view_from_snapshot
+from services.gateway.routing.controller_epochs import ControllerEpochs
+from services.gateway.routing.fleet_view import FleetView, Replica, fleet_view_from_snapshot
 from services.pb import fleet_v1_pb2 as fleet
 
 NewReplica = Callable[..., Replica]

@@ -4,16 +4,16 @@ from collections.abc import Callable
 
 import pytest
 
-from services.contracts.batching import Batching, QueuePolicy
-from services.contracts.manifest import ModelVersion
-from services.contracts.recipe import Bucket, DimRange
-from services.contracts.tensors import NUMPY_FROM_DATATYPE, TensorSpec
-from services.gateway.descriptions import (
+from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, TensorSpec
+from services.contracts.model.batching import Batching, QueuePolicy
+from services.contracts.model.manifest import ModelVersion
+from services.contracts.model.recipe import Bucket, DimRange
+from services.gateway.api.descriptions import (
     config_from_model,
     max_batch_size_of,
     metadata_from_model,
 )
-from services.gateway.fleet_view import EngineInUse
+from services.gateway.routing.fleet_view import EngineInUse
 from services.pb import open_inference_v2_pb2 as pb
 
 NewModel = Callable[..., ModelVersion]

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.contracts.hardware import DeviceFacts
-from services.contracts.manifest import ModelVersion
-from services.gateway.fleet_view import fleet_view_from_snapshot
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.model.manifest import ModelVersion
+from services.gateway.routing.fleet_view import fleet_view_from_snapshot
 from services.pb import fleet_v1_pb2 as fleet
 
 DEVICE = DeviceFacts(generation="cpu-x86_64-v3", name="cpu", memory_gib=8)

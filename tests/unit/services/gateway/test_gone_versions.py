@@ -4,9 +4,9 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.gateway.gone_versions import KEEP_S, GoneVersions
-from services.gateway.inference import InferenceCall, Outcome
-from services.gateway.request_metrics import RequestMetrics
+from services.gateway.observability.request_metrics import RequestMetrics
+from services.gateway.pipeline.inference import InferenceCall, Outcome
+from services.gateway.routing.gone_versions import KEEP_S, GoneVersions
 from services.telemetry.catalog import GATEWAY_METRICS
 from services.telemetry.prometheus_recorder import PrometheusRecorder
 

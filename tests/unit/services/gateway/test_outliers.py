@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.gateway.endpoint import Endpoint
-from services.gateway.outliers import OutlierRules, OutlierWatch
+from services.gateway.routing.outliers import OutlierRules, OutlierWatch
+from services.gateway.upstream.endpoint import Endpoint
 from services.telemetry.catalog import GATEWAY_METRICS
 from services.telemetry.prometheus_recorder import PrometheusRecorder
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.protobuf_wire import MAX_FIELDS
-from services.contracts.request_limits import MAX_NAME_BYTES
-from services.gateway.request_head import RequestHead, request_head_from_bytes
+from services.contracts.kserve.protobuf_wire import MAX_FIELDS
+from services.contracts.kserve.request_limits import MAX_NAME_BYTES
+from services.gateway.pipeline.request_head import RequestHead, request_head_from_bytes
 from services.pb import open_inference_v2_pb2 as pb
 
 TEXT = st.text(max_size=200)

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import pytest
 
 from services.contracts.errors import InvalidRequestError, NotFoundError, NotReadyError
-from services.contracts.manifest import ModelVersion
-from services.gateway.endpoint import Endpoint
-from services.gateway.fleet_view import FleetView
-from services.gateway.routing import RoutingTable, routing_table
+from services.contracts.model.manifest import ModelVersion
+from services.gateway.routing.fleet_view import FleetView
+from services.gateway.routing.table import RoutingTable, routing_table
+from services.gateway.upstream.endpoint import Endpoint
 
 NewModel = Callable[..., ModelVersion]
 NewEndpoint = Callable[..., Endpoint]

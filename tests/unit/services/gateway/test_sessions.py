@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from services.gateway.choosing import choice_of
-from services.gateway.endpoint import Endpoint
-from services.gateway.sessions import choose_for_session, session_number, share_of
+from services.gateway.routing.balancer import choice_of
+from services.gateway.routing.sessions import choose_for_session, session_number, share_of
+from services.gateway.upstream.endpoint import Endpoint
 
 NewEndpoint = Callable[..., Endpoint]
 SESSIONS = [session_number(f"user-{number}") for number in range(2000)]

@@ -3,7 +3,7 @@
 import pytest
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.settings import read_settings
+from services.contracts.process.settings import read_settings
 from services.gateway.settings import GatewaySettings
 
 

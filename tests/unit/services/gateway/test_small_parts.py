@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from services.gateway.fleet_view import Replica
-from services.gateway.replica_holder import preferred_addresses
-from services.gateway.statistics import summed_statistics
+from services.gateway.api.statistics import summed_statistics
+from services.gateway.routing.fleet_view import Replica
+from services.gateway.upstream.holder import preferred_addresses
 from services.pb import open_inference_v2_pb2 as pb
 
 

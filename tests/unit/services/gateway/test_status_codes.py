@@ -7,7 +7,7 @@ import grpc
 import pytest
 
 from services.contracts import errors
-from services.gateway.status_codes import MAX_DETAILS_LENGTH, STATUS_BY_ERROR, StatusTable
+from services.gateway.api.status_codes import MAX_DETAILS_LENGTH, STATUS_BY_ERROR, StatusTable
 from services.telemetry.logs import REQUEST_ID
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.frames import Payload
-from services.gateway.status_codes import StatusTable
-from services.gateway.streaming import MAX_AHEAD, Answer, InferenceStreams
+from services.contracts.transport.frames import Payload
+from services.gateway.api.status_codes import StatusTable
+from services.gateway.api.streaming import MAX_AHEAD, Answer, InferenceStreams
 
 
 class Client:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from services.contracts.frames import Payload
-from services.contracts.protobuf_wire import varint_bytes
-from services.gateway.status_codes import StatusTable
-from services.gateway.streaming import FRAME_BYTES, InferenceStreams, framed
+from services.contracts.kserve.protobuf_wire import varint_bytes
+from services.contracts.transport.frames import Payload
+from services.gateway.api.status_codes import StatusTable
+from services.gateway.api.streaming import FRAME_BYTES, InferenceStreams, framed
 from services.pb import open_inference_v2_pb2 as pb
 from services.telemetry.logs import REQUEST_ID
 

@@ -7,7 +7,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
 
 from services.contracts.errors import InvalidRequestError, UnsupportedFeatureError
-from services.gateway.trace_settings import TraceSettings
+from services.gateway.api.trace_settings import TraceSettings
 from services.pb import open_inference_v2_pb2 as pb
 from services.telemetry.tracing import Tracing
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from services.gateway.endpoint import Endpoint
-from services.gateway.weights import cumulative_shares, speed_weights, warmth, weigh
+from services.gateway.routing.weights import cumulative_shares, speed_weights, warmth, weigh
+from services.gateway.upstream.endpoint import Endpoint
 
 NewEndpoint = Callable[..., Endpoint]
 

@@ -11,10 +11,10 @@ import psutil
 import pytest
 
 from services.contracts.errors import InvalidRequestError
-from services.gateway.common_state import CommonState
 from services.gateway.settings import GatewaySettings
-from services.gateway.state_keeper import StateKeeper
-from services.gateway.workers import Worker, Workers, reserved_port
+from services.gateway.workers.common_state import CommonState
+from services.gateway.workers.state_keeper import StateKeeper
+from services.gateway.workers.supervisor import Worker, Workers, reserved_port
 
 
 def test_a_reserved_port_takes_listeners_that_share_it_and_no_others() -> None:
@@ -66,7 +66,7 @@ async def test_a_worker_that_the_system_cannot_start_is_tried_again(
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", no_process)
-    monkeypatch.setattr("services.gateway.workers.FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("services.gateway.workers.supervisor.FIRST_PAUSE_S", 0.01)
     keeper = StateKeeper(CommonState(0.0))
     before = open_sockets()
     keeping = asyncio.create_task(Worker(3, {}, 1.0, keeper).keep())

@@ -8,12 +8,12 @@ import pytest
 
 from services.contracts.errors import NotFoundError
 from services.controller.fleet_control import FleetControl
-from services.gateway.admission import Bound
-from services.gateway.endpoints import EndpointSet
-from services.gateway.handlers import SERVICE, offered_handlers, service_handler
-from services.gateway.inference import InferenceCall
-from services.gateway.servicer import EXTENSIONS, MetadataServicer
-from services.gateway.status_codes import StatusTable
+from services.gateway.api.handlers import SERVICE, offered_handlers, service_handler
+from services.gateway.api.metadata import EXTENSIONS, MetadataServicer
+from services.gateway.api.status_codes import StatusTable
+from services.gateway.pipeline.admission import Bound
+from services.gateway.pipeline.inference import InferenceCall
+from services.gateway.routing.endpoints import EndpointSet
 from services.pb import fleet_v1_pb2 as fleet
 from services.pb import open_inference_v2_pb2 as pb
 from services.pb.fleet_v1_pb2_grpc import FleetControlServicer

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from services.contracts.manifest import ModelVersion
-from services.contracts.tensors import Array
-from services.replica.batcher import Batcher, BatchReport
-from services.replica.codec import InferCall
-from services.replica.engine_seat import EngineExecutor, EngineThread
-from services.replica.engine_worker import EngineWorker
-from services.replica.joining import JoinRules
-from services.replica.signature import Signature
-from services.replica.waiting import Dropped
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.manifest import ModelVersion
+from services.replica.batching.batcher import Batcher, BatchReport
+from services.replica.batching.collate import JoinRules
+from services.replica.batching.queue import Dropped
+from services.replica.engine.executor import EngineExecutor, EngineThread
+from services.replica.engine.worker import EngineWorker
+from services.replica.request.codec import InferCall
+from services.replica.request.signature import Signature
 
 
 class ToyEngine:

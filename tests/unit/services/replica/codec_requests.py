@@ -4,14 +4,14 @@ import numpy as np
 import tritonclient.grpc as triton
 from tritonclient.grpc._utils import _get_inference_request
 
-from services.contracts.manifest import ModelVersion
-from services.contracts.tensors import (
+from services.contracts.kserve.tensors import (
     NUMPY_FROM_DATATYPE,
     TensorSpec,
     bytes_from_array,
 )
+from services.contracts.model.manifest import ModelVersion
 from services.pb import open_inference_v2_pb2 as pb
-from services.replica.signature import Signature
+from services.replica.request.signature import Signature
 
 from .models import make_model, text_model
 

@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from services.replica.batcher import Batcher
-from services.replica.engine_seat import EngineExecutor, EngineThread
-from services.replica.engine_worker import EngineWorker
-from services.replica.joining import JoinRules
-from services.replica.loaded_engine import LoadedEngine
-from services.replica.signature import Signature
-from services.replica.standby import Standby, StandbyEngine
+from services.replica.batching.batcher import Batcher
+from services.replica.batching.collate import JoinRules
+from services.replica.engine.executor import EngineExecutor, EngineThread
+from services.replica.engine.loaded_engine import LoadedEngine
+from services.replica.engine.standby import Standby, StandbyEngine
+from services.replica.engine.worker import EngineWorker
+from services.replica.request.signature import Signature
 
 from .batching import Clock, ToyEngine, submit, text_call
 from .models import text_model

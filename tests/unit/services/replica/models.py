@@ -1,9 +1,9 @@
 """Small models as values: what the replica's parts need to know of one."""
 
-from services.contracts.batching import Batching
-from services.contracts.manifest import MasterRecord, ModelVersion
-from services.contracts.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
-from services.contracts.tensors import TensorSpec
+from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.model.batching import Batching
+from services.contracts.model.manifest import MasterRecord, ModelVersion
+from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
 
 
 def make_model(

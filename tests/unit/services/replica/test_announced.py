@@ -6,7 +6,7 @@ import psutil
 import pytest
 
 from services.contracts.errors import NotReadyError
-from services.replica.announced import address_towards, is_wildcard
+from services.replica.reporting.announced import address_towards, is_wildcard
 
 OWN = [
     address.address

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.contracts.batching import Batching
 from services.contracts.errors import (
     DeadlineExceededError,
     OverloadedError,
 )
-from services.contracts.manifest import ModelVersion
-from services.contracts.recipe import Bucket, DimRange
-from services.contracts.tensors import TensorSpec
-from services.replica.grouping import MAX_CANDIDATES
-from services.replica.waiting import Dropped, held_bytes
+from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.model.batching import Batching
+from services.contracts.model.manifest import ModelVersion
+from services.contracts.model.recipe import Bucket, DimRange
+from services.replica.batching.policy import MAX_CANDIDATES
+from services.replica.batching.queue import Dropped, held_bytes
 
 from .batching import (
     Bench,

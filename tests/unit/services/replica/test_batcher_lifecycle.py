@@ -9,11 +9,11 @@ from services.contracts.errors import (
     EngineError,
     NotReadyError,
 )
-from services.replica.batcher import BatchReport
-from services.replica.engine_seat import EngineExecutor, EngineThread
-from services.replica.engine_worker import MAX_FAILURES_IN_A_ROW
-from services.replica.loaded_engine import STALL_S
-from services.replica.waiting import Dropped
+from services.replica.batching.batcher import BatchReport
+from services.replica.batching.queue import Dropped
+from services.replica.engine.executor import EngineExecutor, EngineThread
+from services.replica.engine.loaded_engine import STALL_S
+from services.replica.engine.worker import MAX_FAILURES_IN_A_ROW
 
 from .batching import (
     Bench,

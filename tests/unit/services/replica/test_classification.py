@@ -6,12 +6,12 @@ import tritonclient.grpc as triton
 from tritonclient.grpc._utils import _get_inference_request
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.tensors import NUMPY_FROM_DATATYPE, TensorSpec
+from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, TensorSpec
 from services.pb import open_inference_v2_pb2 as pb
-from services.replica.classification import MAX_TEXTS, classified
-from services.replica.codec import call_from_request
-from services.replica.response import response_from_outputs
-from services.replica.signature import Signature
+from services.replica.request.classification import MAX_TEXTS, classified
+from services.replica.request.codec import call_from_request
+from services.replica.request.response import response_from_outputs
+from services.replica.request.signature import Signature
 
 from .codec_requests import one_input_model
 from .models import make_model

@@ -8,14 +8,14 @@ from typing import NoReturn
 import pytest
 
 from services.contracts.errors import NotReadyError
-from services.contracts.fleet_dialer import FleetDialer
+from services.contracts.security.fleet_dialer import FleetDialer
 from services.pb import fleet_v1_pb2 as fleet
+from services.replica.batching.batch_builder import BatchFormer
 from services.replica.closing import close_all, ended
-from services.replica.control_link import ControlLink
-from services.replica.data_server import DataServer
-from services.replica.engine_seat import EngineExecutor, EngineThread
-from services.replica.forming import BatchFormer
-from services.replica.standby import Standby
+from services.replica.engine.executor import EngineExecutor, EngineThread
+from services.replica.engine.standby import Standby
+from services.replica.reporting.control_link import ControlLink
+from services.replica.transport.data_server import DataServer
 
 from .batching import ToyEngine, assert_own, bench, hold_engine, queue, text_call
 from .models import text_model

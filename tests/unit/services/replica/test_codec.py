@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.contracts.errors import EngineError, InvalidRequestError, OverloadedError
-from services.contracts.tensors import (
+from services.contracts.kserve.tensors import (
     NUMPY_FROM_DATATYPE,
     bytes_from_array,
 )
 from services.pb import open_inference_v2_pb2 as pb
-from services.replica.codec import InferCall, call_from_request
-from services.replica.response import response_from_outputs
-from services.replica.signature import Signature
+from services.replica.request.codec import InferCall, call_from_request
+from services.replica.request.response import response_from_outputs
+from services.replica.request.signature import Signature
 
 from .codec_requests import SIGNATURE, one_input_model, text_request, triton_request
 

@@ -13,11 +13,11 @@ from services.contracts.errors import (
     SmeltError,
     UnsupportedFeatureError,
 )
-from services.contracts.protobuf_wire import MAX_FIELDS
-from services.contracts.request_wire import split_request
+from services.contracts.kserve.protobuf_wire import MAX_FIELDS
+from services.contracts.kserve.request_wire import split_request
 from services.pb import open_inference_v2_pb2 as pb
-from services.replica.codec import call_from_request
-from services.replica.signature import Signature
+from services.replica.request.codec import call_from_request
+from services.replica.request.signature import Signature
 
 from .codec_requests import SIGNATURE, one_input_model, text_request
 

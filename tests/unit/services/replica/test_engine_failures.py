@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from services.contracts.errors import EngineError, StoreError
-from services.contracts.manifest import ProofOutcome, PublishedEngine
-from services.replica.engine_failures import FIRST_WAIT_S, EngineFailures
-from services.replica.failure_notes import FailureNotes
+from services.contracts.model.manifest import ProofOutcome, PublishedEngine
+from services.replica.engine.failure_notes import FailureNotes
+from services.replica.engine.failures import FIRST_WAIT_S, EngineFailures
 from tests.documents import small_key, small_manifest, small_proof
 
 from .batching import Clock

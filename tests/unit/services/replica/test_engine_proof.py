@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import pytest
 
 from services.contracts.errors import EngineError
-from services.contracts.recipe import Bucket
-from services.contracts.tensors import Array
-from services.replica.engine_proof import EngineProof, SamplesOf
-from services.replica.engine_worker import MAX_FAILURES_IN_A_ROW
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.recipe import Bucket
+from services.replica.engine.proof import EngineProof, SamplesOf
+from services.replica.engine.worker import MAX_FAILURES_IN_A_ROW
 
 from .batching import Bench, ToyEngine, bench, submit, text_call
 from .models import text_model

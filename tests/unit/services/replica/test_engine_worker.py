@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from services.replica.loaded_engine import STALL_S, stall_limit_s
+from services.replica.engine.loaded_engine import STALL_S, stall_limit_s
 
 from .batching import assert_own, submit, text_call
 from .engine_pair import LIMIT_S, Pair, hold, open_pair

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from services.contracts.batching import Batching
 from services.contracts.errors import (
     DeadlineExceededError,
     EngineError,
     InvalidRequestError,
     NotReadyError,
 )
-from services.replica.batcher import Outputs
-from services.replica.engine_worker import MAX_FAILURES_IN_A_ROW, HangError
-from services.replica.statistics import Statistics
-from services.replica.waiting import Dropped
+from services.contracts.model.batching import Batching
+from services.replica.batching.batcher import Outputs
+from services.replica.batching.queue import Dropped
+from services.replica.engine.worker import MAX_FAILURES_IN_A_ROW, HangError
+from services.replica.reporting.statistics import Statistics
 
 from .batching import Bench, assert_own, bench, hold_engine, queue, submit, text_call
 from .models import text_model

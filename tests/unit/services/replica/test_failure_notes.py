@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from services.replica.failure_notes import FailureNotes
+from services.replica.engine.failure_notes import FailureNotes
 
 from .batching import Clock
 

@@ -5,14 +5,14 @@ import random
 
 import pytest
 
-from services.contracts.batching import Batching
-from services.contracts.recipe import Bucket, DimRange
-from services.replica.engine_seat import EngineExecutor, EngineThread
-from services.replica.engine_worker import EngineWorker
-from services.replica.forming import BatchFormer
-from services.replica.joining import JoinRules
-from services.replica.signature import Signature, fits
-from services.replica.waiting import QueuedRequest, RequestQueue
+from services.contracts.model.batching import Batching
+from services.contracts.model.recipe import Bucket, DimRange
+from services.replica.batching.batch_builder import BatchFormer
+from services.replica.batching.collate import JoinRules
+from services.replica.batching.queue import QueuedRequest, RequestQueue
+from services.replica.engine.executor import EngineExecutor, EngineThread
+from services.replica.engine.worker import EngineWorker
+from services.replica.request.signature import Signature, fits
 from tests.unit.services.replica.batching import Clock, ToyEngine, text_call
 from tests.unit.services.replica.models import text_model
 

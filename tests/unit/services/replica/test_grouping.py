@@ -5,12 +5,12 @@ import random
 
 import pytest
 
-from services.contracts.recipe import Bucket, DimRange
-from services.replica.grouping import Grouping
-from services.replica.joining import JoinRules
-from services.replica.run_cost import RunCost
-from services.replica.run_shapes import RunShapes, elements_of
-from services.replica.signature import Signature
+from services.contracts.model.recipe import Bucket, DimRange
+from services.replica.batching.collate import JoinRules
+from services.replica.batching.policy import Grouping
+from services.replica.batching.run_cost import RunCost
+from services.replica.batching.run_shapes import RunShapes, elements_of
+from services.replica.request.signature import Signature
 
 from .models import text_model
 

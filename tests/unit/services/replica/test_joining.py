@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.contracts.batching import Batching
 from services.contracts.errors import EngineError
-from services.contracts.recipe import InputRecipe, InputRole, Recipe
-from services.contracts.tensors import TensorSpec
-from services.replica.codec import InferCall
-from services.replica.joining import JoinRules
-from services.replica.signature import Signature
+from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.model.batching import Batching
+from services.contracts.model.recipe import InputRecipe, InputRole, Recipe
+from services.replica.batching.collate import JoinRules
+from services.replica.request.codec import InferCall
+from services.replica.request.signature import Signature
 
 from .batching import text_call
 from .models import make_model, text_model

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.lent_memory import UNIT_BYTES, peers_memory, sealed_memory
-from services.replica.lent_slots import SharedBuffers
+from services.contracts.transport.lent_memory import UNIT_BYTES, peers_memory, sealed_memory
+from services.replica.transport.shared_buffers import SharedBuffers
 
 NUM_UNITS = 8
 NUM_BYTES = NUM_UNITS * UNIT_BYTES

@@ -9,20 +9,20 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.contracts.errors import NotReadyError
-from services.contracts.hardware import DeviceFacts
-from services.contracts.recipe import Bucket, DimRange, InputRecipe, InputRole
-from services.contracts.selection import FallbackReason
-from services.contracts.tensors import TensorSpec
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, InputRole
+from services.contracts.selection.selection import FallbackReason
 from services.pb import fleet_v1_pb2 as fleet
-from services.replica.batcher import BatchReport
-from services.replica.engine_host import EngineManager
-from services.replica.engine_worker import BatchTimes
-from services.replica.loaded_engine import FoundBy, LoadedEngine, Refutation
+from services.replica.batching.batcher import BatchReport
+from services.replica.engine.loaded_engine import FoundBy, LoadedEngine, Refutation
+from services.replica.engine.manager import EngineManager
+from services.replica.engine.samples import edge_sizes, probe_sizes, sample_inputs
+from services.replica.engine.worker import BatchTimes
 from services.replica.replica import Replica
-from services.replica.replica_metrics import ReplicaMetrics
-from services.replica.reports import report_from_replica
-from services.replica.samples import edge_sizes, probe_sizes, sample_inputs
-from services.replica.statistics import Statistics
+from services.replica.reporting.metrics import ReplicaMetrics
+from services.replica.reporting.reports import report_from_replica
+from services.replica.reporting.statistics import Statistics
 from services.telemetry.catalog import REPLICA_METRICS
 from services.telemetry.prometheus_recorder import PrometheusRecorder
 from services.telemetry.recorder import NullRecorder

@@ -5,10 +5,10 @@ from collections import Counter
 
 import pytest
 
-from services.contracts.batching import Batching, QueuePolicy
 from services.contracts.errors import DeadlineExceededError, OverloadedError
-from services.contracts.manifest import ModelVersion
-from services.replica.waiting import Dropped, QueuedRequest, RequestQueue
+from services.contracts.model.batching import Batching, QueuePolicy
+from services.contracts.model.manifest import ModelVersion
+from services.replica.batching.queue import Dropped, QueuedRequest, RequestQueue
 
 from .batching import Bench, assert_own, bench, hold_engine, queue, submit, text_call
 from .models import text_model

@@ -2,8 +2,8 @@
 
 from prometheus_client import CollectorRegistry
 
-from services.replica.loaded_engine import LoadedEngine
-from services.replica.replica_metrics import ReplicaMetrics
+from services.replica.engine.loaded_engine import LoadedEngine
+from services.replica.reporting.metrics import ReplicaMetrics
 from services.telemetry.catalog import ENGINE_IN_USE, QUEUE_REQUESTS, QUEUE_USED, REPLICA_METRICS
 from services.telemetry.prometheus_recorder import PrometheusRecorder
 

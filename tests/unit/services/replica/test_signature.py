@@ -3,10 +3,10 @@
 import pytest
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.manifest import ModelVersion
-from services.contracts.recipe import Bucket, DimRange, Recipe
-from services.contracts.tensors import TensorSpec
-from services.replica.signature import Signature
+from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.model.manifest import ModelVersion
+from services.contracts.model.recipe import Bucket, DimRange, Recipe
+from services.replica.request.signature import Signature
 
 from .models import make_model, text_model
 

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from services.contracts.byte_strings import MAX_STRINGS
 from services.contracts.errors import EngineError, InvalidRequestError
-from services.contracts.tensors import Array, bytes_from_array
+from services.contracts.kserve.byte_strings import MAX_STRINGS
+from services.contracts.kserve.tensors import Array, bytes_from_array
 from services.pb import open_inference_v2_pb2 as pb
-from services.replica.codec import InferCall, call_from_request
-from services.replica.response import response_from_outputs
-from services.replica.signature import Signature
+from services.replica.request.codec import InferCall, call_from_request
+from services.replica.request.response import response_from_outputs
+from services.replica.request.signature import Signature
 
 from .codec_requests import one_input_model, triton_request
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.input_values import InputValues, Span
-from services.contracts.recipe import InputRecipe, Recipe
-from services.contracts.tensors import NUMPY_FROM_DATATYPE, TensorSpec, bytes_from_array
+from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, TensorSpec, bytes_from_array
+from services.contracts.model.input_values import InputValues, Span
+from services.contracts.model.recipe import InputRecipe, Recipe
 from services.pb import open_inference_v2_pb2 as pb
-from services.replica.codec import call_from_request
-from services.replica.signature import Signature
+from services.replica.request.codec import call_from_request
+from services.replica.request.signature import Signature
 
 from .models import make_model
 

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from services.contracts.batching import Batching
 from services.contracts.errors import OverloadedError
-from services.replica.waiting import Dropped, QueuedRequest, RequestQueue
+from services.contracts.model.batching import Batching
+from services.replica.batching.queue import Dropped, QueuedRequest, RequestQueue
 
 from .batching import Clock, text_call
 

@@ -6,8 +6,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.contracts.errors import AlreadyPublishedError, NotFoundError, StoreError
-from services.contracts.manifest import BlobRef
-from services.contracts.object_store import open_store
+from services.contracts.model.manifest import BlobRef
+from services.contracts.store.object_store import open_store
 from services.telemetry.catalog import CONTROLLER_METRICS, STORE_REQUESTS
 from services.telemetry.measured_store import MeasuredStore
 from services.telemetry.prometheus_recorder import PrometheusRecorder

@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import format_trace_id
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.settings import read_settings
+from services.contracts.process.settings import read_settings
 from services.telemetry.tracing import (
     CarriedTrace,
     Tracing,
@@ -55,7 +55,7 @@ def test_neither_needs_the_packages_of_the_other() -> None:
     """A process that traces nothing starts without OpenTelemetry."""
     code = (
         "import sys; sys.modules['opentelemetry'] = None\n"
-        "import services.gateway.__main__, services.replica.request_spans\n"
+        "import services.gateway.__main__, services.replica.reporting.request_spans\n"
         "from services.telemetry.tracing import *\n"
         "assert tracing_from_settings(TracingSettings(), 'x') is None\n"
         "tracing_from_settings(TracingSettings(otel_traces_exporter='console'), 'x')"

@@ -11,10 +11,10 @@ from compiler_worker.plan import BuildTable
 from services.cli.builds.build import again_lines
 from services.cli.main import app
 from services.contracts.errors import InvalidRequestError
-from services.contracts.manifest import BuildOutcome
-from services.contracts.object_store import open_store
-from services.contracts.registry import Registry
-from services.contracts.signing import TrustRoot
+from services.contracts.model.manifest import BuildOutcome
+from services.contracts.registry.registry import Registry
+from services.contracts.security.signing import TrustRoot
+from services.contracts.store.object_store import open_store
 from tests.conformance.tiny_model import save_master, tiny_model
 from tests.signing_keys import new_keys
 from tests.unit.services.controller import build_world as world

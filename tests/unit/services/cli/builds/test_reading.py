@@ -14,9 +14,9 @@ from services.cli.main import app, main
 from services.cli.output.show import readable_size
 from services.cli.output.show import show as output
 from services.contracts.errors import NotFoundError
-from services.contracts.object_store import open_store
-from services.contracts.recipe import InputRecipe, Recipe
-from services.contracts.registry import Registry
+from services.contracts.model.recipe import InputRecipe, Recipe
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store
 from services.contracts.terms import proof_terms
 from tests.unit.services.controller import build_world as world
 

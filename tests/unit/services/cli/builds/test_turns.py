@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from services.cli.main import app
-from services.contracts.registry import Registry
+from services.contracts.registry.registry import Registry
 from services.pb import fleet_v1_pb2 as fleet
 from tests.unit.services.cli.fleet_stub import build, fleet_saying, replica
 from tests.unit.services.controller import build_world as world

@@ -16,7 +16,7 @@ import psutil
 from services.cli.fleet.local_fleet import LocalFleet
 from services.cli.fleet.up_options import UpOptions
 from services.cli.settings import CliSettings
-from services.contracts.lifetime import end_with_parent
+from services.contracts.process.lifetime import end_with_parent
 
 _PR_SET_CHILD_SUBREAPER = 36
 # Begins a process, says its id, and does not wait for it. A shell may.

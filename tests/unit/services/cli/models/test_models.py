@@ -22,12 +22,12 @@ from services.contracts.errors import (
     InvalidRequestError,
     NotFoundError,
 )
-from services.contracts.kinds import Precision
-from services.contracts.manifest import ModelVersion
-from services.contracts.object_store import ObstoreArtifactStore, open_store
-from services.contracts.recipe import Bucket, DimRange, InputRecipe, RankingTask, Recipe
-from services.contracts.registry import Registry
-from services.contracts.tensors import Array
+from services.contracts.hardware.kinds import Precision
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.manifest import ModelVersion
+from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, RankingTask, Recipe
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import ObstoreArtifactStore, open_store
 from tests.conformance.tiny_model import draw_inputs, save_master, tiny_model
 from tests.faults.judged import normal, written
 

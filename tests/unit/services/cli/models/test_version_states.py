@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 from services.cli.main import app
 from services.cli.models.version_states import version_states
-from services.contracts.object_store import open_store
-from services.contracts.recipe import Recipe
-from services.contracts.registry import Registry
+from services.contracts.model.recipe import Recipe
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store
 from services.pb import fleet_v1_pb2 as fleet
 from tests.unit.services.cli.fleet_stub import build, fleet_saying, replica
 from tests.unit.services.controller import build_world as world

@@ -10,10 +10,10 @@ from services.cli.main import app
 from services.cli.models.user import who_asks
 from services.cli.models.weights import weights_from_texts
 from services.contracts.errors import InvalidRequestError
-from services.contracts.manifest import MasterRecord
-from services.contracts.object_store import open_store
-from services.contracts.recipe import Recipe
-from services.contracts.registry import Registry
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import Recipe
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store
 
 MASTER = MasterRecord(digest="d" * 64, files={}, inputs=(), outputs=(), opset=20, num_parameters=0)
 

@@ -12,7 +12,7 @@ from services.cli.requests.gateway_client import (
 )
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError, NotReadyError
-from services.contracts.settings import read_settings
+from services.contracts.process.settings import read_settings
 
 
 def test_by_default_in_the_clear_and_without_a_token(tmp_path: Path) -> None:

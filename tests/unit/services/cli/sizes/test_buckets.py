@@ -17,10 +17,10 @@ from services.cli.sizes.bucket_advice import SizeCounts, best_edges, waste
 from services.cli.sizes.buckets import advice_document
 from services.cli.sizes.observed_sizes import observed_sizes, sizes_from_pages
 from services.contracts.errors import NotFoundError, NotReadyError
-from services.contracts.object_store import open_store
-from services.contracts.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
-from services.contracts.registry import Registry
-from services.contracts.tensors import TensorSpec
+from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store
 from services.telemetry import catalog
 from services.telemetry.prometheus_recorder import PrometheusRecorder
 from tests.unit.services.controller import build_world as world

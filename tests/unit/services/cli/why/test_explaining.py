@@ -13,14 +13,20 @@ from typer.testing import CliRunner
 
 from services.cli.main import app
 from services.cli.why.events import event_line
-from services.contracts.build_plan import SkippedKey
+from services.contracts.builds.build_plan import SkippedKey
 from services.contracts.events import Event, EventKind
-from services.contracts.joint_run import JointRun, JointTiming
-from services.contracts.kinds import EngineKind
-from services.contracts.manifest import BuildOutcome, FailedSample, ProofOutcome, SideTiming, Timing
-from services.contracts.proof_checks import PowerCheck
-from services.contracts.recipe import Recipe
-from services.contracts.registry import Registry
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.model.manifest import (
+    BuildOutcome,
+    FailedSample,
+    ProofOutcome,
+    SideTiming,
+    Timing,
+)
+from services.contracts.model.recipe import Recipe
+from services.contracts.registry.registry import Registry
+from services.contracts.selection.joint_run import JointRun, JointTiming
+from services.contracts.selection.proof_checks import PowerCheck
 from services.contracts.terms import proof_terms
 from services.controller.build_loop import BuildLoop, BuildPace
 from services.controller.fleet_state import FleetState

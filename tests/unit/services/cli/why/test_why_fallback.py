@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from services.cli.main import app
-from services.contracts.fallback_verdict import FallbackVerdict
-from services.contracts.recipe import Recipe
+from services.contracts.model.recipe import Recipe
+from services.contracts.selection.fallback_verdict import FallbackVerdict
 from services.pb import fleet_v1_pb2 as fleet
 from tests.unit.services.cli.fleet_stub import fleet_saying, replica
 from tests.unit.services.controller import build_world as world

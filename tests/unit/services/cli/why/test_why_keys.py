@@ -8,12 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from services.cli.main import app
-from services.contracts.build_key import BuildKey
+from services.contracts.builds.build_key import BuildKey
 from services.contracts.errors import InvalidRequestError, NotFoundError
-from services.contracts.kinds import EngineKind
-from services.contracts.manifest import SideTiming, Timing
-from services.contracts.recipe import Recipe
-from services.contracts.registry import Registry
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.model.manifest import SideTiming, Timing
+from services.contracts.model.recipe import Recipe
+from services.contracts.registry.registry import Registry
 from services.contracts.terms import proof_terms
 from tests.unit.services.controller import build_world as world
 

@@ -3,7 +3,7 @@
 import pytest
 
 from services.contracts.errors import InvalidRequestError
-from services.contracts.node_class import NodeClass
+from services.contracts.hardware.node_class import NodeClass
 from services.controller.kubernetes.gfd import (
     match_expressions,
     node_class_from_labels,

@@ -9,7 +9,7 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 
 from compiler_worker.arguments import parse_arguments
-from services.contracts.node_class import NodeClass
+from services.contracts.hardware.node_class import NodeClass
 from services.controller.interfaces import BuildTask
 from services.controller.kubernetes.job_object import TASK_LABEL, job_for
 from services.controller.kubernetes.job_template import JobTemplate, read_template

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.contracts.node_class import NodeClass
+from services.contracts.hardware.node_class import NodeClass
 from services.controller.kubernetes.observed import (
     ObservedNode,
     observed_node,

@@ -11,7 +11,7 @@ import grpc
 import numpy as np
 
 from services.gateway.access.guard import guarded
-from services.gateway.status_codes import StatusTable
+from services.gateway.api.status_codes import StatusTable
 from services.pb import open_inference_v2_pb2 as pb
 
 BODY = pb.ModelInferRequest(model_name="m").SerializeToString()

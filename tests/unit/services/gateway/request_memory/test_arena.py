@@ -8,8 +8,8 @@ from queue import SimpleQueue
 import numpy as np
 import pytest
 
-from services.contracts.lent_memory import MAX_SLOT_BYTES, UNIT_BYTES
-from services.gateway.request_memory.arena import (
+from services.contracts.transport.lent_memory import MAX_SLOT_BYTES, UNIT_BYTES
+from services.gateway.upstream.arena import (
     MIN_ARENA_BYTES,
     RequestArena,
     request_arena,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.request_memory.blocks import Blocks
+from services.gateway.upstream.blocks import Blocks
 
 MAX_ORDER = 4
 STEP = 1 << MAX_ORDER

@@ -1,0 +1,1 @@
+"""Devices, generations and engine kinds."""

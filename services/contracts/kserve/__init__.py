@@ -1,0 +1,1 @@
+"""Tensors and messages of the KServe v2 protocol."""

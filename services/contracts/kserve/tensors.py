@@ -1,0 +1,124 @@
+"""Tensors of the KServe v2 protocol: its datatypes, numpy's, and bytes between them."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from services.contracts.errors import InvalidRequestError
+from services.contracts.kserve.byte_strings import (
+    BYTES,
+    STRING_DTYPE,
+    bytes_from_strings,
+    check_strings,
+    strings_from_bytes,
+)
+from services.contracts.model.document import Document
+
+Array = NDArray[Any]
+
+# The one table; its inverse is derived. Elements of BYTES have lengths of their own: they are
+# objects, of type `str` (see `byte_strings`), and no view of anybody's bytes.
+NUMPY_FROM_DATATYPE: dict[str, np.dtype[Any]] = {
+    "BOOL": np.dtype(np.bool_),
+    "UINT8": np.dtype(np.uint8),
+    "UINT16": np.dtype(np.uint16),
+    "UINT32": np.dtype(np.uint32),
+    "UINT64": np.dtype(np.uint64),
+    "INT8": np.dtype(np.int8),
+    "INT16": np.dtype(np.int16),
+    "INT32": np.dtype(np.int32),
+    "INT64": np.dtype(np.int64),
+    "FP16": np.dtype(np.float16),
+    "FP32": np.dtype(np.float32),
+    "FP64": np.dtype(np.float64),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    BYTES: STRING_DTYPE,
+}
+DATATYPE_FROM_NUMPY = {dtype: name for name, dtype in NUMPY_FROM_DATATYPE.items()}
+
+
+class TensorSpec(Document):
+    """Name, datatype and shape of a model's input or output.
+
+    Attributes:
+        name: as in the ONNX graph.
+        datatype: KServe v2 name, for example INT64.
+        shape: a number for a fixed dimension, its name for a dynamic one.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int | str, ...]
+
+    @property
+    def wire_shape(self) -> tuple[int, ...]:
+        """The shape with -1 for each dynamic dimension, as KServe v2 writes it."""
+        return tuple(-1 if isinstance(dim, str) else dim for dim in self.shape)
+
+    def check(self, array: Array) -> None:
+        """Raise InvalidRequestError when an array does not fit this spec, saying both."""
+        found = DATATYPE_FROM_NUMPY.get(array.dtype) or str(array.dtype)
+        if found != self.datatype:
+            raise InvalidRequestError(
+                f"input '{self.name}': expected datatype {self.datatype}, got {found}"
+            )
+        self.check_shape(array.shape)
+        if found == BYTES:
+            check_strings(self.name, array)
+
+    def check_shape(self, shape: Sequence[int]) -> None:
+        """Raise InvalidRequestError when a concrete shape does not fit this spec."""
+        if len(self.shape) == len(shape):
+            for want, got in zip(self.shape, shape, strict=True):
+                if want != got and not isinstance(want, str):
+                    break
+            else:
+                return
+        raise InvalidRequestError(
+            f"unexpected shape for input '{self.name}': expected {list(self.wire_shape)}, "
+            f"got {list(shape)}"
+        )
+
+
+def strings_among(inputs: Iterable[TensorSpec], outputs: Iterable[TensorSpec]) -> str:
+    """The first tensor of strings that a model takes or gives, as `input 'x'`, or ""."""
+    named = [("input", spec) for spec in inputs] + [("output", spec) for spec in outputs]
+    return next((f"{role} '{spec.name}'" for role, spec in named if spec.datatype == BYTES), "")
+
+
+def array_from_bytes(data: bytes | memoryview, datatype: str, shape: Sequence[int]) -> Array:
+    """View raw little-endian bytes as an array, without a copy; the array is read-only.
+
+    Strings are copied, as numpy has no view of them.
+
+    Raises:
+        InvalidRequestError: unknown datatype, negative dimension, a wrong byte count, or strings
+            that are not as `byte_strings` has them.
+    """
+    dtype = NUMPY_FROM_DATATYPE.get(datatype)
+    if dtype is None:
+        known = ", ".join(NUMPY_FROM_DATATYPE)
+        raise InvalidRequestError(f"datatype '{datatype}' is unknown; expected one of {known}")
+    if any(dim < 0 for dim in shape):
+        raise InvalidRequestError(f"shape {list(shape)} has a negative dimension")
+    if datatype == BYTES:
+        return strings_from_bytes(data, shape)
+    expected = math.prod(shape) * dtype.itemsize
+    view = memoryview(data)
+    if view.nbytes != expected:
+        raise InvalidRequestError(
+            f"expected {expected} bytes for {datatype} {list(shape)}, got {view.nbytes}"
+        )
+    # Read-only whatever the buffer is: it belongs to a message, not to the model.
+    return np.frombuffer(view.toreadonly(), dtype=dtype).reshape(shape)
+
+
+def bytes_from_array(array: Array) -> bytes:
+    """The raw little-endian bytes of an array, row-major; of strings, each after its length."""
+    if array.dtype == STRING_DTYPE:
+        return bytes_from_strings(array)
+    return np.ascontiguousarray(array).tobytes()

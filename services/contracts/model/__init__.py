@@ -1,0 +1,1 @@
+"""What is known of a model: its versions and its recipe."""

@@ -1,0 +1,298 @@
+"""What the owner of a model asks for, apart from the code that can build anything.
+
+A recipe is a small YAML file. Every field has a default, so `smelt models add` works
+without one; `Recipe.from_yaml` says key, value and what was expected when it is wrong.
+"""
+
+import math
+from enum import StrEnum
+from typing import Self
+
+import yaml
+from pydantic import Field, ValidationError, model_validator
+
+from services.contracts.errors import InvalidRecipeError
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.model.batching import Batching
+from services.contracts.model.document import Document
+from services.contracts.model.recipe_faults import first_fault
+from services.contracts.model.task_recipe import Task
+from services.contracts.model.yaml_text import value_from_yaml
+
+CALIBRATION_FIX = (
+    "its scales come from real inputs; add to the recipe: calibration: {path: FILE}, where FILE "
+    "is an .npz or .parquet file with one array or column for each input, a row being a sample"
+)
+# Nothing, one and more words, and text of more bytes than letters.
+_DEFAULT_STRINGS = ("", "a", "word", "two words", "Grüße", "東京", "something longer than these")
+
+
+class DimRange(Document):
+    """The range of one dynamic dimension within a bucket: min <= opt <= max.
+
+    A min of 0 lets tensors be empty along it; every engine is then proven with such ones too.
+
+    Attributes:
+        min, max: the sizes that requests may have.
+        opt: the size that kernels are tuned for.
+    """
+
+    min: int = Field(ge=0)
+    opt: int = Field(ge=1)
+    max: int = Field(ge=1)
+
+    @model_validator(mode="after")
+    def _is_ordered(self) -> Self:
+        if not self.min <= self.opt <= self.max:
+            raise ValueError(f"expected min <= opt <= max, got {self.min}, {self.opt}, {self.max}")
+        return self
+
+
+class Bucket(Document):
+    """A box of shapes that an engine is built, proven and timed for.
+
+    Attributes:
+        dims: range by name of the master's dynamic dimension, for example
+            {"batch": 1..8, "sequence": 1..128}.
+    """
+
+    dims: dict[str, DimRange]
+
+    @property
+    def label(self) -> str:
+        """A short name, the largest sizes: `batch8-sequence128`; `static` without dims."""
+        return "-".join(f"{n}{r.max}" for n, r in sorted(self.dims.items())) or "static"
+
+    def holds(self, sizes: dict[str, int]) -> bool:
+        """Whether these sizes fit: every dimension of the bucket given and inside its range."""
+        return all(n in sizes and r.min <= sizes[n] <= r.max for n, r in self.dims.items())
+
+
+class InputRole(StrEnum):
+    """How proof inputs are drawn and how a batch is padded."""
+
+    VALUES = "values"
+    MASK = "mask"
+
+
+class InputRecipe(Document):
+    """How to draw, pad and check one input.
+
+    An input of strings (BYTES) is drawn from `values` and takes none of the others: strings are
+    not padded, so requests of different lengths never share a batch.
+
+    Attributes:
+        role: `mask` marks valid positions with 1 (ragged in proofs), `values` is drawn.
+        low, high: bounds of drawn values, high exclusive for integers. Without them floats are
+            drawn around zero with spread 1, and once of eight times that size; once, where 0 lies
+            within, they are all 0; a low other than 0 alone has a high one above it. Integers are
+            drawn by default over all that the graph takes (see `input_values`) and min and max
+            allow; where none of them say, low and its successor.
+        pad: value for padded positions.
+        min, max: the values that a request may hold, both allowed, for integers; by default
+            those that the graph takes, the rows of the tables that it looks them up in. A recipe
+            may only narrow these. Engines differ in what they do with others: most fail,
+            OpenVINO answers as if the row were zeros.
+        values: the strings that proofs draw, of BYTES alone: put in those that the model knows.
+    """
+
+    role: InputRole = InputRole.VALUES
+    low: float = 0.0
+    high: float | None = None
+    pad: float = 0.0
+    min: int | None = None
+    max: int | None = None
+    # Left out when it is not given: proof terms of older recipes are digests without it.
+    values: tuple[str, ...] | None = Field(
+        default=None, min_length=1, exclude_if=lambda v: v is None
+    )
+
+    @property
+    def has_range(self) -> bool:
+        """Whether drawn values have bounds; 0 alone is what older recipes hold for none."""
+        return self.high is not None or self.low != 0.0
+
+    @property
+    def strings(self) -> tuple[str, ...]:
+        """What an input of strings is drawn from."""
+        return self.values or _DEFAULT_STRINGS
+
+    @model_validator(mode="after")
+    def _is_within_limits(self) -> Self:
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(f"expected min <= max, got {self.min} and {self.max}")
+        is_mask = self.role is InputRole.MASK
+        drawn = {"a mask's 0": 0.0, "a mask's 1": 1.0} if is_mask else {}
+        if self.has_range and not is_mask:
+            drawn["low"] = self.low
+        if self.high is not None and not is_mask:
+            drawn["the largest value below high"] = max(self.low, math.ceil(self.high) - 1)
+        for name, value in (drawn | {"pad": self.pad}).items():
+            if not (self.min is None or value >= self.min) or (
+                self.max is not None and value > self.max
+            ):
+                raise ValueError(
+                    f"{name} is {value:g}, outside of min {self.min} and max {self.max}: it "
+                    "would be refused in a request"
+                )
+        return self
+
+
+class OutputRecipe(Document):
+    """How to compare one output.
+
+    Attributes:
+        valid_where: name of a mask input with the output's leading dims; positions where it
+            is 0 are not compared, because exporters define them differently.
+        accept_blind: faults that the bounds of a precision may let pass on this output, by the
+            names that `smelt why` gives them; an engine whose proof is blind to any other is
+            refused. Of eight bits `smelt models add` writes what it accepts, where this does not.
+    """
+
+    valid_where: str | None = None
+    # Left out when there are none: proof terms of older recipes are digests without it.
+    accept_blind: dict[Precision, tuple[str, ...]] = Field(default={}, exclude_if=lambda v: v == {})
+
+
+class Tolerance(Document):
+    """Bounds on the distance to the float64 reference, the largest over all samples.
+
+    Attributes:
+        rel_l2: ||out - ref|| / ||ref|| per sample.
+        max_abs: |out - ref| relative to max |ref| per sample.
+        cosine_distance: 1 - cosine per sample (the last axis is the vector).
+        column: root mean square error of the worst column (feature, class, channel) over all
+            samples, in spreads of that column.
+        gain: how far the slope of the output over the reference is from 1, over all columns.
+        agreement: least share of equal elements of an output of integers or booleans.
+        relative_to_eager: where eager fp32 itself errs so much that this many times its error
+            is above a bound, that counts in the bound's place, up to the default for bf16: the
+            error of a deep or ill-conditioned model is its own, not the engine's.
+    """
+
+    rel_l2: float = Field(gt=0)
+    max_abs: float = Field(gt=0)
+    cosine_distance: float = Field(gt=0)
+    # Left out when they are not given: proof terms of older recipes are digests without them.
+    column: float | None = Field(default=None, gt=0, exclude_if=lambda v: v is None)
+    gain: float | None = Field(default=None, gt=0, exclude_if=lambda v: v is None)
+    agreement: float | None = Field(default=None, gt=0, le=1, exclude_if=lambda v: v is None)
+    relative_to_eager: float | None = Field(default=None, ge=1, exclude_if=lambda v: v is None)
+
+
+class RankingTask(Document):
+    """Top-k rank agreement of an embedding output.
+
+    Attributes:
+        output: the embedding, [B, D].
+        num_queries, top_k: the first samples query the others.
+        min_overlap: least mean top-k overlap with the reference ranking. A neighbour whose
+            reference score lies within twice the largest score error of the k-th is a tie
+            and counts as kept.
+    """
+
+    output: str
+    num_queries: int = Field(default=16, ge=1)
+    top_k: int = Field(default=10, ge=1)
+    min_overlap: float = Field(default=1.0, ge=0, le=1)
+
+
+class Calibration(Document):
+    """Real inputs that the scales of quantised activations are taken from.
+
+    Attributes:
+        path: an .npz or .parquet file with one array or column for each input, a row being a
+            sample; relative to the recipe's file. It is read once, when the model is added,
+            and kept in the store with the model version.
+    """
+
+    path: str = Field(min_length=1)
+
+
+class TensorrtOptions(Document):
+    """What TensorRT may take to find faster kernels.
+
+    Attributes:
+        optimization_level: 0 (a quick build) to 5 (the longest search); None leaves it to the
+            library, which takes 3.
+        workspace_gib: memory of the device that a kernel may use beside its tensors; None leaves
+            all of it.
+    """
+
+    optimization_level: int | None = Field(default=None, ge=0, le=5)
+    workspace_gib: float | None = Field(default=None, gt=0)
+
+
+class InductorOptions(Document):
+    """What Inductor may take to find faster kernels.
+
+    Attributes:
+        max_autotune: write a product in several ways, time them on the building machine and take
+            the fastest; builds then take some times as long.
+    """
+
+    max_autotune: bool = False
+
+
+class Recipe(Document):
+    """Everything the owner of a model may choose.
+
+    Attributes:
+        kinds, precisions: what to try; builders that do not apply are skipped with a reason.
+        buckets: shapes to build for and to serve; empty means those of `default_buckets`.
+        inputs: how each input is drawn, padded and checked, by its name.
+        outputs: how each output is compared, by its name.
+        tolerances: overrides of the defaults in `compiler_worker/tolerances.py`, by precision.
+        ranking: of an embedding, how well engines have to keep the order of neighbours.
+        tasks: further metrics that every engine has to pass; see `task_recipe`.
+        calibration: needed for precisions int8 and fp8, unused by the others.
+        batching: how replicas join requests.
+        tensorrt, inductor: options of these kinds.
+        num_replicas: replicas of each version on each generation that has nodes: two versions
+            that share requests, on two generations, have four times as many.
+        must_beat_fallback: an engine that was timed as slower than the fallback is published
+            but not selected; False selects the fastest engine all the same.
+        response_cache: a gateway may give the answer that it gave to the same request before.
+    """
+
+    kinds: tuple[EngineKind, ...] = tuple(EngineKind)
+    precisions: tuple[Precision, ...] = (Precision.FP32,)
+    buckets: tuple[Bucket, ...] = ()
+    inputs: dict[str, InputRecipe] = {}
+    outputs: dict[str, OutputRecipe] = {}
+    tolerances: dict[Precision, Tolerance] = {}
+    ranking: RankingTask | None = None
+    tasks: tuple[Task, ...] = ()
+    calibration: Calibration | None = None
+    batching: Batching = Batching()
+    tensorrt: TensorrtOptions = TensorrtOptions()
+    inductor: InductorOptions = InductorOptions()
+    num_replicas: int = Field(default=1, ge=1)
+    must_beat_fallback: bool = True
+    response_cache: bool = False
+
+    def builder_options(self, kind: EngineKind) -> dict[str, str]:
+        """Options of a kind that differ from its defaults, for the build key."""
+        if kind is EngineKind.INDUCTOR:
+            return {"max_autotune": "True"} if self.inductor.max_autotune else {}
+        asked = self.tensorrt.model_dump() if kind is EngineKind.TENSORRT else {}
+        return {name: f"{value:g}" for name, value in asked.items() if value is not None}
+
+    @classmethod
+    def from_yaml(cls, text: str) -> Self:
+        """Read a recipe; raises InvalidRecipeError with key, value and expectation.
+
+        A text without a word in it is refused: more likely it was lost than meant.
+        """
+        try:
+            found = value_from_yaml(text)
+            if found is None:
+                raise InvalidRecipeError(
+                    "recipe: it is empty; leave it out to have everything as by default, or give "
+                    f"some of {', '.join(sorted(cls.model_fields))}"
+                )
+            return cls.model_validate(found)
+        except yaml.YAMLError as error:
+            raise InvalidRecipeError(f"recipe: {error}") from error
+        except ValidationError as error:
+            raise InvalidRecipeError(f"recipe: {first_fault(error, cls)}") from error

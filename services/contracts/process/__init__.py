@@ -1,0 +1,1 @@
+"""Settings and life cycle of a process."""

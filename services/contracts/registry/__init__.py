@@ -1,0 +1,1 @@
+"""Everything published in the store, by document."""

@@ -1,0 +1,279 @@
+"""Masters and model versions in the store.
+
+Nothing is deleted: a removed version gets a document of its own, under the version's number,
+and is listed no more. Its number is never given again.
+"""
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from services.contracts.errors import AlreadyPublishedError, InvalidRequestError, NotFoundError
+from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.model.dim_limits import DimLimits
+from services.contracts.model.input_values import InputValues
+from services.contracts.model.manifest import MasterRecord, ModelRemoval, ModelVersion
+from services.contracts.model.recipe import Recipe
+from services.contracts.registry.records import RecordKeeper, numbered_key, revision_numbers
+from services.contracts.selection.fallback_verdict import FallbackVerdict
+from services.contracts.store.artifact_store import put_files
+
+_MODEL_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,99}")
+
+
+class OpenedMaster(Protocol):
+    """A master on this disk, as the compiler opens it; see MasterRecord for the meanings."""
+
+    @property
+    def digest(self) -> str:
+        """Canonical digest over normalised graph and weights."""
+        ...
+
+    @property
+    def files(self) -> Mapping[str, Path]:
+        """Files by name; `model.onnx` is the entry."""
+        ...
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """Inputs in graph order."""
+        ...
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """Outputs in graph order."""
+        ...
+
+    @property
+    def opset(self) -> int:
+        """Version of the default domain."""
+        ...
+
+    @property
+    def num_parameters(self) -> int:
+        """Elements over all initialisers."""
+        ...
+
+    @property
+    def input_values(self) -> Mapping[str, InputValues]:
+        """By input, the integers that its graph takes."""
+        ...
+
+
+class ModelRegistry(RecordKeeper):
+    """Publishes masters and numbered versions of named models, and finds them."""
+
+    def publish_master(self, opened: OpenedMaster) -> MasterRecord:
+        """Store a master's files, then its record.
+
+        One that is there is returned with the input values of this opening: an older record has
+        none.
+
+        Raises:
+            AlreadyPublishedError: the digest is there and names a master with another
+                interface; the digest is wrong.
+        """
+        key = f"masters/{opened.digest}.json"
+        try:
+            known = self._records.read(key, MasterRecord)
+        except NotFoundError:
+            known = self._create_master(key, opened)
+        if not _is_same_interface(known, opened):
+            raise AlreadyPublishedError(
+                f"master {opened.digest} is published with other inputs, outputs or opset: "
+                "its digest does not cover them; nothing was overwritten"
+            )
+        return known.model_copy(update={"input_values": dict(opened.input_values)})
+
+    def add_model_version(
+        self,
+        *,
+        name: str,
+        master: MasterRecord,
+        recipe: Recipe,
+        source: str,
+        source_fingerprint: str,
+        samples: Path | None = None,
+        calibration: Path | None = None,
+        dim_limits: Mapping[str, DimLimits] | None = None,
+        fallback_verdict: FallbackVerdict | None = None,
+        fallback_answers: Path | None = None,
+    ) -> ModelVersion:
+        """Publish the next version of a model; one that repeats the latest returns the latest.
+
+        A removed version is repeated by a next one. What is found of the fallback makes none.
+
+        Raises:
+            InvalidRequestError: the name has characters that cannot stand in a key.
+        """
+        check_model_name(name)
+        samples_ref = self._store.put_blob(samples) if samples else None
+        calibration_ref = self._store.put_blob(calibration) if calibration else None
+        answers_ref = self._store.put_blob(fallback_answers) if fallback_answers else None
+        while True:
+            kept, highest = self._numbers(name)
+            # Only what is newest of all can be repeated: after it was removed nothing can.
+            latest = self._version(name, highest) if highest in kept else None
+            version = ModelVersion(
+                name=name,
+                version=highest + 1,
+                master=master,
+                recipe=recipe,
+                source=source,
+                source_fingerprint=source_fingerprint,
+                samples=samples_ref,
+                calibration=calibration_ref,
+                dim_limits=dict(dim_limits or {}),
+                fallback_verdict=fallback_verdict,
+                fallback_answers=answers_ref,
+                created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            )
+            if latest and _is_repeat(latest, version):
+                return latest
+            try:
+                self._store.create(_version_key(name, version.version), version.canonical_json())
+            except AlreadyPublishedError:
+                continue  # another publisher took the number: look at what it published
+            return version
+
+    def model_names(self) -> list[str]:
+        """Names of all models that have a version left, sorted."""
+        found: dict[str, set[str]] = {}
+        removed: dict[str, set[str]] = {}
+        for key in self._records.keys("models/"):
+            _, name, what, number = key.split("/", 3)
+            (removed if what == "removed" else found).setdefault(name, set()).add(number)
+        return sorted(name for name in found if found[name] - removed.get(name, set()))
+
+    def versions(self, name: str) -> list[ModelVersion]:
+        """All versions of a model that were not removed, oldest first; none of an unknown one."""
+        check_model_name(name)
+        return [self._version(name, number) for number in self._numbers(name)[0]]
+
+    def master(self, digest: str) -> MasterRecord:
+        """One master by its digest; raises NotFoundError."""
+        return self._records.read(f"masters/{digest}.json", MasterRecord)
+
+    def model_version(self, name: str, version: int | None = None) -> ModelVersion:
+        """One version of a model, the latest when none is given.
+
+        Raises:
+            NotFoundError: says which models or versions exist.
+        """
+        check_model_name(name)
+        numbers = self._numbers(name)[0]
+        if not numbers:
+            known = ", ".join(self.model_names()) or "none"
+            raise NotFoundError(f"model '{name}' not found; there are: {known}")
+        wanted = numbers[-1] if version is None else version
+        if wanted not in numbers:
+            known = ", ".join(map(str, numbers))
+            raise NotFoundError(f"model '{name}' has no version {wanted}; there are: {known}")
+        return self._version(name, wanted)
+
+    def removed_versions(self) -> dict[str, list[int]]:
+        """Numbers of the removed versions, ascending, of each model that has any."""
+        keys = self._records.keys("models/")
+        names = sorted({key.split("/")[1] for key in keys if key.split("/")[2] == "removed"})
+        return {name: revision_numbers(keys, _removals_prefix(name)) for name in names}
+
+    def removal(self, name: str, version: int) -> ModelRemoval:
+        """That a version was removed; raises NotFoundError when it was not."""
+        return self._records.read(_removal_key(name, version), ModelRemoval)
+
+    def remove_model(
+        self, name: str, version: int | None = None, *, who: str = ""
+    ) -> list[ModelVersion]:
+        """Have versions served no more, all of them when none is given; returns which.
+
+        Masters and engines stay: their names say what they are, and another version may use
+        them, also one that is added later.
+
+        Raises:
+            NotFoundError: says which models or versions exist.
+        """
+        wanted = self.model_version(name, version)
+        removed = [wanted] if version is not None else self.versions(name)
+        for each in removed:
+            removal = ModelRemoval(
+                name=name,
+                version=each.version,
+                who=who,
+                created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            )
+            # Another may have removed it meanwhile: it is gone, as was asked.
+            with suppress(AlreadyPublishedError):
+                self._records.create(_removal_key(name, each.version), removal)
+        return removed
+
+    def _create_master(self, key: str, opened: OpenedMaster) -> MasterRecord:
+        record = MasterRecord(
+            digest=opened.digest,
+            files=put_files(self._store, opened.files),
+            inputs=opened.inputs,
+            outputs=opened.outputs,
+            opset=opened.opset,
+            num_parameters=opened.num_parameters,
+            input_values=dict(opened.input_values),
+        )
+        try:
+            self._records.create(key, record)
+        except AlreadyPublishedError:
+            # Another publisher was faster; one digest may stand for other bytes of the same
+            # graph (another serialiser), so its record counts, not ours.
+            return self._records.read(key, MasterRecord)
+        return record
+
+    def _numbers(self, name: str) -> tuple[list[int], int]:
+        """The versions that were not removed, ascending; and the highest that ever was."""
+        keys = self._records.keys(f"models/{name}/")
+        found = revision_numbers(keys, _versions_prefix(name))
+        removed = set(revision_numbers(keys, _removals_prefix(name)))
+        return [number for number in found if number not in removed], max(found, default=0)
+
+    def _version(self, name: str, number: int) -> ModelVersion:
+        return self._records.read(_version_key(name, number), ModelVersion)
+
+
+def check_model_name(name: str) -> None:
+    """Raise InvalidRequestError for a name that cannot stand in a key."""
+    if not _MODEL_NAME.fullmatch(name):
+        raise InvalidRequestError(
+            f"model name '{name}': expected 1 to 100 of a-z 0-9 _ . - with a letter or digit first"
+        )
+
+
+def _is_same_interface(record: MasterRecord, opened: OpenedMaster) -> bool:
+    wanted = (tuple(opened.inputs), tuple(opened.outputs), opened.opset)
+    return (record.inputs, record.outputs, record.opset) == wanted
+
+
+def _is_repeat(latest: ModelVersion, version: ModelVersion) -> bool:
+    """Whether publishing would say nothing new; the master differs after a better export."""
+    return (
+        latest.source_fingerprint == version.source_fingerprint
+        and latest.recipe == version.recipe
+        and latest.samples == version.samples
+        and latest.calibration == version.calibration
+        and latest.dim_limits == version.dim_limits
+        and latest.master.digest == version.master.digest
+    )
+
+
+def _versions_prefix(name: str) -> str:
+    return f"models/{name}/versions/"
+
+
+def _version_key(name: str, version: int) -> str:
+    return numbered_key(_versions_prefix(name), version)
+
+
+def _removals_prefix(name: str) -> str:
+    return f"models/{name}/removed/"
+
+
+def _removal_key(name: str, version: int) -> str:
+    return numbered_key(_removals_prefix(name), version)

@@ -1,0 +1,72 @@
+"""Which models are to be served: all that the store has, but those that somebody unloaded.
+
+Each change is a numbered document, and the last one counts. A version that is published later
+changes nothing: a model that was unloaded stays so until it is loaded.
+"""
+
+import logging
+from datetime import UTC, datetime
+
+from services.contracts.errors import StoreError
+from services.contracts.model.document import Document
+from services.contracts.registry.records import RecordKeeper, numbered_key, revision_numbers
+
+_logger = logging.getLogger(__name__)
+
+_PREFIX = "serving/"
+
+
+class ServingChange(Document):
+    """That a model is to be served from now on, or is not.
+
+    Attributes:
+        is_served: whether replicas of it are wanted.
+        who: asked for it; "" when unknown.
+    """
+
+    name: str
+    is_served: bool
+    who: str = ""
+    created_at: str
+
+
+class ServingRegistry(RecordKeeper):
+    """Notes who is unloaded, and finds them."""
+
+    def unloaded_models(self) -> set[str]:
+        """Names of the models that were unloaded and not loaded since."""
+        keys = self._records.keys(_PREFIX)
+        names = {key.split("/")[1] for key in keys}
+        return {name for name in names if not self._is_served(name, keys)}
+
+    def serving_changes(self, name: str) -> list[ServingChange]:
+        """All loads and unloads of a model, oldest first."""
+        numbers = self._records.numbers(_prefix(name))
+        return [self._records.read(numbered_key(_prefix(name), n), ServingChange) for n in numbers]
+
+    def set_served(self, name: str, *, is_served: bool, who: str = "") -> bool:
+        """Note that a model is to be served, or not, and who asked; False when it was before."""
+        if self._is_served(name, self._records.keys(_prefix(name))) is is_served:
+            return False
+        change = ServingChange(
+            name=name,
+            is_served=is_served,
+            who=who,
+            created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        )
+        self._records.append(_prefix(name), change)
+        return True
+
+    def _is_served(self, name: str, keys: list[str]) -> bool:
+        prefix = _prefix(name)
+        for number in reversed(revision_numbers(keys, prefix)):
+            try:
+                return self._records.read(numbered_key(prefix, number), ServingChange).is_served
+            except StoreError as error:
+                # Of a newer release, which must not keep the other models from serving.
+                _logger.warning("model '%s' stays as the change before says: %s", name, error)
+        return True
+
+
+def _prefix(name: str) -> str:
+    return f"{_PREFIX}{name}/"

@@ -1,0 +1,1 @@
+"""Signatures of engines, and the fleet's tokens and certificates."""

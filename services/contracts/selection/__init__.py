@@ -1,0 +1,1 @@
+"""Which engine a device serves, and what timings decide that."""

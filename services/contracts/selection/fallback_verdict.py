@@ -1,0 +1,45 @@
+"""Whether a model's fallback computes what its master says, as it was found when it was added.
+
+The fallback runs a graph that our own importer made. ONNX Runtime, which shares no code with it, is
+the witness; a few of its answers are kept with the version, so that every replica can compare its
+own compiled fallback on its own device.
+"""
+
+from services.contracts.model.document import Document
+from services.contracts.model.recipe import Tolerance
+
+
+class FallbackVerdict(Document):
+    """What the witness says of the importer's graph, in float32 and not compiled.
+
+    Attributes:
+        refuted: where they differ, how far, and how far they may; "" when they agree.
+        unknown: why nothing was compared; "" when something was.
+        witness: what it was compared with.
+        code: digest of the importer that made the graph: another one's graph is another.
+        num_samples: how many were compared.
+        allowed: how far a fallback may be from the kept answers, by output.
+    """
+
+    refuted: str = ""
+    unknown: str = ""
+    witness: str = ""
+    code: str = ""
+    num_samples: int = 0
+    allowed: dict[str, Tolerance] = {}
+
+    def refutes(self, code: str) -> bool:
+        """Whether a graph that this importer makes is known to be wrong."""
+        return bool(self.refuted) and self.code == code
+
+    @property
+    def words(self) -> str:
+        """All of it in one sentence."""
+        if self.unknown:
+            return f"the fallback's graph was not compared with ONNX Runtime: {self.unknown}"
+        if self.refuted:
+            return (
+                f"the fallback's graph is refuted, so ONNX Runtime serves in its place: "
+                f"{self.refuted}"
+            )
+        return f"the fallback's graph agrees with {self.witness} at {self.num_samples} samples"

@@ -1,0 +1,141 @@
+"""The benchmark's gate: an engine that is slower than the fallback does not serve.
+
+Both are timed in one run, call by call: of the proof, and then of all candidates together. An
+engine is faster or slower only where the interval of that ratio, and what the fallback seems to
+gain on itself, leave no doubt. Otherwise what served before goes on serving, and both are timed
+again later. The engine stays published, with its figures, so that everybody can see why the
+fallback is the better choice.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import geometric_mean
+
+from services.contracts.model.manifest import Timing
+from services.contracts.model.recipe import Recipe
+from services.contracts.text.words import readable_ratio
+
+# Two runs of one and the same code differ by so much. Of equals the engine is the better one:
+# a replica loads it in moments, and compiles the fallback for seconds.
+NOISE = 0.05
+# An interval that is wider tells nothing of an engine, wherever it lies.
+_WILD = 4.0
+
+
+class Verdict(StrEnum):
+    """What a run says of an engine beside the fallback."""
+
+    KEEPS_UP = "keeps_up"
+    SLOWER = "slower"
+    NOT_MEASURABLE = "not_measurable"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeedBounds:
+    """How many times faster than the baseline, at least and at most, the mean of all shapes."""
+
+    low: float
+    high: float
+
+    @property
+    def is_wild(self) -> bool:
+        """Whether calls differed too much to tell anything."""
+        return self.high >= _WILD * self.low
+
+    @property
+    def words(self) -> str:
+        """`0.80 to 1.31`."""
+        return f"{readable_ratio(self.low)} to {readable_ratio(self.high)}"
+
+
+def speed_over_fallback(timings: Sequence[Timing]) -> float | None:
+    """How many times faster than the fallback, the geometric mean of all shapes; None untimed."""
+    timed = [(t.fallback.p50_s / t.p50_s, t.ratio) for t in timings if t.fallback]
+    ratios = [paired.median if paired else of_medians for of_medians, paired in timed]
+    return geometric_mean(ratios) if ratios else None
+
+
+def speed_bounds(timings: Sequence[Timing]) -> SpeedBounds | None:
+    """The interval of that, or over eager without a fallback; None in older records."""
+    timed = [t for t in timings if t.fallback] or timings
+    known = [(t.ratio, _noise(t)) for t in timed if t.ratio]
+    if not known or len(known) < len(timed):
+        return None
+    # Bounds of a mean of shapes lie closer together than this mean of their bounds.
+    return SpeedBounds(
+        low=geometric_mean(ratio.low / noise for ratio, noise in known),
+        high=geometric_mean(ratio.high * noise for ratio, noise in known),
+    )
+
+
+def is_wild(timings: Sequence[Timing]) -> bool:
+    """Whether one run tells nothing of an engine; older records have no doubts."""
+    bounds = speed_bounds(timings)
+    return bounds is not None and bounds.is_wild
+
+
+def _noise(timing: Timing) -> float:
+    """By how much the baseline seems faster or slower than itself; 1 is not at all."""
+    baseline = timing.fallback or timing.eager
+    itself = baseline.ratio if baseline else None
+    return max(itself.high, 1 / itself.low) if itself else 1.0
+
+
+def verdict(timings: Sequence[Timing]) -> Verdict | None:
+    """What one run says; None where the fallback was not timed. Older records have no doubts."""
+    speed = speed_over_fallback(timings)
+    if speed is None:
+        return None
+    bounds = speed_bounds(timings) or SpeedBounds(low=speed, high=speed)
+    if bounds.high < 1 - NOISE:
+        return Verdict.SLOWER
+    if bounds.low >= 1 - NOISE and not bounds.is_wild:
+        return Verdict.KEEPS_UP
+    return Verdict.NOT_MEASURABLE
+
+
+def deciding(history: Sequence[Sequence[Timing]]) -> Sequence[Timing]:
+    """The run that counts: the newest that leaves no doubt, else the newest with the fallback.
+
+    Args:
+        history: an engine's timings of its proof and of its joint runs, oldest first.
+    """
+    known = [timings for timings in history if verdict(timings)]
+    clear = [timings for timings in known if verdict(timings) is not Verdict.NOT_MEASURABLE]
+    return (clear or known or history or [()])[-1]
+
+
+def is_settled(history: Sequence[Sequence[Timing]]) -> bool:
+    """Whether an engine and the fallback need not be timed again: measured, and without doubt."""
+    known = [timings for timings in history if verdict(timings)]
+    return not known or any(
+        speed_bounds(timings) and verdict(timings) is not Verdict.NOT_MEASURABLE
+        for timings in known
+    )
+
+
+def rejection_reason(timings: Sequence[Timing], recipe: Recipe | None = None) -> str:
+    """Why an engine is not served with; "" when it is, or the recipe does not ask.
+
+    Args:
+        timings: of the run that counts.
+        recipe: None asks.
+    """
+    found, speed = verdict(timings), speed_over_fallback(timings)
+    if speed is None or found is Verdict.KEEPS_UP or (recipe and not recipe.must_beat_fallback):
+        return ""
+    bounds = speed_bounds(timings)
+    if found is Verdict.SLOWER:
+        interval = f" ({bounds.words})" if bounds else ""
+        return (
+            f"slower than the fallback: {readable_ratio(speed)} x its speed{interval}, so it is "
+            "not selected; to serve with it all the same, the recipe says "
+            "must_beat_fallback: false"
+        )
+    cause = "this machine is too busy to tell" if is_wild(timings) else "too close to tell"
+    return (
+        f"not measurable here now: {bounds.words if bounds else ''} x the fallback's speed, "
+        f"{cause}; what serves now stays, and the fleet times them again later; at once: "
+        "smelt build MODEL"
+    )

@@ -1,0 +1,1 @@
+"""The artifact store, and files of it on this disk."""

@@ -1,0 +1,74 @@
+"""The artifact store: what every backend promises, in six verbs.
+
+Two kinds of things live in it. Blobs are bytes named by their own sha256; writing one
+twice is harmless. Objects are small JSON documents under a path, created once and never
+overwritten; the first to create wins, so half of anything is never visible: all blobs are
+there before the manifest that names them. Only who holds what now is deleted, and where that is
+not allowed it stays; what nothing needs any more goes when somebody asks for it (`prune`). Keys
+are `str` with `/`, because object stores have no folders.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple, Protocol
+
+from services.contracts.errors import StoreError
+from services.contracts.model.manifest import BlobRef
+
+
+class StoredObject(NamedTuple):
+    """An object of a store, without its bytes."""
+
+    key: str
+    num_bytes: int
+    modified_at: datetime
+
+
+class ArtifactStore(Protocol):
+    """A place that outlives every process; local folder, S3 and others alike."""
+
+    def put_blob(self, source: Path) -> BlobRef:
+        """Store a file's bytes under their digest; does nothing when they are there."""
+        ...
+
+    def fetch_blob(self, ref: BlobRef, target: Path) -> None:
+        """Write a blob to a file, whole or not at all.
+
+        Raises:
+            NotFoundError: no such blob.
+            CorruptBlobError: the bytes do not have that digest; the file is not written.
+        """
+        ...
+
+    def create(self, key: str, data: bytes) -> None:
+        """Create an object; raises AlreadyPublishedError when the key exists."""
+        ...
+
+    def read(self, key: str) -> bytes:
+        """Read an object; raises NotFoundError."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove an object, if it is there; raises StoreError where that is not allowed."""
+        ...
+
+    def list(self, prefix: str) -> list[str]:
+        """Keys of all objects below a prefix that ends with '/', sorted."""
+        ...
+
+
+def put_files(store: ArtifactStore, files: Mapping[str, Path]) -> dict[str, BlobRef]:
+    """Store files as blobs, by name; raises as `put_blob` and `check_file_names` do."""
+    check_file_names(files)
+    return {name: store.put_blob(path) for name, path in files.items()}
+
+
+def check_file_names(names: Iterable[str]) -> None:
+    """Raise StoreError for a name that would be written outside its folder."""
+    for name in names:
+        path = PurePosixPath(name)
+        if not path.parts or path.is_absolute() or ".." in path.parts:
+            raise StoreError(
+                f"file name '{name}': expected a relative path below its folder without '..'"
+            )

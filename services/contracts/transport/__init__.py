@@ -1,0 +1,1 @@
+"""Frames between gateway and replica, and memory that both map."""

@@ -1,0 +1,1 @@
+"""The RPCs of the inference service, and how errors become statuses."""

@@ -1,0 +1,170 @@
+"""ModelStreamInfer: many requests on one stream, answered in their order.
+
+Triton's terms: the error of a request is sent in its own message and the stream goes on, unless
+the client asked for gRPC errors; every answer says that it is its request's last one, which is
+what clients of models with several answers wait for.
+"""
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import Final, NamedTuple
+
+from services.contracts.errors import InvalidRequestError
+from services.contracts.kserve.protobuf_wire import varint_bytes
+from services.contracts.transport.frames import Payload
+from services.gateway.api.status_codes import Refusal, StatusTable
+from services.gateway.pipeline.request_head import request_head_from_bytes
+from services.grpc_server.context import Context
+from services.grpc_server.servicer_context import hold_request
+from services.pb import open_inference_v2_pb2 as pb
+
+# Metadata with which a client wants the stream to end with the first error's status.
+GRPC_ERROR_KEY: Final = "triton_grpc_error"
+# A request, or why it may not be asked.
+Incoming = Payload | Exception
+Answer = Callable[[Payload, float | None], Awaitable[Payload]]
+_Result = asyncio.Task["Payload | _Failed"]
+# Enough to fill a batch; a client that sends more waits in its own flow control.
+MAX_AHEAD: Final = 128
+_ANSWER_TAG: Final = b"\x12"
+# Appended to a serialised answer it is one more of its parameters (a map's entries repeat).
+_IS_FINAL: Final = pb.ModelInferResponse(
+    parameters={"triton_final_response": pb.InferParameter(bool_param=True)}
+).SerializeToString()
+# The most that `framed` adds: a message's size, below 2 GiB, has five bytes.
+FRAME_BYTES: Final = len(_ANSWER_TAG) + 5 + len(_IS_FINAL)
+
+
+class InferenceStreams:
+    """Serves streams; holds nothing between them."""
+
+    def __init__(self, answer: Answer, statuses: StatusTable) -> None:
+        """`answer` gets a request's bytes and the stream's deadline."""
+        self._answer, self._statuses = answer, statuses
+
+    async def serve(
+        self, requests: AsyncIterable[Incoming], deadline_s: float | None, context: Context
+    ) -> AsyncIterator[bytes]:
+        """Serialised ModelStreamInferResponses, one for each request, in the order of these."""
+        is_strict = (GRPC_ERROR_KEY, "true") in tuple(context.invocation_metadata() or ())
+        queue = _Ahead()
+        reading = asyncio.create_task(self._read(requests, deadline_s, context, queue))
+        try:
+            async for answer in queue:
+                result = await answer
+                if not isinstance(result, _Failed):
+                    message = framed(result)
+                elif is_strict:
+                    refusal = result.refusal
+                    await context.abort(refusal.code, refusal.details, refusal.trailing)
+                else:
+                    message = result.message
+                # A stream that idles holds nothing of what was asked before.
+                del answer, result
+                yield message
+                del message
+            await reading
+        finally:
+            reading.cancel()
+            queue.cancel()
+
+    async def _read(
+        self,
+        requests: AsyncIterable[Incoming],
+        deadline_s: float | None,
+        context: Context,
+        queue: "_Ahead",
+    ) -> None:
+        try:
+            # First: a request that is not taken yet is in its client's charge.
+            await queue.has_room()
+            async for incoming in requests:
+                answer = asyncio.create_task(self._result(incoming, deadline_s))
+                if (release := hold_request(context)) is not None:
+                    # Also of one that is cancelled before its first step.
+                    answer.add_done_callback(partial(_call, release))
+                queue.add(answer)
+                del incoming, answer
+                await queue.has_room()
+        finally:
+            queue.end()
+
+    async def _result(self, incoming: Incoming, deadline_s: float | None) -> "Payload | _Failed":
+        """The result of one request. Made in its own task, which knows the request's id."""
+        try:
+            if isinstance(incoming, Exception):
+                raise incoming
+            return await self._answer(incoming, deadline_s)
+        except Exception as error:
+            refusal = self._statuses.refusal_of(error)
+        # Now, as what waits for its turn holds no request.
+        body = b"" if isinstance(incoming, Exception) else incoming
+        return _Failed(refusal, failed(body, refusal.details))
+
+
+class _Failed(NamedTuple):
+    """The answer to a request that failed.
+
+    Attributes:
+        message: on a stream that goes on.
+    """
+
+    refusal: Refusal
+    message: bytes
+
+
+class _Ahead:
+    """Requests under way, oldest first, and a bound on how many."""
+
+    def __init__(self) -> None:
+        self._room = asyncio.Semaphore(MAX_AHEAD)
+        self._queue: asyncio.Queue[_Result | None] = asyncio.Queue()
+        self._answers: set[_Result] = set()
+
+    async def has_room(self) -> None:
+        """Return once one more may be under way."""
+        await self._room.acquire()
+
+    def add(self, answer: _Result) -> None:
+        """One more; its turn comes after all before it."""
+        self._answers.add(answer)
+        self._queue.put_nowait(answer)
+
+    def end(self) -> None:
+        """No more will come."""
+        self._queue.put_nowait(None)
+
+    def cancel(self) -> None:
+        """The stream ended: cancel what is under way."""
+        for answer in self._answers:
+            answer.cancel()
+
+    async def __aiter__(self) -> AsyncIterator[_Result]:
+        """Each request's answer to come."""
+        while (each := await self._queue.get()) is not None:
+            yield each
+            self._answers.discard(each)
+            self._room.release()
+            del each
+
+
+def _call(release: Callable[[], None], _: _Result) -> None:
+    release()
+
+
+def framed(answer: Payload) -> bytes:
+    """A ModelStreamInferResponse around a serialised ModelInferResponse, which is not parsed."""
+    size = len(answer) + len(_IS_FINAL)
+    return b"".join((_ANSWER_TAG, varint_bytes(size), answer, _IS_FINAL))
+
+
+def failed(body: Payload, details: str) -> bytes:
+    """The message of a request that failed; with its id, by which clients know it."""
+    request_id = ""
+    with suppress(InvalidRequestError):
+        request_id = request_head_from_bytes(body).request_id
+    return pb.ModelStreamInferResponse(
+        error_message=details, infer_response=pb.ModelInferResponse(id=request_id)
+    ).SerializeToString()

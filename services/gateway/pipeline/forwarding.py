@@ -1,0 +1,216 @@
+"""Inference by a replica: the innermost of the chain in `inference.py`."""
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from services.contracts.errors import (
+    AnswerTooLargeError,
+    ConnectionLostError,
+    DeadlineExceededError,
+    InputRefusedError,
+    InvalidRequestError,
+    NotReadyError,
+    OverloadedError,
+    SmeltError,
+    UnsupportedFeatureError,
+)
+from services.contracts.text.durations import milliseconds
+from services.contracts.transport.frames import Payload
+from services.gateway.observability.request_metrics import RequestMetrics
+from services.gateway.pipeline.admission import ModelBounds
+from services.gateway.pipeline.inference import InferenceCall
+from services.gateway.pipeline.request_head import RequestHead, request_head_from_bytes
+from services.gateway.routing.balancer import choice_of, choose, others_than
+from services.gateway.routing.endpoints import EndpointSet
+from services.gateway.routing.outliers import OutlierWatch
+from services.gateway.routing.sessions import choose_for_session
+from services.gateway.routing.table import Pool
+from services.gateway.upstream.endpoint import Endpoint
+from services.telemetry import catalog
+from services.telemetry.logs import REQUEST_ID
+from services.telemetry.recorder import Recorder
+
+# A client may choose an id of any length; a log line and a frame have little room for it.
+_MAX_TRACE_LENGTH = 128
+# Replicas that are asked at most, one after the other: those that drain did not run the request.
+_MAX_TRIED = 3
+# What loses two replicas that have it may be the request, and no third one is risked.
+_MAX_LOST = 2
+# What a replica answers while nothing is wrong with it; all else counts against it.
+_NOT_ITS_FAULT = (
+    InvalidRequestError,
+    InputRefusedError,
+    NotReadyError,
+    OverloadedError,
+    AnswerTooLargeError,
+    DeadlineExceededError,
+    UnsupportedFeatureError,
+)
+
+
+class ForwardedInference:
+    """Sends a request's bytes to a replica.
+
+    Attributes:
+        num_in_flight: requests not yet answered, by model and version; looked at now and
+            then for a gauge, which is cheaper than setting it twice for each request.
+    """
+
+    def __init__(
+        self,
+        endpoints: EndpointSet,
+        recorder: Recorder,
+        outliers: OutlierWatch,
+        bounds: ModelBounds,
+    ) -> None:
+        self._endpoints, self._recorder = endpoints, recorder
+        self._outliers, self._bounds = outliers, bounds
+        self._metrics = RequestMetrics(recorder)
+        self.num_in_flight: defaultdict[tuple[str, str], int] = defaultdict(int)
+
+    async def answer(self, call: InferenceCall) -> Payload:
+        """The answer of one replica, or of another one when the first was lost or drains.
+
+        Raises:
+            NotFoundError, NotReadyError, InvalidRequestError: no replica can be asked.
+            DeadlineExceededError: the client's deadline passed.
+            SmeltError: what the replica answered, in its class.
+        """
+        head = request_head_from_bytes(call.body)
+        # No client's id may look like one with a trace beside it: see `telemetry.tracing`.
+        trace = head.request_id[:_MAX_TRACE_LENGTH].replace("\0", "")
+        REQUEST_ID.set(trace)
+        if call.trace is not None:
+            trace = call.trace.beside(trace)
+        pool = call.pool or self._pool(call, head)
+        call.model, call.version = pool.model, pool.version
+        key, bound = (pool.model, pool.version), self._bounds.of(pool.model)
+        if bound is not None:
+            bound.enter()
+        self.num_in_flight[key] += 1
+        try:
+            return await self._send(call, head, pool, trace)
+        finally:
+            self.num_in_flight[key] -= 1
+            if bound is not None:
+                bound.leave()
+
+    def forget(self, model: str, version: str) -> None:
+        """Drop the number of requests in flight of a version, where it is 0."""
+        if self.num_in_flight.get((model, version)) == 0:
+            del self.num_in_flight[model, version]
+
+    def _pool(self, call: InferenceCall, head: RequestHead) -> Pool:
+        table = self._endpoints.table
+        pool = table.pools.get((head.model_name, head.model_version))
+        if pool is None:
+            call.model, call.version = table.labels(head.model_name, head.model_version)
+            pool = table.pool(head.model_name, head.model_version)
+        return pool if pool.split is None else pool.drawn(call.session)
+
+    async def _send(
+        self, call: InferenceCall, head: RequestHead, pool: Pool, trace: str
+    ) -> Payload:
+        tried: list[Endpoint] = []
+        num_lost, session = 0, call.session
+        while True:
+            choice = pool.choice
+            tried.append(choose_for_session(session, choice) if session else choose(choice))
+            try:
+                return await self._send_to(tried[-1], call, trace)
+            except NotReadyError as error:
+                # Lost or draining. Inference changes nothing, so it may run again.
+                num_lost += isinstance(error, ConnectionLostError) and error.may_have_run
+                if num_lost == _MAX_LOST:
+                    raise _lost_with(pool) from error
+                pool = self._next_pool(tried, head, error)
+            except OverloadedError:
+                # One session may be more than its replica can take; then another one will do.
+                if not session or len(tried) > 1 or len(choice.endpoints) == 1:
+                    raise
+                pool = _pool_with(pool, others_than(tried, choice.endpoints, is_lost=False))
+            call.version = pool.version
+            self._recorder.count(catalog.REQUEST_RETRIES, model=pool.model, version=pool.version)
+
+    async def _send_to(self, endpoint: Endpoint, call: InferenceCall, trace: str) -> Payload:
+        replica, remaining_s = endpoint.replica, call.remaining_s()
+        if remaining_s == 0.0:
+            late_s = time.monotonic() - (call.deadline_s or 0.0)
+            raise DeadlineExceededError(
+                f"the deadline passed {milliseconds(late_s)} before the request could be sent to a "
+                "replica"
+            )
+        begin_s = time.monotonic()
+        call.replica_id = replica.replica_id
+        try:
+            return await endpoint.infer(call.body, remaining_s, trace=trace)
+        except ConnectionLostError:
+            # At once: a dead replica fails fast, and so would look like the least loaded.
+            self._endpoints.eject(endpoint)
+            raise
+        except SmeltError as error:
+            if not isinstance(error, _NOT_ITS_FAULT):
+                self._outliers.note_failure(endpoint)
+            raise
+        finally:
+            waited_s = time.monotonic() - begin_s
+            call.waited_s += waited_s
+            endpoint.num_answers += 1
+            endpoint.answers_took_s += waited_s
+            self._metrics.record_wait(replica, call.version, waited_s)
+
+    def _next_pool(self, tried: list[Endpoint], head: RequestHead, cause: NotReadyError) -> Pool:
+        """Whom to ask next, of a newer table.
+
+        Raises:
+            NotReadyError: no replica is left, or enough were asked.
+        """
+        try:
+            if len(tried) < _MAX_TRIED:
+                return self._pool_without(tried, head, cause)
+        except NotReadyError:
+            if len(tried) == 1:
+                raise
+        # Not above, where it would refer to the error that refers to it; and its traceback holds
+        # this frame. Either cycle would keep the request's memory.
+        try:
+            raise cause
+        finally:
+            del cause
+
+    def _pool_without(self, tried: list[Endpoint], head: RequestHead, cause: NotReadyError) -> Pool:
+        """The endpoints that are left, of a newer table; raises NotReadyError when none is."""
+        is_lost = isinstance(cause, ConnectionLostError)
+        pools = self._pools_like(head, tried[-1])
+        for pool in pools:
+            others = others_than(tried, pool.choice.endpoints, is_lost=is_lost) or others_than(
+                tried, pool.endpoints, is_lost=is_lost
+            )
+            if others:
+                return _pool_with(pool, others)
+        raise NotReadyError(
+            f"model '{pools[0].model}' version {pools[0].version} has no other ready replica than "
+            f"the one that just refused; retry later"
+        ) from cause
+
+    def _pools_like(self, head: RequestHead, tried: Endpoint) -> Sequence[Pool]:
+        """Who may answer, of a newer table; where versions share, those of the same one first."""
+        pool = self._endpoints.table.pool(head.model_name, head.model_version)
+        if pool.split is None:
+            return (pool,)
+        version = str(tried.replica.model_version)
+        return sorted(pool.split.pools, key=lambda each: each.version != version)
+
+
+def _lost_with(pool: Pool) -> NotReadyError:
+    return NotReadyError(
+        f"model '{pool.model}' version {pool.version}: two replicas in a row were lost while they "
+        "had this request, and it is sent to no other; if it is lost again, its inputs may end "
+        "the process that runs them: see the log of a replica"
+    )
+
+
+def _pool_with(pool: Pool, endpoints: Sequence[Endpoint]) -> Pool:
+    return replace(pool, choice=choice_of(endpoints))

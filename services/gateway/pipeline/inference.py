@@ -1,0 +1,167 @@
+"""The chain of interceptors that an inference request passes in the gateway, outermost first.
+
+- ObservedInference has every observer see how each request ended, refused ones too;
+- AdmittedInference (`admission.py`) refuses beyond the bound, before anything is read;
+- SharedMemoryInference (`shared_tensors.py`) reads and writes tensors in shared memory;
+- CachedInference (`response_cache.py`) answers what was answered before;
+- ForwardedInference (`forwarding.py`) reads whom a request is for, picks a replica, sends, and
+  sends once more when the replica was lost.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
+
+import grpc
+
+from services.contracts.errors import AnswerTooLargeError
+from services.contracts.transport.frames import Payload
+from services.gateway.access.gate import Metadata
+from services.gateway.api.status_codes import StatusTable
+from services.gateway.routing.table import Pool
+from services.telemetry.tracing import CarriedTrace
+
+# The RPCs that requests for models come with.
+INFERENCE_METHODS: Final = frozenset({"ModelInfer", "ModelStreamInfer"})
+
+
+@dataclass(slots=True)
+class InferenceCall:
+    """One request on its way.
+
+    Attributes:
+        body: the serialised ModelInferRequest, never changed.
+        rpc: it came with, alone or with others of a stream.
+        peer: the client's address.
+        metadata: as the client sent it.
+        deadline_s: time.monotonic() after which the client no longer waits; None: it does.
+        session: of the client, see `sessions.py`; 0 for none.
+        frame_bytes: most that is sent around its answer, in the same message.
+        pool: who may answer, where an interceptor in front has drawn it already.
+        model, version: metric labels; "" until known, and for what the fleet does not know.
+        replica_id: of the replica that was asked last.
+        waited_s: how long replicas were waited for.
+        trace_id: of the trace that is kept of it; "" without one.
+        trace: what is sent to the replica of that trace.
+        span: the gateway's part of it.
+        is_logged: it, or another request of its stream, stands in the access log as refused.
+    """
+
+    body: Payload
+    rpc: str = "ModelInfer"
+    peer: str = ""
+    metadata: Metadata = ()
+    deadline_s: float | None = None
+    session: int = 0
+    frame_bytes: int = 0
+    pool: Pool | None = None
+    model: str = ""
+    version: str = ""
+    replica_id: str = ""
+    waited_s: float = 0.0
+    trace_id: str = ""
+    trace: CarriedTrace | None = None
+    span: Any = None
+    is_logged: bool = False
+
+    def remaining_s(self) -> float | None:
+        """Seconds the client still waits, never negative; None when it set no deadline."""
+        if self.deadline_s is None:
+            return None
+        return max(self.deadline_s - time.monotonic(), 0.0)
+
+
+class InferenceHandler(Protocol):
+    """Answers a call with a serialised ModelInferResponse, or raises; interceptors wrap others."""
+
+    async def answer(self, call: InferenceCall) -> Payload:
+        """The answer's bytes."""
+        ...
+
+
+class Outcome(NamedTuple):
+    """How a request ended.
+
+    Attributes:
+        code: of the answer.
+        duration_s: from arrival to answer.
+        num_bytes: of the answer.
+        error: what it was refused with; None where that is not known, and for an answer.
+        is_overload: the server had no room for it.
+    """
+
+    code: grpc.StatusCode
+    duration_s: float
+    num_bytes: int = 0
+    error: BaseException | None = None
+    is_overload: bool = False
+
+
+class RequestObserver:
+    """Sees every request; does nothing by default."""
+
+    def begin(self, call: InferenceCall) -> None:
+        """It has arrived."""
+
+    def end(self, call: InferenceCall, outcome: Outcome) -> None:
+        """It is answered or refused."""
+
+    def rejected(self, call: InferenceCall, outcome: Outcome) -> None:
+        """It was refused before inference, so that it neither began nor ends; nothing is read."""
+
+    def close(self) -> None:
+        """No more requests come; may block."""
+
+
+class ObservedInference:
+    """Has observers see every request.
+
+    An answer that no client can be sent is refused here, so that it counts as what it becomes.
+    """
+
+    def __init__(
+        self,
+        inner: InferenceHandler,
+        statuses: StatusTable,
+        observers: Sequence[RequestObserver],
+        *,
+        max_answer_bytes: int,
+    ) -> None:
+        self._max_answer_bytes = max_answer_bytes
+        self._inner, self._statuses, self._observers = inner, statuses, observers
+
+    async def answer(self, call: InferenceCall) -> Payload:
+        """The answer; raises as within."""
+        begin_s = time.monotonic()
+        for observer in self._observers:
+            observer.begin(call)
+        try:
+            answer = self._sendable(await self._inner.answer(call), call.frame_bytes)
+        except BaseException as error:  # a cancelled request counts too
+            code, took_s = self._code_of(error, call), time.monotonic() - begin_s
+            self._end(call, Outcome(code, took_s, error=error))
+            raise
+        self._end(
+            call, Outcome(grpc.StatusCode.OK, time.monotonic() - begin_s, num_bytes=len(answer))
+        )
+        return answer
+
+    def _end(self, call: InferenceCall, outcome: Outcome) -> None:
+        for observer in self._observers:
+            observer.end(call, outcome)
+
+    def _sendable(self, answer: Payload, frame_bytes: int) -> Payload:
+        size = len(answer) + frame_bytes
+        if size > self._max_answer_bytes:
+            raise AnswerTooLargeError(
+                f"the answer has {size} bytes: at most {self._max_answer_bytes} are sent; "
+                "ask for less at once or raise SMELT_GATEWAY_MAX_MESSAGE_BYTES"
+            )
+        return answer
+
+    def _code_of(self, error: BaseException, call: InferenceCall) -> grpc.StatusCode:
+        # gRPC cancels the handler when the deadline passes; the client sees the deadline.
+        code = self._statuses.code_of(error)
+        is_late = code is grpc.StatusCode.CANCELLED and call.remaining_s() == 0.0
+        return grpc.StatusCode.DEADLINE_EXCEEDED if is_late else code

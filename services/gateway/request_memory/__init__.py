@@ -1,1 +1,0 @@
-"""Where large requests lie while replicas of this host look at them."""

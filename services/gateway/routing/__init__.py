@@ -1,0 +1,1 @@
+"""Which replicas there are, and which of them a request goes to."""

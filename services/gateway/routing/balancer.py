@@ -1,0 +1,73 @@
+"""Which replica of a pool gets a request."""
+
+import random
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from services.gateway.routing.weights import cumulative_shares
+from services.gateway.upstream.endpoint import Endpoint
+
+
+class Choice(NamedTuple):
+    """Endpoints to choose from, and the upper ends of their shares of [0, 1), if they differ."""
+
+    endpoints: tuple[Endpoint, ...]
+    shares: tuple[float, ...] = ()
+
+
+def choice_of(endpoints: Sequence[Endpoint]) -> Choice:
+    """A choice by what the endpoints cost; they are weighed already."""
+    return Choice(tuple(endpoints), cumulative_shares(endpoints))
+
+
+def choose(choice: Choice, draw: Callable[[], float] = random.random) -> Endpoint:
+    """The less loaded of two endpoints drawn at random; `draw` gives numbers in [0, 1).
+
+    Two draws keep many gateways from all picking the same idle replica, which the least
+    loaded of all would make them do. Where endpoints differ in speed, the faster ones are
+    drawn more often, and have to be more loaded before they count as such.
+    """
+    endpoints, shares = choice
+    num = len(endpoints)
+    if num == 1:
+        return endpoints[0]
+    if shares:
+        return _choose_by_share(endpoints, shares, draw)
+    first = int(draw() * num)
+    second = int(draw() * (num - 1))
+    second += second >= first
+    one, other = endpoints[first], endpoints[second]
+    return other if other.num_outstanding < one.num_outstanding else one
+
+
+def _choose_by_share(
+    endpoints: tuple[Endpoint, ...], shares: tuple[float, ...], draw: Callable[[], float]
+) -> Endpoint:
+    first = bisect_right(shares, draw())
+    # The second is drawn from what the first one leaves.
+    begin = shares[first - 1] if first else 0.0
+    width = shares[first] - begin
+    at = draw() * (1.0 - width)
+    second = bisect_right(shares, at + width if at >= begin else at)
+    # Rounding may leave the first one again, or none.
+    if second == first or second == len(endpoints):
+        second = (first + 1) % len(endpoints)
+    one, other = endpoints[first], endpoints[second]
+    is_other_less = (other.num_outstanding + 1) * other.cost < (one.num_outstanding + 1) * one.cost
+    return other if is_other_less else one
+
+
+def others_than(
+    tried: Sequence[Endpoint], endpoints: tuple[Endpoint, ...], *, is_lost: bool
+) -> tuple[Endpoint, ...]:
+    """Whom else to ask; after a loss, the endpoints of other hosts if there are any.
+
+    A host that goes down takes its replicas with it one by one, so that for some moments the
+    neighbours of a lost one only look alive.
+    """
+    others = tuple(endpoint for endpoint in endpoints if endpoint not in tried)
+    if not is_lost:
+        return others
+    host = tried[-1].replica.host_id
+    return tuple(each for each in others if each.replica.host_id != host) or others

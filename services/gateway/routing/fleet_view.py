@@ -1,0 +1,157 @@
+"""The controller's last snapshot of the fleet, as values of this process."""
+
+import logging
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+from pydantic import ValidationError
+
+from services.contracts.hardware.facts import generation_named
+from services.contracts.model.manifest import ModelVersion
+from services.contracts.transport.frames import NO_TOKEN
+from services.pb import fleet_v1_pb2 as fleet
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedModel:
+    """A model version that is, or will be, served.
+
+    Attributes:
+        state: READY or UNAVAILABLE, in the controller's eyes; the gateway's own
+            connections decide what can be asked.
+        reason: why it is not ready; "" when it is.
+        weight: its share of requests that name no version, relative to other versions'; where
+            all have 0 the newest gets them.
+        is_unloaded: it gets no request until somebody loads it.
+    """
+
+    document: ModelVersion
+    state: str
+    reason: str
+    weight: float = 0.0
+    is_unloaded: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineInUse:
+    """What a replica computes with; the fallback has a reason and no digest."""
+
+    digest: str
+    kind: str
+    precision: str
+    generation: str
+    fallback_reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replica:
+    """One replica, as it reported itself.
+
+    Attributes:
+        is_ready: whether it asks for requests.
+        addresses: `unix:/path` or `host:port`.
+        token: that its data port requires.
+        generation: of its device; "" until it is known.
+        speeds: samples per second of its engine by shape, as proven; empty when not measured.
+        is_stale: it was ready when its line to the controller broke; whether it serves on only
+            those know that are connected to it.
+    """
+
+    replica_id: str
+    model_name: str
+    model_version: int
+    is_ready: bool
+    addresses: tuple[str, ...]
+    token: bytes
+    host_id: str
+    generation: str
+    engine: EngineInUse
+    speeds: Mapping[str, float] = field(default_factory=dict)
+    is_stale: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetView:
+    """Models by name and version, replicas by id.
+
+    Attributes:
+        is_known: False until the controller has spoken for the first time.
+        epoch: of the controller process, different for each.
+    """
+
+    is_known: bool = False
+    epoch: int = 0
+    models: Mapping[str, Mapping[int, ServedModel]] = field(default_factory=dict)
+    replicas: Mapping[str, Replica] = field(default_factory=dict)
+
+
+def fleet_view_from_snapshot(snapshot: fleet.FleetSnapshot) -> FleetView:
+    """Read a snapshot; a model or a replica that cannot be read is logged and left out."""
+    models: dict[str, dict[int, ServedModel]] = {}
+    for served in snapshot.models:
+        if document := _document(served):
+            entry = ServedModel(
+                document=document,
+                state=served.state,
+                reason=served.reason,
+                is_unloaded=served.is_unloaded,
+                weight=served.weight if 0.0 < served.weight < math.inf else 0.0,
+            )
+            models.setdefault(served.name, {})[served.version] = entry
+    unseen = (replace(replica, is_stale=True) for replica in _replicas(snapshot.unseen))
+    seen = _replicas(snapshot.replicas)
+    replicas = {replica.replica_id: replica for replica in (*unseen, *seen)}
+    return FleetView(is_known=True, epoch=snapshot.life_id, models=models, replicas=replicas)
+
+
+def _document(served: fleet.ServedModel) -> ModelVersion | None:
+    # One model of a newer controller must not take the others down.
+    try:
+        return _model_version(served.model_version_json)
+    except (ValidationError, RecursionError) as error:
+        logger.error("model '%s' version %d left out: %s", served.name, served.version, error)
+        return None
+
+
+def _replicas(reports: Iterable[fleet.ReplicaReport]) -> Iterator[Replica]:
+    for report in reports:
+        try:
+            yield _replica(report)
+        except Exception:  # whatever it is: a replica writes what it likes, and the others serve
+            logger.exception("replica '%s' left out", report.replica_id)
+
+
+def _replica(report: fleet.ReplicaReport) -> Replica:
+    return Replica(
+        replica_id=report.replica_id,
+        model_name=report.model_name,
+        model_version=report.model_version,
+        is_ready=report.state == fleet.REPLICA_STATE_READY,
+        addresses=tuple(report.addresses),
+        # Empty from a replica that takes anybody.
+        token=report.data_token or NO_TOKEN,
+        host_id=report.host_id,
+        generation=generation_named(report.device_facts_json),
+        engine=EngineInUse(
+            digest=report.engine_digest,
+            kind=report.engine_kind,
+            precision=report.engine_precision,
+            generation=report.engine_generation,
+            fallback_reason=report.fallback_reason,
+        ),
+        speeds={
+            speed.shape: speed.samples_per_s
+            for speed in report.engine_speeds
+            if 0.0 < speed.samples_per_s < math.inf
+        },
+    )
+
+
+# Documents never change, and each snapshot repeats all of them.
+@lru_cache(maxsize=1024)
+def _model_version(data: bytes) -> ModelVersion:
+    return ModelVersion.from_json(data)

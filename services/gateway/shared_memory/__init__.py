@@ -1,0 +1,1 @@
+"""Tensors that clients of this host keep in shared memory."""

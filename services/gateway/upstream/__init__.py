@@ -1,0 +1,1 @@
+"""Connections to replicas, and the memory that large requests are read into."""

@@ -1,0 +1,123 @@
+"""What clients change of a gateway with several workers: kept by the process above them.
+
+It makes each change itself first, as the one who says whether it can be made, and can tell all
+that was changed to a worker that comes later. Files of shared memory are opened here alone and
+handed on open, so that all workers have the same object under a name, also when its name was
+given to another one meanwhile.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from google.protobuf.message import Message
+
+from services.gateway.access.caller import CALLER_NAME
+from services.gateway.api.log_settings import log_settings
+from services.gateway.api.trace_settings import TraceSettings
+from services.gateway.shared_memory.regions import SharedMemoryRegions
+from services.pb import open_inference_v2_pb2 as pb
+
+REGISTER: Final = "SystemSharedMemoryRegister"
+_UNREGISTER: Final = "SystemSharedMemoryUnregister"
+_LOG, _TRACE = "LogSettings", "TraceSetting"
+# What changes a gateway itself, and the message that says how; a model's state is the fleet's.
+REQUESTS: Final[dict[str, type[Any]]] = {
+    _LOG: pb.LogSettingsRequest,
+    _TRACE: pb.TraceSettingRequest,
+    REGISTER: pb.SystemSharedMemoryRegisterRequest,
+    _UNREGISTER: pb.SystemSharedMemoryUnregisterRequest,
+}
+# What changes the fleet, and comes to each worker from the controller: sooner or later.
+FOLLOWED: Final[dict[str, type[Any]]] = {
+    "RepositoryModelLoad": pb.RepositoryModelLoadRequest,
+    "RepositoryModelUnload": pb.RepositoryModelUnloadRequest,
+}
+ANSWERS: Final[dict[str, type[Any]]] = {
+    _LOG: pb.LogSettingsResponse,
+    _TRACE: pb.TraceSettingResponse,
+    REGISTER: pb.SystemSharedMemoryRegisterResponse,
+    _UNREGISTER: pb.SystemSharedMemoryUnregisterResponse,
+}
+
+
+class Change(NamedTuple):
+    """One change as it is sent to workers.
+
+    Attributes:
+        name: of the RPC.
+        body: its request, serialized.
+        fd: the open file of a region; -1 for none. It belongs to the state.
+        caller: name of the caller that asked for it.
+    """
+
+    name: str
+    body: bytes
+    fd: int = -1
+    caller: str = ""
+
+
+@dataclass
+class _Share:
+    """The share of requests that workers trace, here as a number alone."""
+
+    share: float
+
+    def set_share(self, share: float) -> None:
+        self.share = share
+
+
+def is_reading(request: Any) -> bool:
+    """Whether a request changes nothing, so that any worker can answer it."""
+    return isinstance(request, pb.LogSettingsRequest | pb.TraceSettingRequest) and (
+        not request.settings
+    )
+
+
+class CommonState:
+    """The present state; changed from one event loop, one change at a time."""
+
+    def __init__(self, trace_share: float, regions: SharedMemoryRegions | None = None) -> None:
+        """As workers start.
+
+        Args:
+            trace_share: the share of requests that begin a trace then.
+            regions: none are registered; by default those of this host.
+        """
+        self.regions = regions or SharedMemoryRegions()
+        self._log, self._trace = pb.LogSettingsRequest(), pb.TraceSettingRequest()
+        self._answers: dict[str, Callable[[Any], Awaitable[Message]]] = {
+            _LOG: log_settings,
+            _TRACE: TraceSettings(_Share(trace_share)).answer,
+            REGISTER: self.regions.register,
+            _UNREGISTER: self.regions.unregister,
+        }
+
+    async def change(self, name: str, body: bytes) -> tuple[bytes, Change]:
+        """Make a change that the caller asked for; its answer, and what workers have to do.
+
+        Raises:
+            SmeltError: it cannot be made, and nothing was changed.
+        """
+        request = REQUESTS[name].FromString(body)
+        answer = await self._answers[name](request)
+        # Of a setting the last word counts.
+        if name == _LOG:
+            self._log.MergeFrom(request)
+        elif name == _TRACE:
+            self._trace.MergeFrom(request)
+        fd = self.regions.region(request.name).fd if name == REGISTER else -1
+        return answer.SerializeToString(), Change(name, body, fd, CALLER_NAME.get())
+
+    def changes(self) -> Iterator[Change]:
+        """What leads from a worker's first state to the present one."""
+        for name, settings in ((_LOG, self._log), (_TRACE, self._trace)):
+            if settings.settings:
+                yield Change(name, settings.SerializeToString())
+        for region in self.regions.all():
+            body = region.request().SerializeToString()
+            yield Change(REGISTER, body, region.fd, region.owner)
+
+    def close(self) -> None:
+        """Let go of every region."""
+        self.regions.close()

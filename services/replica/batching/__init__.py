@@ -1,0 +1,1 @@
+"""The queue of requests, and how batches are formed, joined and split."""

@@ -1,0 +1,138 @@
+"""Forms the next batch of what waits, for the engine in use.
+
+One policy: `grouping` chooses among the most urgent where lengths differ, and what is chosen is
+filled up with those behind them that fit it. Requests of one length need no choice: there the
+oldest is filled up at once.
+"""
+
+from collections.abc import Iterator, Mapping
+from itertools import chain, islice
+
+from services.replica.batching.collate import JoinRules
+from services.replica.batching.policy import MAX_CANDIDATES, MAX_CANDIDATES_BRIEF, Grouping
+from services.replica.batching.queue import QueuedRequest, RequestQueue
+from services.replica.batching.run_cost import RunCost
+from services.replica.batching.run_shapes import RunShapes, elements_of
+from services.replica.engine.worker import BatchTimes, EngineWorker
+
+# Requests that a batch is chosen of, the most urgent first: a queue may be long, and looking
+# through all of it for each batch would delay new requests.
+_MAX_LOOKED_AT = 512
+
+
+class BatchFormer:
+    """Takes batches out of a queue."""
+
+    def __init__(
+        self, queue: RequestQueue, rules: JoinRules, worker: EngineWorker, max_waste: float
+    ) -> None:
+        """Take batches of `queue` for the engine that `worker` runs at the time."""
+        self._queue, self._rules, self._worker = queue, rules, worker
+        self._max_waste = max_waste
+        self._shapes = self._learn_executor()
+
+    def learn(self, times: BatchTimes) -> None:
+        """Note what a run cost."""
+        if self._rules.paddable:
+            self._cost.add(times.num_elements, times.compute_infer_s)
+
+    def is_batch_waiting(self) -> bool:
+        """Whether what waits fills a bucket, or more than one."""
+        dim, shapes = self._rules.batch_dim, self._shapes_now()
+        sizes: dict[str, int] | None = None
+        for waiting in islice(self._queue, _MAX_LOOKED_AT):
+            own = waiting.call.sizes
+            merged = dict(own) if sizes is None else self._rules.merged(sizes, own)
+            if dim is None or (merged and sizes and merged[dim] > shapes.rows_at(merged)):
+                return True
+            sizes = merged or sizes
+        return bool(dim and sizes and sizes[dim] >= shapes.preferred_rows(sizes))
+
+    def take(self) -> list[QueuedRequest]:
+        """Remove from the queue the oldest call and those that are to run with it, in order.
+
+        What a batch that failed left is run as it was cut, and with nothing else.
+        """
+        shapes = self._shapes_now()
+        if again := self._queue.take_again():
+            return again
+        unwanted: list[QueuedRequest] = []
+        batch = self._chosen(islice(self._wanted(unwanted), _MAX_LOOKED_AT), shapes)
+        for waiting in (*unwanted, *batch):
+            self._queue.remove(waiting)
+        return batch
+
+    def _wanted(self, unwanted: list[QueuedRequest]) -> Iterator[QueuedRequest]:
+        """Calls that are still wanted, as they are due; gathers those it passes over."""
+        for waiting in self._queue:
+            if self._queue.is_wanted(waiting):
+                yield waiting
+            else:
+                unwanted.append(waiting)
+
+    def _chosen(self, wanted: Iterator[QueuedRequest], shapes: RunShapes) -> list[QueuedRequest]:
+        """The oldest call and those whose lengths go best with it."""
+        if self._rules.batch_dim is None:
+            return list(islice(wanted, 1))
+        if shapes.is_exact and not self._rules.paddable:
+            return self._extended(list(islice(wanted, 1)), wanted, shapes)
+        most = MAX_CANDIDATES_BRIEF if self._worker.executor.is_brief else MAX_CANDIDATES
+        near = list(islice(wanted, most))
+        sizes = [waiting.call.sizes for waiting in near]
+        if not near or (shapes.is_exact and all(self._is_alike(s, sizes[0]) for s in sizes)):
+            return self._extended(near[:1], chain(near[1:], wanted), shapes)
+        grouping = Grouping(
+            rules=self._rules,
+            shapes=shapes,
+            fixed_elements=self._cost.fixed_elements,
+            max_waste=self._max_waste,
+        )
+        batch = [near[place] for place in grouping.chosen(sizes)]
+        return self._extended(batch, wanted, shapes) if shapes.is_exact else batch
+
+    def _is_alike(self, left: Mapping[str, int], right: Mapping[str, int]) -> bool:
+        """Whether two calls differ in nothing but rows."""
+        if left == right:
+            return True
+        return all(size == right[d] for d, size in left.items() if d != self._rules.batch_dim)
+
+    def _extended(
+        self, batch: list[QueuedRequest], others: Iterator[QueuedRequest], shapes: RunShapes
+    ) -> list[QueuedRequest]:
+        """A batch with those of the others that fit it and make its waste no larger."""
+        if not batch:
+            return batch
+        dim = self._rules.batch_dim or ""
+        sizes = [waiting.call.sizes for waiting in batch]
+        lengths = {d: (min(s[d] for s in sizes), max(s[d] for s in sizes)) for d in sizes[0]}
+        del lengths[dim]
+        rows = sum(each[dim] for each in sizes)
+        mean = sum(map(elements_of, sizes)) / max(rows, 1)
+        most = shapes.rows_at({d: high for d, (_, high) in lengths.items()})
+        # Most are like a lone oldest one, and need no other look.
+        like = sizes[0] if len(sizes) == 1 else None
+        for waiting in others:
+            own = waiting.call.sizes
+            if rows + own[dim] <= most and (
+                own == like
+                or (
+                    all(low <= own[d] <= high for d, (low, high) in lengths.items())
+                    and elements_of(own) >= mean * own[dim]
+                )
+            ):
+                batch.append(waiting)
+                rows += own[dim]
+            if rows >= most:
+                break
+        return batch
+
+    def _shapes_now(self) -> RunShapes:
+        if self._worker.executor is not self._executor:
+            self._shapes = self._learn_executor()
+        return self._shapes
+
+    def _learn_executor(self) -> RunShapes:
+        """Begin anew with the engine in use: another one has other buckets and other costs."""
+        self._executor = executor = self._worker.executor
+        self._cost = RunCost()
+        return RunShapes(self._rules, executor.buckets, pads_to_largest=executor.pads_to_largest)

@@ -1,0 +1,1 @@
+"""Choosing, checking, loading, running and replacing an engine."""

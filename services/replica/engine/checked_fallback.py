@@ -1,0 +1,87 @@
+"""The fallback that answers here as it should: torch's, or ONNX Runtime with the master itself.
+
+What torch compiles is made by our importer, by a compiler and for this very device, and each may
+be wrong. A model version holds what ONNX Runtime says of the import, and a few of its answers; one
+without them, of an older Smelt, is served by torch unasked.
+"""
+
+import logging
+
+from services.contracts.errors import EngineError, SmeltError
+from services.contracts.model.manifest import ModelVersion
+from services.contracts.registry.registry import Registry
+from services.contracts.store.kept_answers import fault_of, read_answers
+from services.engines.fallback_program import importer_code
+from services.engines.onnxruntime_engine import OnnxruntimeEngine
+from services.replica.engine.loaded_engine import FallbackLoader, FoundBy, Refutation, RunningEngine
+
+logger = logging.getLogger(__name__)
+
+_IN_PLACE = "ONNX Runtime serves in place of torch.compile"
+
+
+class CheckedFallback:
+    """Loads the fallback of a model version, and what serves in its place where it is wrong."""
+
+    def __init__(self, registry: Registry, load_compiled: FallbackLoader, num_threads: int) -> None:
+        """Take the parts; nothing is read yet."""
+        self._registry, self._load_compiled = registry, load_compiled
+        self._num_threads = num_threads
+
+    def load(self, model: ModelVersion) -> tuple[RunningEngine, Refutation | None]:
+        """A loaded engine; and where torch's fallback is wrong, why it is not that.
+
+        Raises:
+            EngineError: there can be none.
+            StoreError, NotFoundError, OSError: the kept answers or the master cannot be had.
+        """
+        refutation = _by_importer(model)
+        if refutation is None:
+            engine = self._load_compiled(model)
+            try:
+                refutation = self._by_device(engine, model)
+            except BaseException:
+                engine.close()
+                raise
+            if refutation is None:
+                return engine, None
+            engine.close()
+        logger.error("model '%s' version %d: %s", model.name, model.version, refutation.words)
+        return self._master_itself(model, refutation), refutation
+
+    def _by_device(self, engine: RunningEngine, model: ModelVersion) -> Refutation | None:
+        """Compare all kept answers with what an engine computes here."""
+        verdict, answers = model.fallback_verdict, model.fallback_answers
+        if verdict is None or answers is None:
+            return None
+        path = self._registry.materialise_samples(answers)
+        for kept in read_answers(path, model.master):
+            try:
+                found = engine.run(kept.inputs)
+                fault = fault_of(found, kept, model.master.outputs, model.recipe, verdict.allowed)
+            except SmeltError as error:
+                fault = f"it fails where {verdict.witness} answers: {error}"
+            if fault:
+                words = f"{_IN_PLACE}, which answers wrong on this device: {fault}"
+                return Refutation(found_by=FoundBy.DEVICE, words=words)
+        return None
+
+    def _master_itself(self, model: ModelVersion, refutation: Refutation) -> RunningEngine:
+        path = self._registry.materialise_master(model.master) / "model.onnx"
+        try:
+            return OnnxruntimeEngine.of_master(
+                model.master, model.buckets, path, num_threads=self._num_threads
+            )
+        except EngineError as error:
+            raise EngineError(
+                f"no fallback for model '{model.name}': {refutation.words}; and that fails: {error}"
+            ) from error
+
+
+def _by_importer(model: ModelVersion) -> Refutation | None:
+    """What was found when the model was added; of another importer's graph it says nothing."""
+    verdict = model.fallback_verdict
+    if verdict is None or not verdict.refutes(importer_code()):
+        return None
+    words = f"{_IN_PLACE}, whose graph is imported wrong: {verdict.refuted}"
+    return Refutation(found_by=FoundBy.IMPORTER, words=words)

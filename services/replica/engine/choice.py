@@ -1,0 +1,165 @@
+"""Which engine a replica takes, by one look at the store: the best that can be had and loads.
+
+Engines, their signatures and their joint runs are read once for it, and the files of an engine
+are compared with their digests once: what was fetched is what is loaded. Whatever goes wrong
+with one engine, the next best one is tried, and after the last one the fallback, each time with
+a reason that is logged, counted and reported.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from services.contracts.errors import EngineError
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.model.manifest import ModelVersion, PublishedEngine
+from services.contracts.selection.joint_run import JointRun
+from services.contracts.selection.selection import GATED, Selection, select
+from services.replica.engine.failures import EngineFailures
+from services.replica.engine.loaded_engine import LoadedEngine
+from services.replica.engine.loading import EngineLoader, FetchedEngine
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """What a store has of one master at one moment.
+
+    Attributes:
+        untrusted: why engines lack a trusted signature, by digest.
+        runs: joint runs that may be believed.
+    """
+
+    engines: Sequence[PublishedEngine]
+    untrusted: Mapping[str, str]
+    runs: Sequence[JointRun]
+
+
+class EngineChoice:
+    """The engines of one offer, from the best one down; used by one thread at a time.
+
+    Attributes:
+        offer: what is chosen from.
+    """
+
+    def __init__(
+        self,
+        offer: Offer,
+        model: ModelVersion,
+        device: DeviceFacts,
+        loader: EngineLoader,
+        failures: EngineFailures,
+        current_digest: str | None,
+    ) -> None:
+        """Take the parts; `current_digest` is "" for the fallback, None for nothing in use."""
+        self.offer = offer
+        self._model, self._device = model, device
+        self._loader, self._failures = loader, failures
+        self._current_digest = current_digest
+        self._failed = failures.known(offer.engines, current_digest)
+        self._fetched: FetchedEngine | None = None
+
+    def fetch(self) -> bool:
+        """Have the files here of the best engine that can be had; False when it is in use.
+
+        True also when only the fallback can be had, and another engine is in use.
+        """
+        while (best := self._selection(self._failed).engine) is not None:
+            if best.digest == self._current_digest:
+                return False
+            try:
+                self._fetched = self._loader.fetch(best)
+            except Exception as error:
+                self._failed[best.digest] = self._failures.add(best, error)
+            else:
+                return True
+        return self._current_digest != ""
+
+    def load(self) -> LoadedEngine | None:
+        """The best engine that loads, or the fallback, warm; None when it is in use.
+
+        Raises:
+            EngineError, OSError: no engine is left, and the fallback cannot be loaded.
+        """
+        while self._fetched or self.fetch():
+            fetched, self._fetched = self._fetched, None
+            loaded = self._published(fetched) if fetched else self._fallback()
+            if loaded:
+                return loaded
+        return None
+
+    def explained(self, fallback: LoadedEngine) -> LoadedEngine:
+        """The fallback in use with why none of this offer serves: others came since it loaded."""
+        selection = self._selection(self._failed)
+        if selection.fallback_reason is None:
+            return fallback
+        detail = _explanation(selection, self._failed)
+        return replace(fallback, fallback_reason=selection.fallback_reason, detail=detail)
+
+    def _published(self, fetched: FetchedEngine) -> LoadedEngine | None:
+        engine = fetched.engine
+        try:
+            loaded = self._loader.load(fetched)
+        except Exception as error:
+            # Anything may come out of a library that reads foreign bytes, and nothing
+            # of it may keep the replica from the next engine.
+            self._failed[engine.digest] = self._failures.add(engine, error)
+            return None
+        self._failures.loaded(engine)
+        return replace(loaded, detail=self._passed_over(engine.digest))
+
+    def _fallback(self) -> LoadedEngine | None:
+        """The fallback; None when there is none and slower engines are to be tried."""
+        selection = self._selection(self._failed)
+        detail = _explanation(selection, self._failed)
+        # Other engines may have been passed over for other reasons, which come first.
+        is_slower_there = any(each.reason in GATED for each in selection.rejections)
+        try:
+            loaded = self._loader.load_fallback(selection.fallback_reason, detail)
+            if loaded.refutation is None or not is_slower_there:
+                return loaded
+            loaded.engine.close()
+            why = loaded.refutation.words
+        except (EngineError, OSError) as error:
+            if not is_slower_there:
+                raise
+            why = str(error)
+        # What it is slower than is not there: it is the best that this model has.
+        logger.error("no fallback here, so slower engines are taken: %s", why)
+        self._failures.is_fallback_missing = True
+        return None
+
+    def _selection(self, failed: Mapping[str, str]) -> Selection:
+        is_gated = not self._failures.is_fallback_missing
+        return select(
+            self.offer.engines,
+            self._device,
+            version=self._model if is_gated else _without_gate(self._model),
+            failed_digests=frozenset(failed),
+            untrusted=self.offer.untrusted,
+            runs=self.offer.runs,
+            serving=self._current_digest or "",
+        )
+
+    def _passed_over(self, digest: str) -> str:
+        """In words, the better engines that failed here."""
+        selection = self._selection({})
+        ranked = [each.digest for each in (selection.engine, *selection.runners_up) if each]
+        better = ranked[: ranked.index(digest)] if digest in ranked else []
+        return "; ".join(f"{each[:12]}: {self._failed.get(each, '')}" for each in better)
+
+
+def _without_gate(model: ModelVersion) -> ModelVersion:
+    recipe = model.recipe.model_copy(update={"must_beat_fallback": False})
+    return model.model_copy(update={"recipe": recipe})
+
+
+def _explanation(selection: Selection, failed: Mapping[str, str]) -> str:
+    """Why no published engine serves, in words: one clause for each engine."""
+    reason = selection.fallback_reason.value if selection.fallback_reason else "unknown"
+    clauses = [
+        f"{rejection.digest[:12]}: {failed.get(rejection.digest, rejection.detail)}"
+        for rejection in selection.rejections
+    ]
+    return f"{reason} ({'; '.join(clauses)})" if clauses else reason

@@ -1,0 +1,97 @@
+"""An engine and the one thread that loads, warms, runs and closes it.
+
+Device and math libraries keep state for each thread (handles, workspaces, thread pools).
+An engine that was warmed on another thread is cold again for its first requests.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
+
+from services.contracts.model.recipe import Bucket
+from services.replica.engine.loaded_engine import STALL_S, RunningEngine
+
+logger = logging.getLogger(__name__)
+
+_Args = ParamSpec("_Args")
+_Result = TypeVar("_Result")
+
+_THREAD_NAME = "engine"
+
+
+class EngineThread:
+    """One thread for one engine; calls wait in line."""
+
+    def __init__(self) -> None:
+        """The thread starts with the first call."""
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=_THREAD_NAME)
+
+    def submit(
+        self, function: Callable[_Args, _Result], *args: _Args.args, **kwargs: _Args.kwargs
+    ) -> asyncio.Future[_Result]:
+        """Run a function on the thread; the future has its result or what it raises."""
+        loop = asyncio.get_running_loop()
+        return loop.run_in_executor(self._pool, lambda: function(*args, **kwargs))
+
+    async def call(
+        self, function: Callable[_Args, _Result], *args: _Args.args, **kwargs: _Args.kwargs
+    ) -> _Result:
+        """As `submit`, waiting for it."""
+        return await self.submit(function, *args, **kwargs)
+
+    async def call_or_end(
+        self, function: Callable[_Args, _Result], *args: _Args.args, **kwargs: _Args.kwargs
+    ) -> _Result:
+        """As `call`; when the function raises, nothing will need the thread any more."""
+        try:
+            return await self.call(function, *args, **kwargs)
+        except BaseException:
+            self.end()
+            raise
+
+    def end(self) -> None:
+        """Let the thread end after what it does now."""
+        self._pool.shutdown(wait=False)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class EngineExecutor:
+    """A warm engine on its thread.
+
+    Attributes:
+        buckets: the shapes that it was built for, or that the fallback serves.
+        pads_to_largest: it computes the largest sizes of a bucket, whatever it is given.
+        is_brief: it runs on the event loop's thread, not on its own; see BRIEF_RUN_S.
+        stall_s: a run that takes longer hangs; see `stall_limit_s`.
+    """
+
+    engine: RunningEngine
+    buckets: tuple[Bucket, ...]
+    thread: EngineThread
+    pads_to_largest: bool = False
+    is_brief: bool = False
+    stall_s: float = STALL_S
+
+    async def call(
+        self, function: Callable[_Args, _Result], *args: _Args.args, **kwargs: _Args.kwargs
+    ) -> _Result:
+        """Run a function where this engine runs, after what runs there now."""
+        if self.is_brief:
+            return function(*args, **kwargs)
+        return await self.thread.call(function, *args, **kwargs)
+
+    async def close(self) -> None:
+        """Close the engine and end its thread.
+
+        A caller that stops waiting for it leaves both to happen after what runs there now.
+        """
+        try:
+            # Cancelling what still waits in the thread's line would take it out of there.
+            await asyncio.shield(self.thread.submit(self.engine.close))
+        except Exception:
+            logger.exception("closing an engine failed; its memory may stay in use")
+        finally:
+            self.thread.end()

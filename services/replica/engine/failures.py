@@ -1,0 +1,119 @@
+"""What could not be had or failed here, each remembered for as long as that is likely to be true.
+
+What a store or this machine could not give is tried again soon by this process; what a library
+refused or a request failed on never again by this one, and by others of this machine later.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from services.contracts.errors import EngineError, NotFoundError, StoreError
+from services.contracts.model.manifest import PublishedEngine
+from services.contracts.process.backoff import wait_after
+from services.replica.engine.failure_notes import FailureNotes
+
+logger = logging.getLogger(__name__)
+
+# A store may be whole again later, and a disk or a process have room again (OSError); an engine
+# that fails stays failed.
+_PASSING_ERRORS = (StoreError, NotFoundError, OSError)
+# Without a wait each look at the store would fetch the same files again, in every replica.
+FIRST_WAIT_S, _MAX_WAIT_S = 60.0, 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Failure:
+    """What happened last, how often in a row, and until when the engine is not tried."""
+
+    reason: str
+    num_failures: int = 1
+    until_s: float = math.inf
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether this process never tries the engine again."""
+        return self.until_s == math.inf
+
+
+class EngineFailures:
+    """The failures of one model's engines on one device.
+
+    Attributes:
+        is_fallback_missing: no fallback could be loaded, or it is wrong, where slower engines
+            could serve.
+    """
+
+    def __init__(
+        self,
+        name: Callable[[PublishedEngine], str],
+        notes: FailureNotes,
+        clock: Callable[[], float],
+    ) -> None:
+        """Begin with what other processes noted; `name` is an engine's name in `notes`."""
+        self.is_fallback_missing = False
+        self._name, self._notes = name, notes
+        self._clock = clock
+        # An engine that failed here once is not tried again in this process: failed loads
+        # may leave device memory behind, and nothing that could mend it changes under it.
+        self._failures: dict[str, _Failure] = {}
+        self._loaded: dict[str, PublishedEngine] = {}
+
+    def known(
+        self, engines: Iterable[PublishedEngine], current_digest: str | None
+    ) -> dict[str, str]:
+        """By digest, why engines are not tried now.
+
+        The one that serves here needs no other's opinion, and nothing of what was once out of
+        reach: only that it failed in service speaks against it.
+        """
+        now_s = self._clock()
+        noted = {each.digest: self._notes.reason(self._name(each)) for each in engines}
+        failed = {d: known for d, known in self._failures.items() if now_s < known.until_s}
+        reasons = {digest: reason for digest, reason in noted.items() if reason}
+        reasons |= {digest: known.reason for digest, known in failed.items()}
+        current = failed.get(current_digest or "")
+        if current is None or not current.is_lasting:
+            reasons.pop(current_digest or "", None)
+        return reasons
+
+    def add(self, engine: PublishedEngine, error: Exception) -> str:
+        """Note that an engine could not be had; returns the words."""
+        words = f"{type(error).__name__}: {error}"
+        if isinstance(error, _PASSING_ERRORS):
+            words = self._note_passing(engine.digest, words)
+            logger.error("engine %s cannot be had now, next: %s", engine.digest, words)
+            return words
+        logger.error("engine %s does not load here; next", engine.digest, exc_info=error)
+        self._failures[engine.digest] = _Failure(reason=words)
+        # The library's verdict, that is.
+        if isinstance(error, EngineError):
+            self._notes.add(self._name(engine), words)
+        return words
+
+    def loaded(self, engine: PublishedEngine) -> None:
+        """An engine could be had: what kept it away is over."""
+        self._loaded[engine.digest] = engine
+        known = self._failures.get(engine.digest)
+        if known and not known.is_lasting:
+            del self._failures[engine.digest]
+
+    def failed_in_service(self, digest: str, words: str) -> None:
+        """One that was loaded failed: not chosen again here, in other processes for a while.
+
+        What fails in service fails requests first, and a new process has no engine before it.
+        """
+        self._failures[digest] = _Failure(reason=words)
+        if engine := self._loaded.get(digest):
+            self._notes.add(self._name(engine), words)
+
+    def _note_passing(self, digest: str, reason: str) -> str:
+        """Have an engine wait for twice as long as the last time; returns the words."""
+        known = self._failures.get(digest)
+        num_failures = known.num_failures + 1 if known else 1
+        wait_s = wait_after(num_failures, first_s=FIRST_WAIT_S, most_s=_MAX_WAIT_S)
+        words = f"{reason} (tried again after {wait_s:.0f} s)"
+        until_s = self._clock() + wait_s
+        self._failures[digest] = _Failure(reason=words, num_failures=num_failures, until_s=until_s)
+        return words

@@ -1,0 +1,176 @@
+"""From a published engine, or the master, to an engine that is checked, loaded and warm here.
+
+Everything blocks. Which engine it is, and what comes after one that fails, `engine_choice` says.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from services.contracts.errors import EngineError
+from services.contracts.hardware.facts import DeviceFacts, Platform
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.kserve.tensors import Array
+from services.contracts.model.manifest import ModelVersion, PublishedEngine
+from services.contracts.model.recipe import Bucket
+from services.contracts.registry.registry import Registry
+from services.contracts.selection.selection import FallbackReason
+from services.engines.base import LoadSpec
+from services.engines.loader import engine_class
+from services.replica.engine.checked_fallback import CheckedFallback
+from services.replica.engine.checker import EngineChecker
+from services.replica.engine.loaded_engine import (
+    BRIEF_RUN_S,
+    FALLBACK_KIND,
+    FallbackLoader,
+    LoadedEngine,
+    RunningEngine,
+    stall_limit_s,
+)
+from services.replica.engine.samples import edge_sizes, sample_inputs
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchedEngine:
+    """An engine whose files are here, as they were when it was published.
+
+    Attributes:
+        duration_s: seconds to fetch and verify them.
+    """
+
+    engine: PublishedEngine
+    spec: LoadSpec
+    duration_s: float
+
+
+class EngineLoader:
+    """Loads engines of one model version on one device."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        model: ModelVersion,
+        device: DeviceFacts,
+        load_fallback: FallbackLoader,
+        checker: EngineChecker,
+        *,
+        num_threads: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take the parts; nothing is read yet."""
+        self._registry = registry
+        self._model, self._device = model, device
+        self._fallback = CheckedFallback(registry, load_fallback, num_threads)
+        self._checker = checker
+        self._num_threads = num_threads
+        self._clock = clock
+
+    def fetch(self, engine: PublishedEngine) -> FetchedEngine:
+        """Have an engine's files here; what the cache hands out has the manifest's digests.
+
+        Raises:
+            EngineError: its kind cannot run here.
+            StoreError, NotFoundError, OSError: the files cannot be had.
+        """
+        start_s, kind = self._clock(), engine.manifest.key.kind
+        if reason := engine_class(kind).unavailable_reason():
+            raise EngineError(f"engine kind {kind} cannot run here: {reason}")
+        spec = LoadSpec(
+            manifest=engine.manifest,
+            master=self._model.master,
+            directory=self._registry.materialise_engine(engine),
+            master_path=self._registry.materialise_master(self._model.master) / "model.onnx",
+            device=self._device,
+            num_threads=self._num_threads,
+        )
+        return FetchedEngine(engine=engine, spec=spec, duration_s=self._clock() - start_s)
+
+    def load(self, fetched: FetchedEngine) -> LoadedEngine:
+        """Check, load and warm an engine; raises whatever its library does."""
+        start_s, chosen, key = self._clock(), fetched.engine, fetched.engine.manifest.key
+        self._checker.check(fetched.spec, self._model.recipe.inputs)
+        engine = engine_class(key.kind).load(fetched.spec)
+        longest_run_s = self._warm(engine, key.buckets)
+        loaded = LoadedEngine(
+            engine=engine,
+            buckets=key.buckets,
+            kind=key.kind.value,
+            precision=key.precision.value,
+            generation=key.generation,
+            digest=chosen.digest,
+            load_duration_s=fetched.duration_s + self._clock() - start_s,
+            # A CUDA graph of one shape for each bucket; on the CPU its kernels take any.
+            pads_to_largest=key.kind is EngineKind.INDUCTOR and not self._is_cpu,
+            is_brief=self._is_cpu and longest_run_s <= BRIEF_RUN_S,
+            stall_s=self._stall_limit_s(longest_run_s, key.buckets),
+            speeds={timing.shape: timing.throughput for timing in chosen.proof.timings},
+        )
+        logger.info(
+            "engine %s (%s %s for %s) is warm after %.2f s",
+            loaded.digest, loaded.kind, loaded.precision, loaded.generation,
+            loaded.load_duration_s,
+        )  # fmt: skip
+        return loaded
+
+    def load_fallback(self, reason: FallbackReason | None, detail: str) -> LoadedEngine:
+        """The fallback, right and warm, for the shapes that engines of this model serve.
+
+        Raises:
+            EngineError, StoreError, NotFoundError, OSError: there can be none.
+        """
+        start_s, buckets = self._clock(), self._model.buckets
+        logger.warning(
+            "model '%s' version %d serves on the fallback: %s",
+            self._model.name, self._model.version, detail,
+        )  # fmt: skip
+        engine, refutation = self._fallback.load(self._model)
+        longest_run_s = self._warm(engine, buckets)
+        return LoadedEngine(
+            engine=engine,
+            buckets=buckets,
+            kind=FALLBACK_KIND,
+            precision=Precision.FP32.value,
+            generation=self._device.generation,
+            fallback_reason=reason,
+            refutation=refutation,
+            detail=detail,
+            load_duration_s=self._clock() - start_s,
+            stall_s=self._stall_limit_s(longest_run_s, buckets),
+        )
+
+    def _stall_limit_s(self, longest_run_s: float, buckets: tuple[Bucket, ...]) -> float:
+        """What was measured bounds later runs only where the buckets bound their sizes."""
+        dims = {d for spec in self._model.master.inputs for d in spec.shape if isinstance(d, str)}
+        is_bounded = all(dims <= bucket.dims.keys() for bucket in buckets)
+        return stall_limit_s(longest_run_s if is_bounded else None, is_cpu=self._is_cpu)
+
+    @property
+    def _is_cpu(self) -> bool:
+        return self._device.parsed_generation.platform is Platform.CPU
+
+    def _warm(self, engine: RunningEngine, buckets: tuple[Bucket, ...]) -> float:
+        """Run the edges of every bucket, so that no request pays for a first call.
+
+        Returns the seconds of the longest of these runs, the first one of each not counted.
+        """
+        specs, recipe = self._model.master.inputs, self._model.recipe
+        longest_s = 0.0
+        try:
+            for sizes in edge_sizes(specs, buckets):
+                inputs = sample_inputs(specs, recipe.inputs, sizes)
+                first_s = self._timed(engine, inputs)
+                # What is slow at first stays too slow to matter; it is not run again.
+                runs_s = [self._timed(engine, inputs) for _ in range(3)] if first_s < 0.01 else []
+                longest_s = max(longest_s, min([first_s, *runs_s]))
+        except BaseException:
+            engine.close()
+            raise
+        return longest_s
+
+    def _timed(self, engine: RunningEngine, inputs: Mapping[str, Array]) -> float:
+        began_s = self._clock()
+        engine.run(inputs)
+        return self._clock() - began_s

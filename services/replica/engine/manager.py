@@ -1,0 +1,96 @@
+"""The engines of one model version on one device: what is loaded first, and what next.
+
+Everything here blocks and runs in a thread of its own, while an older engine serves on.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+
+from services.contracts.errors import EngineError
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.model.manifest import ModelVersion
+from services.contracts.registry.registry import Registry
+from services.contracts.security.signing import TrustRoot
+from services.replica.engine.checker import EngineChecker, name_here
+from services.replica.engine.choice import EngineChoice, Offer
+from services.replica.engine.failure_notes import FailureNotes
+from services.replica.engine.failures import EngineFailures
+from services.replica.engine.loaded_engine import FallbackLoader, LoadedEngine
+from services.replica.engine.loading import EngineLoader
+
+
+class EngineManager:
+    """Chooses and loads engines of one model version for one device."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        model: ModelVersion,
+        device: DeviceFacts,
+        load_fallback: FallbackLoader,
+        checker: EngineChecker,
+        *,
+        num_threads: int = 0,
+        trust: TrustRoot | None = None,
+        notes: FailureNotes | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take the parts; nothing is read yet."""
+        self._registry = self._published = registry
+        self._model = model
+        self._device = device
+        self._trust = trust
+        self._loader = EngineLoader(
+            registry, model, device, load_fallback, checker, num_threads=num_threads, clock=clock
+        )
+        self._failures = EngineFailures(
+            lambda engine: name_here(engine.manifest, device, num_threads),
+            notes or FailureNotes(None),
+            clock,
+        )
+
+    def announce(self, document_keys: Sequence[str]) -> None:
+        """From now on these are all documents of the master's engines; none: list the store."""
+        self._published = (
+            self._registry.with_documents(document_keys) if document_keys else self._registry
+        )
+
+    def load(self) -> LoadedEngine:
+        """The best engine that loads, or the fallback with the reason.
+
+        Raises:
+            EngineError: not even the fallback could be loaded.
+            StoreError: the store cannot be read.
+        """
+        loaded = self.choose(None).load()
+        if loaded is None:
+            raise EngineError(f"model '{self._model.name}': no engine to load")
+        return loaded
+
+    def choose(self, current_digest: str | None) -> EngineChoice:
+        """Look once at what is published, for what to serve with in place of the engine in use.
+
+        It is what was announced last; the store is listed only before the first announcement.
+
+        Args:
+            current_digest: the engine in use, "" for the fallback, None for nothing.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        master = self._model.master
+        published = self._published
+        engines = published.engines(master.digest)
+        offer = Offer(
+            engines=engines,
+            # Before a file of an engine is fetched, let alone read.
+            untrusted=published.untrusted(engines, master, self._trust),
+            runs=published.joint_runs(master.digest, self._trust),
+        )
+        return EngineChoice(
+            offer, self._model, self._device, self._loader, self._failures, current_digest
+        )
+
+    def mark_failed(self, digest: str, words: str) -> None:
+        """An engine failed in service: not chosen again here, in other processes for a while."""
+        self._failures.failed_in_service(digest, words)

@@ -1,0 +1,47 @@
+"""Inputs that are only good for running an engine: to check it and to warm it."""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from services.contracts.kserve.byte_strings import BYTES, STRING_DTYPE
+from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array, TensorSpec
+from services.contracts.model.recipe import Bucket, InputRecipe, InputRole
+
+
+def sample_inputs(
+    specs: Iterable[TensorSpec], recipes: Mapping[str, InputRecipe], sizes: Mapping[str, int]
+) -> dict[str, Array]:
+    """Valid inputs of these sizes: masks mark everything valid, values are the least or first."""
+    return {spec.name: _sample(spec, recipes.get(spec.name), sizes) for spec in specs}
+
+
+def edge_sizes(specs: Iterable[TensorSpec], buckets: Iterable[Bucket]) -> list[dict[str, int]]:
+    """The smallest and the largest sizes of every bucket, each once, smallest first.
+
+    Where the smallest are empty, the smallest that are not are among them too.
+    """
+    dims = {dim for spec in specs for dim in spec.shape if isinstance(dim, str)}
+    edges: list[dict[str, int]] = []
+    for bucket in buckets:
+        spans = {dim: bucket.dims[dim] for dim in dims if dim in bucket.dims}
+        rest = dict.fromkeys(dims - spans.keys(), 1)
+        edges.append(rest | {dim: span.min for dim, span in spans.items()})
+        edges.append(rest | {dim: max(span.min, 1) for dim, span in spans.items()})
+        edges.append(rest | {dim: span.max for dim, span in spans.items()})
+    unique = {tuple(sorted(sizes.items())): sizes for sizes in edges}
+    return sorted(unique.values(), key=lambda sizes: sum(sizes.values()))
+
+
+def probe_sizes(specs: Iterable[TensorSpec], buckets: Iterable[Bucket]) -> dict[str, int]:
+    """The smallest sizes at which an engine has something to compute."""
+    return next(sizes for sizes in edge_sizes(specs, buckets) if all(sizes.values()))
+
+
+def _sample(spec: TensorSpec, recipe: InputRecipe | None, sizes: Mapping[str, int]) -> Array:
+    shape = [sizes[dim] if isinstance(dim, str) else dim for dim in spec.shape]
+    if spec.datatype == BYTES:
+        return np.full(shape, (recipe or InputRecipe()).strings[0], dtype=STRING_DTYPE)
+    is_mask = recipe is not None and recipe.role is InputRole.MASK
+    value = 1 if is_mask else recipe.low if recipe else 0
+    return np.full(shape, value, dtype=NUMPY_FROM_DATATYPE[spec.datatype])

@@ -1,0 +1,92 @@
+"""The engine that served before: it stays warm for a while, so that a bad one can be left at once.
+
+It answers the batches that the new engine fails on, and takes over when the new one fails
+again and again. It costs its memory, so it is dropped when it was not needed for `keep_s`,
+before another engine is loaded, and when the replica closes.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+from services.replica.engine.executor import EngineExecutor
+from services.replica.engine.loaded_engine import LoadedEngine
+
+logger = logging.getLogger(__name__)
+
+# An engine that hangs cannot be closed; the end of the process releases it.
+_CLOSE_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StandbyEngine:
+    """What an engine is, and where it runs."""
+
+    loaded: LoadedEngine
+    executor: EngineExecutor
+
+
+class Standby:
+    """Holds one engine, or none; used from the event loop."""
+
+    def __init__(self, keep_s: float = 0.0, *, close_timeout_s: float = _CLOSE_TIMEOUT_S) -> None:
+        """Empty.
+
+        Args:
+            keep_s: how long an engine stays after its last use; 0 keeps none.
+            close_timeout_s: how long engines that close are waited for.
+        """
+        self._keep_s, self._close_timeout_s = keep_s, close_timeout_s
+        self._held: StandbyEngine | None = None
+        self._expiry: asyncio.TimerHandle | None = None
+        self._closings: set[asyncio.Task[None]] = set()
+
+    @property
+    def executor(self) -> EngineExecutor | None:
+        """Where the held engine runs."""
+        return self._held.executor if self._held else None
+
+    def keep(self, engine: StandbyEngine) -> None:
+        """Hold an engine that served until now; what was held before is closed."""
+        self._close(self.take())
+        self._held = engine
+        if self._keep_s > 0:
+            self.mark_used()
+        else:
+            self._close(self.take())
+
+    def mark_used(self) -> None:
+        """It was needed now: count its time anew."""
+        self._stop_clock()
+        loop = asyncio.get_running_loop()
+        self._expiry = loop.call_later(self._keep_s, lambda: self._close(self.take()))
+
+    def take(self) -> StandbyEngine | None:
+        """What is held, for the caller to serve with or to close; nothing is held then."""
+        self._stop_clock()
+        held, self._held = self._held, None
+        return held
+
+    async def drop(self) -> None:
+        """Close what is held, and wait until no engine is closing any more, but not for ever."""
+        self._close(self.take())
+        # Not `gather`, which would cancel them with the waiting task.
+        if self._closings:
+            _, left = await asyncio.wait(self._closings, timeout=self._close_timeout_s)
+            if left:
+                logger.error("%d engines hang and stay in memory until the process ends", len(left))
+
+    def close_soon(self, executor: EngineExecutor) -> None:
+        """Close an engine in the background: one that runs a batch now does so after that."""
+        task = asyncio.get_running_loop().create_task(executor.close())
+        self._closings.add(task)
+        task.add_done_callback(self._closings.discard)
+
+    def _close(self, engine: StandbyEngine | None) -> None:
+        if engine:
+            self.close_soon(engine.executor)
+
+    def _stop_clock(self) -> None:
+        if self._expiry:
+            self._expiry.cancel()
+            self._expiry = None

@@ -1,0 +1,1 @@
+"""What a replica reports: state to the controller, statistics, metrics, spans."""

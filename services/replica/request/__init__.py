@@ -1,0 +1,1 @@
+"""From a request's bytes to checked tensors, and from outputs to an answer."""

@@ -1,0 +1,1 @@
+"""The data port: frames and lent memory in, frames out."""

@@ -1,0 +1,318 @@
+"""The data port of a replica: frames in, an async handler, frames out.
+
+Listens on any number of TCP and unix addresses. Answers leave in the order they are ready. A
+request ends without an answer when the gateway cancels it or its connection is lost; its
+handler's future is then cancelled.
+"""
+
+import asyncio
+import hmac
+import logging
+from collections.abc import Callable, Coroutine
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from services.contracts.errors import (
+    AnswerTooLargeError,
+    InvalidRequestError,
+    NotReadyError,
+    SmeltError,
+)
+from services.contracts.security.fleet_security import FleetTls, warn_in_the_clear
+from services.contracts.transport.frame_protocol import FrameProtocol, parse_address
+from services.contracts.transport.frames import (
+    CONNECTION_ID,
+    MAX_PAYLOAD_BYTES,
+    NO_TOKEN,
+    Frame,
+    InferFrame,
+    Kind,
+    decode_infer,
+    encode_error,
+)
+from services.contracts.transport.lent_memory import PLACE
+from services.replica.closing import close_all, stop_accepting
+from services.replica.transport.memory_port import MemoryPort
+from services.replica.transport.shared_buffers import SharedBuffers
+from services.replica.transport.tls_port import TlsPort
+
+logger = logging.getLogger(__name__)
+
+# How long a gateway may take to read the last answers.
+_CLOSE_TIMEOUT_S = 1.0
+
+# A coroutine runs as a task of its own; a future costs less.
+InferHandler = Callable[[InferFrame], Coroutine[Any, Any, bytes] | asyncio.Future[bytes]]
+StatisticsHandler = Callable[[], Coroutine[Any, Any, bytes]]
+
+
+class DataServer:
+    """Serves a replica's handlers to gateways.
+
+    Attributes:
+        addresses: where it listens, in the form `connect` of the gateway takes.
+        connections: of gateways, that are open.
+    """
+
+    def __init__(
+        self,
+        infer: InferHandler,
+        statistics: StatisticsHandler,
+        *,
+        token: bytes = NO_TOKEN,
+        max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+        tls: FleetTls | None = None,
+        greeting_timeout_s: float = 10.0,
+    ) -> None:
+        """Nothing listens yet.
+
+        Args:
+            infer: answers a request with a serialized ModelInferResponse; what it raises of
+                SmeltError reaches the gateway in its class, anything else as a bare failure.
+            statistics: answers with a serialized ModelStatistics.
+            token: what gateways must say in HELLO; NO_TOKEN takes any.
+            max_payload_bytes: larger requests are refused, with their connection.
+            tls: what TCP ports speak; None leaves them in the clear, as unix sockets always are.
+            greeting_timeout_s: how long a peer may take for a handshake, to say HELLO, and to say
+                what memory it lends.
+        """
+        self.addresses: list[str] = []
+        self.infer, self.statistics = infer, statistics
+        self.token, self.max_payload_bytes = token, max_payload_bytes
+        self.is_draining = False
+        self.greeting_timeout_s = greeting_timeout_s
+        self._tls = tls
+        self._servers: list[asyncio.Server] = []
+        self._tls_ports: list[TlsPort] = []
+        self._memory_ports: list[MemoryPort] = []
+        self.connections: set[GatewayConnection] = set()
+
+    async def listen(self, address: str) -> str:
+        """Listens on `host:port` or `unix:/path` and returns the address; port 0 takes a free one.
+
+        Raises:
+            InvalidRequestError: the address is malformed or cannot be had.
+        """
+        parts = parse_address(address)
+        try:
+            if isinstance(parts, str):
+                await self._listen_unix(parts)
+            else:
+                address = f"{address.rpartition(':')[0]}:{await self._listen_tcp(*parts)}"
+        except OSError as error:
+            raise InvalidRequestError(
+                f"data port cannot listen on {address}: {error}; choose another address"
+            ) from error
+        self.addresses.append(address)
+        return address
+
+    async def _listen_unix(self, path: str) -> None:
+        loop = asyncio.get_running_loop()
+        self._servers.append(await loop.create_unix_server(self._accepted, path))
+        # Write permission on the socket is permission to use the replica.
+        await asyncio.to_thread(Path(path).chmod, 0o600)
+        try:
+            self._memory_ports.append(MemoryPort(path, self.token, self.greeting_timeout_s))
+        except OSError as error:
+            logger.info("large requests will be copied: no memory port beside %s: %s", path, error)
+
+    def lent(self, link_id: bytes) -> SharedBuffers:
+        """The memory that a gateway lent under that id; raises InvalidRequestError for none."""
+        for port in self._memory_ports:
+            if (slots := port.claim(link_id)) is not None:
+                return slots
+        raise InvalidRequestError("data port: nothing was lent under that id, or long ago")
+
+    async def _listen_tcp(self, host: str, port: int) -> int:
+        if self._tls:
+            taken = TlsPort(host, port, self._tls, self._accepted, self.greeting_timeout_s)
+            self._tls_ports.append(taken)
+            return taken.port
+        warn_in_the_clear("data port", host)
+        server = await asyncio.get_running_loop().create_server(self._accepted, host, port)
+        self._servers.append(server)
+        return int(server.sockets[0].getsockname()[1])
+
+    async def close(self, grace_s: float = 0.0) -> None:
+        """Refuses new requests, waits up to `grace_s` for those in flight, closes all."""
+        self.is_draining = True
+        paths = [Path(a.removeprefix("unix:")) for a in self.addresses if a.startswith("unix:")]
+        await close_all(
+            *(partial(stop_accepting, server) for server in self._servers),
+            *(port.close for port in self._tls_ports),
+            *(port.close for port in self._memory_ports),
+            partial(self._close_connections, grace_s),
+            *(partial(asyncio.to_thread, path.unlink, missing_ok=True) for path in paths),
+        )
+
+    async def _close_connections(self, grace_s: float) -> None:
+        try:
+            answers = [answer for c in self.connections for answer in c.answers.values()]
+            if answers and grace_s > 0:
+                await asyncio.wait(answers, timeout=grace_s)
+            gone = [connection.gone for connection in self.connections]
+            for connection in list(self.connections):
+                connection.close()
+            if gone:
+                await asyncio.wait(gone, timeout=_CLOSE_TIMEOUT_S)
+        finally:
+            for connection in list(self.connections):
+                connection.abort()
+
+    def _accepted(self) -> "GatewayConnection":
+        return GatewayConnection(self, self.connections)
+
+
+class GatewayConnection(FrameProtocol):
+    """The replica's end of one gateway's connection.
+
+    Attributes:
+        answers: the requests in flight, by the gateway's id.
+        gone: done when the connection is.
+    """
+
+    def __init__(self, server: DataServer, register: set["GatewayConnection"]) -> None:
+        super().__init__(token=NO_TOKEN, max_payload_bytes=server.max_payload_bytes)
+        self.answers: dict[int, asyncio.Future[bytes]] = {}
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._server, self._register = server, register
+        self._hello_timer: asyncio.TimerHandle | None = None
+        self._lent: SharedBuffers | None = None
+        register.add(self)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Waits for the gateway's HELLO, so long and no longer."""
+        super().connection_made(transport)
+        loop = asyncio.get_running_loop()
+        self._hello_timer = loop.call_later(self._server.greeting_timeout_s, self.abort)
+
+    def opened(self) -> None:
+        """The gateway sent HELLO and is accepted."""
+        self._cancel_timer()
+        self.say_hello()
+
+    def check_token(self, token: bytes) -> None:
+        """Accepts a gateway that knows this replica's token."""
+        wanted = self._server.token
+        if wanted != NO_TOKEN and not hmac.compare_digest(wanted, token):
+            raise InvalidRequestError(
+                "data port: the peer does not say the token of this replica: it is of another "
+                "fleet, or means a replica that was here before"
+            )
+
+    def expects_more(self) -> bool:
+        """While others are unanswered: answers of a batch are ready within one turn."""
+        return bool(self.answers)
+
+    def frame_received(self, frame: Frame) -> None:
+        """Starts, cancels or answers a request."""
+        match frame.kind:
+            case Kind.INFER | Kind.STATISTICS:
+                self._start(frame)
+            case Kind.INFER_LENT:
+                # First of all: a request that is refused gives its slot back too.
+                self._start(frame._replace(kind=Kind.INFER, payload=self._lent_request(frame)))
+            case Kind.CANCEL:
+                if answer := self.answers.get(frame.request_id):
+                    answer.cancel()
+            case Kind.PING:
+                self.send(Kind.PONG, frame.request_id)
+            case Kind.LEND:
+                self._map_shared(frame)
+            case _:
+                super().frame_received(frame)
+
+    def _map_shared(self, frame: Frame) -> None:
+        try:
+            self._lent = self._server.lent(bytes(frame.payload))
+        except InvalidRequestError as error:
+            # The gateway can do without.
+            self._send_failure(frame.request_id, error)
+        else:
+            self.send(Kind.OK, frame.request_id)
+
+    def _lent_request(self, frame: Frame) -> memoryview:
+        if self._lent is None or len(frame.payload) != PLACE.size:
+            raise InvalidRequestError(
+                f"data port: request {frame.request_id} lies in memory that was not lent here"
+            )
+        begin, size = PLACE.unpack(frame.payload)
+        if size > self._max_payload_bytes:
+            raise InvalidRequestError(
+                f"data port: request {frame.request_id} has {size} bytes, at most "
+                f"{self._max_payload_bytes} are taken here"
+            )
+        return self._lent.view(begin, size)
+
+    def _start(self, frame: Frame) -> None:
+        request_id = frame.request_id
+        if request_id in self.answers or request_id == CONNECTION_ID:
+            raise InvalidRequestError(f"data port: request id {request_id} is in use")
+        try:
+            asked = self._asked(frame)
+            # What ensure_future does, without its search for whatever else could be awaited.
+            answer = asked if isinstance(asked, asyncio.Future) else self._loop.create_task(asked)
+        except Exception as error:
+            self._send_failure(request_id, error)
+            return
+        self.answers[request_id] = answer
+        answer.add_done_callback(partial(self._ended, request_id))
+
+    def _asked(self, frame: Frame) -> Coroutine[Any, Any, bytes] | asyncio.Future[bytes]:
+        if frame.kind is Kind.STATISTICS:
+            return self._server.statistics()
+        if self._server.is_draining:
+            raise NotReadyError("this replica is draining; send the request to another one")
+        return self._server.infer(decode_infer(frame))
+
+    def _ended(self, request_id: int, answer: asyncio.Future[bytes]) -> None:
+        """Sends what became of a request, unless it was cancelled."""
+        del self.answers[request_id]
+        if answer.cancelled():
+            return
+        if error := answer.exception():
+            self._send_failure(request_id, error)
+        elif len(answer.result()) > MAX_PAYLOAD_BYTES:
+            # The gateway would have to close the connection, and with it fail everyone else.
+            found = f"the answer has {len(answer.result())} bytes, at most {MAX_PAYLOAD_BYTES}"
+            self._send_failure(
+                request_id, AnswerTooLargeError(f"{found} fit a message; ask for less at once")
+            )
+        else:
+            self.send(Kind.OK, request_id, b"", answer.result())
+
+    def _send_failure(self, request_id: int, error: BaseException) -> None:
+        if not isinstance(error, SmeltError):
+            logger.error("request %d failed without a reason of ours", request_id, exc_info=error)
+            error = SmeltError("the replica failed; its log says why")
+        self.send(Kind.ERROR, request_id, *encode_error(error))
+
+    def pause_writing(self) -> None:
+        """A gateway that does not read answers may not send requests either."""
+        super().pause_writing()
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """The gateway has caught up."""
+        super().resume_writing()
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def closed(self, error: Exception | None) -> None:
+        """No gateway waits for the answers any more."""
+        if error is not None:
+            logger.info("gateway connection lost: %s", error)
+        self._register.discard(self)
+        self._cancel_timer()
+        # What still runs keeps its own hold of what it reads.
+        self._lent = None
+        for answer in list(self.answers.values()):
+            answer.cancel()
+        if not self.gone.done():
+            self.gone.set_result(None)
+
+    def _cancel_timer(self) -> None:
+        if self._hello_timer:
+            self._hello_timer.cancel()
