@@ -1,9 +1,9 @@
 """Slots for large requests, in memory that replicas of this host can read.
 
 A slot is free again when nothing in this process refers to its bytes, and every replica that was
-sent its place has released it: see `contracts.lent_memory`. Which code drops the last reference
-does not matter, as Python counts them; so a request that was cancelled, retried or thrown away
-releases its memory without code of its own.
+sent its place has released it: see `contracts.transport.lent_memory`. Which code drops the last
+reference does not matter, as Python counts them; so a request that was cancelled, retried or thrown
+away releases its memory without code of its own.
 """
 
 import logging
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 MIN_ARENA_BYTES: Final = MAX_SLOT_BYTES
 _MAX_ORDER: Final = (MAX_SLOT_BYTES // UNIT_BYTES).bit_length() - 1
-# The end of a request is aligned for its last tensor, as in `contracts.large_buffer`.
+# The end of a request is aligned for its last tensor, as in `contracts.transport.large_buffer`.
 _ALIGNMENT: Final = 64
 # Loans that are looked at for each slot that is taken: more than one comes back, on average.
 _LOOKS: Final = 4

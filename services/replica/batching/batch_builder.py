@@ -1,6 +1,6 @@
 """Forms the next batch of what waits, for the engine in use.
 
-One policy: `grouping` chooses among the most urgent where lengths differ, and what is chosen is
+One policy: `policy` chooses among the most urgent where lengths differ, and what is chosen is
 filled up with those behind them that fit it. Requests of one length need no choice: there the
 oldest is filled up at once.
 """

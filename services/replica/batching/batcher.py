@@ -6,7 +6,7 @@ filled, or half of the time that the most pressing of those that wait has left. 
 and splitting happen on the engine's own thread, so the event loop keeps taking requests
 meanwhile; only engines that are quicker than a change of threads run on the loop.
 
-`forming` decides which requests run together. A request that is cancelled, or that waited too
+`batch_builder` decides which requests run together. A request that is cancelled, or that waited too
 long, leaves the queue at once; what the engine has begun it ends, and an answer that is no longer
 wanted is thrown away. A batch that fails waits again, and runs in halves, so that a bad request
 fails alone in the end; those that are late or outranked by then are treated as any that wait.

@@ -43,7 +43,7 @@ class QueuedRequest:
     Attributes:
         finish: makes the answer of the call's outputs.
         on_failure: called when there is none; with the error, None when it was cancelled.
-        level: of priority; see `contracts.batching`.
+        level: of priority; see `contracts.model.batching`.
         deadline_s: a run that would begin later is not wanted.
         num_bytes: what it counts for against `max_queue_bytes`.
     """
