@@ -33,8 +33,8 @@ WELCOME: Final = b"\0"
 REFUSAL: Final = b"\1"
 # Where a request lies in the arena, and how long it is: payload of INFER_LENT.
 PLACE: Final = struct.Struct("!QQ")
-# Slots are a power of two of these. Tensors often are a power of two of bytes, and a request has a
-# head beside them: units of 64 KiB would give it a slot of twice its size.
+# Slots are so many of these. Tensors often are a power of two of bytes, and a request has a head
+# beside them: 64 KiB with it are one unit.
 UNIT_BYTES: Final = 65_536 + 4_096
 # A larger request is copied: it would take the place of many.
 MAX_SLOT_BYTES: Final = 256 * UNIT_BYTES

@@ -15,12 +15,10 @@ import numpy as np
 
 from services.contracts.transport.frames import Payload
 from services.contracts.transport.lent_memory import MAX_SLOT_BYTES, UNIT_BYTES, sealed_memory
-from services.gateway.upstream.blocks import Blocks
 
 logger = logging.getLogger(__name__)
 
 MIN_ARENA_BYTES: Final = MAX_SLOT_BYTES
-_MAX_ORDER: Final = (MAX_SLOT_BYTES // UNIT_BYTES).bit_length() - 1
 # The end of a request is aligned for its last tensor, as in `contracts.transport.large_buffer`.
 _ALIGNMENT: Final = 64
 # Loans that are looked at for each slot that is taken: more than one comes back, on average.
@@ -52,13 +50,14 @@ class Block:
 
     Attributes:
         unit: its first.
+        num_units: of it.
         consumers: replicas that its place was sent to.
     """
 
-    __slots__ = ("consumers", "order", "unit")
+    __slots__ = ("consumers", "num_units", "unit")
 
-    def __init__(self, unit: int, order: int) -> None:
-        self.unit, self.order = unit, order
+    def __init__(self, unit: int, num_units: int) -> None:
+        self.unit, self.num_units = unit, num_units
         self.consumers: tuple[Consumer, ...] = ()
 
     @property
@@ -69,7 +68,7 @@ class Block:
     def lent_to(self, consumer: Consumer) -> None:
         """A replica may look at it now."""
         self.consumers += (consumer,)
-        consumer.num_units += 1 << self.order
+        consumer.num_units += self.num_units
 
 
 class Slot(np.ndarray[tuple[int], np.dtype[np.uint8]]):
@@ -121,7 +120,8 @@ class RequestArena:
         self.max_lent_units = self.num_bytes // UNIT_BYTES // 2
         self.consumers: set[Consumer] = set()
         self._memory = memoryview(memory)
-        self._blocks = Blocks(self.num_bytes // UNIT_BYTES, _MAX_ORDER)
+        # A byte for each unit, 1 while it is taken: a search for zeros finds the first fit.
+        self._units = bytearray(self.num_bytes // UNIT_BYTES)
         self._ended: deque[Block] = deque()
         self._lent: deque[Block] = deque()
 
@@ -129,21 +129,22 @@ class RequestArena:
     def num_taken_bytes(self) -> int:
         """What requests and loans occupy now."""
         self._settle(len(self._lent))
-        return self.num_bytes - self._blocks.num_free * UNIT_BYTES
+        return self._units.count(1) * UNIT_BYTES
 
     def take(self, size: int) -> memoryview | None:
         """Memory for a request of so many bytes; None when there is no use or no room for it."""
         if not self.consumers or not 0 < size <= MAX_SLOT_BYTES - _ALIGNMENT:
             return None
-        order = ((size + _ALIGNMENT - 1) // UNIT_BYTES).bit_length()
+        free = bytes(-(-(size + _ALIGNMENT - 1) // UNIT_BYTES))
         self._settle(_LOOKS)
-        unit = self._blocks.take(order)
-        if unit is None:
+        unit = self._units.find(free)
+        if unit < 0:
             self._settle(min(len(self._lent), _MANY_LOOKS))
-            unit = self._blocks.take(order)
-        if unit is None:
+            unit = self._units.find(free)
+        if unit < 0:
             return None
-        return Slot.at(Block(unit, order), size, self._memory, self._ended).data
+        self._units[unit : unit + len(free)] = b"\1" * len(free)
+        return Slot.at(Block(unit, len(free)), size, self._memory, self._ended).data
 
     def lend_to(self, consumer: Consumer) -> None:
         """A replica can read it from now on."""
@@ -172,9 +173,9 @@ class RequestArena:
         if block.is_lent:
             self._lent.append(block)
             return
-        self._blocks.give(block.unit, block.order)
+        self._units[block.unit : block.unit + block.num_units] = bytes(block.num_units)
         for consumer in block.consumers:
-            consumer.num_units -= 1 << block.order
+            consumer.num_units -= block.num_units
 
 
 def request_arena(num_bytes: int) -> RequestArena | None:

@@ -120,7 +120,7 @@ def _overwrite_what_is_free(arena: RequestArena) -> None:
     while (slot := arena.take(SIZE)) is not None:
         slot[:] = b"\1" * SIZE
         slots.append(slot)
-    assert len(slots) == ARENA_BYTES // (16 * UNIT_BYTES) - 1
+    assert len(slots) == ARENA_BYTES // (9 * UNIT_BYTES) - 1
 
 
 @pytest.mark.parametrize("keeps", [False, True])
@@ -271,7 +271,7 @@ async def test_a_replica_that_holds_half_of_the_arena_is_lent_no_more(port, aren
         asking.append(asyncio.create_task(connection.infer(requested(arena))))
         await handler.wait_started()
     num_lent = kinds.count(Kind.INFER_LENT)
-    assert num_lent == arena.max_lent_units // 16 + 1
+    assert num_lent == arena.max_lent_units // 9 + 1
     assert await other.infer(requested(arena)) == b"\7" * SIZE
     assert kinds[-1] is Kind.INFER_LENT
     handler.kept.clear()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # An image's 602,112 bytes.
 ROWS = 37_632
 # Of the arena, for such a request.
-BLOCK_BYTES = 16 * UNIT_BYTES
+BLOCK_BYTES = 9 * UNIT_BYTES
 VALUES = np.arange(ROWS * 4, dtype=np.float32).reshape(ROWS, 4)
 
 

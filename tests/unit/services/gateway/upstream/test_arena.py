@@ -3,10 +3,13 @@
 import gc
 import threading
 from collections.abc import Iterator
+from itertools import pairwise
 from queue import SimpleQueue
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from services.contracts.transport.lent_memory import MAX_SLOT_BYTES, UNIT_BYTES
 from services.gateway.upstream.arena import (
@@ -97,7 +100,7 @@ def test_a_slot_of_any_size_lies_inside_its_block_and_ends_aligned(
     assert slot.block is not None
     first = slot.block.unit * UNIT_BYTES
     assert first <= begin < first + ALIGNMENT
-    assert end <= first + (UNIT_BYTES << slot.block.order) <= arena.num_bytes
+    assert end <= first + (UNIT_BYTES * slot.block.num_units) <= arena.num_bytes
     if two is not None:
         one[:], two[:] = b"\1" * size, b"\2" * size
         assert (one[0], one[-1], two[0], two[-1]) == (1, 1, 2, 2)
@@ -258,3 +261,36 @@ def test_a_kernel_without_memory_to_share_is_done_without(
     monkeypatch.setattr("os.memfd_create", refuse)
     assert request_arena(MIN_ARENA_BYTES) is None
     assert "no memory to share: no such call" in caplog.text
+
+
+# Below zero: a slot is dropped.
+STEPS = st.lists(st.integers(1, LARGEST) | st.integers(-60, -1), max_size=60)
+
+
+@given(STEPS)
+def test_slots_never_overlap_and_are_found_if_there_is_room(steps: list[int]) -> None:
+    arena = RequestArena(MIN_ARENA_BYTES)
+    arena.consumers.add(Replica())
+    slots: list[memoryview] = []
+    for step in steps:
+        if step > 0 and (slot := arena.take(step)) is not None:
+            slots.append(slot)
+            del slot
+        elif step > 0:
+            assert step + ALIGNMENT > _longest_gap(arena, slots)
+        elif slots:
+            slots.pop(step % len(slots))
+        ends = sorted(map(place, slots))
+        assert all(left[1] <= right[0] for left, right in pairwise(ends))
+    slots.clear()
+    assert arena.num_taken_bytes == 0
+    arena.close()
+
+
+def _longest_gap(arena: RequestArena, slots: list[memoryview]) -> int:
+    """Bytes of the largest row of units that no slot covers."""
+    ends = [
+        (begin // UNIT_BYTES, -(-end // UNIT_BYTES)) for begin, end in sorted(map(place, slots))
+    ]
+    edges = [(0, 0), *ends, (arena.num_bytes // UNIT_BYTES, 0)]
+    return UNIT_BYTES * max(right[0] - left[1] for left, right in pairwise(edges))
