@@ -84,7 +84,7 @@ class EventCheckpoint(Document):
 
     Attributes:
         last: the last event of each subject that is not over, by subject, without its words; see
-            `services.controller.event_state`.
+            `services.controller.events.event_state`.
     """
 
     position: EventPosition = EventPosition()

@@ -22,19 +22,19 @@ from services.contracts.process.settings import read_settings
 from services.contracts.registry.registry import Registry
 from services.contracts.security.fleet_security import FleetTls, FleetTokens
 from services.contracts.store.object_store import open_tested_store
-from services.controller.build_loop import BuildLoop, BuildPace
-from services.controller.build_metrics import LatestView
-from services.controller.build_reader import ViewReader
-from services.controller.fleet_control import FleetControl
-from services.controller.fleet_port import listen, token_guards
-from services.controller.fleet_state import FleetState
-from services.controller.health import ControllerHealth
-from services.controller.key_status import RetryPolicy
+from services.controller.api.fleet_control import FleetControl
+from services.controller.api.fleet_port import listen, token_guards
+from services.controller.api.fleet_state import FleetState
+from services.controller.api.health import ControllerHealth
+from services.controller.api.serving import Serving
+from services.controller.build.build_loop import BuildLoop, BuildPace
+from services.controller.build.build_reader import ViewReader
+from services.controller.build.key_status import RetryPolicy
+from services.controller.deploy.reconcile import ReconcileLoop
 from services.controller.loops import Loops
-from services.controller.metrics import ControllerMetrics
-from services.controller.platform import ClusterPlatform, open_platform
-from services.controller.reconcile import ReconcileLoop
-from services.controller.serving import Serving
+from services.controller.metrics.build_metrics import LatestView
+from services.controller.metrics.controller_metrics import ControllerMetrics
+from services.controller.platform.cluster_platform import ClusterPlatform, open_platform
 from services.controller.settings import ControllerSettings
 from services.pb import fleet_v1_pb2_grpc as fleet_grpc
 from services.telemetry.logs import configure_logging

@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from services.controller.build_loop import BuildLoop
-from services.controller.reconcile import ReconcileLoop
+from services.controller.build.build_loop import BuildLoop
+from services.controller.deploy.reconcile import ReconcileLoop
 
 
 class Loops:

@@ -12,8 +12,12 @@ from typing import Final
 
 from services.contracts.errors import SmeltError
 from services.contracts.process.settings import read_settings
-from services.controller.launchers.ray_tasks import end_all_tasks
-from services.controller.replica_fleet import RayServeFleet, key_from_application, retried
+from services.controller.platform.ray.ray_tasks import end_all_tasks
+from services.controller.platform.ray.replica_fleet import (
+    RayServeFleet,
+    key_from_application,
+    retried,
+)
 from services.controller.settings import ControllerSettings
 from services.telemetry.logs import configure_logging
 

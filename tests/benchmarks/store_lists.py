@@ -35,17 +35,17 @@ from services.contracts.model.recipe import Recipe
 from services.contracts.registry.registry import Registry
 from services.contracts.store.history import BuildHistory
 from services.contracts.store.object_store import ObstoreArtifactStore, open_store
-from services.controller.build_loop import BuildLoop
-from services.controller.build_metrics import BuildMetrics
-from services.controller.fleet_state import FleetState
-from services.controller.reconcile import ReconcileLoop
+from services.controller.api.fleet_state import FleetState
+from services.controller.build.build_loop import BuildLoop
+from services.controller.deploy.reconcile import ReconcileLoop
+from services.controller.metrics.build_metrics import BuildMetrics
 from services.pb import fleet_v1_pb2 as fleet
 from services.replica.engine.checker import EngineChecker
 from services.replica.engine.manager import EngineManager
 from services.telemetry.recorder import NullRecorder
 from tests.documents import small_key, small_manifest, small_proof
 from tests.unit.services.controller.build_world import DEVICE, InstantWorker, pool
-from tests.unit.services.controller.reconcile_world import FakeFleet
+from tests.unit.services.controller.deploy.reconcile_world import FakeFleet
 
 AT = "2026-01-01T00:00:00.000+00:00"
 MAX_LISTS, MAX_START_S = 20, 3.0

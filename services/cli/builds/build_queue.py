@@ -38,7 +38,7 @@ def _placed(build: fleet.FleetBuild, before: Iterable[fleet.FleetBuild]) -> dict
 
 
 def _excludes(other: fleet.FleetBuild, build: fleet.FleetBuild) -> bool:
-    """Whether both cannot run at a time; see `services.controller.build_policy`."""
+    """Whether both cannot run at a time; see `services.controller.build.build_policy`."""
     return other.node_class == build.node_class or (other.is_anywhere and build.is_anywhere)
 
 

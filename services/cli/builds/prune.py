@@ -12,7 +12,7 @@ from services.contracts.registry.registry import Registry
 from services.contracts.store.artifact_store import StoredObject
 from services.contracts.store.object_store import open_store
 from services.contracts.store.prune import InUse, plan_prune, prune
-from services.controller.event_state import EventState
+from services.controller.events.event_state import EventState
 
 
 def run_prune(

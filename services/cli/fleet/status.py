@@ -17,7 +17,7 @@ from services.contracts.errors import NotFoundError, NotReadyError, SmeltError
 from services.contracts.hardware.facts import generation_named
 from services.contracts.selection.selection import reason_words
 from services.contracts.text.words import readable_time
-from services.controller.fallback_words import fallback_name
+from services.controller.events.fallback_words import fallback_name
 from services.pb import fleet_v1_pb2 as fleet
 
 

@@ -19,7 +19,7 @@ from services.contracts.registry.registry import Registry
 from services.contracts.security.signing import TrustRoot
 from services.contracts.selection.selection import FallbackReason
 from services.contracts.text.words import readable_time, worker_command
-from services.controller.key_status import KeyState
+from services.controller.build.key_status import KeyState
 from services.pb import fleet_v1_pb2 as fleet
 
 _COLUMNS = ("rank", "kind", "precision", "state", "p50", "x eager", "x fallback", "engine")

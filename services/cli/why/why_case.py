@@ -15,9 +15,9 @@ from services.contracts.security.signing import TrustRoot
 from services.contracts.selection.gate import deciding
 from services.contracts.selection.joint_order import engine_history
 from services.contracts.selection.selection import Selection, select
-from services.controller.build_view import FleetView, plan_for_pool
+from services.controller.build.build_view import FleetView, plan_for_pool
+from services.controller.build.key_status import KeyStatus, RetryPolicy
 from services.controller.interfaces import NodePool
-from services.controller.key_status import KeyStatus, RetryPolicy
 from services.pb import fleet_v1_pb2 as fleet
 
 

@@ -9,8 +9,8 @@ from services.contracts.model.manifest import PublishedEngine
 from services.contracts.selection.gate import is_wild, speed_bounds, speed_over_fallback
 from services.contracts.selection.selection import mean_speedup
 from services.contracts.text.words import worker_command
-from services.controller.fallback_words import fallback_name, fallback_why
-from services.controller.key_status import KeyStatus
+from services.controller.build.key_status import KeyStatus
+from services.controller.events.fallback_words import fallback_name, fallback_why
 from services.pb import fleet_v1_pb2 as fleet
 
 SHORT = 12

@@ -22,7 +22,7 @@ from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.model.manifest import MasterRecord, ModelVersion
 from services.contracts.model.recipe import Recipe
 from services.contracts.transport.frames import InferFrame
-from services.controller.fleet_state import FleetState
+from services.controller.api.fleet_state import FleetState
 from services.gateway.allocator import keep_freed_memory
 from services.pb import fleet_v1_pb2 as fleet
 from services.pb import fleet_v1_pb2_grpc as fleet_grpc

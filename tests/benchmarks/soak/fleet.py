@@ -13,7 +13,7 @@ import psutil
 
 from services.cli.fleet.child_process import ChildProcess, ProcessSpec
 from services.contracts.model.recipe import Bucket, DimRange
-from services.controller.fleet_state import FleetState
+from services.controller.api.fleet_state import FleetState
 from services.pb import fleet_v1_pb2 as fleet
 from tests.faults.fuzz.world import FUZZED_RECIPE, controller_service
 from tests.integration.replica.published import Shelf

@@ -14,10 +14,10 @@ from prometheus_client import CollectorRegistry
 from services.contracts.model.recipe import InputRecipe, InputRole, Recipe
 from services.contracts.registry.registry import Registry
 from services.contracts.security.fleet_security import FleetSecuritySettings, FleetTls, FleetTokens
-from services.controller.fleet_control import FleetControl
-from services.controller.fleet_port import listen, token_guards
-from services.controller.fleet_state import FleetState
-from services.controller.serving import Serving
+from services.controller.api.fleet_control import FleetControl
+from services.controller.api.fleet_port import listen, token_guards
+from services.controller.api.fleet_state import FleetState
+from services.controller.api.serving import Serving
 from services.gateway.server import GatewayServer
 from services.gateway.settings import GatewaySettings
 from services.pb import fleet_v1_pb2 as fleet

@@ -12,10 +12,10 @@ import pytest
 from services.contracts.errors import NotReadyError
 from services.contracts.hardware.node_class import NodeClass
 from services.controller.interfaces import BuildTask, NodePool, TaskState
-from services.controller.kubernetes.job_template import read_template
-from services.controller.kubernetes.jobs import KubernetesJobs
-from services.controller.kubernetes.nodes import KubernetesNodes
-from services.controller.kubernetes.watch import WatchTiming
+from services.controller.platform.kubernetes.job_template import read_template
+from services.controller.platform.kubernetes.jobs import KubernetesJobs
+from services.controller.platform.kubernetes.nodes import KubernetesNodes
+from services.controller.platform.kubernetes.watch import WatchTiming
 from tests.integration.api_server.control_plane import LIMIT_S, NAMESPACE, ControlPlane
 from tests.integration.k8s.rendering import K8S, OVERLAYS
 from tests.integration.k8s.schemas import DEFINITIONS

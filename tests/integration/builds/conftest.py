@@ -21,7 +21,7 @@ from services.contracts.model.manifest import ModelVersion
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
 from services.controller.interfaces import BuildTask, NodePool, TaskState, TaskStatus
-from services.controller.launchers.command import worker_arguments
+from services.controller.platform.command import worker_arguments
 from tests.conformance.tiny_model import draw_inputs, save_master, tiny_model
 from tests.integration.compiler.conftest import RECIPE
 from tests.process_server import forked_children

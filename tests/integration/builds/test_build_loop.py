@@ -14,10 +14,10 @@ from services.contracts.hardware.kinds import EngineKind
 from services.contracts.hardware.node_class import NodeClass
 from services.contracts.model.manifest import BuildOutcome, ModelVersion, ProofOutcome
 from services.contracts.registry.registry import Registry
-from services.controller.build_loop import BuildLoop, BuildPace
-from services.controller.fleet_state import FleetState
+from services.controller.api.fleet_state import FleetState
+from services.controller.build.build_loop import BuildLoop, BuildPace
+from services.controller.build.key_status import RetryPolicy
 from services.controller.interfaces import NodePool
-from services.controller.key_status import RetryPolicy
 from tests.integration.builds.conftest import FakeNodes, Place, ProcessLauncher
 
 pytestmark = pytest.mark.usefixtures("forked_children")

@@ -15,7 +15,7 @@ SCRIPT = """
 import sys
 import ray
 from services.contracts.hardware.node_class import NodeClass
-from services.controller.launchers.ray_tasks import RayBuildLauncher
+from services.controller.platform.ray.ray_tasks import RayBuildLauncher
 from services.controller.interfaces import BuildTask, TaskState
 config = {"memory_usage_threshold": 0.0, "memory_monitor_refresh_ms": 50}
 ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, _system_config=config)

@@ -21,10 +21,10 @@ from services.contracts.hardware.kinds import EngineKind
 from services.contracts.hardware.node_class import SIMULATED_LABEL, NodeClass
 from services.contracts.model.manifest import ModelVersion, ProofOutcome
 from services.contracts.registry.registry import Registry
-from services.controller.build_loop import BuildLoop
-from services.controller.fleet_state import FleetState
+from services.controller.api.fleet_state import FleetState
+from services.controller.build.build_loop import BuildLoop
 from services.controller.interfaces import BuildTask, NodePool, TaskState, TaskStatus
-from services.controller.launchers.ray_tasks import RayBuildLauncher
+from services.controller.platform.ray.ray_tasks import RayBuildLauncher
 from tests.integration.builds.conftest import QUICK, ROOT, Place
 
 pytestmark = pytest.mark.slow
@@ -39,7 +39,7 @@ NICENESS = 10
 DOOMED = """
 import os, signal, sys
 import ray
-from services.controller.launchers.ray_tasks import RayBuildLauncher
+from services.controller.platform.ray.ray_tasks import RayBuildLauncher
 from services.controller.interfaces import BuildTask, TaskState
 from services.contracts.hardware.node_class import NodeClass
 address, store, cache, name, node_class = sys.argv[1:]

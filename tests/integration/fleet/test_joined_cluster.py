@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 ACTORS = """
 import json, sys
 import ray
-from services.controller.launchers.ray_tasks import NAMESPACE
+from services.controller.platform.ray.ray_tasks import NAMESPACE
 ray.init(address=sys.argv[1], log_to_driver=False, logging_level="error")
 for name in sys.argv[2:]:
     task = ray.remote(num_cpus=0)(type("Task", (), {}))

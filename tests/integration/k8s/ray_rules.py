@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from services.controller.interfaces import DeploymentKey
-from services.controller.replica_fleet import application_name
+from services.controller.platform.ray.replica_fleet import application_name
 from tests.integration.k8s.network import DATA_PORTS
 from tests.integration.k8s.objects import Object, Objects, ray_service
 

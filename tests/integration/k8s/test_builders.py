@@ -6,14 +6,14 @@ import pytest
 
 from services.contracts.hardware.node_class import NodeClass
 from services.controller.interfaces import BuildTask
-from services.controller.kubernetes.job_object import job_for
-from services.controller.kubernetes.job_template import (
+from services.controller.platform.kubernetes.job_object import job_for
+from services.controller.platform.kubernetes.job_template import (
     JobTemplate,
     compiler_container,
     read_template,
     refuse_unknown_fields,
 )
-from services.controller.kubernetes.observed import worker_group_classes
+from services.controller.platform.kubernetes.observed import worker_group_classes
 from tests.integration.k8s.objects import Object, builder_job, config_map, ray_service
 from tests.integration.k8s.ray_rules import GENERATION
 from tests.integration.k8s.rendering import K8S, OVERLAYS, render

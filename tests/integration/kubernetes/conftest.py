@@ -9,10 +9,10 @@ import pytest
 
 from services.contracts.errors import NotReadyError
 from services.controller.interfaces import NodePool
-from services.controller.kubernetes.job_template import JobTemplate, read_template
-from services.controller.kubernetes.jobs import KubernetesJobs
-from services.controller.kubernetes.nodes import KubernetesNodes
-from services.controller.kubernetes.watch import WatchTiming
+from services.controller.platform.kubernetes.job_template import JobTemplate, read_template
+from services.controller.platform.kubernetes.jobs import KubernetesJobs
+from services.controller.platform.kubernetes.nodes import KubernetesNodes
+from services.controller.platform.kubernetes.watch import WatchTiming
 from tests.integration.kubernetes.emulated_cluster import NAMESPACE, EmulatedCluster
 from tests.process_server import forked_children
 

@@ -9,7 +9,7 @@ import yaml
 
 from services.contracts.hardware.node_class import NodeClass
 from services.controller.interfaces import BuildTask
-from services.controller.kubernetes.jobs import KubernetesJobs
+from services.controller.platform.kubernetes.jobs import KubernetesJobs
 from tests.integration.kubernetes.conftest import WatchedNodes
 from tests.integration.kubernetes.emulated_cluster import JOBS, Asked, EmulatedCluster, gpu_node
 

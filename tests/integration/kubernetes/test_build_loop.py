@@ -18,10 +18,10 @@ from services.contracts.hardware.node_class import NodeClass
 from services.contracts.model.manifest import ProofOutcome
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
-from services.controller.build_loop import BuildLoop, BuildPace
-from services.controller.fleet_state import FleetState
-from services.controller.kubernetes.jobs import KubernetesJobs
-from services.controller.kubernetes.nodes import KubernetesNodes
+from services.controller.api.fleet_state import FleetState
+from services.controller.build.build_loop import BuildLoop, BuildPace
+from services.controller.platform.kubernetes.jobs import KubernetesJobs
+from services.controller.platform.kubernetes.nodes import KubernetesNodes
 from tests.conformance.tiny_model import draw_inputs, save_master, tiny_model
 from tests.integration.compiler.conftest import RECIPE
 from tests.integration.kubernetes.conftest import FORGIVING

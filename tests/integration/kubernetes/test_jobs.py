@@ -11,9 +11,9 @@ import pytest
 from services.contracts.errors import InvalidRequestError, NotReadyError
 from services.contracts.hardware.node_class import NodeClass
 from services.controller.interfaces import BuildTask, TaskState, TaskStatus
-from services.controller.kubernetes.job_object import TASK_LABEL
-from services.controller.kubernetes.job_template import JobTemplate
-from services.controller.kubernetes.jobs import KubernetesJobs
+from services.controller.platform.kubernetes.job_object import TASK_LABEL
+from services.controller.platform.kubernetes.job_template import JobTemplate
+from services.controller.platform.kubernetes.jobs import KubernetesJobs
 from tests.integration.kubernetes.emulated_cluster import (
     JOBS,
     NAMESPACE,

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from services.contracts.errors import NotReadyError
-from services.controller.kubernetes.watch import WatchTiming
+from services.controller.platform.kubernetes.watch import WatchTiming
 from tests.integration.kubernetes.conftest import EAGER, LIMIT_S, WatchedNodes
 from tests.integration.kubernetes.emulated_cluster import Asked, EmulatedCluster, gpu_node
 from tests.integration.kubernetes.scripted_api import (

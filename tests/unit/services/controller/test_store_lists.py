@@ -12,12 +12,12 @@ from services.contracts.model.recipe import Recipe
 from services.contracts.registry.registry import Registry
 from services.contracts.store.history import BuildHistory
 from services.contracts.store.object_store import ObstoreArtifactStore, open_store
-from services.controller.build_loop import BuildLoop
-from services.controller.build_metrics import BuildMetrics
-from services.controller.build_reader import ViewReader
-from services.controller.fleet_state import FleetState
-from services.controller.key_status import RetryPolicy
-from services.controller.reconcile import ReconcileLoop
+from services.controller.api.fleet_state import FleetState
+from services.controller.build.build_loop import BuildLoop
+from services.controller.build.build_reader import ViewReader
+from services.controller.build.key_status import RetryPolicy
+from services.controller.deploy.reconcile import ReconcileLoop
+from services.controller.metrics.build_metrics import BuildMetrics
 from services.pb import fleet_v1_pb2 as fleet
 from services.replica.engine.checker import EngineChecker
 from services.replica.engine.loaded_engine import RunningEngine

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from services.contracts.model.manifest import ModelVersion
-from services.controller.fleet_state import FleetState
+from services.controller.api.fleet_state import FleetState
 from services.gateway.routing.controller_epochs import ControllerEpochs
 from services.gateway.routing.fleet_view import FleetView, Replica, fleet_view_from_snapshot
 from services.pb import fleet_v1_pb2 as fleet

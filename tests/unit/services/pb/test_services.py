@@ -7,7 +7,7 @@ import grpc
 import pytest
 
 from services.contracts.errors import NotFoundError
-from services.controller.fleet_control import FleetControl
+from services.controller.api.fleet_control import FleetControl
 from services.gateway.api.handlers import SERVICE, offered_handlers, service_handler
 from services.gateway.api.metadata import EXTENSIONS, MetadataServicer
 from services.gateway.api.status_codes import StatusTable

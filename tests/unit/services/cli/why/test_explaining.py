@@ -28,9 +28,9 @@ from services.contracts.registry.registry import Registry
 from services.contracts.selection.joint_run import JointRun, JointTiming
 from services.contracts.selection.proof_checks import PowerCheck
 from services.contracts.terms import proof_terms
-from services.controller.build_loop import BuildLoop, BuildPace
-from services.controller.fleet_state import FleetState
-from services.controller.key_status import RetryPolicy
+from services.controller.api.fleet_state import FleetState
+from services.controller.build.build_loop import BuildLoop, BuildPace
+from services.controller.build.key_status import RetryPolicy
 from tests.unit.services.controller import build_world as world
 
 # Keys as the recipe of the model asks for them: else selection would pass them over.

@@ -1,0 +1,1 @@
+"""FleetControl, its port and the state that it shows."""

@@ -1,0 +1,129 @@
+"""The FleetControl service: thin methods over `FleetState` and the reconciler."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping
+
+import grpc
+
+from services.contracts.errors import (
+    InvalidRequestError,
+    NotFoundError,
+    SmeltError,
+    UnsupportedFeatureError,
+)
+from services.controller.api.fleet_state import AttachedReplica, FleetState
+from services.controller.api.serving import Serving
+from services.controller.interfaces import Reconciler
+from services.pb import fleet_v1_pb2 as fleet
+from services.pb import fleet_v1_pb2_grpc as fleet_grpc
+
+logger = logging.getLogger(__name__)
+
+_CODE_BY_ERROR: Mapping[type[SmeltError], grpc.StatusCode] = {
+    InvalidRequestError: grpc.StatusCode.INVALID_ARGUMENT,
+    NotFoundError: grpc.StatusCode.NOT_FOUND,
+    UnsupportedFeatureError: grpc.StatusCode.UNIMPLEMENTED,
+}
+
+
+class FleetControl(fleet_grpc.FleetControlServicer):
+    """Replicas attach, gateways watch, people ask."""
+
+    def __init__(
+        self,
+        state: FleetState,
+        reconciler: Reconciler,
+        serving: Serving,
+        *,
+        reattach_grace_s: float = 30.0,
+    ) -> None:
+        """`reattach_grace_s` is how long a replica is remembered whose stream broke."""
+        self._state, self._serving = state, serving
+        self._reconciler = reconciler
+        self._reattach_grace_s = reattach_grace_s
+
+    async def Attach(  # noqa: N802 - the proto's name
+        self,
+        request_iterator: AsyncIterator[fleet.ReplicaReport],
+        context: grpc.aio.ServicerContext[fleet.ReplicaReport, fleet.ReplicaCommand],
+    ) -> AsyncIterator[fleet.ReplicaCommand]:
+        """Keep a replica registered while its stream is open."""
+        first = await anext(aiter(request_iterator), None)
+        if first is None:
+            return
+        replica = self._state.attach(first)
+        logger.info("replica attached: %s", first.replica_id)
+        reports = asyncio.create_task(self._take_reports(replica, request_iterator))
+        # The end of the reports is how a replica's death shows: it ends the commands.
+        reports.add_done_callback(lambda _: replica.commands.put_nowait(None))
+        try:
+            # There may be nothing to announce for long.
+            await context.send_initial_metadata(())
+            while (command := await replica.commands.get()) is not None:
+                yield command
+        finally:
+            reports.cancel()
+            self._state.detach(replica)
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._reattach_grace_s, self._state.forget, replica)
+            logger.info("replica detached: %s", first.replica_id)
+
+    async def _take_reports(
+        self, replica: AttachedReplica, reports: AsyncIterator[fleet.ReplicaReport]
+    ) -> None:
+        try:
+            async for report in reports:
+                self._state.update(replica, report)
+        except grpc.RpcError as error:
+            logger.info("stream of replica %s broke: %r", replica.report.replica_id, error)
+
+    async def WatchEndpoints(  # noqa: N802
+        self,
+        request: fleet.WatchEndpointsRequest,
+        context: grpc.aio.ServicerContext[fleet.WatchEndpointsRequest, fleet.FleetSnapshot],
+    ) -> AsyncIterator[fleet.FleetSnapshot]:
+        """Stream the whole fleet, once it is known, and again after each change.
+
+        Before the first look a gateway would take an empty fleet for one without models. A look
+        that fails ends the stream with its fault; the gateway soon asks again.
+        """
+        logger.info("gateway watches: %s", request.gateway_id)
+        if fault := await self._state.looked():
+            await context.abort(
+                grpc.StatusCode.UNAVAILABLE, f"store and fleet were not read yet: {fault}"
+            )
+        async for snapshot in self._state.watch():
+            yield snapshot
+
+    async def GetFleet(  # noqa: N802
+        self,
+        request: fleet.GetFleetRequest,
+        context: grpc.aio.ServicerContext[fleet.GetFleetRequest, fleet.FleetSnapshot],
+    ) -> fleet.FleetSnapshot:
+        """The whole fleet, once."""
+        return self._state.snapshot()
+
+    async def Reconcile(  # noqa: N802
+        self,
+        request: fleet.ReconcileRequest,
+        context: grpc.aio.ServicerContext[fleet.ReconcileRequest, fleet.ReconcileReply],
+    ) -> fleet.ReconcileReply:
+        """Look at the store now."""
+        await self._reconciler.reconcile_now()
+        return fleet.ReconcileReply(revision=self._state.revision)
+
+    async def SetServed(  # noqa: N802
+        self,
+        request: fleet.SetServedRequest,
+        context: grpc.aio.ServicerContext[fleet.SetServedRequest, fleet.SetServedReply],
+    ) -> fleet.SetServedReply:
+        """Load a model, and wait for it, or unload one."""
+        try:
+            return await self._serving.set_served(
+                request.model_name, is_served=request.is_served, who=request.who
+            )
+        except SmeltError as error:
+            kinds = (kind for kind in type(error).__mro__ if kind in _CODE_BY_ERROR)
+            code = _CODE_BY_ERROR.get(next(kinds, SmeltError), grpc.StatusCode.UNAVAILABLE)
+            await context.abort(code, str(error))

@@ -1,0 +1,1 @@
+"""Engines that are missing: what is wanted against what is built."""

@@ -1,0 +1,177 @@
+"""Accounts for build tasks that ended, and gives up those that can never run.
+
+What a task did stands in the records of its keys. One that left none was killed in the middle,
+and the key it was at gets a record of that, before the task is forgotten.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+
+from services.contracts.builds.build_key import BuildKey
+from services.contracts.builds.build_plan import TaskEnd, TaskStart, timestamp, utc_now
+from services.contracts.errors import SmeltError
+from services.contracts.model.manifest import BuildOutcome, BuildRecord
+from services.contracts.registry.registry import Registry
+from services.controller.build.build_policy import untouched_key
+from services.controller.build.build_view import FleetView, plan_for_pool
+from services.controller.interfaces import BuildLauncher, NodePool, TaskState, TaskStatus
+
+logger = logging.getLogger(__name__)
+
+
+class TaskAccounts:
+    """Has an ended task leave something in the store before its launcher forgets it."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        launcher: BuildLauncher,
+        *,
+        nodes_gone_after_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Nothing is asked of store or launcher yet.
+
+        Args:
+            registry: gets the records.
+            launcher: of the tasks.
+            nodes_gone_after_s: how long no node of a task's class may be known.
+            clock: monotonic seconds.
+        """
+        self._registry, self._launcher = registry, launcher
+        self._nodes_gone_after_s, self._clock = nodes_gone_after_s, clock
+        self._without_nodes_since_s: dict[str, float] = {}
+
+    def settle(
+        self,
+        statuses: Mapping[str, TaskStatus],
+        starts: Mapping[str, TaskStart],
+        view: FleetView,
+    ) -> bool:
+        """Account for our tasks that ended or can never run; whether there were any."""
+        known = self._without_nodes_since_s
+        self._without_nodes_since_s = {n: at for n, at in known.items() if n in starts}
+        over = [self._try_settle(start, statuses[name], view) for name, start in starts.items()]
+        return any(over)
+
+    def _try_settle(self, start: TaskStart, status: TaskStatus, view: FleetView) -> bool:
+        try:
+            if not self._is_over(start, status, view):
+                return False
+            self._launcher.forget(start.name)
+        except SmeltError as error:
+            # One that cannot be accounted for must not keep the others from their next step.
+            logger.error("task %s is accounted for at the next sync: %s", start.name, error)
+            return False
+        return True
+
+    def _is_over(self, start: TaskStart, status: TaskStatus, view: FleetView) -> bool:
+        if status.state is TaskState.ENDED:
+            self._account(start, status, view)
+            return True
+        if start.is_anywhere or _has_nodes(start, view):
+            self._without_nodes_since_s.pop(start.name, None)
+            return False
+        since_s = self._without_nodes_since_s.setdefault(start.name, self._clock())
+        if self._clock() - since_s < self._nodes_gone_after_s:
+            return False
+        logger.warning("task %s is given up: its nodes are gone", start.name)
+        return True
+
+    def _account(self, start: TaskStart, status: TaskStatus, view: FleetView) -> None:
+        """See to it that an ended task has left something in the store."""
+        now = timestamp(utc_now())
+        if status.is_unstarted:
+            logger.warning("task %s never ran: %s", start.name, status.detail)
+            return
+        if status.is_lost and self._is_forgiven(start, status, now):
+            return
+        if not start.key_digests:
+            if not _is_planned(start, view):
+                detail = _why_unplanned(start, status, view)
+                end = TaskEnd(name=start.name, detail=detail, created_at=now)
+                self._registry.end_task(end)
+            return
+        if not start.is_anywhere and not _has_nodes(start, view):
+            return  # its nodes are gone: no fault of a key
+        digest = untouched_key(start, view.records, view.engines)
+        key = _planned_key(digest, view) if digest else None
+        if digest is None or key is None or _is_charged(start, view):
+            return
+        record = BuildRecord(
+            key=key,
+            outcome=BuildOutcome.FAILED,
+            stage="task",
+            reason=f"{_charge_words(start)} {status.detail or 'without any output'}",
+            started_at=now,
+        )
+        self._registry.record_build(record)
+
+    def _is_forgiven(self, start: TaskStart, status: TaskStatus, now: str) -> bool:
+        """Whether the loss of its node is no fault of what a task was at.
+
+        Planning, which comes before any build, takes no node down. A build may, so that only
+        the first node that an attempt loses is forgiven: the second is charged as a failure.
+        """
+        if start.key_digests:
+            end = TaskEnd(name=start.name, detail=status.detail, run=status.run, created_at=now)
+            # One that stands there stays: it may be this very loss, recorded before a restart.
+            self._registry.end_task(end)
+            kept = self._registry.task_end(start.name)
+            if kept is not None and kept.run != status.run:
+                return False
+        logger.warning("task %s is launched again: %s", start.name, status.detail)
+        return True
+
+
+def _has_nodes(start: TaskStart, view: FleetView) -> bool:
+    """Whether a node of the task's class is known, be it cordoned or not ready for a moment."""
+    return any(
+        (pool.num_nodes or pool.num_known) and pool.node_class == start.node_class
+        for pool in view.pools
+    )
+
+
+def _is_planned(start: TaskStart, view: FleetView) -> bool:
+    plans = view.plans.get((start.model, start.version), ())
+    num_nodes = 0 if start.is_anywhere else 1
+    pool = NodePool(node_class=start.node_class, source="task", num_nodes=num_nodes)
+    return plan_for_pool(plans, pool, view.compiler) is not None
+
+
+def _why_unplanned(start: TaskStart, status: TaskStatus, view: FleetView) -> str:
+    """Why an ended task left no plan for its class of nodes."""
+    if status.is_failed:
+        return status.detail or "it failed without any output"
+    wanted = start.node_class.model_dump()
+    for plan in reversed(view.plans.get((start.model, start.version), ())):
+        found = plan.node_class.model_dump()
+        if found["generation"] != wanted["generation"] or plan.facts is None:
+            continue
+        # What the labels leave out is unknown, and no contradiction.
+        others = [f"{n} '{v}'" for n, v in found.items() if v and wanted[n] and v != wanted[n]]
+        if others:
+            return (
+                f"the node detects: {', '.join(others)}; its labels differ: set them "
+                "by: smelt node-labels"
+            )
+    return "it ended well and made no plan"
+
+
+def _planned_key(digest: str, view: FleetView) -> BuildKey | None:
+    if digest in view.engines:
+        return view.engines[digest].manifest.key
+    plans = (plan for known in view.plans.values() for plan in known)
+    return next((p.key for plan in plans for p in plan.planned if p.digest == digest), None)
+
+
+def _is_charged(start: TaskStart, view: FleetView) -> bool:
+    """Whether a controller that was killed right after has kept that record already."""
+    words = _charge_words(start)
+    records = (record for d in start.key_digests for record in view.records.get(d, ()))
+    return any(record.reason.startswith(words) for record in records)
+
+
+def _charge_words(start: TaskStart) -> str:
+    return f"task {start.name} ended in the middle:"

@@ -1,0 +1,310 @@
+"""What is deployed: one application for each model version on each generation.
+
+Keeps a task for each deployment and each withdrawal, because both take long, and the
+state of each. Whether one is wanted is the reconcile loop's to decide.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from services.contracts.errors import NotReadyError, SmeltError
+from services.contracts.model.manifest import ModelVersion
+from services.contracts.process.backoff import wait_after
+from services.controller.deploy.fleet_threads import FleetThreads
+from services.controller.interfaces import DeploymentKey, ReplicaFleet
+
+logger = logging.getLogger(__name__)
+
+STARTING = "replicas are starting"
+# Serve sends no notification when an application runs or is gone; its own client polls as often.
+_STATUS_PERIOD_S = 0.1
+_PAUSE_AFTER_FAULT_S = 1.0
+_MISSED_BEFORE_FORGOTTEN = 2
+_FIRST_RETRY_S, _LAST_RETRY_S = 15.0, 600.0
+# A model that loads for minutes need not be asked for ten times in each second of them.
+_SLOWEST_STATUS_PERIOD_S = 2.0
+# Placing takes a moment; from then on the reason for the wait is shown.
+_UNPLACED_AFTER_S = 10.0
+# Longer than any model takes to load, its fallback's compilation included.
+_READY_WITHIN_S = 3600.0
+# Serve drains replicas for less than a minute.
+_GONE_WITHIN_S = 300.0
+# Replicas try to attach every few seconds.
+_ATTACH_WITHIN_S = 60.0
+
+
+class DeploymentState(StrEnum):
+    """Where a deployment is, by the terms of Triton's repository index."""
+
+    READY = "READY"
+    LOADING = "LOADING"
+    UNLOADING = "UNLOADING"
+    UNAVAILABLE = "UNAVAILABLE"
+
+
+@dataclass
+class _Deployment:
+    state: DeploymentState
+    reason: str = ""
+    began_s: float = 0.0
+    unplaced: str = ""
+    task: asyncio.Task[None] | None = None
+    adopted_s: float | None = None
+    num_missed: int = 0
+    num_failures: int = 0
+    retry_at_s: float = 0.0
+
+
+class Deployments:
+    """Starts and withdraws deployments; used from one event loop."""
+
+    def __init__(
+        self,
+        replicas: ReplicaFleet,
+        threads: FleetThreads,
+        *,
+        on_change: Callable[[str], None],
+        on_success: Callable[[], None],
+        clock: Callable[[], float],
+    ) -> None:
+        """Nothing is deployed yet.
+
+        Args:
+            replicas: places them.
+            threads: where calls to `replicas` may block.
+            on_change: called with the model's name when a deployment's state differs.
+            on_success: called when something that took long has worked, so that what waited
+                for it can go on; what failed waits for the next resync.
+            clock: monotonic seconds.
+        """
+        self._clock = clock
+        self._replicas, self._threads = replicas, threads
+        self._on_change, self._on_success = on_change, on_success
+        self._known: dict[DeploymentKey, _Deployment] = {}
+        self._withdrawals: dict[DeploymentKey, asyncio.Task[None]] = {}
+
+    def __contains__(self, key: object) -> bool:
+        """Whether it was started, or is being withdrawn."""
+        return key in self._known
+
+    def all(self) -> list[DeploymentKey]:
+        """Every deployment that is there and not yet withdrawn."""
+        return list(self._known)
+
+    def compare(self, present: Collection[DeploymentKey]) -> None:
+        """Adopt what is there and not known, and forget what was ready and is there no more.
+
+        What is there an earlier controller deployed, or a call that seemed to have failed. It
+        is not deployed again, as Serve would replace every replica, unless it fails.
+        """
+        for key in present:
+            if key not in self._known:
+                deployment = _Deployment(DeploymentState.LOADING, STARTING, self._clock())
+                deployment.adopted_s = self._clock()
+                self._known[key] = deployment
+                deployment.task = asyncio.create_task(self._deploy(key, deployment, None))
+        for key, deployment in list(self._known.items()):
+            is_missed = deployment.state is DeploymentState.READY and key not in present
+            deployment.num_missed = deployment.num_missed + 1 if is_missed else 0
+            # Once may be a list that is older than the deployment.
+            if deployment.num_missed >= _MISSED_BEFORE_FORGOTTEN and key not in self._withdrawals:
+                logger.warning("%s version %d on %s: application deleted outside Smelt", *key)
+                del self._known[key]
+
+    def show_only(self, keys: Iterable[DeploymentKey]) -> None:
+        """Know exactly these, which a RayService deployed, as ready."""
+        self._known = {key: _Deployment(DeploymentState.READY) for key in keys}
+
+    def is_orphaned(self, key: DeploymentKey, num_attached: int) -> bool:
+        """Whether the replicas of an adopted one had time to attach here, and none did.
+
+        They have another controller's address, or cannot start as they were deployed.
+        """
+        deployment = self._known.get(key)
+        if deployment is None or deployment.adopted_s is None:
+            return False
+        if num_attached:
+            deployment.adopted_s = None
+            return False
+        return self._clock() - deployment.adopted_s > _ATTACH_WITHIN_S
+
+    def is_due_again(self, key: DeploymentKey) -> bool:
+        """Whether it failed and has waited long enough, which is twice as long each time.
+
+        It is known on, as Serve may hold its replicas still.
+        """
+        deployment = self._known.get(key)
+        if deployment is None or deployment.state is not DeploymentState.UNAVAILABLE:
+            return False
+        return self._clock() >= deployment.retry_at_s
+
+    def end_pauses(self, *which: tuple[str, int]) -> None:
+        """Let what failed be tried at once: of these models and versions, or everything."""
+        for key, deployment in self._known.items():
+            if not which or key[:2] in which:
+                deployment.retry_at_s = self._clock()
+
+    def state(self, name: str, version: int) -> tuple[DeploymentState, str]:
+        """The best state that any generation's deployment of a version has, and a reason.
+
+        The reason is that of the others too: a version that serves on one generation may be
+        broken on the next.
+        """
+        found = {k.generation: d for k, d in self._known.items() if k[:2] == (name, version)}
+        if not found:
+            return DeploymentState.UNAVAILABLE, self._replicas.absence
+        states = {
+            # One that is taken up again after its withdrawal is not what was.
+            DeploymentState.UNLOADING
+            if DeploymentKey(name, version, generation) in self._withdrawals
+            else deployment.state
+            for generation, deployment in found.items()
+        }
+        reasons = {g: d.reason for g, d in sorted(found.items()) if d.reason}
+        if len(found) == 1:
+            reason = "".join(reasons.values())
+        else:
+            reason = "; ".join(f"on {generation}: {why}" for generation, why in reasons.items())
+        return next(state for state in DeploymentState if state in states), reason
+
+    def start(self, key: DeploymentKey, version: ModelVersion, args: dict[str, Any]) -> None:
+        """Begin to deploy; one that is withdrawn at present is taken up after that."""
+        if key in self._withdrawals:
+            return
+        deployment = _Deployment(DeploymentState.LOADING, STARTING, self._clock())
+        if former := self._known.get(key):
+            deployment.num_failures = former.num_failures
+        self._known[key] = deployment
+        all_args = args | {
+            "model": version.name,
+            "version": version.version,
+            "generation": key.generation,
+            "num_replicas": version.recipe.num_replicas,
+        }
+        deployment.task = asyncio.create_task(self._deploy(key, deployment, all_args))
+
+    def withdraw(self, key: DeploymentKey) -> None:
+        """Begin to drain and remove; a second call does nothing."""
+        if key not in self._withdrawals:
+            self._withdrawals[key] = asyncio.create_task(self._withdraw(key))
+
+    def cancel(self) -> None:
+        """Follow nothing any more; what Serve was asked for it goes on with."""
+        tasks = [deployment.task for deployment in self._known.values() if deployment.task]
+        for task in (*tasks, *self._withdrawals.values()):
+            task.cancel()
+
+    async def withdrawn(self) -> None:
+        """Wait until no withdrawal is under way."""
+        await asyncio.gather(*self._withdrawals.values())
+
+    async def _deploy(
+        self, key: DeploymentKey, deployment: _Deployment, args: dict[str, Any] | None
+    ) -> None:
+        """Deploy with these arguments, or follow what is deployed, until it is ready."""
+        try:
+            if args is not None:
+                await self._threads.submit(self._replicas.deploy, key, args)
+            # A thread for each question, not for the wait: a model may load for minutes, and
+            # a few such waits would hold every thread there is.
+            if not await self._until_running(key, deployment):
+                return
+        except SmeltError as error:
+            logger.warning("%s version %d on %s is not deployed: %s", *key, error)
+            self._note_failure(deployment, str(error))
+        except Exception as error:
+            # Whatever Serve raises: the model must not look as if it were loading for ever.
+            logger.exception("deploy of %s version %d on %s failed", *key)
+            self._note_failure(deployment, str(error))
+        else:
+            deployment.state, deployment.reason = DeploymentState.READY, ""
+            deployment.unplaced = ""
+            deployment.num_failures = 0
+            logger.info("serving %s version %d on %s", *key)
+            self._on_success()
+        self._on_change(key.name)
+
+    async def _until_running(self, key: DeploymentKey, deployment: _Deployment) -> bool:
+        """Wait until it is ready; False when it is withdrawn meanwhile.
+
+        Raises:
+            NotReadyError: it never will be, or was not in time.
+        """
+        pause_s, began_s = _STATUS_PERIOD_S, deployment.began_s
+        while not await self._is_running(key):
+            if key in self._withdrawals:
+                return False
+            if self._clock() - began_s >= _UNPLACED_AFTER_S:
+                await self._note_unplaced(key, deployment)
+            if self._clock() - began_s >= _READY_WITHIN_S:
+                raise NotReadyError(
+                    f"its replicas were not ready within {_READY_WITHIN_S:g} s: "
+                    f"{deployment.reason}; it is deployed again"
+                )
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 1.2, _SLOWEST_STATUS_PERIOD_S)
+        return True
+
+    async def _note_unplaced(self, key: DeploymentKey, deployment: _Deployment) -> None:
+        """Note why replicas are placed nowhere, once that takes longer than a moment."""
+        try:
+            unplaced = await self._threads.ask(self._replicas.unplaced, key)
+        except Exception as error:
+            logger.warning("why %s version %d on %s waits is unknown: %r", *key, error)
+            return
+        if deployment.unplaced != unplaced:
+            deployment.unplaced, deployment.reason = unplaced, unplaced or STARTING
+            if unplaced:
+                logger.warning("%s version %d on %s: %s", *key, unplaced)
+            self._on_change(key.name)
+
+    def unplaced(self, name: str, version: int) -> str:
+        """Why replicas of a version are placed nowhere; "" when all are."""
+        found = [d.unplaced for key, d in self._known.items() if key[:2] == (name, version)]
+        return "; ".join(filter(None, found))
+
+    def _note_failure(self, deployment: _Deployment, reason: str) -> None:
+        deployment.state, deployment.reason = DeploymentState.UNAVAILABLE, reason
+        deployment.num_failures += 1
+        wait_s = wait_after(deployment.num_failures, first_s=_FIRST_RETRY_S, most_s=_LAST_RETRY_S)
+        deployment.retry_at_s = self._clock() + wait_s
+
+    async def _is_running(self, key: DeploymentKey) -> bool:
+        """Ask; a question that fails is no state of the deployment, so it is asked again."""
+        try:
+            return await self._threads.ask(self._replicas.is_running, key)
+        except SmeltError:
+            raise
+        except Exception as error:
+            logger.warning("status of %s version %d on %s is unknown: %r", *key, error)
+            await asyncio.sleep(_PAUSE_AFTER_FAULT_S)
+            return False
+
+    async def _withdraw(self, key: DeploymentKey) -> None:
+        try:
+            deployment = self._known.get(key)
+            if deployment and deployment.task:
+                # It ends soon: it sees the withdrawal, or its own time limit.
+                await deployment.task
+            await self._threads.ask(self._replicas.remove, key)
+            await self._until_gone(key)
+        except Exception:
+            logger.exception("retiring %s version %d on %s failed; tried again later", *key)
+        else:
+            self._known.pop(key, None)
+            logger.info("retired %s version %d on %s", *key)
+            self._on_success()
+        finally:
+            del self._withdrawals[key]
+            self._on_change(key.name)
+
+    async def _until_gone(self, key: DeploymentKey) -> None:
+        until_s = self._clock() + _GONE_WITHIN_S
+        while key in await self._threads.ask(self._replicas.deployed):
+            if self._clock() > until_s:
+                raise NotReadyError(f"Serve has its application still after {_GONE_WITHIN_S:g} s")
+            await asyncio.sleep(_STATUS_PERIOD_S)

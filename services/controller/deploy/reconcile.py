@@ -1,0 +1,270 @@
+"""The reconcile loop: what should serve where, against what serves.
+
+Wanted is the newest version of each model on each generation that has nodes, and beside it the
+versions that have a share of the requests. Level-triggered:
+each sync reads the whole store, all nodes and what is deployed, so a lost event costs one
+resync period and nothing else. State is in the store, and with Ray Serve.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from services.contracts.errors import NotReadyError, SmeltError
+from services.contracts.model.manifest import ModelVersion
+from services.contracts.registry.registry import Registry
+from services.controller.api.fleet_state import FleetState
+from services.controller.deploy.deployments import Deployments
+from services.controller.deploy.fleet_threads import ASK_TIMEOUT_S, SUBMIT_TIMEOUT_S, FleetThreads
+from services.controller.deploy.observed import Observed, StoreView
+from services.controller.interfaces import DeploymentKey, NodeSource, ReplicaFleet
+from services.pb import fleet_v1_pb2 as fleet
+
+logger = logging.getLogger(__name__)
+
+
+class ReconcileLoop:
+    """Deploys the newest version of each model, and announces engines to its replicas.
+
+    Attributes:
+        deployments: those that it has begun, or found, and not yet withdrawn.
+        last_sync_s: when the last sync ended, with or without a fault, in seconds of the clock.
+    """
+
+    def __init__(
+        self,
+        source: Registry,
+        nodes: NodeSource,
+        state: FleetState,
+        replicas: ReplicaFleet,
+        replica_args: dict[str, Any],
+        *,
+        resync_s: float,
+        withdraw_after_s: float = 10.0,
+        submit_timeout_s: float = SUBMIT_TIMEOUT_S,
+        ask_timeout_s: float = ASK_TIMEOUT_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Nothing is read yet.
+
+        Args:
+            source: models and engines.
+            nodes: which generations there are.
+            state: shows what is served.
+            replicas: places them.
+            replica_args: settings that all replicas share.
+            resync_s: how often to look without an event.
+            withdraw_after_s: how long a generation may be away before what served there is
+                withdrawn: a node that restarts is soon back.
+            submit_timeout_s: how long Ray Serve may take to accept an application.
+            ask_timeout_s: how long Ray may take to answer a question.
+            clock: monotonic seconds.
+        """
+        self._store, self._nodes = StoreView(source), nodes
+        self._state, self._replicas = state, replicas
+        self._replica_args = replica_args
+        self._resync_s, self._withdraw_after_s, self._clock = resync_s, withdraw_after_s, clock
+        self._enqueued = asyncio.Event()
+        self._sync_lock = asyncio.Lock()
+        self._observed = Observed()
+        self._threads = FleetThreads(submit_timeout_s, ask_timeout_s)
+        self.deployments = Deployments(
+            replicas,
+            self._threads,
+            on_change=self._show_model,
+            on_success=self.enqueue,
+            clock=clock,
+        )
+        self._last_seen_s: dict[str, float] = {}
+        self._known_generations: set[str] = set()
+        self.last_sync_s = clock()
+
+    def enqueue(self) -> None:
+        """Enqueue a sync; call it in the event loop."""
+        self._enqueued.set()
+
+    async def run(self) -> None:
+        """Reconcile when enqueued and at each resync, until cancelled."""
+        watching = None
+        if not self._replicas.is_placing:
+            watching = asyncio.create_task(self._watch_attached())
+        try:
+            while True:
+                self._enqueued.clear()
+                await self._try_reconcile()
+                # Not wait_for: on Python 3.11 it can swallow a cancel that meets the event.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._resync_s):
+                        await self._enqueued.wait()
+        finally:
+            if watching:
+                watching.cancel()
+            self.deployments.cancel()
+            self._threads.close()
+
+    async def _watch_attached(self) -> None:
+        """Look when replicas that a RayService places come or go."""
+        known: list[DeploymentKey] = []
+        async for _ in self._state.watch():
+            if known != (known := self._state.ready_keys()):
+                self.enqueue()
+
+    async def _try_reconcile(self) -> None:
+        try:
+            await self.reconcile()
+        except SmeltError as error:
+            logger.warning("reconcile sync failed, the next one tries again: %s", error)
+        except Exception:
+            # Whatever it is, Ray's errors included: a loop that ended would do so in silence.
+            logger.exception("reconcile sync failed; the next one tries again")
+
+    async def reconcile_now(self) -> None:
+        """One sync by request: what failed need not wait for its time.
+
+        Deployments go on in the background.
+        """
+        self.deployments.end_pauses()
+        await self.reconcile()
+
+    async def reconcile(self) -> None:
+        """One sync of store, nodes and fleet; what failed waits for its time."""
+        async with self._sync_lock:
+            try:
+                await self._sync()
+                self._state.note_look()
+            except Exception as error:
+                self._state.note_look(str(error) or repr(error))
+                raise
+            finally:
+                self.last_sync_s = self._clock()
+
+    async def _sync(self) -> None:
+        present = await self._threads.ask(self._replicas.deployed)
+        if self._replicas.is_placing:
+            self.deployments.compare(present)
+        else:
+            self.deployments.show_only(present)
+        deployed = self.deployments.all()
+        observed = await asyncio.to_thread(self._store.look, deployed)
+        if not self._replicas.is_placing:
+            # What another fleet over this store unloaded is not ours to withdraw.
+            observed.unloaded.clear()
+        self._observed = observed
+        addresses = await self._threads.ask(self._replicas.metrics_addresses)
+        self._state.set_metrics_addresses(addresses)
+        self._announce_changes(observed)
+        if self._replicas.is_placing:
+            await self._place(observed)
+        self._show()
+
+    async def _place(self, observed: Observed) -> None:
+        """Begin to deploy what is missing, and to withdraw what is not needed any more."""
+        try:
+            generations = await asyncio.to_thread(self._generations)
+        except NotReadyError as error:
+            logger.warning("nodes are not known, nothing is deployed or withdrawn: %s", error)
+            return
+        for version in observed.wanted():
+            for generation in generations:
+                self._deploy_if_missing(version, generation)
+        for key in self.deployments.all():
+            if self._may_go(key, observed, generations):
+                self.deployments.withdraw(key)
+
+    def _deploy_if_missing(self, version: ModelVersion, generation: str) -> None:
+        key = DeploymentKey(version.name, version.version, generation)
+        num_attached = self._state.num_attached(*key)
+        if (
+            key not in self.deployments
+            or self.deployments.is_due_again(key)
+            or self.deployments.is_orphaned(key, num_attached)
+        ):
+            self.deployments.start(key, version, self._replica_args)
+
+    def _generations(self) -> list[str]:
+        """Generations with nodes, and those that had some a moment ago; raises NotReadyError."""
+        now_s = self._clock()
+        pools = self._nodes.pools()
+        present = {pool.node_class.generation for pool in pools if pool.num_nodes}
+        for key in self.deployments.all():
+            # What an earlier controller deployed had nodes when that one looked.
+            if key.generation not in self._known_generations:
+                self._last_seen_s[key.generation] = now_s
+        self._known_generations |= present | {key.generation for key in self.deployments.all()}
+        self._last_seen_s |= dict.fromkeys(present, now_s)
+        for generation, seen_s in list(self._last_seen_s.items()):
+            if now_s - seen_s > self._withdraw_after_s:
+                del self._last_seen_s[generation]
+        return sorted(self._last_seen_s)
+
+    def _announce_changes(self, observed: Observed) -> None:
+        for version in observed.selecting():
+            digest, which = version.master.digest, (version.name, version.version)
+            if self._state.has_other_engines(*which, observed.engine_keys[digest]):
+                # What could not serve for want of an engine may do so now.
+                self.deployments.end_pauses(which)
+            num_replicas = self._state.set_engines(*which, digest, observed.engine_keys[digest])
+            if num_replicas:
+                logger.info("engines of %s version %d: announced to %d replicas",
+                            version.name, version.version, num_replicas)  # fmt: skip
+
+    def _may_go(self, key: DeploymentKey, observed: Observed, generations: list[str]) -> bool:
+        """Whether a deployment is not wanted, and requests have another one."""
+        if key.name not in observed.names or key.name in observed.unloaded:
+            return True
+        if key.generation not in generations:
+            return True
+        newest = observed.versions.get(key.name)
+        if newest is None or key.version == newest.version or key[:2] in observed.weights:
+            return False
+        # The newest must serve where this one does, which is older, or newer and was removed.
+        return self._state.num_ready(key.name, newest.version, key.generation) > 0
+
+    def _show(self) -> None:
+        """Publish the state of each version that is wanted or still there."""
+        for name in {*self._observed.names, *(model.name for model in self._state.models())}:
+            self._show_model(name)
+
+    def _show_model(self, name: str) -> None:
+        """Publish one model's versions; with hundreds of models each change is of one of them."""
+        observed = self._observed
+        newest = observed.versions.get(name)
+        there = {key[:2] for key in self.deployments.all()} | observed.weights.keys()
+        shown = {
+            version.version: version
+            for key, version in observed.others.items()
+            if key[0] == name and key in there
+        }
+        if newest is not None:
+            shown[newest.version] = newest
+        for version in shown.values():
+            is_unloaded = version.name in observed.unloaded
+            served = self._served(version, is_unloaded=is_unloaded)
+            served.weight = observed.weights.get((version.name, version.version), 0.0)
+            self._state.set_model(served)
+        for model in self._state.models():
+            if model.name == name and model.version not in shown:
+                self._state.remove_model(model.name, model.version)
+
+    def _served(self, version: ModelVersion, *, is_unloaded: bool) -> fleet.ServedModel:
+        state, reason = self.deployments.state(version.name, version.version)
+        wanted = self._replicas.num_wanted(version.name, version.version)
+        if is_unloaded:
+            reason, wanted = "unloaded", 0
+        elif wanted is None:
+            key = version.name, version.version
+            num_places = sum(deployed[:2] == key for deployed in self.deployments.all())
+            wanted = version.recipe.num_replicas * max(num_places, 1)
+        return fleet.ServedModel(
+            name=version.name,
+            version=version.version,
+            model_version_json=version.canonical_json(),
+            state=state,
+            reason=reason,
+            num_replicas_wanted=wanted,
+            is_unloaded=is_unloaded,
+            unplaced=self.deployments.unplaced(version.name, version.version),
+        )

@@ -1,0 +1,1 @@
+"""The event trail: what is news is appended to the store."""

@@ -1,0 +1,95 @@
+"""The events of replicas: what they serve with, and which are lost or placed nowhere. Pure."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from services.contracts.events import Event, EventKind
+from services.contracts.hardware.facts import generation_named
+from services.controller.events.event_state import EventState, subject_of
+from services.controller.events.fallback_words import fallback_why
+from services.pb import fleet_v1_pb2 as fleet
+
+_SHORT = 12
+
+
+def serving_events(state: EventState, served: Iterable[Event]) -> Iterator[Event]:
+    """Where replicas came to serve with something else, and where an unloaded model ended.
+
+    Of generations that are known, and of versions that were not removed: those only drain.
+    """
+    seen = [each for each in served if not state.is_removed(each.model, each.version)]
+    here = set(map(subject_of, seen))
+    for before in state.serving():
+        if subject_of(before) not in here and state.is_unloaded(before.model):
+            why = "unloaded: no replica of it takes requests there any more"
+            changes = {"kind": EventKind.SERVING_ENDED, "key": "", "why": why}
+            yield before.model_copy(update=changes)
+    generations = state.classes()
+    yield from state.new(each for each in seen if each.generation in generations)
+
+
+def serving_of(snapshot: fleet.FleetSnapshot) -> list[Event]:
+    """What most ready replicas serve with, by model, version and generation.
+
+    The fallback counts where no replica has an engine only: during a swap both are seen.
+    """
+    votes: dict[tuple[str, int, str], Counter[tuple[bool, str, str]]] = {}
+    for report in snapshot.replicas:
+        if report.state == fleet.REPLICA_STATE_READY and report.device_facts_json:
+            generation = generation_named(report.device_facts_json)
+            where = (report.model_name, report.model_version, generation)
+            votes.setdefault(where, Counter())[_vote(report)] += 1
+    return [
+        Event(
+            kind=EventKind.ENGINE_SERVING if digest else EventKind.FALLBACK_SERVING,
+            model=model,
+            version=version,
+            generation=generation,
+            key=digest,
+            why=why,
+        )
+        for (model, version, generation), counted in sorted(votes.items())
+        for (_, digest, why), _ in [max(counted.items(), key=lambda item: (item[0][0], item[1]))]
+    ]
+
+
+def lost_replicas(snapshot: fleet.FleetSnapshot) -> list[Event]:
+    """Replicas whose connection to the controller ended while they were ready."""
+    return [
+        Event(
+            kind=EventKind.REPLICA_LOST,
+            model=report.model_name,
+            version=report.model_version,
+            generation=generation_named(report.device_facts_json),
+            mark=f"{report.replica_id} lost",
+            why=f"replica {report.replica_id} (process {report.process_id}) ended, or its "
+            "connection broke, while it was ready; it attaches again, or another one is started",
+        )
+        for report in snapshot.unseen
+    ]
+
+
+def unplaced_replicas(snapshot: fleet.FleetSnapshot) -> list[Event]:
+    """Versions of which replicas are placed on no node; marks say for which reason."""
+    return [
+        Event(
+            kind=EventKind.REPLICAS_UNPLACED,
+            model=model.name,
+            version=model.version,
+            mark=f"{model.name}/{model.version} unplaced {_digest(model.unplaced)}",
+            why=model.unplaced,
+        )
+        for model in snapshot.models
+        if model.unplaced
+    ]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:_SHORT]
+
+
+def _vote(report: fleet.ReplicaReport) -> tuple[bool, str, str]:
+    if not report.engine_digest:
+        return False, "", fallback_why(report)
+    return True, report.engine_digest, f"{report.engine_kind} {report.engine_precision}"

@@ -1,0 +1,71 @@
+"""The controller's /metrics: what it knows of replicas, builds and the store."""
+
+import asyncio
+from contextlib import suppress
+
+from prometheus_client import CollectorRegistry
+
+from services.contracts.errors import InvalidRequestError
+from services.contracts.store.artifact_store import ArtifactStore
+from services.contracts.store.history import BuildHistory
+from services.controller.api.fleet_state import FleetState
+from services.controller.metrics.build_metrics import BuildMetrics, LatestView
+from services.controller.metrics.fleet_metrics import FleetMetrics
+from services.controller.settings import ControllerSettings
+from services.telemetry.catalog import CONTROLLER_METRICS
+from services.telemetry.measured_store import MeasuredStore
+from services.telemetry.prometheus_recorder import MetricsServer, PrometheusRecorder, serve_metrics
+
+
+class ControllerMetrics:
+    """Records and serves CONTROLLER_METRICS.
+
+    Attributes:
+        recorder: for other parts of this process.
+    """
+
+    def __init__(self, settings: ControllerSettings) -> None:
+        self._settings = settings
+        self._collectors = CollectorRegistry()
+        self.recorder = PrometheusRecorder(CONTROLLER_METRICS, self._collectors)
+        self._server: MetricsServer | None = None
+        self._tasks: tuple[asyncio.Task[None], ...] = ()
+
+    def measured(self, store: ArtifactStore) -> ArtifactStore:
+        """The store, with its requests counted."""
+        return MeasuredStore(store, self.recorder)
+
+    def start(self, state: FleetState, latest: LatestView, store: ArtifactStore) -> int:
+        """Serve, and keep up with fleet and store; returns the port.
+
+        Args:
+            state: of the fleet.
+            latest: what the store holds, as it was read last; may block.
+            store: whose history is counted.
+
+        Raises:
+            InvalidRequestError: the port cannot be had.
+        """
+        host, port = self._settings.metrics_host, self._settings.metrics_port
+        try:
+            self._server = serve_metrics(port, self._collectors, address=host)
+        except OSError as error:
+            raise InvalidRequestError(
+                f"controller cannot serve metrics on {host}:{port}: {error}; choose another "
+                "SMELT_CONTROLLER_METRICS_PORT, 0 takes a free one"
+            ) from error
+        builds = BuildMetrics(self.recorder, BuildHistory(store), latest)
+        self._tasks = (
+            asyncio.create_task(FleetMetrics(self.recorder).follow(state)),
+            asyncio.create_task(builds.follow(self._settings.resync_s)),
+        )
+        return self._server.port
+
+    async def stop(self) -> None:
+        """Let go of the port."""
+        for task in self._tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        if self._server:
+            await asyncio.to_thread(self._server.close)

@@ -1,0 +1,1 @@
+"""Where nodes are, builds run and replicas are placed."""

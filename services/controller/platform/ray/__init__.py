@@ -1,0 +1,1 @@
+"""Ray as a source of nodes, a place for builds, and Ray Serve for replicas."""

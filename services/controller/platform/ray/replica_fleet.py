@@ -1,0 +1,201 @@
+"""The one place that calls Ray Serve: applications of a cluster that was joined."""
+
+import importlib
+import logging
+import re
+import socket
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from services.contracts.errors import InvalidRequestError, NotReadyError
+from services.controller.interfaces import DeploymentKey
+from services.controller.platform.ray.placement import unplaced_replicas, unplaced_words
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+_PREFIX, _SEPARATOR = "smelt", ":"
+_RAISED = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception): (.+)$", re.MULTILINE)
+_CONNECT_S = 10.0
+# The message of Ray's cloudpickle.
+_PICKLER_CLASH = "is not registered for pickle by value"
+_MAX_PICKLER_CLASHES = 20
+
+
+class RayServeFleet:
+    """Ray Serve as placement and restarts only: requests never pass through it."""
+
+    is_placing = True
+    absence = "no node of the fleet has a label with its generation; see: smelt node-labels"
+
+    def __init__(self, address: str, replica_app: str) -> None:
+        """Nothing is joined yet.
+
+        Args:
+            address: of the cluster; `auto` finds one of this host.
+            replica_app: import path of what makes a Serve application.
+        """
+        self._address, self._replica_app = address, replica_app
+        self._submission = threading.Lock()
+
+    def start(self) -> None:
+        """Join Ray, and start Serve without its HTTP and gRPC proxies.
+
+        Raises:
+            InvalidRequestError: the cluster to join does not answer, or does not know us.
+        """
+        import ray
+        from ray import serve
+
+        try:
+            _check_reachable(self._address)
+            ray.init(address=self._address, log_to_driver=False, logging_level="warning")
+        except OSError as error:
+            raise InvalidRequestError(
+                f"Ray at {self._address} cannot be joined: {error}. Is its head node up, and does "
+                "this host have its token? A Ray that was started by a user with a file "
+                "~/.ray/auth_token wants that file, and RAY_AUTH_MODE=token, on every host"
+            ) from error
+        serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING"})
+
+    def deploy(self, key: DeploymentKey, args: dict[str, Any]) -> None:
+        """Submit the application that the configured import path makes."""
+        from ray import serve
+        from ray.serve.api import RunTarget
+
+        # Serve registers modules with its pickler while it builds an application: two
+        # threads at once fail.
+        with self._submission:
+            application = retried(partial(load_function(self._replica_app), args))
+            target = RunTarget(application, name=application_name(key), route_prefix=None)
+            retried(partial(serve.run_many, [target], wait_for_applications_running=False))
+
+    def deployed(self) -> list[DeploymentKey]:
+        """Ask Serve for its applications."""
+        from ray import serve
+
+        keys = map(key_from_application, retried(serve.status).applications)
+        return [key for key in keys if key is not None]
+
+    def is_running(self, key: DeploymentKey) -> bool:
+        """Ask Serve for the application's status."""
+        from ray import serve
+        from ray.serve.schema import ApplicationStatus
+
+        what = f"model '{key.name}' version {key.version} on {key.generation}"
+        found = retried(serve.status).applications.get(application_name(key))
+        if found is None:
+            raise NotReadyError(f"{what}: its application was deleted")
+        if found.status is ApplicationStatus.DEPLOY_FAILED:
+            faults = [raised_words(each.message) for each in found.deployments.values()]
+            raise NotReadyError(f"{what}: {'; '.join(filter(None, faults)) or found.message}")
+        return bool(found.status is ApplicationStatus.RUNNING)
+
+    def unplaced(self, key: DeploymentKey) -> str:
+        """Serve's own message, beside what the nodes have and which applications are there."""
+        import ray
+        from ray import serve
+
+        # What Ray itself shows of each node; in public it only adds them up.
+        from ray._private.state import available_resources_per_node
+
+        applications = retried(serve.status).applications
+        found = applications.get(application_name(key))
+        messages = [each.message for each in found.deployments.values()] if found else []
+        waiting = next(filter(None, map(unplaced_replicas, messages)), None)
+        if waiting is None:
+            return ""
+        others = {
+            f"{other.name} version {other.version}": sum(
+                sum(each.replica_states.values()) for each in application.deployments.values()
+            )
+            for name, application in applications.items()
+            if (other := key_from_application(name)) and other.generation == key.generation
+            if other != key
+        }
+        free = available_resources_per_node()
+        return unplaced_words(*waiting, key.generation, ray.nodes(), free, sorted(others.items()))
+
+    def num_wanted(self, model: str, version: int) -> int | None:  # noqa: ARG002
+        """None: the reconcile loop places them, and knows."""
+        return None
+
+    def remove(self, key: DeploymentKey) -> None:
+        """Have the application deleted; it is listed until its replicas have ended."""
+        from ray import serve
+
+        # Not waited for: that would hold a thread for as long as the replicas drain.
+        serve.delete(application_name(key), _blocking=False)
+
+    def metrics_addresses(self) -> list[str]:
+        """Where Ray's agents export what actors of their nodes record."""
+        import ray
+
+        living = [node for node in ray.nodes() if node["Alive"]]
+        return sorted(f"{n['NodeManagerAddress']}:{n['MetricsExportPort']}" for n in living)
+
+    def stop(self) -> None:
+        """Leave the cluster; it outlives its controllers, and so does what it serves."""
+        import ray
+
+        ray.shutdown()
+
+
+def raised_words(message: str) -> str:
+    """The last exception's message in Serve's about a deployment; "" without one.
+
+    Serve puts a replica's whole traceback there, while its message about the application only
+    names a fault.
+    """
+    return next(iter(_RAISED.findall(message)[::-1]), "")
+
+
+def application_name(key: DeploymentKey) -> str:
+    """The Serve application of a deployment; the separator is in none of the parts."""
+    return _SEPARATOR.join((_PREFIX, key.name, str(key.version), key.generation))
+
+
+def retried(ask: Callable[[], _T]) -> _T:
+    """Ask Serve, again where another thread uses its pickler.
+
+    Each configuration of Serve's, a status holds one too, registers the same module with the
+    pickler and takes it away; a lock over all would have a submission that hangs keep every
+    caller waiting.
+    """
+    for _ in range(_MAX_PICKLER_CLASHES):
+        try:
+            return ask()
+        except ValueError as error:
+            if _PICKLER_CLASH not in str(error):
+                raise
+    return ask()
+
+
+def key_from_application(name: str) -> DeploymentKey | None:
+    """The deployment of a Serve application; None when it is not Smelt's."""
+    prefix, *parts = name.split(_SEPARATOR)
+    if prefix != _PREFIX or len(parts) != 3:
+        return None
+    return DeploymentKey(parts[0], int(parts[1]), parts[2])
+
+
+def load_function(import_path: str) -> Callable[[dict[str, Any]], Any]:
+    """Import `package.module:function`; raises InvalidRequestError."""
+    module_name, _, function_name = import_path.partition(":")
+    try:
+        function = getattr(importlib.import_module(module_name), function_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidRequestError(
+            f"import path '{import_path}': {error}; expected package.module:function"
+        ) from error
+    return function  # type: ignore[no-any-return] # getattr knows no types
+
+
+def _check_reachable(address: str) -> None:
+    """Open a connection, before Ray tries for minutes; raises OSError."""
+    host, is_split, port = address.rpartition(":")
+    if is_split and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()

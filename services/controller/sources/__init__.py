@@ -1,1 +1,0 @@
-"""Sources of nodes; each is a NodeSource of `services.controller.interfaces`."""

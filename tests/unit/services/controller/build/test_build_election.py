@@ -1,0 +1,138 @@
+"""Of several controllers of one store one builds; the next one takes over when it is gone."""
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from services.contracts.builds.build_lease import BuildLease
+from services.contracts.events import EventKind
+from services.contracts.hardware.node_class import NodeClass
+from services.contracts.registry.registry import Registry
+from services.controller.api.fleet_state import FleetState
+from services.controller.build.build_election import CONTROLLER, BuildElection
+from services.controller.build.build_loop import BuildLoop
+from services.controller.interfaces import BuildTask, NodePool
+from tests.unit.services.controller import build_world as world
+
+# Long enough for any machine; nothing here waits for it to pass.
+LIMIT_S = 60.0
+
+
+@dataclass
+class Worker(world.InstantWorker):
+    """Tells a test when something was launched."""
+
+    has_launched: threading.Event = field(default_factory=threading.Event)
+
+    def launch(self, task: BuildTask) -> None:
+        super().launch(task)
+        self.has_launched.set()
+
+
+@dataclass
+class Controller:
+    """The build loop of one controller, with nodes and a worker of its own."""
+
+    registry: Registry
+    pool: NodePool
+
+    def __post_init__(self) -> None:
+        self.worker = Worker(self.registry)
+        election = BuildElection(self.registry, lease_s=0.5, poll_s=0.01)
+        self.loop = BuildLoop(
+            self.registry, self, self.worker, FleetState("", 0), election=election
+        )
+
+    def pools(self) -> list[NodePool]:
+        return [self.pool]
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.loop.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def has_launched(self) -> None:
+        assert await asyncio.to_thread(self.worker.has_launched.wait, LIMIT_S)
+
+
+class StandbyLog(logging.Handler):
+    """Sets an event when a controller says that it stands by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: list[str] = []
+        self.is_set = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+        self.is_set.set()
+
+
+@pytest.fixture
+def standby() -> Iterator[StandbyLog]:
+    handler, logger = StandbyLog(), logging.getLogger("services.controller.build.build_election")
+    logger.addHandler(handler)
+    yield handler
+    logger.removeHandler(handler)
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Registry:
+    return world.registry_with_model(tmp_path)
+
+
+async def test_a_second_controller_stands_by_and_takes_over(
+    registry: Registry, standby: StandbyLog
+) -> None:
+    first = Controller(registry, world.pool())
+    other_nodes = world.pool(node_class=NodeClass(generation="cuda-sm90"))
+    second = Controller(registry, other_nodes)
+    async with contextlib.AsyncExitStack() as stack:
+        async with first.running():
+            await first.has_launched()
+            await stack.enter_async_context(second.running())
+            assert await asyncio.to_thread(standby.is_set.wait, LIMIT_S)
+            await first.loop.sync()
+            assert not second.worker.launched
+            kinds = Counter(event.kind for _, event in registry.last_events(100))
+            assert kinds[EventKind.GENERATION_APPEARED] == 1
+            assert kinds[EventKind.GENERATION_GONE] == 0
+        await second.has_launched()
+    assert len(standby.messages) == 1
+    assert "stands by" in standby.messages[0]
+    assert registry.lease(CONTROLLER).is_free
+
+
+async def test_a_controller_whose_lease_was_taken_stands_by(
+    registry: Registry, standby: StandbyLog
+) -> None:
+    """As after it was suspended for longer than its lease."""
+    controller = Controller(registry, world.pool())
+    async with controller.running():
+        await controller.has_launched()
+        while not registry.offer_lease(CONTROLLER, registry.lease(CONTROLLER).number + 1, _taken()):
+            pass
+        while not standby.is_set.is_set():
+            controller.loop.enqueue()
+            await asyncio.sleep(0)
+    assert "node-2 (process 7)" in standby.messages[0]
+    assert registry.lease(CONTROLLER).lease == _taken()
+
+
+def _taken() -> BuildLease:
+    return BuildLease(
+        holder="other", host="node-2", process_id=7, lease_s=3600.0, stage_since=world.AT,
+        taken_at=world.AT, renewed_at="2999-01-01T00:00:00.000+00:00",
+    )  # fmt: skip

@@ -1,0 +1,36 @@
+"""Build tasks that a launcher refuses: pauses that double, and one line for each fault."""
+
+import itertools
+import logging
+
+import pytest
+
+from services.controller.build.launch_refusals import LaunchRefusals
+
+
+def test_pauses_double_up_to_a_bound_and_a_fault_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now_s = [0.0]
+    refusals = LaunchRefusals(lambda: now_s[0])
+    tried = []
+    with caplog.at_level(logging.ERROR):
+        # A pass comes every two seconds, for half an hour.
+        for now_s[0] in range(0, 1800, 2):
+            if refusals.may_try("task"):
+                tried.append(now_s[0])
+                refusals.note("task", "exceeded quota: jobs")
+    assert tried[:6] == [0, 2, 6, 14, 30, 62]
+    assert max(b - a for a, b in itertools.pairwise(tried)) == 300
+    assert len(caplog.records) == 1
+    refusals.note("task", "another fault")
+    assert len(caplog.records) == 2
+
+
+def test_one_that_was_launched_is_tried_at_once_when_it_is_due_again() -> None:
+    refusals = LaunchRefusals(lambda: 0.0)
+    refusals.note("task", "no")
+    assert not refusals.may_try("task")
+    assert refusals.may_try("other")
+    refusals.forget("task")
+    assert refusals.may_try("task")

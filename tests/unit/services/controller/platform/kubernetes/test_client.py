@@ -1,0 +1,126 @@
+"""Finding a cluster, and what its refusals are said to be."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx2
+import pytest
+from lightkube import KubeConfig
+from lightkube.config.models import Cluster, User
+from lightkube.core.exceptions import ApiError
+from lightkube.models.meta_v1 import Status
+
+from services.contracts.errors import InvalidRequestError, NotReadyError
+from services.controller.platform.kubernetes.client import (
+    blocking_client,
+    explained,
+    find_cluster,
+    status_code,
+)
+from services.controller.platform.kubernetes.nodes import KubernetesNodes
+
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: here
+contexts: [{name: here, context: {cluster: c, user: u, namespace: fleet}}]
+clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]
+users: [{name: u, user: {}}]
+"""
+
+
+def _answer(code: int) -> httpx2.HTTPStatusError:
+    request = httpx2.Request("GET", "http://127.0.0.1/api/v1/nodes")
+    response = httpx2.Response(code, request=request)
+    return httpx2.HTTPStatusError("refused", request=request, response=response)
+
+
+def test_the_cluster_of_a_kubeconfig_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "config"
+    path.write_text(KUBECONFIG)
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    cluster = find_cluster()
+    assert cluster.cluster.server == "http://127.0.0.1:1"
+    assert cluster.namespace == "fleet"
+
+
+@pytest.mark.parametrize("text", ["", "contexts: []", "current-context: x\ncontexts: []", "a: ["])
+def test_a_kubeconfig_that_cannot_be_used_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    path = tmp_path / "config"
+    path.write_text(text)
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    with pytest.raises(InvalidRequestError, match="(?s)no Kubernetes cluster found.*KUBECONFIG"):
+        find_cluster()
+
+
+def test_certificates_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    cluster = Cluster(server="https://127.0.0.1:1", certificate_auth=str(tmp_path / "absent.pem"))
+    config = KubeConfig.from_one(cluster=cluster, user=User(), namespace="n").get()
+    assert config is not None
+    nodes = KubernetesNodes(config, "n", lambda: None)
+    with pytest.raises(InvalidRequestError, match="certificates or credentials cannot be read"):
+        nodes.start()
+    nodes.stop()
+    with pytest.raises(InvalidRequestError, match="certificates or credentials cannot be read"):
+        blocking_client(config, "n")
+
+
+def test_the_status_is_that_of_the_answer_or_of_the_stream() -> None:
+    assert status_code(_answer(403)) == 403
+    assert status_code(ApiError(status=Status(code=410, message="too old"))) == 410
+    assert status_code(httpx2.ConnectError("no route")) is None
+
+
+def test_a_forbidden_request_names_the_verb_to_grant() -> None:
+    error = explained(_answer(403), "watch", "nodes", "in the cluster")
+    assert isinstance(error, NotReadyError)
+    assert "cannot watch nodes in the cluster: forbidden" in str(error)
+    assert "grant the controller's ServiceAccount the verb 'watch' on nodes" in str(error)
+
+
+def test_a_refused_stream_has_the_servers_message() -> None:
+    request = httpx2.Request("GET", "http://127.0.0.1/api/v1/nodes?watch=true")
+    status = {"kind": "Status", "message": "nodes is forbidden: RBAC: role not found"}
+    response = httpx2.Response(403, request=request, json=status)
+    refused = httpx2.HTTPStatusError("Client error", request=request, response=response)
+    assert "RBAC: role not found" in str(explained(refused, "watch", "nodes", "in the cluster"))
+
+
+def test_a_quota_is_not_said_to_be_a_missing_permission() -> None:
+    words = 'jobs.batch "build-a1" is forbidden: exceeded quota: builds, used: 3, limited: 3'
+    refused = ApiError(status=Status(code=403, message=words))
+    error = explained(refused, "create", "jobs.batch", "in namespace 'x'")
+    assert "exceeded quota: builds" in str(error)
+    assert "grant" not in str(error)
+
+
+def test_other_refusals_say_what_they_are() -> None:
+    unknown = explained(_answer(401), "list", "pods", "in namespace 'x'")
+    assert "token (401)" in str(unknown)
+    invalid = explained(_answer(422), "create", "jobs.batch", "in namespace 'x'")
+    assert isinstance(invalid, InvalidRequestError)
+    away = explained(httpx2.ReadTimeout(""), "list", "nodes", "in the cluster")
+    assert str(away).endswith("cannot list nodes in the cluster: ReadTimeout: no answer")
+
+
+def test_without_lightkube_the_extra_to_install_is_named() -> None:
+    program = (
+        "import sys; sys.modules['lightkube'] = None\n"
+        "from services.contracts.errors import UnsupportedFeatureError\n"
+        "from services.controller.kubernetes import client, jobs, nodes\n"
+        "for use in (client.find_cluster, lambda: nodes.KubernetesNodes(None, 'n', print),\n"
+        "            lambda: jobs.KubernetesJobs(None, 'n', None)):\n"
+        "    try:\n"
+        "        use()\n"
+        "    except UnsupportedFeatureError as error:\n"
+        "        print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.count("pip install 'smelt[kubernetes]'") == 3

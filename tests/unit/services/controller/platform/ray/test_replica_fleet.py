@@ -1,0 +1,62 @@
+"""What is made of Serve's pickler when two threads use it, and of what it says of faults."""
+
+import sys
+
+import pytest
+from ray import cloudpickle
+
+from services.contracts.errors import NotReadyError
+from services.controller.interfaces import DeploymentKey
+from services.controller.platform.ray.replica_fleet import RayServeFleet, raised_words, retried
+
+applications: list[object] = []
+
+
+def clashing_application(args: object) -> None:
+    """Meets another thread when it is first made, and tells when it is made again."""
+    applications.append(args)
+    if len(applications) > 1:
+        raise NotReadyError("made again")
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20")
+def test_an_application_that_met_another_thread_is_made_again() -> None:
+    fleet = RayServeFleet("auto", f"{__name__}:clashing_application")
+    with pytest.raises(NotReadyError, match="made again"):
+        fleet.deploy(DeploymentKey("m", 1, "cpu-x86_64-v3"), {})
+
+
+def test_a_clash_with_another_thread_is_tried_again_and_nothing_else_is() -> None:
+    module = sys.modules[__name__]
+    calls: list[int] = []
+
+    def submit() -> int:
+        calls.append(1)
+        if len(calls) < 3:
+            # Ray's own words: another thread has taken the module away already.
+            cloudpickle.unregister_pickle_by_value(module)
+        return len(calls)
+
+    assert retried(submit) == 3
+
+    def wrong() -> None:
+        calls.append(1)
+        raise ValueError("no such application")
+
+    with pytest.raises(ValueError, match="no such application"):
+        retried(wrong)
+    assert len(calls) == 4
+
+
+def test_a_replica_that_does_not_start_is_quoted_without_its_traceback() -> None:
+    message = (
+        "The deployment failed to start 3 times in a row. Error:\n"
+        "ray::ServeReplica:m:replica.initialize_and_get_metadata() (pid=7)\n"
+        '  File "serve_app.py", line 58, in __init__\n'
+        "ValueError: the first\n\n"
+        "The above exception was the direct cause of the following exception:\n\n"
+        "services.contracts.errors.EngineError: no fallback for model 'm': its words"
+    )
+    assert raised_words(message) == "no fallback for model 'm': its words"
+    assert raised_words("Failed to update the deployments ['replica'].") == ""
