@@ -57,8 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run_as_child(arguments: Arguments) -> int:
     # Before what follows imports torch.
     wait_asleep()
-    from compiler_worker.child import Events, prepare_to_die, run_request
-    from compiler_worker.child_jobs import CHILD_JOBS
+    from compiler_worker.children.child import Events, prepare_to_die, run_request
+    from compiler_worker.children.child_jobs import CHILD_JOBS
 
     prepare_to_die()
     # The parent keeps these lines as they are, for people: no JSON here.
@@ -69,9 +69,9 @@ def _run_as_child(arguments: Arguments) -> int:
 
 
 def _build(arguments: Arguments, settings: CompilerSettings) -> int:
+    from compiler_worker.building.pipeline import build_model
+    from compiler_worker.building.report import report_document, report_lines
     from compiler_worker.open_worker import open_worker
-    from compiler_worker.pipeline import build_model
-    from compiler_worker.report import report_document, report_lines
 
     with open_worker(settings, arguments.metrics_port, is_quiet=arguments.is_json) as worker:
         version = worker.registry.model_version(arguments.target, arguments.version)
@@ -82,7 +82,7 @@ def _build(arguments: Arguments, settings: CompilerSettings) -> int:
 
 def _plan(arguments: Arguments, settings: CompilerSettings) -> int:
     from compiler_worker.open_worker import open_worker
-    from compiler_worker.planning import keep_plans, plan_document, plan_lines
+    from compiler_worker.plans.plan_document import keep_plans, plan_document, plan_lines
 
     with open_worker(settings, None, is_quiet=arguments.is_json) as worker:
         version = worker.registry.model_version(arguments.target, arguments.version)
@@ -93,9 +93,9 @@ def _plan(arguments: Arguments, settings: CompilerSettings) -> int:
 
 
 def _prove(arguments: Arguments, settings: CompilerSettings) -> int:
+    from compiler_worker.building.report import engine_document, engine_line
     from compiler_worker.open_worker import open_worker
-    from compiler_worker.proving import prove_published
-    from compiler_worker.report import engine_document, engine_line
+    from compiler_worker.proof.proof_job import prove_published
     from services.contracts.model.manifest import ProofOutcome
 
     with open_worker(settings, arguments.metrics_port, is_quiet=arguments.is_json) as worker:
@@ -122,7 +122,7 @@ def _sign(arguments: Arguments, settings: CompilerSettings) -> int:
 
 def _replay(arguments: Arguments, settings: CompilerSettings) -> int:
     from compiler_worker.open_worker import open_worker
-    from compiler_worker.replay import replay, replay_document, replay_lines
+    from compiler_worker.proof.replay import replay, replay_document, replay_lines
 
     with open_worker(settings, None, is_quiet=arguments.is_json) as worker:
         done = replay(arguments.target, worker)
@@ -131,10 +131,10 @@ def _replay(arguments: Arguments, settings: CompilerSettings) -> int:
 
 
 def _profile(arguments: Arguments, settings: CompilerSettings) -> int:
+    from compiler_worker.children.requests import ChildEvent
     from compiler_worker.open_worker import open_worker
     from compiler_worker.profiling.command import profile_model
     from compiler_worker.profiling.words import report_lines
-    from compiler_worker.requests import ChildEvent
 
     def report_line(event: ChildEvent) -> None:
         if event.line and not arguments.is_json:

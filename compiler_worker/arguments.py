@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from compiler_worker.child_jobs import CHILD_JOBS
-from compiler_worker.plan import Wanted
+from compiler_worker.children.child_jobs import CHILD_JOBS
+from compiler_worker.plans.build_keys import Wanted
 from compiler_worker.profiling.options import ProfileOptions
 from services.contracts.errors import InvalidRequestError
 from services.contracts.hardware.facts import Generation

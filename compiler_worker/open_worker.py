@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from compiler_worker.children.requests import ChildEvent
 from compiler_worker.devices import local_devices
-from compiler_worker.requests import ChildEvent
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.worker_context import OnProgress, WorkerContext, ignore_progress
 from services.contracts.builds.build_key import BuildKey

@@ -5,10 +5,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from compiler_worker.children.process import ChildLimits
+from compiler_worker.children.requests import ChildEvent
 from compiler_worker.devices import Devices, local_devices
-from compiler_worker.process import ChildLimits
-from compiler_worker.reference_cache import reference_folder, tidy
-from compiler_worker.requests import ChildEvent
+from compiler_worker.references.reference_cache import reference_folder, tidy
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.work_folder import work_folder
 from services.contracts.builds.build_key import BuildKey

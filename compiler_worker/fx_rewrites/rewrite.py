@@ -14,6 +14,8 @@ from compiler_worker.fx_rewrites.activations import recognise_gelu
 from compiler_worker.fx_rewrites.attention import recognise_attention
 from compiler_worker.fx_rewrites.batch_norms import fold_batch_norms
 from compiler_worker.fx_rewrites.casts import fold_casts
+from compiler_worker.fx_rewrites.common_subexpressions import share_repeated
+from compiler_worker.fx_rewrites.constant_masks import fold_truths
 from compiler_worker.fx_rewrites.convolutions import fuse_convolutions, use_channels_last
 from compiler_worker.fx_rewrites.editor import Editor, aten
 from compiler_worker.fx_rewrites.int8_products import lower_int8_products
@@ -21,11 +23,9 @@ from compiler_worker.fx_rewrites.names import NAMES
 from compiler_worker.fx_rewrites.norms import recognise_layer_norms
 from compiler_worker.fx_rewrites.products import join_activations, join_biases
 from compiler_worker.fx_rewrites.projections import merge_projections
-from compiler_worker.fx_rewrites.repeated import share_repeated
 from compiler_worker.fx_rewrites.reshapes import fold_reshapes
 from compiler_worker.fx_rewrites.short_attention import use_short_attention
 from compiler_worker.fx_rewrites.single_rows import split_single_rows
-from compiler_worker.fx_rewrites.truths import fold_truths
 
 logger = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import onnx
 
+from compiler_worker.onnx_to_fx.control_flow.subgraph import nodes_of
 from compiler_worker.onnx_to_fx.dtypes import onnx_type_from_torch
 from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.subgraph import nodes_of
 from compiler_worker.onnx_to_fx.values import AnyValue, OptionalValue, SequenceValue
 
 

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from compiler_worker.onnx_to_fx.builder import GraphBuilder
+from compiler_worker.onnx_to_fx.control_flow.subgraph import Subgraph
 from compiler_worker.onnx_to_fx.dtypes import CARRIED, carried_tensor
-from compiler_worker.onnx_to_fx.subgraph import Subgraph
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym
 from compiler_worker.onnx_to_fx.values import (
     AnyValue,

@@ -11,12 +11,12 @@ import onnx
 import torch
 
 from compiler_worker.onnx_to_fx import registry
+from compiler_worker.onnx_to_fx.control_flow.subgraph import Kept, Subgraph
 from compiler_worker.onnx_to_fx.dtypes import CARRIED, element_type_name
 from compiler_worker.onnx_to_fx.functions import function_of
 from compiler_worker.onnx_to_fx.integers import is_in_range, with_wrapped_symbols
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.scope import Scope
-from compiler_worker.onnx_to_fx.subgraph import Kept, Subgraph
 from compiler_worker.onnx_to_fx.values import (
     AnyValue,
     Constant,

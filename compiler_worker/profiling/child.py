@@ -4,7 +4,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compiler_worker.child import Events, limit_threads
+from compiler_worker.children.child import Events, limit_threads
+from compiler_worker.children.requests import Stage
 from compiler_worker.profiling.report import (
     EagerOp,
     KernelCall,
@@ -20,7 +21,6 @@ from compiler_worker.profiling.request import (
     TRACE_EAGER,
     ProfileRequest,
 )
-from compiler_worker.requests import Stage
 from services.contracts.hardware.facts import Platform
 from services.engines.compile_cache import use_compile_cache
 from services.engines.toolchain import installed_toolchain

@@ -4,14 +4,14 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-from compiler_worker.child_jobs import PROFILE
+from compiler_worker.children.child_jobs import PROFILE
+from compiler_worker.children.process import OnEvent, run_child
 from compiler_worker.devices import main_device
-from compiler_worker.plan import buckets_of
-from compiler_worker.process import OnEvent, run_child
+from compiler_worker.model_checks.recipe_check import check_recipe
+from compiler_worker.plans.build_keys import buckets_of
 from compiler_worker.profiling.options import ProfileOptions
 from compiler_worker.profiling.report import ProfileReport
 from compiler_worker.profiling.request import ProfileRequest
-from compiler_worker.recipe_check import check_recipe
 from compiler_worker.work_folder import work_folder
 from compiler_worker.worker_context import MASTER_FILE, WorkerContext
 from services.contracts.errors import (

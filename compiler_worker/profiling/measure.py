@@ -11,6 +11,7 @@ from compiler_worker.builders.failures import build_errors, recorded_warnings, r
 from compiler_worker.builders.graphs import fx_graph
 from compiler_worker.builders.inductor_builder import InductorBuilder, inductor_config
 from compiler_worker.builders.typed_graphs import check_ranges
+from compiler_worker.inputs.sampling import draw_sample
 from compiler_worker.profiling.accounts import CompiledRun, EagerRun
 from compiler_worker.profiling.compiled import Compiled, compiled, exported
 from compiler_worker.profiling.eager_run import dispatched_ops, named_run, plain_run
@@ -25,7 +26,6 @@ from compiler_worker.profiling.timing import (
 )
 from compiler_worker.profiling.traffic import Dispatched
 from compiler_worker.progress import Progress
-from compiler_worker.sampling import draw_sample
 from services.contracts.hardware.kinds import Precision
 from services.engines.full_precision import use_full_fp32
 from services.engines.shapes import union_of

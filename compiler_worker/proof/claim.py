@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from compiler_worker.sampling import DEFAULT_SEED
-from compiler_worker.worst_sample import WorstSample
+from compiler_worker.inputs.sampling import DEFAULT_SEED
+from compiler_worker.proof.worst_sample import WorstSample
 from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import MasterRecord, OutputCheck, TaskCheck

@@ -4,19 +4,19 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from compiler_worker.distance import INFINITELY_FAR, Comparison, Distance
-from compiler_worker.models import Model
+from compiler_worker.inputs.sample_sizes import timed_sizes
+from compiler_worker.inputs.sampling import Sample
+from compiler_worker.measures.distance import INFINITELY_FAR, Comparison, Distance
+from compiler_worker.measures.tolerances import together_for
 from compiler_worker.progress import Progress
 from compiler_worker.proof.claim import Claim, Verdict, reason_of, sizes_text
 from compiler_worker.proof.id_values import IdValues
 from compiler_worker.proof.output_judge import Bounds, OutputJudge, eager_columns
 from compiler_worker.proof.power import Answered
-from compiler_worker.proof.repeated import repeated
-from compiler_worker.proof.sample_sizes import timed_sizes
-from compiler_worker.reference import Reference
-from compiler_worker.sampling import Sample
-from compiler_worker.tolerances import together_for
-from compiler_worker.worst_sample import FailedRun, WorstSample
+from compiler_worker.proof.repeatability import repeated
+from compiler_worker.proof.worst_sample import FailedRun, WorstSample
+from compiler_worker.references.models import Model
+from compiler_worker.references.reference import Reference
 from services.contracts.errors import EngineError, InvalidRequestError
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import OutputCheck, TaskCheck

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler_worker.models import FxModel
-from compiler_worker.task_scores import tie_margin
+from compiler_worker.measures.task_scores import tie_margin
+from compiler_worker.references.models import FxModel
 from services.contracts.errors import SmeltError
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import MasterRecord

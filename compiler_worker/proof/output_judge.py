@@ -7,10 +7,9 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler_worker.comparison import compare_output, compared_in
-from compiler_worker.distance import Comparison, Distance
-from compiler_worker.proof.answer_sizes import Sizes
-from compiler_worker.proof.columns import (
+from compiler_worker.inputs.sampling import Sample, is_floating, is_integer
+from compiler_worker.measures.answer_sizes import Sizes
+from compiler_worker.measures.columns import (
     NO_SUMS,
     ColumnDistance,
     Columns,
@@ -18,10 +17,11 @@ from compiler_worker.proof.columns import (
     Float64,
     column_axes,
 )
+from compiler_worker.measures.comparison import compare_output, compared_in
+from compiler_worker.measures.distance import Comparison, Distance
+from compiler_worker.measures.tolerances import Together, column_bound
 from compiler_worker.proof.id_values import IdValues
-from compiler_worker.reference import Reference
-from compiler_worker.sampling import Sample, is_floating, is_integer
-from compiler_worker.tolerances import Together, column_bound
+from compiler_worker.references.reference import Reference
 from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.tensors import Array, TensorSpec
 from services.contracts.model.recipe import Recipe, Tolerance

@@ -12,9 +12,9 @@ from enum import Enum, auto
 
 import numpy as np
 
+from compiler_worker.inputs.sampling import Sample
 from compiler_worker.proof.output_judge import OutputJudge
 from compiler_worker.proof.sabotages import OF_FLOATS, OF_INTEGERS, Answers, Sabotage
-from compiler_worker.sampling import Sample
 from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array
 from services.contracts.selection.proof_checks import PowerCheck
 

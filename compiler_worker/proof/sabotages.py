@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler_worker.proof.columns import ColumnSums
+from compiler_worker.measures.columns import ColumnSums
 from services.contracts.kserve.tensors import Array
 
 # Of so many rows one is another's where a few are wrong; a number that no batch divides.

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
-from compiler_worker.models import Model
+from compiler_worker.inputs.sampling import Sample, SampleVariant
 from compiler_worker.proof.output_judge import OutputJudge
 from compiler_worker.proof.power import Kept, spoilt
 from compiler_worker.proof.sabotages import Sabotage
-from compiler_worker.sampling import Sample, SampleVariant
+from compiler_worker.references.models import Model
 from services.contracts.kserve.tensors import Array
 
 

@@ -21,11 +21,11 @@ from importlib.metadata import version as installed
 from importlib.util import find_spec
 from pathlib import Path
 
+from compiler_worker.building.pipeline import build_model
 from compiler_worker.devices import main_device
-from compiler_worker.joint import Entrants, compare
-from compiler_worker.pipeline import build_model
-from compiler_worker.plan import Wanted
+from compiler_worker.plans.build_keys import Wanted
 from compiler_worker.settings import CompilerSettings
+from compiler_worker.timing.joint import Entrants, compare
 from compiler_worker.worker_context import WorkerContext
 from services.cli.models.add import AddOptions, add_model
 from services.cli.output.progress import Steps

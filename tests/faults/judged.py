@@ -10,10 +10,10 @@ import onnx_ir as ir
 from onnx import numpy_helper, parser
 
 from compiler_worker.master.integer_inputs import input_values
-from compiler_worker.models import Model, OrtModel
 from compiler_worker.proof.claim import Claim, Verdict
-from compiler_worker.prove import judge
-from compiler_worker.reference import Reference, open_eager, open_reference
+from compiler_worker.proof.judge import judge
+from compiler_worker.references.models import Model, OrtModel
+from compiler_worker.references.reference import Reference, open_eager, open_reference
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.kserve.tensors import DATATYPE_FROM_NUMPY, Array, TensorSpec
 from services.contracts.model.manifest import BlobRef, MasterRecord

@@ -17,10 +17,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from compiler_worker.building.pipeline import BuildReport, build_model
 from compiler_worker.master.opened import OpenedMaster, open_master
 from compiler_worker.master.source import OnnxFile
-from compiler_worker.pipeline import BuildReport, build_model
-from compiler_worker.plan import Wanted
+from compiler_worker.plans.build_keys import Wanted
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.errors import InvalidModelError, SmeltError, UnsupportedGraphError
 from services.contracts.hardware.kinds import EngineKind

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from compiler_worker.models import EvaluatorModel, Model
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.registry import CONVERTERS
 from compiler_worker.onnx_to_fx.values import Tensor
 from compiler_worker.proof.claim import Verdict
+from compiler_worker.references.models import EvaluatorModel, Model
 from services.contracts.errors import ProofError
 from services.contracts.hardware.kinds import EngineKind
 from services.contracts.kserve.tensors import Array

@@ -11,11 +11,11 @@ import numpy as np
 import onnx
 import pytest
 
-from compiler_worker.models import Model
+from compiler_worker.inputs.sample_sizes import edge_sizes
 from compiler_worker.proof.claim import Claim, Verdict
-from compiler_worker.proof.sample_sizes import edge_sizes
-from compiler_worker.prove import judge
-from compiler_worker.reference import Reference, open_eager, open_reference
+from compiler_worker.proof.judge import judge
+from compiler_worker.references.models import Model
+from compiler_worker.references.reference import Reference, open_eager, open_reference
 from services.contracts.errors import EngineError, ProofError
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.kserve.tensors import Array

@@ -11,8 +11,8 @@ import onnx
 import pytest
 
 from compiler_worker.builders.typed_graphs import typed_graph
-from compiler_worker.models import FxModel, Model
 from compiler_worker.proof.claim import Verdict
+from compiler_worker.references.models import FxModel, Model
 from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.recipe import (

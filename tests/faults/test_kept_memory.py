@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compiler_worker.models import Model
+from compiler_worker.references.models import Model
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, Recipe
 from tests.faults.judged import Answer, Subject, normal

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from compiler_worker.import_verdict import judge_import
+from compiler_worker.building.pipeline import BuildReport, build_model
 from compiler_worker.master.opened import open_master
 from compiler_worker.master.source import OnnxFile
-from compiler_worker.pipeline import BuildReport, build_model
-from compiler_worker.plan import Wanted
+from compiler_worker.model_checks.import_verdict import judge_import
+from compiler_worker.plans.build_keys import Wanted
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.hardware.kinds import EngineKind, Precision

@@ -4,7 +4,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from compiler_worker.pipeline import BuildReport
+from compiler_worker.building.pipeline import BuildReport
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.registry.registry import Registry
 from services.pb import fleet_v1_pb2 as fleet_pb

@@ -26,12 +26,12 @@ MODULES = (
     "torch._dynamo",
     "torch._inductor.compile_fx",
     "onnxruntime",
-    "compiler_worker.child",
-    "compiler_worker.import_check",
-    "compiler_worker.joint_child",
-    "compiler_worker.prove_child",
-    "compiler_worker.replay_child",
-    "compiler_worker.verdict_child",
+    "compiler_worker.children.child",
+    "compiler_worker.plans.import_child",
+    "compiler_worker.timing.joint_child",
+    "compiler_worker.proof.proof_child",
+    "compiler_worker.proof.replay_child",
+    "compiler_worker.model_checks.verdict_child",
 )
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
+from compiler_worker.building.pipeline import BuildReport, build_model
+from compiler_worker.building.report import report_document, report_lines
+from compiler_worker.children.requests import ChildEvent
 from compiler_worker.open_worker import new_worker
-from compiler_worker.pipeline import BuildReport, build_model
-from compiler_worker.plan import Wanted
-from compiler_worker.report import report_document, report_lines
-from compiler_worker.requests import ChildEvent
+from compiler_worker.plans.build_keys import Wanted
 from compiler_worker.settings import settings_from_environment
 from services.cli.fleet.control_client import notify_fleet
 from services.cli.output.progress import StepLine, Steps

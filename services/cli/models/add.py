@@ -6,21 +6,21 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from compiler_worker.accepted_blindness import accepted_words, with_accepted_blindness
-from compiler_worker.import_verdict import judge_import
-from compiler_worker.integer_draws import undescribed
+from compiler_worker.inputs.integer_draws import undescribed
 from compiler_worker.master.fingerprint import fingerprint
 from compiler_worker.master.opened import OpenedMaster, open_master
 from compiler_worker.master.samples import check_samples, read_samples, recipe_with_words
 from compiler_worker.master.source import MasterSource, source_from_text
 from compiler_worker.master.stored import MODEL_FILE
-from compiler_worker.plan import buckets_of
+from compiler_worker.measures.ranking import require_samples
+from compiler_worker.model_checks.accepted_blindness import accepted_words, with_accepted_blindness
+from compiler_worker.model_checks.import_verdict import judge_import
+from compiler_worker.model_checks.recipe_check import check_recipe
+from compiler_worker.model_checks.rows_check import check_rows
+from compiler_worker.model_checks.sizes_check import check_empty, check_largest
+from compiler_worker.plans.build_keys import buckets_of
 from compiler_worker.precision.calibration import read_calibration, write_calibration
-from compiler_worker.ranking import require_samples
-from compiler_worker.recipe_check import check_recipe
-from compiler_worker.rows_check import check_rows
 from compiler_worker.settings import settings_from_environment
-from compiler_worker.sizes_check import check_empty, check_largest
 from services.cli.fleet.control_client import notify_fleet
 from services.cli.models.listing import version_document
 from services.cli.output.progress import StepLine, Steps

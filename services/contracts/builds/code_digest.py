@@ -23,8 +23,8 @@ _RUN_HALVES = "services.engines"
 _DIGITS = 16
 # A proof is handed the recipe by which a calibrated engine's inputs are drawn, and the engine.
 PROOF_MODULES = (
-    f"{_PACKAGE}.prove",
-    f"{_PACKAGE}.proof.calibrated_recipe",
+    f"{_PACKAGE}.proof.judge",
+    f"{_PACKAGE}.inputs.calibrated_recipe",
     f"{_RUN_HALVES}.loader",
 )
 _DEFINITIONS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -123,8 +123,10 @@ def _read(path: Path, module: str) -> _Source:
     _append(tree, words)
     imports = list(_imported(tree))
     if path.name == "__init__.py" and "'import_module'" in words:
-        # It imports by strings: all of its own modules count.
-        imports += [f"{module}.{each.stem}" for each in path.parent.glob("*.py")]
+        # It imports by strings: all of its own modules count, those of its folders too.
+        for each in path.parent.rglob("*.py"):
+            parts = each.relative_to(path.parent).with_suffix("").parts
+            imports.append(".".join((module, *parts)).removesuffix(".__init__"))
     digest = hashlib.sha256("\n".join(words).encode()).hexdigest()
     return _Source(digest=digest, imports=tuple(imports))
 

@@ -242,7 +242,8 @@ class Recipe(Document):
         buckets: shapes to build for and to serve; empty means those of `default_buckets`.
         inputs: how each input is drawn, padded and checked, by its name.
         outputs: how each output is compared, by its name.
-        tolerances: overrides of the defaults in `compiler_worker/tolerances.py`, by precision.
+        tolerances: overrides by precision of the defaults in
+            `compiler_worker/measures/tolerances.py`.
         ranking: of an embedding, how well engines have to keep the order of neighbours.
         tasks: further metrics that every engine has to pass; see `task_recipe`.
         calibration: needed for precisions int8 and fp8, unused by the others.

@@ -22,14 +22,14 @@ from pathlib import Path
 import torch
 from torch.export import Dim
 
-from compiler_worker.attempt import Attempt
 from compiler_worker.builders.typed_graphs import interface_inputs
+from compiler_worker.building.attempt import Attempt
+from compiler_worker.building.pipeline import build_in_child
+from compiler_worker.building.shared_cache import cache_scope
 from compiler_worker.master.opened import open_master
 from compiler_worker.master.source import OnnxFile
-from compiler_worker.pipeline import build_in_child
-from compiler_worker.plan import Wanted, plan_builds
+from compiler_worker.plans.build_keys import Wanted, plan_builds
 from compiler_worker.settings import CompilerSettings
-from compiler_worker.shared_cache import cache_scope
 from compiler_worker.worker_context import MASTER_FILE, WorkerContext
 from services.cli.demo.minilm import recipe, sentence_embedder
 from services.contracts.hardware.kinds import EngineKind

@@ -22,8 +22,8 @@ from statistics import median
 import numpy as np
 import torch
 
-from compiler_worker.pipeline import build_model
-from compiler_worker.plan import Wanted
+from compiler_worker.building.pipeline import build_model
+from compiler_worker.plans.build_keys import Wanted
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.worker_context import WorkerContext
 from services.cli.models.add import AddOptions, add_model

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch.export import Dim
 
+from compiler_worker.building.pipeline import build_model
 from compiler_worker.master.opened import open_master
 from compiler_worker.master.source import OnnxFile
-from compiler_worker.pipeline import build_model
-from compiler_worker.plan import Wanted
+from compiler_worker.plans.build_keys import Wanted
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.registry.registry import Registry

@@ -15,7 +15,7 @@ import numpy as np
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops import op_max_pool
 
-from compiler_worker import reference_ops
+from compiler_worker.references import reference_ops
 from services.contracts.kserve.tensors import Array
 
 

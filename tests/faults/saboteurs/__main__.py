@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from compiler_worker.prove_child import prepare_torch
+from compiler_worker.proof.proof_child import prepare_torch
 from services.contracts.hardware.kinds import Precision
 from tests.faults.saboteurs.right_engines import Right, right_engines
 from tests.faults.saboteurs.subject import Subject

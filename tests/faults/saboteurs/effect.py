@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler_worker.comparison import compared_in
-from compiler_worker.models import Model
-from compiler_worker.sampling import Sample
+from compiler_worker.inputs.sampling import Sample
+from compiler_worker.measures.comparison import compared_in
+from compiler_worker.references.models import Model
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import Recipe

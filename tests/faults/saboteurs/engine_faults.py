@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
-from compiler_worker.integer_draws import drawn_role
-from compiler_worker.models import Model
+from compiler_worker.inputs.integer_draws import drawn_role
+from compiler_worker.references.models import Model
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import InputRole, Recipe

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from compiler_worker.models import Model
+from compiler_worker.references.models import Model
 from services.contracts.kserve.tensors import Array, TensorSpec
 from tests.faults.saboteurs.engine_faults import ENGINE_FAULTS, EngineFault, Interface
 

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 
-from compiler_worker.models import Model
+from compiler_worker.references.models import Model
 from services.contracts.kserve.tensors import Array, bytes_from_array
 
 

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import onnx
 
-from compiler_worker.accepted_blindness import with_accepted_blindness
 from compiler_worker.builders.base import BuildOutput, BuildPlan
 from compiler_worker.builders.select import builder_for
 from compiler_worker.builders.typed_graphs import typed_graph
+from compiler_worker.inputs.calibrated_recipe import calibrated_recipe
+from compiler_worker.inputs.sampling import Sample, SampleVariant, draw_sample, proof_samples
 from compiler_worker.master.opened import open_master
 from compiler_worker.master.source import OnnxFile
-from compiler_worker.models import FxModel, Model, OrtModel
+from compiler_worker.model_checks.accepted_blindness import with_accepted_blindness
 from compiler_worker.precision.calibration import write_calibration
-from compiler_worker.proof.calibrated_recipe import calibrated_recipe
 from compiler_worker.proof.claim import Claim, Verdict
-from compiler_worker.prove import judge
-from compiler_worker.reference import Reference, open_eager, open_reference
-from compiler_worker.sampling import Sample, SampleVariant, draw_sample, proof_samples
+from compiler_worker.proof.judge import judge
+from compiler_worker.references.models import FxModel, Model, OrtModel
+from compiler_worker.references.reference import Reference, open_eager, open_reference
 from services.contracts.builds.build_key import BuildKey
 from services.contracts.errors import EngineError, ProofError
 from services.contracts.hardware.kinds import EngineKind, Precision

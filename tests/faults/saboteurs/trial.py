@@ -6,8 +6,8 @@ from functools import cached_property
 
 import onnx
 
-from compiler_worker.models import Model
 from compiler_worker.proof.claim import Verdict
+from compiler_worker.references.models import Model
 from services.contracts.errors import SmeltError
 from services.contracts.hardware.kinds import EngineKind, Precision
 from tests.faults.saboteurs.effect import FAILED, NOTICED, ROUNDING_FACTOR, Effect

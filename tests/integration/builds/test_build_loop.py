@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from compiler_worker.plan import Wanted
-from compiler_worker.planning import keep_plans
+from compiler_worker.plans.build_keys import Wanted
+from compiler_worker.plans.plan_document import keep_plans
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.events import EventKind

@@ -10,12 +10,12 @@ import psutil
 import pytest
 from prometheus_client import CollectorRegistry
 
+from compiler_worker.building.pipeline import build_model, run_build
+from compiler_worker.children.requests import ChildEvent, Stage
 from compiler_worker.devices import main_device
-from compiler_worker.pipeline import build_model, run_build
-from compiler_worker.plan import Wanted, plan_builds
-from compiler_worker.proof.sample_sizes import edge_sizes
-from compiler_worker.proving import prove_published
-from compiler_worker.requests import ChildEvent, Stage
+from compiler_worker.inputs.sample_sizes import edge_sizes
+from compiler_worker.plans.build_keys import Wanted, plan_builds
+from compiler_worker.proof.proof_job import prove_published
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.builds.build_key import BuildKey
 from services.contracts.errors import EngineIncompatibleError
@@ -279,7 +279,7 @@ def test_a_fault_of_the_worker_itself_is_recorded_and_stops_no_other_key(
     def faulty(*_: object) -> None:
         raise TypeError("not as meant")
 
-    monkeypatch.setattr("compiler_worker.pipeline.prove_in_child", faulty)
+    monkeypatch.setattr("compiler_worker.building.pipeline.prove_in_child", faulty)
     wanted = Wanted(kinds=(EngineKind.ONNXRUNTIME, EngineKind.OPENVINO))
     records = build_model(version, wanted, worker).records
     assert [record.outcome for record in records] == [BuildOutcome.FAILED] * 2

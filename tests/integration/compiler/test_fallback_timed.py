@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from compiler_worker.child_jobs import ChildJob
+from compiler_worker.building.pipeline import build_model
+from compiler_worker.building.report import engine_line
+from compiler_worker.children.child_jobs import ChildJob
+from compiler_worker.children.process import ChildOutcome, run_child
+from compiler_worker.children.requests import ProofRequest, Stage
 from compiler_worker.devices import main_device
-from compiler_worker.pipeline import build_model
-from compiler_worker.plan import Wanted
-from compiler_worker.process import ChildOutcome, run_child
-from compiler_worker.proving import prove_published
-from compiler_worker.report import engine_line
-from compiler_worker.requests import ProofRequest, Stage
+from compiler_worker.plans.build_keys import Wanted
+from compiler_worker.proof.proof_job import prove_published
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.hardware.kinds import EngineKind
 from services.contracts.model.document import Document
@@ -64,7 +64,7 @@ def test_a_fallback_that_does_not_end_does_not_cost_the_engine_its_proof(
                 return ChildOutcome(stage=Stage.BENCHMARK, failure="no result within 1 s")
         return run_child(job, request, *rest)
 
-    monkeypatch.setattr("compiler_worker.proving.run_child", cut_short)
+    monkeypatch.setattr("compiler_worker.proof.proof_job.run_child", cut_short)
     report = build_model(version, ONLY_ORT, with_settings(worker, benchmark_fallback=True))
     assert report.is_success
     assert asked == [True, False]

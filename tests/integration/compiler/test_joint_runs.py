@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from compiler_worker.building.pipeline import BuildReport, build_model
+from compiler_worker.building.report import report_lines
 from compiler_worker.devices import main_device
-from compiler_worker.joint import Entrants, compare, compare_engines
-from compiler_worker.pipeline import BuildReport, build_model
-from compiler_worker.plan import Wanted
-from compiler_worker.report import report_lines
+from compiler_worker.plans.build_keys import Wanted
+from compiler_worker.timing.joint import Entrants, compare, compare_engines
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.errors import ProofError
 from services.contracts.hardware.kinds import EngineKind, Precision
@@ -35,7 +35,7 @@ def assert_faults_are_told_alone(
         assert list(compare_engines(version, hasty)) == []
     assert "are compared by their own proofs" in caplog.text
     with pytest.MonkeyPatch.context() as faulty:
-        faulty.setattr("compiler_worker.joint.run_child", lambda *_: 1 / 0)
+        faulty.setattr("compiler_worker.timing.joint.run_child", lambda *_: 1 / 0)
         assert list(compare_engines(version, worker)) == []
     assert "are not timed together" in caplog.text
 

@@ -6,8 +6,8 @@ import onnx
 import pytest
 from onnx import numpy_helper, parser
 
-from compiler_worker.pipeline import build_model
-from compiler_worker.plan import Wanted
+from compiler_worker.building.pipeline import build_model
+from compiler_worker.plans.build_keys import Wanted
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.hardware.kinds import EngineKind
 from services.contracts.model.manifest import ProofOutcome

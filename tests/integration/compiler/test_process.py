@@ -8,9 +8,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from compiler_worker.child_jobs import ChildJob
-from compiler_worker.process import ChildLimits, ChildOutcome, run_child
-from compiler_worker.requests import ChildEvent, ChildFailure, Stage
+from compiler_worker.children.child_jobs import ChildJob
+from compiler_worker.children.process import ChildLimits, ChildOutcome, run_child
+from compiler_worker.children.requests import ChildEvent, ChildFailure, Stage
 
 ROOT = Path(__file__).resolve().parents[3]
 GENEROUS = ChildLimits(time_s=60, memory_bytes=8 * 2**30, time_setting="SMELT_TIME")
@@ -199,7 +199,7 @@ def gone_or_dead(pid: int) -> None:
 
 def test_a_crash_leaves_the_stack_in_the_log(run_script: RunScript) -> None:
     outcome = run_script("""
-        from compiler_worker.child import prepare_to_die
+        from compiler_worker.children.child import prepare_to_die
         prepare_to_die()
         def load_the_engine():
             ctypes.string_at(0)
@@ -213,7 +213,7 @@ def test_a_hang_leaves_the_stack_in_the_log(run_script: RunScript) -> None:
     limits = ChildLimits(time_s=10.0, memory_bytes=8 * 2**30, time_setting="SMELT_TIME")
     outcome = run_script(
         """
-        from compiler_worker.child import prepare_to_die
+        from compiler_worker.children.child import prepare_to_die
         prepare_to_die()
         def wait_for_ever():
             signal.pause()
@@ -228,7 +228,7 @@ def test_a_hang_leaves_the_stack_in_the_log(run_script: RunScript) -> None:
 def test_the_kernel_ends_a_child_before_its_worker(run_script: RunScript) -> None:
     outcome = run_script("""
         import resource
-        from compiler_worker.child import prepare_to_die
+        from compiler_worker.children.child import prepare_to_die
         prepare_to_die()
         score = Path("/proc/self/oom_score_adj").read_text().strip()
         found = f"{score} {resource.getrlimit(resource.RLIMIT_CORE)[0]}"

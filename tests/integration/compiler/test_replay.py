@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from compiler_worker.__main__ import main
-from compiler_worker.pipeline import BuildReport, build_model
-from compiler_worker.plan import BuildTable, Wanted
-from compiler_worker.replay import replay, replay_lines
-from compiler_worker.report import report_lines
+from compiler_worker.building.pipeline import BuildReport, build_model
+from compiler_worker.building.report import report_lines
+from compiler_worker.plans.build_keys import BuildTable, Wanted
+from compiler_worker.proof.replay import replay, replay_lines
+from compiler_worker.proof.worst_sample import read_arrays
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.worker_context import WorkerContext
-from compiler_worker.worst_sample import read_arrays
 from services.contracts.errors import NotFoundError
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.manifest import BuildOutcome, BuildRecord, ModelVersion

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from compiler_worker.__main__ import main
-from compiler_worker.pipeline import build_model
-from compiler_worker.plan import Wanted
-from compiler_worker.proving import prove_published
+from compiler_worker.building.pipeline import build_model
+from compiler_worker.plans.build_keys import Wanted
+from compiler_worker.proof.proof_job import prove_published
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.hardware.kinds import EngineKind
 from services.contracts.model.manifest import ModelVersion

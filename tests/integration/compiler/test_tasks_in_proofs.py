@@ -2,8 +2,8 @@
 
 import pytest
 
-from compiler_worker.pipeline import build_model
-from compiler_worker.plan import Wanted
+from compiler_worker.building.pipeline import build_model
+from compiler_worker.plans.build_keys import Wanted
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.hardware.kinds import EngineKind
 from services.contracts.model.manifest import BuildOutcome, BuildRecord, ModelVersion

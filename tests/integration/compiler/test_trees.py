@@ -7,11 +7,11 @@ from pathlib import Path
 import onnx
 import pytest
 
+from compiler_worker.building.pipeline import build_model
 from compiler_worker.master.opened import open_master
 from compiler_worker.master.source import OnnxFile
-from compiler_worker.pipeline import build_model
-from compiler_worker.plan import Wanted
-from compiler_worker.planning import keep_plans
+from compiler_worker.plans.build_keys import Wanted
+from compiler_worker.plans.plan_document import keep_plans
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.hardware.kinds import EngineKind
 from services.contracts.model.manifest import BuildOutcome, ModelVersion, ProofOutcome

@@ -12,11 +12,11 @@ import pytest_asyncio
 from tritonclient.grpc import InferInput
 from tritonclient.utils import InferenceServerException
 
+from compiler_worker.building.pipeline import build_model
+from compiler_worker.inputs.sampling import proof_samples
 from compiler_worker.master.opened import open_master
 from compiler_worker.master.source import source_from_text
-from compiler_worker.pipeline import build_model
-from compiler_worker.plan import Wanted
-from compiler_worker.sampling import proof_samples
+from compiler_worker.plans.build_keys import Wanted
 from services.cli.models.add import AddOptions, add_model
 from services.cli.output.progress import Steps
 from services.contracts.errors import InvalidModelError, InvalidRecipeError

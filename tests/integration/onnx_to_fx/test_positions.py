@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from compiler_worker.master.integer_inputs import input_values
-from compiler_worker.models import FxModel, Model, OrtModel
+from compiler_worker.measures.tolerances import DEFAULT_TOLERANCES
 from compiler_worker.proof.claim import Claim
-from compiler_worker.prove import judge
-from compiler_worker.reference import open_reference
-from compiler_worker.tolerances import DEFAULT_TOLERANCES
+from compiler_worker.proof.judge import judge
+from compiler_worker.references.models import FxModel, Model, OrtModel
+from compiler_worker.references.reference import open_reference
 from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.recipe import Bucket, DimRange, Recipe

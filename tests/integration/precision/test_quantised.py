@@ -9,8 +9,8 @@ import pytest
 from onnx import load as load_onnx
 
 from compiler_worker.builders.hosts import vnni_reason
-from compiler_worker.pipeline import build_model
-from compiler_worker.plan import Wanted, plan_builds
+from compiler_worker.building.pipeline import build_model
+from compiler_worker.plans.build_keys import Wanted, plan_builds
 from compiler_worker.worker_context import WorkerContext
 from services.cli.models.add import AddOptions, add_model
 from services.cli.output.progress import Steps

@@ -8,8 +8,8 @@ import onnx
 import pytest
 import pytest_asyncio
 
-from compiler_worker.pipeline import build_model
-from compiler_worker.plan import Wanted
+from compiler_worker.building.pipeline import build_model
+from compiler_worker.plans.build_keys import Wanted
 from services.cli.models.add import AddOptions, add_model
 from services.cli.output.progress import Steps
 from services.contracts.hardware.kinds import EngineKind

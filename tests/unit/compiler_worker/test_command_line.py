@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from compiler_worker.arguments import parse_arguments
-from compiler_worker.pipeline import BuildReport
-from compiler_worker.plan import BuildTable, SkippedBuild
-from compiler_worker.report import engine_line, report_document, report_lines
+from compiler_worker.building.pipeline import BuildReport
+from compiler_worker.building.report import engine_line, report_document, report_lines
+from compiler_worker.plans.build_keys import BuildTable, SkippedBuild
 from compiler_worker.settings import CompilerSettings, settings_from_environment
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError

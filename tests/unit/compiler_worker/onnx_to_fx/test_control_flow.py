@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from compiler_worker.onnx_to_fx import graph_module_from_onnx
-from compiler_worker.onnx_to_fx.unrolled import MAX_UNROLLED_NODES
+from compiler_worker.onnx_to_fx.control_flow.unrolled import MAX_UNROLLED_NODES
 from services.contracts.errors import UnsupportedGraphError
 from tests.unit.compiler_worker.onnx_to_fx.graphs import model
 

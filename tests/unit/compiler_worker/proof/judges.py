@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from compiler_worker.inputs.sampling import Sample, SampleVariant
+from compiler_worker.measures.tolerances import together_for, tolerance_for
 from compiler_worker.proof.output_judge import Bounds, OutputJudge
 from compiler_worker.proof.power import Kept
-from compiler_worker.sampling import Sample, SampleVariant
-from compiler_worker.tolerances import together_for, tolerance_for
 from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.tensors import Array, TensorSpec
 from services.contracts.model.recipe import Recipe

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compiler_worker.agreement import disagreement, eager_errors
-from compiler_worker.models import Model
-from compiler_worker.proof.answer_sizes import typical_sizes
-from compiler_worker.reference import Reference
-from compiler_worker.sampling import Sample, SampleVariant
+from compiler_worker.inputs.sampling import Sample, SampleVariant
+from compiler_worker.measures.answer_sizes import typical_sizes
+from compiler_worker.references.agreement import disagreement, eager_errors
+from compiler_worker.references.models import Model
+from compiler_worker.references.reference import Reference
 from services.contracts.kserve.tensors import Array, TensorSpec
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import Recipe

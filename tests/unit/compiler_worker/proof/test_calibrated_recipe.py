@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compiler_worker.prove_child import drawn_recipe
-from compiler_worker.requests import ProofRequest
+from compiler_worker.children.requests import ProofRequest
+from compiler_worker.proof.proof_child import drawn_recipe
 from services.contracts.kserve.tensors import TensorSpec
 from services.contracts.model.manifest import BlobRef, MasterRecord
 from services.contracts.model.recipe import InputRecipe, Recipe

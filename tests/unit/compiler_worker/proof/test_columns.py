@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from compiler_worker.proof.columns import MIN_ROWS, Columns, ColumnSums, column_axes, is_live
+from compiler_worker.measures.columns import MIN_ROWS, Columns, ColumnSums, column_axes, is_live
 from tests.unit.compiler_worker.proof.judges import normal
 
 WANTED = normal(64, 3).astype(np.float64) * [1, 100, 1e-3] + [0, 1e4, 0]

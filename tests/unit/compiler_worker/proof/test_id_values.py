@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 import pytest
 
+from compiler_worker.measures.tolerances import DEFAULT_TOLERANCES
 from compiler_worker.proof.id_values import IdSource, IdValues, id_sources
-from compiler_worker.tolerances import DEFAULT_TOLERANCES
 from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.tensors import Array
 from tests.faults.judged import record_of, written

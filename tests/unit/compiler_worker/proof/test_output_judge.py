@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from compiler_worker.sampling import SampleVariant
+from compiler_worker.inputs.sampling import SampleVariant
 from services.contracts.hardware.kinds import Precision
 from services.contracts.model.batching import Batching
 from services.contracts.model.recipe import Recipe

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from compiler_worker.inputs.sampling import SampleVariant
 from compiler_worker.proof.power import MAX_ELEMENTS, Answered, power_check
 from compiler_worker.proof.sabotages import OF_FLOATS, OF_INTEGERS, Sabotage
-from compiler_worker.sampling import SampleVariant
 from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.recipe import OutputRecipe, Recipe, Tolerance

@@ -58,7 +58,7 @@ def test_a_copy_of_the_installed_code_has_its_digests(copy: Path) -> None:
     [
         ("compiler_worker/builders/openvino_builder.py", {"openvino"}),
         # Imported by name, with all other converters.
-        ("compiler_worker/onnx_to_fx/converters/indexing.py", {"inductor", "proof"}),
+        ("compiler_worker/onnx_to_fx/converters/tensors/indexing.py", {"inductor", "proof"}),
         ("compiler_worker/fx_rewrites/attention.py", {"inductor"}),
         # What a package does before its modules is run.
         (
@@ -70,11 +70,11 @@ def test_a_copy_of_the_installed_code_has_its_digests(copy: Path) -> None:
             "compiler_worker/precision/policy.py",
             {"inductor", "onnxruntime", "openvino", "tensorrt", "proof"},
         ),
-        ("compiler_worker/proof/calibrated_recipe.py", {"proof"}),
-        ("compiler_worker/proof/columns.py", {"proof"}),
+        ("compiler_worker/inputs/calibrated_recipe.py", {"proof"}),
+        ("compiler_worker/measures/columns.py", {"proof"}),
         ("compiler_worker/proof/sabotages.py", {"proof"}),
-        ("compiler_worker/sampling.py", {"proof"}),
-        ("compiler_worker/benchmark.py", set()),
+        ("compiler_worker/inputs/sampling.py", {"proof"}),
+        ("compiler_worker/timing/benchmark.py", set()),
         # Nothing of these kinds is published but a graph: the run half is the engine.
         ("services/engines/onnxruntime_engine.py", {"onnxruntime", "proof"}),
         ("services/engines/openvino_engine.py", {"openvino", "proof"}),
@@ -107,16 +107,20 @@ def reformat(text: str) -> str:
 def test_comments_docstrings_and_layout_change_nothing(
     copy: Path, change: Callable[[str], str]
 ) -> None:
-    assert changed(copy, "compiler_worker/onnx_to_fx/converters/unary.py", change) == set()
+    assert (
+        changed(copy, "compiler_worker/onnx_to_fx/converters/elementwise/unary.py", change) == set()
+    )
 
 
 def test_a_value_in_a_table_counts(copy: Path) -> None:
     def rename(text: str) -> str:
         return text.replace('"Abs"', '"Absolute"', 1)
 
-    assert "inductor" in changed(copy, "compiler_worker/onnx_to_fx/converters/unary.py", rename)
+    assert "inductor" in changed(
+        copy, "compiler_worker/onnx_to_fx/converters/elementwise/unary.py", rename
+    )
 
 
 def test_missing_sources_are_told(tmp_path: Path) -> None:
-    with pytest.raises(SmeltError, match=r"the source of compiler_worker\.prove is missing"):
+    with pytest.raises(SmeltError, match=r"the source of compiler_worker\.proof\.judge is missing"):
         digest_of(tmp_path, *PROOF_MODULES)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from compiler_worker.pipeline import BuildReport
-from compiler_worker.plan import BuildTable
+from compiler_worker.building.pipeline import BuildReport
+from compiler_worker.plans.build_keys import BuildTable
 from services.cli.builds.build import again_lines
 from services.cli.main import app
 from services.contracts.errors import InvalidRequestError

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from compiler_worker.accepted_blindness import OF_EIGHT_BITS
+from compiler_worker.model_checks.accepted_blindness import OF_EIGHT_BITS
 from services.cli.fleet.fleet_file import RunningFleet, fleet_lock, write_fleet
 from services.cli.main import app
 from services.cli.models.add import AddOptions, add_model

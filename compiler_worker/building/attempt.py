@@ -1,0 +1,125 @@
+"""Keeps the account of one attempt to build a key: stages, seconds, last log lines."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from compiler_worker.building.publish import now
+from compiler_worker.children.child_jobs import Result
+from compiler_worker.children.process import ChildOutcome
+from compiler_worker.children.requests import ChildEvent, Stage
+from compiler_worker.worker_context import WorkerContext
+from services.contracts.builds.build_key import BuildKey
+from services.contracts.errors import BuildError, ProofError
+from services.contracts.model.manifest import BuildOutcome, BuildRecord, Proof, ProofOutcome
+from services.telemetry import catalog
+
+_GOOD = (BuildOutcome.PROVEN, BuildOutcome.BUILT)
+
+
+class Attempt:
+    """The account of one attempt; `record` makes the document that is kept."""
+
+    def __init__(
+        self,
+        key: BuildKey,
+        worker: WorkerContext,
+        stage: Stage = Stage.OPEN,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.key = key
+        self._worker = worker
+        self._started_at = now()
+        self._clock, self._started_s = clock, clock()
+        self._stage = stage
+        self._durations_s: dict[str, float] = {}
+        self._log_tail: tuple[str, ...] = ()
+
+    def report(self, event: ChildEvent) -> None:
+        """Report an event with this key."""
+        self._worker.on_progress(self.key, event)
+
+    @contextmanager
+    def stage(self, stage: Stage) -> Iterator[None]:
+        """Enter a stage that this process does itself, and time it."""
+        self._stage = stage
+        self.report(ChildEvent(stage=stage))
+        started = self._clock()
+        yield
+        self._durations_s[stage] = self._clock() - started
+        self.report(ChildEvent(ended_stage=stage, duration_s=self._durations_s[stage]))
+
+    def result_of(self, outcome: ChildOutcome[Result]) -> Result:
+        """The child's result, its account taken over.
+
+        Raises:
+            ProofError: the child found that it has no reference to be trusted.
+            BuildError: it refused, crashed or passed its limits; has its last log lines.
+        """
+        self.follow(outcome)
+        return outcome.require(BuildError, ProofError)
+
+    def follow(self, outcome: ChildOutcome[Any]) -> None:
+        """Take over the child's account: stage, seconds, last log lines."""
+        self._stage = outcome.stage
+        self._durations_s |= outcome.durations_s
+        self._log_tail = outcome.log_tail
+
+    def record(
+        self, outcome: BuildOutcome, *, reason: str = "", proof: Proof | None = None
+    ) -> BuildRecord:
+        """The record of this attempt; log lines are kept of what went wrong."""
+        is_good = outcome in _GOOD
+        return BuildRecord(
+            key=self.key,
+            outcome=outcome,
+            stage=self._stage,
+            reason=reason,
+            log_tail=() if is_good else self._log_tail,
+            proof=proof,
+            stage_durations_s=self._seconds(outcome),
+            started_at=self._started_at,
+        )
+
+    def _seconds(self, outcome: BuildOutcome) -> dict[str, float]:
+        """Seconds by stage; one that failed reported none, and has what the others leave.
+
+        When an attempt ended, and so when the next one is due, follows from their sum.
+        """
+        if outcome is not BuildOutcome.FAILED or self._stage in self._durations_s:
+            return self._durations_s
+        left_s = self._clock() - self._started_s - sum(self._durations_s.values())
+        return {**self._durations_s, self._stage: left_s}
+
+
+def is_good(record: BuildRecord) -> bool:
+    """Whether an attempt made an engine, proven or not."""
+    return record.outcome in _GOOD
+
+
+def count_build(worker: WorkerContext, record: BuildRecord) -> None:
+    """Record a build's outcome and the builder's seconds as metrics."""
+    labels = key_labels(record.key)
+    worker.recorder.count(catalog.BUILDS, 1.0, **labels, outcome=record.outcome)
+    if Stage.BUILD in record.stage_durations_s:
+        seconds = record.stage_durations_s[Stage.BUILD]
+        worker.recorder.observe(catalog.BUILD_DURATION, seconds, **labels)
+
+
+def count_proof(worker: WorkerContext, key: BuildKey, proof: Proof) -> None:
+    """Record a proof's outcome and seconds as metrics."""
+    labels = key_labels(key)
+    worker.recorder.count(catalog.PROOFS, 1.0, **labels, outcome=proof.outcome)
+    if proof.outcome is not ProofOutcome.NOT_RUN:
+        worker.recorder.observe(catalog.PROOF_DURATION, proof.duration_s, **labels)
+
+
+def key_labels(key: BuildKey) -> dict[str, str]:
+    """The labels that all metrics of the compiler share."""
+    return {
+        "generation": key.generation,
+        "kind": key.kind.value,
+        "precision": key.precision.value,
+    }

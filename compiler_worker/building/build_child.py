@@ -1,0 +1,36 @@
+"""The inside of a build: one key, made by its builder."""
+
+import time
+
+from compiler_worker.builders.base import BuildPlan
+from compiler_worker.children.child import Events, limit_threads
+from compiler_worker.children.requests import BuildRequest, BuildResult, Stage
+from compiler_worker.memory import peak_resident_bytes
+from services.engines.compile_cache import use_compile_cache
+
+
+def build_one(request: BuildRequest, events: Events) -> BuildResult:
+    """Build one key; raises BuildError with the builder's words."""
+    limit_threads(request.num_threads)
+    # After the line above: builders import libraries that read it.
+    from compiler_worker.builders.select import builder_for
+
+    use_compile_cache(request.cache_dir)
+    plan = BuildPlan(
+        key=request.key,
+        master=request.master,
+        master_path=request.master_path,
+        calibration_path=request.calibration_path,
+        compile_cache=request.compile_cache,
+        typed_graphs=request.cache_dir / "typed",
+    )
+    started = time.monotonic()
+    with events.stage(Stage.BUILD):
+        output = builder_for(request.key.kind).build(plan, request.workspace, events.line)
+    return BuildResult(
+        files=output.files,
+        needs_master=output.needs_master,
+        findings=output.findings,
+        duration_s=time.monotonic() - started,
+        peak_memory_bytes=peak_resident_bytes(),
+    )

@@ -1,0 +1,246 @@
+"""The build, one line per step: read `_run_steps` from top to bottom.
+
+open master → plan keys, keep the plan → for each key, in throw-away processes: build, prove,
+benchmark → sign → publish → record; at last time all that is proven together. Announcing is the
+caller's. A published key is up to date: keys
+name everything that changes an engine, so building it again could give no other one. A key that
+another worker builds now is left to it, and its result is taken (`turns`).
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from compiler_worker.building.attempt import Attempt, count_build, count_proof, is_good
+from compiler_worker.building.publish import engine_folder, engine_manifest, proof_not_run
+from compiler_worker.building.shared_cache import shared_cache
+from compiler_worker.building.turns import Turns, leased
+from compiler_worker.children.child_jobs import BUILD
+from compiler_worker.children.process import run_child
+from compiler_worker.children.requests import BuildRequest, BuildResult, Stage
+from compiler_worker.devices import device_that_runs, main_device
+from compiler_worker.plans.build_keys import BuildTable, Wanted, plan_builds
+from compiler_worker.plans.plan_document import chosen, keep_plans
+from compiler_worker.plans.refusals import Refusals
+from compiler_worker.proof.proof_job import ProofJob, prove_in_child, prove_published
+from compiler_worker.timing.joint import compare_engines
+from compiler_worker.worker_context import MASTER_FILE, WorkerContext
+from services.contracts.builds.build_key import BuildKey
+from services.contracts.builds.code_digest import proof_code
+from services.contracts.errors import AlreadyPublishedError, SmeltError
+from services.contracts.hardware.facts import Generation
+from services.contracts.model.manifest import (
+    BuildOutcome,
+    BuildRecord,
+    EngineManifest,
+    ModelVersion,
+    Proof,
+    ProofOutcome,
+    PublishedEngine,
+    is_of_other_code,
+)
+from services.contracts.selection.joint_run import JointRun
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildReport:
+    """What became of everything that was wanted.
+
+    Attributes:
+        table: planned and skipped combinations.
+        records: one for each attempt of this run.
+        up_to_date: engines that were published before.
+        joint_runs: in which proven ones were timed beside each other, one for each device.
+    """
+
+    table: BuildTable
+    records: tuple[BuildRecord, ...]
+    up_to_date: tuple[PublishedEngine, ...]
+    joint_runs: tuple[JointRun, ...] = ()
+
+    @property
+    def is_success(self) -> bool:
+        """Whether nothing failed; an engine that is built but unproven is no failure."""
+        are_built = all(is_good(record) for record in self.records)
+        proofs = (engine.proof.outcome for engine in self.up_to_date)
+        return are_built and ProofOutcome.FAILED not in proofs
+
+
+def build_model(version: ModelVersion, wanted: Wanted, worker: WorkerContext) -> BuildReport:
+    """Build, prove and publish every engine of a model version that this machine can build.
+
+    One failure does not stop the others: it stands in its record.
+    """
+    # One for both: an importer that hangs on the master has its whole limit once.
+    refusals = Refusals(version.master, worker)
+    keep_plans(version, wanted, worker, refusals)
+    every = plan_builds(version, wanted, worker.devices, refusal=refusals.reason)
+    table = chosen(every, wanted, worker.registry)
+    records: list[BuildRecord] = []
+    up_to_date: list[PublishedEngine] = []
+    turns = Turns(table.planned, worker)
+    for turn in turns:
+        if turn.lease is not None:
+            with turn.lease as lease:
+                record = run_build(version, turn.key, leased(worker, lease))
+            if lease.lost_to() and not is_good(record):
+                turns.again(turn.key)
+            else:
+                records.append(record)
+        elif turn.record is not None:
+            records.append(turn.record)
+        elif turn.published is not None:
+            attempt = Attempt(turn.key, worker, stage=Stage.PROVE)
+            try:
+                up_to_date.append(_proven(attempt, turn.published, version, wanted, worker))
+            except SmeltError as error:
+                # No verdict, as when a proof was killed: it is no fault of the engine, which is
+                # tried again as after any other failure.
+                record = attempt.record(BuildOutcome.FAILED, reason=str(error))
+                worker.registry.record_build(record)
+                records.append(record)
+        if wanted.is_first and _is_any_proven(records, up_to_date):
+            break
+    return BuildReport(
+        table=table,
+        records=tuple(records),
+        up_to_date=tuple(up_to_date),
+        joint_runs=tuple(compare_engines(version, worker)),
+    )
+
+
+def _is_any_proven(records: Sequence[BuildRecord], up_to_date: Sequence[PublishedEngine]) -> bool:
+    is_built = any(record.outcome is BuildOutcome.PROVEN for record in records)
+    return is_built or any(e.proof.outcome is ProofOutcome.PASSED for e in up_to_date)
+
+
+def run_build(version: ModelVersion, key: BuildKey, worker: WorkerContext) -> BuildRecord:
+    """Make one attempt to build one key, and keep its record.
+
+    A failure of which another worker is the reason, who builds it now, is not kept.
+
+    Raises:
+        StoreError: the record itself could not be stored.
+    """
+    attempt = Attempt(key, worker)
+    try:
+        with worker.work_folder(key) as folder:
+            record = _run_steps(attempt, version, worker, folder)
+    except SmeltError as error:
+        record = attempt.record(BuildOutcome.FAILED, reason=str(error))
+    except Exception as error:
+        # A fault of our own is reported as such, and keeps no other key from being built.
+        logger.exception("build of %s %s met a fault of the worker", key.kind, key.generation)
+        record = attempt.record(BuildOutcome.FAILED, reason=f"fault of the worker: {error!r}")
+    logger.info("build of %s %s: %s %s", key.kind, key.generation, record.outcome, record.reason)
+    if is_good(record) or not worker.stop_reason():
+        count_build(worker, record)
+        worker.registry.record_build(record)
+    return record
+
+
+def _run_steps(
+    attempt: Attempt, version: ModelVersion, worker: WorkerContext, folder: Path
+) -> BuildRecord:
+    with attempt.stage(Stage.OPEN):
+        master_path = worker.registry.materialise_master(version.master) / MASTER_FILE
+    built, peak_bytes = build_in_child(attempt, version, master_path, worker, folder)
+    manifest = engine_manifest(attempt.key, version.master, built, peak_bytes)
+    engine_dir = engine_folder(built.files, folder / "engine")
+    proof = _proof(attempt, manifest, engine_dir, version, worker, folder)
+    if proof.outcome is ProofOutcome.FAILED:
+        return attempt.record(BuildOutcome.PROOF_FAILED, reason=proof.reason, proof=proof)
+    with attempt.stage(Stage.PUBLISH):
+        worker.sign(manifest, proof, version.master)
+        is_ours = _publish(manifest, engine_dir, proof, worker)
+    is_proven = proof.outcome is ProofOutcome.PASSED
+    return attempt.record(
+        BuildOutcome.PROVEN if is_proven else BuildOutcome.BUILT,
+        reason="" if is_ours else "another worker published this key first; its engine counts",
+        proof=proof,
+    )
+
+
+def build_in_child(
+    attempt: Attempt, version: ModelVersion, master_path: Path, worker: WorkerContext, folder: Path
+) -> tuple[BuildResult, int]:
+    """What the builder made, and the most memory that it and its own children held."""
+    (folder / "build").mkdir()
+    (folder / "files").mkdir()
+    calibration = version.calibration if attempt.key.calibration_digest else None
+    request = BuildRequest(
+        key=attempt.key,
+        master=version.master,
+        master_path=master_path,
+        calibration_path=worker.registry.materialise_samples(calibration) if calibration else None,
+        workspace=folder / "files",
+        cache_dir=worker.settings.cache_dir.absolute(),
+        num_threads=worker.settings.num_threads,
+    )
+    with shared_cache(attempt.key, worker) as compile_cache:
+        request = request.model_copy(update={"compile_cache": compile_cache})
+        outcome = run_child(BUILD, request, folder / "build", worker.build_limits, attempt.report)
+        result = attempt.result_of(outcome)
+    return result, outcome.peak_memory_bytes
+
+
+def _proof(
+    attempt: Attempt,
+    manifest: EngineManifest,
+    engine_dir: Path,
+    version: ModelVersion,
+    worker: WorkerContext,
+    folder: Path,
+) -> Proof:
+    """Prove on the device that runs the engine; without one, say which device is needed."""
+    device = device_that_runs(Generation.parse(attempt.key.generation), worker.devices)
+    if device is None:
+        proof = proof_not_run(attempt.key, main_device(worker.devices))
+    else:
+        job = ProofJob(manifest=manifest, engine_dir=engine_dir, version=version, device=device)
+        proof = attempt.result_of(prove_in_child(job, worker, folder, attempt.report))
+    count_proof(worker, attempt.key, proof)
+    return proof
+
+
+def _publish(
+    manifest: EngineManifest, engine_dir: Path, proof: Proof, worker: WorkerContext
+) -> bool:
+    """Publish what was proven, byte for byte; False when the key was taken meanwhile."""
+    files = {name: engine_dir / name for name in manifest.files}
+    try:
+        worker.registry.publish_engine(manifest, files, proof)
+    except AlreadyPublishedError:
+        return False
+    return True
+
+
+def _proven(
+    attempt: Attempt,
+    engine: PublishedEngine,
+    version: ModelVersion,
+    wanted: Wanted,
+    worker: WorkerContext,
+) -> PublishedEngine:
+    """Prove an engine that runs on a device of this machine and is not proven for it.
+
+    One that other code of Smelt's judged, or that is asked for by its key, is proven again.
+    """
+    generation = Generation.parse(engine.manifest.key.generation)
+    device = device_that_runs(generation, worker.devices)
+    if device is None:
+        return engine
+    if wanted.keys or is_of_other_code(engine.proof, proof_code()):
+        return prove_published(engine.digest, worker, version, attempt.follow)
+    if engine.proof.outcome is ProofOutcome.FAILED:
+        return engine
+    # Proven on a higher CPU class says nothing about this one; selection would pass it over.
+    proven_on = engine.proof.device
+    if engine.proof.outcome is ProofOutcome.PASSED and (
+        proven_on and proven_on.parsed_generation.runs_on(device.parsed_generation)
+    ):
+        return engine
+    return prove_published(engine.digest, worker, version, attempt.follow)

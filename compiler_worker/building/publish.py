@@ -1,0 +1,80 @@
+"""From what a child built to what the store holds: files in place, manifest, proof, record."""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from compiler_worker.children.requests import BuildResult
+from services.contracts.builds.build_key import BuildKey
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.model.manifest import (
+    BlobRef,
+    EngineManifest,
+    MasterRecord,
+    Proof,
+    ProofOutcome,
+)
+from services.contracts.store.artifact_store import check_file_names
+
+
+def now() -> str:
+    """The time as records write it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def engine_folder(files: Mapping[str, Path], target: Path) -> Path:
+    """A folder with the files under their published names, as a replica will find them.
+
+    Raises:
+        StoreError: a name would leave the folder.
+    """
+    check_file_names(files)
+    target.mkdir(parents=True)
+    for name, source in files.items():
+        place = target / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        _link_or_copy(source, place)
+    return target
+
+
+def engine_manifest(
+    key: BuildKey, master: MasterRecord, built: BuildResult, peak_memory_bytes: int
+) -> EngineManifest:
+    """The manifest of a built engine, with the digests of its files."""
+    return EngineManifest(
+        key=key,
+        files={name: _blob_ref(path) for name, path in built.files.items()},
+        inputs=master.inputs,
+        outputs=master.outputs,
+        needs_master=built.needs_master,
+        build_duration_s=built.duration_s,
+        peak_build_memory_bytes=max(built.peak_memory_bytes, peak_memory_bytes),
+        findings=built.findings,
+        created_at=now(),
+    )
+
+
+def proof_not_run(key: BuildKey, here: DeviceFacts) -> Proof:
+    """The proof of an engine that no device of this machine can run."""
+    return Proof(
+        outcome=ProofOutcome.NOT_RUN,
+        reason=f"needs a {key.generation} device, this machine has {here.generation}; on such a "
+        f"device run: python -m compiler_worker prove {key.digest()[:12]}",
+        created_at=now(),
+    )
+
+
+def _link_or_copy(source: Path, place: Path) -> None:
+    try:
+        os.link(source, place)
+    except OSError:  # another file system
+        shutil.copyfile(source, place)
+
+
+def _blob_ref(path: Path) -> BlobRef:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return BlobRef(sha256=digest, num_bytes=file.tell())

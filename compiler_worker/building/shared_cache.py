@@ -1,0 +1,184 @@
+"""A compiler's cache that all machines of a generation share through the store.
+
+Nothing here may fail a build: what cannot be fetched, read or stored costs time alone. And
+nothing here is believed that this worker would not sign: with a key, only caches that were
+signed with that key are used, as objects and pickles of compilers are code.
+"""
+
+import hashlib
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import assert_never
+
+from compiler_worker.building.publish import now
+from compiler_worker.worker_context import WorkerContext
+from services.contracts.builds.build_key import BuildKey
+from services.contracts.builds.compile_caches import (
+    MAX_CACHE_BYTES,
+    CacheRevision,
+    CacheScope,
+    bounded,
+)
+from services.contracts.errors import SmeltError
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.model.manifest import BlobRef
+from services.contracts.store.artifact_store import check_file_names
+from services.engines.compile_cache import compile_cache
+from services.engines.unfinished import remove_unfinished
+
+logger = logging.getLogger(__name__)
+
+_MAX_ATTEMPTS = 3
+
+
+def cache_scope(key: BuildKey) -> CacheScope | None:
+    """What must be equal for a kind's cache to be of use; None for kinds that keep nothing."""
+    match key.kind:
+        case EngineKind.INDUCTOR:
+            # Torch's own keys name the device where its results depend on it.
+            return CacheScope(compiler=key.kind, generation=key.generation, toolchain=key.toolchain)
+        case EngineKind.TENSORRT:
+            return CacheScope(
+                compiler=key.kind,
+                generation=key.generation,
+                device_name=key.device_name,
+                device_memory_gib=key.device_memory_gib,
+                driver=key.driver,
+                toolchain=key.toolchain,
+                flags=key.builder_options,
+            )
+        case EngineKind.ONNXRUNTIME | EngineKind.OPENVINO:
+            return None  # they compile where they are loaded
+        case _:
+            assert_never(key.kind)
+
+
+@contextmanager
+def shared_cache(
+    key: BuildKey, worker: WorkerContext, max_bytes: int = MAX_CACHE_BYTES
+) -> Iterator[Path | None]:
+    """A folder with what the store has for a key's compiler; what is new goes there afterwards.
+
+    None for kinds without a cache, and where the settings switch it off. Beyond `max_bytes` the
+    oldest files are dropped, in the store's newest revision and on this disk.
+    """
+    scope = cache_scope(key)
+    if scope is None or not worker.settings.is_compile_cache_shared:
+        yield None
+        return
+    cache = _SharedCache(scope, worker, max_bytes)
+    cache.fetch()
+    yield cache.folder
+    cache.store()
+
+
+class _SharedCache:
+    """One scope's folder on this disk."""
+
+    def __init__(self, scope: CacheScope, worker: WorkerContext, max_bytes: int) -> None:
+        self._scope, self._worker, self._max_bytes = scope, worker, max_bytes
+        self._registry = worker.registry
+        # Within torch's folder, so that it is kept in bounds with it. Apart for each key: what
+        # came without one, or under another, must not be signed as if it were this worker's.
+        root = compile_cache(worker.settings.cache_dir) / "shared"
+        signer = worker.signer
+        self.folder = root / (signer.keyid if signer else "unsigned") / scope.digest()
+
+    def fetch(self) -> None:
+        """Bring the folder up to what the store has."""
+        with _harmless("is not fetched"):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            _, revision = self._newest()
+            for name in revision.order if revision else ():
+                target = self.folder / name
+                if revision and not _has_size(target, revision.files[name].num_bytes):
+                    with _harmless(f"lacks {name}"):
+                        self._registry.fetch_cache_file(revision.files[name], target)
+
+    def store(self) -> None:
+        """Add what is new to the newest revision, as often as others are first."""
+        with _harmless("is not stored"):
+            # A child that was ended in the middle left what no machine can load.
+            remove_unfinished(self.folder)
+            for _ in range(_MAX_ATTEMPTS):
+                number, known = self._newest()
+                revision, dropped = self._revision(known)
+                is_new = revision.files != (known.files if known else {})
+                if not is_new or self._registry.offer_compile_cache(number + 1, revision):
+                    self._drop(dropped)
+                    return
+
+    def _newest(self) -> tuple[int, CacheRevision | None]:
+        """The newest revision, None when it is not to be believed."""
+        number, revision = self._registry.compile_cache(self._scope)
+        signer = self._worker.signer
+        if revision is None:
+            return number, None
+        check_file_names(revision.files)
+        if revision.scope != self._scope or set(revision.order) != set(revision.files):
+            logger.warning("the compile cache of %s is damaged", self._scope.generation)
+            return number, None
+        is_ours = signer is None or signer.has_signed(revision.signature, revision.payload())
+        if not is_ours:
+            logger.warning("a compile cache is not used: this worker's key has not signed it")
+        return number, revision if is_ours else None
+
+    def _revision(self, known: CacheRevision | None) -> tuple[CacheRevision, list[str]]:
+        """What is to be kept, and the names of what was left out for it."""
+        files = dict(known.files) if known else {}
+        changed = {p.name: p for p in self._found() if not _is_same(p, files.get(p.name))}
+        older = known.order if known else ()
+        order = [*reversed(changed), *(name for name in older if name not in changed)]
+        sizes = {name: ref.num_bytes for name, ref in files.items()}
+        sizes |= {name: path.stat().st_size for name, path in changed.items()}
+        kept = bounded(order, sizes, self._max_bytes)
+        # Only now: what is dropped at once need not be uploaded.
+        put, dropped = self._registry.put_cache_file, sorted(sizes.keys() - set(kept))
+        files |= {name: put(changed[name]) for name in kept if name in changed}
+        revision = CacheRevision(
+            scope=self._scope,
+            files={name: files[name] for name in kept},
+            order=kept,
+            created_at=now(),
+        )
+        signer = self._worker.signer
+        if signer is None:
+            return revision, dropped
+        (signature,) = signer.sign(revision.payload()).signatures
+        return revision.model_copy(update={"signature": signature}), dropped
+
+    def _found(self) -> list[Path]:
+        """Whole files, the newest last; parts have hidden names."""
+        return sorted(self.folder.glob("[!.]*"), key=lambda path: path.stat().st_mtime)
+
+    def _drop(self, dropped: Sequence[str]) -> None:
+        """Remove what is beyond the bound: else the next build would take it for new."""
+        for name in dropped:
+            (self.folder / name).unlink(missing_ok=True)
+        if dropped:
+            logger.info(
+                "the compile cache of %s is at its bound of %.0f MiB; dropped, as the oldest or "
+                "too large: %s",
+                self._scope.compiler, self._max_bytes / 2**20, ", ".join(dropped),
+            )  # fmt: skip
+
+
+def _is_same(path: Path, known: BlobRef | None) -> bool:
+    if known is None or not _has_size(path, known.num_bytes):
+        return False
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == known.sha256
+
+
+def _has_size(path: Path, num_bytes: int) -> bool:
+    return path.is_file() and path.stat().st_size == num_bytes
+
+
+@contextmanager
+def _harmless(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (SmeltError, OSError) as error:
+        logger.warning("the compile cache %s: %s", what, error)

@@ -1,0 +1,1 @@
+"""Inputs that engines are compared and timed with."""

@@ -1,0 +1,333 @@
+"""Proof inputs: drawn from a seed, over the edges of every bucket.
+
+The same seed, bucket and sizes give the same bytes in every process and on every
+platform, so a reference is computed once and a failed proof can be repeated anywhere.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import chain, zip_longest
+
+import numpy as np
+
+from compiler_worker.inputs.float_draws import draw_floats, takes_zero
+from compiler_worker.inputs.integer_draws import draw_integers, drawn_role
+from compiler_worker.inputs.sample_sizes import (
+    edge_sizes,
+    interior_sizes,
+    largest_but_one,
+    least_but_one,
+    timed_sizes,
+)
+from services.contracts.kserve.byte_strings import BYTES, STRING_DTYPE
+from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array, TensorSpec
+from services.contracts.model.document import canonical_json
+from services.contracts.model.input_values import InputValues
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import Bucket, InputRecipe, InputRole, Recipe
+from services.engines.shapes import shape_at
+
+DEFAULT_SEED = 20_261
+
+
+# So many rows make a column's own spread significant.
+_MIN_ROWS = 8
+# So many rows are padded on either side in one draw.
+_MANY_ROWS = 4
+
+
+class SampleVariant(StrEnum):
+    """How masks and values were drawn.
+
+    FULL: all positions valid. RAGGED: rows of different length, of many every second one with
+    its invalid positions first. LEFT_PADDED: few rows, all of them so. LARGE: values of eight
+    times the usual size. ZERO: silence and black images. GIVEN: real inputs.
+    """
+
+    FULL = "full"
+    RAGGED = "ragged"
+    LEFT_PADDED = "left_padded"
+    LARGE = "large"
+    ZERO = "zero"
+    GIVEN = "given"
+
+    @property
+    def is_extreme(self) -> bool:
+        """Whether values are none of the usual ones: their answers say nothing about usual ones."""
+        return self in _SCALES
+
+
+# What overflows in half precision at so many times the usual size, or leaves the range of scales
+# that were taken from usual values; and what a half keeps no small number of beside 0.
+_SCALES = {SampleVariant.LARGE: 8.0, SampleVariant.ZERO: 0.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """Inputs of one run.
+
+    Attributes:
+        bucket: label of the bucket they lie in.
+        sizes: the dynamic dimensions.
+        variant: how its masks and values were drawn.
+        inputs: array by input name.
+        seed: what they were drawn from; of given ones the number of their run.
+    """
+
+    bucket: str
+    sizes: dict[str, int]
+    variant: SampleVariant
+    inputs: dict[str, Array]
+    seed: int = DEFAULT_SEED
+
+
+def timed_samples(master: MasterRecord, recipe: Recipe, buckets: Sequence[Bucket]) -> list[Sample]:
+    """Inputs to time an engine with."""
+    shapes = _each_once(buckets, timed_sizes)
+    return [draw_sample(master, recipe, bucket, sizes) for bucket, sizes in shapes]
+
+
+def proof_samples(
+    master: MasterRecord,
+    recipe: Recipe,
+    buckets: Sequence[Bucket],
+    seed: int = DEFAULT_SEED,
+    engine_seed: int | None = None,
+) -> list[Sample]:
+    """Draw every sample of an engine's buckets, large and small ones in turn.
+
+    Args:
+        master: names and shapes of the inputs.
+        recipe: says how each is drawn. Masks of several rows are ragged, padded on either side,
+            with a shortest and a full row among them, and all full once at a bucket's usual sizes;
+            a single row is drawn full, and partly valid.
+        buckets: each is drawn at its edges, one inside of its least and largest sizes, and
+            between them.
+        seed: the same for all engines of a master, so that a reference is computed once.
+        engine_seed: adds sizes and values that no other engine is proven with.
+    """
+    samples = [
+        draw_sample(master, recipe, bucket, sizes, variant=variant, seed=seed)
+        for bucket, sizes in _each_once(buckets, lambda each: _proof_sizes(each, seed))
+        for variant in _variants(master, recipe, bucket, sizes)
+    ]
+    if engine_seed is not None:
+        samples += [
+            draw_sample(master, recipe, bucket, sizes, variant=_ragged(master, recipe, sizes),
+                        seed=engine_seed)
+            for bucket, sizes in _engine_sizes(buckets, engine_seed)
+        ]  # fmt: skip
+    samples += _further_rows(samples, master, recipe, buckets)
+    return _in_turns(samples)
+
+
+def _proof_sizes(bucket: Bucket, seed: int) -> list[dict[str, int]]:
+    beside_edges = least_but_one(bucket), largest_but_one(bucket)
+    return [*edge_sizes(bucket), *beside_edges, _inner(bucket, seed)]
+
+
+def _engine_sizes(buckets: Sequence[Bucket], seed: int) -> list[tuple[Bucket, dict[str, int]]]:
+    """One inside of each, and a usual one: other values in a shape that the engine has seen."""
+    usual = buckets[0], timed_sizes(buckets[0])[0]
+    return [*_each_once(buckets, lambda bucket: [_inner(bucket, seed)]), usual]
+
+
+def _inner(bucket: Bucket, seed: int) -> dict[str, int]:
+    return interior_sizes(bucket, _generator(seed, bucket.label, {}, SampleVariant.FULL, "sizes"))
+
+
+def _further_rows(
+    samples: Sequence[Sample], master: MasterRecord, recipe: Recipe, buckets: Sequence[Bucket]
+) -> list[Sample]:
+    """More draws at the usual sizes, for a model that is seldom asked for more than one row.
+
+    And at the fewest rows, where outputs are integers: of one a wrong engine shows no more than a
+    rounding does.
+    """
+    batch = recipe.batching.batch_dim or ""
+    drawn = [s for s in samples if not s.variant.is_extreme and all(s.sizes.values())]
+    further = list[Sample]()
+    if not drawn:
+        return further
+    places = [(buckets[-1], timed_sizes(buckets[-1])[0], False)]
+    if batch in buckets[0].dims and any(map(is_integer, master.outputs)):
+        fewest = {batch: max(buckets[0].dims[batch].min, 1)}
+        places.append((buckets[0], timed_sizes(buckets[0])[0] | fewest, True))
+    for bucket, sizes, is_fewest in places:
+        num, variant = sizes.get(batch, 1), _ragged(master, recipe, sizes)
+        rows = (sample.sizes.get(batch, 1) for sample in (*drawn, *further))
+        missing = _MIN_ROWS - sum(each for each in rows if each == num or not is_fewest)
+        for _ in range(0, missing, num):
+            seed = DEFAULT_SEED + 1 + len(further)
+            further.append(draw_sample(master, recipe, bucket, sizes, variant=variant, seed=seed))
+    return further
+
+
+def _in_turns(samples: Sequence[Sample]) -> list[Sample]:
+    """The largest first, then the smallest, and so on.
+
+    What an engine leaves in its buffers shows where another size follows.
+    """
+    ranked = sorted(samples, key=_num_elements, reverse=True)
+    half = (len(ranked) + 1) // 2
+    pairs = zip_longest(ranked[:half], reversed(ranked[half:]))
+    return [sample for sample in chain.from_iterable(pairs) if sample is not None]
+
+
+def _num_elements(sample: Sample) -> int:
+    return sum(array.size for array in sample.inputs.values())
+
+
+def _each_once(
+    buckets: Sequence[Bucket], sizes_of: Callable[[Bucket], list[dict[str, int]]]
+) -> list[tuple[Bucket, dict[str, int]]]:
+    """Sizes of all buckets, without those of an earlier bucket.
+
+    An engine sees sizes, never a bucket's name: the same sizes run the same code.
+    """
+    first: dict[tuple[tuple[str, int], ...], tuple[Bucket, dict[str, int]]] = {}
+    for bucket in buckets:
+        for sizes in sizes_of(bucket):
+            first.setdefault(tuple(sorted(sizes.items())), (bucket, sizes))
+    return list(first.values())
+
+
+def draw_sample(
+    master: MasterRecord,
+    recipe: Recipe,
+    bucket: Bucket,
+    sizes: Mapping[str, int],
+    *,
+    variant: SampleVariant = SampleVariant.FULL,
+    seed: int = DEFAULT_SEED,
+) -> Sample:
+    """Draw the inputs of one run at the given sizes."""
+    inputs = {
+        spec.name: _draw(
+            spec,
+            master,
+            recipe,
+            sizes,
+            _generator(seed, bucket.label, sizes, variant, spec.name),
+            variant,
+        )
+        for spec in master.inputs
+    }
+    return Sample(bucket=bucket.label, sizes=dict(sizes), variant=variant, inputs=inputs, seed=seed)
+
+
+def _variants(
+    master: MasterRecord, recipe: Recipe, bucket: Bucket, sizes: Mapping[str, int]
+) -> list[SampleVariant]:
+    lengths = _mask_shapes(master, recipe, sizes)
+    fewest = min((math.prod(shape[:-1]) for shape in lengths), default=0)
+    is_usual = sizes == timed_sizes(bucket)[0]
+    # Requests of one length are joined to batches without a pad.
+    variants = [SampleVariant.FULL] if fewest == 1 or not lengths or is_usual else []
+    if lengths:
+        variants.append(SampleVariant.RAGGED)
+    if 0 < fewest < _MANY_ROWS and sizes in timed_sizes(bucket):
+        variants.append(SampleVariant.LEFT_PADDED)
+    if is_usual:
+        variants += _extremes(master, recipe)
+    return variants
+
+
+def _extremes(master: MasterRecord, recipe: Recipe) -> list[SampleVariant]:
+    """Those that some input of floats takes: of a range nothing is drawn beyond it."""
+    floats = [recipe.inputs.get(s.name, InputRecipe()) for s in master.inputs if is_floating(s)]
+    large = [SampleVariant.LARGE] if any(not own.has_range for own in floats) else []
+    return large + ([SampleVariant.ZERO] if any(map(takes_zero, floats)) else [])
+
+
+def _ragged(master: MasterRecord, recipe: Recipe, sizes: Mapping[str, int]) -> SampleVariant:
+    has_masks = bool(_mask_shapes(master, recipe, sizes))
+    return SampleVariant.RAGGED if has_masks else SampleVariant.FULL
+
+
+def _mask_shapes(
+    master: MasterRecord, recipe: Recipe, sizes: Mapping[str, int]
+) -> list[tuple[int, ...]]:
+    """Shapes of the masks; none where they have one position, and so nothing to mask out."""
+    shapes = [
+        shape_at(spec, dict(sizes))
+        for spec in master.inputs
+        if drawn_role(master, recipe, spec.name) is InputRole.MASK
+    ]
+    return [] if all(shape[-1:] in ((), (0,), (1,)) for shape in shapes) else shapes
+
+
+def is_integer(spec: TensorSpec) -> bool:
+    """Whether a tensor holds integers or booleans."""
+    return spec.datatype != BYTES and NUMPY_FROM_DATATYPE[spec.datatype].kind in "biu"
+
+
+def is_floating(spec: TensorSpec) -> bool:
+    """Whether a tensor holds floats: strings are neither floats nor integers."""
+    return spec.datatype != BYTES and not is_integer(spec)
+
+
+def _generator(
+    seed: int, bucket: str, sizes: Mapping[str, int], variant: SampleVariant, name: str
+) -> np.random.Generator:
+    # Python's own hash differs from process to process; a digest does not. Each input has
+    # its own stream, so adding one leaves the others as they were.
+    words = canonical_json([seed, bucket, dict(sizes), variant, name])
+    entropy = int.from_bytes(hashlib.sha256(words).digest(), "big")
+    return np.random.Generator(np.random.PCG64(entropy))
+
+
+def _draw(
+    spec: TensorSpec,
+    master: MasterRecord,
+    recipe: Recipe,
+    sizes: Mapping[str, int],
+    generator: np.random.Generator,
+    variant: SampleVariant,
+) -> Array:
+    shape, own = shape_at(spec, dict(sizes)), recipe.inputs.get(spec.name, InputRecipe())
+    if spec.datatype == BYTES:
+        return _strings(shape, own.strings, generator)
+    dtype = NUMPY_FROM_DATATYPE[spec.datatype]
+    if drawn_role(master, recipe, spec.name) is InputRole.MASK:
+        return _mask(shape, generator, variant).astype(dtype)
+    if dtype.kind == "b":
+        return generator.integers(0, 2, size=shape).astype(dtype)
+    if dtype.kind in "iu":
+        known = master.input_values.get(spec.name, InputValues())
+        return draw_integers(shape, own, known, generator).astype(dtype)
+    return draw_floats(shape, own, generator, _SCALES.get(variant, 1.0)).astype(dtype)
+
+
+def _strings(shape: tuple[int, ...], words: Sequence[str], generator: np.random.Generator) -> Array:
+    """Each word about as often as any other, so that a few elements meet the most of them."""
+    places = np.resize(generator.permutation(len(words)), math.prod(shape))
+    strings: Array = np.array(words, dtype=STRING_DTYPE)[generator.permutation(places)]
+    return strings.reshape(shape)
+
+
+def _mask(shape: tuple[int, ...], generator: np.random.Generator, variant: SampleVariant) -> Array:
+    """Valid positions first, or last; of several rows one has just one and one has all.
+
+    Of many every fourth has holes: without some words, or with several parts and pads between.
+    """
+    length = shape[-1] if shape else 0
+    is_full = variant not in (SampleVariant.RAGGED, SampleVariant.LEFT_PADDED)
+    if is_full or not length:
+        return np.ones(shape)
+    lengths = generator.integers(1, length + 1, size=shape[:-1])
+    if lengths.size > 1:
+        lengths.flat[0], lengths.flat[1] = 1, length
+    mask: Array = np.arange(length) < lengths[..., np.newaxis]
+    if variant is SampleVariant.LEFT_PADDED:
+        return mask[..., ::-1]
+    places = np.arange(lengths.size).reshape(lengths.shape)
+    is_turned = (lengths.size >= _MANY_ROWS) & (places % 2 == 1)
+    mask = np.where(is_turned[..., np.newaxis], mask[..., ::-1], mask)
+    # What counts valid positions, or takes all between the first and the last, shows there.
+    has_holes = ((lengths.size >= _MANY_ROWS) & (places % _MANY_ROWS == 2))[..., np.newaxis]
+    holed: Array = mask & (~has_holes | (np.arange(length) % 3 != 1))
+    return holed

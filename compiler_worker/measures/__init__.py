@@ -1,0 +1,1 @@
+"""How far answers may be from the reference, and how far they are."""

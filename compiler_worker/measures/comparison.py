@@ -1,0 +1,68 @@
+"""One output of a model against its reference, by the model's own specs and recipe."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compiler_worker.measures.distance import INFINITELY_FAR, Comparison, compare, compared_elements
+from services.contracts.kserve.tensors import DATATYPE_FROM_NUMPY, Array, TensorSpec
+from services.contracts.model.recipe import Recipe, Tolerance
+
+
+def compare_output(
+    spec: TensorSpec,
+    recipe: Recipe,
+    inputs: Mapping[str, Array],
+    found: Mapping[str, Array],
+    wanted: Mapping[str, Array],
+    allowed: Tolerance,
+    typical: float = 0.0,
+) -> Comparison:
+    """Compare the output that `spec` names: presence, datatype, shape, then values.
+
+    Only positions that the recipe calls valid are compared; samples are rows of the batch
+    dimension where the output has one.
+    """
+    array = found.get(spec.name)
+    if array is None:
+        return Comparison(distance=INFINITELY_FAR, fault=f"missing; found {sorted(found)}")
+    datatype = DATATYPE_FROM_NUMPY.get(array.dtype, str(array.dtype))
+    if datatype != spec.datatype:
+        fault = f"datatype {datatype} found, {spec.datatype} wanted"
+        return Comparison(distance=INFINITELY_FAR, fault=fault)
+    return compare(
+        array,
+        wanted[spec.name],
+        allowed,
+        valid=_valid(spec, recipe, inputs),
+        has_batch_axis=bool(spec.shape) and spec.shape[0] == recipe.batching.batch_dim,
+        typical=typical,
+    )
+
+
+def compared_in(
+    spec: TensorSpec, recipe: Recipe, inputs: Mapping[str, Array], like: Array
+) -> NDArray[np.bool_]:
+    """Which elements of an output count, in the shape of `like`."""
+    return compared_elements(_valid(spec, recipe, inputs), like)
+
+
+def has_numbers(outputs: Mapping[str, Array]) -> bool:
+    """Whether each output of floats has a finite one, or none at all."""
+    # bfloat16 is of kind V.
+    floats = [array for array in outputs.values() if array.dtype.kind in "fV"]
+    return all(np.isfinite(array.astype(np.float64)).any() for array in floats if array.size)
+
+
+def is_finite_where(array: Array, wanted: Array) -> bool:
+    """Whether an array of floats is finite wherever the wanted one is; of other types it is."""
+    if wanted.dtype.kind in "biuO" or array.shape != wanted.shape:
+        return True
+    here, there = (np.isfinite(each.astype(np.float64)) for each in (array, wanted))
+    return bool((here | ~there).all())
+
+
+def _valid(spec: TensorSpec, recipe: Recipe, inputs: Mapping[str, Array]) -> Array | None:
+    output = recipe.outputs.get(spec.name)
+    return inputs[output.valid_where] if output and output.valid_where else None

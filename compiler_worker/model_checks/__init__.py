@@ -1,0 +1,1 @@
+"""What `models add` checks of a model before anything is built."""

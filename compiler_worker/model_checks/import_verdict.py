@@ -1,0 +1,100 @@
+"""Compares, when a model is added, the graph of its fallback with ONNX Runtime."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from compiler_worker.children.child_jobs import VERDICT
+from compiler_worker.children.process import ChildLimits, run_child
+from compiler_worker.children.requests import ChildEvent, VerdictRequest
+from compiler_worker.master.admission import NEWEST_RUN_OPSET
+from compiler_worker.model_checks.verdict_child import ANSWERS_FILE, beside_refusal
+from compiler_worker.progress import Progress
+from compiler_worker.settings import CompilerSettings
+from services.contracts.errors import UnsupportedGraphError
+from services.contracts.kserve.tensors import strings_among
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import Bucket, Recipe
+from services.contracts.selection.fallback_verdict import FallbackVerdict
+
+_GIB = 2**30
+# Of the deadline; the rest is for opening three models.
+_SHARE_FOR_SAMPLES = 0.125
+_COMPARE_AGAIN = (
+    "the fallback serves without that comparison; to have it made, remove this version (smelt "
+    "models remove NAME --version N) and add the model again where more memory or time is left"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A verdict, and the file of kept answers; None when there are none."""
+
+    verdict: FallbackVerdict
+    answers: Path | None = None
+
+
+def judge_import(
+    opened: tuple[Path, MasterRecord],
+    recipe: Recipe,
+    buckets: Sequence[Bucket],
+    folder: Path,
+    settings: CompilerSettings,
+    report: Progress,
+) -> Judged | None:
+    """Compare in a throw-away process; None with a deadline of 0.
+
+    Args:
+        opened: the master's `model.onnx`, and its record.
+        recipe: how samples are drawn, and which positions count.
+        buckets: the sizes that are served.
+        folder: where the answers go; it has to outlive their use.
+        settings: deadline, memory and threads.
+        report: given what is compared.
+
+    Raises:
+        UnsupportedGraphError: it is wrong, and of an opset that ONNX Runtime does not know.
+    """
+    path, master = opened
+    if strings := strings_among(master.inputs, master.outputs):
+        words = f"{strings} is strings (BYTES), which torch does not have"
+        return Judged(verdict=FallbackVerdict(unknown=words + beside_refusal(path, master)))
+    if not settings.verdict_time_limit_s:
+        return None
+    request = VerdictRequest(
+        master_path=path,
+        master=master,
+        recipe=recipe,
+        buckets=tuple(buckets),
+        folder=folder,
+        samples_s=settings.verdict_time_limit_s * _SHARE_FOR_SAMPLES,
+        num_threads=settings.num_threads,
+    )
+    verdict = _asked(request, settings, report)
+    if verdict.refuted and master.opset > NEWEST_RUN_OPSET:
+        raise UnsupportedGraphError(
+            f"the importer is wrong beside {verdict.witness}, and nothing else serves opset "
+            f"{master.opset}: {verdict.refuted}; convert the model to opset {NEWEST_RUN_OPSET} "
+            "with onnx.version_converter.convert_version"
+        )
+    answers = folder / ANSWERS_FILE
+    return Judged(verdict=verdict, answers=answers if answers.is_file() else None)
+
+
+def _asked(
+    request: VerdictRequest, settings: CompilerSettings, report: Progress
+) -> FallbackVerdict:
+    """The child's verdict, or why it has none."""
+    limits = ChildLimits(
+        time_s=settings.verdict_time_limit_s,
+        memory_bytes=int(settings.memory_limit_gib * _GIB),
+        time_setting="SMELT_VERDICT_TIME_LIMIT_S",
+    )
+
+    def show(event: ChildEvent) -> None:
+        if event.line:
+            report(event.line)
+
+    request.folder.mkdir()
+    outcome = run_child(VERDICT, request, request.folder, limits, show)
+    return outcome.result or FallbackVerdict(unknown=f"{outcome.failure}; {_COMPARE_AGAIN}")

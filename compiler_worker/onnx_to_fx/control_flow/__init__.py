@@ -1,0 +1,1 @@
+"""Graphs inside of nodes: bodies of loops, written out or as one op."""

@@ -1,0 +1,1 @@
+"""Ops of neural networks: products, attention, convolutions, norms, reductions, quantisation."""

@@ -1,0 +1,1 @@
+"""Ops on images, sounds and texts."""

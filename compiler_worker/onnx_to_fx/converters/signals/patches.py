@@ -1,0 +1,60 @@
+"""Images from windows, and unpooled maxima."""
+
+from __future__ import annotations
+
+import torch
+
+from compiler_worker.onnx_to_fx.converters.tensors.layout import emit_constant_pad
+from compiler_worker.onnx_to_fx.kernels.patches import col2im
+from compiler_worker.onnx_to_fx.op import Op
+from compiler_worker.onnx_to_fx.registry import converter
+from compiler_worker.onnx_to_fx.sym import product
+from compiler_worker.onnx_to_fx.values import Tensor
+
+
+@converter("Col2Im", versions=(18,), attributes=("dilations", "pads", "strides"))
+def convert_col2im(op: Op) -> Tensor:
+    """Add up windows [N, C * elements, windows] where they overlap."""
+    x, image, kernel = op.tensor(0), op.ints(1), op.static_ints(2)
+    rank = len(kernel)
+    if len(image) != rank:
+        raise op.refuse(f"a window of {rank} axes for an image of {len(image)}")
+    strides, dilations = op.maybe_ints("strides"), op.maybe_ints("dilations")
+    pads = op.maybe_ints("pads") or [0] * (2 * rank)
+    node = op.call(
+        col2im,
+        x,
+        image,
+        kernel,
+        strides or [1] * rank,
+        pads[:rank],
+        pads[rank:],
+        dilations or [1] * rank,
+    )
+    return Tensor(node, x.dtype, (x.dims[0], None, *image))
+
+
+@converter("MaxUnpool", versions=(9, 11, 22), attributes=("kernel_shape", "pads", "strides"))
+def max_unpool(op: Op) -> Tensor:
+    """Put each maximum where MaxPool took it from, zeros elsewhere."""
+    x, index = op.tensor(0), op.tensor(1)
+    kernel = op.maybe_ints("kernel_shape") or []
+    rank, dims = len(kernel), op.dims(0)
+    if x.rank != rank + 2:
+        raise op.refuse(f"a window of {rank} axes for an input of rank {x.rank}")
+    strides = op.maybe_ints("strides") or [1] * rank
+    pads = op.maybe_ints("pads") or [0] * (2 * rank)
+    sizes = dims[:2] + [
+        (dims[axis + 2] - 1) * strides[axis] + kernel[axis] - pads[axis] - pads[rank + axis]
+        for axis in range(rank)
+    ]
+    zeros = op.method("new_zeros", x, [product(sizes)])
+    flat_index, flat = op.method("reshape", index, [-1]), op.method("reshape", x, [-1])
+    scattered = op.call(torch.scatter, zeros, 0, flat_index, flat)
+    y = Tensor(op.call(torch.reshape, scattered, sizes), x.dtype, tuple(sizes))
+    if not op.has(2):
+        return y
+    # The indices count in the size that the window gives; the rest is zeros at the end.
+    wanted = op.ints(2)
+    ends = [target - size for target, size in zip(wanted, sizes, strict=True)]
+    return emit_constant_pad(op, y, [0] * x.rank, ends, 0)

@@ -1,0 +1,135 @@
+"""Fourier transforms, the windows they are given, and the mel scale."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from compiler_worker.onnx_to_fx.converters.elementwise.casting import dtype_from_attribute
+from compiler_worker.onnx_to_fx.dtypes import CARRIED, numpy_dtype_from_torch
+from compiler_worker.onnx_to_fx.kernels.spectral import dft, stft
+from compiler_worker.onnx_to_fx.op import Op
+from compiler_worker.onnx_to_fx.registry import converter, register
+from compiler_worker.onnx_to_fx.sym import HostInt
+from compiler_worker.onnx_to_fx.values import Constant, Tensor
+
+
+@converter("DFT", versions=(17, 20), attributes=("axis", "inverse", "onesided"))
+def convert_dft(op: Op) -> Tensor:
+    """Discrete Fourier transform along one axis of x [..., 1 or 2]."""
+    x = op.tensor(0)
+    axis = op.axis(_dft_axis(op), x.rank)
+    if axis == x.rank - 1:
+        raise op.refuse("the last axis holds the parts of complex numbers")
+    length = op.ints(1)[0] if op.has(1) else None
+    is_inverse, is_onesided = bool(op.attr_int("inverse")), bool(op.attr_int("onesided"))
+    if is_onesided and x.dims[-1] == (1 if is_inverse else 2):
+        raise op.refuse("a one-sided transform goes between real signals and complex spectra")
+    node = op.call(dft, x, length, axis, is_inverse, is_onesided)
+    parts = 1 if is_onesided and is_inverse else 2
+    size = None if is_onesided else length if length is not None else x.dims[axis]
+    return Tensor(node, x.dtype, (*x.dims[:axis], size, *x.dims[axis + 1 : -1], parts))
+
+
+def _dft_axis(op: Op) -> int:
+    if op.version < 20:
+        return op.attr_int("axis")
+    return op.static_ints(2)[0] if op.has(2) else -2
+
+
+@converter("STFT", versions=(17,), attributes=("onesided",))
+def convert_stft(op: Op) -> Tensor:
+    """Fourier transform of each frame of a signal [B, L, 1 or 2]."""
+    signal, window, is_onesided = op.tensor(0), op.maybe(2), bool(op.attr_int("onesided"))
+    if signal.rank != 3:
+        raise op.refuse(f"the signal has rank {signal.rank}, wanted 3")
+    if is_onesided and signal.dims[-1] == 2:
+        raise op.refuse("the spectrum of a complex signal has two sides")
+    length = _frame_length(op)
+    node = op.call(stft, signal, op.ints(1)[0], window, length, is_onesided)
+    bins = length // 2 + 1 if is_onesided else length
+    return Tensor(node, signal.dtype, (signal.dims[0], None, bins, 2))
+
+
+def _frame_length(op: Op) -> HostInt:
+    if op.has(3):
+        return op.ints(3)[0]
+    return op.dims(2)[0] if op.has(2) else op.dims(0)[1]
+
+
+# Factors of cos(0), cos(2 pi n / N), cos(4 pi n / N).
+_WINDOWS = {
+    "HannWindow": (0.5, -0.5),
+    "HammingWindow": (25 / 46, -21 / 46),
+    "BlackmanWindow": (0.42, -0.5, 0.08),
+}
+
+
+def _window(op: Op) -> Tensor:
+    dtype = _output_dtype(op)
+    size = op.ints(0)[0]
+    steps = op.call(torch.arange, size, dtype=torch.float64, device=op.graph.device())
+    period = size if op.attr_int("periodic") else size - 1
+    turn = op.call(operator.truediv, op.call(operator.mul, steps, 2 * math.pi), period)
+    constant, *factors = _WINDOWS[op.proto.op_type]
+    total: Any = constant
+    for times, factor in enumerate(factors, start=1):
+        wave = op.call(torch.cos, op.call(operator.mul, turn, times))
+        total = op.call(operator.add, op.call(operator.mul, wave, factor), total)
+    return Tensor(op.method("to", total, op.graph.dtype(dtype)), dtype, (size,))
+
+
+for _name in _WINDOWS:
+    register(_name, _window, versions=(17,), attributes=("output_datatype", "periodic"))
+
+
+def _output_dtype(op: Op) -> torch.dtype:
+    dtype = dtype_from_attribute(op, op.attr_int("output_datatype"))
+    if dtype in CARRIED or not dtype.is_floating_point:
+        raise op.refuse(f"output_datatype {dtype} is not translated")
+    return dtype
+
+
+@converter("MelWeightMatrix", versions=(17,), attributes=("output_datatype",))
+def mel_weight_matrix(op: Op) -> Constant:
+    """Triangular filters on the mel scale [spectrum bins, mel bins], computed while importing."""
+    dtype = _output_dtype(op)
+    bins, length, rate = (op.static_ints(index)[0] for index in range(3))
+    # In the bounds' own type, as ONNX's reference does: edges are rounded down to bins.
+    low, high = (_number(op, index) for index in (3, 4))
+    low_mel, high_mel = (2595 * np.log1p(hertz / 700) / np.log(10) for hertz in (low, high))
+    mels = np.arange(bins + 2) * ((high_mel - low_mel) / (bins + 2)) + low_mel
+    hertz = 700 * np.expm1(mels / 2595 * np.log(10))
+    edges = (((length + 1) * hertz) // rate).astype(np.int64)
+    if edges[0] < 0 or edges[-1] > length // 2 + 1:
+        raise op.refuse(f"mel bins reach up to bin {edges[-1]} of {length // 2 + 1}")
+    matrix = np.stack([_triangle(length // 2 + 1, *edges[k : k + 3]) for k in range(bins)], axis=1)
+    data = matrix.astype(numpy_dtype_from_torch(dtype))
+    return Constant(op.proto.output[0], np.ascontiguousarray(data), dtype)
+
+
+def _number(op: Op, index: int) -> Any:
+    value = op.value(index)
+    if not isinstance(value, Constant) or not value.dtype.is_floating_point:
+        raise op.refuse(f"input {index} ('{op.proto.input[index]}') must be a constant float")
+    return value.array.reshape(-1)[0]
+
+
+def _triangle(size: int, low: int, centre: int, high: int) -> NDArray[np.float64]:
+    """Rise from low to 1 at the centre, fall to high; a side without width is left out."""
+    place = np.arange(size)
+    column = np.zeros(size)
+    if low == centre:
+        column[place == centre] = 1
+    else:
+        rising = (place >= low) & (place <= centre)
+        column[rising] = (place[rising] - low) / (centre - low)
+    if high > centre:
+        falling = (place >= centre) & (place < high)
+        column[falling] = (high - place[falling]) / (high - centre)
+    return column

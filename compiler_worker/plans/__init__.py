@@ -1,0 +1,1 @@
+"""What there is to build for a class of nodes."""

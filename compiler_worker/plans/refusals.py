@@ -1,0 +1,99 @@
+"""Which kinds of engines cannot take a master, found before anything is built.
+
+Strings are for ONNX Runtime alone, which knows no opset above 26, and TensorRT and OpenVINO know
+the ops of ai.onnx alone. For Inductor the importer is asked itself, once per master, in a
+throw-away process: what a graph of a stranger does to it stays there.
+"""
+
+import os
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+
+from compiler_worker.children.child_jobs import IMPORT
+from compiler_worker.children.process import run_child
+from compiler_worker.children.requests import ImportRequest, ImportVerdict
+from compiler_worker.references.reference import importer_digest
+from compiler_worker.work_folder import work_folder
+from compiler_worker.worker_context import MASTER_FILE, WorkerContext
+from services.contracts.errors import SmeltError
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.kserve.tensors import strings_among
+from services.contracts.model.manifest import MasterRecord
+
+_AI_ONNX_ONLY = (EngineKind.TENSORRT, EngineKind.OPENVINO)
+
+
+class Refusals:
+    """Why a kind cannot take one master, "" where it can or that is not known yet."""
+
+    def __init__(self, master: MasterRecord, worker: WorkerContext) -> None:
+        """Look at nothing yet: a master that no kind is asked about is never fetched."""
+        self._master, self._worker = master, worker
+
+    def reason(self, kind: EngineKind) -> str:
+        """Say why a kind cannot take the master; "" leaves it to the build."""
+        if kind is EngineKind.ONNXRUNTIME:
+            return self._new_opset
+        if strings := strings_among(self._master.inputs, self._master.outputs):
+            return f"{strings} is strings (BYTES): kind {kind} computes with numbers alone"
+        try:
+            return self._foreign_op(kind) if kind in _AI_ONNX_ONLY else self._import_refusal
+        except (SmeltError, OSError):
+            # A store that fails now fails the build too, which reports it.
+            return ""
+
+    @cached_property
+    def _path(self) -> Path:
+        return self._worker.registry.materialise_master(self._master) / MASTER_FILE
+
+    @property
+    def _new_opset(self) -> str:
+        from compiler_worker.master.admission import NEWEST_RUN_OPSET
+
+        opset = self._master.opset
+        if opset <= NEWEST_RUN_OPSET:
+            return ""
+        return f"opset {opset} of ai.onnx: ONNX Runtime knows opsets up to {NEWEST_RUN_OPSET}"
+
+    def _foreign_op(self, kind: EngineKind) -> str:
+        if self._foreign is None:
+            return ""
+        domain, op_type, node = self._foreign
+        at = f" at node '{node}'" if node else ""
+        return f"{domain}::{op_type}{at}: kind {kind} knows the ops of ai.onnx alone"
+
+    @cached_property
+    def _foreign(self) -> tuple[str, str, str] | None:
+        import onnx
+
+        from compiler_worker.master import walk
+
+        proto = onnx.load(self._path, load_external_data=False)
+        found = (node for node, _ in walk.nodes(proto) if walk.domain_of(node.domain))
+        node = next(found, None)
+        return None if node is None else (node.domain, node.op_type, node.name)
+
+    @cached_property
+    def _import_refusal(self) -> str:
+        cache_dir = self._worker.settings.cache_dir.absolute()
+        kept = cache_dir / "imports" / f"{self._master.digest}-{importer_digest()[:16]}.json"
+        # What a full disk or a crash left half written is asked anew.
+        with suppress(OSError, ValueError):
+            return ImportVerdict.from_json(kept.read_bytes()).refusal
+        verdict = self._asked(cache_dir)
+        if verdict is None:
+            return ""
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        # Renamed when complete: another worker may read it.
+        part = kept.with_name(f".{kept.name}.{os.getpid()}.part")
+        part.write_bytes(verdict.canonical_json())
+        part.replace(kept)
+        return verdict.refusal
+
+    def _asked(self, cache_dir: Path) -> ImportVerdict | None:
+        """Ask in a child; None where it crashed, hung or took too much."""
+        with work_folder(cache_dir / "work", "import-") as folder:
+            request = ImportRequest(master_path=self._path)
+            limits = self._worker.build_limits
+            return run_child(IMPORT, request, folder, limits, lambda _: None).result

@@ -1,0 +1,180 @@
+"""Proofs in throw-away processes: of an engine just built, or of a published one."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from compiler_worker.building.attempt import count_proof
+from compiler_worker.building.turns import awaited_lease, leased
+from compiler_worker.children.child_jobs import PROVE
+from compiler_worker.children.process import ChildOutcome, OnEvent, run_child
+from compiler_worker.children.requests import ProofRequest, Stage
+from compiler_worker.devices import device_that_runs, main_device
+from compiler_worker.worker_context import MASTER_FILE, WorkerContext
+from services.contracts.builds.build_key import BuildKey
+from services.contracts.errors import EngineIncompatibleError, NotFoundError, ProofError
+from services.contracts.hardware.facts import DeviceFacts, Generation
+from services.contracts.model.manifest import EngineManifest, ModelVersion, Proof, PublishedEngine
+from services.contracts.terms import calibration_digest, proof_terms
+from services.engines.fallback_program import importer_code
+
+logger = logging.getLogger(__name__)
+
+_WORST = "worst.npz"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProofJob:
+    """One engine to prove on one local device, against the master and recipe of a version."""
+
+    manifest: EngineManifest
+    engine_dir: Path
+    version: ModelVersion
+    device: DeviceFacts
+
+
+def prove_in_child(
+    job: ProofJob, worker: WorkerContext, folder: Path, on_event: OnEvent
+) -> ChildOutcome[Proof]:
+    """Prove and time an engine."""
+    place = folder / "proof"
+    place.mkdir()
+    request = proof_request(job, worker, place)
+    outcome = run_child(PROVE, request, place, worker.proof_limits, on_event)
+    if _is_perhaps_the_fallbacks(outcome, request) and not worker.stop_reason():
+        logger.warning("timing was cut short (%s); again without the fallback", outcome.failure)
+        place = folder / "proof-alone"
+        place.mkdir()
+        request = proof_request(job, worker, place).model_copy(update={"is_fallback_timed": False})
+        outcome = run_child(PROVE, request, place, worker.proof_limits, on_event)
+    if outcome.result is None or not (place / _WORST).is_file():
+        return outcome
+    proof = outcome.result
+    assert proof.worst is not None
+    arrays = worker.registry.keep_sample(place / _WORST)
+    worst = proof.worst.model_copy(update={"arrays": arrays})
+    return replace(outcome, result=proof.model_copy(update={"worst": worst}))
+
+
+def _is_perhaps_the_fallbacks(outcome: ChildOutcome[Proof], request: ProofRequest) -> bool:
+    """Whether a child ended when the engine was equal already, and the fallback was beside it."""
+    is_cut = outcome.result is None and outcome.stage is Stage.BENCHMARK
+    return is_cut and request.is_fallback_timed
+
+
+def proof_request(job: ProofJob, worker: WorkerContext, place: Path) -> ProofRequest:
+    """What a child that works in the folder `place` is to prove."""
+    registry, settings, version = worker.registry, worker.settings, job.version
+    samples, verdict = version.samples, version.fallback_verdict
+    # No replica serves with a wrong one, so no engine has to be faster than that.
+    is_fallback_wrong = verdict is not None and verdict.refutes(importer_code())
+    calibration = version.calibration if job.manifest.key.calibration_digest else None
+    return ProofRequest(
+        manifest=job.manifest,
+        master=version.master,
+        master_path=registry.materialise_master(version.master) / MASTER_FILE,
+        recipe=version.recipe,
+        engine_dir=job.engine_dir,
+        samples_path=registry.materialise_samples(samples) if samples else None,
+        calibration_path=registry.materialise_samples(calibration) if calibration else None,
+        device=job.device,
+        cache_dir=settings.cache_dir.absolute(),
+        num_threads=settings.num_threads,
+        benchmark_s=settings.benchmark_s,
+        benchmark_iterations=settings.benchmark_iterations,
+        is_fallback_timed=settings.benchmark_fallback and not is_fallback_wrong,
+        worst_path=place / _WORST,
+    )
+
+
+def prove_published(
+    digest: str,
+    worker: WorkerContext,
+    version: ModelVersion | None = None,
+    on_outcome: Callable[[ChildOutcome[Proof]], None] = lambda _: None,
+) -> PublishedEngine:
+    """Prove a published engine on this machine's device and add the proof as a revision.
+
+    One worker at a time does so: one that waited for another takes its proof.
+
+    Args:
+        digest: of the engine, or a prefix of it that names only one.
+        worker: what all builds of this worker share.
+        version: whose recipe says what is equal; by default the newest of the same master.
+        on_outcome: called with how the child ended, whatever it found.
+
+    Raises:
+        NotFoundError: no such engine, or no model version has its master and its terms.
+        EngineIncompatibleError: this machine has not the device or library that runs it; says
+            which is needed.
+        ProofError: there is no verdict, as the reference is not to be trusted or the proof's
+            process was ended; the engine keeps its proof.
+    """
+    engine = worker.registry.engine(digest)
+    key = engine.manifest.key
+    device = device_that_runs(Generation.parse(key.generation), worker.devices)
+    if device is None:
+        raise EngineIncompatibleError(
+            f"engine {engine.digest[:12]} was built for {key.generation}, this machine has "
+            f"{main_device(worker.devices).generation}: prove it on a {key.generation} device"
+        )
+    job = ProofJob(
+        manifest=engine.manifest,
+        engine_dir=worker.registry.materialise_engine(engine),
+        version=version or version_of(key, worker),
+        device=device,
+    )
+    while True:
+        with awaited_lease(engine.digest, key, worker) as lease:
+            newest = worker.registry.engine(engine.digest)
+            if _is_proven_anew(newest, engine, device):
+                return newest
+            try:
+                return _prove(engine, job, leased(worker, lease), on_outcome)
+            except ProofError:
+                if not lease.lost_to():
+                    raise
+
+
+def _is_proven_anew(newest: PublishedEngine, seen: PublishedEngine, device: DeviceFacts) -> bool:
+    """Whether another worker proved it for such a device while this one waited."""
+    on = newest.proof.device
+    is_here = on is not None and on.generation == device.generation
+    return newest.proof != seen.proof and is_here
+
+
+def _prove(
+    engine: PublishedEngine,
+    job: ProofJob,
+    worker: WorkerContext,
+    on_outcome: Callable[[ChildOutcome[Proof]], None],
+) -> PublishedEngine:
+    key = engine.manifest.key
+    with worker.work_folder(key) as folder:
+        outcome = prove_in_child(job, worker, folder, lambda e: worker.on_progress(key, e))
+    on_outcome(outcome)
+    # A child that refused, was killed or hung gives no verdict: the engine keeps its proof.
+    proof = outcome.require(ProofError, EngineIncompatibleError)
+    count_proof(worker, key, proof)
+    worker.sign(engine.manifest, proof, job.version.master)
+    return worker.registry.add_proof(engine.digest, proof)
+
+
+def version_of(key: BuildKey, worker: WorkerContext) -> ModelVersion:
+    """The newest model version that has an engine's master and asks what its proof has to say."""
+    registry = worker.registry
+    matches = [
+        version
+        for name in registry.model_names()
+        for version in registry.versions(name)
+        if version.master.digest == key.master_digest
+        and proof_terms(version.recipe, key.precision, version.samples) == key.proof_terms
+        and calibration_digest(version, key.precision) == key.calibration_digest
+    ]
+    if not matches:
+        raise NotFoundError(
+            f"no model version has the master {key.master_digest} with the recipe and samples of "
+            f"engine {key.digest()[:12]}: build the model's engines again"
+        )
+    return max(matches, key=lambda version: version.created_at)

@@ -1,0 +1,41 @@
+"""Whether an engine answers the same inputs as it did before: one that keeps state may not."""
+
+from collections.abc import Mapping
+
+from compiler_worker.inputs.sampling import Sample
+from compiler_worker.measures.comparison import compare_output
+from compiler_worker.measures.distance import Comparison
+from compiler_worker.measures.tolerances import DEFAULT_TOLERANCES
+from compiler_worker.proof.claim import sizes_text
+from services.contracts.hardware.kinds import Precision
+from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import Recipe
+
+
+def repeated(
+    spec: TensorSpec,
+    recipe: Recipe,
+    sample: Sample,
+    again: Mapping[str, Array],
+    found: Mapping[str, Array],
+) -> Comparison:
+    """Bit-equal runs pass at once; others may differ as fp32 sums in another order do."""
+    allowed = DEFAULT_TOLERANCES[Precision.FP32]
+    return compare_output(spec, recipe, sample.inputs, again, found, allowed)
+
+
+def change(
+    master: MasterRecord,
+    recipe: Recipe,
+    sample: Sample,
+    again: Mapping[str, Array],
+    found: Mapping[str, Array],
+) -> str:
+    """The first output that is another one than it was, in words; "" where none is."""
+    for spec in master.outputs:
+        fault = repeated(spec, recipe, sample, again, found).fault
+        if fault:
+            where = f"output '{spec.name}', bucket {sample.bucket} at {sizes_text(sample.sizes)}"
+            return f"{where}: two runs on the same inputs differ: {fault}"
+    return ""

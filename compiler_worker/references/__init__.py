@@ -1,0 +1,1 @@
+"""What engines are compared with, and whether it can be trusted."""

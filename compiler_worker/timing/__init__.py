@@ -1,0 +1,1 @@
+"""How fast engines are, alone and beside each other."""

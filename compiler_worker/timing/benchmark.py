@@ -1,0 +1,210 @@
+"""Latency of an engine beside eager PyTorch and the fallback, call by call, in one process.
+
+All sides take turns, one measured call each, so that a change of clock or load meets all alike;
+every round has another order, so that none always runs after the same one. Before it a short
+call is made once unmeasured: the caches are the side's own then, and other sides' threads have
+stopped to spin for work. What the baseline seems to gain on its own call of the round before is
+noise; what threads waited for a CPU is other processes' doing (see `paired`).
+
+All take and give numpy arrays, as a replica does; eager is the master's own float32 graph,
+whatever the engine's precision, so that speed-ups of all engines of a model can be compared. Where
+the fallback is the baseline, eager decides nothing and takes part in one round of three.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from statistics import median
+
+import numpy as np
+
+from compiler_worker.inputs.sampling import Sample
+from compiler_worker.memory import memory_peak
+from compiler_worker.references.models import Model
+from compiler_worker.timing.cpu_waits import waited_for_cpu_s
+from compiler_worker.timing.paired import FEWEST_PAIRS, Call, ratio_of
+from services.contracts.hardware.facts import Platform
+from services.contracts.model.manifest import SideTiming, Timing
+from services.contracts.model.recipe import Recipe
+from services.contracts.ratio import Ratio
+
+_CLOSE = 1.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkLimits:
+    """How long to measure.
+
+    Attributes:
+        seconds_per_side: time that the sides are measured for at one shape, on average.
+        patience: how many times longer where the interval of a ratio is not close by then.
+        min_iterations: calls of each side even when they take longer than that; never fewer than
+            tell an interval.
+        max_iterations: calls after which a close interval is close enough.
+        warm_below_s: calls that take longer are not made once before they are measured.
+    """
+
+    seconds_per_side: float = 0.5
+    patience: float = 3.0
+    min_iterations: int = 10
+    max_iterations: int = 500
+    warm_below_s: float = 0.02
+
+
+_CONTEXT_EVERY = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contender:
+    """What is timed.
+
+    Attributes:
+        held_bytes: memory that it took to load it.
+        is_context: it decides nothing, and is called less often.
+    """
+
+    model: Model
+    held_bytes: int = 0
+    is_context: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contest:
+    """An engine and what it is timed beside.
+
+    Attributes:
+        fallback: None when this machine has none of the model.
+        platform: whose memory is measured.
+    """
+
+    engine: Contender
+    eager: Contender
+    fallback: Contender | None = None
+    platform: Platform = Platform.CPU
+
+    @property
+    def contenders(self) -> tuple[Contender, ...]:
+        """All that take part, the engine first."""
+        if self.fallback is None:
+            return (self.engine, self.eager)
+        return (self.engine, replace(self.eager, is_context=True), self.fallback)
+
+
+@dataclass
+class _Side:
+    contender: Contender
+    platform: Platform
+    added_bytes: int = 0
+    calls: list[Call] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> list[float]:
+        return [call.seconds for call in self.calls]
+
+    def take_turn(self, sample: Sample, limits: BenchmarkLimits) -> None:
+        model = self.contender.model
+        # Looked at before the call that warms, as looking takes the caches.
+        waited_s, began = waited_for_cpu_s(), time.perf_counter()
+        if not self.calls:
+            with memory_peak(self.platform) as peak:
+                model.run(sample.inputs)
+            self.added_bytes = peak.num_bytes
+        elif self.calls[-1].seconds < limits.warm_below_s:
+            model.run(sample.inputs)
+        started = time.perf_counter()
+        model.run(sample.inputs)
+        ended = time.perf_counter()
+        share = (waited_for_cpu_s() - waited_s) / (ended - began)
+        self.calls.append(Call(seconds=ended - started, waited_share=share))
+
+    def timing(self, num_samples: int, ratio: Ratio | None) -> SideTiming:
+        p50_s = median(self.seconds)
+        return SideTiming(
+            p50_s=p50_s,
+            p95_s=float(np.quantile(self.seconds, 0.95)),
+            throughput=num_samples / p50_s,
+            peak_memory_bytes=self.contender.held_bytes + self.added_bytes,
+            ratio=ratio,
+        )
+
+
+def benchmark(
+    contest: Contest, samples: Sequence[Sample], recipe: Recipe, limits: BenchmarkLimits
+) -> tuple[Timing, ...]:
+    """Time an engine beside eager and the fallback, at each sample's shape."""
+    return tuple(_time_at(sample, contest, recipe, limits) for sample in samples)
+
+
+def race(
+    contenders: Sequence[Contender],
+    platform: Platform,
+    sample: Sample,
+    recipe: Recipe,
+    limits: BenchmarkLimits,
+) -> list[SideTiming]:
+    """Time any number of sides at one sample's shape; the last one is the baseline."""
+    sides = [_Side(contender, platform) for contender in contenders]
+    for number in count():
+        if _is_enough(sides, limits):
+            break
+        for side in _in_order(sides, number):
+            side.take_turn(sample, limits)
+    num_samples = sample.sizes.get(recipe.batching.batch_dim or "", 1)
+    ratios = _ratios(sides)
+    return [side.timing(num_samples, ratio) for side, ratio in zip(sides, ratios, strict=True)]
+
+
+def _in_order(sides: Sequence[_Side], number: int) -> Sequence[_Side]:
+    """Who takes part in a round: each is first, and follows each other one, in its turn.
+
+    The order of Williams (Australian Journal of Scientific Research A 2, 1949), turned each
+    round, and backwards every other one.
+    """
+    is_for_all = number % _CONTEXT_EVERY == 0
+    taking = [side for side in sides if is_for_all or not side.contender.is_context]
+    zigzag = [(i + 1) // 2 * (-1) ** i for i in range(len(taking))]
+    turned = [taking[(number // 2 + place) % len(taking)] for place in zigzag]
+    return turned[::-1] if number % 2 else turned
+
+
+def _ratios(sides: Sequence[_Side]) -> list[Ratio | None]:
+    """Of all sides to the baseline, and of that to its own calls of the round before."""
+    *others, baseline = sides
+    to_others = [
+        None if side.contender.is_context else ratio_of(baseline.calls, side.calls)
+        for side in others
+    ]
+    return [*to_others, ratio_of(baseline.calls[:-1], baseline.calls[1:])]
+
+
+def _is_enough(sides: Sequence[_Side], limits: BenchmarkLimits) -> bool:
+    num_calls = len(sides[-1].calls)
+    elapsed_s = sum(sum(side.seconds) for side in sides) / len(sides)
+    if num_calls < max(limits.min_iterations, FEWEST_PAIRS + 1):
+        return False
+    most_s, most_calls = limits.seconds_per_side, limits.max_iterations
+    if num_calls >= limits.patience * most_calls or elapsed_s >= limits.patience * most_s:
+        return True
+    return (num_calls >= most_calls or elapsed_s >= most_s) and _are_close(sides)
+
+
+def _are_close(sides: Sequence[_Side]) -> bool:
+    """Whether the bounds of each ratio are close enough to tell."""
+    return all(ratio.high < _CLOSE * ratio.low for ratio in _ratios(sides) if ratio)
+
+
+def _time_at(sample: Sample, contest: Contest, recipe: Recipe, limits: BenchmarkLimits) -> Timing:
+    engine, eager, *others = race(contest.contenders, contest.platform, sample, recipe, limits)
+    return Timing(
+        bucket=sample.bucket,
+        sizes=sample.sizes,
+        p50_s=engine.p50_s,
+        p95_s=engine.p95_s,
+        throughput=engine.throughput,
+        peak_memory_bytes=engine.peak_memory_bytes,
+        eager_p50_s=eager.p50_s,
+        eager=eager,
+        fallback=others[0] if others else None,
+        ratio=engine.ratio,
+    )

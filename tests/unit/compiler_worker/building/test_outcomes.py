@@ -1,0 +1,175 @@
+"""From how a child ended to what is recorded of it."""
+
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from compiler_worker.building.attempt import Attempt, count_build, count_proof
+from compiler_worker.building.publish import proof_not_run
+from compiler_worker.children.process import ChildOutcome
+from compiler_worker.children.requests import ChildEvent, Stage
+from compiler_worker.settings import CompilerSettings
+from compiler_worker.worker_context import WorkerContext
+from services.contracts.builds.build_key import BuildKey
+from services.contracts.errors import (
+    BuildError,
+    EngineIncompatibleError,
+    InvalidModelError,
+    ProofError,
+)
+from services.contracts.hardware.facts import DeviceFacts
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.model.manifest import BuildOutcome, Proof, ProofOutcome
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store
+from services.telemetry.catalog import COMPILER_METRICS
+from services.telemetry.prometheus_recorder import PrometheusRecorder
+from tests.documents import small_key
+
+KEY = small_key(kind=EngineKind.TENSORRT, precision=Precision.FP16, generation="cuda-sm89")
+DEVICE = DeviceFacts(generation="cpu-x86_64-v3", name="cpu", memory_gib=1)
+LABELS = {"generation": "cuda-sm89", "kind": "tensorrt", "precision": "fp16"}
+PASSED = Proof(outcome=ProofOutcome.PASSED, duration_s=4.0, created_at="")
+
+
+@pytest.fixture
+def collectors() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def worker(tmp_path: Path, collectors: CollectorRegistry) -> WorkerContext:
+    store = open_store(str(tmp_path / "store"))
+    return WorkerContext(
+        registry=Registry(store, tmp_path / "cache"),
+        settings=CompilerSettings(cache_dir=tmp_path / "cache", build_time_limit_s=7),
+        recorder=PrometheusRecorder(COMPILER_METRICS, collectors),
+    )
+
+
+class TestAttempt:
+    def test_a_result_is_handed_on_and_its_seconds_are_kept(self, worker: WorkerContext) -> None:
+        attempt = Attempt(KEY, worker)
+        with attempt.stage(Stage.OPEN):
+            pass
+        ended = ChildOutcome(stage=Stage.BUILD, result=PASSED, durations_s={"build": 2.0})
+        assert attempt.result_of(ended) == PASSED
+        record = attempt.record(BuildOutcome.BUILT)
+        assert record.stage_durations_s.keys() == {"open", "build"}
+        assert (record.stage, record.log_tail) == ("build", ())
+
+    def test_a_crash_becomes_a_record_with_its_last_lines(self, worker: WorkerContext) -> None:
+        attempt = Attempt(KEY, worker)
+        ended = ChildOutcome(
+            stage=Stage.PROVE, failure="the process was ended by SIGSEGV", log_tail=("a", "b")
+        )
+        with pytest.raises(BuildError, match="SIGSEGV"):
+            attempt.result_of(ended)
+        record = attempt.record(BuildOutcome.FAILED, reason="x")
+        assert (record.stage, record.log_tail) == ("prove", ("a", "b"))
+
+    def test_a_stage_that_failed_has_the_seconds_that_it_took(self, worker: WorkerContext) -> None:
+        clock = iter((100.0, 1930.0))
+        attempt = Attempt(KEY, worker, clock=lambda: next(clock))
+        attempt.follow(
+            ChildOutcome(stage=Stage.PROVE, failure="no result", durations_s={"build": 30.0})
+        )
+        record = attempt.record(BuildOutcome.FAILED, reason="no result within 1800 s")
+        assert record.stage_durations_s == {"build": 30.0, "prove": 1800.0}
+
+    def test_a_reference_without_trust_is_no_fault_of_the_builder(
+        self, worker: WorkerContext
+    ) -> None:
+        ended = ChildOutcome(stage=Stage.PROVE, failure="the reference", error="ProofError")
+        with pytest.raises(ProofError, match="the reference"):
+            Attempt(KEY, worker).result_of(ended)
+
+    def test_progress_is_told_with_its_key(self, worker: WorkerContext) -> None:
+        told: list[tuple[BuildKey, ChildEvent]] = []
+        watched = WorkerContext(
+            registry=worker.registry,
+            settings=worker.settings,
+            on_progress=lambda key, event: told.append((key, event)),
+        )
+        with Attempt(KEY, watched).stage(Stage.PUBLISH):
+            pass
+        assert [key for key, _ in told] == [KEY, KEY]
+        assert [event.stage or event.ended_stage for _, event in told] == [Stage.PUBLISH] * 2
+
+
+class TestRequire:
+    def test_a_result(self) -> None:
+        ended = ChildOutcome(stage=Stage.BENCHMARK, result=PASSED)
+        assert ended.require(ProofError) == PASSED
+
+    @pytest.mark.parametrize(
+        ("failure", "error"),
+        [
+            ("no reference", "ProofError"),
+            ("the process was ended by SIGKILL", ""),
+            ("no result within 1800 s", ""),
+        ],
+    )
+    def test_without_one_the_error_of_the_caller_is_raised(self, failure: str, error: str) -> None:
+        ended = ChildOutcome[Proof](stage=Stage.PROVE, failure=failure, error=error)
+        with pytest.raises(ProofError, match=failure):
+            ended.require(ProofError, EngineIncompatibleError)
+
+    @pytest.mark.parametrize("error", ["InvalidModelError", "UnsupportedGraphError"])
+    def test_errors_that_are_the_childs_own_stay_what_they_are(self, error: str) -> None:
+        ended = ChildOutcome[Proof](stage=Stage.PROFILE, failure="Foo-13: no such op", error=error)
+        with pytest.raises(InvalidModelError, match="^Foo-13"):
+            ended.require(BuildError, InvalidModelError)
+
+
+class TestMetrics:
+    def test_builds_are_counted_and_timed(
+        self, worker: WorkerContext, collectors: CollectorRegistry
+    ) -> None:
+        attempt = Attempt(KEY, worker)
+        attempt.follow(ChildOutcome(stage=Stage.BUILD, durations_s={"build": 2.0}))
+        count_build(worker, attempt.record(BuildOutcome.PROOF_FAILED))
+        value = collectors.get_sample_value
+        assert value("smelt_builds_total", {**LABELS, "outcome": "proof_failed"}) == 1
+        assert value("smelt_build_duration_seconds_sum", LABELS) == 2.0
+
+    def test_a_build_that_never_ended_is_counted_without_seconds(
+        self, worker: WorkerContext, collectors: CollectorRegistry
+    ) -> None:
+        count_build(worker, Attempt(KEY, worker).record(BuildOutcome.FAILED))
+        value = collectors.get_sample_value
+        assert value("smelt_builds_total", {**LABELS, "outcome": "failed"}) == 1
+        assert value("smelt_build_duration_seconds_count", LABELS) is None
+
+    def test_proofs_are_counted_and_only_those_that_ran_are_timed(
+        self, worker: WorkerContext, collectors: CollectorRegistry
+    ) -> None:
+        count_proof(worker, KEY, proof_not_run(KEY, DEVICE))
+        count_proof(worker, KEY, PASSED)
+        value = collectors.get_sample_value
+        for outcome in ("not_run", "passed"):
+            assert value("smelt_proofs_total", {**LABELS, "outcome": outcome}) == 1
+        assert value("smelt_proof_duration_seconds_count", LABELS) == 1
+        assert value("smelt_proof_duration_seconds_sum", LABELS) == 4.0
+
+
+class TestWorkerContext:
+    def test_limits_name_their_settings(self, worker: WorkerContext) -> None:
+        assert worker.build_limits.time_s == 7
+        assert worker.build_limits.time_setting == "SMELT_BUILD_TIME_LIMIT_S"
+        assert worker.proof_limits.time_setting == "SMELT_PROOF_TIME_LIMIT_S"
+        assert worker.proof_limits.memory_bytes == int(worker.settings.memory_limit_gib * 2**30)
+
+    def test_a_work_folder_is_absolute_and_goes_away(self, worker: WorkerContext) -> None:
+        with worker.work_folder(KEY) as folder:
+            assert folder.is_absolute()
+            (folder / "large").write_bytes(b"x")
+        assert not folder.exists()
+
+
+def test_an_engine_for_elsewhere_says_where_and_how_it_is_proven() -> None:
+    proof = proof_not_run(KEY, DEVICE)
+    assert proof.outcome is ProofOutcome.NOT_RUN
+    assert "needs a cuda-sm89 device, this machine has cpu-x86_64-v3" in proof.reason
+    assert f"python -m compiler_worker prove {KEY.digest()[:12]}" in proof.reason

@@ -1,0 +1,118 @@
+"""Sizes that a recipe or the defaults let requests have, against models that may fail there."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import onnx
+import psutil
+import pytest
+from onnx import parser
+
+from compiler_worker.model_checks.sizes_check import check_empty, check_largest
+from compiler_worker.references.models import OrtModel
+from services.contracts.errors import InvalidRecipeError, ProofError
+from services.contracts.kserve.tensors import Array, TensorSpec
+from services.contracts.model.default_buckets import default_buckets
+from services.contracts.model.dim_limits import DimLimits
+from services.contracts.model.manifest import MasterRecord
+from services.contracts.model.recipe import Bucket, DimRange, Recipe
+
+_GRAPH = """
+<ir_version: 10, opset_import: ["" : 20]>
+g (float[batch, n] x) => (float[batch] y) {{
+  {body}
+}}
+"""
+FIRST = "zero = Constant <value_int = 0> ()\n  y = Gather <axis = 1> (x, zero)"
+# One weight for each of six places: an addition fails where a row is longer.
+PLACES = """n = Shape <start = 1> (x)
+  zero = Constant <value_ints = [0]> ()
+  all = Constant <value = float[6] {1, 2, 3, 4, 5, 6}> ()
+  some = Slice (all, zero, n)
+  moved = Add (x, some)
+  one = Constant <value_ints = [1]> ()
+  y = ReduceSum <keepdims = 0> (moved, one)"""
+SUM = "one = Constant <value_ints = [1]> ()\n  y = ReduceSum <keepdims = 0> (x, one)"
+MASTER = MasterRecord(
+    digest="a" * 64,
+    files={},
+    inputs=(TensorSpec(name="x", datatype="FP32", shape=("batch", "n")),),
+    outputs=(TensorSpec(name="y", datatype="FP32", shape=("batch",)),),
+    opset=20,
+    num_parameters=0,
+)
+
+
+def _recipe(least: int) -> Recipe:
+    dims = {"batch": DimRange(min=1, opt=2, max=4), "n": DimRange(min=least, opt=4, max=8)}
+    return Recipe(buckets=(Bucket(dims=dims),))
+
+
+def _check_empty(path: Path, least: int) -> None:
+    recipe = _recipe(least)
+    check_empty(path, MASTER, recipe, recipe.buckets)
+
+
+def _saved(body: str, folder: Path, opset: int = 20) -> Path:
+    path = folder / "model.onnx"
+    model = parser.parse_model(_GRAPH.format(body=body))
+    model.opset_import[0].version = opset
+    onnx.save(model, path)
+    return path
+
+
+def test_a_model_that_fails_on_empty_tensors_is_refused_with_the_size(tmp_path: Path) -> None:
+    path = _saved(FIRST, tmp_path)
+    _check_empty(path, 1)
+    with pytest.raises(InvalidRecipeError, match="fails at {'batch': 1, 'n': 0}.*begin the bucket"):
+        _check_empty(path, 0)
+
+
+def test_a_model_that_computes_them_is_taken(tmp_path: Path) -> None:
+    _check_empty(_saved(SUM, tmp_path), 0)
+
+
+def test_a_model_that_fails_at_its_largest_sizes_is_refused_with_them(tmp_path: Path) -> None:
+    path, recipe = _saved(PLACES, tmp_path), _recipe(1)
+    with pytest.raises(
+        InvalidRecipeError, match="bucket batch4-n8: the model fails at {'batch': 1, 'n': 8}"
+    ):
+        check_largest(path, MASTER, recipe, recipe.buckets)
+    with pytest.raises(InvalidRecipeError, match="'n': 128}, sizes that are served where a recipe"):
+        check_largest(path, MASTER, Recipe(), default_buckets(MASTER.inputs, "batch"))
+    limits = {"n": DimLimits(min=1, max=6)}
+    check_largest(path, MASTER, Recipe(), default_buckets(MASTER.inputs, "batch", limits))
+
+
+def test_an_opset_that_onnxruntime_does_not_know_is_checked_too(tmp_path: Path) -> None:
+    _check_empty(_saved(SUM, tmp_path, opset=28), 0)
+    with pytest.raises(InvalidRecipeError, match=r"onnx\.reference run of the master failed"):
+        _check_empty(_saved(FIRST, tmp_path, opset=28), 0)
+
+
+def test_a_model_that_fails_at_any_size_is_left_to_its_proof(tmp_path: Path) -> None:
+    never = "y = Gather <axis = 1> (x, far)"
+    path = _saved("far = Constant <value_int = 1000> ()\n  " + never, tmp_path)
+    check_largest(path, MASTER, _recipe(1), _recipe(1).buckets)
+
+
+def test_a_host_with_too_little_memory_leaves_it_to_the_proof(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, recipe = _saved(PLACES, tmp_path), _recipe(1)
+    plain_run = OrtModel.run
+
+    def run(model: OrtModel, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        if inputs["x"].shape == (1, 8):
+            raise ProofError("ONNX Runtime run of the master failed: std::bad_alloc")
+        return plain_run(model, inputs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OrtModel, "run", run)
+        check_largest(path, MASTER, recipe, recipe.buckets)
+    with monkeypatch.context() as patch:
+        memory = psutil.virtual_memory()._replace(available=2 * path.stat().st_size - 2)
+        patch.setattr(psutil, "virtual_memory", lambda: memory)
+        check_largest(path, MASTER, recipe, recipe.buckets)
+    with pytest.raises(InvalidRecipeError):
+        check_largest(path, MASTER, recipe, recipe.buckets)

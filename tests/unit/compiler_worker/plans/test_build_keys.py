@@ -1,0 +1,257 @@
+"""What is built and what is skipped, for a model version and a machine."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from compiler_worker.builders.base import Builder, BuildOutput, BuildPlan
+from compiler_worker.devices import Devices, device_that_runs, local_devices, main_device
+from compiler_worker.plans.build_keys import (
+    AHEAD_OF_TIME_GENERATIONS,
+    BuildTable,
+    Wanted,
+    buckets_of,
+    plan_builds,
+)
+from compiler_worker.progress import Progress
+from services.contracts.builds.code_digest import build_code
+from services.contracts.errors import InvalidRecipeError
+from services.contracts.hardware.facts import DeviceFacts, Generation, Platform
+from services.contracts.hardware.kinds import EngineKind, Precision
+from services.contracts.kserve.tensors import TensorSpec
+from services.contracts.model.batching import Batching
+from services.contracts.model.dim_limits import DimLimits
+from services.contracts.model.manifest import BlobRef, ModelVersion
+from services.contracts.model.recipe import Bucket, DimRange, Recipe
+from tests.conformance.tiny_model import master_record
+
+CPU = DeviceFacts(generation="cpu-x86_64-amx", name="Some Xeon", memory_gib=64)
+HOPPER = DeviceFacts(generation="cuda-sm90", name="NVIDIA H200", memory_gib=140, driver="580.1")
+CPU_ONLY: Devices = {Platform.CPU: CPU}
+WITH_GPU: Devices = {Platform.CPU: CPU, Platform.CUDA: HOPPER}
+
+
+class TableBuilder:
+    """A builder that only answers questions, from given values."""
+
+    def __init__(self, *, is_bound: bool = False, refuses: str = "") -> None:
+        self._is_bound = is_bound
+        self._refuses = refuses
+
+    def unavailable_reason(self, generation: Generation, precision: Precision) -> str:
+        return "no such precision here" if self._refuses == precision.value else ""
+
+    def options(self, generation: Generation, precision: Precision) -> dict[str, str]:
+        return {"precision": precision.value}
+
+    def toolchain(self, generation: Generation) -> dict[str, str]:
+        return {"torch": "2.13.0"}
+
+    def is_device_bound(self, generation: Generation) -> bool:
+        return self._is_bound
+
+    def build(self, plan: BuildPlan, workspace: Path, progress: Progress) -> BuildOutput:
+        raise AssertionError("planning builds nothing")
+
+
+def always(builder: Builder) -> Callable[[EngineKind], Builder]:
+    return lambda kind: builder
+
+
+def version(**recipe: object) -> ModelVersion:
+    return ModelVersion(
+        name="tiny",
+        version=1,
+        master=master_record(),
+        recipe=Recipe.model_validate(recipe),
+        source="",
+        source_fingerprint="",
+        created_at="",
+    )
+
+
+def rows(table: BuildTable) -> list[tuple[str, str, str]]:
+    return [(key.kind.value, key.generation, key.precision.value) for key in table.planned]
+
+
+def test_every_combination_that_was_asked_for_is_planned() -> None:
+    wanted = Wanted(
+        generations=(Generation.parse("cuda-sm90"), Generation.parse("cpu-x86_64-v3")),
+        kinds=(EngineKind.INDUCTOR,),
+        precisions=(Precision.FP32, Precision.BF16),
+    )
+    table = plan_builds(version(), wanted, WITH_GPU, always(TableBuilder()))
+    assert rows(table) == [
+        ("inductor", "cuda-sm90", "fp32"),
+        ("inductor", "cuda-sm90", "bf16"),
+        ("inductor", "cpu-x86_64-v3", "fp32"),
+        ("inductor", "cpu-x86_64-v3", "bf16"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("devices", "local"), [(CPU_ONLY, "cpu-x86_64-amx"), (WITH_GPU, "cuda-sm90")]
+)
+def test_by_default_this_machines_generation_is_built(devices: Devices, local: str) -> None:
+    recipe = version(kinds=["onnxruntime", "openvino"])
+    table = plan_builds(recipe, Wanted(), devices, always(TableBuilder()))
+    assert rows(table) == [("onnxruntime", local, "fp32"), ("openvino", local, "fp32")]
+
+
+def test_by_default_tensorrt_is_also_built_ahead_of_time() -> None:
+    pytest.importorskip("tensorrt_rtx", reason="install tensorrt-rtx-cu13")
+    table = plan_builds(version(kinds=["tensorrt"]), Wanted(), CPU_ONLY, always(TableBuilder()))
+    found = [key.generation for key in table.planned]
+    assert found == ["cpu-x86_64-amx", *map(str, AHEAD_OF_TIME_GENERATIONS)]
+    assert found[1:] == ["cuda-sm80", "cuda-sm86", "cuda-sm89", "cuda-sm120", "cuda-sm121"]
+
+
+def test_what_is_built_quickest_comes_first() -> None:
+    wanted = Wanted(generations=(Generation.parse("cuda-sm90"),), kinds=tuple(EngineKind))
+    table = plan_builds(version(), wanted, WITH_GPU, always(TableBuilder()))
+    found = [key.kind.value for key in table.planned]
+    assert found == ["onnxruntime", "openvino", "tensorrt", "inductor"]
+
+
+def test_what_a_builder_refuses_is_skipped_in_its_words() -> None:
+    wanted = Wanted(kinds=(EngineKind.OPENVINO,), precisions=(Precision.FP32, Precision.FP16))
+    table = plan_builds(version(), wanted, CPU_ONLY, always(TableBuilder(refuses="fp16")))
+    assert rows(table) == [("openvino", "cpu-x86_64-amx", "fp32")]
+    (skipped,) = table.skipped
+    assert (skipped.precision, skipped.reason) == (Precision.FP16, "no such precision here")
+
+
+def test_a_kind_that_cannot_take_the_master_is_skipped_in_words() -> None:
+    asked: list[EngineKind] = []
+
+    def refusal(kind: EngineKind) -> str:
+        asked.append(kind)
+        return "no such op" if kind is EngineKind.OPENVINO else ""
+
+    wanted = Wanted(
+        kinds=(EngineKind.OPENVINO, EngineKind.ONNXRUNTIME),
+        precisions=(Precision.FP32, Precision.FP16),
+    )
+    find = always(TableBuilder(refuses="fp16"))
+    table = plan_builds(version(), wanted, CPU_ONLY, find, refusal)
+    assert [kind for kind, *_ in rows(table)] == ["onnxruntime"]
+    reasons = {(each.kind, each.precision): each.reason for each in table.skipped}
+    assert reasons[EngineKind.OPENVINO, Precision.FP32] == "no such op"
+    # Whoever cannot build here is not asked about the master.
+    assert reasons[EngineKind.OPENVINO, Precision.FP16] == "no such precision here"
+    assert asked == [EngineKind.OPENVINO, EngineKind.ONNXRUNTIME]
+
+
+def test_the_key_holds_what_the_builder_says_and_the_code_that_builds() -> None:
+    wanted = Wanted(kinds=(EngineKind.INDUCTOR,))
+    (key,) = plan_builds(version(), wanted, WITH_GPU, always(TableBuilder())).planned
+    assert key.master_digest == master_record().digest
+    assert key.builder_options == {"precision": "fp32", "code": build_code(EngineKind.INDUCTOR)}
+    assert key.toolchain == {"torch": "2.13.0"}
+    assert (key.device_name, key.device_memory_gib, key.driver) == ("", 0, "")
+
+
+def test_a_device_bound_key_names_the_device() -> None:
+    wanted = Wanted(kinds=(EngineKind.TENSORRT,), generations=(Generation.parse("cuda-sm90"),))
+    (key,) = plan_builds(version(), wanted, WITH_GPU, always(TableBuilder(is_bound=True))).planned
+    assert (key.device_name, key.device_memory_gib, key.driver) == ("NVIDIA H200", 140, "580.1")
+
+
+def test_equal_plans_give_equal_keys() -> None:
+    digests = [
+        [key.digest() for key in plan_builds(version(), Wanted(), CPU_ONLY).planned] for _ in "ab"
+    ]
+    assert digests[0] == digests[1]
+    assert len(set(digests[0])) == len(digests[0]) > 0
+
+
+class TestBuckets:
+    def test_the_recipes_own_are_taken(self) -> None:
+        dims = {name: DimRange(min=1, opt=2, max=3) for name in ("batch", "sequence")}
+        own = (Bucket(dims=dims),)
+        assert buckets_of(master_record(), Recipe(buckets=own)) == own
+
+    def test_without_any_one_is_derived_from_the_master(self) -> None:
+        (bucket,) = buckets_of(master_record(), Recipe())
+        assert bucket.dims["batch"] == DimRange(min=1, opt=4, max=8)
+        assert bucket.dims["sequence"] == DimRange(min=1, opt=64, max=128)
+
+    def test_the_limits_of_the_source_hold_for_both(self) -> None:
+        limits = {"sequence": DimLimits(min=2, max=48), "batch": DimLimits(min=1, max=512)}
+        (bucket,) = buckets_of(master_record(), Recipe(), limits)
+        assert bucket.dims["batch"] == DimRange(min=1, opt=4, max=8)
+        assert bucket.dims["sequence"] == DimRange(min=2, opt=48, max=48)
+        for wrong in (DimRange(min=1, opt=2, max=48), DimRange(min=2, opt=2, max=49)):
+            own = Bucket(dims={"batch": DimRange(min=1, opt=1, max=1), "sequence": wrong})
+            with pytest.raises(InvalidRecipeError, match=r"'sequence' is .* allows 2\.\.48"):
+                buckets_of(master_record(), Recipe(buckets=(own,)), limits)
+
+    def test_a_static_master_has_one_static_bucket(self) -> None:
+        fixed = TensorSpec(name="x", datatype="FP32", shape=(1, 3))
+        static = master_record().model_copy(update={"inputs": (fixed,)})
+        assert buckets_of(static, Recipe()) == (Bucket(dims={}),)
+
+    @pytest.mark.parametrize(
+        "names", [("batch",), ("batch", "sequence", "width"), ("batch", "seq")]
+    )
+    def test_other_dimensions_than_the_masters_are_refused(self, names: tuple[str, ...]) -> None:
+        wrong = Bucket(dims={name: DimRange(min=1, opt=1, max=1) for name in names})
+        with pytest.raises(InvalidRecipeError, match=r"\['batch', 'sequence'\], got"):
+            buckets_of(master_record(), Recipe(buckets=(wrong,)))
+
+    def test_a_request_of_no_rows_is_refused(self) -> None:
+        span = DimRange(min=0, opt=1, max=8)
+        both = Bucket(dims={"batch": span, "sequence": span})
+        with pytest.raises(InvalidRecipeError, match="'batch' counts the rows.*least 1, got 0"):
+            buckets_of(master_record(), Recipe(buckets=(both,)))
+        one_by_one = Recipe(buckets=(both,), batching=Batching(batch_dim=None))
+        assert buckets_of(master_record(), one_by_one) == (both,)
+
+
+class TestCalibration:
+    """Only engines whose scales come from samples are bound to them."""
+
+    PRECISIONS = ("fp32", "int8_weight_only", "int8", "fp8")
+
+    def plan(self, calibration: BlobRef | None) -> BuildTable:
+        made = version(
+            kinds=["openvino"], precisions=self.PRECISIONS, calibration={"path": "rows.npz"}
+        ).model_copy(update={"calibration": calibration})
+        wanted = Wanted(generations=(Generation.parse(CPU.generation),))
+        return plan_builds(made, wanted, CPU_ONLY, always(TableBuilder()))
+
+    def test_the_digest_of_the_samples_is_in_the_key(self) -> None:
+        found = self.plan(BlobRef(sha256="5" * 64, num_bytes=1)).planned
+        assert [(key.precision.value, key.calibration_digest) for key in found] == [
+            ("fp32", ""), ("int8_weight_only", ""), ("int8", "5" * 64), ("fp8", "5" * 64),
+        ]  # fmt: skip
+
+    def test_a_version_without_samples_has_a_reason(self) -> None:
+        table = self.plan(None)
+        assert [key.precision.value for key in table.planned] == ["fp32", "int8_weight_only"]
+        assert [skipped.precision.value for skipped in table.skipped] == ["int8", "fp8"]
+        assert all("without a calibration set" in s.reason for s in table.skipped)
+
+
+class TestDevices:
+    def test_this_machine_has_a_cpu(self) -> None:
+        devices = local_devices()
+        assert devices[Platform.CPU].generation.startswith("cpu-")
+        assert main_device(devices) in devices.values()
+
+    @pytest.mark.parametrize(
+        ("generation", "devices", "found"),
+        [
+            ("cpu-x86_64-amx", CPU_ONLY, CPU),
+            ("cpu-x86_64-v3", WITH_GPU, CPU),
+            ("cuda-sm90", WITH_GPU, HOPPER),
+            ("cuda-sm90", CPU_ONLY, None),
+            ("cuda-sm89", WITH_GPU, None),
+            ("cpu-aarch64-generic", CPU_ONLY, None),
+        ],
+    )
+    def test_the_device_that_runs_a_generation(
+        self, generation: str, devices: Devices, found: DeviceFacts | None
+    ) -> None:
+        assert device_that_runs(Generation.parse(generation), devices) == found

@@ -1,0 +1,39 @@
+"""What threads waited for a CPU, on a CPU that has another thing to do."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_SHARES_ITS_CPU = """
+import os, subprocess, sys, threading, time
+from compiler_worker.timing.cpu_waits import waited_for_cpu_s
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
+waits = []
+def spin():
+    # At the beginning of a thread: all of its waits are seen.
+    before_s, ends_at = waited_for_cpu_s(), time.perf_counter() + 1.0
+    while time.perf_counter() < ends_at:
+        pass
+    waits.append(waited_for_cpu_s() - before_s)
+beside = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+try:
+    thread = threading.Thread(target=spin)
+    thread.start()
+    thread.join()
+finally:
+    beside.kill()
+    beside.wait()
+print(*waits)
+"""
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/schedstat").exists(), reason="this kernel does not count waits"
+)
+def test_a_thread_beside_another_process_waits_for_its_cpu() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", _SHARES_ITS_CPU], capture_output=True, text=True, check=True
+    )
+    assert float(found.stdout) > 0.2, "half of the second, or more where others run too"

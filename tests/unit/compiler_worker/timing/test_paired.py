@@ -1,0 +1,87 @@
+"""Ratios of paired calls, on series of which the truth is known."""
+
+from random import Random
+
+import pytest
+
+from compiler_worker.timing.paired import FEWEST_PAIRS, Call, ratio_of
+from services.contracts.ratio import Ratio
+
+
+def series(random: Random, load: list[float], took_s: float, spread: float) -> list[Call]:
+    """Calls on a machine whose load meets all sides."""
+    return calls(*(took_s * each * random.lognormvariate(0.0, spread) for each in load))
+
+
+def calls(*seconds: float, waited: float = 0.0) -> list[Call]:
+    """Calls whose threads waited for that share of them."""
+    return [Call(seconds=each, waited_share=waited) for each in seconds]
+
+
+def found(faster: float, *, spread: float = 0.03, num_calls: int = 200, seed: int = 1) -> Ratio:
+    """What is found of a side that is so many times faster, on a machine with bursts of load."""
+    random = Random(seed)
+    load = [random.choice((1.0, 1.0, 1.0, 20.0)) for _ in range(num_calls)]
+    baseline = series(random, load, 1e-3, spread)
+    return ratio_of(baseline, series(random, load, 1e-3 / faster, spread))
+
+
+@pytest.mark.parametrize("faster", [0.5, 1.0, 1.02, 2.0, 40.0])
+def test_bursts_of_load_do_not_hide_a_ratio(faster: float) -> None:
+    ratio = found(faster)
+    assert ratio.low < faster < ratio.high
+    assert ratio.high / ratio.low < 1.03
+    assert ratio.median == pytest.approx(faster, rel=0.01)
+    assert ratio.num_pairs == 200
+
+
+def test_two_hundredths_are_found_with_calls_enough() -> None:
+    assert found(1.02, num_calls=500).low > 1
+    assert found(1.02, num_calls=20).low < 1 < found(1.02, num_calls=20).high
+
+
+def test_wild_figures_tell_nothing() -> None:
+    ratio = found(1.5, spread=1.5, num_calls=20)
+    assert ratio.low < 1 < ratio.high
+    assert ratio.high > 2 * ratio.low
+
+
+def test_equal_sides_are_hardly_ever_told_apart() -> None:
+    """The interval of 99 % misses twice as often at most, on 1,000 series."""
+    ratios = [found(1.0, spread=0.3, num_calls=30, seed=seed) for seed in range(1000)]
+    assert sum(not ratio.low <= 1 <= ratio.high for ratio in ratios) <= 20
+
+
+def test_the_fewest_pairs_have_all_their_ratios_for_an_interval() -> None:
+    sides = calls(*(1.0 + n for n in range(FEWEST_PAIRS)))
+    ratio = ratio_of(calls(1.0) * FEWEST_PAIRS, sides)
+    assert (ratio.low, ratio.high) == (1 / FEWEST_PAIRS, 1.0)
+    with pytest.raises(ValueError, match="7 pairs tell no interval, 8 do"):
+        ratio_of(sides[1:], sides[1:])
+
+
+def test_pairs_without_waits_are_counted_alone() -> None:
+    """Beside load the side takes twice as long for every time that the baseline does once."""
+    baseline = calls(4.0) * FEWEST_PAIRS + calls(8.0, waited=0.5) * 30
+    side = calls(1.0) * FEWEST_PAIRS + calls(4.0, waited=0.75) * 30
+    ratio = ratio_of(baseline, side)
+    assert (ratio.median, ratio.low, ratio.high) == (4.0, 4.0, 4.0)
+    assert ratio.num_pairs == FEWEST_PAIRS
+
+
+def test_where_threads_waited_all_along_the_interval_holds_what_the_truth_may_be() -> None:
+    """The side alone takes 1 s and the baseline 4 s: the load hides half of that ratio."""
+    ratio = ratio_of(calls(8.0, waited=0.5) * 40, calls(4.0, waited=0.75) * 40)
+    assert ratio.median == 2.0
+    assert (ratio.low, ratio.high) == (1.0, 8.0)
+    assert ratio.num_pairs == 40
+
+
+def test_waits_of_many_threads_add_up_to_more_than_a_call() -> None:
+    ratio = ratio_of(calls(1.0, waited=7.5) * 8, calls(1.0) * 8)
+    assert (ratio.low, ratio.high) == (0.01, 1.0)
+
+
+def test_short_waits_are_none() -> None:
+    ratio = ratio_of(calls(2.0, waited=0.05) * 8, calls(1.0, waited=0.05) * 8)
+    assert (ratio.low, ratio.high) == (2.0, 2.0)
