@@ -15,7 +15,7 @@ from services.contracts.model.recipe import Recipe
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpenedMaster:
+class StoredMaster:
     """A master on disk: what `MasterRecord` says, with paths where that has blobs.
 
     Attributes:
@@ -24,9 +24,6 @@ class OpenedMaster:
         opset: version of the default domain.
         num_parameters: elements over all initialisers.
         input_values: by input, the integers that its graph takes.
-        recipe: from a factory that brings one.
-        dim_limits: by dimension, from a factory.
-        samples: real inputs (.npz) from a factory that brings some.
     """
 
     digest: str
@@ -36,6 +33,18 @@ class OpenedMaster:
     opset: int
     num_parameters: int
     input_values: Mapping[str, InputValues] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenedMaster(StoredMaster):
+    """A master with what its source says of it.
+
+    Attributes:
+        recipe: from a factory that brings one.
+        samples: real inputs (.npz) from a factory that brings some.
+        dim_limits: by dimension, from a factory.
+    """
+
     recipe: Recipe | None = None
     samples: Path | None = None
     dim_limits: Mapping[str, DimLimits] = field(default_factory=dict)

@@ -6,7 +6,7 @@ pages. Equal masters give equal bytes.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -18,32 +18,13 @@ from compiler_worker.master.digest import canonical_digest
 from compiler_worker.master.integer_inputs import input_values
 from compiler_worker.master.interface import name_dynamic_dims, tensor_specs
 from compiler_worker.master.normalise import normalise
+from compiler_worker.master.opened import StoredMaster
 from compiler_worker.master.opset6 import at_opset_7
 from compiler_worker.master.reading import read_onnx
-from services.contracts.kserve.tensors import TensorSpec
-from services.contracts.model.input_values import InputValues
 
 MODEL_FILE, WEIGHTS_FILE = "model.onnx", "weights.bin"
 _MAX_INLINE_BYTES = 1024
 _ALIGNMENT_BYTES = 4096
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoredMaster:
-    """A normalised model on disk and what is known about it.
-
-    Attributes:
-        files: path by file name; without `weights.bin` when no weight is large.
-        input_values: by input, the integers that its graph takes.
-    """
-
-    digest: str
-    files: dict[str, Path]
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    opset: int
-    num_parameters: int
-    input_values: dict[str, InputValues]
 
 
 def store_onnx(path: Path, target_dir: Path) -> StoredMaster:

@@ -128,24 +128,6 @@ def is_agreement(spec: TensorSpec, result: Comparison, wanted: Mapping[str, Arra
     return result.num_differing <= most * wanted[spec.name].size
 
 
-def require_agreement(
-    reference: Reference,
-    master: MasterRecord,
-    recipe: Recipe,
-    samples: Iterable[Sample],
-    errors: Mapping[str, Errors],
-    typical: Mapping[str, float],
-) -> None:
-    """Refuse a reference that its witness contradicts.
-
-    Raises:
-        ProofError: names output, sizes, what was found and what is allowed.
-    """
-    found = disagreement(reference, master, recipe, samples, errors, typical)
-    if found:
-        raise untrusted(reference, found)
-
-
 def untrusted(reference: Reference, found: Disagreement, why: str = "") -> ProofError:
     """The error that says where reference and witness disagree."""
     return ProofError(

@@ -21,7 +21,6 @@ from compiler_worker.references.agreement import (
     Errors,
     disagreement,
     is_agreement,
-    require_agreement,
     untrusted,
 )
 from compiler_worker.references.models import Model
@@ -70,7 +69,9 @@ def agreed(
         )
         raise untrusted(reference, found, f"{evaluator_name()} does not say who is wrong: {sides}")
     confirmed = _with_witness(reference, third, found)
-    require_agreement(confirmed, claim.master, claim.recipe, samples, errors, typical)
+    found = disagreement(confirmed, claim.master, claim.recipe, samples, errors, typical)
+    if found is not None:
+        raise untrusted(confirmed, found)
     return confirmed
 
 

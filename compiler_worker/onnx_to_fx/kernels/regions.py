@@ -5,10 +5,15 @@ Legend: N = images, C = channels, R = regions, H, W = size of the output, P = H 
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import torch
 
 from compiler_worker.onnx_to_fx.kernels.bilinear import corners_at_edges, pixels
 from compiler_worker.onnx_to_fx.kernels.while_loop import while_loop
+
+# Each region's image, and by region and axis where bins start, their extent and their samples.
+_Bins: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def roi_align(
@@ -43,26 +48,21 @@ def roi_align(
     else:
         count_R2 = bin_R2.ceil().clamp(min=0)
     regions = image.index_select(0, batch_indices.to(torch.int64))
+    bins = (regions, start_R2, bin_R2, count_R2)
     pooled = regions.new_zeros([rois.shape[0], image.shape[1], size[0] * size[1]])
     if sampling_ratio > 0:
         for k in range(sampling_ratio * sampling_ratio):
             step = torch.full((), k, dtype=torch.int64, device=rois.device)
-            pooled = _with_sample(step, pooled, regions, start_R2, bin_R2, count_R2, size, is_max)
+            pooled = _with_sample(step, pooled, bins, size, is_max)
     else:
-        pooled = _adaptive(pooled, regions, start_R2, bin_R2, count_R2, size, is_max)
+        pooled = _adaptive(pooled, bins, size, is_max)
     if not is_max:
         pooled = pooled / count_R2.prod(1).clamp(min=1).to(pooled.dtype).reshape(-1, 1, 1)
     return torch.unflatten(pooled, 2, size)
 
 
 def _adaptive(
-    pooled: torch.Tensor,
-    regions: torch.Tensor,
-    start_R2: torch.Tensor,
-    bin_R2: torch.Tensor,
-    count_R2: torch.Tensor,
-    size: tuple[int, int],
-    is_max: bool,
+    pooled: torch.Tensor, bins: _Bins, size: tuple[int, int], is_max: bool
 ) -> torch.Tensor:
     """Add samples until the region with the most of them has all."""
 
@@ -70,26 +70,24 @@ def _adaptive(
         return (step < rest[-1].prod(1)).any()
 
     def body(step: torch.Tensor, *rest: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        pooled, regions, start, extent, count = rest
-        return step + 1, _with_sample(step, pooled, regions, start, extent, count, size, is_max)
+        pooled, regions, start_R2, bin_R2, count_R2 = rest
+        bins = (regions, start_R2, bin_R2, count_R2)
+        return step + 1, _with_sample(step, pooled, bins, size, is_max)
 
     first = torch.zeros((), dtype=torch.int64, device=pooled.device)
-    constants = (regions, start_R2, bin_R2, count_R2)
-    _, last = while_loop(has_more, body, (first, pooled), constants)
+    _, last = while_loop(has_more, body, (first, pooled), bins)
     return last
 
 
 def _with_sample(
     step: torch.Tensor,
     pooled_RCP: torch.Tensor,
-    regions: torch.Tensor,
-    start_R2: torch.Tensor,
-    bin_R2: torch.Tensor,
-    count_R2: torch.Tensor,
+    bins: _Bins,
     size: tuple[int, int],
     is_max: bool,
 ) -> torch.Tensor:
     """Add sample `step` of each bin, counted row by row; regions with fewer stay as they are."""
+    regions, start_R2, bin_R2, count_R2 = bins
     along_R = count_R2[:, 1].clamp(min=1)
     row_R = (step / along_R).floor()
     sample_R2 = torch.stack([row_R, step - row_R * along_R], 1) + 0.5

@@ -10,7 +10,7 @@ from services.cli.fleet.child_process import ChildProcess, ProgramSpec
 from services.cli.observe.metrics_page import is_answered
 
 # The boards stand in a checkout; an installed package does not bring them.
-BOARDS: Final = Path(__file__).resolve().parents[2] / "deploy" / "grafana"
+BOARDS: Final = Path(__file__).resolve().parents[3] / "deploy" / "grafana"
 _PORT = 3000
 _START_TIMEOUT_S = 60.0
 _HOMES = (Path("/usr/share/grafana"), Path("/usr/local/share/grafana"))

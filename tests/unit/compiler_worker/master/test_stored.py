@@ -11,7 +11,8 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from compiler_worker.master.stored import StoredMaster, store_onnx
+from compiler_worker.master.opened import StoredMaster
+from compiler_worker.master.stored import store_onnx
 from services.contracts.kserve.tensors import TensorSpec
 
 Save = Callable[..., Path]
