@@ -60,8 +60,7 @@ class _Proving:
 
     def run(self) -> Proof:
         """Load, judge, and time what passed."""
-        use_compile_cache(self._request.cache_dir)
-        prepare_torch(self._request.num_threads)
+        prepare_torch(self._request)
         with self._events.stage(Stage.PROVE):
             self._events.line("loading the engine")
             try:
@@ -209,14 +208,15 @@ def load_engine(request: ProofRequest, findings: list[str]) -> Engine:
         return engine_class(request.manifest.key.kind).load(spec)
 
 
-def prepare_torch(num_threads: int) -> None:
-    """Threads and full precision, before torch computes anything."""
+def prepare_torch(request: ProofRequest) -> None:
+    """Compile cache, threads and full precision, before torch computes anything."""
     import torch
 
     from services.engines.full_precision import use_full_fp32
 
-    if num_threads:
-        torch.set_num_threads(num_threads)
+    use_compile_cache(request.cache_dir)
+    if request.num_threads:
+        torch.set_num_threads(request.num_threads)
     # Eager's own error sets the bound for fp32 engines: it must be fp32 throughout.
     use_full_fp32()
 

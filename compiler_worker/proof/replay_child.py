@@ -14,7 +14,6 @@ from compiler_worker.references.reference import open_eager, open_reference
 from services.contracts.errors import EngineError, InvalidRequestError, ProofError
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import OutputCheck
-from services.engines.compile_cache import use_compile_cache
 
 _Arrays = Mapping[str, Array]
 
@@ -26,8 +25,7 @@ def replay_one(request: ReplayRequest, events: Events) -> ReplayResult:
         EngineIncompatibleError: it is for another device or library.
         ProofError: the reference is needed again and cannot be computed.
     """
-    use_compile_cache(request.proof.cache_dir)
-    prepare_torch(request.proof.num_threads)
+    prepare_torch(request.proof)
     with events.stage(Stage.PROVE):
         inputs = _inputs(request)
         engine = load_engine(request.proof, [])

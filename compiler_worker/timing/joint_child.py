@@ -15,7 +15,6 @@ from services.contracts.errors import EngineError, InvalidRequestError
 from services.contracts.hardware.facts import Platform
 from services.contracts.selection.joint_run import JointTiming
 from services.engines.base import Engine
-from services.engines.compile_cache import use_compile_cache
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +43,7 @@ class _Timing:
 
     def run(self) -> JointResult:
         """Load everything, then time it."""
-        use_compile_cache(self._any.cache_dir)
-        prepare_torch(self._any.num_threads)
+        prepare_torch(self._any)
         with self._events.stage(Stage.BENCHMARK):
             engines = self._loaded()
             eager = self._opened_eager()

@@ -19,8 +19,10 @@ from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from compiler_worker.proof.proof_child import prepare_torch
+import torch
+
 from services.contracts.hardware.kinds import Precision
+from services.engines.full_precision import use_full_fp32
 from tests.faults.saboteurs.right_engines import Right, right_engines
 from tests.faults.saboteurs.subject import Subject
 from tests.faults.saboteurs.table import rights_table, sabotage_table
@@ -59,7 +61,8 @@ def main() -> int:
     """Print the table, and write everything where `--json` says."""
     arguments = _arguments()
     warnings.simplefilter("ignore")
-    prepare_torch(1)
+    torch.set_num_threads(1)
+    use_full_fp32()
     models = arguments.models.split(",")
     precisions = [Precision(each) for each in arguments.precisions.split(",")]
     found: list[Outcome] | list[Right]

@@ -12,24 +12,6 @@ from compiler_worker.onnx_to_fx.sym import product
 from compiler_worker.onnx_to_fx.values import Tensor, broadcast_dims
 
 
-def _plain(function: Callable[..., Any]) -> Callable[[Op], Tensor]:
-    def convert(op: Op) -> Tensor:
-        x = op.tensor(0)
-        return x.like(op.call(function, x))
-
-    return convert
-
-
-_PLAIN: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
-    "HardSwish": (functional.hardswish, (14, 22)),
-    "Mish": (functional.mish, (18, 22)),
-    "Relu": (torch.relu, (6, 13, 14)),
-    "Softsign": (functional.softsign, (1, 22)),
-}
-for _name, (_function, _versions) in _PLAIN.items():
-    register(_name, _plain(_function), versions=_versions)
-
-
 @converter("Softplus", versions=(1, 22))
 def softplus(op: Op) -> Tensor:
     """log(1 + exp(x)), exact over the whole range rather than linear above a threshold."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn import functional
 
 from compiler_worker.onnx_to_fx.converters.elementwise.elements import wrapped
 from compiler_worker.onnx_to_fx.dtypes import WIDE_UNSIGNED
@@ -27,14 +28,18 @@ _UNARY: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "Erf": (torch.erf, (9, 13)),
     "Exp": (torch.exp, (6, 13)),
     "Floor": (torch.floor, (6, 13)),
+    "HardSwish": (functional.hardswish, (14, 22)),
     "Log": (torch.log, (6, 13)),
+    "Mish": (functional.mish, (18, 22)),
     "Reciprocal": (torch.reciprocal, (6, 13)),
+    "Relu": (torch.relu, (6, 13, 14)),
     # Both round halves to even.
     "Round": (torch.round, (11, 22)),
     "Sigmoid": (torch.sigmoid, (6, 13)),
     "Sign": (torch.sign, (9, 13)),
     "Sin": (torch.sin, (7, 22)),
     "Sinh": (torch.sinh, (9, 22)),
+    "Softsign": (functional.softsign, (1, 22)),
     "Sqrt": (torch.sqrt, (6, 13)),
     "Tan": (torch.tan, (7, 22)),
     "Tanh": (torch.tanh, (6, 13)),
