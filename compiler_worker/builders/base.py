@@ -16,7 +16,7 @@ from services.contracts.model.manifest import MasterRecord
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuildPlan:
+class BuildSpec:
     """One engine to build.
 
     Attributes:
@@ -71,7 +71,7 @@ class Builder(Protocol):
         """Whether device name, memory and driver belong into the build key."""
         ...
 
-    def build(self, plan: BuildPlan, workspace: Path, progress: Progress) -> BuildOutput:
+    def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildOutput:
         """Build into an empty folder.
 
         Raises:

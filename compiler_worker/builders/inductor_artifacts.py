@@ -14,7 +14,7 @@ import torch
 from torch.export import ExportedProgram
 
 from compiler_worker.builders.artifact_cache import keep_artifact, load_artifacts
-from compiler_worker.builders.base import BuildOutput, BuildPlan
+from compiler_worker.builders.base import BuildOutput, BuildSpec
 from compiler_worker.builders.graphs import export_static, fx_graph
 from compiler_worker.fx_rewrites.names import rewrites_for
 from compiler_worker.fx_rewrites.rewrite import Rewritten, rewritten
@@ -35,7 +35,7 @@ from services.engines.torch_arrays import array_over
 
 
 def build_artifacts(
-    plan: BuildPlan, config: Mapping[str, Any], workspace: Path, progress: Progress, *, device: str
+    plan: BuildSpec, config: Mapping[str, Any], workspace: Path, progress: Progress, *, device: str
 ) -> BuildOutput:
     """Compile every bucket and write the index; raises BuildError for outputs it cannot slice."""
     _check_outputs(plan.master.inputs, plan.master.outputs)
@@ -64,7 +64,7 @@ def build_artifacts(
 
 
 def _rewritten(
-    plan: BuildPlan, module: torch.fx.GraphModule, sizes: Sizes, device: str
+    plan: BuildSpec, module: torch.fx.GraphModule, sizes: Sizes, device: str
 ) -> Rewritten:
     def export(graph: torch.fx.GraphModule) -> ExportedProgram:
         return export_static(graph, plan.master.inputs, sizes, device)

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from compiler_worker.builders.base import BuildOutput, BuildPlan
+from compiler_worker.builders.base import BuildOutput, BuildSpec
 from compiler_worker.builders.failures import build_errors, recorded_warnings, refuse
 from compiler_worker.builders.hosts import (
     bf16_reason,
@@ -70,7 +70,7 @@ class InductorBuilder:
         """On CUDA: launch configurations are tuned on the device that builds."""
         return generation.platform is Platform.CUDA
 
-    def build(self, plan: BuildPlan, workspace: Path, progress: Progress) -> BuildOutput:
+    def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildOutput:
         """Import, export and compile.
 
         Raises:
@@ -111,7 +111,7 @@ def inductor_config(generation: Generation, *, is_tuned: bool = False) -> dict[s
 
 
 def _compile(
-    plan: BuildPlan, generation: Generation, workspace: Path, progress: Progress
+    plan: BuildSpec, generation: Generation, workspace: Path, progress: Progress
 ) -> BuildOutput:
     is_tuned = plan.key.builder_options.get(_MAX_AUTOTUNE) == str(True)
     config = inductor_config(generation, is_tuned=is_tuned)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compiler_worker.builders.base import BuildOutput, BuildPlan
+from compiler_worker.builders.base import BuildOutput, BuildSpec
 from compiler_worker.builders.cached_cxx import launcher
 from compiler_worker.builders.graphs import export_dynamic
 from compiler_worker.builders.typed_graphs import planned_graph
@@ -24,7 +24,7 @@ CXX = "g++"
 
 
 def build_package(
-    plan: BuildPlan, config: Mapping[str, Any], workspace: Path, progress: Progress
+    plan: BuildSpec, config: Mapping[str, Any], workspace: Path, progress: Progress
 ) -> BuildOutput:
     """Import, export with dynamic dimensions, compile to a package with its weights inside."""
     import torch
@@ -65,5 +65,5 @@ def _compiler(compile_cache: Path | None) -> dict[str, Any]:
     return {} if compile_cache is None else {"cpp.cxx": (None, str(launcher(compile_cache, CXX)))}
 
 
-def _exported(plan: BuildPlan, module: "fx.GraphModule") -> "ExportedProgram":
+def _exported(plan: BuildSpec, module: "fx.GraphModule") -> "ExportedProgram":
     return export_dynamic(module, plan.master.inputs, union_of(plan.key.buckets))

@@ -6,7 +6,7 @@ CUDA in fp16 the typed graph is, because ONNX Runtime has no precision switch of
 
 from pathlib import Path
 
-from compiler_worker.builders.base import BuildOutput, BuildPlan
+from compiler_worker.builders.base import BuildOutput, BuildSpec
 from compiler_worker.builders.failures import build_errors, refuse
 from compiler_worker.builders.hosts import foreign_cuda_reason
 from compiler_worker.builders.quantiser import quantiser_options, quantiser_reason
@@ -50,7 +50,7 @@ class OnnxruntimeBuilder:
         """No: kernels are chosen where the engine is loaded."""
         return False
 
-    def build(self, plan: BuildPlan, workspace: Path, progress: Progress) -> BuildOutput:
+    def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildOutput:
         """Open one session on the graph; publish the graph when it is not the master's."""
         generation = Generation.parse(plan.key.generation)
         refuse(self.unavailable_reason(generation, plan.key.precision), "an onnxruntime engine")
@@ -62,7 +62,7 @@ class OnnxruntimeBuilder:
         return BuildOutput(files=files, needs_master=not files)
 
 
-def typed_files(plan: BuildPlan, workspace: Path) -> dict[str, Path]:
+def typed_files(plan: BuildSpec, workspace: Path) -> dict[str, Path]:
     """The graph in the precision of a plan, in one file; none in fp32, which is the master's."""
     if plan.key.precision is Precision.FP32:
         return {}

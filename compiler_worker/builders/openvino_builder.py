@@ -5,7 +5,7 @@ In fp32 and bf16 it reads the master itself, so nothing is published; a quantise
 
 from pathlib import Path
 
-from compiler_worker.builders.base import BuildOutput, BuildPlan
+from compiler_worker.builders.base import BuildOutput, BuildSpec
 from compiler_worker.builders.failures import build_errors, refuse
 from compiler_worker.builders.hosts import bf16_reason
 from compiler_worker.builders.quantiser import quantiser_options, quantiser_reason
@@ -54,7 +54,7 @@ class OpenvinoBuilder:
         """No: kernels are chosen where the engine is loaded."""
         return False
 
-    def build(self, plan: BuildPlan, workspace: Path, progress: Progress) -> BuildOutput:
+    def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildOutput:
         """Compile the graph once for this processor; publish the graph if it is quantised."""
         generation = Generation.parse(plan.key.generation)
         refuse(self.unavailable_reason(generation, plan.key.precision), "an openvino engine")
@@ -66,7 +66,7 @@ class OpenvinoBuilder:
         return BuildOutput(files=files, needs_master=not files)
 
 
-def _typed_files(plan: BuildPlan, workspace: Path, progress: Progress) -> dict[str, Path]:
+def _typed_files(plan: BuildSpec, workspace: Path, progress: Progress) -> dict[str, Path]:
     if not plan.key.precision.is_quantised:
         return {}
     import onnx

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from compiler_worker.builders.base import BuildOutput, BuildPlan
+from compiler_worker.builders.base import BuildOutput, BuildSpec
 from compiler_worker.builders.failures import MAX_LOG_LINES, build_errors, refuse
 from compiler_worker.builders.quantiser import quantiser_options
 from compiler_worker.builders.tensorrt_api import BuildSession, TensorrtApi, api_for
@@ -52,7 +52,7 @@ class TensorrtBuilder:
         """Only plans that were tuned on the device."""
         return not api_for(generation).is_ahead_of_time
 
-    def build(self, plan: BuildPlan, workspace: Path, progress: Progress) -> BuildOutput:
+    def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildOutput:
         """Parse, add a profile per bucket, build.
 
         An op that TensorRT refuses although ONNX defines it by simpler ones is lowered to
@@ -77,7 +77,7 @@ class TensorrtBuilder:
 
 
 def _build_plan(
-    api: TensorrtApi, plan: BuildPlan, graph: Path, target: Path, progress: Progress
+    api: TensorrtApi, plan: BuildSpec, graph: Path, target: Path, progress: Progress
 ) -> tuple[str, ...]:
     """Build one graph file into a plan file; the library's warnings.
 

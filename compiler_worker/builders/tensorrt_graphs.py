@@ -4,7 +4,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compiler_worker.builders.base import BuildPlan
+from compiler_worker.builders.base import BuildSpec
 from compiler_worker.builders.quantiser import quantiser_reason
 from compiler_worker.builders.typed_graphs import planned_graph
 from services.contracts.hardware.facts import Generation
@@ -32,7 +32,7 @@ def precision_reason(generation: Generation, precision: Precision) -> str:
     return quantiser_reason(precision)
 
 
-def graph_file(plan: BuildPlan, workspace: Path) -> Path:
+def graph_file(plan: BuildSpec, workspace: Path) -> Path:
     """The typed graph as a file: in fp32 the master itself, unless it holds an Attention."""
     if plan.key.precision is not Precision.FP32:
         typed = planned_graph(plan)

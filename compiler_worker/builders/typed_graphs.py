@@ -16,7 +16,7 @@ from services.engines.toolchain import installed_version
 if TYPE_CHECKING:
     import onnx
 
-    from compiler_worker.builders.base import BuildPlan
+    from compiler_worker.builders.base import BuildSpec
 
 
 def typed_graph(
@@ -46,7 +46,7 @@ def typed_graph(
             return _quantised_graph(model, master_path, precision, calibration_path)
 
 
-def planned_graph(plan: "BuildPlan") -> "onnx.ModelProto":
+def planned_graph(plan: "BuildSpec") -> "onnx.ModelProto":
     """The typed graph of a plan, calibrated once for all kinds; raises what `typed_graph` does."""
     key = plan.key
     make = partial(typed_graph, plan.master_path, key.precision, plan.calibration_path)

@@ -2,7 +2,7 @@
 
 import time
 
-from compiler_worker.builders.base import BuildPlan
+from compiler_worker.builders.base import BuildSpec
 from compiler_worker.children.child import Events, limit_threads
 from compiler_worker.children.requests import BuildRequest, BuildResult, Stage
 from compiler_worker.memory import peak_resident_bytes
@@ -16,7 +16,7 @@ def build_one(request: BuildRequest, events: Events) -> BuildResult:
     from compiler_worker.builders.select import builder_for
 
     use_compile_cache(request.cache_dir)
-    plan = BuildPlan(
+    plan = BuildSpec(
         key=request.key,
         master=request.master,
         master_path=request.master_path,

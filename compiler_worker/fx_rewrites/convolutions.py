@@ -27,7 +27,7 @@ from compiler_worker.fx_rewrites.editor import (
 _LAST = torch.channels_last
 
 
-class Window(NamedTuple):
+class ConvolutionWindow(NamedTuple):
     """How a two-dimensional convolution moves."""
 
     stride: list[int]
@@ -106,7 +106,7 @@ def _without_bias(
     return plain, editor.add_weight(total, before)
 
 
-def _window(editor: Editor, conv: fx.Node) -> Window | None:
+def _window(editor: Editor, conv: fx.Node) -> ConvolutionWindow | None:
     """None for what is no convolution of images with weights of the model."""
     if not is_call(conv, aten.conv2d.default) or rank_of(conv) != 4:
         return None
@@ -115,7 +115,7 @@ def _window(editor: Editor, conv: fx.Node) -> Window | None:
     stride, padding, dilation = (
         _pair(argument(conv, index, "", default)) for index, default in ((3, 1), (4, 0), (5, 1))
     )
-    return Window(stride, padding, dilation, argument(conv, 6, "", 1))
+    return ConvolutionWindow(stride, padding, dilation, argument(conv, 6, "", 1))
 
 
 def _pair(value: Any) -> list[int]:

@@ -18,7 +18,7 @@ KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "light")
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class SuiteCase:
     """One case of the suite.
 
     Attributes:
@@ -39,12 +39,12 @@ class Case:
     atol: float
 
 
-def all_cases(kinds: Sequence[str] = KINDS) -> list[Case]:
+def all_cases(kinds: Sequence[str] = KINDS) -> list[SuiteCase]:
     """Return every case of the kinds, in the suite's order (by name within a kind of files)."""
     return [case for kind in kinds for case in _cases_of(kind)]
 
 
-def _cases_of(kind: str) -> Iterator[Case]:
+def _cases_of(kind: str) -> Iterator[SuiteCase]:
     with warnings.catch_warnings():
         # The suite itself divides by zero and overflows on purpose while it is made.
         warnings.simplefilter("ignore")
@@ -61,11 +61,11 @@ def _sorted_tests(kind: str) -> list[Any]:
     return sorted(load_model_tests(kind=kind), key=lambda test: str(test.name))
 
 
-def _node_case(test: Any) -> Case:
+def _node_case(test: Any) -> SuiteCase:
     data = tuple(
         (list(map(_value, given)), list(map(_value, want))) for given, want in test.data_sets
     )
-    return Case(test.name, "node", test.model, data, test.rtol, test.atol)
+    return SuiteCase(test.name, "node", test.model, data, test.rtol, test.atol)
 
 
 def _value(given: Any) -> Any:
@@ -77,11 +77,11 @@ def _value(given: Any) -> Any:
     return given if given is None or isinstance(given, dict) else np.asarray(given)
 
 
-def _file_case(test: Any, kind: str) -> Case:
+def _file_case(test: Any, kind: str) -> SuiteCase:
     folder = Path(test.model_dir)
     model = onnx.load(folder / "model.onnx")
     data = tuple(_data_set(part, model) for part in sorted(folder.glob("test_data_set*")))
-    return Case(test.name, kind, model, data, test.rtol, test.atol)
+    return SuiteCase(test.name, kind, model, data, test.rtol, test.atol)
 
 
 def _data_set(folder: Path, model: onnx.ModelProto) -> tuple[list[Any], list[Any]]:
@@ -107,7 +107,7 @@ def _read(path: Path, kind: onnx.TypeProto) -> Any:
             return onnx.numpy_helper.to_array(onnx.load_tensor(path))
 
 
-def _light_case(test: Any) -> Case:
+def _light_case(test: Any) -> SuiteCase:
     path = Path(DATA_DIR) / "light" / Path(test.url).name
     model = onnx.load(path)
     weights = {tensor.name for tensor in model.graph.initializer}
@@ -116,7 +116,7 @@ def _light_case(test: Any) -> Case:
         onnx.numpy_helper.to_array(onnx.load_tensor(path.with_name(f"{path.stem}_output_{i}.pb")))
         for i in range(len(model.graph.output))
     ]
-    return Case(test.name, "light", model, ((inputs, wanted),), test.rtol, test.atol)
+    return SuiteCase(test.name, "light", model, ((inputs, wanted),), test.rtol, test.atol)
 
 
 def _ramp(entry: onnx.ValueInfoProto) -> np.ndarray[Any, np.dtype[np.float32]]:

@@ -13,7 +13,7 @@ import onnx
 import torch
 
 from compiler_worker.master.opset6 import at_opset_7
-from compiler_worker.onnx_coverage.cases import Case
+from compiler_worker.onnx_coverage.cases import SuiteCase
 from compiler_worker.onnx_to_fx import graph_module_from_onnx
 from compiler_worker.onnx_to_fx.dtypes import array_sharing_memory, tensor_sharing_memory
 from services.contracts.errors import UnsupportedGraphError
@@ -48,7 +48,7 @@ class Outcome:
     refusal: UnsupportedGraphError | None = None
 
 
-def outcome(case: Case, *, is_dynamic: bool = False, is_exported: bool = False) -> Outcome:
+def outcome(case: SuiteCase, *, is_dynamic: bool = False, is_exported: bool = False) -> Outcome:
     """Import a case and run its data sets.
 
     Args:
@@ -115,7 +115,7 @@ def _is_parameter(model: onnx.ModelProto, name: str) -> bool:
 
 
 def _difference(
-    module: torch.fx.GraphModule, constants: set[str], case: Case, *, is_exported: bool
+    module: torch.fx.GraphModule, constants: set[str], case: SuiteCase, *, is_exported: bool
 ) -> str:
     """Run every data set; return "" or what differs."""
     weights = {tensor.name for tensor in case.model.graph.initializer}
@@ -147,7 +147,7 @@ def _fed(value: Any) -> Any:
     return [_fed(item) for item in value] if isinstance(value, list) else value
 
 
-def mismatch(got: Any, want: Any, case: Case) -> str:
+def mismatch(got: Any, want: Any, case: SuiteCase) -> str:
     """Return "" or how an output (a tensor, or a list of outputs) differs from what is wanted."""
     if isinstance(want, list) or want is None:
         if not isinstance(got, list | tuple) or want is None or len(got) != len(want):
@@ -165,7 +165,7 @@ def mismatch(got: Any, want: Any, case: Case) -> str:
     return _values_differ(array.astype(want.dtype), want, case)
 
 
-def _values_differ(got: Any, want: Any, case: Case) -> str:
+def _values_differ(got: Any, want: Any, case: SuiteCase) -> str:
     rtol, atol = case.rtol, case.atol
     if want.dtype.kind in "biu" or want.dtype.itemsize == 1:
         rtol = atol = 0.0

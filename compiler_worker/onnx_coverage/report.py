@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx
 
-from compiler_worker.onnx_coverage.cases import KINDS, Case
+from compiler_worker.onnx_coverage.cases import KINDS, SuiteCase
 from compiler_worker.onnx_coverage.outcomes import Outcome
 from services.contracts.errors import UnsupportedGraphError
 
@@ -17,7 +17,7 @@ _HEAD = "<!-- Written by `python -m compiler_worker.onnx_coverage`; a test compa
 Outcomes = Mapping[str, Outcome]
 
 
-def coverage_text(cases: Sequence[Case], fixed: Outcomes, dynamic: Outcomes) -> str:
+def coverage_text(cases: Sequence[SuiteCase], fixed: Outcomes, dynamic: Outcomes) -> str:
     """Return the file's text from the outcomes by case name, with sizes as declared and open."""
     version = f"onnx {onnx.__version__}, opset {onnx.defs.onnx_opset_version()}"
     passed = sum(outcome.verdict == "pass" for outcome in fixed.values())
@@ -37,7 +37,7 @@ def coverage_text(cases: Sequence[Case], fixed: Outcomes, dynamic: Outcomes) -> 
     return "\n".join(lines) + "\n"
 
 
-def _table(cases: Sequence[Case], fixed: Outcomes, dynamic: Outcomes) -> list[str]:
+def _table(cases: Sequence[SuiteCase], fixed: Outcomes, dynamic: Outcomes) -> list[str]:
     rows = ["| kind | cases | pass | pass, sizes open | refused |", "|---|---|---|---|---|"]
     for kind in KINDS:
         names = [case.name for case in cases if case.kind == kind]
@@ -49,7 +49,7 @@ def _table(cases: Sequence[Case], fixed: Outcomes, dynamic: Outcomes) -> list[st
     return rows
 
 
-def _refusals(cases: Sequence[Case], fixed: Outcomes) -> list[str]:
+def _refusals(cases: Sequence[SuiteCase], fixed: Outcomes) -> list[str]:
     by_reason: defaultdict[str, list[tuple[str, UnsupportedGraphError]]] = defaultdict(list)
     for case in cases:
         refusal = fixed[case.name].refusal

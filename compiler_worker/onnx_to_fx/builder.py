@@ -22,7 +22,7 @@ from compiler_worker.onnx_to_fx.dtypes import (
 )
 from compiler_worker.onnx_to_fx.folding import fold
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym
-from compiler_worker.onnx_to_fx.values import AnyValue, Constant, Dims, Host, Tensor, Value
+from compiler_worker.onnx_to_fx.values import AnyValue, Constant, Dims, HostValue, Tensor, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +242,7 @@ class GraphBuilder:
                 return value
             case Constant():
                 return self.weight(value)
-            case Host():
+            case HostValue():
                 return self._tensor_from_host(value)
 
     def weight(self, constant: Constant) -> Tensor:
@@ -281,7 +281,7 @@ class GraphBuilder:
             attribute = f"{base}_{count}"
         return attribute
 
-    def _tensor_from_host(self, value: Host) -> Tensor:
+    def _tensor_from_host(self, value: HostValue) -> Tensor:
         items: list[HostInt] = list(value.data.reshape(-1))
         if not any(isinstance(item, Sym) for item in items):
             array = value.data.astype(numpy_dtype_from_torch(value.dtype))
@@ -327,7 +327,7 @@ def _argument(value: Any) -> Any:
     match value:
         case Tensor() | Sym():
             return value.node
-        case Host() | Constant():
+        case HostValue() | Constant():
             raise TypeError(
                 f"{type(value).__name__} must be made a tensor before it is an argument"
             )

@@ -15,7 +15,7 @@ from compiler_worker.onnx_to_fx.builder import GraphBuilder, InputSpec
 from compiler_worker.onnx_to_fx.constants import constant_from_tensor
 from compiler_worker.onnx_to_fx.converters import load_converters
 from compiler_worker.onnx_to_fx.dtypes import onnx_type_name, torch_dtype_from_onnx
-from compiler_worker.onnx_to_fx.scope import Axes, Scope
+from compiler_worker.onnx_to_fx.scope import Axes, NameScope
 from compiler_worker.onnx_to_fx.values import AnyValue, OptionalValue, SequenceValue
 from compiler_worker.onnx_to_fx.walk import Walk
 from services.contracts.errors import UnsupportedGraphError
@@ -68,7 +68,7 @@ class _Import:
         self._weights = weights
         self._graph = GraphBuilder(float_dtype)
         self._walk = Walk(_opsets(self._model), _own(self._model, float_dtype))
-        self._scope = Scope(self._graph, declared=_declared(self._model.graph))
+        self._scope = NameScope(self._graph, declared=_declared(self._model.graph))
 
     def run(self) -> torch.fx.GraphModule:
         """Bind initializers and inputs, convert each node, return the module."""

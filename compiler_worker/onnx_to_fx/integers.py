@@ -7,12 +7,12 @@ import torch
 
 from compiler_worker.onnx_to_fx.dtypes import integer_range, num_bits
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym
-from compiler_worker.onnx_to_fx.values import AnyValue, Host
+from compiler_worker.onnx_to_fx.values import AnyValue, HostValue
 
 
 def is_in_range(value: AnyValue | None) -> bool:
     """Whether no integer is past its type: Python's do not wrap, so the device computes those."""
-    if not isinstance(value, Host) or value.dtype == torch.bool:
+    if not isinstance(value, HostValue) or value.dtype == torch.bool:
         return True
     least, largest = integer_range(value.dtype)
     items = [item for item in value.data.reshape(-1) if not isinstance(item, Sym)]
@@ -21,7 +21,7 @@ def is_in_range(value: AnyValue | None) -> bool:
 
 def with_wrapped_symbols(value: AnyValue | None) -> AnyValue | None:
     """Wrap what is computed from sizes in fewer bits than sizes have."""
-    if not isinstance(value, Host) or value.dtype in (torch.bool, torch.int64):
+    if not isinstance(value, HostValue) or value.dtype in (torch.bool, torch.int64):
         return value
     bits = num_bits(value.dtype)
 
@@ -30,7 +30,9 @@ def with_wrapped_symbols(value: AnyValue | None) -> AnyValue | None:
             return item
         return item.apply(_wrapped_in_call, item, bits)
 
-    return Host(np.asarray(np.frompyfunc(wrapped, 1, 1)(value.data), dtype=object), value.dtype)
+    return HostValue(
+        np.asarray(np.frompyfunc(wrapped, 1, 1)(value.data), dtype=object), value.dtype
+    )
 
 
 def _wrapped_in_call(value: int, bits: int) -> int:

@@ -17,7 +17,7 @@ from compiler_worker.onnx_to_fx.sym import HostInt, Sym
 from compiler_worker.onnx_to_fx.values import (
     AnyValue,
     Constant,
-    Host,
+    HostValue,
     OptionalValue,
     SequenceValue,
     Tensor,
@@ -204,7 +204,7 @@ class Op:
     def host(self, index: int) -> NDArray[np.object_]:
         """Return a required input as host integers; refuse when it is computed on the device."""
         value = self.value(index)
-        if isinstance(value, Host):
+        if isinstance(value, HostValue):
             return value.data
         if isinstance(value, Constant) and not value.dtype.is_floating_point:
             return value.array.astype(object)
@@ -247,7 +247,7 @@ class Op:
     def known(self, value: AnyValue | None) -> Any:
         """Return the one element of a value where it is the same in every call, else None."""
         match value:
-            case Host() if value.data.size == 1:
+            case HostValue() if value.data.size == 1:
                 item = value.data.reshape(-1)[0]
                 return None if isinstance(item, Sym) else item
             case Constant() if value.array.size == 1 and value.dtype not in CARRIED:
@@ -268,7 +268,7 @@ class Op:
         if isinstance(value, Constant) and value.array.size == 1:
             item = carried_tensor(value.array, value.dtype).item()
             return self.graph.number(item, value.dtype)
-        if isinstance(value, Host) and value.data.size == 1:
+        if isinstance(value, HostValue) and value.data.size == 1:
             return value.data.reshape(-1)[0]
         return None
 

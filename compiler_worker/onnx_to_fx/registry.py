@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import torch
 
-from compiler_worker.onnx_to_fx.values import AnyValue, Host
+from compiler_worker.onnx_to_fx.values import AnyValue, HostValue
 
 if TYPE_CHECKING:
     from compiler_worker.onnx_to_fx.op import Op
@@ -17,7 +17,7 @@ Result: TypeAlias = "AnyValue | Sequence[AnyValue | None]"
 Convert: TypeAlias = "Callable[[Op], Result]"
 C = TypeVar("C", bound=Convert)
 # None: the host cannot do it (a value it would have to branch on is symbolic).
-ConvertOnHost: TypeAlias = "Callable[[Op], Host | Sequence[Host] | None]"
+ConvertOnHost: TypeAlias = "Callable[[Op], HostValue | Sequence[HostValue] | None]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

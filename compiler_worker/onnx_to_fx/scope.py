@@ -11,7 +11,7 @@ from compiler_worker.onnx_to_fx.values import AnyValue
 Axes = tuple[int | str, ...]
 
 
-class Scope:
+class NameScope:
     """Values by name; a graph inside of another one also sees the names around it.
 
     Attributes:
@@ -23,7 +23,7 @@ class Scope:
         self,
         graph: GraphBuilder,
         *,
-        outer: Scope | None = None,
+        outer: NameScope | None = None,
         declared: Mapping[str, Axes] | None = None,
     ) -> None:
         self.graph = graph

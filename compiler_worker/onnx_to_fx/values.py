@@ -1,7 +1,7 @@
 """Where a value is held while a graph is imported: on the device, or on the host.
 
 * `Tensor`: data on the graph's device, an fx node.
-* `Host`: integers and booleans that describe shapes. They are Python ints, or
+* `HostValue`: integers and booleans that describe shapes. They are Python ints, or
   `Sym` where they depend on a shape of this call; they never touch a device.
 * `Constant`: an array of the master, in neither place yet: small integers
   are read by the host, the rest becomes a parameter or buffer at first use.
@@ -63,7 +63,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Host:
+class HostValue:
     """Shape arithmetic kept on the host: an object array of int, bool or `Sym`."""
 
     data: NDArray[np.object_]
@@ -101,7 +101,7 @@ class Constant:
         return is_integer and self.array.size <= MAX_HOST_ELEMENTS
 
 
-Value: TypeAlias = Tensor | Host | Constant
+Value: TypeAlias = Tensor | HostValue | Constant
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,11 +121,11 @@ class OptionalValue:
 AnyValue: TypeAlias = Value | SequenceValue | OptionalValue
 
 
-def host_from_list(items: list[HostInt]) -> Host:
+def host_from_list(items: list[HostInt]) -> HostValue:
     """Return a 1-d int64 host value."""
     data = np.empty(len(items), dtype=object)
     data[:] = items
-    return Host(data, torch.int64)
+    return HostValue(data, torch.int64)
 
 
 def unknown(rank: int) -> Dims:

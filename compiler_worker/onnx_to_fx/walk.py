@@ -16,11 +16,11 @@ from compiler_worker.onnx_to_fx.dtypes import CARRIED, element_type_name
 from compiler_worker.onnx_to_fx.functions import function_of
 from compiler_worker.onnx_to_fx.integers import is_in_range, with_wrapped_symbols
 from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.scope import Scope
+from compiler_worker.onnx_to_fx.scope import NameScope
 from compiler_worker.onnx_to_fx.values import (
     AnyValue,
     Constant,
-    Host,
+    HostValue,
     OptionalValue,
     SequenceValue,
     Tensor,
@@ -44,7 +44,7 @@ class Walk:
         self._opsets, self._own = opsets, own
         self._kept: Kept = {}
 
-    def convert(self, proto: onnx.NodeProto, scope: Scope) -> None:
+    def convert(self, proto: onnx.NodeProto, scope: NameScope) -> None:
         """Emit one node and bind its outputs.
 
         Raises:
@@ -80,7 +80,7 @@ class Walk:
 
     def _converted(self, op: Op, body: onnx.FunctionProto) -> list[AnyValue | None]:
         """Convert the nodes of a function, which sees its inputs and no names around it."""
-        scope = Scope(op.graph)
+        scope = NameScope(op.graph)
         for name, value in zip(body.input, op.inputs, strict=False):
             if value is not None:
                 scope.define(name, value)
@@ -90,7 +90,7 @@ class Walk:
             walk.convert(node, scope)
         return [scope.find(name) for name in body.output]
 
-    def _op(self, proto: onnx.NodeProto, scope: Scope) -> Op:
+    def _op(self, proto: onnx.NodeProto, scope: NameScope) -> Op:
         domain = _domain(proto)
         opset = self._opsets.get(domain, 0)
         try:
@@ -105,7 +105,7 @@ class Walk:
         }
         return Op(proto, schema, opset, inputs, scope.graph, subgraphs)
 
-    def _input(self, name: str, proto: onnx.NodeProto, scope: Scope) -> AnyValue | None:
+    def _input(self, name: str, proto: onnx.NodeProto, scope: NameScope) -> AnyValue | None:
         if not name:
             return None
         value = scope.find(name)
@@ -169,7 +169,7 @@ def _result(row: registry.Converter, op: Op) -> registry.Result:
 def _is_host_only(op: Op) -> bool:
     given = [value for value in op.inputs if value is not None]
     hostable = [
-        isinstance(value, Host) or (isinstance(value, Constant) and value.is_hostable)
+        isinstance(value, HostValue) or (isinstance(value, Constant) and value.is_hostable)
         for value in given
     ]
     return bool(given) and all(hostable)
@@ -179,7 +179,7 @@ def _as_sequence(result: registry.Result) -> Sequence[AnyValue | None]:
     return result if isinstance(result, Sequence) else [result]
 
 
-def _with_declared_dims(name: str, value: AnyValue, scope: Scope) -> AnyValue:
+def _with_declared_dims(name: str, value: AnyValue, scope: NameScope) -> AnyValue:
     """Fill unknown sizes from the shape the model itself declares."""
     declared = scope.declared.get(name)
     if not isinstance(value, Tensor) or declared is None or len(declared) != value.rank:

@@ -35,7 +35,7 @@ class Claim:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class ProofVerdict:
     """Outcome of all comparisons.
 
     Attributes:

@@ -9,7 +9,7 @@ from compiler_worker.inputs.sampling import Sample
 from compiler_worker.measures.distance import INFINITELY_FAR, Comparison, Distance
 from compiler_worker.measures.tolerances import together_for
 from compiler_worker.progress import Progress
-from compiler_worker.proof.claim import Claim, Verdict, reason_of, sizes_text
+from compiler_worker.proof.claim import Claim, ProofVerdict, reason_of, sizes_text
 from compiler_worker.proof.id_values import IdValues
 from compiler_worker.proof.output_judge import Bounds, OutputJudge, eager_columns
 from compiler_worker.proof.power import Answered
@@ -88,14 +88,14 @@ class Comparing:
         if held is not None:
             self._require_kept(held)
 
-    def verdict(self, tasks: tuple[TaskCheck, ...]) -> Verdict:
+    def verdict(self, tasks: tuple[TaskCheck, ...]) -> ProofVerdict:
         """All checks, with the first faults in words."""
         judges = self.judges.values()
         checks = tuple(self._checks.values())
         columns = tuple(c for judge in judges if (c := judge.column_check()))
         agreements = tuple(a for judge in judges if (a := judge.agreement_check()))
         reason = reason_of(checks, (*columns, *agreements), tasks)
-        return Verdict(
+        return ProofVerdict(
             reason=reason or "; ".join(filter(None, (judge.emptiness for judge in judges))),
             checks=checks,
             tasks=tasks,

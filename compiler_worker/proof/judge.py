@@ -14,7 +14,7 @@ from compiler_worker.measures.ranking import check_ranking
 from compiler_worker.measures.tasks import TaskSamples, check_tasks
 from compiler_worker.measures.tolerances import tolerance_for
 from compiler_worker.progress import Progress, no_progress
-from compiler_worker.proof.claim import Claim, Verdict, sizes_text
+from compiler_worker.proof.claim import Claim, ProofVerdict, sizes_text
 from compiler_worker.proof.comparing import Comparing, announced
 from compiler_worker.proof.power import power_check
 from compiler_worker.proof.sabotages import Sabotage
@@ -34,7 +34,7 @@ _EXTREMES = {SampleVariant.LARGE: "eight times the usual values", SampleVariant.
 
 def judge(
     engine: Model, reference: Reference, claim: Claim, report: Progress = no_progress
-) -> Verdict:
+) -> ProofVerdict:
     """Compare an engine with its reference, and measure what the comparison would have seen.
 
     Values, datatypes, columns, repeatability and the recipe's tasks; then copies of the
@@ -63,7 +63,7 @@ def _compared(
     samples: Sequence[Sample],
     errors: Mapping[str, Errors],
     report: Progress,
-) -> Verdict:
+) -> ProofVerdict:
     """Compare with a reference that is trusted."""
     allowed = {
         spec.name: tolerance_for(claim.precision, claim.recipe, *errors.get(spec.name, Errors()))
@@ -74,7 +74,7 @@ def _compared(
         comparing.run(samples, report)
         tasks = _check_tasks(engine, reference.model, claim, samples)
     except EngineError as error:
-        return Verdict(reason=f"the engine failed: {error}", worst=comparing.worst)
+        return ProofVerdict(reason=f"the engine failed: {error}", worst=comparing.worst)
     verdict = replace(comparing.verdict(tasks), samples=_counted(samples))
     if verdict.reason:
         return verdict

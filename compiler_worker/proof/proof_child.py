@@ -15,7 +15,7 @@ from compiler_worker.children.requests import ProofRequest, Stage
 from compiler_worker.inputs.calibrated_recipe import calibrated_recipe
 from compiler_worker.inputs.sampling import Sample, timed_samples
 from compiler_worker.memory import memory_growth
-from compiler_worker.proof.claim import Claim, Verdict, padding_hint
+from compiler_worker.proof.claim import Claim, ProofVerdict, padding_hint
 from compiler_worker.proof.judge import judge
 from compiler_worker.proof.repeatability import change
 from compiler_worker.references.models import FxModel, Model
@@ -72,7 +72,7 @@ class _Proving:
                 # What this machine lacks must not stand against an engine that others run.
                 raise
             except (EngineError, InvalidRequestError) as error:
-                return self._proof(Verdict(reason=f"the engine failed: {error}"))
+                return self._proof(ProofVerdict(reason=f"the engine failed: {error}"))
             with memory_growth(self._platform) as eager_growth:
                 eager = self._opened_eager()
             reference = self._opened_reference(eager)
@@ -91,7 +91,7 @@ class _Proving:
         engine.close()
         return proof
 
-    def _worst(self, verdict: Verdict) -> FailedSample | None:
+    def _worst(self, verdict: ProofVerdict) -> FailedSample | None:
         path = self._request.worst_path
         return verdict.worst.save(path) if verdict.worst and path else None
 
@@ -168,7 +168,7 @@ class _Proving:
                 return f"after many runs, {words}"
         return ""
 
-    def _proof(self, verdict: Verdict) -> Proof:
+    def _proof(self, verdict: ProofVerdict) -> Proof:
         key, hint = self._request.manifest.key, ""
         if self._platform is Platform.CUDA and key.kind is EngineKind.INDUCTOR:
             hint = padding_hint(verdict.checks, key.buckets)

@@ -26,7 +26,7 @@ from services.contracts.text.words import worker_command
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replay:
+class ReplayReport:
     """The sample then and now."""
 
     key: BuildKey
@@ -39,7 +39,7 @@ class Replay:
         return not any(check.fault for check in self.result.checks)
 
 
-def replay(prefix: str, worker: WorkerContext) -> Replay:
+def replay(prefix: str, worker: WorkerContext) -> ReplayReport:
     """Run the worst sample of a key's newest failed proof on this machine's device.
 
     An engine that was never published is built once more.
@@ -61,10 +61,10 @@ def replay(prefix: str, worker: WorkerContext) -> Replay:
     with worker.work_folder(key) as folder:
         job = _job(key, published, version, device, worker, folder)
         result = _run(job, failed, worker, folder)
-    return Replay(key=key, failed=failed, result=result)
+    return ReplayReport(key=key, failed=failed, result=result)
 
 
-def replay_document(done: Replay) -> dict[str, Any]:
+def replay_document(done: ReplayReport) -> dict[str, Any]:
     """Everything, as plain data."""
     return {
         "key": done.key.digest(),
@@ -74,7 +74,7 @@ def replay_document(done: Replay) -> dict[str, Any]:
     }
 
 
-def replay_lines(done: Replay) -> list[str]:
+def replay_lines(done: ReplayReport) -> list[str]:
     """The distances of each output then and now, beside their bounds."""
     failed, key = done.failed, done.key
     sizes = " ".join(f"{name}={size}" for name, size in sorted(failed.sizes.items()))

@@ -23,10 +23,9 @@ from compiler_worker.inputs.sampling import Sample
 from compiler_worker.memory import memory_peak
 from compiler_worker.references.models import Model
 from compiler_worker.timing.cpu_waits import waited_for_cpu_s
-from compiler_worker.timing.paired import FEWEST_PAIRS, Call, ratio_of
+from compiler_worker.timing.paired import FEWEST_PAIRS, TimedCall, ratio_of
 from services.contracts.hardware.facts import Platform
 from services.contracts.model.manifest import SideTiming, Timing
-from services.contracts.model.recipe import Recipe
 from services.contracts.ratio import Ratio
 
 _CLOSE = 1.05
@@ -96,7 +95,7 @@ class _Side:
     contender: Contender
     platform: Platform
     added_bytes: int = 0
-    calls: list[Call] = field(default_factory=list)
+    calls: list[TimedCall] = field(default_factory=list)
 
     @property
     def seconds(self) -> list[float]:
@@ -116,7 +115,7 @@ class _Side:
         model.run(sample.inputs)
         ended = time.perf_counter()
         share = (waited_for_cpu_s() - waited_s) / (ended - began)
-        self.calls.append(Call(seconds=ended - started, waited_share=share))
+        self.calls.append(TimedCall(seconds=ended - started, waited_share=share))
 
     def timing(self, num_samples: int, ratio: Ratio | None) -> SideTiming:
         p50_s = median(self.seconds)

@@ -27,7 +27,7 @@ _LEAST_SHARE = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
-class Call:
+class TimedCall:
     """A measured call.
 
     Attributes:
@@ -51,7 +51,7 @@ class Call:
         return self.seconds * max(1 - self.waited_share, _LEAST_SHARE)
 
 
-def ratio_of(baseline: Sequence[Call], side: Sequence[Call]) -> Ratio:
+def ratio_of(baseline: Sequence[TimedCall], side: Sequence[TimedCall]) -> Ratio:
     """How many times faster a side is than the baseline.
 
     Args:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compiler_worker.builders.base import BuildOutput, BuildPlan
+from compiler_worker.builders.base import BuildOutput, BuildSpec
 from compiler_worker.builders.failures import recorded_warnings
 from compiler_worker.builders.select import builder_for
 from services.contracts.builds.build_key import BuildKey
@@ -65,7 +65,7 @@ class Published(Built):
         spec: what `load` is given, for this host's device.
     """
 
-    plan: BuildPlan
+    plan: BuildSpec
     output: BuildOutput
     spec: LoadSpec
 
@@ -80,7 +80,7 @@ def build(case: EngineCase, folder: Path) -> Built:
     return _published(case, case.kind, master_path, workspace)
 
 
-def plan_for(case: EngineCase, kind: EngineKind, master_path: Path) -> BuildPlan:
+def plan_for(case: EngineCase, kind: EngineKind, master_path: Path) -> BuildSpec:
     """The plan that the pipeline would make for the tiny model."""
     master, builder = master_record(), builder_for(kind)
     generation = Generation.parse(case.generation)
@@ -93,7 +93,7 @@ def plan_for(case: EngineCase, kind: EngineKind, master_path: Path) -> BuildPlan
         generation=case.generation,
         toolchain=builder.toolchain(generation),
     )
-    return BuildPlan(key=key, master=master, master_path=master_path)
+    return BuildSpec(key=key, master=master, master_path=master_path)
 
 
 def _published(case: EngineCase, kind: EngineKind, master_path: Path, workspace: Path) -> Published:
@@ -118,7 +118,7 @@ def _published(case: EngineCase, kind: EngineKind, master_path: Path, workspace:
 
 
 def _build_output(
-    case: EngineCase, kind: EngineKind, plan: BuildPlan, workspace: Path
+    case: EngineCase, kind: EngineKind, plan: BuildSpec, workspace: Path
 ) -> BuildOutput:
     if case.form == "artifact":
         from compiler_worker.builders.inductor_artifacts import build_artifacts
@@ -167,7 +167,7 @@ def _fallback(case: EngineCase, master_path: Path, workspace: Path) -> Built:
     return Built(case=case, load=load)
 
 
-def manifest_of(plan: BuildPlan, output: BuildOutput) -> EngineManifest:
+def manifest_of(plan: BuildSpec, output: BuildOutput) -> EngineManifest:
     """A manifest as the pipeline publishes it; digests are not what these tests are about."""
     files = {
         name: BlobRef(sha256="c" * 64, num_bytes=path.stat().st_size)

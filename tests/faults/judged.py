@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnx import numpy_helper, parser
 
 from compiler_worker.master.integer_inputs import input_values
-from compiler_worker.proof.claim import Claim, Verdict
+from compiler_worker.proof.claim import Claim, ProofVerdict
 from compiler_worker.proof.judge import judge
 from compiler_worker.references.models import Model, OrtModel
 from compiler_worker.references.reference import Reference, open_eager, open_reference
@@ -78,7 +78,7 @@ class Subject:
         precision: Precision = Precision.FP32,
         buckets: tuple[Bucket, ...] = (BATCH,),
         samples: Mapping[str, Array] | None = None,
-    ) -> Verdict:
+    ) -> ProofVerdict:
         """What the proof says."""
         claim = Claim(
             master=self.master,

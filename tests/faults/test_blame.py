@@ -14,7 +14,7 @@ import torch
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.registry import CONVERTERS
 from compiler_worker.onnx_to_fx.values import Tensor
-from compiler_worker.proof.claim import Verdict
+from compiler_worker.proof.claim import ProofVerdict
 from compiler_worker.references.models import EvaluatorModel, Model
 from services.contracts.errors import ProofError
 from services.contracts.hardware.kinds import EngineKind
@@ -139,7 +139,7 @@ def louder(answer: Answer, inputs: Mapping[str, Array]) -> None:
 
 def judged_beside(
     folder: Path, witness: Model, engine: Model, third: Callable[[], Any] | None = None
-) -> Verdict:
+) -> ProofVerdict:
     subject = Subject.of(folder, GRAPH, **WEIGHTS)
     recourse = subject.reference.recourse
     assert recourse is not None

@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 from compiler_worker.inputs.sample_sizes import edge_sizes
-from compiler_worker.proof.claim import Claim, Verdict
+from compiler_worker.proof.claim import Claim, ProofVerdict
 from compiler_worker.proof.judge import judge
 from compiler_worker.references.models import Model
 from compiler_worker.references.reference import Reference, open_eager, open_reference
@@ -121,7 +121,7 @@ def exchanged(first: str, second: str) -> onnx.ModelProto:
     return model
 
 
-def faulty(verdict: Verdict) -> set[tuple[str, str]]:
+def faulty(verdict: ProofVerdict) -> set[tuple[str, str]]:
     """Outputs and buckets in which a fault was found."""
     return {(check.output, check.bucket) for check in verdict.checks if check.fault}
 

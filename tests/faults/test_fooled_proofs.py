@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from compiler_worker.builders.typed_graphs import typed_graph
-from compiler_worker.proof.claim import Verdict
+from compiler_worker.proof.claim import ProofVerdict
 from compiler_worker.references.models import FxModel, Model
 from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.tensors import Array
@@ -30,7 +30,7 @@ from tests.faults.judged import BATCH, Alter, Altered, Answer, Subject, normal
 LINEAR = "g (float[batch, 8] x) => (float[batch, 4] y) { y = MatMul (x, w) }"
 
 
-def column_faults(verdict: Verdict) -> str:
+def column_faults(verdict: ProofVerdict) -> str:
     """What the columns show, whatever the norms do."""
     return "; ".join(check.fault for check in verdict.columns)
 
@@ -362,7 +362,7 @@ def test_labels_of_single_rows(tmp_path: Path) -> None:
         assert "batches of 1: " in wrong.reason
 
 
-def blind(verdict: Verdict) -> set[str]:
+def blind(verdict: ProofVerdict) -> set[str]:
     """What the proof was blind to."""
     return {name for check in verdict.power for name in check.blind}
 

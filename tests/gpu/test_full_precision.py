@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import numpy_helper, parser
 
-from compiler_worker.builders.base import BuildPlan
+from compiler_worker.builders.base import BuildSpec
 from compiler_worker.builders.exported_program import export_master
 from compiler_worker.builders.inductor_builder import InductorBuilder
 from services.contracts.builds.build_key import BuildKey
@@ -76,7 +76,7 @@ def inductor(folder: Path, device: DeviceFacts) -> AnyEngine:
         toolchain=builder.toolchain(generation),
     )
     path = write_master(folder)
-    plan = BuildPlan(key=key, master=record(), master_path=path)
+    plan = BuildSpec(key=key, master=record(), master_path=path)
     output = builder.build(plan, workspace, print)
     return InductorEngine.load(
         LoadSpec(

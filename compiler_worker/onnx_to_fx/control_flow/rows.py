@@ -10,14 +10,14 @@ import torch
 from compiler_worker.onnx_to_fx.control_flow.nested import NestedBuilder
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.sym import HostInt
-from compiler_worker.onnx_to_fx.values import AnyValue, Host, Tensor, Value
+from compiler_worker.onnx_to_fx.values import AnyValue, HostValue, Tensor, Value
 
 
 def stacked(op: Op, rows: Sequence[AnyValue]) -> Value:
     """Return rows along a new first axis, on the host where all of them are."""
-    hosts = [row for row in rows if isinstance(row, Host)]
+    hosts = [row for row in rows if isinstance(row, HostValue)]
     if len(hosts) == len(rows) and all(row.dims == hosts[0].dims for row in hosts):
-        return Host(np.stack([row.data for row in hosts]), hosts[0].dtype)
+        return HostValue(np.stack([row.data for row in hosts]), hosts[0].dtype)
     tensors = [op.graph.tensor(op.as_tensor(row)) for row in rows]
     first = tensors[0]
     return Tensor(op.call(torch.stack, tensors), first.dtype, (len(rows), *first.dims))

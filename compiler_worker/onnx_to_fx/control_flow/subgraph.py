@@ -9,11 +9,11 @@ import onnx
 
 from compiler_worker.onnx_to_fx.builder import GraphBuilder
 from compiler_worker.onnx_to_fx.constants import constant_from_tensor
-from compiler_worker.onnx_to_fx.scope import Scope
+from compiler_worker.onnx_to_fx.scope import NameScope
 from compiler_worker.onnx_to_fx.values import AnyValue
 from services.contracts.errors import UnsupportedGraphError
 
-Convert: TypeAlias = Callable[[onnx.NodeProto, Scope], None]
+Convert: TypeAlias = Callable[[onnx.NodeProto, NameScope], None]
 # Constants of graphs inside of nodes, by their serialised form.
 Kept: TypeAlias = dict[bytes, AnyValue]
 
@@ -26,7 +26,9 @@ class Subgraph:
         num_nodes: nodes in it, those of the graphs inside of it included.
     """
 
-    def __init__(self, proto: onnx.GraphProto, scope: Scope, convert: Convert, kept: Kept) -> None:
+    def __init__(
+        self, proto: onnx.GraphProto, scope: NameScope, convert: Convert, kept: Kept
+    ) -> None:
         """Remember the graph and what is around it; `kept` is shared by all of a model."""
         self.proto = proto
         self.num_nodes = sum(1 for _ in nodes_of(proto))
@@ -44,7 +46,7 @@ class Subgraph:
         Raises:
             UnsupportedGraphError: something in it has no exact translation.
         """
-        scope = Scope(graph or self._scope.graph, outer=self._scope)
+        scope = NameScope(graph or self._scope.graph, outer=self._scope)
         if self.proto.sparse_initializer:
             raise UnsupportedGraphError("a sparse initializer is not translated")
         if len(inputs) != len(self.proto.input):
@@ -63,7 +65,9 @@ class Subgraph:
                 self._convert(node, scope)
         return [self._output(entry.name, scope) for entry in self.proto.output]
 
-    def _define(self, name: str, proto: onnx.TensorProto | onnx.NodeProto, scope: Scope) -> None:
+    def _define(
+        self, name: str, proto: onnx.TensorProto | onnx.NodeProto, scope: NameScope
+    ) -> None:
         """Bind a constant; every time that the graph is inlined shares one buffer of it."""
         key = proto.SerializeToString(deterministic=True)
         if key in self._kept:
@@ -75,7 +79,7 @@ class Subgraph:
             self._convert(proto, scope)
         self._kept[key] = self._output(name, scope)
 
-    def _output(self, name: str, scope: Scope) -> AnyValue:
+    def _output(self, name: str, scope: NameScope) -> AnyValue:
         value = scope.find(name)
         if value is None:
             raise UnsupportedGraphError(f"output '{name}' is produced by no node")

@@ -11,7 +11,7 @@ from compiler_worker.onnx_to_fx.control_flow.nested import NestedBuilder
 from compiler_worker.onnx_to_fx.control_flow.rounds import Done, Rounds
 from compiler_worker.onnx_to_fx.control_flow.rows import empty_stack, stacked
 from compiler_worker.onnx_to_fx.sym import Sym
-from compiler_worker.onnx_to_fx.values import AnyValue, Host, Tensor, Value
+from compiler_worker.onnx_to_fx.values import AnyValue, HostValue, Tensor, Value
 
 # Written out, rounds fuse with each other and with what is around them, but each is compiled.
 MAX_UNROLLED_NODES = 2048
@@ -36,11 +36,11 @@ def unrolled(rounds: Rounds) -> Done | None:
     return carried, [stacked(rounds.op, column) for column in zip(*rows, strict=True)]
 
 
-def host_scalar(item: int, dtype: torch.dtype = torch.int64) -> Host:
+def host_scalar(item: int, dtype: torch.dtype = torch.int64) -> HostValue:
     """Return a number of the host, of no axes."""
     data = np.empty((), dtype=object)
     data[()] = item
-    return Host(data, dtype)
+    return HostValue(data, dtype)
 
 
 def _no_rows(rounds: Rounds) -> list[Value]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import onnx
 
-from compiler_worker.builders.base import BuildOutput, BuildPlan
+from compiler_worker.builders.base import BuildOutput, BuildSpec
 from compiler_worker.builders.select import builder_for
 from compiler_worker.builders.typed_graphs import typed_graph
 from compiler_worker.inputs.calibrated_recipe import calibrated_recipe
@@ -18,7 +18,7 @@ from compiler_worker.master.opened import open_master
 from compiler_worker.master.source import OnnxFile
 from compiler_worker.model_checks.accepted_blindness import with_accepted_blindness
 from compiler_worker.precision.calibration import write_calibration
-from compiler_worker.proof.claim import Claim, Verdict
+from compiler_worker.proof.claim import Claim, ProofVerdict
 from compiler_worker.proof.judge import judge
 from compiler_worker.references.models import FxModel, Model, OrtModel
 from compiler_worker.references.reference import Reference, open_eager, open_reference
@@ -183,7 +183,7 @@ class Subject:
 
     def judged(
         self, engine: Model, kind: EngineKind | None, precision: Precision, seed: int = 7
-    ) -> Verdict:
+    ) -> ProofVerdict:
         """What the proof says; a reference that is refused is told as such."""
         claim = Claim(
             master=self.master,
@@ -218,7 +218,7 @@ class Subject:
         output = builder_for(kind).build(plan, workspace, lambda line: None)
         return _loaded(plan, output.files, workspace)
 
-    def _plan(self, kind: EngineKind, precision: Precision, path: Path, digest: str) -> BuildPlan:
+    def _plan(self, kind: EngineKind, precision: Precision, path: Path, digest: str) -> BuildSpec:
         device, builder = probe_device(), builder_for(kind)
         generation = device.parsed_generation
         calibration = None
@@ -235,7 +235,7 @@ class Subject:
             generation=device.generation,
             toolchain=builder.toolchain(generation),
         )
-        return BuildPlan(
+        return BuildSpec(
             key=key,
             master=self.master,
             master_path=path,
@@ -244,7 +244,7 @@ class Subject:
         )
 
 
-def _loaded(plan: BuildPlan, files: Mapping[str, Path], workspace: Path) -> Model:
+def _loaded(plan: BuildSpec, files: Mapping[str, Path], workspace: Path) -> Model:
     output = BuildOutput(files=dict(files), needs_master=not files)
     spec = LoadSpec(
         manifest=manifest_of(plan, output),

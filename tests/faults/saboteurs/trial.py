@@ -6,7 +6,7 @@ from functools import cached_property
 
 import onnx
 
-from compiler_worker.proof.claim import Verdict
+from compiler_worker.proof.claim import ProofVerdict
 from compiler_worker.references.models import Model
 from services.contracts.errors import SmeltError
 from services.contracts.hardware.kinds import EngineKind, Precision
@@ -22,7 +22,7 @@ NO_PART, NO_CHANGE = "no such part", "changes nothing"
 ACCEPTED = "proven only where the recipe accepts the blindness"
 WITHIN = "within the precision's own rounding"
 NO_ENGINE = "refused when built"
-Prove = Callable[[Model], Verdict]
+Prove = Callable[[Model], ProofVerdict]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +105,7 @@ class Trial:
             return self._said(name, BLIND if is_blind else REFUSED, found, verdict.reason)
         return self._settled(name, found, verdict)
 
-    def _settled(self, name: str, found: Effect, verdict: Verdict) -> Outcome:
+    def _settled(self, name: str, found: Effect, verdict: ProofVerdict) -> Outcome:
         """What a proof without a fault says of a sabotage that has one."""
         accepted = [fault for check in verdict.power for fault in check.accepted]
         is_small = found.mean < NOTICED and self.precision is not Precision.FP32

@@ -14,7 +14,7 @@ from compiler_worker.onnx_to_fx.dtypes import CARRIED
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.sym import HostInt
-from compiler_worker.onnx_to_fx.values import AnyValue, Host, Tensor, Value
+from compiler_worker.onnx_to_fx.values import AnyValue, HostValue, Tensor, Value
 
 _NEWER = (16, 19, 21, 23, 24, 25)
 
@@ -57,7 +57,7 @@ def _trip_count(op: Op) -> HostInt | Tensor | None:
     if known is not None:
         return int(known)
     value = op.value(0)
-    if isinstance(value, Host) and value.data.size == 1:
+    if isinstance(value, HostValue) and value.data.size == 1:
         size: HostInt = value.data.reshape(-1)[0]
         return size
     return op.tensor(0)

@@ -14,7 +14,7 @@ from compiler_worker.onnx_to_fx.dtypes import CARRIED
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym, known_equal
-from compiler_worker.onnx_to_fx.values import AnyValue, Host, Tensor, Value
+from compiler_worker.onnx_to_fx.values import AnyValue, HostValue, Tensor, Value
 
 _FORM = ("body", "num_scan_inputs")
 _AXES = (
@@ -113,7 +113,7 @@ def _length(op: Op, sources: Sequence[Tensor], axes: Sequence[int]) -> HostInt:
 
 
 def _from_the_end(graph: GraphBuilder, index: Value, length: HostInt) -> Tensor | HostInt:
-    if isinstance(index, Host):
+    if isinstance(index, HostValue):
         place: HostInt = length - 1 - index.data[()]
         return place
     x = graph.tensor(index)
@@ -122,7 +122,7 @@ def _from_the_end(graph: GraphBuilder, index: Value, length: HostInt) -> Tensor 
 
 def _entry(graph: GraphBuilder, x: Tensor, axis: int, index: Value | HostInt) -> Tensor:
     dims = (*x.dims[:axis], *x.dims[axis + 1 :])
-    if isinstance(index, Host):
+    if isinstance(index, HostValue):
         number: HostInt = index.data.item()
         return _entry(graph, x, axis, number)
     if isinstance(index, int | Sym):

@@ -14,7 +14,7 @@ from compiler_worker.onnx_to_fx.dtypes import WIDE_UNSIGNED, num_bits
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.registry import ConvertOnHost, converter, register
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym, sym_max, sym_min, truncated_div
-from compiler_worker.onnx_to_fx.values import Host, Tensor, broadcast_dims
+from compiler_worker.onnx_to_fx.values import HostValue, Tensor, broadcast_dims
 
 
 def emit_binary(
@@ -44,12 +44,12 @@ def emit_tensor_first(op: Op, function: Callable[..., Any], **options: Any) -> T
 def on_host(function: Callable[[Any, Any], Any], dtype: torch.dtype | None = None) -> ConvertOnHost:
     """Return the host half of a binary op; a None from `function` sends it to the device."""
 
-    def convert(op: Op) -> Host | None:
+    def convert(op: Op) -> HostValue | None:
         result = np.frompyfunc(function, 2, 1)(op.host(0), op.host(1))
         data = np.asarray(result, dtype=object)
         if any(item is None for item in data.reshape(-1)):
             return None
-        return Host(data, dtype or op.value(0).dtype)
+        return HostValue(data, dtype or op.value(0).dtype)
 
     return convert
 
@@ -102,7 +102,7 @@ def _to(op: Op, x: Tensor | torch.fx.Node, dtype: torch.dtype | torch.fx.Node) -
     return op.method("to", x, dtype)
 
 
-def _mod_on_host(op: Op) -> Host | Sequence[Host] | None:
+def _mod_on_host(op: Op) -> HostValue | Sequence[HostValue] | None:
     return on_host(_c_remainder if op.attr_int("fmod") else _remainder)(op)
 
 
@@ -150,10 +150,10 @@ def _pairwise(op: Op, function: Callable[..., Any], x: Tensor, y: Tensor) -> Ten
 
 
 def _variadic_on_host(function: Callable[[Any, Any], Any]) -> ConvertOnHost:
-    def convert(op: Op) -> Host:
+    def convert(op: Op) -> HostValue:
         arrays = [op.host(index) for index in range(len(op.inputs))]
         result = reduce(np.frompyfunc(function, 2, 1), arrays)
-        return Host(np.asarray(result, dtype=object), op.value(0).dtype)
+        return HostValue(np.asarray(result, dtype=object), op.value(0).dtype)
 
     return convert
 

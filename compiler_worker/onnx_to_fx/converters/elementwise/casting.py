@@ -19,7 +19,7 @@ from compiler_worker.onnx_to_fx.dtypes import (
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym, sym_equal, sym_not
-from compiler_worker.onnx_to_fx.values import Constant, Host, Tensor
+from compiler_worker.onnx_to_fx.values import Constant, HostValue, Tensor
 
 HOST_TYPES = (torch.int64, torch.int32, torch.bool)
 
@@ -32,15 +32,15 @@ def dtype_from_attribute(op: Op, elem_type: int) -> torch.dtype:
     return dtype
 
 
-def _cast_on_host(op: Op) -> Host | None:
+def _cast_on_host(op: Op) -> HostValue | None:
     return _host_cast(op, dtype_from_attribute(op, op.attr_int("to")))
 
 
-def _host_cast(op: Op, dtype: torch.dtype) -> Host | None:
+def _host_cast(op: Op, dtype: torch.dtype) -> HostValue | None:
     if dtype not in HOST_TYPES:
         return None
     kind = _truth if dtype == torch.bool else _integer
-    return Host(np.asarray(np.frompyfunc(kind, 1, 1)(op.host(0)), dtype=object), dtype)
+    return HostValue(np.asarray(np.frompyfunc(kind, 1, 1)(op.host(0)), dtype=object), dtype)
 
 
 def _truth(item: HostInt) -> HostInt:
@@ -63,7 +63,7 @@ def cast(op: Op) -> Tensor | Constant:
     return _cast(op, dtype_from_attribute(op, op.attr_int("to")), round_mode_since=24)
 
 
-def _cast_like_on_host(op: Op) -> Host | None:
+def _cast_like_on_host(op: Op) -> HostValue | None:
     return _host_cast(op, op.value(1).dtype)
 
 

@@ -20,7 +20,7 @@ from compiler_worker.onnx_to_fx.sym import (
     sym_min,
     sym_not,
 )
-from compiler_worker.onnx_to_fx.values import Host, Tensor, broadcast_dims
+from compiler_worker.onnx_to_fx.values import HostValue, Tensor, broadcast_dims
 
 
 def _comparison(function: Callable[..., Any]) -> Callable[[Op], Tensor]:
@@ -55,9 +55,9 @@ for _name, (_function, _on_host, _versions) in _COMPARISONS.items():
     )
 
 
-def _not_on_host(op: Op) -> Host:
+def _not_on_host(op: Op) -> HostValue:
     data = np.frompyfunc(sym_not, 1, 1)(op.host(0))
-    return Host(np.asarray(data, dtype=object), torch.bool)
+    return HostValue(np.asarray(data, dtype=object), torch.bool)
 
 
 @converter("Not", versions=(1,), host=_not_on_host)
@@ -67,9 +67,9 @@ def logical_not(op: Op) -> Tensor:
     return x.like(op.call(torch.logical_not, x))
 
 
-def _where_on_host(op: Op) -> Host:
+def _where_on_host(op: Op) -> HostValue:
     data = np.frompyfunc(sym_choice, 3, 1)(op.host(0), op.host(1), op.host(2))
-    return Host(np.asarray(data, dtype=object), op.value(1).dtype)
+    return HostValue(np.asarray(data, dtype=object), op.value(1).dtype)
 
 
 @converter("Where", versions=(9, 16), host=_where_on_host, carried=WIDE_UNSIGNED)

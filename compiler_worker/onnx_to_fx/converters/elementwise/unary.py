@@ -13,7 +13,7 @@ from compiler_worker.onnx_to_fx.dtypes import WIDE_UNSIGNED
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.registry import converter, register
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym, sym_max
-from compiler_worker.onnx_to_fx.values import Host, Tensor
+from compiler_worker.onnx_to_fx.values import HostValue, Tensor
 
 _UNARY: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "Acos": (torch.acos, (7, 22)),
@@ -58,11 +58,11 @@ for _name, (_function, _versions) in _UNARY.items():
     register(_name, _unary(_function), versions=_versions)
 
 
-def _on_host(function: Callable[[HostInt], HostInt]) -> Callable[[Op], Host]:
-    def convert(op: Op) -> Host:
+def _on_host(function: Callable[[HostInt], HostInt]) -> Callable[[Op], HostValue]:
+    def convert(op: Op) -> HostValue:
         # numpy gives the element itself where there is no axis.
         data = np.asarray(np.frompyfunc(function, 1, 1)(op.host(0)), dtype=object)
-        return Host(data, op.value(0).dtype)
+        return HostValue(data, op.value(0).dtype)
 
     return convert
 

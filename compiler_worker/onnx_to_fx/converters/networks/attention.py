@@ -14,7 +14,7 @@ from compiler_worker.onnx_to_fx.converters.networks.attention_explicit import (
     Heads,
     explicit_attention,
 )
-from compiler_worker.onnx_to_fx.converters.networks.attention_mask import Span, attention_mask
+from compiler_worker.onnx_to_fx.converters.networks.attention_mask import MaskSizes, attention_mask
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.values import Tensor
@@ -56,7 +56,7 @@ def _is_kernel_precise(op: Op, dtype: torch.dtype) -> bool:
     return precision is None or precision in narrow or dtype == torch.float64
 
 
-def _heads(op: Op) -> tuple[Heads, Span]:
+def _heads(op: Op) -> tuple[Heads, MaskSizes]:
     q = _by_head(op, 0, "q_num_heads")
     k_new, v_new = _by_head(op, 1, "kv_num_heads"), _by_head(op, 2, "kv_num_heads")
     k, v = (_with_past(op, new, index) for new, index in ((k_new, 4), (v_new, 5)))
@@ -64,7 +64,7 @@ def _heads(op: Op) -> tuple[Heads, Span]:
     if lengths is not None and op.has(4):
         raise op.refuse("nonpad_kv_seqlen together with past_key")
     past = op.dims(4)[2] if op.has(4) else 0
-    span = Span(op.graph.dim(q, 2), op.graph.dim(k, 2), past, lengths)
+    span = MaskSizes(op.graph.dim(q, 2), op.graph.dim(k, 2), past, lengths)
     return Heads(q, k, v, _group_size(q, k)), span
 
 
@@ -100,7 +100,7 @@ def _with_past(op: Op, new: Tensor, index: int) -> Tensor:
     return Tensor(op.call(torch.cat, [past, new], dim=2), new.dtype, dims)
 
 
-def _fused(op: Op, heads: Heads, span: Span) -> torch.fx.Node:
+def _fused(op: Op, heads: Heads, span: MaskSizes) -> torch.fx.Node:
     options: dict[str, object] = {}
     scale = op.maybe_float("scale")
     if scale is not None:

@@ -17,7 +17,7 @@ from compiler_worker.onnx_to_fx.values import Tensor, unknown
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class MaskSizes:
     """Sizes that a mask depends on.
 
     Attributes:
@@ -33,7 +33,7 @@ class Span:
     lengths: Tensor | None
 
 
-def attention_mask(op: Op, span: Span) -> Tensor | None:
+def attention_mask(op: Op, span: MaskSizes) -> Tensor | None:
     """Return one mask (bool, or float to add) for all restrictions, None for no restriction."""
     given = _given_mask(op, span)
     allowed = _allowed(op, span)
@@ -46,7 +46,7 @@ def attention_mask(op: Op, span: Span) -> Tensor | None:
     return given.like(op.call(torch.where, allowed, given, float("-inf")))
 
 
-def _given_mask(op: Op, span: Span) -> Tensor | None:
+def _given_mask(op: Op, span: MaskSizes) -> Tensor | None:
     mask = op.maybe(3)
     if mask is None or op.version < 24:
         return mask
@@ -63,7 +63,7 @@ def _padded(op: Op, mask: Tensor, missing: HostInt) -> Tensor:
     return Tensor(node, mask.dtype, (*mask.dims[:-1], None))
 
 
-def _allowed(op: Op, span: Span) -> Tensor | None:
+def _allowed(op: Op, span: MaskSizes) -> Tensor | None:
     """Return bool [Q, K] or [B, 1, Q, K], from causal order, window and cache lengths."""
     causal = bool(op.attr_int("is_causal"))
     left = op.attr_int("left_window_size") if op.version >= 25 else -1
@@ -89,7 +89,7 @@ def _allowed(op: Op, span: Span) -> Tensor | None:
     return Tensor(node, torch.bool, unknown(2 if span.lengths is None else 4))
 
 
-def _positions(op: Op, span: Span) -> torch.fx.Node:
+def _positions(op: Op, span: MaskSizes) -> torch.fx.Node:
     """Return each query's place among the keys: [Q, 1], or [B, 1, Q, 1] for external caches."""
     steps = op.call(torch.arange, span.queries, device=op.graph.device())
     steps_Q1 = op.call(torch.unsqueeze, steps, 1)

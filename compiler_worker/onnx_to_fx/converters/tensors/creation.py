@@ -16,7 +16,7 @@ from compiler_worker.onnx_to_fx.dtypes import CARRIED, WIDE_UNSIGNED, carried_te
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym, sym_max, sym_min
-from compiler_worker.onnx_to_fx.values import MAX_HOST_ELEMENTS, Constant, Host, Tensor
+from compiler_worker.onnx_to_fx.values import MAX_HOST_ELEMENTS, Constant, HostValue, Tensor
 from services.contracts.errors import UnsupportedGraphError
 
 _CONSTANT_KINDS = ("value", "value_float", "value_floats", "value_int", "value_ints")
@@ -44,7 +44,7 @@ def _constant(op: Op, name: str, tensor: onnx.TensorProto) -> Constant:
 
 
 @converter("ConstantOfShape", versions=(9, 20, 21, 23, 24, 25), attributes=("value",))
-def constant_of_shape(op: Op) -> Tensor | Host:
+def constant_of_shape(op: Op) -> Tensor | HostValue:
     """A tensor of one repeated value; small integer ones of fixed shape stay on the host."""
     given = op.maybe_tensor("value")
     fill = (
@@ -57,7 +57,7 @@ def constant_of_shape(op: Op) -> Tensor | Host:
     static = [size for size in sizes if not isinstance(size, Sym)]
     on_host = len(static) == len(sizes) and fill.dtype in HOST_TYPES
     if on_host and math.prod(static) <= MAX_HOST_ELEMENTS:
-        return Host(np.full(static, value, dtype=object), fill.dtype)
+        return HostValue(np.full(static, value, dtype=object), fill.dtype)
     return emit_full(op, sizes, value, fill.dtype)
 
 
@@ -69,14 +69,14 @@ def emit_full(op: Op, sizes: list[HostInt], value: float, dtype: torch.dtype) ->
     return Tensor(node, dtype, tuple(sizes))
 
 
-def _range_on_host(op: Op) -> Host | None:
+def _range_on_host(op: Op) -> HostValue | None:
     bounds = [op.number(index) for index in range(3)]
     if any(bound is None or isinstance(bound, Sym) for bound in bounds):
         return None
     items = range(*bounds)
     if len(items) > MAX_HOST_ELEMENTS:
         return None
-    return Host(np.asarray(list(items), dtype=object), op.value(0).dtype)
+    return HostValue(np.asarray(list(items), dtype=object), op.value(0).dtype)
 
 
 @converter("Range", versions=(11, 27), attributes=("stash_type",), host=_range_on_host)

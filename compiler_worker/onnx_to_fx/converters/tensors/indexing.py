@@ -12,7 +12,7 @@ from compiler_worker.onnx_to_fx.dtypes import CARRIED
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym, sym_max, sym_min
-from compiler_worker.onnx_to_fx.values import Constant, Host, Tensor, unknown
+from compiler_worker.onnx_to_fx.values import Constant, HostValue, Tensor, unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +51,14 @@ def _within_reach(bound: HostInt) -> HostInt:
     return bound if isinstance(bound, Sym) else min(max(bound, -_HUGE), _HUGE)
 
 
-def _slice_on_host(op: Op) -> Host | None:
+def _slice_on_host(op: Op) -> HostValue | None:
     data = op.host(0)
     for cut in _cuts(op, data.ndim):
         places = _places(cut, data.shape[cut.axis])
         if places is None:
             return None
         data = np.take(data, np.arange(places.start, places.stop, places.step), axis=cut.axis)
-    return Host(data, op.value(0).dtype)
+    return HostValue(data, op.value(0).dtype)
 
 
 def _places(cut: _Cut, size: HostInt | None) -> range | None:
@@ -135,14 +135,14 @@ def _cut_size(cut: _Cut, size: HostInt | None) -> int | None:
     return None if places is None else len(places)
 
 
-def _gather_on_host(op: Op) -> Host | None:
+def _gather_on_host(op: Op) -> HostValue | None:
     data = op.host(0)
     axis = op.axis(op.attr_int("axis"), data.ndim)
     picks = op.host(1)
     if any(isinstance(item, Sym) for item in picks.reshape(-1)):
         return None
     taken = np.take(data, picks.astype(np.int64), axis=axis)
-    return Host(np.asarray(taken, dtype=object), op.value(0).dtype)
+    return HostValue(np.asarray(taken, dtype=object), op.value(0).dtype)
 
 
 @converter(
@@ -309,7 +309,7 @@ def compress(op: Op) -> Tensor:
     """Keep the slices whose condition, a constant, is true."""
     x = op.tensor(0)
     keep = [position for position, kept in enumerate(op.static_ints(1)) if kept]
-    index = op.graph.tensor(Host(np.asarray(keep, dtype=object), torch.int64))
+    index = op.graph.tensor(HostValue(np.asarray(keep, dtype=object), torch.int64))
     axis = op.maybe_int("axis")
     if axis is None:
         flat = op.call(torch.reshape, x, [-1])

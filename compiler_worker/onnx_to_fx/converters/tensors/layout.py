@@ -11,7 +11,7 @@ from compiler_worker.onnx_to_fx.dtypes import CARRIED
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym, ceil_div, sym_max
-from compiler_worker.onnx_to_fx.values import Dims, Host, Tensor, unknown
+from compiler_worker.onnx_to_fx.values import Dims, HostValue, Tensor, unknown
 
 
 @converter("Transpose", versions=(1, 13, 21, 23, 24, 25), attributes=("perm",), carried=CARRIED)
@@ -25,10 +25,10 @@ def transpose(op: Op) -> Tensor:
     return Tensor(op.call(torch.permute, x, order), x.dtype, dims)
 
 
-def _concat_on_host(op: Op) -> Host:
+def _concat_on_host(op: Op) -> HostValue:
     arrays = [op.host(index) for index in range(len(op.inputs))]
     axis = op.axis(op.attr_int("axis"), arrays[0].ndim)
-    return Host(np.concatenate(arrays, axis=axis), op.value(0).dtype)
+    return HostValue(np.concatenate(arrays, axis=axis), op.value(0).dtype)
 
 
 @converter(

@@ -8,7 +8,7 @@ from compiler_worker.onnx_to_fx.control_flow.unrolled import host_scalar
 from compiler_worker.onnx_to_fx.dtypes import CARRIED
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.registry import converter
-from compiler_worker.onnx_to_fx.values import AnyValue, Host, OptionalValue
+from compiler_worker.onnx_to_fx.values import AnyValue, HostValue, OptionalValue
 
 
 @converter("Optional", versions=(15, 28), attributes=("type",), carried=CARRIED)
@@ -30,7 +30,7 @@ def get_element(op: Op) -> AnyValue:
 
 
 @converter("OptionalHasElement", versions=(15, 18, 28), carried=CARRIED)
-def has_element(op: Op) -> Host:
+def has_element(op: Op) -> HostValue:
     """Whether there is an element."""
     value = op.any_value(0) if op.has(0) else OptionalValue(None)
     return host_scalar(not isinstance(value, OptionalValue) or value.item is not None, torch.bool)

@@ -14,7 +14,7 @@ from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.sym import HostInt
 from compiler_worker.onnx_to_fx.values import (
     AnyValue,
-    Host,
+    HostValue,
     SequenceValue,
     Tensor,
     Value,
@@ -35,7 +35,7 @@ def construct(op: Op) -> SequenceValue:
 
 
 @converter("SequenceLength", versions=(11,), carried=CARRIED)
-def length(op: Op) -> Host:
+def length(op: Op) -> HostValue:
     """Number of elements."""
     return host_scalar(len(op.sequence(0)))
 

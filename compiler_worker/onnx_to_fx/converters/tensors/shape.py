@@ -12,7 +12,7 @@ from compiler_worker.onnx_to_fx.sym import HostInt, Sym, known_equal, left_over,
 from compiler_worker.onnx_to_fx.values import (
     AnyValue,
     Dims,
-    Host,
+    HostValue,
     Tensor,
     host_from_list,
     unknown,
@@ -24,7 +24,7 @@ _TYPES_ONLY = (21, 23, 24, 25)
 @converter(
     "Shape", versions=(1, 13, 15, 19, *_TYPES_ONLY), attributes=("start", "end"), carried=CARRIED
 )
-def shape(op: Op) -> Host:
+def shape(op: Op) -> HostValue:
     """Sizes of the axes in [start, end), on the host."""
     dims = op.dims(0)
     if op.version < 15:
@@ -33,11 +33,11 @@ def shape(op: Op) -> Host:
 
 
 @converter("Size", versions=(1, 13, 19, *_TYPES_ONLY), carried=CARRIED)
-def size(op: Op) -> Host:
+def size(op: Op) -> HostValue:
     """Number of elements, on the host."""
     data = np.empty((), dtype=object)
     data[()] = product(op.dims(0))
-    return Host(data, torch.int64)
+    return HostValue(data, torch.int64)
 
 
 @converter("Identity", versions=(1, 13, 14, 16, 19, *_TYPES_ONLY), carried=CARRIED)
@@ -46,11 +46,11 @@ def identity(op: Op) -> AnyValue:
     return op.any_value(0)
 
 
-def _reshape_on_host(op: Op) -> Host | None:
+def _reshape_on_host(op: Op) -> HostValue | None:
     data, sizes = op.host(0), op.ints(1)
     if any(isinstance(size, Sym) or size == 0 for size in sizes):
         return None
-    return Host(data.reshape(op.static_ints(1)), op.value(0).dtype)
+    return HostValue(data.reshape(op.static_ints(1)), op.value(0).dtype)
 
 
 @converter(
@@ -127,10 +127,10 @@ def _unsqueezed_axes(op: Op, rank: int) -> list[int]:
     return sorted(op.axis(axis, rank + len(axes)) for axis in axes)
 
 
-def _unsqueeze_on_host(op: Op) -> Host:
+def _unsqueeze_on_host(op: Op) -> HostValue:
     data = op.host(0)
     axes = _unsqueezed_axes(op, data.ndim)
-    return Host(np.expand_dims(data, tuple(axes)), op.value(0).dtype)
+    return HostValue(np.expand_dims(data, tuple(axes)), op.value(0).dtype)
 
 
 @converter(
@@ -158,9 +158,9 @@ def _squeezed_axes(op: Op, dims: Dims) -> list[int]:
     return [axis for axis, size in enumerate(dims) if size == 1]
 
 
-def _squeeze_on_host(op: Op) -> Host:
+def _squeeze_on_host(op: Op) -> HostValue:
     data = op.host(0)
-    return Host(np.squeeze(data, tuple(_squeezed_axes(op, data.shape))), op.value(0).dtype)
+    return HostValue(np.squeeze(data, tuple(_squeezed_axes(op, data.shape))), op.value(0).dtype)
 
 
 @converter(

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from compiler_worker.builders.base import BuildPlan
+from compiler_worker.builders.base import BuildSpec
 from services.contracts.builds.build_key import BuildKey
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.recipe import Bucket, Recipe
 from tests.conformance.tiny_model import master_record, save_master, tiny_model
 from tests.conformance.workshop import BUCKETS
 
-PlanMaker = Callable[..., BuildPlan]
+PlanMaker = Callable[..., BuildSpec]
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def make_plan(master_path: Path) -> PlanMaker:
         buckets: tuple[Bucket, ...] = BUCKETS,
         recipe: Recipe | None = None,
         path: Path = master_path,
-    ) -> BuildPlan:
+    ) -> BuildSpec:
         master = master_record()
         key = BuildKey(
             master_digest=master.digest,
@@ -50,6 +50,6 @@ def make_plan(master_path: Path) -> PlanMaker:
             generation=generation,
             toolchain={},
         )
-        return BuildPlan(key=key, master=master, master_path=path)
+        return BuildSpec(key=key, master=master, master_path=path)
 
     return make

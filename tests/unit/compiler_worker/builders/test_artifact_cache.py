@@ -9,7 +9,7 @@ import pytest
 from onnx import numpy_helper
 
 from compiler_worker.builders.artifact_cache import load_artifacts
-from compiler_worker.builders.base import BuildPlan
+from compiler_worker.builders.base import BuildSpec
 from compiler_worker.builders.failures import recorded_warnings
 from compiler_worker.builders.inductor_artifacts import build_artifacts
 from services.contracts.hardware.kinds import EngineKind
@@ -29,7 +29,7 @@ def sibling(folder: Path) -> Path:
     return save_master(model, folder)
 
 
-def built_on_a_new_machine(plan: BuildPlan, workspace: Path) -> tuple[list[str], dict[str, int]]:
+def built_on_a_new_machine(plan: BuildSpec, workspace: Path) -> tuple[list[str], dict[str, int]]:
     """Build with empty caches of torch; what was said, and what torch counted."""
     from torch._dynamo.utils import counters
     from torch._inductor.utils import fresh_cache

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from compiler_worker.builders import inductor_builder, inductor_packages
-from compiler_worker.builders.base import BuildPlan
+from compiler_worker.builders.base import BuildSpec
 from compiler_worker.builders.inductor_builder import InductorBuilder, inductor_config
 from compiler_worker.fx_rewrites.names import rewrites_for
 from services.contracts.errors import BuildError, BuildUnavailableError, UnsupportedGraphError
@@ -70,7 +70,7 @@ def test_what_a_key_asks_for_reaches_the_compiler(
 ) -> None:
     given: list[dict[str, object]] = []
 
-    def stopped(plan: BuildPlan, config: dict[str, object], *_: object) -> None:
+    def stopped(plan: BuildSpec, config: dict[str, object], *_: object) -> None:
         given.append(config)
         raise BuildError("far enough")
 

@@ -11,7 +11,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 from compiler_worker.builders import tensorrt_api
-from compiler_worker.builders.base import BuildPlan
+from compiler_worker.builders.base import BuildSpec
 from compiler_worker.builders.tensorrt_builder import TensorrtBuilder
 from services.contracts.errors import BuildError, BuildUnavailableError
 from services.contracts.hardware.facts import Generation
@@ -84,7 +84,7 @@ attend (float[batch, 4, sequence, 8] x) => (float[batch, 4, sequence, 8] y)
 
 
 @pytest.fixture
-def attention_plan(make_plan: PlanMaker, tmp_path: Path) -> Callable[[Precision], BuildPlan]:
+def attention_plan(make_plan: PlanMaker, tmp_path: Path) -> Callable[[Precision], BuildSpec]:
     """Plans for an Attention with an attribute that TensorRT does not take."""
     model: onnx.ModelProto = parser.parse_model(_ATTENTION)
     model.graph.initializer.append(numpy_helper.from_array(np.float32(0.5).reshape(()), "half"))
@@ -93,7 +93,7 @@ def attention_plan(make_plan: PlanMaker, tmp_path: Path) -> Callable[[Precision]
     path = save_master(model, folder)
     spec = TensorSpec(name="x", datatype="FP32", shape=("batch", 4, "sequence", 8))
 
-    def make(precision: Precision) -> BuildPlan:
+    def make(precision: Precision) -> BuildSpec:
         plan = make_plan(EngineKind.TENSORRT, "cuda-sm89", precision=precision, path=path)
         master = plan.master.model_copy(update={"inputs": (spec,)})
         return replace(plan, master=master)
@@ -102,7 +102,7 @@ def attention_plan(make_plan: PlanMaker, tmp_path: Path) -> Callable[[Precision]
 
 
 def test_an_op_that_is_refused_is_lowered_and_the_refusal_is_a_finding(
-    attention_plan: Callable[[Precision], BuildPlan], workspace: Path
+    attention_plan: Callable[[Precision], BuildSpec], workspace: Path
 ) -> None:
     output = TensorrtBuilder().build(attention_plan(Precision.FP16), workspace, print)
     assert output.files[PLAN].exists()
@@ -111,7 +111,7 @@ def test_an_op_that_is_refused_is_lowered_and_the_refusal_is_a_finding(
 
 
 def test_attention_in_fp32_is_lowered_at_once(
-    attention_plan: Callable[[Precision], BuildPlan], workspace: Path
+    attention_plan: Callable[[Precision], BuildSpec], workspace: Path
 ) -> None:
     output = TensorrtBuilder().build(attention_plan(Precision.FP32), workspace, print)
     assert output.files[PLAN].exists()

@@ -23,8 +23,8 @@ from compiler_worker.children.requests import (
     ProofRequest,
     Stage,
 )
-from compiler_worker.proof import proof_child as prove_child
-from compiler_worker.proof.claim import Verdict
+from compiler_worker.proof import proof_child
+from compiler_worker.proof.claim import ProofVerdict
 from compiler_worker.proof.proof_child import prove_one
 from compiler_worker.references.models import Model
 from services.contracts.builds.build_key import BuildKey
@@ -180,9 +180,9 @@ def test_an_engine_that_changes_its_answers_after_many_runs_is_not_proven(
 
 def test_each_engine_has_a_seed_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     claims: list[Any] = []
-    judged = Verdict(reason="enough")
-    monkeypatch.setattr(prove_child, "drawn_recipe", lambda _: Recipe())
-    monkeypatch.setattr(prove_child, "judge", lambda *given: claims.append(given[2]) or judged)
+    judged = ProofVerdict(reason="enough")
+    monkeypatch.setattr(proof_child, "drawn_recipe", lambda _: Recipe())
+    monkeypatch.setattr(proof_child, "judge", lambda *given: claims.append(given[2]) or judged)
     for key in (KEY, KEY.model_copy(update={"builder_options": {"a": "1"}})):
         prove_one(proof_request(tmp_path, key), Events(io.StringIO()))
     assert len({claim.seed for claim in claims} - {None}) == 2

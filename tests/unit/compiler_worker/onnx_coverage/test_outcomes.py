@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from compiler_worker.onnx_coverage.cases import Case
+from compiler_worker.onnx_coverage.cases import SuiteCase
 from compiler_worker.onnx_coverage.outcomes import mismatch, outcome
 from compiler_worker.onnx_coverage.report import coverage_text
 from compiler_worker.onnx_to_fx import registry
@@ -19,10 +19,10 @@ RELU = "g (float[2] x) => (float[2] y) { y = Relu(x) }"
 X = np.array([-1.0, 2.0], np.float32)
 
 
-def case(text: str, want: Any, *feeds: Any, name: str = "test_it") -> Case:
+def case(text: str, want: Any, *feeds: Any, name: str = "test_it") -> SuiteCase:
     """A case of one data set with the suite's usual tolerances."""
     data = ((list(feeds or [X]), [want]),)
-    return Case(name, "node", model(text), data, rtol=1e-3, atol=1e-7)
+    return SuiteCase(name, "node", model(text), data, rtol=1e-3, atol=1e-7)
 
 
 def test_a_right_answer_passes() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compiler_worker.onnx_coverage.cases import Case, all_cases
+from compiler_worker.onnx_coverage.cases import SuiteCase, all_cases
 from compiler_worker.onnx_coverage.outcomes import Outcome, outcome
 from compiler_worker.onnx_coverage.report import COVERAGE_FILE, coverage_text
 
@@ -45,19 +45,19 @@ LOUD_WHEN_DYNAMIC = {
 
 
 @pytest.fixture(scope="module")
-def cases() -> list[Case]:
+def cases() -> list[SuiteCase]:
     """Every case of the suite."""
     return all_cases()
 
 
 @pytest.fixture(scope="module")
-def outcomes(cases: list[Case]) -> dict[str, Outcome]:
+def outcomes(cases: list[SuiteCase]) -> dict[str, Outcome]:
     """The whole suite with the shapes it declares."""
     return {case.name: outcome(case) for case in cases}
 
 
 @pytest.fixture(scope="module")
-def dynamic_outcomes(cases: list[Case]) -> dict[str, Outcome]:
+def dynamic_outcomes(cases: list[SuiteCase]) -> dict[str, Outcome]:
     """The whole suite with every axis dynamic."""
     return {case.name: outcome(case, is_dynamic=True) for case in cases}
 
@@ -67,7 +67,7 @@ def named(outcomes: dict[str, Outcome], verdict: str) -> dict[str, str]:
     return {name: o.reason for name, o in outcomes.items() if o.verdict == verdict}
 
 
-def test_the_suite_is_whole(cases: list[Case], outcomes: dict[str, Outcome]) -> None:
+def test_the_suite_is_whole(cases: list[SuiteCase], outcomes: dict[str, Outcome]) -> None:
     assert Counter(case.kind for case in cases) == CASES
     assert len(outcomes) == sum(CASES.values())
 
@@ -77,7 +77,7 @@ def test_no_answer_is_wrong(outcomes: dict[str, Outcome]) -> None:
     assert not named(outcomes, "raised")
 
 
-def test_breadth_does_not_shrink(cases: list[Case], outcomes: dict[str, Outcome]) -> None:
+def test_breadth_does_not_shrink(cases: list[SuiteCase], outcomes: dict[str, Outcome]) -> None:
     counts = Counter(case.kind for case in cases if outcomes[case.name].verdict == "pass")
     assert {kind: counts[kind] for kind in CASES if counts[kind] < PASSED[kind]} == {}
 
@@ -92,9 +92,9 @@ def test_no_answer_is_wrong_when_every_axis_is_dynamic(
 
 @pytest.mark.slow
 def test_one_case_of_every_op_exports(
-    cases: list[Case], dynamic_outcomes: dict[str, Outcome]
+    cases: list[SuiteCase], dynamic_outcomes: dict[str, Outcome]
 ) -> None:
-    first: dict[str, Case] = {}
+    first: dict[str, SuiteCase] = {}
     for case in cases:
         is_plain = case.kind == "node" and len(case.model.graph.node) == 1
         if is_plain and dynamic_outcomes[case.name].verdict == "pass" and takes_tensors(case):
@@ -107,7 +107,7 @@ def test_one_case_of_every_op_exports(
     assert {op_type: reason for op_type, reason in exported.items() if reason} == {}
 
 
-def takes_tensors(case: Case) -> bool:
+def takes_tensors(case: SuiteCase) -> bool:
     """Whether every input is a tensor that holds something."""
     feeds, _ = case.data[0]
     return all(isinstance(feed, np.ndarray) and feed.size for feed in feeds)
@@ -119,7 +119,7 @@ def test_refusals_name_the_op_or_the_value(outcomes: dict[str, Outcome]) -> None
 
 
 def test_what_is_committed_is_what_the_suite_gives(
-    cases: list[Case], outcomes: dict[str, Outcome], dynamic_outcomes: dict[str, Outcome]
+    cases: list[SuiteCase], outcomes: dict[str, Outcome], dynamic_outcomes: dict[str, Outcome]
 ) -> None:
     text = coverage_text(cases, outcomes, dynamic_outcomes)
     stale = f"{COVERAGE_FILE} is stale: run python -m compiler_worker.onnx_coverage"

@@ -4,18 +4,18 @@ from random import Random
 
 import pytest
 
-from compiler_worker.timing.paired import FEWEST_PAIRS, Call, ratio_of
+from compiler_worker.timing.paired import FEWEST_PAIRS, TimedCall, ratio_of
 from services.contracts.ratio import Ratio
 
 
-def series(random: Random, load: list[float], took_s: float, spread: float) -> list[Call]:
+def series(random: Random, load: list[float], took_s: float, spread: float) -> list[TimedCall]:
     """Calls on a machine whose load meets all sides."""
     return calls(*(took_s * each * random.lognormvariate(0.0, spread) for each in load))
 
 
-def calls(*seconds: float, waited: float = 0.0) -> list[Call]:
+def calls(*seconds: float, waited: float = 0.0) -> list[TimedCall]:
     """Calls whose threads waited for that share of them."""
-    return [Call(seconds=each, waited_share=waited) for each in seconds]
+    return [TimedCall(seconds=each, waited_share=waited) for each in seconds]
 
 
 def found(faster: float, *, spread: float = 0.03, num_calls: int = 200, seed: int = 1) -> Ratio:
