@@ -69,8 +69,8 @@ def _run_as_child(arguments: Arguments) -> int:
 
 
 def _build(arguments: Arguments, settings: CompilerSettings) -> int:
+    from compiler_worker.building.build_report import report_document, report_lines
     from compiler_worker.building.pipeline import build_model
-    from compiler_worker.building.report import report_document, report_lines
     from compiler_worker.open_worker import open_worker
 
     with open_worker(settings, arguments.metrics_port, is_quiet=arguments.is_json) as worker:
@@ -93,7 +93,7 @@ def _plan(arguments: Arguments, settings: CompilerSettings) -> int:
 
 
 def _prove(arguments: Arguments, settings: CompilerSettings) -> int:
-    from compiler_worker.building.report import engine_document, engine_line
+    from compiler_worker.building.build_report import engine_document, engine_line
     from compiler_worker.open_worker import open_worker
     from compiler_worker.proof.proof_job import prove_published
     from services.contracts.model.manifest import ProofOutcome
@@ -133,8 +133,8 @@ def _replay(arguments: Arguments, settings: CompilerSettings) -> int:
 def _profile(arguments: Arguments, settings: CompilerSettings) -> int:
     from compiler_worker.children.requests import ChildEvent
     from compiler_worker.open_worker import open_worker
-    from compiler_worker.profiling.command import profile_model
-    from compiler_worker.profiling.words import report_lines
+    from compiler_worker.profiling.profile_job import profile_model
+    from compiler_worker.profiling.report_lines import report_lines
 
     def report_line(event: ChildEvent) -> None:
         if event.line and not arguments.is_json:

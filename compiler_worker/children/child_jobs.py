@@ -22,8 +22,8 @@ from compiler_worker.children.requests import (
     Stage,
     VerdictRequest,
 )
-from compiler_worker.profiling.report import ProfileReport
-from compiler_worker.profiling.request import ProfileRequest
+from compiler_worker.profiling.profile_report import ProfileReport
+from compiler_worker.profiling.profile_request import ProfileRequest
 from services.contracts.model.document import Document
 from services.contracts.model.manifest import Proof
 from services.contracts.selection.fallback_verdict import FallbackVerdict
@@ -88,7 +88,7 @@ REPLAY = ChildJob(
 )
 PROFILE = ChildJob(
     "profile-one",
-    "compiler_worker.profiling.child:profile_one",
+    "compiler_worker.profiling.profile_child:profile_one",
     ProfileRequest,
     ProfileReport,
     Stage.PROFILE,

@@ -6,8 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 from compiler_worker.onnx_coverage.cases import all_cases
+from compiler_worker.onnx_coverage.coverage_report import COVERAGE_FILE, coverage_text
 from compiler_worker.onnx_coverage.outcomes import outcome
-from compiler_worker.onnx_coverage.report import COVERAGE_FILE, coverage_text
 
 
 def main(argv: list[str]) -> int:

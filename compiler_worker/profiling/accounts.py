@@ -8,7 +8,7 @@ from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
 from compiler_worker.profiling.inductor_record import FusedKernel
-from compiler_worker.profiling.report import (
+from compiler_worker.profiling.profile_report import (
     EagerOp,
     Fate,
     GraphOp,

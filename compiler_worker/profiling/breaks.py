@@ -13,7 +13,7 @@ from typing import Any, Self
 import torch
 
 from compiler_worker.master.pytorch_source import PyTorchModel
-from compiler_worker.profiling.report import GraphBreak, SourceReport
+from compiler_worker.profiling.profile_report import GraphBreak, SourceReport
 from services.contracts.errors import InvalidModelError
 
 _BREAK = re.compile(

@@ -16,7 +16,7 @@ from compiler_worker.profiling.accounts import CompiledRun, EagerRun
 from compiler_worker.profiling.compiled import Compiled, compiled, exported
 from compiler_worker.profiling.eager_run import dispatched_ops, named_run, plain_run
 from compiler_worker.profiling.peaks import measured_peaks
-from compiler_worker.profiling.request import TRACE_COMPILED, TRACE_EAGER, ProfileRequest
+from compiler_worker.profiling.profile_request import TRACE_COMPILED, TRACE_EAGER, ProfileRequest
 from compiler_worker.profiling.timing import (
     Profiled,
     kernel_times,

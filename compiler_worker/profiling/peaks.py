@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from compiler_worker.profiling.report import Peaks
+from compiler_worker.profiling.profile_report import Peaks
 
 _NUM_TRIES = 5
 # Sides of the matrices, and bytes of the copied tensor: enough to leave the caches.

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from compiler_worker.profiling.report import ProfileReport, short_name
+from compiler_worker.profiling.profile_report import ProfileReport, short_name
 
 _WIDTH = 1000
 _LEFT = 330  # where bars begin; labels end before it

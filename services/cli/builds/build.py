@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
+from compiler_worker.building.build_report import report_document, report_lines
 from compiler_worker.building.pipeline import BuildReport, build_model
-from compiler_worker.building.report import report_document, report_lines
 from compiler_worker.children.requests import ChildEvent
 from compiler_worker.open_worker import new_worker
 from compiler_worker.plans.build_keys import Wanted

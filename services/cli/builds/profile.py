@@ -5,10 +5,10 @@ from pathlib import Path
 
 from compiler_worker.children.requests import ChildEvent
 from compiler_worker.open_worker import new_worker
-from compiler_worker.profiling.command import profile_model
-from compiler_worker.profiling.options import ProfileOptions
-from compiler_worker.profiling.report import ProfileReport
-from compiler_worker.profiling.words import report_parts
+from compiler_worker.profiling.profile_job import profile_model
+from compiler_worker.profiling.profile_options import ProfileOptions
+from compiler_worker.profiling.profile_report import ProfileReport
+from compiler_worker.profiling.report_lines import report_parts
 from compiler_worker.settings import settings_from_environment
 from compiler_worker.worker_context import ignore_progress
 from services.cli.output.progress import Steps

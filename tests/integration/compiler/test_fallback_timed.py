@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from compiler_worker.building.build_report import engine_line
 from compiler_worker.building.pipeline import build_model
-from compiler_worker.building.report import engine_line
 from compiler_worker.children.child_jobs import ChildJob
 from compiler_worker.children.process import ChildOutcome, run_child
 from compiler_worker.children.requests import ProofRequest, Stage

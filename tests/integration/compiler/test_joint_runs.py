@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from compiler_worker.building.build_report import report_lines
 from compiler_worker.building.pipeline import BuildReport, build_model
-from compiler_worker.building.report import report_lines
 from compiler_worker.devices import main_device
 from compiler_worker.plans.build_keys import Wanted
 from compiler_worker.timing.joint import Entrants, compare, compare_engines

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from compiler_worker.__main__ import main
+from compiler_worker.building.build_report import report_lines
 from compiler_worker.building.pipeline import BuildReport, build_model
-from compiler_worker.building.report import report_lines
 from compiler_worker.plans.build_keys import BuildTable, Wanted
 from compiler_worker.proof.replay import replay, replay_lines
 from compiler_worker.proof.worst_sample import read_arrays

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from compiler_worker.arguments import parse_arguments
+from compiler_worker.building.build_report import engine_line, report_document, report_lines
 from compiler_worker.building.pipeline import BuildReport
-from compiler_worker.building.report import engine_line, report_document, report_lines
 from compiler_worker.plans.build_keys import BuildTable, SkippedBuild
 from compiler_worker.settings import CompilerSettings, settings_from_environment
 from services.cli.settings import CliSettings

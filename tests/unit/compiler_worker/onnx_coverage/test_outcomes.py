@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from compiler_worker.onnx_coverage.cases import SuiteCase
+from compiler_worker.onnx_coverage.coverage_report import coverage_text
 from compiler_worker.onnx_coverage.outcomes import mismatch, outcome
-from compiler_worker.onnx_coverage.report import coverage_text
 from compiler_worker.onnx_to_fx import registry
 from tests.unit.compiler_worker.onnx_to_fx.graphs import model
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from compiler_worker.onnx_coverage.cases import SuiteCase, all_cases
+from compiler_worker.onnx_coverage.coverage_report import COVERAGE_FILE, coverage_text
 from compiler_worker.onnx_coverage.outcomes import Outcome, outcome
-from compiler_worker.onnx_coverage.report import COVERAGE_FILE, coverage_text
 
 ROOT = Path(__file__).parents[4]
 # What onnx 1.23 brings; another version that brings less would weaken every test here.

@@ -1,6 +1,6 @@
 """A small report, made by hand."""
 
-from compiler_worker.profiling.report import (
+from compiler_worker.profiling.profile_report import (
     EagerOp,
     Fate,
     GraphBreak,

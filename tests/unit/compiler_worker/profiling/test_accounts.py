@@ -15,7 +15,7 @@ from compiler_worker.profiling.accounts import (
 )
 from compiler_worker.profiling.eager_run import dispatched_ops
 from compiler_worker.profiling.inductor_record import FusedKernel
-from compiler_worker.profiling.report import Fate
+from compiler_worker.profiling.profile_report import Fate
 from tests.unit.compiler_worker.profiling.reports import PEAKS
 
 aten = torch.ops.aten

@@ -1,7 +1,7 @@
 """A report in words."""
 
-from compiler_worker.profiling.report import Fate
-from compiler_worker.profiling.words import (
+from compiler_worker.profiling.profile_report import Fate
+from compiler_worker.profiling.report_lines import (
     chain_words,
     fusion_rows,
     notes,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from compiler_worker.profiling.report import (
+from compiler_worker.profiling.profile_report import (
     Fate,
     KernelCall,
     ProfileReport,

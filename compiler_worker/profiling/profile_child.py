@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from compiler_worker.children.child import Events, limit_threads
 from compiler_worker.children.requests import Stage
-from compiler_worker.profiling.report import (
+from compiler_worker.profiling.profile_report import (
     EagerOp,
     KernelCall,
     ProfileFiles,
@@ -14,7 +14,7 @@ from compiler_worker.profiling.report import (
     Side,
     SourceReport,
 )
-from compiler_worker.profiling.request import (
+from compiler_worker.profiling.profile_request import (
     PICTURE,
     REPORT,
     TRACE_COMPILED,
