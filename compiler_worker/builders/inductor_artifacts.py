@@ -76,20 +76,26 @@ def _compile_bucket(
     program: ExportedProgram, config: Mapping[str, Any], target: Path
 ) -> dict[str, torch.Tensor]:
     """Compile and save one program; its weight arguments by name, in order."""
-    from torch._inductor import standalone_compile
-
     weights = lifted_weights(program)
     assert program.example_inputs is not None
-    arguments = [*weights.values(), *program.example_inputs[0]]
+    artifact = compile_static(program, [*weights.values(), *program.example_inputs[0]], config)
+    artifact.save(path=str(target), format="binary")
+    return weights
+
+
+def compile_static(
+    program: ExportedProgram, arguments: list[Any], config: Mapping[str, Any]
+) -> Any:
+    """Inductor's artifact of a program for the sizes of its arguments, weights first."""
+    from torch._inductor import standalone_compile
+
     with torch.no_grad():
-        artifact = standalone_compile(
+        return standalone_compile(
             program.graph_module,
             arguments,
             dynamic_shapes="from_example_inputs",
             options={"config_patches": dict(config)},
         )
-    artifact.save(path=str(target), format="binary")
-    return weights
 
 
 class _WeightSorter:

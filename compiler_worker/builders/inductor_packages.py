@@ -27,9 +27,6 @@ def build_package(
     plan: BuildSpec, config: Mapping[str, Any], workspace: Path, progress: Progress
 ) -> BuildOutput:
     """Import, export with dynamic dimensions, compile to a package with its weights inside."""
-    import torch
-    from torch._inductor import aoti_compile_and_package
-
     from compiler_worker.fx_rewrites.rewrite import rewritten
     from compiler_worker.onnx_to_fx import graph_module_from_onnx
 
@@ -42,22 +39,25 @@ def build_package(
     program = rewritten(program, names, lambda graph: _exported(plan, graph)).program
     progress("compiling C++")
     target = workspace / PACKAGE
+    compile_package(program, target, {**config, **_compiler(plan.compile_cache)})
+    return BuildOutput(files={PACKAGE: target}, needs_master=False)
+
+
+def compile_package(program: "ExportedProgram", target: Path, config: Mapping[str, Any]) -> None:
+    """Compile to a package, with what runs of ours while Inductor does."""
+    import torch
+    from torch._inductor import aoti_compile_and_package
+
+    from compiler_worker.builders.packed_convolutions import PackConvolutions
+
     keep_headers_in_cache()
-    settings = {**package_settings(config), **_compiler(plan.compile_cache)}
+    settings = {**config, "post_grad_custom_pre_pass": PackConvolutions()}
     # With gradients, Inductor gives oneDNN no weights to arrange beforehand: products took 1.2 to
     # 2.1 times as long (MiniLM fp32 at 1x16 and 8x128, 2 threads, torch 2.13).
     with torch.no_grad(), warnings.catch_warnings():
         # It speaks of torch's own lowering of int8 products, not of the engine.
         warnings.filterwarnings("ignore", message="To copy construct from a tensor")
         aoti_compile_and_package(program, package_path=str(target), inductor_configs=settings)
-    return BuildOutput(files={PACKAGE: target}, needs_master=False)
-
-
-def package_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of Inductor with what it runs of ours while it compiles a package."""
-    from compiler_worker.builders.packed_convolutions import PackConvolutions
-
-    return {**config, "post_grad_custom_pre_pass": PackConvolutions()}
 
 
 def _compiler(compile_cache: Path | None) -> dict[str, Any]:

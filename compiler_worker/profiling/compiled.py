@@ -11,13 +11,13 @@ import torch
 from torch.export import ExportedProgram
 
 from compiler_worker.builders.graphs import export_dynamic, export_static
-from compiler_worker.builders.inductor_packages import package_settings
+from compiler_worker.builders.inductor_artifacts import compile_static
+from compiler_worker.builders.inductor_packages import compile_package
 from compiler_worker.fx_rewrites.names import rewrites_for
 from compiler_worker.fx_rewrites.rewrite import rewritten
 from compiler_worker.profiling.inductor_record import FusedKernel, InductorRecord
 from services.contracts.kserve.tensors import TensorSpec
 from services.contracts.model.recipe import DimRange
-from services.engines.compile_cache import keep_headers_in_cache
 from services.engines.programs import lifted_weights
 from services.engines.request_check import Sizes
 
@@ -99,17 +99,9 @@ def compiled(
 
 
 def _package(
-    program: ExportedProgram,
-    inputs: Sequence[torch.Tensor],
-    options: dict[str, Any],
-    path: Path,
+    program: ExportedProgram, inputs: Sequence[torch.Tensor], options: dict[str, Any], path: Path
 ) -> Callable[[], Any]:
-    from torch._inductor import aoti_compile_and_package
-
-    keep_headers_in_cache()
-    with torch.no_grad():
-        settings = package_settings(options)
-        aoti_compile_and_package(program, package_path=str(path), inductor_configs=settings)
+    compile_package(program, path, options)
     # As an engine is loaded: see services/engines/inductor_package.py.
     loader = torch._C._aoti.AOTIModelPackageLoader(  # noqa: SLF001
         str(path), "model", False, 1, -1
@@ -120,16 +112,8 @@ def _package(
 def _artifact(
     program: ExportedProgram, inputs: Sequence[torch.Tensor], options: dict[str, Any]
 ) -> Callable[[], Any]:
-    from torch._inductor import standalone_compile
-
-    arguments: list[Any] = [*lifted_weights(program).values(), *inputs]
-    with torch.no_grad():
-        code = standalone_compile(
-            program.graph_module,
-            arguments,
-            dynamic_shapes="from_example_inputs",
-            options={"config_patches": options},
-        )
+    arguments = [*lifted_weights(program).values(), *inputs]
+    code = compile_static(program, arguments, options)
 
     def call() -> Any:
         with torch.no_grad():

@@ -1,9 +1,7 @@
-"""Fourier transforms, the windows they are given, and the mel scale."""
+"""Fourier transforms, and the mel scale."""
 
 from __future__ import annotations
 
-import math
-import operator
 from typing import Any
 
 import numpy as np
@@ -14,7 +12,7 @@ from compiler_worker.onnx_to_fx.converters.elementwise.casting import dtype_from
 from compiler_worker.onnx_to_fx.dtypes import CARRIED, numpy_dtype_from_torch
 from compiler_worker.onnx_to_fx.kernels.spectral import dft, stft
 from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.registry import converter, register
+from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.sym import HostInt
 from compiler_worker.onnx_to_fx.values import Constant, Tensor
 
@@ -60,32 +58,6 @@ def _frame_length(op: Op) -> HostInt:
     if op.has(3):
         return op.ints(3)[0]
     return op.dims(2)[0] if op.has(2) else op.dims(0)[1]
-
-
-# Factors of cos(0), cos(2 pi n / N), cos(4 pi n / N).
-_WINDOWS = {
-    "HannWindow": (0.5, -0.5),
-    "HammingWindow": (25 / 46, -21 / 46),
-    "BlackmanWindow": (0.42, -0.5, 0.08),
-}
-
-
-def _window(op: Op) -> Tensor:
-    dtype = _output_dtype(op)
-    size = op.ints(0)[0]
-    steps = op.call(torch.arange, size, dtype=torch.float64, device=op.graph.device())
-    period = size if op.attr_int("periodic") else size - 1
-    turn = op.call(operator.truediv, op.call(operator.mul, steps, 2 * math.pi), period)
-    constant, *factors = _WINDOWS[op.proto.op_type]
-    total: Any = constant
-    for times, factor in enumerate(factors, start=1):
-        wave = op.call(torch.cos, op.call(operator.mul, turn, times))
-        total = op.call(operator.add, op.call(operator.mul, wave, factor), total)
-    return Tensor(op.method("to", total, op.graph.dtype(dtype)), dtype, (size,))
-
-
-for _name in _WINDOWS:
-    register(_name, _window, versions=(17,), attributes=("output_datatype", "periodic"))
 
 
 def _output_dtype(op: Op) -> torch.dtype:
