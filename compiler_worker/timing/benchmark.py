@@ -26,6 +26,7 @@ from compiler_worker.timing.cpu_waits import waited_for_cpu_s
 from compiler_worker.timing.paired import FEWEST_PAIRS, TimedCall, ratio_of
 from services.contracts.hardware.facts import Platform
 from services.contracts.model.manifest import SideTiming, Timing
+from services.contracts.model.recipe import Recipe
 from services.contracts.ratio import Ratio
 
 _CLOSE = 1.05

@@ -170,9 +170,9 @@ def test_an_engine_that_changes_its_answers_after_many_runs_is_not_proven(
 ) -> None:
     """All that is compared comes before what is timed, and that runs far more often."""
     request = proof_request(tmp_path).model_copy(update={"is_fallback_timed": False})
-    engine = Tiring(prove_child.load_engine(request, []))
-    monkeypatch.setattr(prove_child, "load_engine", lambda *_: engine)
-    monkeypatch.setattr(prove_child, "benchmark", engine.benchmark)
+    engine = Tiring(proof_child.load_engine(request, []))
+    monkeypatch.setattr(proof_child, "load_engine", lambda *_: engine)
+    monkeypatch.setattr(proof_child, "benchmark", engine.benchmark)
     proof = prove_one(request, Events(stream))
     assert proof.outcome is ProofOutcome.FAILED
     assert "after many runs, output 'hidden'" in proof.reason
@@ -313,7 +313,7 @@ class WarningLoader:
 
 @pytest.fixture
 def warning_loader(monkeypatch: pytest.MonkeyPatch) -> type[WarningLoader]:
-    monkeypatch.setattr(prove_child, "engine_class", lambda kind: WarningLoader)
+    monkeypatch.setattr(proof_child, "engine_class", lambda kind: WarningLoader)
     monkeypatch.setattr(WarningLoader, "fault", None)
     return WarningLoader
 
@@ -322,7 +322,7 @@ def test_what_libraries_warn_of_while_loading_becomes_a_finding(
     tmp_path: Path, warning_loader: type[WarningLoader]
 ) -> None:
     findings: list[str] = []
-    prove_child.load_engine(proof_request(tmp_path), findings)
+    proof_child.load_engine(proof_request(tmp_path), findings)
     logging.getLogger("some.library").warning("afterwards")
     assert findings == ["profile 3 is slow", "deprecated plan"]
 
