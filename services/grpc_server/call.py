@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from services.grpc_server.callbacks import ConnectionCallbacks
 from services.grpc_server.handler_runner import Requests, run_handler
 from services.grpc_server.messages import CompressedMessage, Message, StatusError
 from services.grpc_server.receive_stream import ReceiveStream
-from services.grpc_server.request_headers import Metadatum, RequestHeaders
+from services.grpc_server.request_headers import Metadatum
 from services.grpc_server.response_headers import trailers_block, trailers_only_block
 from services.grpc_server.server_options import UnhandledCall
 from services.grpc_server.servicer_context import ServicerContext
@@ -26,27 +25,20 @@ _EARLY_S: Final = 0.002
 
 
 class Call(ReceiveStream):
-    """A call, from its first frame to its last."""
+    """A call, from its first frame to its last; nothing of it may be used before `begin`.
+
+    Attributes:
+        is_cancelled: it ended before its handler did.
+        is_handled: the handler runs, and sees how the call ends.
+        on_end: callbacks of the end.
+    """
 
     __slots__ = ("_began_s", "_context", "_deadline_s", "_has_begun", "_is_overload",
                  "_seen_window", "_task", "_timer", "is_cancelled", "is_handled",
                  "on_end")  # fmt: skip
 
-    def __init__(
-        self,
-        connection: ConnectionCallbacks,
-        stream_id: int,
-        headers: RequestHeaders,
-        handler: "Handler",
-    ) -> None:
-        """Nothing runs before `begin`.
-
-        Attributes:
-            is_cancelled: it ended before its handler did.
-            is_handled: the handler runs, and sees how the call ends.
-            on_end: callbacks of the end.
-        """
-        super().__init__(connection, stream_id, headers, handler)
+    def begin(self) -> None:
+        """Start the deadline, and a handler that reads a stream."""
         self.is_cancelled = self.is_handled = False
         self.on_end: list[Callable[[], None]] | None = None
         self._began_s = time.monotonic()
@@ -56,9 +48,6 @@ class Call(ReceiveStream):
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._deadline_s: float | None = None
-
-    def begin(self) -> None:
-        """Start the deadline, and a handler that reads a stream."""
         timeout_s = self.headers.timeout_s
         if timeout_s is not None:
             self._deadline_s = self._began_s + timeout_s

@@ -56,9 +56,17 @@ _NOT_HTTP2: Final = (
 # client, unread a client that reads no answers, limit one beyond max_connections, stopped the end
 # of the server, internal an error of this server.
 END_REASONS: Final = (
-    "client", "silent", "flood", "protocol", "unread", "idle", "age", "limit", "stopped",
+    "client",
+    "silent",
+    "flood",
+    "protocol",
+    "unread",
+    "idle",
+    "age",
+    "limit",
+    "stopped",
     "internal",
-)  # fmt: skip
+)
 
 
 class Connection(asyncio.BufferedProtocol):

@@ -48,7 +48,7 @@ class ReceiveStream(SendStream, ABC):
         "num_missing",
         "upload",
         "window_in",
-    )  # fmt: skip
+    )
 
     def __init__(
         self,
