@@ -31,7 +31,7 @@ class ControllerSettings(FleetSecuritySettings):
         kubernetes_namespace: of the RayService and the Jobs; "" takes the pod's own.
         job_template: file of a batch/v1 Job for builds on Kubernetes.
         compiler_image: for those Jobs; "" takes the template's.
-        fleet_file: description of generations that the fleet will have; see `sources.fleet_file`.
+        fleet_file: description of generations that the fleet will have; see `platform.fleet_file`.
         builds: build and prove what nodes lack; without it engines come by `smelt build` alone.
         build_arguments: more options of `python -m compiler_worker build`, as on a shell.
         replica_host: interface of the replicas' TCP data ports; loopback unless gateways run on

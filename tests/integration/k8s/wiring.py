@@ -173,7 +173,7 @@ def check_rights(objects: Objects) -> list[str]:
     return findings
 
 
-# services/controller/kubernetes: nodes.py reads nodes and worker groups, jobs.py runs builds.
+# services/controller/platform/kubernetes: nodes.py reads nodes and worker groups, jobs.py Jobs.
 NEEDED_RIGHTS = {
     ("", "nodes"): {"list", "watch"},
     ("ray.io", "rayservices"): {"list", "watch"},
