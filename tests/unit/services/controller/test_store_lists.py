@@ -24,9 +24,15 @@ from services.replica.engine.loaded_engine import RunningEngine
 from services.replica.engine.manager import EngineManager
 from services.telemetry.recorder import NullRecorder
 from tests.documents import small_key, small_manifest, small_proof
-
-from .build_world import DEVICE, GENERATION, InstantWorker, plan, pool, record
-from .reconcile_world import FakeFleet, Nodes
+from tests.unit.services.controller.build_world import (
+    DEVICE,
+    GENERATION,
+    InstantWorker,
+    plan,
+    pool,
+    record,
+)
+from tests.unit.services.controller.deploy.reconcile_world import FakeFleet, Nodes
 
 
 class World:

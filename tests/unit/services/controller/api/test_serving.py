@@ -11,8 +11,15 @@ from services.contracts.store.object_store import open_store
 from services.controller.api.fleet_state import FleetState
 from services.controller.api.serving import Serving
 from services.controller.interfaces import DeploymentKey
-
-from .reconcile_world import LIMIT_S, OLD, FakeFleet, Nodes, add, loop_over, until
+from tests.unit.services.controller.deploy.reconcile_world import (
+    LIMIT_S,
+    OLD,
+    FakeFleet,
+    Nodes,
+    add,
+    loop_over,
+    until,
+)
 
 
 class _World:

@@ -12,8 +12,7 @@ from services.controller.api.fleet_state import FleetState
 from services.controller.deploy.reconcile import ReconcileLoop
 from services.controller.platform.ray.replica_fleet import load_function
 from services.pb import fleet_v1_pb2 as fleet
-
-from .reconcile_world import (
+from tests.unit.services.controller.deploy.reconcile_world import (
     LIMIT_S,
     OLD,
     FakeFleet,

@@ -22,8 +22,7 @@ from services.controller.events.event_recorder import EventRecorder
 from services.controller.interfaces import DeploymentKey
 from services.pb import fleet_v1_pb2 as fleet
 from tests.documents import small_key, small_manifest, small_proof
-
-from .reconcile_world import (
+from tests.unit.services.controller.deploy.reconcile_world import (
     LIMIT_S,
     NEW,
     OLD,

@@ -12,8 +12,17 @@ from services.controller.deploy.reconcile import ReconcileLoop
 from services.controller.interfaces import DeploymentKey
 from services.controller.platform.kubernetes.placed_by_ray_service import PlacedByRayService
 from services.controller.platform.ray.replica_fleet import application_name, key_from_application
-
-from .reconcile_world import NEW, OLD, FakeFleet, Nodes, add, loop_over, ready, until, until_model
+from tests.unit.services.controller.deploy.reconcile_world import (
+    NEW,
+    OLD,
+    FakeFleet,
+    Nodes,
+    add,
+    loop_over,
+    ready,
+    until,
+    until_model,
+)
 
 
 @pytest.fixture

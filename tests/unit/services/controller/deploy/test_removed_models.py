@@ -5,8 +5,14 @@ from pathlib import Path
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
 from services.controller.api.fleet_state import FleetState
-
-from .reconcile_world import OLD, FakeFleet, add, loop_over, ready, until
+from tests.unit.services.controller.deploy.reconcile_world import (
+    OLD,
+    FakeFleet,
+    add,
+    loop_over,
+    ready,
+    until,
+)
 
 
 async def test_a_removed_model_is_withdrawn(tmp_path: Path) -> None:

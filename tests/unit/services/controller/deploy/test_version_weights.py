@@ -7,8 +7,14 @@ import pytest
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
 from services.controller.api.fleet_state import FleetState
-
-from .reconcile_world import OLD, FakeFleet, add, loop_over, ready, until
+from tests.unit.services.controller.deploy.reconcile_world import (
+    OLD,
+    FakeFleet,
+    add,
+    loop_over,
+    ready,
+    until,
+)
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ from services.contracts.errors import NotReadyError
 from services.controller.interfaces import NodePool
 from services.controller.platform.combined import CombinedNodes
 from services.controller.platform.fleet_file import FleetFile
-
-from .reconcile_world import NEW, OLD, Nodes
+from tests.unit.services.controller.deploy.reconcile_world import NEW, OLD, Nodes
 
 
 @pytest.fixture
