@@ -156,7 +156,7 @@ async def test_a_missing_right_is_explained_by_the_servers_message(access: Contr
             if 'cannot list resource "nodes"' in messages[-1]:
                 explained.set()
 
-    listener, logger = Listener(), logging.getLogger("services.controller.kubernetes")
+    listener, logger = Listener(), logging.getLogger("services.controller.platform.kubernetes")
     access.kubectl_run("delete", "clusterrolebinding", "smelt-controller")
     logger.addHandler(listener)
     watched = Watched(access)

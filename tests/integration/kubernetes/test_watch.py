@@ -200,13 +200,13 @@ async def test_a_missing_permission_is_named_until_it_is_granted(
 
     cluster.emulator.granted = everything - {Asked(verb, "", "nodes")}
     listener = _Listener()
-    logging.getLogger("services.controller.kubernetes").addHandler(listener)
+    logging.getLogger("services.controller.platform.kubernetes").addHandler(listener)
     try:
         nodes = watch_nodes(cluster)
         async with asyncio.timeout(LIMIT_S):
             await refused.wait()
     finally:
-        logging.getLogger("services.controller.kubernetes").removeHandler(listener)
+        logging.getLogger("services.controller.platform.kubernetes").removeHandler(listener)
     if verb == "list":
         with pytest.raises(NotReadyError, match=named):
             nodes.source.pools()

@@ -112,7 +112,7 @@ def test_without_lightkube_the_extra_to_install_is_named() -> None:
     program = (
         "import sys; sys.modules['lightkube'] = None\n"
         "from services.contracts.errors import UnsupportedFeatureError\n"
-        "from services.controller.kubernetes import client, jobs, nodes\n"
+        "from services.controller.platform.kubernetes import client, jobs, nodes\n"
         "for use in (client.find_cluster, lambda: nodes.KubernetesNodes(None, 'n', print),\n"
         "            lambda: jobs.KubernetesJobs(None, 'n', None)):\n"
         "    try:\n"
