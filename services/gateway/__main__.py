@@ -78,9 +78,11 @@ async def _run_workers(settings: GatewaySettings) -> None:
     registry.register(WorkerMetrics(workers.each))
     metrics = _serve_metrics(settings, registry)
     facts = {
-        "grpc_port": workers.port, "metrics_port": metrics.port, "pid": os.getpid(),
+        "grpc_port": workers.port,
+        "metrics_port": metrics.port,
+        "pid": os.getpid(),
         "num_workers": settings.workers,
-    }  # fmt: skip
+    }
 
     def say_ready() -> None:
         announce_ready(settings.ready_fd, facts)
@@ -105,9 +107,11 @@ async def _run(settings: GatewaySettings) -> None:
             registry.register(server.triton_metrics)
         await server.start()
         facts = {
-            "grpc_port": server.port, "metrics_port": metrics.port, "pid": os.getpid(),
+            "grpc_port": server.port,
+            "metrics_port": metrics.port,
+            "pid": os.getpid(),
             "num_workers": 1,
-        }  # fmt: skip
+        }
         tune_for_serving()
         announce_ready(settings.ready_fd, facts)
         logger.info("gateway is ready", extra=facts)

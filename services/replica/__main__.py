@@ -132,8 +132,10 @@ async def until_unhealthy(server: Checked, period_s: float) -> None:
             num_failed += 1
             logger.error(
                 "health check failed, %d of %d in a row: %s",
-                num_failed, _MAX_UNHEALTHY_IN_A_ROW, error,
-            )  # fmt: skip
+                num_failed,
+                _MAX_UNHEALTHY_IN_A_ROW,
+                error,
+            )
 
 
 async def _stopped(server: ReplicaServer, *, is_healthy: bool) -> int:

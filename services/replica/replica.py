@@ -20,7 +20,8 @@ from services.contracts.model.recipe import Bucket
 from services.contracts.selection.selection import FallbackReason
 from services.contracts.transport.frames import Payload
 from services.pb import fleet_v1_pb2 as fleet
-from services.replica.batching.batcher import Batcher, BatchReport, Outputs
+from services.replica.batching.batch_report import BatchReport
+from services.replica.batching.batcher import Batcher, Outputs
 from services.replica.batching.collate import JoinRules
 from services.replica.batching.queue import held_bytes
 from services.replica.closing import close_all
@@ -286,8 +287,11 @@ class Replica:
         """The engine before serves again, as the present one failed in service."""
         bad = self.loaded
         assert bad is not None, "a worker runs only after an engine was loaded"
-        logger.error("engine %s failed in service, the one before it serves again: %s",
-                     bad.digest or bad.kind, words)  # fmt: skip
+        logger.error(
+            "engine %s failed in service, the one before it serves again: %s",
+            bad.digest or bad.kind,
+            words,
+        )
         if bad.digest:
             self._manager.mark_failed(bad.digest, f"failed in service: {words}")
         self._standby.close_soon(bad_executor)

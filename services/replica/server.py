@@ -258,8 +258,10 @@ class ReplicaServer:
             self._link.report_changed()
 
     def _engines_changed(self, announced: fleet.EnginesChanged) -> None:
-        logger.info("engines of master %s may have changed; selecting again",
-                    announced.master_digest[:12] or "in use")  # fmt: skip
+        logger.info(
+            "engines of master %s may have changed; selecting again",
+            announced.master_digest[:12] or "in use",
+        )
         if self._manager:
             self._manager.announce(announced.document_keys)
         self._has_news.set()

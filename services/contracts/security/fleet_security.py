@@ -90,8 +90,10 @@ class FleetTls:
     def of(cls, settings: FleetSecuritySettings) -> Self | None:
         """That of a process's settings; None where the fleet talks in the clear."""
         cert, key, ca = (
-            settings.fleet_cert_file, settings.fleet_key_file, settings.fleet_ca_file,
-        )  # fmt: skip
+            settings.fleet_cert_file,
+            settings.fleet_key_file,
+            settings.fleet_ca_file,
+        )
         return cls(cert, key, ca) if cert and key and ca else None
 
     def server_context(self) -> ssl.SSLContext:
@@ -187,8 +189,9 @@ def warn_in_the_clear(what: str, host: str, warn: Callable[..., object] = logger
         warn(
             "%s listens on %s in the clear: anyone on the network can read it; give the "
             "fleet's processes fleet_cert_file, fleet_key_file and fleet_ca_file",
-            what, host,
-        )  # fmt: skip
+            what,
+            host,
+        )
 
 
 def _tokens_in(file: WatchedFile) -> tuple[str, ...]:

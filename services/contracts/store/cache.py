@@ -85,8 +85,9 @@ class FileCache:
         for used_s, entry_bytes, path in entries:
             if num_bytes <= max_bytes or time.time() - used_s < _IN_USE_S:
                 return
-            _logger.info("cached %s goes: %d bytes, the cache may have %d", path, num_bytes,
-                         max_bytes)  # fmt: skip
+            _logger.info(
+                "cached %s goes: %d bytes, the cache may have %d", path, num_bytes, max_bytes
+            )
             _remove(path)
             num_bytes -= entry_bytes
 

@@ -25,9 +25,17 @@ _BLOB_REF = re.compile(rb'"sha256":"([0-9a-f]{64})"')
 # Small, or without it the store could not be read: their growth is that of what people ask for.
 _KEPT_FOLDERS = ("models/", "rebuilds/", "serving/", "weights/", "selftest/", "event-checkpoints/")
 _DOCUMENT_FOLDERS = (
-    "masters/", "engines/", "joint_runs/", "plans/", "builds/", "leases/", "tasks/", "caches/",
-    "events/", "event-days/",
-)  # fmt: skip
+    "masters/",
+    "engines/",
+    "joint_runs/",
+    "plans/",
+    "builds/",
+    "leases/",
+    "tasks/",
+    "caches/",
+    "events/",
+    "event-days/",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,17 @@ from services.gateway.access.jwks import IssuerKeys
 
 # Signatures that only the issuer can make, checked with a public key; never `none` or HMAC.
 _ALGORITHMS: Final = (
-    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",
-)  # fmt: skip
+    "RS256",
+    "RS384",
+    "RS512",
+    "PS256",
+    "PS384",
+    "PS512",
+    "ES256",
+    "ES384",
+    "ES512",
+    "EdDSA",
+)
 
 
 class JwtTokens:

@@ -70,8 +70,9 @@ class TraceSettings:
             elif name in _IGNORED:
                 logger.warning(
                     "trace setting '%s' is ignored: traces go to OpenTelemetry, where it stays %s",
-                    name, _IGNORED[name],
-                )  # fmt: skip
+                    name,
+                    _IGNORED[name],
+                )
             else:
                 raise InvalidRequestError(
                     f"trace setting '{name}' cannot be set here; expected {_LEVEL} or {_RATE}"

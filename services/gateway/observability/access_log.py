@@ -28,8 +28,14 @@ MAX_PENDING: Final = 65_536
 # Waking the thread for each line would take the interpreter from the event loop as often.
 _WRITE_EVERY_S: Final = 0.25
 _MAY_BE_EMPTY: Final = (
-    "request_id", "trace_id", "model", "version", "peer", "caller", "replica_id",
-)  # fmt: skip
+    "request_id",
+    "trace_id",
+    "model",
+    "version",
+    "peer",
+    "caller",
+    "replica_id",
+)
 _as_json = json.JSONEncoder(ensure_ascii=False).encode
 
 

@@ -131,8 +131,10 @@ class ModelBounds:
             self._told.add(name)
             logger.warning(
                 "%s bounds model '%s', which the fleet does not serve now%s",
-                _SETTING, name, nearest(name, served),
-            )  # fmt: skip
+                _SETTING,
+                name,
+                nearest(name, served),
+            )
 
     def _new(self, model: str) -> Bound | None:
         limit = self._by_model.get(model, self._default)

@@ -60,8 +60,11 @@ class ControllerEpochs:
         self._ends_s = self._clock() + self._grace_s
         logger.warning(
             "controller epoch %016x follows %016x: its replicas are kept for %.0f s until they "
-            "attach again", view.epoch, self._current.epoch, self._grace_s,
-        )  # fmt: skip
+            "attach again",
+            view.epoch,
+            self._current.epoch,
+            self._grace_s,
+        )
 
 
 def _with_served(current: Models, former: Models, replicas: Iterable[Replica]) -> Models:

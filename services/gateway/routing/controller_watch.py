@@ -101,5 +101,6 @@ class ControllerWatch:
             # An exception here would end the watch for good, and no later snapshot be seen.
             logger.exception(
                 "revision %d of controller %s cannot be taken, the last one stays",
-                snapshot.revision, self._address,
-            )  # fmt: skip
+                snapshot.revision,
+                self._address,
+            )

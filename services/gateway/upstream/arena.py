@@ -184,8 +184,10 @@ def request_arena(num_bytes: int) -> RequestArena | None:
         if num_bytes:
             logger.warning(
                 "large requests are copied to replicas: request_memory_bytes is %d, wanted 0 for "
-                "none or at least %d", num_bytes, MIN_ARENA_BYTES,
-            )  # fmt: skip
+                "none or at least %d",
+                num_bytes,
+                MIN_ARENA_BYTES,
+            )
         return None
     try:
         return RequestArena(num_bytes)

@@ -67,8 +67,12 @@ class WorkerLink:
                 await self._done(change)
         except (OSError, SmeltError) as error:
             if self._packets.is_open:
-                logger.error("%s made no change by %s and is started again: %r",
-                             self._what, change.name, error)  # fmt: skip
+                logger.error(
+                    "%s made no change by %s and is started again: %r",
+                    self._what,
+                    change.name,
+                    error,
+                )
                 self._kill()
             self.close()
 

@@ -72,11 +72,13 @@ class Worker:
         link, theirs = self._keeper.link(what)
         try:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "services.gateway",
+                sys.executable,
+                "-m",
+                "services.gateway",
                 env=self._environment(ready_fd=write_fd, keeper_fd=theirs.fileno()),
                 pass_fds=(write_fd, theirs.fileno()),
                 stdin=asyncio.subprocess.DEVNULL,
-            )  # fmt: skip
+            )
         except OSError as error:
             os.close(read_fd)
             link.close()
@@ -107,8 +109,12 @@ class Worker:
         if self._process:
             code = await self._process.wait()
             self.metrics_port = 0
-            logger.error("gateway worker %d (process %d) ended with %d and is started again",
-                         self.number, self.pid, code)  # fmt: skip
+            logger.error(
+                "gateway worker %d (process %d) ended with %d and is started again",
+                self.number,
+                self.pid,
+                code,
+            )
 
     async def stop(self) -> None:
         """Let it drain and end; kill it when it takes too long."""

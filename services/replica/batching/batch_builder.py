@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain, islice
 
 from services.replica.batching.collate import JoinRules
-from services.replica.batching.policy import MAX_CANDIDATES, MAX_CANDIDATES_BRIEF, Grouping
+from services.replica.batching.policy import MAX_CANDIDATES, MAX_CANDIDATES_BRIEF, BatchPolicy
 from services.replica.batching.queue import QueuedRequest, RequestQueue
 from services.replica.batching.run_cost import RunCost
 from services.replica.batching.run_shapes import RunShapes, elements_of
@@ -20,7 +20,7 @@ from services.replica.engine.worker import BatchTimes, EngineWorker
 _MAX_LOOKED_AT = 512
 
 
-class BatchFormer:
+class BatchBuilder:
     """Takes batches out of a queue."""
 
     def __init__(
@@ -81,7 +81,7 @@ class BatchFormer:
         sizes = [waiting.call.sizes for waiting in near]
         if not near or (shapes.is_exact and all(self._is_alike(s, sizes[0]) for s in sizes)):
             return self._extended(near[:1], chain(near[1:], wanted), shapes)
-        grouping = Grouping(
+        grouping = BatchPolicy(
             rules=self._rules,
             shapes=shapes,
             fixed_elements=self._cost.fixed_elements,

@@ -16,15 +16,16 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from services.contracts.errors import NotReadyError
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.batching import Batching
-from services.replica.batching.batch_builder import BatchFormer
+from services.replica.batching.batch_builder import BatchBuilder
+from services.replica.batching.batch_report import BatchReport
 from services.replica.batching.collate import JoinRules
 from services.replica.batching.expiry import Expiry
 from services.replica.batching.queue import Dropped, QueuedRequest, RequestQueue
@@ -40,26 +41,6 @@ _ALONE_FOR_LONG = 16
 Outputs = dict[str, Array]
 Clock = Callable[[], float]
 _Answer = TypeVar("_Answer")
-
-
-class BatchReport(NamedTuple):
-    """One run of the engine, for statistics and metrics; give fields by name.
-
-    Attributes:
-        rows: rows of each request in the batch.
-        queued_s: seconds that each request waited.
-        times: seconds of each step; None when the engine failed.
-        forming_s: seconds from when the engine was free and a request waited to the run.
-        reply_s: seconds in which the answers were written.
-        sizes: dynamic dimensions of each request.
-    """
-
-    rows: tuple[int, ...]
-    queued_s: tuple[float, ...]
-    times: BatchTimes | None
-    forming_s: float = 0.0
-    reply_s: float = 0.0
-    sizes: tuple[Mapping[str, int], ...] = ()
 
 
 class Batcher:
@@ -84,7 +65,7 @@ class Batcher:
         self._clock = clock
         self._queue = RequestQueue(batching, clock, on_dropped=on_dropped)
         self._expiry = Expiry(self._drop_unwanted, clock)
-        self._former = BatchFormer(self._queue, rules, worker, batching.max_waste)
+        self._builder = BatchBuilder(self._queue, rules, worker, batching.max_waste)
         self._arrived = asyncio.Event()
         # Held while a batch runs; a swap of the engine takes it between two batches.
         self.between_batches = asyncio.Lock()
@@ -171,9 +152,15 @@ class Batcher:
         self.admit(call.priority)
         answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
         waiting = QueuedRequest(
-            call, finish, on_failure, answer, self._clock(),
-            self._batching.level(call.priority), deadline_s, num_bytes,
-        )  # fmt: skip
+            call,
+            finish,
+            on_failure,
+            answer,
+            self._clock(),
+            self._batching.level(call.priority),
+            deadline_s,
+            num_bytes,
+        )
         self._queue.add(waiting, call.timeout_s)
         answer.add_done_callback(partial(self._forget_cancelled, waiting))
         if waiting.deadline_s is not None:
@@ -227,7 +214,7 @@ class Batcher:
                 # Where nothing joins, the turn is a tenth of a request's time.
                 await asyncio.sleep(0)
             async with self.between_batches:
-                batch = self._former.take()
+                batch = self._builder.take()
                 self._num_alone = self._num_alone + 1 if len(batch) == 1 else 0
                 self._num_running = len(batch)
                 try:
@@ -246,7 +233,7 @@ class Batcher:
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + self._max_delay_s
         with suppress(TimeoutError):
-            while self._queue and not self._former.is_batch_waiting():
+            while self._queue and not self._builder.is_batch_waiting():
                 self._arrived.clear()
                 # QueuedRequest for companions must not be what makes a request expire.
                 pressing_s = min(ends_s, loop.time() + self._least_time_left_s() / 2)
@@ -322,7 +309,7 @@ class Batcher:
     ) -> None:
         dim = self._rules.rows_dim or ""
         if times:
-            self._former.learn(times)
+            self._builder.learn(times)
         report = BatchReport(
             rows=tuple([waiting.call.sizes.get(dim, 1) for waiting in batch]),
             queued_s=tuple([began_s - waiting.arrived_s for waiting in batch]),

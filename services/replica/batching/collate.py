@@ -185,8 +185,10 @@ def _tell_unpadded(model: ModelVersion, signature: Signature, paddable: frozense
             "model '%s' version %d: requests of different '%s' never share a batch; for that its "
             "recipe has to name every input with that dimension under inputs, one of them with "
             "role mask and pad 0",
-            model.name, model.version, dim,
-        )  # fmt: skip
+            model.name,
+            model.version,
+            dim,
+        )
 
 
 def _equal_but(left: Sequence[int], right: Sequence[int], axis: int) -> bool:

@@ -59,7 +59,7 @@ class _Box(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grouping:
+class BatchPolicy:
     """The policy for one model and the engine in use.
 
     Attributes:

@@ -110,9 +110,12 @@ class EngineLoader:
         )
         logger.info(
             "engine %s (%s %s for %s) is warm after %.2f s",
-            loaded.digest, loaded.kind, loaded.precision, loaded.generation,
+            loaded.digest,
+            loaded.kind,
+            loaded.precision,
+            loaded.generation,
             loaded.load_duration_s,
-        )  # fmt: skip
+        )
         return loaded
 
     def load_fallback(self, reason: FallbackReason | None, detail: str) -> LoadedEngine:
@@ -124,8 +127,10 @@ class EngineLoader:
         start_s, buckets = self._clock(), self._model.buckets
         logger.warning(
             "model '%s' version %d serves on the fallback: %s",
-            self._model.name, self._model.version, detail,
-        )  # fmt: skip
+            self._model.name,
+            self._model.version,
+            detail,
+        )
         engine, refutation = self._fallback.load(self._model)
         longest_run_s = self._warm(engine, buckets)
         return LoadedEngine(

@@ -106,9 +106,11 @@ class ControlLink:
                 logger.info("controller %s closed the line; attaching again", self._address)
             except grpc.aio.AioRpcError as error:
                 logger.warning(
-                    "controller %s: %s %s; attaching again", self._address, error.code(),
+                    "controller %s: %s %s; attaching again",
+                    self._address,
+                    error.code(),
                     error.details(),
-                )  # fmt: skip
+                )
             if loop.time() - began_s > _MAX_DELAY_S:
                 backoff.reset()
             await backoff.pause()

@@ -1,6 +1,6 @@
 """What a replica records, on the catalogue's own objects."""
 
-from services.replica.batching.batcher import BatchReport
+from services.replica.batching.batch_report import BatchReport
 from services.replica.batching.queue import Dropped
 from services.replica.batching.run_shapes import elements_of
 from services.replica.engine.loaded_engine import LoadedEngine
@@ -50,9 +50,11 @@ class ReplicaMetrics:
         )
         here = self._place | {"kind": loaded.kind}
         (
-            self._observe_queued_s, self._observe_forming_s,
-            self._observe_pad_s, self._observe_reply_s,
-        ) = (self._recorder.observer(stage, **here) for stage in _STAGES)  # fmt: skip
+            self._observe_queued_s,
+            self._observe_forming_s,
+            self._observe_pad_s,
+            self._observe_reply_s,
+        ) = (self._recorder.observer(stage, **here) for stage in _STAGES)
         self._recorder.observe(
             catalog.ENGINE_LOAD_DURATION,
             loaded.load_duration_s,

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from services.replica.batching.batcher import BatchReport, Outputs
+from services.replica.batching.batch_report import BatchReport
+from services.replica.batching.batcher import Outputs
 from services.replica.engine.loaded_engine import LoadedEngine
 from services.replica.engine.worker import BatchTimes
 from services.telemetry.tracing import Tracing, carried_trace

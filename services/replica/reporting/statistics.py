@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from services.pb import open_inference_v2_pb2 as pb
-from services.replica.batching.batcher import BatchReport
+from services.replica.batching.batch_report import BatchReport
 from services.replica.engine.worker import BatchTimes
 
 _NS = 1_000_000_000

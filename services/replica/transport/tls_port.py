@@ -93,8 +93,10 @@ class TlsPort:
         except OSError as error:
             logger.warning(
                 "data connection from %s refused: it does not speak the fleet's TLS, or with no "
-                "certificate that the fleet's authority signed: %s", peer, error,
-            )  # fmt: skip
+                "certificate that the fleet's authority signed: %s",
+                peer,
+                error,
+            )
             _tell_plain(spare, error)
             connection.closed(error)
         except asyncio.CancelledError:

@@ -29,7 +29,7 @@ from services.gateway.allocator import keep_freed_memory
 from services.gateway.observability.request_metrics import RequestMetrics
 from services.gateway.pipeline.inference import InferenceCall, Outcome
 from services.gateway.pipeline.request_head import request_head_from_bytes
-from services.replica.batching.batcher import BatchReport
+from services.replica.batching.batch_report import BatchReport
 from services.replica.batching.collate import JoinRules
 from services.replica.engine.worker import BatchTimes
 from services.replica.reporting.statistics import Statistics

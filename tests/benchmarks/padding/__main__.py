@@ -40,7 +40,8 @@ from services.engines.base import LoadSpec
 from services.engines.device_probe import probe_device
 from services.engines.fallback_engine import FallbackEngine, FallbackSpec
 from services.engines.loader import engine_class
-from services.replica.batching.batcher import Batcher, BatchReport
+from services.replica.batching.batch_report import BatchReport
+from services.replica.batching.batcher import Batcher
 from services.replica.batching.collate import JoinRules
 from services.replica.batching.run_shapes import elements_of
 from services.replica.engine.executor import EngineExecutor, EngineThread

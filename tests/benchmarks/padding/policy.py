@@ -17,7 +17,7 @@ from itertools import islice
 from services.contracts.kserve.tensors import TensorSpec
 from services.contracts.model.manifest import MasterRecord, ModelVersion
 from services.replica.batching.collate import JoinRules
-from services.replica.batching.policy import MAX_CANDIDATES, Grouping
+from services.replica.batching.policy import MAX_CANDIDATES, BatchPolicy
 from services.replica.batching.run_shapes import RunShapes
 from services.replica.request.signature import Signature
 from tests.benchmarks.padding.subject import MAX_BATCH, calls, recipe
@@ -71,7 +71,7 @@ def _equals(waiting: Sequence[int]) -> list[int]:
 
 def _grouped(fixed_elements: float, max_waste: float) -> Choose:
     rules = JoinRules.from_model(_version(), Signature.from_model(_version()))
-    grouping = Grouping(
+    grouping = BatchPolicy(
         rules=rules,
         shapes=RunShapes(rules, recipe().buckets),
         fixed_elements=fixed_elements,

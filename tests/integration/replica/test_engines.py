@@ -12,7 +12,7 @@ from services.replica.engine.checker import EngineChecker
 from services.replica.engine.failures import FIRST_WAIT_S
 from services.replica.engine.loaded_engine import RunningEngine
 from services.replica.engine.manager import EngineManager
-from tests.unit.services.replica.batching import Clock
+from tests.unit.services.replica.toy_batcher import Clock
 
 from .published import (
     Shelf,

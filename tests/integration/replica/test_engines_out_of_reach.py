@@ -9,7 +9,7 @@ import pytest
 from services.contracts.model.manifest import PublishedEngine
 from services.contracts.registry.registry import Registry
 from services.replica.engine.failures import FIRST_WAIT_S
-from tests.unit.services.replica.batching import Clock
+from tests.unit.services.replica.toy_batcher import Clock
 
 from .published import Shelf, blob_of, host_of, onnx_model, typed
 

@@ -24,7 +24,8 @@ from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, Input
 from services.engines.base import LoadSpec
 from services.engines.device_probe import probe_device
 from services.engines.onnxruntime_engine import OnnxruntimeEngine
-from services.replica.batching.batcher import Batcher, BatchReport
+from services.replica.batching.batch_report import BatchReport
+from services.replica.batching.batcher import Batcher
 from services.replica.batching.collate import JoinRules
 from services.replica.batching.run_shapes import elements_of
 from services.replica.engine.executor import EngineExecutor, EngineThread

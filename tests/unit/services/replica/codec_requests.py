@@ -12,8 +12,7 @@ from services.contracts.kserve.tensors import (
 from services.contracts.model.manifest import ModelVersion
 from services.pb import open_inference_v2_pb2 as pb
 from services.replica.request.signature import Signature
-
-from .models import make_model, text_model
+from tests.unit.services.replica.models import make_model, text_model
 
 SIGNATURE = Signature.from_model(text_model())
 

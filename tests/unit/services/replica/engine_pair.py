@@ -12,9 +12,8 @@ from services.replica.engine.loaded_engine import LoadedEngine
 from services.replica.engine.standby import Standby, StandbyEngine
 from services.replica.engine.worker import EngineWorker
 from services.replica.request.signature import Signature
-
-from .batching import Clock, ToyEngine, submit, text_call
-from .models import text_model
+from tests.unit.services.replica.models import text_model
+from tests.unit.services.replica.toy_batcher import Clock, ToyEngine, submit, text_call
 
 LIMIT_S = 20.0
 

@@ -10,15 +10,21 @@ import pytest
 from services.contracts.errors import NotReadyError
 from services.contracts.security.fleet_dialer import FleetDialer
 from services.pb import fleet_v1_pb2 as fleet
-from services.replica.batching.batch_builder import BatchFormer
+from services.replica.batching.batch_builder import BatchBuilder
 from services.replica.closing import close_all, ended
 from services.replica.engine.executor import EngineExecutor, EngineThread
 from services.replica.engine.standby import Standby
 from services.replica.reporting.control_link import ControlLink
 from services.replica.transport.data_server import DataServer
-
-from .batching import ToyEngine, assert_own, bench, hold_engine, queue, text_call
-from .models import text_model
+from tests.unit.services.replica.models import text_model
+from tests.unit.services.replica.toy_batcher import (
+    ToyEngine,
+    assert_own,
+    bench,
+    hold_engine,
+    queue,
+    text_call,
+)
 
 
 async def test_every_step_runs_and_the_first_error_is_raised(
@@ -79,7 +85,7 @@ async def test_a_batcher_that_died_still_answers_those_who_wait(
     async with bench(text_model(max_batch=1)) as b:
         held = await hold_engine(b)
         (waiting,) = await queue(b, [text_call()])
-        monkeypatch.setattr(BatchFormer, "take", _fails_at_once)
+        monkeypatch.setattr(BatchBuilder, "take", _fails_at_once)
         task = task_named("batcher")
         b.engine.may_run.set()
         await asyncio.wait([task])

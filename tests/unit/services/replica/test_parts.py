@@ -14,7 +14,7 @@ from services.contracts.kserve.tensors import TensorSpec
 from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, InputRole
 from services.contracts.selection.selection import FallbackReason
 from services.pb import fleet_v1_pb2 as fleet
-from services.replica.batching.batcher import BatchReport
+from services.replica.batching.batch_report import BatchReport
 from services.replica.engine.loaded_engine import FoundBy, LoadedEngine, Refutation
 from services.replica.engine.manager import EngineManager
 from services.replica.engine.samples import edge_sizes, probe_sizes, sample_inputs
@@ -26,10 +26,9 @@ from services.replica.reporting.statistics import Statistics
 from services.telemetry.catalog import REPLICA_METRICS
 from services.telemetry.prometheus_recorder import PrometheusRecorder
 from services.telemetry.recorder import NullRecorder
-
-from .batching import ToyEngine
-from .codec_requests import text_request
-from .models import make_model, text_model
+from tests.unit.services.replica.codec_requests import text_request
+from tests.unit.services.replica.models import make_model, text_model
+from tests.unit.services.replica.toy_batcher import ToyEngine
 
 TIMES = BatchTimes(compute_input_s=0.001, compute_infer_s=0.01, compute_output_s=0.002)
 REPORT = BatchReport(rows=(2, 1), queued_s=(0.5, 0.25), times=TIMES, forming_s=0.125, reply_s=0.5)

@@ -6,9 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from services.replica.engine.loaded_engine import STALL_S, stall_limit_s
-
-from .batching import assert_own, submit, text_call
-from .engine_pair import LIMIT_S, Pair, hold, open_pair
+from tests.unit.services.replica.engine_pair import LIMIT_S, Pair, hold, open_pair
+from tests.unit.services.replica.toy_batcher import assert_own, submit, text_call
 
 
 @pytest.fixture

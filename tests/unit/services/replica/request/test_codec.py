@@ -16,8 +16,12 @@ from services.pb import open_inference_v2_pb2 as pb
 from services.replica.request.codec import InferCall, call_from_request
 from services.replica.request.response import response_from_outputs
 from services.replica.request.signature import Signature
-
-from .codec_requests import SIGNATURE, one_input_model, text_request, triton_request
+from tests.unit.services.replica.codec_requests import (
+    SIGNATURE,
+    one_input_model,
+    text_request,
+    triton_request,
+)
 
 TYPED_FIELDS = {
     "BOOL": "bool_contents",

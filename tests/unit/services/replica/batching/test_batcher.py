@@ -18,8 +18,8 @@ from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Bucket, DimRange
 from services.replica.batching.policy import MAX_CANDIDATES
 from services.replica.batching.queue import Dropped, held_bytes
-
-from .batching import (
+from tests.unit.services.replica.models import text_model
+from tests.unit.services.replica.toy_batcher import (
     Bench,
     assert_own,
     bench,
@@ -28,7 +28,6 @@ from .batching import (
     submit,
     text_call,
 )
-from .models import text_model
 
 
 @given(

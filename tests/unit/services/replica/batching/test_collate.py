@@ -14,9 +14,8 @@ from services.contracts.model.recipe import InputRecipe, InputRole, Recipe
 from services.replica.batching.collate import JoinRules
 from services.replica.request.codec import InferCall
 from services.replica.request.signature import Signature
-
-from .batching import text_call
-from .models import make_model, text_model
+from tests.unit.services.replica.models import make_model, text_model
+from tests.unit.services.replica.toy_batcher import text_call
 
 
 def spec(name: str, *shape: int | str, datatype: str = "INT64") -> TensorSpec:

@@ -18,8 +18,7 @@ from services.contracts.kserve.request_wire import split_request
 from services.pb import open_inference_v2_pb2 as pb
 from services.replica.request.codec import call_from_request
 from services.replica.request.signature import Signature
-
-from .codec_requests import SIGNATURE, one_input_model, text_request
+from tests.unit.services.replica.codec_requests import SIGNATURE, one_input_model, text_request
 
 Spoil = Callable[[pb.ModelInferRequest], object]
 INVALID: dict[str, tuple[Spoil, str]] = {

@@ -9,9 +9,16 @@ from services.contracts.errors import DeadlineExceededError, OverloadedError
 from services.contracts.model.batching import Batching, QueuePolicy
 from services.contracts.model.manifest import ModelVersion
 from services.replica.batching.queue import Dropped, QueuedRequest, RequestQueue
-
-from .batching import Bench, assert_own, bench, hold_engine, queue, submit, text_call
-from .models import text_model
+from tests.unit.services.replica.models import text_model
+from tests.unit.services.replica.toy_batcher import (
+    Bench,
+    assert_own,
+    bench,
+    hold_engine,
+    queue,
+    submit,
+    text_call,
+)
 
 LEVELS = Batching(
     priority_levels=3,

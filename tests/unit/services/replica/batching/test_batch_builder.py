@@ -7,14 +7,14 @@ import pytest
 
 from services.contracts.model.batching import Batching
 from services.contracts.model.recipe import Bucket, DimRange
-from services.replica.batching.batch_builder import BatchFormer
+from services.replica.batching.batch_builder import BatchBuilder
 from services.replica.batching.collate import JoinRules
 from services.replica.batching.queue import QueuedRequest, RequestQueue
 from services.replica.engine.executor import EngineExecutor, EngineThread
 from services.replica.engine.worker import EngineWorker
 from services.replica.request.signature import Signature, fits
-from tests.unit.services.replica.batching import Clock, ToyEngine, text_call
 from tests.unit.services.replica.models import text_model
+from tests.unit.services.replica.toy_batcher import Clock, ToyEngine, text_call
 
 MODEL = text_model()
 RULES = JoinRules.from_model(MODEL, Signature.from_model(MODEL))
@@ -27,7 +27,7 @@ def _bucket(**largest: int) -> Bucket:
 BUCKETS = (_bucket(batch=8, sequence=4), _bucket(batch=2, sequence=16), _bucket(batch=5))
 
 
-def _former(buckets: tuple[Bucket, ...], calls: list[tuple[int, int]]) -> BatchFormer:
+def _builder(buckets: tuple[Bucket, ...], calls: list[tuple[int, int]]) -> BatchBuilder:
     """What forms batches of waiting calls, each given as rows and length."""
     line = RequestQueue(Batching(), clock := Clock())
     loop = asyncio.get_running_loop()
@@ -35,10 +35,10 @@ def _former(buckets: tuple[Bucket, ...], calls: list[tuple[int, int]]) -> BatchF
         call, answer = text_call(rows, length), loop.create_future()
         line.add(QueuedRequest(call, dict, lambda _: None, answer, clock()), None)
     executor = EngineExecutor(engine=ToyEngine(), buckets=buckets, thread=EngineThread())
-    return BatchFormer(line, RULES, EngineWorker(executor, clock=clock), max_waste=0.25)
+    return BatchBuilder(line, RULES, EngineWorker(executor, clock=clock), max_waste=0.25)
 
 
-def _rows_taken(former: BatchFormer) -> list[int]:
+def _rows_taken(former: BatchBuilder) -> list[int]:
     return [waiting.call.sizes["batch"] for waiting in former.take()]
 
 
@@ -53,16 +53,16 @@ async def test_what_fits_is_what_some_bucket_holds(buckets: tuple[Bucket, ...]) 
             sizes = {"batch": sum(wanted) + rows, "sequence": length}
             if any(fits(bucket, sizes, RULES.growing) for bucket in buckets):
                 wanted.append(rows)
-        assert _rows_taken(_former(buckets, calls)) == wanted
+        assert _rows_taken(_builder(buckets, calls)) == wanted
 
 
 async def test_a_bucket_without_rows_bounds_none() -> None:
-    former = _former((_bucket(sequence=4),), [(1000, 4), (1000, 4), (1, 5)])
+    former = _builder((_bucket(sequence=4),), [(1000, 4), (1000, 4), (1, 5)])
     assert _rows_taken(former) == [1000, 1000]
 
 
 async def test_a_first_call_is_taken_whatever_its_sizes() -> None:
-    former = _former(BUCKETS[:1], [(1, 99), (1, 99)])
+    former = _builder(BUCKETS[:1], [(1, 99), (1, 99)])
     assert former.is_batch_waiting()
     assert _rows_taken(former) == [1]
 
@@ -80,9 +80,9 @@ async def test_a_first_call_is_taken_whatever_its_sizes() -> None:
 async def test_a_batch_waits_once_it_fills_a_bucket(
     buckets: tuple[Bucket, ...], calls: list[tuple[int, int]], *, is_waiting: bool
 ) -> None:
-    assert _former(buckets, calls).is_batch_waiting() is is_waiting
+    assert _builder(buckets, calls).is_batch_waiting() is is_waiting
 
 
 async def test_nothing_is_taken_of_an_empty_queue() -> None:
     static = Bucket(dims={"batch": DimRange(min=4, opt=4, max=4)})
-    assert _rows_taken(_former((static,), [])) == []
+    assert _rows_taken(_builder((static,), [])) == []

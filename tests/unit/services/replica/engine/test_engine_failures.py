@@ -9,8 +9,7 @@ from services.contracts.model.manifest import ProofOutcome, PublishedEngine
 from services.replica.engine.failure_notes import FailureNotes
 from services.replica.engine.failures import FIRST_WAIT_S, EngineFailures
 from tests.documents import small_key, small_manifest, small_proof
-
-from .batching import Clock
+from tests.unit.services.replica.toy_batcher import Clock
 
 
 def engine(name: str) -> PublishedEngine:

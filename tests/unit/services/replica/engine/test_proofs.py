@@ -9,9 +9,8 @@ import pytest
 from services.contracts.errors import EngineError
 from services.contracts.kserve.tensors import Array
 from services.replica.engine.worker import MAX_FAILURES_IN_A_ROW
-
-from .batching import ToyEngine, assert_own, submit, text_call
-from .engine_pair import LIMIT_S, Pair, executor_of, hold, open_pair
+from tests.unit.services.replica.engine_pair import LIMIT_S, Pair, executor_of, hold, open_pair
+from tests.unit.services.replica.toy_batcher import ToyEngine, assert_own, submit, text_call
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from services.replica.engine.failure_notes import FailureNotes
-
-from .batching import Clock
+from tests.unit.services.replica.toy_batcher import Clock
 
 HOUR_S = 3600.0
 

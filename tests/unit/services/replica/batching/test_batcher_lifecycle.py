@@ -9,13 +9,13 @@ from services.contracts.errors import (
     EngineError,
     NotReadyError,
 )
-from services.replica.batching.batcher import BatchReport
+from services.replica.batching.batch_report import BatchReport
 from services.replica.batching.queue import Dropped
 from services.replica.engine.executor import EngineExecutor, EngineThread
 from services.replica.engine.loaded_engine import STALL_S
 from services.replica.engine.worker import MAX_FAILURES_IN_A_ROW
-
-from .batching import (
+from tests.unit.services.replica.models import text_model
+from tests.unit.services.replica.toy_batcher import (
     Bench,
     ToyEngine,
     bench,
@@ -24,7 +24,6 @@ from .batching import (
     submit,
     text_call,
 )
-from .models import text_model
 
 BAD_ID = 999
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import ModelVersion
-from services.replica.batching.batcher import Batcher, BatchReport
+from services.replica.batching.batch_report import BatchReport
+from services.replica.batching.batcher import Batcher
 from services.replica.batching.collate import JoinRules
 from services.replica.batching.queue import Dropped
 from services.replica.engine.executor import EngineExecutor, EngineThread

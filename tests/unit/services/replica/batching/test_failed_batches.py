@@ -17,9 +17,16 @@ from services.replica.batching.batcher import Outputs
 from services.replica.batching.queue import Dropped
 from services.replica.engine.worker import MAX_FAILURES_IN_A_ROW, HangError
 from services.replica.reporting.statistics import Statistics
-
-from .batching import Bench, assert_own, bench, hold_engine, queue, submit, text_call
-from .models import text_model
+from tests.unit.services.replica.models import text_model
+from tests.unit.services.replica.toy_batcher import (
+    Bench,
+    assert_own,
+    bench,
+    hold_engine,
+    queue,
+    submit,
+    text_call,
+)
 
 BAD_ID = 999
 

@@ -12,9 +12,8 @@ from services.contracts.kserve.tensors import Array
 from services.contracts.model.recipe import Bucket
 from services.replica.engine.proof import EngineProof, SamplesOf
 from services.replica.engine.worker import MAX_FAILURES_IN_A_ROW
-
-from .batching import Bench, ToyEngine, bench, submit, text_call
-from .models import text_model
+from tests.unit.services.replica.models import text_model
+from tests.unit.services.replica.toy_batcher import Bench, ToyEngine, bench, submit, text_call
 
 LENGTHS = (1, 2, 3)
 

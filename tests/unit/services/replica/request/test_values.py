@@ -10,8 +10,7 @@ from services.contracts.model.recipe import InputRecipe, Recipe
 from services.pb import open_inference_v2_pb2 as pb
 from services.replica.request.codec import call_from_request
 from services.replica.request.signature import Signature
-
-from .models import make_model
+from tests.unit.services.replica.models import make_model
 
 SHAPE = (2, 3)
 

@@ -7,12 +7,11 @@ import pytest
 
 from services.contracts.model.recipe import Bucket, DimRange
 from services.replica.batching.collate import JoinRules
-from services.replica.batching.policy import Grouping
+from services.replica.batching.policy import BatchPolicy
 from services.replica.batching.run_cost import RunCost
 from services.replica.batching.run_shapes import RunShapes, elements_of
 from services.replica.request.signature import Signature
-
-from .models import text_model
+from tests.unit.services.replica.models import text_model
 
 MODEL = text_model()
 RULES = JoinRules.from_model(MODEL, Signature.from_model(MODEL))
@@ -32,7 +31,7 @@ def _chosen(
     max_waste: float = 0.25,
     shapes: RunShapes | None = None,
 ) -> list[int]:
-    grouping = Grouping(
+    grouping = BatchPolicy(
         rules=RULES,
         shapes=shapes or RunShapes(RULES, LARGE),
         fixed_elements=fixed,
@@ -88,7 +87,7 @@ def test_a_larger_bucket_of_fixed_shape_must_be_worth_it() -> None:
 def test_other_dimensions_have_to_be_equal() -> None:
     bare = MODEL.model_copy(update={"recipe": MODEL.recipe.model_copy(update={"inputs": {}})})
     rules = JoinRules.from_model(bare, Signature.from_model(bare))
-    grouping = Grouping(
+    grouping = BatchPolicy(
         rules=rules, shapes=RunShapes(rules, LARGE), fixed_elements=math.inf, max_waste=0.9
     )
     sizes = [{"batch": 1, "sequence": length} for length in (5, 6, 5)]

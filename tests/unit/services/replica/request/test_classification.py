@@ -12,9 +12,8 @@ from services.replica.request.classification import MAX_TEXTS, classified
 from services.replica.request.codec import call_from_request
 from services.replica.request.response import response_from_outputs
 from services.replica.request.signature import Signature
-
-from .codec_requests import one_input_model
-from .models import make_model
+from tests.unit.services.replica.codec_requests import one_input_model
+from tests.unit.services.replica.models import make_model
 
 
 def _answered(signature: Signature, values: np.ndarray, num_classes: int) -> triton.InferResult:

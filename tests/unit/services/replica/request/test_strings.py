@@ -14,8 +14,7 @@ from services.pb import open_inference_v2_pb2 as pb
 from services.replica.request.codec import InferCall, call_from_request
 from services.replica.request.response import response_from_outputs
 from services.replica.request.signature import Signature
-
-from .codec_requests import one_input_model, triton_request
+from tests.unit.services.replica.codec_requests import one_input_model, triton_request
 
 SIGNATURE = Signature.from_model(one_input_model("BYTES", ("batch", 2)))
 rows = st.lists(st.lists(st.text(max_size=6), min_size=2, max_size=2), min_size=1, max_size=5)

@@ -7,8 +7,7 @@ import pytest
 from services.contracts.errors import OverloadedError
 from services.contracts.model.batching import Batching
 from services.replica.batching.queue import Dropped, QueuedRequest, RequestQueue
-
-from .batching import Clock, text_call
+from tests.unit.services.replica.toy_batcher import Clock, text_call
 
 TWO = Batching(priority_levels=2, default_priority=2, max_queue=4, max_queue_bytes=800)
 THREE = Batching(priority_levels=3, default_priority=2)

@@ -7,8 +7,7 @@ from services.contracts.kserve.tensors import TensorSpec
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Bucket, DimRange, Recipe
 from services.replica.request.signature import Signature
-
-from .models import make_model, text_model
+from tests.unit.services.replica.models import make_model, text_model
 
 
 def _bucket(**ends: tuple[int, int]) -> Bucket:

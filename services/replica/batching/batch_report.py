@@ -1,0 +1,26 @@
+"""What is recorded of one run of the engine."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from services.replica.engine.worker import BatchTimes
+
+
+class BatchReport(NamedTuple):
+    """One run of the engine, for statistics and metrics; give fields by name.
+
+    Attributes:
+        rows: rows of each request in the batch.
+        queued_s: seconds that each request waited.
+        times: seconds of each step; None when the engine failed.
+        forming_s: seconds from when the engine was free and a request waited to the run.
+        reply_s: seconds in which the answers were written.
+        sizes: dynamic dimensions of each request.
+    """
+
+    rows: tuple[int, ...]
+    queued_s: tuple[float, ...]
+    times: BatchTimes | None
+    forming_s: float = 0.0
+    reply_s: float = 0.0
+    sizes: tuple[Mapping[str, int], ...] = ()
