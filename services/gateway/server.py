@@ -153,18 +153,18 @@ class GatewayServer:
             admitted, statuses, self._observers, max_answer_bytes=max_bytes
         )
         names = self._settings.server_name, metadata.version("smelt")
-        questions = MetadataServicer(
+        servicer = MetadataServicer(
             self.endpoints, names, self._cached.statistics, self._optional_rpcs.extensions
         )
         handlers = offered_handlers(
             observed,
-            questions,
+            servicer,
             statuses,
-            self._optional_rpcs.questions,
+            self._optional_rpcs.methods,
             session_key=self._settings.session_key,
             bound=Bound(
                 self._settings.max_in_flight,
-                "what asks about models on this gateway",
+                "the metadata service of this gateway",
                 "SMELT_GATEWAY_MAX_IN_FLIGHT",
             ),
         )

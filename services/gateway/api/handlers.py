@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     GenericHandler = grpc.GenericRpcHandler[Any, Any]
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
-Question = Callable[[Any], Awaitable[Message]]
-# Questions are names; what a parser makes of bytes can be fifty times their size.
-_MAX_QUESTION_BYTES: Final = 1 << 20
+UnaryMethod = Callable[[Any], Awaitable[Message]]
+# Such requests are names; what a parser makes of bytes can be fifty times their size.
+_MAX_UNARY_REQUEST_BYTES: Final = 1 << 20
 # A gateway that is asked too much is alive all the same.
 _PROBES: Final = frozenset(("ServerLive", "ServerReady"))
 _NOTHING_IS_ON: Final = disabled_reasons()
@@ -36,9 +36,9 @@ _NOTHING_IS_ON: Final = disabled_reasons()
 
 def offered_handlers(
     inference: InferenceHandler,
-    questions: MetadataServicer,
+    metadata: MetadataServicer,
     statuses: StatusTable,
-    switched_on: Mapping[str, Question] = MappingProxyType({}),
+    switched_on: Mapping[str, UnaryMethod] = MappingProxyType({}),
     *,
     session_key: str = "",
     bound: Bound | None = None,
@@ -47,28 +47,28 @@ def offered_handlers(
 
     Args:
         inference: answers requests.
-        questions: answers all others.
+        metadata: answers all others that are always on.
         statuses: of errors.
-        switched_on: RPCs beyond those of `questions`.
+        switched_on: RPCs beyond those of `metadata`.
         session_key: names the metadata that names a session; "" for none.
-        bound: of questions under way, but for those of probes; None is none.
+        bound: of requests under way that are not inference, without probes; None is none.
     """
     handlers: dict[str, Handler] = {
         "ModelInfer": _forwarding_handler(inference, statuses, session_key),
         "ModelStreamInfer": _streaming_handler(inference, statuses, session_key),
     }
-    for name, question in {**_questions(questions), **switched_on}.items():
+    for name, method in {**_methods(metadata), **switched_on}.items():
         if bound is not None and name not in _PROBES:
-            question = _admitted(question, bound)  # noqa: PLW2901
-        handlers[name] = _question_handler(name, question, statuses)
+            method = _admitted(method, bound)  # noqa: PLW2901
+        handlers[name] = _unary_handler(name, method, statuses)
     return handlers
 
 
-def _admitted(question: Question, bound: Bound) -> Question:
+def _admitted(method: UnaryMethod, bound: Bound) -> UnaryMethod:
     async def ask(request: Any) -> Message:
         bound.enter()
         try:
-            return await question(request)
+            return await method(request)
         finally:
             bound.leave()
 
@@ -92,7 +92,7 @@ def service_handler(
     return grpc.method_handlers_generic_handler(SERVICE.full_name, absent | dict(handlers))
 
 
-def _questions(servicer: MetadataServicer) -> Mapping[str, Question]:
+def _methods(servicer: MetadataServicer) -> Mapping[str, UnaryMethod]:
     return {
         "ServerLive": servicer.server_live,
         "ServerReady": servicer.server_ready,
@@ -159,18 +159,18 @@ def _streaming_handler(
     return grpc.stream_stream_rpc_method_handler(model_stream_infer)
 
 
-def _question_handler(name: str, question: Question, statuses: StatusTable) -> "Handler":
+def _unary_handler(name: str, method: UnaryMethod, statuses: StatusTable) -> "Handler":
     async def ask(request: Message | InvalidRequestError, context: Context) -> Message:
         try:
             if isinstance(request, InvalidRequestError):
                 raise request
-            return await question(request)
+            return await method(request)
         except Exception as error:
             await refuse(context, statuses, error)
 
     return grpc.unary_unary_rpc_method_handler(
         ask,
-        request_deserializer=_question_parser(
+        request_deserializer=_request_parser(
             _message_class(SERVICE.methods_by_name[name].input_type.name)
         ),
         response_serializer=_message_class(
@@ -179,16 +179,16 @@ def _question_handler(name: str, question: Question, statuses: StatusTable) -> "
     )
 
 
-def _question_parser(
+def _request_parser(
     message_class: type[Message],
 ) -> "Callable[[bytes], Message | InvalidRequestError]":
     """Makes messages of bytes, or says why not: gRPC has no status for what raises here."""
 
     def parse(body: bytes) -> Message | InvalidRequestError:
         name = message_class.DESCRIPTOR.full_name
-        if len(body) > _MAX_QUESTION_BYTES:
+        if len(body) > _MAX_UNARY_REQUEST_BYTES:
             return InvalidRequestError(
-                f"{name} of {len(body)} bytes: expected at most {_MAX_QUESTION_BYTES}"
+                f"{name} of {len(body)} bytes: expected at most {_MAX_UNARY_REQUEST_BYTES}"
             )
         try:
             return message_class.FromString(body)

@@ -1,4 +1,4 @@
-"""The questions about server and models; inference itself is in `inference.py`.
+"""The RPCs about server and models; inference itself is in `pipeline/inference.py`.
 
 Each method takes the message, asks, and gives the message: errors become statuses in the
 handlers around it.

@@ -23,7 +23,7 @@ class OptionalRpcs:
     """The RPCs beyond those that every gateway answers.
 
     Attributes:
-        questions: what answers each of them, by the RPC's name.
+        methods: what answers each of them, by the RPC's name.
         extensions: all that works with these settings, in the protocol's words.
         disabled: why others are not offered, see `absent.py`.
         regions: of shared memory; none can be registered where that is off.
@@ -42,16 +42,16 @@ class OptionalRpcs:
         With `keeper`, that of several workers, changes are made in all of them.
         """
         self.regions = SharedMemoryRegions()
-        self.questions: dict[str, Callable[[Any], Awaitable[Message]]] = {}
+        self.methods: dict[str, Callable[[Any], Awaitable[Message]]] = {}
         self._followers: dict[str, Callable[[Any], Awaitable[None]]] = {}
         self.extensions = set(EXTENSIONS)
         self.disabled = disabled_reasons(is_admin=settings.admin, is_traced=tracing is not None)
         if settings.shared_memory:
-            self._switch_on("system_shared_memory", _shared_memory_questions(self.regions))
+            self._switch_on("system_shared_memory", _shared_memory_methods(self.regions))
         if settings.admin:
             control = ModelControl(settings.controller, endpoints, dialer)
             self._switch_on("logging", {"LogSettings": log_settings})
-            self._switch_on("model_repository", _model_control_questions(control))
+            self._switch_on("model_repository", _model_control_methods(control))
             self._followers |= {
                 "RepositoryModelLoad": control.follow_load,
                 "RepositoryModelUnload": control.follow_unload,
@@ -59,17 +59,17 @@ class OptionalRpcs:
         if settings.admin and tracing:
             self._switch_on("trace", {"TraceSetting": TraceSettings(tracing).answer})
         if keeper:
-            self.questions = keeper.shared(self.questions, self._followers, self.regions)
+            self.methods = keeper.shared(self.methods, self._followers, self.regions)
 
     def close(self) -> None:
         """Let go of every region."""
         self.regions.close()
 
     def _switch_on(
-        self, extension: str, questions: Mapping[str, Callable[[Any], Awaitable[Message]]]
+        self, extension: str, methods: Mapping[str, Callable[[Any], Awaitable[Message]]]
     ) -> None:
         self.extensions.add(extension)
-        self.questions.update(questions)
+        self.methods.update(methods)
 
 
 async def _unregister_cuda(
@@ -79,13 +79,13 @@ async def _unregister_cuda(
     return pb.CudaSharedMemoryUnregisterResponse()
 
 
-def _model_control_questions(
+def _model_control_methods(
     control: ModelControl,
 ) -> dict[str, Callable[[Any], Awaitable[Message]]]:
     return {"RepositoryModelLoad": control.load, "RepositoryModelUnload": control.unload}
 
 
-def _shared_memory_questions(
+def _shared_memory_methods(
     regions: SharedMemoryRegions,
 ) -> dict[str, Callable[[Any], Awaitable[Message]]]:
     return {

@@ -77,7 +77,7 @@ class RoutingTable:
         raise NotReadyError(self._why_not_ready(model, self.version_number(model, version)))
 
     def served(self, model: str, version: str) -> ServedModel:
-        """The model version that a question without tensors is about.
+        """The model version that a metadata request is about.
 
         Version "" is the newest one that is ready, else the newest.
 

@@ -27,7 +27,7 @@ from services.gateway.workers.packets import (
 
 logger = logging.getLogger(__name__)
 
-Question = Callable[[Any], Awaitable[Message]]
+UnaryMethod = Callable[[Any], Awaitable[Message]]
 Follower = Callable[[Any], Awaitable[None]]
 
 
@@ -38,7 +38,7 @@ class KeeperLink:
         """Take over the inherited socket; call inside the event loop."""
         self._numbers = itertools.count(1)
         self._asked: dict[int, asyncio.Future[bytes]] = {}
-        self._questions: Mapping[str, Question] = {}
+        self._methods: Mapping[str, UnaryMethod] = {}
         self._followers: Mapping[str, Follower] = {}
         self._regions = SharedMemoryRegions()
         self._restored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -50,22 +50,22 @@ class KeeperLink:
 
     def shared(
         self,
-        questions: Mapping[str, Question],
+        methods: Mapping[str, UnaryMethod],
         followers: Mapping[str, Follower],
         regions: SharedMemoryRegions,
-    ) -> dict[str, Question]:
-        """The same questions, but changes are made in all workers.
+    ) -> dict[str, UnaryMethod]:
+        """The same methods, but changes are made in all workers.
 
         Args:
-            questions: what answers each RPC in this worker alone.
+            methods: what answers each RPC in this worker alone.
             followers: what waits until this worker sees what an RPC changed of the fleet.
             regions: of this worker.
         """
-        self._questions, self._followers, self._regions = questions, followers, regions
+        self._methods, self._followers, self._regions = methods, followers, regions
         asked = dict.fromkeys(REQUESTS, self._answer) | dict.fromkeys(FOLLOWED, self._seen_by_all)
         return {
-            name: partial(asked[name], name) if name in asked else question
-            for name, question in questions.items()
+            name: partial(asked[name], name) if name in asked else method
+            for name, method in methods.items()
         }
 
     async def restore(self) -> None:
@@ -85,16 +85,16 @@ class KeeperLink:
         """The answer to a client.
 
         Raises:
-            SmeltError: as the question alone would, or the supervisor process is gone.
+            SmeltError: as the method alone would, or the supervisor process is gone.
         """
         if is_reading(request):
-            return await self._questions[name](request)
+            return await self._methods[name](request)
         answer: Message = ANSWERS[name].FromString(await self._ask(name, request))
         return answer
 
     async def _seen_by_all(self, name: str, request: Any) -> Message:
         """The answer to a client, once all workers see what was changed; raises as `_answer`."""
-        answer = await self._questions[name](request)
+        answer = await self._methods[name](request)
         await self._ask(name, request)
         return answer
 
@@ -147,8 +147,8 @@ class KeeperLink:
                 await self._followers[name](request)
             elif name == REGISTER:
                 self._regions.adopt(request, packet.fd)
-            elif name in self._questions:
-                await self._questions[name](request)
+            elif name in self._methods:
+                await self._methods[name](request)
             # What is off here is off everywhere, and no client can have asked for it.
             reply = Packet(PacketKind.DONE, packet.number)
         except SmeltError as error:
