@@ -6,7 +6,7 @@ import numpy as np
 
 from services.contracts.kserve.byte_strings import BYTES
 from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array, TensorSpec
-from services.contracts.model.input_values import InputValues, Span
+from services.contracts.model.input_values import InputValues, IntegerSpan
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import InputRecipe, InputRole, Recipe
 
@@ -38,7 +38,7 @@ def _is_open(spec: TensorSpec, master: MasterRecord, recipe: Recipe) -> bool:
     if not is_integer or drawn_role(master, recipe, spec.name) is InputRole.MASK:
         return False
     own = recipe.inputs.get(spec.name, InputRecipe())
-    return Span() in _spans(own, master.input_values.get(spec.name, InputValues()))
+    return IntegerSpan() in _spans(own, master.input_values.get(spec.name, InputValues()))
 
 
 def draw_integers(
@@ -68,20 +68,20 @@ def _set_ends(rows: Array, low: Array, high: Array) -> None:
         rows[0, 0], rows[0, -1] = low[0], high[0]
 
 
-def _spans(recipe: InputRecipe, known: InputValues) -> tuple[Span, ...]:
+def _spans(recipe: InputRecipe, known: InputValues) -> tuple[IntegerSpan, ...]:
     """The recipe's range, else the graph's, within the limits of requests."""
-    allowed = Span(min=recipe.min, max=recipe.max)
+    allowed = IntegerSpan(min=recipe.min, max=recipe.max)
     if not recipe.has_range:
-        return tuple(span.within(allowed) for span in known.drawn or (Span(),))
+        return tuple(span.within(allowed) for span in known.drawn or (IntegerSpan(),))
     low = math.ceil(recipe.low)
     if recipe.high is not None:
-        return (Span(min=low, max=max(low, math.ceil(recipe.high) - 1)),)
+        return (IntegerSpan(min=low, max=max(low, math.ceil(recipe.high) - 1)),)
     # A low alone begins what min and max or the graph end.
-    allowed = allowed.within(Span(min=low))
-    return tuple(span.within(allowed) for span in known.drawn or (Span(),))
+    allowed = allowed.within(IntegerSpan(min=low))
+    return tuple(span.within(allowed) for span in known.drawn or (IntegerSpan(),))
 
 
-def _closed(span: Span) -> tuple[int, int]:
+def _closed(span: IntegerSpan) -> tuple[int, int]:
     """Both ends, where there is one only or none too."""
     low, high = span.min, span.max
     if low is None:

@@ -6,7 +6,7 @@ from compiler_worker.master.integer_rules import RULES
 from compiler_worker.master.integer_uses import IntegerUses
 from compiler_worker.master.mask_uses import is_mask
 from compiler_worker.master.spans import Spans
-from services.contracts.model.input_values import InputValues, Span
+from services.contracts.model.input_values import InputValues, IntegerSpan
 from services.contracts.model.recipe import InputRole
 
 # Pixels, sounds and quantised values: each is a number of its type. Wider integers may be masks or
@@ -36,11 +36,11 @@ def _values_of(model: ir.Model, value: ir.Value) -> InputValues:
     if value.dtype is ir.DataType.BOOL:
         return InputValues()
     if not drawn and value.dtype.bitwidth <= _BITS_OF_PIXELS:
-        drawn = allowed or (Span(min=int(value.dtype.min), max=int(value.dtype.max)),)
+        drawn = allowed or (IntegerSpan(min=int(value.dtype.min), max=int(value.dtype.max)),)
     return InputValues(drawn=drawn, allowed=allowed, tables=tuple(sorted(strict.tables)))
 
 
-def _spans(value: ir.Value, found: Spans, *, is_strict: bool = False) -> tuple[Span, ...]:
+def _spans(value: ir.Value, found: Spans, *, is_strict: bool = False) -> tuple[IntegerSpan, ...]:
     """One for all places, or one for each place of the last axis; none where all may be."""
     by_column = found.joined(range(found.low.ndim - 1), is_strict=is_strict)
     if by_column.is_open or by_column.is_empty:
@@ -49,8 +49,10 @@ def _spans(value: ir.Value, found: Spans, *, is_strict: bool = False) -> tuple[S
     least, largest = float(value.dtype.min), float(value.dtype.max)
     spans = tuple(
         # An end beyond that of the input's own type is none.
-        Span(min=int(low) if low > least else None, max=int(high) if high < largest else None)
+        IntegerSpan(
+            min=int(low) if low > least else None, max=int(high) if high < largest else None
+        )
         for low, high in zip(by_column.low.flat, by_column.high.flat, strict=True)
     )
     alike = spans[:1] if len(set(spans)) == 1 else spans
-    return () if alike == (Span(),) else alike
+    return () if alike == (IntegerSpan(),) else alike

@@ -14,7 +14,7 @@ from services.contracts.errors import InvalidRecipeError
 from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.byte_strings import BYTES
 from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, TensorSpec
-from services.contracts.model.input_values import InputValues, Span
+from services.contracts.model.input_values import InputValues, IntegerSpan
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import CALIBRATION_FIX, InputRecipe, InputRole, Recipe
 from services.contracts.model.task_recipe import BoxTask, FunctionTask, Task, TopKTask
@@ -151,7 +151,7 @@ def _check_blindness(key: str, accepted: Iterable[str]) -> None:
 def _check_within(name: str, recipe: InputRecipe, known: InputValues) -> None:
     """A recipe may narrow what the graph takes; what it draws and pads with has to lie inside."""
     key, legal = f"recipe: inputs.{name}", f"the model takes {known.words}"
-    own = Span(min=recipe.min, max=recipe.max)
+    own = IntegerSpan(min=recipe.min, max=recipe.max)
     both = own.within(known.widest)
     for end, asked, found in (("min", own.min, both.min), ("max", own.max, both.max)):
         if asked is not None and asked != found:

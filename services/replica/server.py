@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 _WITHDRAWAL_S = 0.2
 _DRAIN_TIMEOUT_S = 30.0
 # Two thirds of the 30 s that Serve waits for a health check, so that a data port that is dead
-# is told in words. Not less: a live swap may hold loop and cores for seconds (a library that
+# gets a readable error. Not less: a live swap may hold loop and cores for seconds (a library that
 # keeps the interpreter to itself while it loads), and a failed knock has gateways turn away from
 # a replica that serves. Nothing is found later by it: a port that closed refuses at once.
 KNOCK_TIMEOUT_S = 20.0

@@ -32,7 +32,12 @@ from services.cli.output.progress import Steps
 from services.contracts.hardware.kinds import EngineKind
 from services.contracts.model.manifest import ModelVersion, PublishedEngine
 from services.contracts.registry.registry import Registry
-from services.contracts.selection.gate import Verdict, speed_bounds, speed_over_fallback, verdict
+from services.contracts.selection.gate import (
+    SpeedVerdict,
+    speed_bounds,
+    speed_over_fallback,
+    verdict,
+)
 from services.contracts.selection.joint_run import JointRun
 from services.contracts.selection.selection import recipe_fault
 from services.contracts.store.object_store import open_store
@@ -56,12 +61,12 @@ class Found:
     ratio: float
     low: float
     high: float
-    verdict: Verdict | None
+    verdict: SpeedVerdict | None
 
     @property
     def words(self) -> str:
         """For a table."""
-        doubt = "" if self.verdict is not Verdict.NOT_MEASURABLE else " ?"
+        doubt = "" if self.verdict is not SpeedVerdict.NOT_MEASURABLE else " ?"
         return f"{self.ratio:.2f} ({self.low:.2f} to {self.high:.2f}){doubt}"
 
 
@@ -101,8 +106,8 @@ def main(arguments: list[str]) -> int:
 
 def winner(found: dict[str, Found]) -> str:
     """Who is faster than all others beyond doubt, the fallback included; "" for none."""
-    sides = found | {FALLBACK: Found(ratio=1.0, low=1.0, high=1.0, verdict=Verdict.KEEPS_UP)}
-    if any(each.verdict is Verdict.NOT_MEASURABLE for each in found.values()):
+    sides = found | {FALLBACK: Found(ratio=1.0, low=1.0, high=1.0, verdict=SpeedVerdict.KEEPS_UP)}
+    if any(each.verdict is SpeedVerdict.NOT_MEASURABLE for each in found.values()):
         return ""
     best = max(sides, key=lambda name: sides[name].ratio)
     others = (each for name, each in sides.items() if name != best)

@@ -7,7 +7,7 @@ from services.contracts.model.recipe import InputRole
 _SHOWN = 4
 
 
-class Span(Document):
+class IntegerSpan(Document):
     """A range of integers, both ends allowed; None where there is no end."""
 
     min: int | None = None
@@ -18,11 +18,11 @@ class Span(Document):
         low, high = ("any" if end is None else end for end in (self.min, self.max))
         return f"{low} to {high}"
 
-    def within(self, other: "Span") -> "Span":
+    def within(self, other: "IntegerSpan") -> "IntegerSpan":
         """What lies in both."""
         lows = [end for end in (self.min, other.min) if end is not None]
         highs = [end for end in (self.max, other.max) if end is not None]
-        return Span(min=max(lows, default=None), max=min(highs, default=None))
+        return IntegerSpan(min=max(lows, default=None), max=min(highs, default=None))
 
 
 class InputValues(Document):
@@ -38,16 +38,16 @@ class InputValues(Document):
     """
 
     role: InputRole = InputRole.VALUES
-    drawn: tuple[Span, ...] = ()
-    allowed: tuple[Span, ...] = ()
+    drawn: tuple[IntegerSpan, ...] = ()
+    allowed: tuple[IntegerSpan, ...] = ()
     tables: tuple[str, ...] = ()
 
     @property
-    def widest(self) -> Span:
+    def widest(self) -> IntegerSpan:
         """The least span around all that is allowed."""
         lows = [span.min for span in self.allowed if span.min is not None]
         highs = [span.max for span in self.allowed if span.max is not None]
-        return Span(
+        return IntegerSpan(
             min=min(lows) if lows and len(lows) == len(self.allowed) else None,
             max=max(highs) if highs and len(highs) == len(self.allowed) else None,
         )

@@ -6,7 +6,7 @@ import numpy as np
 
 from services.contracts.kserve.byte_strings import BYTES
 from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array, TensorSpec
-from services.contracts.model.input_values import InputValues, Span
+from services.contracts.model.input_values import InputValues, IntegerSpan
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import InputRecipe, Recipe
 
@@ -21,7 +21,7 @@ class ValueLimits:
         low, high: [] or [places], in the input's own type; that type's ends where spans have none.
     """
 
-    spans: tuple[Span, ...]
+    spans: tuple[IntegerSpan, ...]
     source: str
     low: Array
     high: Array
@@ -38,7 +38,7 @@ class ValueLimits:
         found = np.argwhere((values < self.low) | (values > self.high))[0]
         return tuple(int(place) for place in found)
 
-    def span_at(self, place: tuple[int, ...]) -> Span:
+    def span_at(self, place: tuple[int, ...]) -> IntegerSpan:
         """What is allowed at a place."""
         return self.spans[place[-1]] if len(self.spans) > 1 else self.spans[0]
 
@@ -56,12 +56,12 @@ def limits_of(master: MasterRecord, recipe: Recipe) -> dict[str, ValueLimits]:
     return limits
 
 
-def _narrowed(known: InputValues, recipe: InputRecipe) -> tuple[Span, ...]:
-    own = Span(min=recipe.min, max=recipe.max)
-    return tuple(span.within(own) for span in known.allowed or (Span(),))
+def _narrowed(known: InputValues, recipe: InputRecipe) -> tuple[IntegerSpan, ...]:
+    own = IntegerSpan(min=recipe.min, max=recipe.max)
+    return tuple(span.within(own) for span in known.allowed or (IntegerSpan(),))
 
 
-def _limits(spec: TensorSpec, spans: tuple[Span, ...], source: str) -> ValueLimits:
+def _limits(spec: TensorSpec, spans: tuple[IntegerSpan, ...], source: str) -> ValueLimits:
     # In the input's own type: numpy compares int64 with uint64 as floats.
     dtype = NUMPY_FROM_DATATYPE[spec.datatype]
     least, largest = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)

@@ -24,7 +24,7 @@ from services.contracts.store.artifact_store import put_files
 _MODEL_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,99}")
 
 
-class OpenedMaster(Protocol):
+class PublishableMaster(Protocol):
     """A master on this disk, as the compiler opens it; see MasterRecord for the meanings."""
 
     @property
@@ -66,7 +66,7 @@ class OpenedMaster(Protocol):
 class ModelRegistry(RecordKeeper):
     """Publishes masters and numbered versions of named models, and finds them."""
 
-    def publish_master(self, opened: OpenedMaster) -> MasterRecord:
+    def publish_master(self, opened: PublishableMaster) -> MasterRecord:
         """Store a master's files, then its record.
 
         One that is there is returned with the input values of this opening: an older record has
@@ -209,7 +209,7 @@ class ModelRegistry(RecordKeeper):
                 self._records.create(_removal_key(name, each.version), removal)
         return removed
 
-    def _create_master(self, key: str, opened: OpenedMaster) -> MasterRecord:
+    def _create_master(self, key: str, opened: PublishableMaster) -> MasterRecord:
         record = MasterRecord(
             digest=opened.digest,
             files=put_files(self._store, opened.files),
@@ -246,7 +246,7 @@ def check_model_name(name: str) -> None:
         )
 
 
-def _is_same_interface(record: MasterRecord, opened: OpenedMaster) -> bool:
+def _is_same_interface(record: MasterRecord, opened: PublishableMaster) -> bool:
     wanted = (tuple(opened.inputs), tuple(opened.outputs), opened.opset)
     return (record.inputs, record.outputs, record.opset) == wanted
 

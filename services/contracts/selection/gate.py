@@ -23,7 +23,7 @@ NOISE = 0.05
 _WILD = 4.0
 
 
-class Verdict(StrEnum):
+class SpeedVerdict(StrEnum):
     """What a run says of an engine beside the fallback."""
 
     KEEPS_UP = "keeps_up"
@@ -82,17 +82,17 @@ def _noise(timing: Timing) -> float:
     return max(itself.high, 1 / itself.low) if itself else 1.0
 
 
-def verdict(timings: Sequence[Timing]) -> Verdict | None:
+def verdict(timings: Sequence[Timing]) -> SpeedVerdict | None:
     """What one run says; None where the fallback was not timed. Older records have no doubts."""
     speed = speed_over_fallback(timings)
     if speed is None:
         return None
     bounds = speed_bounds(timings) or SpeedBounds(low=speed, high=speed)
     if bounds.high < 1 - NOISE:
-        return Verdict.SLOWER
+        return SpeedVerdict.SLOWER
     if bounds.low >= 1 - NOISE and not bounds.is_wild:
-        return Verdict.KEEPS_UP
-    return Verdict.NOT_MEASURABLE
+        return SpeedVerdict.KEEPS_UP
+    return SpeedVerdict.NOT_MEASURABLE
 
 
 def deciding(history: Sequence[Sequence[Timing]]) -> Sequence[Timing]:
@@ -102,7 +102,7 @@ def deciding(history: Sequence[Sequence[Timing]]) -> Sequence[Timing]:
         history: an engine's timings of its proof and of its joint runs, oldest first.
     """
     known = [timings for timings in history if verdict(timings)]
-    clear = [timings for timings in known if verdict(timings) is not Verdict.NOT_MEASURABLE]
+    clear = [timings for timings in known if verdict(timings) is not SpeedVerdict.NOT_MEASURABLE]
     return (clear or known or history or [()])[-1]
 
 
@@ -110,7 +110,7 @@ def is_settled(history: Sequence[Sequence[Timing]]) -> bool:
     """Whether an engine and the fallback need not be timed again: measured, and without doubt."""
     known = [timings for timings in history if verdict(timings)]
     return not known or any(
-        speed_bounds(timings) and verdict(timings) is not Verdict.NOT_MEASURABLE
+        speed_bounds(timings) and verdict(timings) is not SpeedVerdict.NOT_MEASURABLE
         for timings in known
     )
 
@@ -123,10 +123,14 @@ def rejection_reason(timings: Sequence[Timing], recipe: Recipe | None = None) ->
         recipe: None asks.
     """
     found, speed = verdict(timings), speed_over_fallback(timings)
-    if speed is None or found is Verdict.KEEPS_UP or (recipe and not recipe.must_beat_fallback):
+    if (
+        speed is None
+        or found is SpeedVerdict.KEEPS_UP
+        or (recipe and not recipe.must_beat_fallback)
+    ):
         return ""
     bounds = speed_bounds(timings)
-    if found is Verdict.SLOWER:
+    if found is SpeedVerdict.SLOWER:
         interval = f" ({bounds.words})" if bounds else ""
         return (
             f"slower than the fallback: {readable_ratio(speed)} x its speed{interval}, so it is "

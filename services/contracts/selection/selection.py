@@ -13,7 +13,13 @@ from types import MappingProxyType
 from services.contracts.errors import InvalidRequestError
 from services.contracts.hardware.facts import DeviceFacts, Generation
 from services.contracts.model.manifest import ModelVersion, ProofOutcome, PublishedEngine, Timing
-from services.contracts.selection.gate import Verdict, deciding, is_wild, rejection_reason, verdict
+from services.contracts.selection.gate import (
+    SpeedVerdict,
+    deciding,
+    is_wild,
+    rejection_reason,
+    verdict,
+)
 from services.contracts.selection.joint_order import JointOrder, engine_history, joint_order
 from services.contracts.selection.joint_run import JointRun
 from services.contracts.terms import calibration_digest, proof_terms
@@ -182,7 +188,7 @@ def mean_speedup(timings: Sequence[Timing]) -> float:
 
 def gate_reason(timings: Sequence[Timing]) -> FallbackReason:
     """The kind of a gate's fault."""
-    is_slower = verdict(timings) is Verdict.SLOWER
+    is_slower = verdict(timings) is SpeedVerdict.SLOWER
     return FallbackReason.SLOWER_THAN_FALLBACK if is_slower else FallbackReason.NOT_MEASURABLE
 
 

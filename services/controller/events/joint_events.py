@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from services.contracts.events import Event, EventKind
 from services.contracts.model.manifest import ModelVersion, PublishedEngine, Timing
 from services.contracts.selection.gate import (
-    Verdict,
+    SpeedVerdict,
     is_wild,
     speed_bounds,
     speed_over_fallback,
@@ -106,7 +106,7 @@ def _best_words(now: Selection, run: JointRun) -> str:
     best, fitting = now.engine.digest, (now.engine, *now.runners_up)
     close = [_words(e) for e in fitting if e.digest != best and overlaps(run, best, e.digest)]
     found = f"leads, too close to tell from {', '.join(close)}" if close else "is best"
-    if verdict(timed) is Verdict.NOT_MEASURABLE:
+    if verdict(timed) is SpeedVerdict.NOT_MEASURABLE:
         found = "stays best, although not measurable here now"
     return f"{_words(now.engine)} {found}{speed and ': '}{speed}"
 

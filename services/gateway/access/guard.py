@@ -13,7 +13,7 @@ from services.gateway.access.gate import Gate, Metadata
 from services.gateway.api.handlers import SERVICE
 from services.gateway.api.status_codes import StatusTable
 from services.gateway.api.streaming import Incoming
-from services.gateway.pipeline.inference import INFERENCE_METHODS, InferenceCall, Outcome
+from services.gateway.pipeline.inference import INFERENCE_METHODS, InferenceCall, RequestOutcome
 from services.gateway.pipeline.request_head import request_head_from_bytes
 from services.grpc_server.context import Context
 from services.grpc_server.server_options import Check
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Handler = grpc.RpcMethodHandler[Any, Any]
 
 Behaviour = Callable[[Any, Context], Awaitable[Any]]
-OnRejected = Callable[[InferenceCall, Outcome], None]
+OnRejected = Callable[[InferenceCall, RequestOutcome], None]
 Stream = Callable[[AsyncIterator[Any], Context], AsyncIterator[bytes]]
 
 # Load balancers and clients ask these before they have a token, and learn no secret.
@@ -94,7 +94,9 @@ def _guarded(
         except Exception as error:
             refusal = statuses.refusal_of(error)
             if name in INFERENCE_METHODS:
-                on_rejected(_call(name, context), Outcome(refusal.code, time.monotonic() - began_s))
+                on_rejected(
+                    _call(name, context), RequestOutcome(refusal.code, time.monotonic() - began_s)
+                )
             await context.abort(refusal.code, refusal.details, refusal.trailing)
         return await behaviour(request, context)
 
@@ -118,7 +120,7 @@ def _guarded_stream(
         call, began_s = _call("ModelStreamInfer", context), time.monotonic()
 
         def on_error(error: Exception) -> None:
-            on_rejected(call, Outcome(statuses.code_of(error), time.monotonic() - began_s))
+            on_rejected(call, RequestOutcome(statuses.code_of(error), time.monotonic() - began_s))
 
         metadata = tuple(call.metadata)
         try:

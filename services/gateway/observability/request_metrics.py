@@ -6,8 +6,8 @@ from typing import Final, NamedTuple
 import grpc
 
 from services.contracts.errors import OverloadedError
-from services.gateway.pipeline.inference import InferenceCall, Outcome, RequestObserver
-from services.gateway.routing.fleet_view import Replica
+from services.gateway.pipeline.inference import InferenceCall, RequestObserver, RequestOutcome
+from services.gateway.routing.fleet_view import ReplicaInfo
 from services.telemetry import catalog
 from services.telemetry.recorder import Observer, Recorder
 
@@ -34,7 +34,7 @@ class RequestMetrics(RequestObserver):
         self._ended: dict[tuple[str, str, grpc.StatusCode], _Ended] = {}
         self._waited: dict[tuple[str, str, str, str], Observer] = {}
 
-    def end(self, call: InferenceCall, outcome: Outcome) -> None:
+    def end(self, call: InferenceCall, outcome: RequestOutcome) -> None:
         """Count and time a request, by the model and version that the fleet knows it for."""
         self._drop_forgotten()
         key = call.model, call.version, outcome.code
@@ -47,7 +47,7 @@ class RequestMetrics(RequestObserver):
         if outcome.error is not None:
             self._count_unanswered(call, outcome)
 
-    def rejected(self, call: InferenceCall, outcome: Outcome) -> None:  # noqa: ARG002 - not read
+    def rejected(self, call: InferenceCall, outcome: RequestOutcome) -> None:  # noqa: ARG002 - not read
         """Count a request without a model: callers without permission must not choose labels."""
         self._recorder.count(catalog.REQUESTS, model="", version="", code=outcome.code.name)
         metric = catalog.REQUESTS_REJECTED if outcome.is_overload else _UNANSWERED.get(outcome.code)
@@ -55,7 +55,7 @@ class RequestMetrics(RequestObserver):
             reason = "memory" if outcome.is_overload else "unsent"
             self._recorder.count(metric, model="", version="", reason=reason)
 
-    def _count_unanswered(self, call: InferenceCall, outcome: Outcome) -> None:
+    def _count_unanswered(self, call: InferenceCall, outcome: RequestOutcome) -> None:
         """Count why there is no answer, where that was load, its deadline or its client."""
         metric = _UNANSWERED.get(outcome.code)
         is_sent = bool(call.replica_id)
@@ -67,7 +67,7 @@ class RequestMetrics(RequestObserver):
         if metric:
             self._recorder.count(metric, model=call.model, version=call.version, reason=reason)
 
-    def record_wait(self, replica: Replica, version: str, waited_s: float) -> None:
+    def record_wait(self, replica: ReplicaInfo, version: str, waited_s: float) -> None:
         """Add the time that one replica took, whatever it answered."""
         self._drop_forgotten()
         engine = replica.engine

@@ -16,8 +16,8 @@ from services.gateway.observability.request_tracer import RequestTracer, trace_i
 from services.gateway.pipeline.inference import (
     INFERENCE_METHODS,
     InferenceCall,
-    Outcome,
     RequestObserver,
+    RequestOutcome,
 )
 from services.gateway.pipeline.request_head import request_head_from_bytes
 from services.gateway.settings import GatewaySettings
@@ -60,7 +60,7 @@ def request_observers(
 
 
 def note_rejection(
-    observers: Sequence[RequestObserver], call: InferenceCall, outcome: Outcome
+    observers: Sequence[RequestObserver], call: InferenceCall, outcome: RequestOutcome
 ) -> None:
     """Have all of them see a request that never reached inference."""
     for observer in observers:
@@ -75,7 +75,7 @@ def note_unhandled(observers: Sequence[RequestObserver]) -> Callable[[UnhandledC
             return
         method = call.path.rpartition("/")[2]
         request = InferenceCall(b"", rpc=method, peer=call.peer, metadata=call.metadata)
-        outcome = Outcome(call.code, call.duration_s, is_overload=call.is_overload)
+        outcome = RequestOutcome(call.code, call.duration_s, is_overload=call.is_overload)
         note_rejection(observers, request, outcome)
 
     return note
@@ -87,7 +87,7 @@ class _TritonCounts(RequestObserver):
     def __init__(self, metrics: TritonMetrics) -> None:
         self._metrics = metrics
 
-    def end(self, call: InferenceCall, outcome: Outcome) -> None:
+    def end(self, call: InferenceCall, outcome: RequestOutcome) -> None:
         """Count by model, status and replica."""
         self._metrics.record((call.model, call.version), outcome.code, call.replica_id)
 
@@ -98,13 +98,13 @@ class LoggedRequests(RequestObserver):
     def __init__(self, log: AccessLog) -> None:
         self._log = log
 
-    def end(self, call: InferenceCall, outcome: Outcome) -> None:
+    def end(self, call: InferenceCall, outcome: RequestOutcome) -> None:
         """A line, unless it is one of those that are left out."""
         if self._log.wants(outcome.code):
             request_id = REQUEST_ID.get() or _cached_id(call)
             self._log.add(_record(call, outcome)._replace(request_id=request_id))
 
-    def rejected(self, call: InferenceCall, outcome: Outcome) -> None:
+    def rejected(self, call: InferenceCall, outcome: RequestOutcome) -> None:
         """A line; one for all of a stream's requests, whatever each was refused with."""
         if not call.is_logged:
             call.is_logged = True
@@ -115,7 +115,7 @@ class LoggedRequests(RequestObserver):
         self._log.close()
 
 
-def _record(call: InferenceCall, outcome: Outcome) -> AccessRecord:
+def _record(call: InferenceCall, outcome: RequestOutcome) -> AccessRecord:
     return AccessRecord(
         time_s=time.time(),
         rpc=call.rpc,

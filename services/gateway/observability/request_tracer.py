@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 import grpc
 
 from services.gateway.access.gate import Metadata
-from services.gateway.pipeline.inference import InferenceCall, Outcome, RequestObserver
+from services.gateway.pipeline.inference import InferenceCall, RequestObserver, RequestOutcome
 from services.telemetry.logs import REQUEST_ID
 from services.telemetry.tracing import CarriedTrace, Tracing
 
@@ -44,7 +44,7 @@ class RequestTracer(RequestObserver):
         call.trace_id = format_trace_id(call.span.get_span_context().trace_id)
         call.trace = tracing.carried(call.span)
 
-    def end(self, call: InferenceCall, outcome: Outcome) -> None:
+    def end(self, call: InferenceCall, outcome: RequestOutcome) -> None:
         """End the span of a request that has one."""
         span, code = call.span, outcome.code
         if span is None:

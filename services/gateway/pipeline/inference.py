@@ -80,7 +80,7 @@ class InferenceHandler(Protocol):
         ...
 
 
-class Outcome(NamedTuple):
+class RequestOutcome(NamedTuple):
     """How a request ended.
 
     Attributes:
@@ -104,10 +104,10 @@ class RequestObserver:
     def begin(self, call: InferenceCall) -> None:
         """It has arrived."""
 
-    def end(self, call: InferenceCall, outcome: Outcome) -> None:
+    def end(self, call: InferenceCall, outcome: RequestOutcome) -> None:
         """It is answered or refused."""
 
-    def rejected(self, call: InferenceCall, outcome: Outcome) -> None:
+    def rejected(self, call: InferenceCall, outcome: RequestOutcome) -> None:
         """It was refused before inference, so that it neither began nor ends; nothing is read."""
 
     def close(self) -> None:
@@ -140,14 +140,15 @@ class ObservedInference:
             answer = self._sendable(await self._inner.answer(call), call.frame_bytes)
         except BaseException as error:  # a cancelled request counts too
             code, took_s = self._code_of(error, call), time.monotonic() - begin_s
-            self._end(call, Outcome(code, took_s, error=error))
+            self._end(call, RequestOutcome(code, took_s, error=error))
             raise
         self._end(
-            call, Outcome(grpc.StatusCode.OK, time.monotonic() - begin_s, num_bytes=len(answer))
+            call,
+            RequestOutcome(grpc.StatusCode.OK, time.monotonic() - begin_s, num_bytes=len(answer)),
         )
         return answer
 
-    def _end(self, call: InferenceCall, outcome: Outcome) -> None:
+    def _end(self, call: InferenceCall, outcome: RequestOutcome) -> None:
         for observer in self._observers:
             observer.end(call, outcome)
 

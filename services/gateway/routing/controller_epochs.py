@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from services.gateway.routing.fleet_view import FleetView, Replica, ServedModel
+from services.gateway.routing.fleet_view import DiscoveredFleet, ReplicaInfo, ServedModel
 
 logger = logging.getLogger(__name__)
 
@@ -25,8 +25,8 @@ class ControllerEpochs:
 
     def __init__(self, grace_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._grace_s, self._clock = grace_s, clock
-        self._current = FleetView()
-        self._former = FleetView()
+        self._current = DiscoveredFleet()
+        self._former = DiscoveredFleet()
         self._ends_s = 0.0
 
     @property
@@ -34,7 +34,7 @@ class ControllerEpochs:
         """Seconds until `completed` changes without an update; 0 when it does not."""
         return max(self._ends_s - self._clock(), 0.0) if self._former.is_known else 0.0
 
-    def update(self, view: FleetView) -> None:
+    def update(self, view: DiscoveredFleet) -> None:
         """Take over the controller's newest view."""
         if self._current.is_known and view.epoch != self._current.epoch:
             self._begin_grace(view)
@@ -43,15 +43,15 @@ class ControllerEpochs:
         listed = view.replicas
         self._former = replace(self._former, replicas=_without(self._former.replicas, listed))
 
-    def completed(self) -> FleetView:
+    def completed(self) -> DiscoveredFleet:
         """The fleet as it is to be taken now."""
         if self.grace_left_s == 0.0:
-            self._former = FleetView()
+            self._former = DiscoveredFleet()
         replicas = {**self._former.replicas, **self._current.replicas}
         models = _with_served(self._current.models, self._former.models, replicas.values())
         return replace(self._current, models=models, replicas=replicas)
 
-    def _begin_grace(self, view: FleetView) -> None:
+    def _begin_grace(self, view: DiscoveredFleet) -> None:
         # Controllers may follow each other faster than replicas attach: what one epoch left is
         # left by the next one too, and each gets the whole grace, as attaching takes as long in
         # each. One that crashes again and again prolongs it; the cost is an address that does
@@ -67,7 +67,7 @@ class ControllerEpochs:
         )
 
 
-def _with_served(current: Models, former: Models, replicas: Iterable[Replica]) -> Models:
+def _with_served(current: Models, former: Models, replicas: Iterable[ReplicaInfo]) -> Models:
     """The models, with former versions that replicas serve; the former ones while none is listed.
 
     Where a RayService places replicas, a controller learns of older versions by them alone.
@@ -82,5 +82,7 @@ def _with_served(current: Models, former: Models, replicas: Iterable[Replica]) -
     return models
 
 
-def _without(replicas: Mapping[str, Replica], listed: Mapping[str, Replica]) -> dict[str, Replica]:
+def _without(
+    replicas: Mapping[str, ReplicaInfo], listed: Mapping[str, ReplicaInfo]
+) -> dict[str, ReplicaInfo]:
     return {name: replica for name, replica in replicas.items() if name not in listed}

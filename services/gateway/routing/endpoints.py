@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from services.gateway.routing.fleet_view import FleetView
+from services.gateway.routing.fleet_view import DiscoveredFleet
 from services.gateway.routing.table import RoutingTable, routing_table
 from services.gateway.routing.weights import NUM_WARMING_STEPS
 from services.gateway.upstream.endpoint import Endpoint
@@ -29,7 +29,7 @@ class EndpointSet:
         self._holders: dict[str, ReplicaHolder] = {}
         self._next_look: asyncio.TimerHandle | None = None
 
-    def apply(self, view: FleetView) -> None:
+    def apply(self, view: DiscoveredFleet) -> None:
         """Take over what the controller says: connect to new replicas, let others go.
 
         A replica that the controller lost sight of is kept, as a cut between those two takes
@@ -88,7 +88,7 @@ class EndpointSet:
         self._holders.clear()
         self._renew()
 
-    def _renew(self, view: FleetView | None = None) -> None:
+    def _renew(self, view: DiscoveredFleet | None = None) -> None:
         endpoints = [holder.endpoint for holder in self._holders.values() if holder.endpoint]
         now_s = time.monotonic()
         self.table = routing_table(

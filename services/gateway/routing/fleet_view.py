@@ -48,7 +48,7 @@ class EngineInUse:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replica:
+class ReplicaInfo:
     """One replica, as it reported itself.
 
     Attributes:
@@ -75,7 +75,7 @@ class Replica:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FleetView:
+class DiscoveredFleet:
     """Models by name and version, replicas by id.
 
     Attributes:
@@ -86,10 +86,10 @@ class FleetView:
     is_known: bool = False
     epoch: int = 0
     models: Mapping[str, Mapping[int, ServedModel]] = field(default_factory=dict)
-    replicas: Mapping[str, Replica] = field(default_factory=dict)
+    replicas: Mapping[str, ReplicaInfo] = field(default_factory=dict)
 
 
-def fleet_view_from_snapshot(snapshot: fleet.FleetSnapshot) -> FleetView:
+def fleet_view_from_snapshot(snapshot: fleet.FleetSnapshot) -> DiscoveredFleet:
     """Read a snapshot; a model or a replica that cannot be read is logged and left out."""
     models: dict[str, dict[int, ServedModel]] = {}
     for served in snapshot.models:
@@ -105,7 +105,7 @@ def fleet_view_from_snapshot(snapshot: fleet.FleetSnapshot) -> FleetView:
     unseen = (replace(replica, is_stale=True) for replica in _replicas(snapshot.unseen))
     seen = _replicas(snapshot.replicas)
     replicas = {replica.replica_id: replica for replica in (*unseen, *seen)}
-    return FleetView(is_known=True, epoch=snapshot.life_id, models=models, replicas=replicas)
+    return DiscoveredFleet(is_known=True, epoch=snapshot.life_id, models=models, replicas=replicas)
 
 
 def _document(served: fleet.ServedModel) -> ModelVersion | None:
@@ -117,7 +117,7 @@ def _document(served: fleet.ServedModel) -> ModelVersion | None:
         return None
 
 
-def _replicas(reports: Iterable[fleet.ReplicaReport]) -> Iterator[Replica]:
+def _replicas(reports: Iterable[fleet.ReplicaReport]) -> Iterator[ReplicaInfo]:
     for report in reports:
         try:
             yield _replica(report)
@@ -125,8 +125,8 @@ def _replicas(reports: Iterable[fleet.ReplicaReport]) -> Iterator[Replica]:
             logger.exception("replica '%s' left out", report.replica_id)
 
 
-def _replica(report: fleet.ReplicaReport) -> Replica:
-    return Replica(
+def _replica(report: fleet.ReplicaReport) -> ReplicaInfo:
+    return ReplicaInfo(
         replica_id=report.replica_id,
         model_name=report.model_name,
         model_version=report.model_version,

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from services.contracts.errors import InvalidRequestError, NotFoundError, NotReadyError
 from services.gateway.routing.balancer import Choice, choice_of
-from services.gateway.routing.fleet_view import FleetView, ServedModel
+from services.gateway.routing.fleet_view import DiscoveredFleet, ServedModel
 from services.gateway.routing.sessions import share_of
 from services.gateway.routing.weights import ends_of_shares, weigh
 from services.gateway.upstream.endpoint import Endpoint
@@ -61,7 +61,7 @@ class RoutingTable:
             what versions with weights share.
     """
 
-    view: FleetView = field(default_factory=FleetView)
+    view: DiscoveredFleet = field(default_factory=DiscoveredFleet)
     pools: Mapping[tuple[str, str], Pool] = field(default_factory=dict)
 
     def pool(self, model: str, version: str) -> Pool:
@@ -143,7 +143,7 @@ class RoutingTable:
 
 
 def routing_table(
-    view: FleetView,
+    view: DiscoveredFleet,
     endpoints: Iterable[Endpoint],
     *,
     now_s: float | None = None,

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass, field
 
 from services.contracts.transport.frames import Payload
-from services.gateway.routing.fleet_view import Replica
+from services.gateway.routing.fleet_view import ReplicaInfo
 from services.gateway.upstream.connection import ReplicaConnection
 
 
@@ -26,7 +26,7 @@ class Endpoint:
         num_ejections: recent ones, each of which makes the next one longer.
     """
 
-    replica: Replica
+    replica: ReplicaInfo
     connection: ReplicaConnection
     num_outstanding: int = 0
     is_retired: bool = False

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from services.contracts.errors import NotReadyError
 from services.contracts.process.backoff import Backoff
-from services.gateway.routing.fleet_view import Replica
+from services.gateway.routing.fleet_view import ReplicaInfo
 from services.gateway.upstream.connection import ReplicaConnection
 from services.gateway.upstream.endpoint import Endpoint
 
@@ -40,7 +40,7 @@ class ReplicaHolder:
     """
 
     def __init__(
-        self, replica: Replica, *, host_id: str, connect: Connect, on_change: Callable[[], None]
+        self, replica: ReplicaInfo, *, host_id: str, connect: Connect, on_change: Callable[[], None]
     ) -> None:
         self.endpoint: Endpoint | None = None
         self._replica = replica
@@ -51,12 +51,12 @@ class ReplicaHolder:
             self._hold(), name=f"hold {replica.replica_id}"
         )
 
-    def may_keep(self, replica: Replica) -> bool:
+    def may_keep(self, replica: ReplicaInfo) -> bool:
         """Whether this is also the way to the replica as it is now described."""
         known = self._replica
         return (known.addresses, known.token) == (replica.addresses, replica.token)
 
-    def update(self, replica: Replica) -> None:
+    def update(self, replica: ReplicaInfo) -> None:
         """Take over new facts of the same replica, such as its engine."""
         self._replica = replica
         if self.endpoint:
@@ -144,7 +144,7 @@ class ReplicaHolder:
         return None
 
 
-def preferred_addresses(replica: Replica, host_id: str) -> tuple[str, ...]:
+def preferred_addresses(replica: ReplicaInfo, host_id: str) -> tuple[str, ...]:
     """Addresses worth trying, best first: a unix socket only on the replica's own host."""
     is_same_host = replica.host_id == host_id
     usable = [a for a in replica.addresses if is_same_host or not a.startswith("unix:")]

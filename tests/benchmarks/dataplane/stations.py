@@ -27,7 +27,7 @@ from services.contracts.transport.frames import (
 )
 from services.gateway.allocator import keep_freed_memory
 from services.gateway.observability.request_metrics import RequestMetrics
-from services.gateway.pipeline.inference import InferenceCall, Outcome
+from services.gateway.pipeline.inference import InferenceCall, RequestOutcome
 from services.gateway.pipeline.request_head import request_head_from_bytes
 from services.replica.batching.batch_report import BatchReport
 from services.replica.batching.collate import JoinRules
@@ -74,7 +74,7 @@ def _gateway(payload: str) -> Steps:
     call = InferenceCall(body, model="m", version="1", waited_s=0.0005)
 
     def record() -> None:
-        metrics.end(call, Outcome(grpc.StatusCode.OK, duration_s=0.001))
+        metrics.end(call, RequestOutcome(grpc.StatusCode.OK, duration_s=0.001))
 
     return {
         "gateway: read model, version and id": lambda: request_head_from_bytes(body),

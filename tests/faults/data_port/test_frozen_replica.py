@@ -13,7 +13,12 @@ from services.contracts.model.manifest import MasterRecord, ModelVersion
 from services.contracts.model.recipe import Bucket, DimRange, Recipe
 from services.contracts.transport.frames import NO_TOKEN
 from services.gateway.routing.endpoints import EndpointSet
-from services.gateway.routing.fleet_view import EngineInUse, FleetView, Replica, ServedModel
+from services.gateway.routing.fleet_view import (
+    DiscoveredFleet,
+    EngineInUse,
+    ReplicaInfo,
+    ServedModel,
+)
 from services.gateway.upstream.connection import connect
 from services.gateway.upstream.endpoint import Endpoint
 from tests.faults.data_port.replica_process import ReplicaProcess, replica_process
@@ -33,8 +38,8 @@ MODEL = ModelVersion(
 )
 
 
-def _view(addresses: tuple[str, ...], *, is_ready: bool) -> FleetView:
-    replica = Replica(
+def _view(addresses: tuple[str, ...], *, is_ready: bool) -> DiscoveredFleet:
+    replica = ReplicaInfo(
         replica_id="r1",
         model_name="m",
         model_version=1,
@@ -46,7 +51,7 @@ def _view(addresses: tuple[str, ...], *, is_ready: bool) -> FleetView:
         engine=ENGINE,
     )
     served = ServedModel(document=MODEL, state="READY", reason="")
-    return FleetView(is_known=True, models={"m": {1: served}}, replicas={"r1": replica})
+    return DiscoveredFleet(is_known=True, models={"m": {1: served}}, replicas={"r1": replica})
 
 
 @pytest.fixture

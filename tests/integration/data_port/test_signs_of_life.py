@@ -13,7 +13,7 @@ from services.contracts.errors import ConnectionLostError
 from services.contracts.security.fleet_security import FleetTls
 from services.contracts.transport.frame_protocol import Traffic
 from services.contracts.transport.frames import NO_TOKEN, InferFrame
-from services.gateway.routing.fleet_view import EngineInUse, Replica
+from services.gateway.routing.fleet_view import EngineInUse, ReplicaInfo
 from services.gateway.upstream.connection import connect
 from services.gateway.upstream.endpoint import Endpoint
 from services.gateway.upstream.holder import ReplicaHolder
@@ -79,7 +79,7 @@ async def held(
     address: str, tls: FleetTls | None = None
 ) -> AsyncIterator[tuple[ReplicaHolder, Endpoint]]:
     """A gateway's holder of the replica there, connected."""
-    replica = Replica(
+    replica = ReplicaInfo(
         replica_id="r", model_name="m", model_version=1, is_ready=True, addresses=(address,),
         token=NO_TOKEN, host_id="here", generation="", engine=ENGINE,
     )  # fmt: skip

@@ -20,7 +20,7 @@ from compiler_worker.plans.build_keys import Wanted
 from services.cli.models.add import AddOptions, add_model
 from services.cli.output.progress import Steps
 from services.contracts.errors import InvalidModelError, InvalidRecipeError
-from services.contracts.model.input_values import InputValues, Span
+from services.contracts.model.input_values import InputValues, IntegerSpan
 from services.contracts.model.manifest import BuildOutcome, MasterRecord
 from services.contracts.model.recipe import InputRecipe, InputRole, Recipe
 from services.contracts.registry.registry import Registry
@@ -34,9 +34,9 @@ from .recommender import FIELD_ROWS, FIRST_ITEM, NUM_ITEMS, NUM_KINDS
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SOURCE = "tests.integration.integers.recommender:recommender"
-FIELDS = tuple(Span(min=0, max=rows - 1) for rows in FIELD_ROWS)
+FIELDS = tuple(IntegerSpan(min=0, max=rows - 1) for rows in FIELD_ROWS)
 # The item table has rows for more ids, and for some below 0; the kind table has fewer.
-HISTORY = (Span(min=0, max=min(NUM_ITEMS - FIRST_ITEM, NUM_KINDS) - 1),)
+HISTORY = (IntegerSpan(min=0, max=min(NUM_ITEMS - FIRST_ITEM, NUM_KINDS) - 1),)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pytest
 from compiler_worker.inputs.integer_draws import undescribed
 from compiler_worker.inputs.sampling import draw_sample, proof_samples
 from services.contracts.kserve.tensors import TensorSpec
-from services.contracts.model.input_values import InputValues, Span
+from services.contracts.model.input_values import InputValues, IntegerSpan
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
 
@@ -29,7 +29,7 @@ def master(
 
 
 def values(*spans: tuple[int | None, int | None]) -> InputValues:
-    return InputValues(drawn=tuple(Span(min=low, max=high) for low, high in spans))
+    return InputValues(drawn=tuple(IntegerSpan(min=low, max=high) for low, high in spans))
 
 
 def drawn(known: InputValues | None, recipe: InputRecipe | None = None) -> np.ndarray:

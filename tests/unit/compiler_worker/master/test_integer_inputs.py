@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from compiler_worker.master.stored import store_onnx
-from services.contracts.model.input_values import InputValues, Span
+from services.contracts.model.input_values import InputValues, IntegerSpan
 from tests.unit.compiler_worker.master.conftest import MakeModel, tensor_info
 
 ROWS = 60
@@ -48,8 +48,8 @@ def known(make_model: MakeModel, save: Callable[..., Path], tmp_path: Path) -> K
     return infer
 
 
-def span(low: int | None, high: int | None) -> tuple[Span, ...]:
-    return (Span(min=low, max=high),)
+def span(low: int | None, high: int | None) -> tuple[IntegerSpan, ...]:
+    return (IntegerSpan(min=low, max=high),)
 
 
 def lookup(indices: str = "ids", of: str = "table", to: str = "y") -> onnx.NodeProto:
@@ -187,7 +187,7 @@ def test_a_remainder_is_a_row_whatever_the_id(known: Known) -> None:
     assert (wide.allowed, wide.drawn) == ((), span(0, 59))
 
 
-FIELDS = (Span(min=0, max=9), Span(min=0, max=59), Span(min=0, max=6))
+FIELDS = (IntegerSpan(min=0, max=9), IntegerSpan(min=0, max=59), IntegerSpan(min=0, max=6))
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_columns_that_go_to_tables_of_their_own_have_bounds_of_their_own(
 def test_offsets_of_columns_move_the_bounds_of_columns(known: Known) -> None:
     found = known([node("Add", ["ids", "offsets"], ["i"]), lookup("i")],
                   ids=ints("N", 3), offsets=[0, 10, 50])  # fmt: skip
-    assert found.allowed == tuple(Span(min=-n, max=59 - n) for n in (0, 10, 50))
+    assert found.allowed == tuple(IntegerSpan(min=-n, max=59 - n) for n in (0, 10, 50))
 
 
 def test_an_element_that_may_be_cut_away_may_be_anything(known: Known) -> None:
@@ -236,7 +236,7 @@ def test_other_lookups(known: Known) -> None:
         span(0, 3)
     )
     pairs = known([node("GatherND", ["table", "ids"], ["y"])], ids=ints("N", 2), rank=1)
-    assert pairs.allowed == (Span(min=0, max=59), Span(min=0, max=3))
+    assert pairs.allowed == (IntegerSpan(min=0, max=59), IntegerSpan(min=0, max=3))
     hot = known([node("OneHot", ["ids", "depth", "values"], ["y"])],
                 depth=np.int64(9), values=np.array([0, 1], np.float32))  # fmt: skip
     assert (hot.allowed, hot.drawn) == ((), span(0, 8))
@@ -280,7 +280,7 @@ def test_a_loops_body_looks_up_too(known: Known) -> None:
     ],
 )
 def test_numbers_of_eight_bits_are_drawn_over_all_their_type_has(
-    known: Known, dtype: int, drawn: tuple[Span, ...]
+    known: Known, dtype: int, drawn: tuple[IntegerSpan, ...]
 ) -> None:
     """A request may hold any: they bound nothing."""
     pixels = ints("N", "T", dtype=dtype)

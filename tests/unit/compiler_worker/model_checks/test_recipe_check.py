@@ -7,7 +7,7 @@ import pytest
 from compiler_worker.model_checks.recipe_check import check_recipe
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.kserve.tensors import TensorSpec
-from services.contracts.model.input_values import InputValues, Span
+from services.contracts.model.input_values import InputValues, IntegerSpan
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import InputRecipe, InputRole, Recipe
 from tests.conformance.tiny_model import master_record
@@ -74,9 +74,9 @@ def known(**values: InputValues) -> MasterRecord:
     return master_record().model_copy(update={"input_values": values})
 
 
-ROWS = known(ids=InputValues(allowed=(Span(min=0, max=59),), tables=("word",)))
-COLUMNS = known(ids=InputValues(allowed=(Span(min=0, max=9), Span(min=0, max=99))))
-FROM_ONE = known(ids=InputValues(allowed=(Span(min=1, max=60),)))
+ROWS = known(ids=InputValues(allowed=(IntegerSpan(min=0, max=59),), tables=("word",)))
+COLUMNS = known(ids=InputValues(allowed=(IntegerSpan(min=0, max=9), IntegerSpan(min=0, max=99))))
+FROM_ONE = known(ids=InputValues(allowed=(IntegerSpan(min=1, max=60),)))
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ FROM_ONE = known(ids=InputValues(allowed=(Span(min=1, max=60),)))
         (ROWS, {"min": 5, "max": 9, "pad": 5}),
         (COLUMNS, {"max": 99, "high": 10}),
         (FROM_ONE, {"pad": 1}),
-        (known(ids=InputValues(allowed=(Span(max=59),))), {"min": -7}),
-        (known(ids=InputValues(drawn=(Span(min=0, max=9),))), {"max": 30, "high": 30}),
+        (known(ids=InputValues(allowed=(IntegerSpan(max=59),))), {"min": -7}),
+        (known(ids=InputValues(drawn=(IntegerSpan(min=0, max=9),))), {"max": 30, "high": 30}),
     ],
 )
 def test_a_recipe_may_narrow_what_the_graph_takes(

@@ -9,7 +9,12 @@ from services.contracts.kserve.tensors import TensorSpec
 from services.contracts.model.batching import Batching
 from services.contracts.model.manifest import MasterRecord, ModelVersion
 from services.contracts.model.recipe import Bucket, DimRange, Recipe
-from services.gateway.routing.fleet_view import EngineInUse, FleetView, Replica, ServedModel
+from services.gateway.routing.fleet_view import (
+    DiscoveredFleet,
+    EngineInUse,
+    ReplicaInfo,
+    ServedModel,
+)
 from services.gateway.upstream.endpoint import Endpoint
 
 INPUTS = (
@@ -47,7 +52,7 @@ def build_model(
     )
 
 
-def build_replica(replica_id: str = "r1", **changes: Any) -> Replica:
+def build_replica(replica_id: str = "r1", **changes: Any) -> ReplicaInfo:
     """A ready replica of minilm version 1."""
     facts: dict[str, Any] = {
         "replica_id": replica_id,
@@ -62,7 +67,7 @@ def build_replica(replica_id: str = "r1", **changes: Any) -> Replica:
             digest="e", kind="openvino", precision="fp32", generation="g", fallback_reason=""
         ),
     }
-    return Replica(**facts | changes)
+    return ReplicaInfo(**facts | changes)
 
 
 def build_endpoint(replica_id: str = "r1", num_outstanding: int = 0, **changes: Any) -> Endpoint:
@@ -71,13 +76,13 @@ def build_endpoint(replica_id: str = "r1", num_outstanding: int = 0, **changes: 
     return Endpoint(replica=replica, connection=None, num_outstanding=num_outstanding)  # type: ignore[arg-type]
 
 
-def build_view(*models: ModelVersion, reason: str = "") -> FleetView:
+def build_view(*models: ModelVersion, reason: str = "") -> DiscoveredFleet:
     """What the controller says when it serves these models."""
     by_name: dict[str, dict[int, ServedModel]] = {}
     for model in models:
         served = ServedModel(document=model, state="READY", reason=reason)
         by_name.setdefault(model.name, {})[model.version] = served
-    return FleetView(is_known=True, models=by_name)
+    return DiscoveredFleet(is_known=True, models=by_name)
 
 
 @pytest.fixture(scope="session")
@@ -86,7 +91,7 @@ def new_model() -> Callable[..., ModelVersion]:
 
 
 @pytest.fixture(scope="session")
-def new_replica() -> Callable[..., Replica]:
+def new_replica() -> Callable[..., ReplicaInfo]:
     return build_replica
 
 
@@ -96,5 +101,5 @@ def new_endpoint() -> Callable[..., Endpoint]:
 
 
 @pytest.fixture(scope="session")
-def new_view() -> Callable[..., FleetView]:
+def new_view() -> Callable[..., DiscoveredFleet]:
     return build_view

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from services.gateway.api.statistics import summed_statistics
-from services.gateway.routing.fleet_view import Replica
+from services.gateway.routing.fleet_view import ReplicaInfo
 from services.gateway.upstream.holder import preferred_addresses
 from services.pb import open_inference_v2_pb2 as pb
 
@@ -15,7 +15,7 @@ from services.pb import open_inference_v2_pb2 as pb
     [("here", ("unix:/run/r1", "127.0.0.1:7")), ("elsewhere", ("127.0.0.1:7",))],
 )
 def test_a_unix_socket_comes_first_and_on_its_own_host_alone(
-    new_replica: Callable[..., Replica], host_id: str, addresses: tuple[str, ...]
+    new_replica: Callable[..., ReplicaInfo], host_id: str, addresses: tuple[str, ...]
 ) -> None:
     replica = new_replica(addresses=("127.0.0.1:7", "unix:/run/r1"), host_id="here")
     assert preferred_addresses(replica, host_id) == addresses

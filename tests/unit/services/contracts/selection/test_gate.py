@@ -18,7 +18,7 @@ from services.contracts.model.manifest import (
 from services.contracts.model.recipe import Recipe
 from services.contracts.ratio import Ratio
 from services.contracts.selection.gate import (
-    Verdict,
+    SpeedVerdict,
     deciding,
     is_settled,
     rejection_reason,
@@ -158,23 +158,25 @@ def test_older_proofs_keep_their_bytes(make_proof: MakeProof) -> None:
 @pytest.mark.parametrize(
     ("timings", "found"),
     [
-        ([FASTER], Verdict.KEEPS_UP),
-        ([paired(0.97, 1.03)], Verdict.KEEPS_UP),  # equal, and known to be
-        ([SLOWER], Verdict.SLOWER),
-        ([UNKNOWN], Verdict.NOT_MEASURABLE),
-        ([paired(1.2, 1.3, noise=1.4)], Verdict.NOT_MEASURABLE),
-        ([paired(0.7, 0.8, noise=1.4)], Verdict.NOT_MEASURABLE),
-        ([paired(1.1, 40.0)], Verdict.NOT_MEASURABLE),  # wild figures rank nobody
-        ([FASTER, UNKNOWN, FASTER], Verdict.KEEPS_UP),  # the mean of all shapes
+        ([FASTER], SpeedVerdict.KEEPS_UP),
+        ([paired(0.97, 1.03)], SpeedVerdict.KEEPS_UP),  # equal, and known to be
+        ([SLOWER], SpeedVerdict.SLOWER),
+        ([UNKNOWN], SpeedVerdict.NOT_MEASURABLE),
+        ([paired(1.2, 1.3, noise=1.4)], SpeedVerdict.NOT_MEASURABLE),
+        ([paired(0.7, 0.8, noise=1.4)], SpeedVerdict.NOT_MEASURABLE),
+        ([paired(1.1, 40.0)], SpeedVerdict.NOT_MEASURABLE),  # wild figures rank nobody
+        ([FASTER, UNKNOWN, FASTER], SpeedVerdict.KEEPS_UP),  # the mean of all shapes
         ([timing(1, 1.0, None)], None),
-        ([OLD_SLOWER], Verdict.SLOWER),  # older records have no interval
+        ([OLD_SLOWER], SpeedVerdict.SLOWER),  # older records have no interval
     ],
 )
 def test_a_verdict_needs_an_interval_without_doubt(
-    timings: list[Timing], found: Verdict | None
+    timings: list[Timing], found: SpeedVerdict | None
 ) -> None:
     assert verdict(timings) is found
-    assert bool(rejection_reason(timings)) is (found in (Verdict.SLOWER, Verdict.NOT_MEASURABLE))
+    assert bool(rejection_reason(timings)) is (
+        found in (SpeedVerdict.SLOWER, SpeedVerdict.NOT_MEASURABLE)
+    )
 
 
 def test_what_cannot_be_measured_says_so_and_is_no_verdict_for_ever() -> None:

@@ -8,10 +8,14 @@ import pytest
 from services.contracts.model.manifest import ModelVersion
 from services.controller.api.fleet_state import FleetState
 from services.gateway.routing.controller_epochs import ControllerEpochs
-from services.gateway.routing.fleet_view import FleetView, Replica, fleet_view_from_snapshot
+from services.gateway.routing.fleet_view import (
+    DiscoveredFleet,
+    ReplicaInfo,
+    fleet_view_from_snapshot,
+)
 from services.pb import fleet_v1_pb2 as fleet
 
-NewReplica = Callable[..., Replica]
+NewReplica = Callable[..., ReplicaInfo]
 
 
 @dataclass
@@ -24,20 +28,20 @@ class _Clock:
 
 @pytest.fixture
 def said(
-    new_view: Callable[..., FleetView],
+    new_view: Callable[..., DiscoveredFleet],
     new_model: Callable[..., ModelVersion],
     new_replica: NewReplica,
-) -> Callable[..., FleetView]:
+) -> Callable[..., DiscoveredFleet]:
     """What a controller says in one epoch when these replicas are attached to it."""
 
-    def make(epoch: int, *replicas: str) -> FleetView:
+    def make(epoch: int, *replicas: str) -> DiscoveredFleet:
         by_name = {name: new_replica(name, addresses=(str(epoch),)) for name in replicas}
         return replace(new_view(new_model()), epoch=epoch, replicas=by_name)
 
     return make
 
 
-Said = Callable[..., FleetView]
+Said = Callable[..., DiscoveredFleet]
 
 
 def test_one_epoch_is_taken_at_its_word(said: Said) -> None:
@@ -85,7 +89,7 @@ def test_a_process_id_of_the_next_epoch_says_nothing(said: Said) -> None:
 def test_models_are_kept_until_the_new_epoch_names_some(said: Said) -> None:
     epochs = ControllerEpochs(30.0, _Clock())
     epochs.update(said(1, "a"))
-    epochs.update(FleetView(is_known=True, epoch=2))
+    epochs.update(DiscoveredFleet(is_known=True, epoch=2))
     assert set(epochs.completed().models) == {"minilm"}
 
 

@@ -5,7 +5,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.gateway.observability.request_metrics import RequestMetrics
-from services.gateway.pipeline.inference import InferenceCall, Outcome
+from services.gateway.pipeline.inference import InferenceCall, RequestOutcome
 from services.gateway.routing.gone_versions import KEEP_S, GoneVersions
 from services.telemetry.catalog import GATEWAY_METRICS
 from services.telemetry.prometheus_recorder import PrometheusRecorder
@@ -29,7 +29,7 @@ class World:
     def answer(self, version: str) -> None:
         """Record a request and a refusal of one version."""
         call = InferenceCall(b"", model="m", version=version, waited_s=0.5)
-        self.metrics.end(call, Outcome(grpc.StatusCode.OK, duration_s=1.0))
+        self.metrics.end(call, RequestOutcome(grpc.StatusCode.OK, duration_s=1.0))
 
     def versions(self) -> dict[str, int]:
         """How many series there are of each version."""

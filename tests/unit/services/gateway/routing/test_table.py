@@ -6,13 +6,13 @@ import pytest
 
 from services.contracts.errors import InvalidRequestError, NotFoundError, NotReadyError
 from services.contracts.model.manifest import ModelVersion
-from services.gateway.routing.fleet_view import FleetView
+from services.gateway.routing.fleet_view import DiscoveredFleet
 from services.gateway.routing.table import RoutingTable, routing_table
 from services.gateway.upstream.endpoint import Endpoint
 
 NewModel = Callable[..., ModelVersion]
 NewEndpoint = Callable[..., Endpoint]
-NewView = Callable[..., FleetView]
+NewView = Callable[..., DiscoveredFleet]
 
 
 @pytest.fixture

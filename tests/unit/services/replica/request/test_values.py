@@ -5,7 +5,7 @@ import pytest
 
 from services.contracts.errors import InvalidRequestError
 from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, TensorSpec, bytes_from_array
-from services.contracts.model.input_values import InputValues, Span
+from services.contracts.model.input_values import InputValues, IntegerSpan
 from services.contracts.model.recipe import InputRecipe, Recipe
 from services.pb import open_inference_v2_pb2 as pb
 from services.replica.request.codec import call_from_request
@@ -84,8 +84,8 @@ def test_without_limits_any_value_passes() -> None:
     assert call_from_request(raw(ids(value=2**60)), signature()).inputs["ids"].max() == 2**60
 
 
-ROWS = InputValues(allowed=(Span(min=0, max=59),), tables=("word.weight",))
-COLUMNS = InputValues(allowed=(Span(min=0, max=9), Span(max=99), Span(min=-5)))
+ROWS = InputValues(allowed=(IntegerSpan(min=0, max=59),), tables=("word.weight",))
+COLUMNS = InputValues(allowed=(IntegerSpan(min=0, max=9), IntegerSpan(max=99), IntegerSpan(min=-5)))
 
 
 @pytest.mark.parametrize("value", [60, -1])
