@@ -13,7 +13,7 @@ from services.contracts.builds.build_key import BuildKey
 from services.contracts.builds.build_plan import RebuildRequest, timestamp, utc_now
 from services.contracts.errors import NotReadyError
 from services.contracts.events import EventKind
-from services.contracts.hardware.facts import node_class
+from services.contracts.hardware import node_class
 from services.contracts.hardware.kinds import EngineKind
 from services.contracts.hardware.node_class import NodeClass
 from services.contracts.model.manifest import BuildOutcome
