@@ -5,7 +5,7 @@ filled up with those behind them that fit it. Requests of one length need no cho
 oldest is filled up at once.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 
 from services.replica.batching.collate import JoinRules
@@ -104,26 +104,22 @@ class BatchBuilder:
             return batch
         dim = self._rules.batch_dim or ""
         sizes = [waiting.call.sizes for waiting in batch]
-        lengths = {d: (min(s[d] for s in sizes), max(s[d] for s in sizes)) for d in sizes[0]}
-        del lengths[dim]
-        rows = sum(each[dim] for each in sizes)
-        mean = sum(map(elements_of, sizes)) / max(rows, 1)
-        most = shapes.rows_at({d: high for d, (_, high) in lengths.items()})
+        rows = sum([each[dim] for each in sizes])
+        most = shapes.rows_at(self._rules.sizes_of([waiting.call for waiting in batch]))
         # Most are like a lone oldest one, and need no other look.
         like = sizes[0] if len(sizes) == 1 else None
+        is_covered: Callable[[Mapping[str, int]], bool] | None = None
         for waiting in others:
-            own = waiting.call.sizes
-            if rows + own[dim] <= most and (
-                own == like
-                or (
-                    all(low <= own[d] <= high for d, (low, high) in lengths.items())
-                    and elements_of(own) >= mean * own[dim]
-                )
-            ):
-                batch.append(waiting)
-                rows += own[dim]
             if rows >= most:
                 break
+            own = waiting.call.sizes
+            if own != like:
+                is_covered = is_covered or _covered_by(sizes, dim)
+                if not is_covered(own):
+                    continue
+            if rows + own[dim] <= most:
+                batch.append(waiting)
+                rows += own[dim]
         return batch
 
     def _shapes_now(self) -> RunShapes:
@@ -136,3 +132,17 @@ class BatchBuilder:
         self._executor = executor = self._worker.executor
         self._cost = RunCost()
         return RunShapes(self._rules, executor.buckets, pads_to_largest=executor.pads_to_largest)
+
+
+def _covered_by(
+    sizes: Sequence[Mapping[str, int]], dim: str
+) -> Callable[[Mapping[str, int]], bool]:
+    """Whether another call's lengths lie between those of a batch, and add no share of padding."""
+    spans = {d: (min(s[d] for s in sizes), max(s[d] for s in sizes)) for d in sizes[0] if d != dim}
+    mean = sum(map(elements_of, sizes)) / max(sum(each[dim] for each in sizes), 1)
+
+    def is_covered(own: Mapping[str, int]) -> bool:
+        is_within = all(low <= own[d] <= high for d, (low, high) in spans.items())
+        return is_within and elements_of(own) >= mean * own[dim]
+
+    return is_covered
