@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from services.gateway.api.disabled_rpcs import reason_for, reasons_for_absence
-from services.gateway.api.metadata import EXTENSIONS, QuestionServicer
+from services.gateway.api.disabled_rpcs import disabled_reason, disabled_reasons
+from services.gateway.api.metadata import EXTENSIONS, MetadataServicer
 from tests.reference.text import page, table
 
 PROTOS = Path(__file__).resolve().parents[2] / "protos" / "services" / "pb"
@@ -41,8 +41,8 @@ def rpcs_page() -> str:
 
 def _reason(name: str) -> str:
     """Why an RPC is off by default; "" for one that every gateway answers."""
-    is_answered = hasattr(QuestionServicer, _CAPITAL.sub("_", name).lower())
-    return "" if is_answered else reason_for(name, reasons_for_absence() | {"": ""})
+    is_answered = hasattr(MetadataServicer, _CAPITAL.sub("_", name).lower())
+    return "" if is_answered else disabled_reason(name, disabled_reasons() | {"": ""})
 
 
 def _rows(proto: str) -> list[tuple[str, str, str, str]]:

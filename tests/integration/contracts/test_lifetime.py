@@ -49,6 +49,8 @@ def test_a_child_whose_parent_is_gone_already_ends_at_once() -> None:
 
 
 def test_without_a_parent_nothing_happens() -> None:
-    code = "from services.contracts.process import lifetime; lifetime.end_with_parent(0); print('on')"
+    code = (
+        "from services.contracts.process import lifetime; lifetime.end_with_parent(0); print('on')"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=ROOT, check=True)
     assert done.stdout == b"on\n"

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from services.cli.observe import observers as observe
 from services.cli.observe.local_grafana import BOARDS, LocalGrafana, find_grafana
 from services.cli.observe.local_prometheus import LocalPrometheus, require_prometheus
-from services.cli.observe.observers import observers as observe
 from services.contracts.errors import InvalidRequestError
 
 # Stands in for Grafana, which no package source of this project has: it serves as that does.
