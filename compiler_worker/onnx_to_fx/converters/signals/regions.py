@@ -1,14 +1,29 @@
-"""Ops that read an image at places which are data: regions and bent windows."""
+"""Ops that read an image at places which are data: regions, bent windows, affine grids."""
 
 from __future__ import annotations
 
 import torch
 
+from compiler_worker.onnx_to_fx.kernels.affine import affine_grid
 from compiler_worker.onnx_to_fx.kernels.deformable import deform_conv
 from compiler_worker.onnx_to_fx.kernels.regions import roi_align
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.values import Tensor
+
+
+# Not ONNX's own body: that makes shapes of values, which fixes the sizes.
+@converter("AffineGrid", versions=(20,), attributes=("align_corners",))
+def convert_affine_grid(op: Op) -> Tensor:
+    """Sampling places [N, *spatial, axes] of the affine maps theta [N, axes, axes + 1]."""
+    theta, size = op.tensor(0), op.ints(1)
+    align_corners = bool(op.attr_int("align_corners"))
+    if len(size) not in (4, 5):
+        raise op.refuse(f"the size has {len(size)} axes, wanted 4 or 5")
+    if align_corners and 1 in size[2:]:
+        raise op.refuse("an axis of size 1 has no two corners to align")
+    node = op.call(affine_grid, theta, size[2:], align_corners)
+    return Tensor(node, theta.dtype, (size[0], *size[2:], len(size) - 2))
 
 
 @converter(
