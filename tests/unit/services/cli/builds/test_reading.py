@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from services.cli.builds.engines import engines_document, engines_text
 from services.cli.main import app, main
+from services.cli.output import show as output
 from services.cli.output.show import readable_size
-from services.cli.output.show import show as output
 from services.contracts.errors import NotFoundError
 from services.contracts.model.recipe import InputRecipe, Recipe
 from services.contracts.registry.registry import Registry

@@ -11,7 +11,7 @@ from rich.console import Console
 from services.cli.builds.engines import engines_document
 from services.cli.builds.running_builds import running_builds, running_builds_text
 from services.cli.fleet.status import builds_document
-from services.cli.output.show import show as output
+from services.cli.output import show as output
 from services.cli.settings import CliSettings
 from services.contracts.builds.build_lease import MAX_SKEW_S, BuildLease
 from services.contracts.builds.build_plan import BuildPlan, PlannedKey, timestamp, utc_now

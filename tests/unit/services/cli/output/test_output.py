@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 from services.cli.output import progress
-from services.cli.output.show import show as output
+from services.cli.output import show as output
 
 BRACKETED = "cannot open [/usr/lib/x.so]: expected [batch, 4]"
 
