@@ -1,14 +1,11 @@
 """`smelt rebuild`: try again what failed, prove again what is published."""
 
-from collections.abc import Iterator
-
-from services.cli.fleet.control_client import find_controller, reconcile
+from services.cli.fleet.control_client import notify_fleet
 from services.cli.models.user import who_asks
 from services.cli.output.show import show
 from services.cli.registry import open_registry_to_publish
 from services.cli.settings import CliSettings
 from services.contracts.builds.build_plan import RebuildRequest, timestamp, utc_now
-from services.contracts.errors import NotReadyError
 from services.contracts.hardware.facts import Generation
 from services.contracts.model.manifest import BuildOutcome, ModelVersion, ProofOutcome
 from services.contracts.registry.registry import Registry
@@ -35,14 +32,14 @@ def run_rebuild(
     registry = open_registry_to_publish(settings, must_exist=True)
     request = rebuild_request(registry, registry.model_version(name, version), wanted, why)
     number = registry.request_rebuild(request)
-    is_received = _is_received(settings)
+    is_received = notify_fleet(settings)
     text = (
         f"{_count(len(request.reprove), 'published engine')} to be proven again, "
         f"{_count(len(request.disregarded), 'failed one')} to be tried again. "
         "See: smelt events --follow"
         if is_received
-        else "kept in the store; no controller on it answers here, so the next one that reads it "
-        "will do it."
+        else "kept in the store; no fleet on it runs here, so the next controller that reads it "
+        "does it."
     )
     document = {"number": number, "is_received": is_received} | request.model_dump(mode="json")
     show(document, [f"{name} version {request.version}: {text}"], as_json=as_json)
@@ -57,7 +54,7 @@ def rebuild_request(
     bytes; so those are proven again, and only what failed is built again.
     """
     engines = {e.digest: e for e in registry.engines(version.master.digest)}
-    digests = list(_planned(registry, version, generation))
+    digests = _planned(registry, version, generation)
     proofs = {digest: engines[digest].proof for digest in digests if digest in engines}
     records = {digest: registry.build_records(digest) for digest in digests}
     return RebuildRequest(
@@ -80,27 +77,11 @@ def rebuild_request(
     )
 
 
-def _is_received(settings: CliSettings) -> bool:
-    """Have the fleet on this store reconcile; whether there is one that answers."""
-    address = find_controller(settings)
-    if address is None:
-        return False
-    try:
-        reconcile(address, settings)
-    except NotReadyError:  # it is being started again, and reads the store then
-        return False
-    return True
-
-
-def _planned(registry: Registry, version: ModelVersion, generation: str) -> Iterator[str]:
+def _planned(registry: Registry, version: ModelVersion, generation: str) -> list[str]:
     """Digests of planned keys, each once."""
-    seen: set[str] = set()
-    for plan in registry.build_plans(version.name, version.version):
-        if generation in ("", plan.node_class.generation):
-            for planned in plan.planned:
-                if planned.digest not in seen:
-                    seen.add(planned.digest)
-                    yield planned.digest
+    plans = registry.build_plans(version.name, version.version)
+    here = [plan for plan in plans if generation in ("", plan.node_class.generation)]
+    return list(dict.fromkeys(planned.digest for plan in here for planned in plan.planned))
 
 
 def _count(number: int, what: str) -> str:

@@ -10,6 +10,7 @@ from services.cli.builds.running_builds import running_builds, running_builds_te
 from services.cli.fleet.control_client import get_fleet
 from services.cli.fleet.fleet_file import RunningFleet, require_fleet
 from services.cli.fleet.gateway_workers import gateway_workers, workers_words
+from services.cli.models.version_states import ready_replicas
 from services.cli.output.show import Table, show
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
@@ -160,18 +161,12 @@ def builds_document(settings: CliSettings, snapshot: fleet.FleetSnapshot) -> dic
 
 
 def _model(model: fleet.ServedModel, snapshot: fleet.FleetSnapshot) -> dict[str, Any]:
-    ready = [
-        report
-        for report in snapshot.replicas
-        if report.state == fleet.REPLICA_STATE_READY
-        and (report.model_name, report.model_version) == (model.name, model.version)
-    ]
     return {
         "name": model.name,
         "version": model.version,
         "state": model.state,
         "reason": model.reason,
-        "num_ready": len(ready),
+        "num_ready": len(ready_replicas(snapshot, model.name, model.version)),
         "num_wanted": model.num_replicas_wanted,
         "builds": list(queued_builds(snapshot, model.name, model.version).values()),
     }

@@ -1,6 +1,6 @@
 """How the versions of a model are now: ready, on the fallback, being built, not deployed."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from services.cli.fleet.control_client import fleet_on_store
@@ -40,8 +40,9 @@ def version_states(
     """The state of each of these versions; none without a fleet."""
     if snapshot is None:
         return {}
-    ready = {number: _ready(snapshot, name, number) for number in versions}
-    shares = _served_shares(snapshot, name, [number for number in versions if ready[number]])
+    ready = {number: ready_replicas(snapshot, name, number) for number in versions}
+    weights = {model.version: model.weight for model in snapshot.models if model.name == name}
+    shares = shares_among(weights, [number for number in versions if ready[number]])
     return {
         number: VersionState(
             words=_words(snapshot, name, number, ready[number]),
@@ -52,7 +53,10 @@ def version_states(
     }
 
 
-def _ready(snapshot: fleet.FleetSnapshot, name: str, version: int) -> list[fleet.ReplicaReport]:
+def ready_replicas(
+    snapshot: fleet.FleetSnapshot, name: str, version: int
+) -> list[fleet.ReplicaReport]:
+    """The replicas of a version that take requests."""
     return [
         report
         for report in snapshot.replicas
@@ -61,20 +65,13 @@ def _ready(snapshot: fleet.FleetSnapshot, name: str, version: int) -> list[fleet
     ]
 
 
-def _served_shares(
-    snapshot: fleet.FleetSnapshot, name: str, ready: Sequence[int]
-) -> dict[int, float]:
-    """As gateways share: versions without a ready replica leave their shares to the others."""
-    weights = {
-        model.version: model.weight
-        for model in snapshot.models
-        if model.name == name and model.version in ready and model.weight > 0
-    }
-    # Without weights the newest version that is ready gets every request.
-    if not weights:
-        return {max(ready): 1.0} if ready else {}
-    total = sum(weights.values())
-    return {version: weight / total for version, weight in weights.items()}
+def shares_among(weights: Mapping[int, float], versions: Sequence[int]) -> dict[int, float]:
+    """As gateways share: weights of other versions go to these; without any, all to the newest."""
+    left = {each: weights[each] for each in versions if weights.get(each, 0.0) > 0}
+    if not left:
+        return {max(versions): 1.0} if versions else {}
+    total = sum(left.values())
+    return {version: weight / total for version, weight in left.items()}
 
 
 def _words(

@@ -1,11 +1,11 @@
 """`smelt models weights`: how a model's versions share the requests that name none."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from services.cli.fleet.control_client import notify_fleet
 from services.cli.models.user import who_asks
-from services.cli.models.version_states import fleet_or_why_not, version_states
+from services.cli.models.version_states import fleet_or_why_not, shares_among, version_states
 from services.cli.output.show import Table, show
 from services.cli.registry import open_registry, open_registry_to_publish
 from services.cli.settings import CliSettings
@@ -49,12 +49,13 @@ def weights_from_texts(texts: Sequence[str]) -> dict[int, float]:
 
 
 def _show(settings: CliSettings, registry: Registry, name: str, *, as_json: bool) -> None:
+    # Raises for an unknown model, of which there are merely no versions.
+    registry.model_version(name)
     versions = [each.version for each in registry.versions(name)]
-    newest = registry.model_version(name).version
     weights = registry.version_weights(name)
     snapshot, why_not = fleet_or_why_not(settings)
     states = version_states(snapshot, name, versions)
-    shares = _shares(weights, versions) or {newest: 1.0}
+    shares = shares_among(weights, versions)
     rows = [
         (
             name,
@@ -77,10 +78,3 @@ def _show(settings: CliSettings, registry: Registry, name: str, *, as_json: bool
     }
     text: list[str | Table] = [Table("Weights", columns, rows), "" if weights else none, why_not]
     show(document, text, as_json=as_json)
-
-
-def _shares(weights: Mapping[int, float], versions: Sequence[int]) -> dict[int, float]:
-    """Shares of the versions that are left, once all of them are ready."""
-    left = {version: weight for version, weight in weights.items() if version in versions}
-    total = sum(left.values())
-    return {version: weight / total for version, weight in left.items()}

@@ -124,16 +124,12 @@ def _others(
     batch_dim: str | None,
 ) -> dict[str, DimRange]:
     """Ranges of the other dimensions: the widest of the buckets that hold this size."""
-    holding = [bucket for bucket in present if dim in bucket.dims and bucket.dims[dim].max >= edge]
+    holding = [bucket.dims for bucket in present if dim in bucket.dims]
+    holding = [dims for dims in holding if dims[dim].max >= edge]
     if holding:
-        names = {name for bucket in holding for name in bucket.dims if name != dim}
-        found = {
-            name: max((b.dims[name] for b in holding if name in b.dims), key=lambda r: r.max)
-            for name in sorted(names)
-        }
-        return {
-            name: span.model_copy(update={"min": min(span.min, 1)}) for name, span in found.items()
-        }
+        spans = [item for dims in reversed(holding) for item in dims.items() if item[0] != dim]
+        widest = dict(sorted(spans, key=lambda item: (item[0], item[1].max)))
+        return {n: s.model_copy(update={"min": min(s.min, 1)}) for n, s in widest.items()}
     free = {
         name: DimRange(min=1, opt=max(each.at_share(0.5), 1), max=max(each.largest, 1))
         for name, each in sorted(seen.items())

@@ -61,3 +61,10 @@ def test_set_show_and_clear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     ]
     with pytest.raises(InvalidRequestError, match="not both"):
         run("1=1", "--clear")
+
+
+def test_an_unknown_model_has_no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SMELT_HOME", str(tmp_path))
+    open_store(str(tmp_path / "store"))
+    result = CliRunner().invoke(app, ["models", "weights", "absent"])
+    assert "model 'absent' not found" in str(result.exception)

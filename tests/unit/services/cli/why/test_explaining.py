@@ -234,8 +234,8 @@ class TestRebuild:
         document = smelt_json("rebuild", "m", "--generation", "cuda-sm90")
         assert (document["disregarded"], document["reprove"]) == ({}, {})
 
-    def test_it_says_that_nobody_listens(self, registry: Registry) -> None:
-        assert "no controller on it answers here" in smelt("rebuild", "m")
+    def test_without_a_fleet_it_is_kept_for_the_next_one(self, registry: Registry) -> None:
+        assert "no fleet on it runs here" in smelt("rebuild", "m")
 
 
 class TestEvents:
