@@ -5,7 +5,7 @@ account of memory, no cap of connections and no check of a call before its reque
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 import grpc.aio
@@ -16,6 +16,25 @@ if TYPE_CHECKING:
     # gRPC's classes are generic for type checkers alone.
     Handler = grpc.RpcMethodHandler[Any, Any]
     GenericHandler = grpc.GenericRpcHandler[Any, Any]
+    _GenericHandler = GenericHandler
+else:
+    _GenericHandler = grpc.GenericRpcHandler
+
+
+class _AnswersInBytes(_GenericHandler):
+    """Handlers whose answers may be views of memory: grpc.aio sends bytes alone."""
+
+    def __init__(self, inner: "GenericHandler") -> None:
+        """Serve what `inner` knows."""
+        self._inner = inner
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> "Handler | None":
+        """The handler of a call; None for a method that `inner` does not know."""
+        # A named tuple at run time, which gRPC's types do not say.
+        handler: Any = self._inner.service(handler_call_details)
+        if handler is not None and handler.response_serializer is None:
+            handler = handler._replace(response_serializer=bytes)
+        return cast("Handler | None", handler)
 
 
 class AioServer:
@@ -29,7 +48,7 @@ class AioServer:
 
     def add_generic_rpc_handlers(self, handlers: "Sequence[GenericHandler]") -> None:
         """Serve these too; the first that knows a method has it."""
-        self._handlers += handlers
+        self._handlers += map(_AnswersInBytes, handlers)
 
     def add_registered_method_handlers(
         self, service: str, handlers: "Mapping[str, Handler]"

@@ -40,6 +40,12 @@ async def test_requests_are_answered_and_refused_as_ever(fleet: "Fleet", inputs:
     assert (await client.get_model_metadata("echo")).name == "echo"
 
 
+async def test_a_large_answer_is_sent_too(fleet: "Fleet", inputs: Inputs) -> None:
+    """It comes from the replica as a view of the memory that it was read into."""
+    result = await (await fleet.client()).infer("echo", inputs(3.0, 50_000))
+    assert result.as_numpy("y").shape == (50_000, 4)
+
+
 async def test_streams_keep_the_order_of_their_requests(fleet: "Fleet", inputs: Inputs) -> None:
     async def requests() -> AsyncIterator[dict[str, Any]]:
         for number in range(20):
