@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Self
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from services.contracts.errors import InvalidRecipeError
 from services.contracts.hardware.kinds import EngineKind, Precision
@@ -152,6 +152,12 @@ class OutputRecipe(Document):
     valid_where: str | None = None
     # Left out when there are none: proof terms of older recipes are digests without it.
     accept_blind: dict[Precision, tuple[str, ...]] = Field(default={}, exclude_if=lambda v: v == {})
+
+    @field_validator("accept_blind", mode="before")
+    @classmethod
+    def _of_every_precision(cls, value: object) -> object:
+        """A list, as older recipes have it, is meant for each precision."""
+        return dict.fromkeys(Precision, value) if isinstance(value, list | tuple) else value
 
 
 class Tolerance(Document):

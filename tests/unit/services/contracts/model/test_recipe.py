@@ -200,3 +200,10 @@ def test_strings_to_draw_are_part_of_what_a_proof_means() -> None:
     for text in ("inputs: {words: {values: []}}", "inputs: {words: {values: [1]}}"):
         with pytest.raises(InvalidRecipeError, match=r"inputs\.words\.values"):
             Recipe.from_yaml(text)
+
+
+def test_a_list_of_accepted_faults_is_meant_for_each_precision() -> None:
+    """As stored recipes of older releases have it: their models stay readable."""
+    stored = Recipe.from_json(b'{"outputs": {"y": {"accept_blind": ["2 % off"]}}}')
+    assert stored.outputs["y"].accept_blind == dict.fromkeys(Precision, ("2 % off",))
+    assert Recipe.from_json(stored.canonical_json()) == stored
