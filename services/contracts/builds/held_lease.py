@@ -37,7 +37,7 @@ class HeldLease:
         kept_lease_s: float | None = None,
     ) -> None:
         """The lease is ours already; see `take_lease` for the arguments."""
-        self._kept_lease_s = kept_lease_s
+        self._lease_s, self._kept_lease_s = lease.lease_s, kept_lease_s or lease.lease_s
         self._registry, self._digest = registry, key_digest
         self._number, self._lease = number, lease
         self._lock = threading.Lock()
@@ -63,11 +63,11 @@ class HeldLease:
         """Begin to renew it."""
         self._thread.start()
 
-    def release(self) -> None:
-        """End the renewals and free it for others; blocks for a minute where the store hangs."""
+    def release(self, within_s: float = _RELEASE_S) -> None:
+        """End the renewals and free it for others; blocks so long where the store hangs."""
         self._is_over = True
         self._wake.set()
-        self._thread.join(_RELEASE_S)
+        self._thread.join(within_s)
 
     def show_progress(self, *, stage: str = "", line: str = "") -> None:
         """Show in the lease how far the work is; a new stage at once, a line with the next beat."""
@@ -95,9 +95,11 @@ class HeldLease:
 
     def _renew(self, *, is_released: bool) -> None:
         with self._lock:
-            if self._kept_lease_s and self._registry.keeps_leases:
-                self._lease = self._lease.model_copy(update={"lease_s": self._kept_lease_s})
-            changed = {"renewed_at": timestamp(utc_now()), "is_released": is_released}
+            changed = {
+                "lease_s": self._kept_lease_s if self._registry.keeps_leases else self._lease_s,
+                "renewed_at": timestamp(utc_now()),
+                "is_released": is_released,
+            }
             offer = self._lease.model_copy(update=changed)
         try:
             if self._registry.offer_lease(self._digest, self._number + 1, offer):

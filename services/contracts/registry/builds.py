@@ -128,6 +128,7 @@ class BuildRegistry(RecordKeeper):
         try:
             for key in keys:
                 self._store.delete(key)
+                self._is_delete_refused = False
         except StoreError as error:
             if not self._is_delete_refused:
                 _logger.warning(

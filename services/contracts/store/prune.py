@@ -35,6 +35,7 @@ _DOCUMENT_FOLDERS = (
     "caches/",
     "events/",
     "event-days/",
+    "event-folds/",
 )
 
 
@@ -95,11 +96,13 @@ def plan_prune(
         "masters": lambda key: key.split("/")[1].removesuffix(".json") in needed.masters,
         "plans": lambda key: key in needed.plan_keys,
         "builds": lambda key: key.split("/")[1] in needed.keys,
-        "leases": lambda key: key.split("/")[1] in needed.keys,
+        "leases": lambda key: key.split("/")[1] in {*needed.keys, "controller"},
         "tasks": lambda key: _is_of_a_version(registry, key.split("/")[1], needed.versions),
         # What compilers may use again: without it they only take longer.
         "caches": lambda _: False,
         "events": lambda key: key.split("/")[1] >= first_day,
+        # As older controllers kept what their events amount to.
+        "event-folds": lambda _: False,
         "event-days": lambda key: key.split("/")[1].removesuffix(".json") >= first_day,
     }
     gone = {

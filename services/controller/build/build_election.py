@@ -51,6 +51,10 @@ class BuildElection:
             except SmeltError as error:
                 self._show(f"the lease of this store's controller cannot be read: {error}")
                 lease = None
+            except Exception:
+                # A loop that ended would do so in silence.
+                logger.exception("the lease of this store's controller cannot be taken")
+                lease = None
             if lease is not None:
                 self._shown = ""
                 return lease
@@ -70,7 +74,9 @@ class BuildElection:
 
 
 def _standby_message(found: LeaseRevision, lease_s: float) -> str:
-    holder = found.lease.holder_words if found.lease else "a controller of another release"
+    holder = "a controller of another release"
+    if found.lease:
+        holder, lease_s = found.lease.holder_words, found.lease.lease_s
     return (
         f"builds and events of this store are those of another controller, {holder}; this one "
         f"stands by, and takes over when that one ends or renews nothing for {lease_s:g} s. Two "

@@ -48,6 +48,9 @@ from services.telemetry.recorder import NullRecorder, Recorder
 
 logger = logging.getLogger(__name__)
 
+# A controller that ends has seconds; without a release another one takes over after the lease.
+_RELEASE_S = 5.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class BuildPace:
@@ -110,18 +113,24 @@ class BuildLoop:
         self._nodes = nodes
         self._election = election or BuildElection(registry)
         self._reader = ViewReader(registry, self._pace.retry, launcher.compiler)
-        self._accounts = TaskAccounts(
-            registry, launcher, nodes_gone_after_s=self._pace.nodes_gone_after_s, clock=clock
-        )
-        self._waits = TaskWaits(self._pace.waits_after_s, clock)
+        self._clock = clock
         self._refusals = LaunchRefusals(clock)
-        self._events = EventRecorder(registry)
+        self._forget()
         self._on_store_changed = on_store_changed
         self._gauges = BuildGauges(recorder or NullRecorder())
         self._enqueued = asyncio.Event()
         self._sync_lock = asyncio.Lock()
         self._engine_marks: frozenset[tuple[str, str]] | None = None
         self.latest: tuple[FleetView, Registry] | None = None
+
+    def _forget(self) -> None:
+        """Know of tasks and events what the store says, and nothing from an earlier lease."""
+        pace, clock = self._pace, self._clock
+        self._accounts = TaskAccounts(
+            self._registry, self._launcher, nodes_gone_after_s=pace.nodes_gone_after_s, clock=clock
+        )
+        self._waits = TaskWaits(pace.waits_after_s, clock)
+        self._events = EventRecorder(self._registry)
 
     def enqueue(self) -> None:
         """Enqueue a sync; call it in the event loop."""
@@ -138,8 +147,12 @@ class BuildLoop:
             try:
                 await self._run_under(lease)
             finally:
+                # What is shown are this controller's own builds alone.
                 self.latest = None
-                await asyncio.to_thread(lease.release)
+                self._state.set_builds([])
+                self._gauges.show(Decision(), (), ())
+                self._forget()
+                await asyncio.to_thread(lease.release, _RELEASE_S)
 
     async def _run_under(self, lease: HeldLease) -> None:
         watching = asyncio.create_task(self._watch_serving())

@@ -80,6 +80,24 @@ def test_a_store_that_keeps_each_renewal_gets_few(
         assert len(registry.offers) <= 3
 
 
+def test_a_delete_that_fails_once_does_not_make_the_lease_a_long_one(
+    registry: WatchedRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delete, faults = ObstoreArtifactStore.delete, [StoreError("503")]
+
+    def fail_once(store: ObstoreArtifactStore, key: str) -> None:
+        if faults:
+            raise faults.pop()
+        delete(store, key)
+
+    monkeypatch.setattr(ObstoreArtifactStore, "delete", fail_once)
+    held = take_lease(registry, KEY, registry.lease(KEY), 0.05, 0.1)
+    assert held is not None
+    with held:
+        registry.wait_for(lambda offers: 0.1 in [offer.lease_s for offer in offers])
+        registry.wait_for(lambda offers: offers[-1].lease_s == 0.05)
+
+
 def test_a_stage_is_shown_at_once_and_a_line_with_it(registry: WatchedRegistry) -> None:
     # No heartbeat comes in so long a lease.
     with taken(registry, lease_s=3600) as lease:

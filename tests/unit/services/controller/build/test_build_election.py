@@ -18,8 +18,10 @@ from services.contracts.registry.registry import Registry
 from services.controller.api.fleet_state import FleetState
 from services.controller.build.build_election import CONTROLLER, BuildElection
 from services.controller.build.build_loop import BuildLoop
+from services.controller.events.event_recorder import EventRecorder
 from services.controller.interfaces import BuildTask, NodePool
 from tests.unit.services.controller import build_world as world
+from tests.unit.services.controller.events.test_event_recorder import replica
 
 # Long enough for any machine; nothing here waits for it to pass.
 LIMIT_S = 60.0
@@ -46,9 +48,8 @@ class Controller:
     def __post_init__(self) -> None:
         self.worker = Worker(self.registry)
         election = BuildElection(self.registry, lease_s=0.5, poll_s=0.01)
-        self.loop = BuildLoop(
-            self.registry, self, self.worker, FleetState("", 0), election=election
-        )
+        self.state = FleetState("", 0)
+        self.loop = BuildLoop(self.registry, self, self.worker, self.state, election=election)
 
     def pools(self) -> list[NodePool]:
         return [self.pool]
@@ -129,6 +130,38 @@ async def test_a_controller_whose_lease_was_taken_stands_by(
             await asyncio.sleep(0)
     assert "node-2 (process 7)" in standby.messages[0]
     assert registry.lease(CONTROLLER).lease == _taken()
+
+
+async def test_a_lease_that_makes_no_sense_ends_no_loop(
+    registry: Registry, standby: StandbyLog
+) -> None:
+    registry.offer_lease(CONTROLLER, 1, _taken().model_copy(update={"renewed_at": "yesterday"}))
+    async with Controller(registry, world.pool()).running():
+        assert await asyncio.to_thread(standby.is_set.wait, LIMIT_S)
+        registry.offer_lease(CONTROLLER, 2, _taken())
+        while standby.is_set.clear() or "node-2" not in standby.messages[-1]:
+            assert await asyncio.to_thread(standby.is_set.wait, LIMIT_S)
+    assert "nothing for 3600 s" in standby.messages[-1]
+
+
+async def test_one_that_has_the_lease_again_reads_what_others_recorded(registry: Registry) -> None:
+    """Else what it recorded itself would look like the last word."""
+    controller = Controller(registry, world.pool())
+    controller.state.attach(replica("a", "e1"))
+    async with controller.running():
+        await controller.has_launched()
+        await controller.loop.sync()
+    assert (controller.loop.latest, controller.state.snapshot().builds) == (None, [])
+    other = FleetState("", 0)
+    other.attach(replica("b", ""))
+    EventRecorder(registry).observe_replicas(other.snapshot())
+    async with controller.running():
+        await controller.loop.sync()
+    kinds = [event.kind for _, event in registry.last_events(100)]
+    served = [kind for kind in kinds if kind.value.endswith("_serving")]
+    assert served == [
+        EventKind.ENGINE_SERVING, EventKind.FALLBACK_SERVING, EventKind.ENGINE_SERVING
+    ]  # fmt: skip
 
 
 def _taken() -> BuildLease:
