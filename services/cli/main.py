@@ -232,7 +232,7 @@ def rebuild(
     name: Annotated[str, typer.Argument(help="Model to try again.")],
     generation: Annotated[str, typer.Option(help="Only this generation.")] = "",
     version: Annotated[int, typer.Option(min=0, help="Which one; 0 is the newest.")] = 0,
-    reason: Annotated[str, typer.Option(help="Why, for the event trail.")] = "",
+    reason: Annotated[str, typer.Option(help="Why, for the event.")] = "",
     store: Store = "",
     as_json: AsJson = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""The user who runs this command, for the event trail."""
+"""The user who runs this command, for events."""
 
 import getpass
 import os

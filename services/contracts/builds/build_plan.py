@@ -84,7 +84,7 @@ class RebuildRequest(Document):
         generation: only keys of this one; "" means all.
         disregarded: for each key, how many of its build records no longer count.
         reprove: for each engine, the `created_at` of the proof that is to be replaced.
-        who, why: for the event trail.
+        who, why: for the event.
     """
 
     model: str

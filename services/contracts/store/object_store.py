@@ -252,7 +252,7 @@ def verify_conditional_create(store: ArtifactStore) -> None:
         UnsafeStoreError: the store let a second create succeed or changed what was there.
     """
     before = _read_or_none(store)
-    # No two stores hold the same: it is also what a store is known by (`store_identity`).
+    # No two stores hold the same: it is also what a store is known by (`identity.py`).
     offers = [f"writer {n}, {uuid.uuid4().hex}".encode() for n in range(_SELF_TEST_WRITERS)]
     with ThreadPoolExecutor(_SELF_TEST_WRITERS) as pool:
         won = list(pool.map(lambda offer: _try_create(store, offer), offers))

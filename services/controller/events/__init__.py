@@ -1,1 +1,1 @@
-"""The event trail: what is news is appended to the store."""
+"""Events: what has changed is appended to the store."""

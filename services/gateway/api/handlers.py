@@ -82,7 +82,7 @@ def service_handler(
 ) -> "GenericHandler":
     """The whole service; RPCs without a handler answer that they are off, and why.
 
-    `reasons` are those of `absent.py`.
+    `reasons` are those of `disabled_rpcs.py`.
     """
     absent = {
         method.name: _disabled_handler(method.name, statuses, disabled_reason(method.name, reasons))

@@ -25,7 +25,7 @@ class OptionalRpcs:
     Attributes:
         methods: what answers each of them, by the RPC's name.
         extensions: all that works with these settings, in the protocol's words.
-        disabled: why others are not offered, see `absent.py`.
+        disabled: why others are not offered, see `disabled_rpcs.py`.
         regions: of shared memory; none can be registered where that is off.
     """
 

@@ -2,7 +2,7 @@
 
 - ObservedInference has every observer see how each request ended, refused ones too;
 - AdmittedInference (`admission.py`) refuses beyond the bound, before anything is read;
-- SharedMemoryInference (`shared_tensors.py`) reads and writes tensors in shared memory;
+- SharedMemoryInference (`shared_memory/inference.py`) reads and writes tensors in shared memory;
 - CachedInference (`response_cache.py`) answers what was answered before;
 - ForwardedInference (`forwarding.py`) reads whom a request is for, picks a replica, sends, and
   sends once more when the replica was lost.
@@ -37,7 +37,7 @@ class InferenceCall:
         peer: the client's address.
         metadata: as the client sent it.
         deadline_s: time.monotonic() after which the client no longer waits; None: it does.
-        session: of the client, see `sessions.py`; 0 for none.
+        session: of the client, see `routing/sessions.py`; 0 for none.
         frame_bytes: most that is sent around its answer, in the same message.
         pool: who may answer, where an interceptor in front has drawn it already.
         model, version: metric labels; "" until known, and for what the fleet does not know.

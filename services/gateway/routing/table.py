@@ -1,4 +1,4 @@
-"""Which replicas may answer a request; which of them does is in `choosing.py`."""
+"""Which replicas may answer a request; which of them does is in `balancer.py`."""
 
 import random
 import re

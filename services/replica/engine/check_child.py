@@ -1,4 +1,4 @@
-"""A throw-away process that loads an engine and runs it once: `python -m ...check_engine`.
+"""A throw-away process that loads an engine and runs it once: `python -m ...engine.check_child`.
 
 Loading machine code that some other machine made can end a process or leave device memory
 behind for good. Both happen here first, where they do no harm. The order comes as JSON on

@@ -1,6 +1,6 @@
 """From a published engine, or the master, to an engine that is checked, loaded and warm here.
 
-Everything blocks. Which engine it is, and what comes after one that fails, `engine_choice` says.
+Everything blocks. Which engine it is, and what comes after one that fails, `choice.py` says.
 """
 
 import logging
