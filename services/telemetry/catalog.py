@@ -160,7 +160,7 @@ PADDED_ELEMENTS = _counter(
 )
 QUEUE_DROPPED = _counter(
     "smelt_queue_dropped_total",
-    "Requests in vain, by reason: refused, expired or cancelled in the queue, discarded later.",
+    "Requests that got no answer in time, by reason: refused, expired, cancelled, discarded.",
     ("model", "version", "reason"),
 )
 QUEUE_DURATION = _histogram(

@@ -28,7 +28,7 @@ _STRING_BYTES = 64
 
 
 class Dropped(StrEnum):
-    """What became of a request that got no answer of the engine, or got it in vain."""
+    """What became of a request that got no answer of the engine, or got it too late."""
 
     REFUSED = "refused"  # as too many waited
     EXPIRED = "expired"  # while it waited

@@ -89,7 +89,7 @@ class ReplicaMetrics:
         self._record_sizes(report)
 
     def record_dropped(self, reason: Dropped) -> None:
-        """Count a request that got no answer of the engine, or got it in vain."""
+        """Count a request that got no answer of the engine, or got it too late."""
         self._recorder.count(catalog.QUEUE_DROPPED, 1, reason=reason.value, **self._labels)
 
     def _record_sizes(self, report: BatchReport) -> None:

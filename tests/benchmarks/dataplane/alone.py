@@ -25,13 +25,13 @@ def alone(
 
 @contextmanager
 def _preferred(pids: Sequence[int], seconds: float) -> Iterator[None]:
-    """Lets nobody else run beside these processes; then rests for as long."""
+    """Lets no other process run beside these; then rests for as long."""
     _schedule(pids, os.SCHED_RR, 1)
     try:
         yield
     finally:
         _schedule(pids, os.SCHED_OTHER, 0)
-        # Nothing is waited for: whoever was shut out gets back the time that it lost.
+        # Not a wait for an event: other processes have the time that was taken from them.
         time.sleep(seconds)
 
 

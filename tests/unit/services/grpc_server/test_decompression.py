@@ -23,7 +23,7 @@ SIZES = [0, 1, 10, 65_535, 65_536, 65_537, 300_000, MIB, 3 * MIB + 1]
 
 
 class Memory:
-    """Memory that is there for whoever reserves some, once it is free.
+    """Memory that calls reserve, and wait for until it is free.
 
     Attributes:
         reserved: sizes that were asked for.

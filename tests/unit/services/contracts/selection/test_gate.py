@@ -164,7 +164,7 @@ def test_older_proofs_keep_their_bytes(make_proof: MakeProof) -> None:
         ([UNKNOWN], SpeedVerdict.NOT_MEASURABLE),
         ([paired(1.2, 1.3, noise=1.4)], SpeedVerdict.NOT_MEASURABLE),
         ([paired(0.7, 0.8, noise=1.4)], SpeedVerdict.NOT_MEASURABLE),
-        ([paired(1.1, 40.0)], SpeedVerdict.NOT_MEASURABLE),  # wild figures rank nobody
+        ([paired(1.1, 40.0)], SpeedVerdict.NOT_MEASURABLE),  # wild figures rank no engine
         ([FASTER, UNKNOWN, FASTER], SpeedVerdict.KEEPS_UP),  # the mean of all shapes
         ([timing(1, 1.0, None)], None),
         ([OLD_SLOWER], SpeedVerdict.SLOWER),  # older records have no interval
