@@ -61,13 +61,15 @@ def _choose_by_share(
 def others_than(
     tried: Sequence[Endpoint], endpoints: tuple[Endpoint, ...], *, is_lost: bool
 ) -> tuple[Endpoint, ...]:
-    """Whom else to ask; after a loss, the endpoints of other hosts if there are any.
+    """Whom else to ask; after a loss those of other hosts, else of other generations, if any.
 
-    A host that goes down takes its replicas with it one by one, so that for some moments the
-    neighbours of a lost one only look alive.
+    A host that goes down takes its replicas with it one by one, and so does a device's driver:
+    for some moments the neighbours of a lost one only look alive.
     """
     others = tuple(endpoint for endpoint in endpoints if endpoint not in tried)
     if not is_lost:
         return others
-    host = tried[-1].replica.host_id
-    return tuple(each for each in others if each.replica.host_id != host) or others
+    lost = tried[-1].replica
+    elsewhere = tuple(each for each in others if each.replica.host_id != lost.host_id)
+    unlike = tuple(each for each in others if each.replica.generation != lost.generation)
+    return elsewhere or unlike or others

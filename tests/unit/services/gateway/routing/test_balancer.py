@@ -83,3 +83,12 @@ def test_after_a_loss_other_hosts_are_asked_if_there_are_any(new_endpoint: NewEn
     assert others_than([lost], (neighbour, far), is_lost=True) == (far,)
     assert others_than([lost], (lost,), is_lost=True) == ()
     assert others_than([lost, far], everyone, is_lost=True) == (neighbour,)
+
+
+def test_after_a_loss_other_generations_of_the_host_are_asked_first(
+    new_endpoint: NewEndpoint,
+) -> None:
+    lost, neighbour = (new_endpoint(name, generation="cuda-sm80") for name in ("r1", "r2"))
+    unlike = new_endpoint("r3", generation="cuda-sm90")
+    assert others_than([lost], (lost, neighbour, unlike), is_lost=True) == (unlike,)
+    assert others_than([lost], (lost, neighbour), is_lost=True) == (neighbour,)
