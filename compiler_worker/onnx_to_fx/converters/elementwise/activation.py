@@ -67,6 +67,20 @@ def hard_sigmoid(op: Op) -> Tensor:
     return x.like(op.call(torch.clamp, line, 0.0, 1.0))
 
 
+@converter("Shrink", versions=(9,), attributes=("bias", "lambd"))
+def shrink(op: Op) -> Tensor:
+    """Nearer to 0 by `bias`, and 0 within `lambd` of it.
+
+    Integers are shrunk as floats and cut off, as ONNX Runtime does and the reference evaluator;
+    ONNX's own body for it cuts off the bias.
+    """
+    x, bias, width = op.tensor(0), op.attr_float("bias"), op.attr_float("lambd")
+    lower, higher = op.call(torch.sub, x, bias), op.call(torch.add, x, bias)
+    inner = op.call(torch.where, op.call(torch.lt, x, -width), higher, 0.0)
+    shrunk = op.call(torch.where, op.call(torch.gt, x, width), lower, inner)
+    return x.like(op.method("to", shrunk, op.graph.dtype(x.dtype)))
+
+
 def _normalising(function: Callable[..., Any]) -> Callable[[Op], Tensor]:
     def convert(op: Op) -> Tensor:
         x = op.tensor(0)

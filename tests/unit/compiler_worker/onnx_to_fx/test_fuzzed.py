@@ -55,6 +55,12 @@ GRAPHS: dict[str, tuple[str, dict[str, object], list[tuple[int, ...]]]] = {
         {},
         [()],
     ),
+    "integers shrunk by a part of one": (
+        """g (float[N] x) => (int64[N] y)
+        { b = Mul(x, size)  i = Cast <to = 7> (b)  y = Shrink <bias = 0.25, lambd = 0.5> (i) }""",
+        {"size": np.float32(10)},
+        [(9,)],
+    ),
     "sizes around a loop that its body measures too": (
         """g (float[N, M, 4] x) => (float[N, M, 4] z, int64[A, B] y) {
         q = AveragePool <kernel_shape = [3]> (x)  z, y = Scan <num_scan_inputs = 1, body =
