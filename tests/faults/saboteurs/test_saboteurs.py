@@ -53,7 +53,8 @@ def test_no_saboteur_is_proven(name: str, precision: Precision, tmp_path: Path) 
     assert len(found) == len(FAULTS_OF_ENGINES) + len(GRAPH_FAULTS) >= 60
     odd = [each for each in found if each.what not in EXPLAINED]
     assert {each.identity for each in odd} <= KNOWN, odd
-    assert Counter(each.what for each in found)[REFUSED] >= 15
+    # Of the model of strings, which has no weights, 14 change an answer at all.
+    assert Counter(each.what for each in found)[REFUSED] >= 14
 
 
 def test_one_that_stays_within_the_bounds_is_told_as_proven(tmp_path: Path) -> None:

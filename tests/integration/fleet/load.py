@@ -29,7 +29,7 @@ class Load:
         outcomes: number of calls by status.
         num_wrong: answers that were not right.
         longest_s: duration of the slowest call.
-        failures: what the first few calls that were neither OK nor UNAVAILABLE said.
+        failures: messages of the first few calls that were not OK.
     """
 
     def __init__(self, address: str, model: str, is_correct: Correct, width: int) -> None:
@@ -90,7 +90,7 @@ class Load:
 
     def _failed(self, error: InferenceServerException) -> str:
         status = str(error.status()).removeprefix("StatusCode.")
-        if status != UNAVAILABLE and len(self.failures) < 5:
+        if len(self.failures) < 5:
             self.failures.append(f"{status}: {error.message()}")
         return status
 
