@@ -1,0 +1,24 @@
+"""An event recorder over a real store."""
+
+from pathlib import Path
+
+import pytest
+
+from services.contracts.registry.events import EventRegistry
+from services.contracts.store.object_store import ObstoreArtifactStore, open_store
+from services.controller.events.event_recorder import EventRecorder
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ObstoreArtifactStore:
+    return open_store(str(tmp_path / "store"))
+
+
+@pytest.fixture
+def registry(store: ObstoreArtifactStore) -> EventRegistry:
+    return EventRegistry(store)
+
+
+@pytest.fixture
+def recorder(registry: EventRegistry) -> EventRecorder:
+    return EventRecorder(registry)
