@@ -42,10 +42,12 @@ KEY = BuildKey(
 
 
 def events_of(stream: io.StringIO) -> list[dict[str, Any]]:
+    """What was written, one event a line."""
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
 def build_request(folder: Path, key: BuildKey = KEY) -> BuildRequest:
+    """A request to build, with a workspace of its own."""
     workspace = folder / "workspace"
     workspace.mkdir()
     return BuildRequest(
@@ -59,6 +61,7 @@ def build_request(folder: Path, key: BuildKey = KEY) -> BuildRequest:
 
 
 def proof_request(folder: Path, key: BuildKey = KEY) -> ProofRequest:
+    """A request to prove what needs no files of its own."""
     built = BuildResult(
         files={}, needs_master=True, findings=(), duration_s=0.0, peak_memory_bytes=0
     )

@@ -15,4 +15,5 @@ def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def stream() -> io.StringIO:
+    """Where a child writes its events."""
     return io.StringIO()

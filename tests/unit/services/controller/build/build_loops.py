@@ -25,6 +25,7 @@ class Nodes:
         self.known: list[NodePool] | None = list(pools)
 
     def pools(self) -> list[NodePool]:
+        """What is known."""
         if self.known is None:
             raise NotReadyError("Ray is away")
         return self.known
@@ -33,6 +34,7 @@ class Nodes:
 def loop_on(
     registry: Registry, worker: world.InstantWorker, nodes: Nodes | None = None, **given: Any
 ) -> BuildLoop:
+    """A loop over one node, unless others are given; it retries at once."""
     source = CombinedNodes([nodes or Nodes(world.pool())])
     return BuildLoop(registry, source, worker, FleetState("", 0), pace=AT_ONCE, **given)
 
@@ -46,4 +48,5 @@ async def settled(loop: BuildLoop, worker: world.InstantWorker) -> None:
 
 
 def recorded(registry: Registry) -> Counter[EventKind]:
+    """How many events of each kind."""
     return Counter(event.kind for _, event in registry.last_events(1000))

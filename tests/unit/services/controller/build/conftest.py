@@ -12,11 +12,13 @@ from tests.unit.services.controller import build_world as world
 
 @pytest.fixture
 def registry(tmp_path: Path) -> Registry:
+    """An empty store."""
     return Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
 
 
 @pytest.fixture
 def worker(registry: Registry) -> world.InstantWorker:
+    """A worker that builds at once, and a model to build."""
     registry.add_model_version(
         name="m", master=world.MASTER, recipe=Recipe(), source="s", source_fingerprint="0"
     )

@@ -16,6 +16,7 @@ NOW = datetime(2027, 1, 1, tzinfo=UTC)
 
 
 def view(*engines: Any, **changes: Any) -> FleetView:
+    """One node, one model, one plan and these engines; with changes."""
     fields: dict[str, Any] = {
         "pools": (world.pool(),),
         "versions": (world.version(),),
@@ -26,14 +27,17 @@ def view(*engines: Any, **changes: Any) -> FleetView:
 
 
 def recorded(registry: EventRegistry) -> list[Event]:
+    """All events, in order."""
     return [event for _, event in registry.last_events(100)]
 
 
 def kinds(registry: EventRegistry) -> list[str]:
+    """The kinds of all events, in order."""
     return [event.kind.value for event in recorded(registry)]
 
 
 def serves(digest: str = "", version: int = 1) -> list[Event]:
+    """A model that an engine serves, or its fallback."""
     kind = EventKind.ENGINE_SERVING if digest else EventKind.FALLBACK_SERVING
     place = {"model": "m", "version": version, "generation": world.GENERATION}
     return [Event(kind=kind, key=digest, why="w", **place)]
@@ -42,6 +46,7 @@ def serves(digest: str = "", version: int = 1) -> list[Event]:
 def replica(
     name: str, digest: str, state: Any = fleet.REPLICA_STATE_READY, version: int = 1
 ) -> fleet.ReplicaReport:
+    """What a replica of that model reports."""
     facts = DeviceFacts(generation=world.GENERATION, name="x", memory_gib=1)
     return fleet.ReplicaReport(
         replica_id=name, model_name="m", model_version=version, state=state,
