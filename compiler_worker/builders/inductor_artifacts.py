@@ -43,7 +43,7 @@ def build_artifacts(
     module = fx_graph(plan.master_path, plan.key.precision)
     if num_known := load_artifacts(plan.compile_cache):
         progress(f"{num_known} graphs are known from earlier builds")
-    sorter = _WeightSorter(plan.master_path)
+    sorter = WeightSorter(plan.master_path)
     artifacts = []
     for number, bucket in enumerate(plan.key.buckets):
         progress(f"compiling kernels for {bucket.label}")
@@ -98,7 +98,7 @@ def compile_static(
         )
 
 
-class _WeightSorter:
+class WeightSorter:
     """Decides for each weight whether the master has it; keeps those that it has not.
 
     Weights are known by their values after the cast: typing a graph may rename them.

@@ -125,3 +125,6 @@ def _spec(entry: onnx.ValueInfoProto) -> TensorSpec:
 def normal(*shape: int, seed: int = 1) -> Array:
     """Weights."""
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+LINEAR = "g (float[batch, 8] x) => (float[batch, 4] y) { y = MatMul (x, w) }"

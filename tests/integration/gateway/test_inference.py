@@ -8,7 +8,6 @@ import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as sync_client
-from tritonclient.grpc import InferResult
 from tritonclient.utils import InferenceServerException
 
 from services.contracts.errors import (
@@ -17,16 +16,12 @@ from services.contracts.errors import (
     OverloadedError,
 )
 from services.contracts.transport.frames import InferFrame
+from tests.integration.gateway.answers import Inputs, who
 
 if TYPE_CHECKING:
     from tests.integration.gateway.conftest import Fleet
 
-Inputs = Callable[..., list[Any]]
 DEADLINE_EXCEEDED = grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
-
-
-def _who(result: InferResult) -> str:
-    return str(result.get_response().parameters["replica"].string_param)
 
 
 async def test_an_answer_reaches_the_async_client(echo_fleet: "Fleet", inputs: Inputs) -> None:
@@ -112,8 +107,8 @@ async def test_the_empty_version_is_the_newest_that_is_ready(
     await echo_fleet.add_replica("r3", version=2)
     await echo_fleet.until_ready("r1", "r2", "r3")
     client = await echo_fleet.client()
-    assert _who(await client.infer("echo", inputs())) == "r3"
-    assert _who(await client.infer("echo", inputs(), model_version="1")) in ("r1", "r2")
+    assert who(await client.infer("echo", inputs())) == "r3"
+    assert who(await client.infer("echo", inputs(), model_version="1")) in ("r1", "r2")
     with pytest.raises(InferenceServerException, match="no ready replica: no engine yet") as caught:
         await client.infer("echo", inputs(), model_version="3")
     assert caught.value.status() == "StatusCode.UNAVAILABLE"
@@ -168,7 +163,7 @@ async def test_a_draining_replica_hands_its_requests_to_another(
     echo_fleet.replicas["r1"].answer = refuse
     client = await echo_fleet.client()
     results = [await client.infer("echo", inputs()) for _ in range(20)]
-    assert {_who(result) for result in results} == {"r2"}
+    assert {who(result) for result in results} == {"r2"}
     echo_fleet.replicas["r2"].answer = refuse
     with pytest.raises(InferenceServerException, match="draining") as caught:
         await client.infer("echo", inputs())

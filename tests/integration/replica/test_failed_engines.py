@@ -23,8 +23,8 @@ from services.replica.settings import ReplicaSettings
 from services.telemetry.recorder import NullRecorder
 
 from .conftest import LoadAs, Serving, engine_of
+from .held_engine import HeldEngine
 from .published import RECIPE, Shelf, assert_answers, host_of, ids_of, load_spec, request_of, typed
-from .test_serving import HeldEngine
 
 STALLS_AT_ONCE = {"is_brief": False, "stall_s": 0.0}
 

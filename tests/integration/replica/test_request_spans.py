@@ -15,8 +15,8 @@ from services.telemetry.recorder import NullRecorder
 from services.telemetry.tracing import CarriedTrace, Tracing
 
 from .conftest import connected
+from .held_engine import HeldEngine
 from .published import Shelf, ids_of, request_of
-from .test_serving import HeldEngine
 
 TRACES = {name: name * 32 for name in "ab"}
 SPAN = "b7ad6b7169203331"

@@ -8,7 +8,7 @@ import torch
 from onnx import numpy_helper
 
 from compiler_worker.builders.failures import recorded_warnings
-from compiler_worker.builders.inductor_artifacts import _WeightSorter, build_artifacts
+from compiler_worker.builders.inductor_artifacts import WeightSorter, build_artifacts
 from services.contracts.errors import BuildError
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.recipe import InputRecipe, Recipe
@@ -73,7 +73,7 @@ def test_an_output_that_cannot_be_cut_is_refused(make_plan: PlanMaker, workspace
 def test_a_weight_that_the_master_does_not_hold_travels_with_the_engine(
     workspace: Path, master_path: Path
 ) -> None:
-    sorter = _WeightSorter(master_path)
+    sorter = WeightSorter(master_path)
     wq = next(t for t in onnx.load(master_path).graph.initializer if t.name == "wq")
     values = torch.from_numpy(numpy_helper.to_array(wq).copy())
     renamed = sorter.ref("wq_of_a_typed_graph", values)
@@ -91,7 +91,7 @@ def test_a_weight_that_the_master_does_not_hold_travels_with_the_engine(
 def test_weights_side_by_side_and_in_another_layout_come_from_the_master(
     workspace: Path, master_path: Path
 ) -> None:
-    sorter = _WeightSorter(master_path)
+    sorter = WeightSorter(master_path)
     arrays = {t.name: numpy_helper.to_array(t) for t in onnx.load(master_path).graph.initializer}
     parts = [torch.from_numpy(arrays[name].copy()).half() for name in ("wq", "wk", "wv")]
     joined = torch.cat(parts, dim=-1)
@@ -109,5 +109,5 @@ def test_weights_side_by_side_and_in_another_layout_come_from_the_master(
 def test_an_engine_without_constants_of_its_own_has_no_file_for_them(
     workspace: Path, master_path: Path
 ) -> None:
-    _WeightSorter(master_path).save(workspace / CONSTANTS)
+    WeightSorter(master_path).save(workspace / CONSTANTS)
     assert list(workspace.iterdir()) == []

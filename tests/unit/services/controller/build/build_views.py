@@ -3,6 +3,8 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from services.contracts.builds.build_plan import RebuildRequest
+from services.contracts.hardware.node_class import NodeClass
 from services.contracts.model.manifest import PublishedEngine
 from services.controller.build.build_policy import decide
 from services.controller.build.build_view import FleetView
@@ -32,3 +34,14 @@ def view(**changes: Any) -> FleetView:
 def tasks_of(seen: FleetView, after_s: float = 0.0) -> list[BuildTask]:
     """Tasks that the policy wants so many seconds after `START`."""
     return list(decide(seen, START + timedelta(seconds=after_s), POLICY).tasks)
+
+
+OTHER_DRIVER = NodeClass(generation="cuda-sm90", device="H200", memory_gib=139, driver="580.1")
+
+ANYWHERE = NodeClass(generation="cuda-sm120")
+
+
+def request(**changes: Any) -> RebuildRequest:
+    """A rebuild of the model; with changes."""
+    fields: dict[str, Any] = {"model": "m", "version": 1, "who": "ann", "created_at": world.AT}
+    return RebuildRequest(**fields | changes)

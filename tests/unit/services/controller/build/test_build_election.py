@@ -21,7 +21,7 @@ from services.controller.build.build_loop import BuildLoop
 from services.controller.events.event_recorder import EventRecorder
 from services.controller.interfaces import BuildTask, NodePool
 from tests.unit.services.controller import build_world as world
-from tests.unit.services.controller.events.test_event_recorder import replica
+from tests.unit.services.controller.events.observed import replica
 
 # Long enough for any machine; nothing here waits for it to pass.
 LIMIT_S = 60.0

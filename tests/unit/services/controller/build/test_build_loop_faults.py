@@ -23,6 +23,7 @@ from services.controller.build.key_status import RetryPolicy
 from services.controller.interfaces import NodePool, TaskState, TaskStatus
 from services.pb import fleet_v1_pb2 as fleet
 from tests.unit.services.controller import build_world as world
+from tests.unit.services.controller.build.build_loops import settled
 
 NEWER = b'{"of": "a newer version"}'
 GRACE_S = 60.0
@@ -70,14 +71,6 @@ def here(tmp_path: Path) -> World:
     made = World(store, registry, world.InstantWorker(registry), [world.pool()], FleetState("", 0))
     made.add_model("m")
     return made
-
-
-async def settled(loop: BuildLoop, worker: world.InstantWorker) -> None:
-    """Pass until nothing runs any more."""
-    await loop.sync()
-    while worker.tasks:
-        worker.work()
-        await loop.sync()
 
 
 async def test_a_trail_that_fails_keeps_nothing_from_being_built(

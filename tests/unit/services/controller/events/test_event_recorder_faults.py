@@ -1,29 +1,18 @@
 """The event recorder beside other writers, under wrong clocks, and with events it cannot read."""
 
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
 from services.contracts.events import EventDay
 from services.contracts.registry.events import EventRegistry
-from services.contracts.store.object_store import ObstoreArtifactStore, open_store
+from services.contracts.store.object_store import ObstoreArtifactStore
 from services.controller.build.build_view import FleetView
 from services.controller.events import event_recorder
 from services.controller.events.event_recorder import EventRecorder
 from tests.unit.services.controller import build_world as world
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> ObstoreArtifactStore:
-    return open_store(str(tmp_path / "store"))
-
-
-@pytest.fixture
-def registry(store: ObstoreArtifactStore) -> EventRegistry:
-    return EventRegistry(store)
 
 
 def view(num_nodes: int = 1, *names: str) -> FleetView:

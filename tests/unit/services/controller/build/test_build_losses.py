@@ -1,0 +1,172 @@
+"""The build loop when a task, a node, a source or the controller itself is lost at any step."""
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.contracts.builds.build_key import BuildKey
+from services.contracts.errors import NotReadyError
+from services.contracts.events import EventKind
+from services.contracts.hardware.kinds import EngineKind
+from services.contracts.model.manifest import BuildOutcome
+from services.contracts.model.recipe import Recipe
+from services.contracts.registry.registry import Registry
+from services.contracts.store.object_store import open_store
+from services.controller.interfaces import TaskState
+from tests.unit.services.controller import build_world as world
+from tests.unit.services.controller.build.build_loops import Nodes, loop_on, recorded, settled
+
+
+async def test_a_task_that_dies_is_charged_to_the_key_it_was_at(
+    registry: Registry, worker: world.InstantWorker
+) -> None:
+    worker.deadly = {EngineKind.ONNXRUNTIME}
+    deadly, harmless = (key.digest() for key in world.KEYS)
+    await settled(loop_on(registry, worker), worker)
+    records = registry.build_records(deadly)
+    assert [record.outcome for record in records] == [BuildOutcome.FAILED] * 3
+    assert all("ended in the middle: killed" in record.reason for record in records)
+    assert [engine.digest for engine in registry.engines()] == [harmless]
+
+
+@pytest.mark.parametrize(("num_losses", "num_charged"), [(1, 0), (2, 0), (3, 1), (4, 1), (5, 2)])
+async def test_a_node_that_is_lost_is_no_attempt_until_an_attempt_loses_two(
+    registry: Registry, worker: world.InstantWorker, num_losses: int, num_charged: int
+) -> None:
+    """The first of them is lost by the task that plans."""
+    worker.num_losses = num_losses
+    await settled(loop_on(registry, worker), worker)
+    assert len(registry.engines()) == 2
+    records = registry.build_records(world.KEYS[0].digest())
+    assert [r.outcome for r in records] == [
+        *[BuildOutcome.FAILED] * num_charged, BuildOutcome.PROVEN,
+    ]  # fmt: skip
+
+
+async def test_nodes_that_go_take_their_task_with_them_and_nobody_is_blamed(
+    registry: Registry, worker: world.InstantWorker
+) -> None:
+    registry.write_plan(world.plan())
+    nodes = Nodes(world.pool())
+    loop = loop_on(registry, worker, nodes)
+    await loop.sync()
+    assert worker.tasks
+    nodes.known = []
+    await loop.sync()
+    assert worker.tasks == {}
+    assert registry.build_records(world.KEYS[0].digest()) == []
+    kinds = recorded(registry)
+    assert kinds[EventKind.GENERATION_GONE] == 1
+    nodes.known = [world.pool()]
+    await settled(loop, worker)
+    assert len(registry.engines()) == 2
+    assert recorded(registry)[EventKind.GENERATION_APPEARED] == 2
+
+
+async def test_a_source_that_cannot_be_read_changes_nothing(
+    registry: Registry, worker: world.InstantWorker
+) -> None:
+    nodes = Nodes(world.pool())
+    loop = loop_on(registry, worker, nodes)
+    await loop.sync()
+    (name,) = worker.tasks
+    nodes.known = None
+    await loop.sync()
+    assert list(worker.tasks) == [name]
+    assert recorded(registry)[EventKind.GENERATION_GONE] == 0
+    with pytest.raises(NotReadyError, match="Ray is away"):
+        await loop_on(registry, worker, nodes).sync()
+
+
+class Killed(BaseException):
+    """Stands for kill -9: nothing catches it."""
+
+
+class Doomed:
+    """Passes every call on, and dies before or after the n-th that changes anything."""
+
+    def __init__(self, target: Any, is_due: Callable[[], bool]) -> None:
+        self._target, self._is_due = target, is_due
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._target, name)
+        if name not in ("create", "launch", "forget"):
+            return method
+
+        def call(*args: Any) -> Any:
+            if self._is_due():
+                raise Killed
+            result = method(*args)
+            if self._is_due():
+                raise Killed
+            return result
+
+        return call
+
+
+async def _life(tmp_path: Path, deadly_step: int, **faults: Any) -> tuple[bool, Registry]:
+    """One controller that is killed at a step, then one that is not; whether it was killed."""
+    store = open_store(str(tmp_path / str(deadly_step)))
+    registry = Registry(store, tmp_path / "cache")
+    registry.add_model_version(
+        name="m", master=world.MASTER, recipe=Recipe(), source="s", source_fingerprint="0"
+    )
+    worker = world.InstantWorker(registry, **faults)
+    steps = itertools.count()
+
+    def is_due() -> bool:
+        return next(steps) == deadly_step
+
+    mortal = Registry(Doomed(store, is_due), tmp_path / "cache")
+    loop = loop_on(mortal, Doomed(worker, is_due))  # type: ignore[arg-type]
+    is_killed = False
+    try:
+        await settled(loop, worker)
+    except Killed:
+        is_killed = True
+    await settled(loop_on(registry, worker), worker)
+    return is_killed, registry
+
+
+@pytest.mark.parametrize("fault", ["broken", "deadly"])
+@pytest.mark.parametrize(("faulty", "sound"), [world.KEYS, world.KEYS[::-1]])
+async def test_a_controller_killed_at_any_step_goes_on_where_it_was(
+    tmp_path: Path, fault: str, faulty: BuildKey, sound: BuildKey
+) -> None:
+    faults = {fault: {faulty.kind}}
+    is_killed, registry = await _life(tmp_path, -1, **faults)
+    assert not is_killed
+    wanted = recorded(registry)
+    for step in itertools.count():
+        is_killed, registry = await _life(tmp_path, step, **faults)
+        assert recorded(registry) == wanted, f"killed at step {step}"
+        assert [engine.digest for engine in registry.engines()] == [sound.digest()]
+        assert len(registry.build_records(faulty.digest())) == 3, f"step {step}"
+        assert len(registry.build_records(sound.digest())) == 1, f"step {step}"
+        if not is_killed:
+            break
+    assert step > 20
+
+
+async def test_a_loss_is_forgiven_once_although_the_controller_is_killed(tmp_path: Path) -> None:
+    for step in itertools.count():
+        is_killed, registry = await _life(tmp_path, step, num_losses=2)
+        for key in world.KEYS:
+            (record,) = registry.build_records(key.digest())
+            assert record.outcome is BuildOutcome.PROVEN, f"killed at step {step}"
+        if not is_killed:
+            break
+    assert step > 20
+
+
+async def test_a_task_known_to_nobody_else_is_left_alone(
+    registry: Registry, worker: world.InstantWorker
+) -> None:
+    foreign = world.InstantWorker(registry)
+    foreign.tasks["build-of-another-fleet"] = None  # type: ignore[assignment]
+    await loop_on(registry, foreign).sync()
+    assert "build-of-another-fleet" in foreign.tasks
+    assert foreign.statuses()["build-of-another-fleet"].state is TaskState.RUNNING

@@ -1,0 +1,97 @@
+"""Events of what serves, and their seconds since the change that led there."""
+
+from datetime import datetime
+
+import pytest
+
+from services.contracts.builds.build_plan import RebuildRequest
+from services.contracts.events import Event, EventKind
+from services.contracts.registry.events import EventRegistry
+from services.controller.api.fleet_state import FleetState
+from services.controller.events.event_recorder import EventRecorder
+from services.controller.events.serving_events import serving_of
+from services.pb import fleet_v1_pb2 as fleet
+from tests.unit.services.controller import build_world as world
+from tests.unit.services.controller.events.observed import (
+    ORT,
+    kinds,
+    recorded,
+    replica,
+    serves,
+    view,
+)
+
+
+class TestSeconds:
+    """They count from the change that led there."""
+
+    def test_a_change_has_none_and_a_rebuild_counts_for_proofs_alone(
+        self, registry: EventRegistry, recorder: EventRecorder
+    ) -> None:
+        recorder.observe(view())
+        request = RebuildRequest(model="m", version=1, who="ann", created_at=world.AT)
+        recorder.observe(view(requests={"m": [request]}))
+        recorder.observe(
+            view(requests={"m": [request]}, records={ORT.digest(): [world.record(ORT)]})
+        )
+        recorder.observe_serving(serves())
+        appeared, published, asked, failed, fallback = recorded(registry)
+        assert [e.seconds_since_change for e in (appeared, published, asked)] == [None] * 3
+
+        def since(event: Event, change: Event) -> float:
+            passed = datetime.fromisoformat(event.at) - datetime.fromisoformat(change.at)
+            return passed.total_seconds()
+
+        assert failed.seconds_since_change == pytest.approx(since(failed, asked), abs=0.0011)
+        wanted = since(fallback, published)
+        assert fallback.seconds_since_change == pytest.approx(wanted, abs=0.0011)
+
+
+class TestServing:
+    def test_fallback_then_engine_each_once_with_seconds(
+        self, registry: EventRegistry, recorder: EventRecorder
+    ) -> None:
+        recorder.observe_serving(serves())
+        assert kinds(registry) == [], "of a generation that no source knows yet"
+        recorder.observe(view())
+        for served in (serves(), serves("e" * 64), [], serves("e" * 64)):
+            recorder.observe_serving(served)
+            EventRecorder(registry).observe_serving(served)
+        assert kinds(registry)[2:] == ["fallback_serving", "engine_serving"]
+        assert all(event.seconds_since_change is not None for event in recorded(registry)[2:])
+
+    def test_after_a_generation_was_gone_it_is_recorded_anew(
+        self, registry: EventRegistry, recorder: EventRecorder
+    ) -> None:
+        for pools in ((world.pool(),), (), (world.pool(),)):
+            recorder.observe(view(pools=pools))
+            recorder.observe_serving(serves("e" * 64))
+        assert kinds(registry)[2:] == [
+            "engine_serving", "generation_gone", "generation_appeared", "engine_serving",
+        ]  # fmt: skip
+
+    def test_most_ready_replicas_decide_and_an_engine_before_the_fallback(self) -> None:
+        snapshot = fleet.FleetSnapshot(
+            replicas=[
+                replica("a", ""), replica("b", "e1"), replica("c", "e2"), replica("d", "e2"),
+                replica("x", "e3", fleet.REPLICA_STATE_LOADING), replica("y", "", version=2),
+            ]
+        )  # fmt: skip
+        assert [(s.version, s.key) for s in serving_of(snapshot)] == [(1, "e2"), (2, "")]
+
+    def test_a_replica_that_ends_while_it_is_ready_is_lost_and_one_that_drains_is_not(
+        self, registry: EventRegistry, recorder: EventRecorder
+    ) -> None:
+        state = FleetState("store")
+        killed, drained = state.attach(replica("a", "e1")), state.attach(replica("b", "e1"))
+        state.update(drained, replica("b", "e1", fleet.REPLICA_STATE_DRAINING))
+        for gone in (killed, drained):
+            state.detach(gone)
+        for each in (recorder, EventRecorder(registry), recorder):
+            each.observe_replicas(state.snapshot())
+        (event,) = recorded(registry)
+        assert (event.kind, event.model, event.version, event.generation) == (
+            EventKind.REPLICA_LOST, "m", 1, world.GENERATION,
+        )  # fmt: skip
+        assert event.why.startswith("replica a (process 7) ended, or its connection broke")
+        assert event.seconds_since_change is None
