@@ -14,7 +14,7 @@ def engine_class(kind: EngineKind) -> type[Engine]:
 
             return TensorrtEngine
         case EngineKind.INDUCTOR:
-            from services.engines.inductor_engine import InductorEngine
+            from services.engines.inductor.inductor_engine import InductorEngine
 
             return InductorEngine
         case EngineKind.ONNXRUNTIME:

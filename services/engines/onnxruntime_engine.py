@@ -16,9 +16,9 @@ from services.contracts.model.manifest import EngineManifest, MasterRecord
 from services.contracts.model.recipe import Bucket
 from services.engines.base import LoadSpec
 from services.engines.compatibility import refuse_incompatible
+from services.engines.device.toolchain import missing_reason
 from services.engines.guarded import GuardedEngine, library_errors
 from services.engines.request_check import Sizes
-from services.engines.toolchain import missing_reason
 
 if TYPE_CHECKING:
     import onnxruntime

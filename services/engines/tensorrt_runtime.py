@@ -4,7 +4,7 @@ import importlib
 import logging
 from typing import Any
 
-from services.engines.toolchain import installed_version
+from services.engines.device.toolchain import installed_version
 
 logger = logging.getLogger(__name__)
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import grpc
 
 from services.contracts.transport.large_buffer import Take
-from services.grpc_server.connection import Connection
+from services.grpc_server.http2.connection import Connection
 from services.grpc_server.limits import Limits
 from services.grpc_server.listening import close_all, listening_sockets
-from services.grpc_server.request_memory import RequestMemory
+from services.grpc_server.request.request_memory import RequestMemory
 from services.grpc_server.server_options import Check, OverloadStatus, ServerOptions, UnhandledCall
 
 if TYPE_CHECKING:

@@ -41,8 +41,8 @@ from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import ProofOutcome, Timing
 from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
 from services.engines.base import LoadSpec
-from services.engines.device_probe import probe_device
-from services.engines.toolchain import installed_version
+from services.engines.device.device_probe import probe_device
+from services.engines.device.toolchain import installed_version
 from tests.conformance.tiny_model import VOCABULARY, master_record, save_master, tiny_model
 
 MASTER = master_record()
