@@ -38,6 +38,7 @@ class TensorrtEngine(GuardedEngine):
         super().__init__(spec.manifest.inputs, spec.manifest.outputs, spec.manifest.buckets)
         self._buckets = spec.manifest.buckets
         self._plan = plan
+        # One per profile: a switch would be work on the stream in front of a request.
         self._contexts = [_context_of(plan, index) for index in range(len(self._buckets))]
         self._check_datatypes()
 
@@ -85,6 +86,7 @@ class TensorrtEngine(GuardedEngine):
         buffers = []
         for spec in self._outputs:
             shape = tuple(context.get_tensor_shape(spec.name))
+            # -1 is known after the run alone, when its memory has to be there already.
             if any(size < 0 for size in shape):
                 raise EngineError(f"the shape of output '{spec.name}' depends on data: {shape}")
             # TensorRT takes no null pointer for an output, not even for an empty one.

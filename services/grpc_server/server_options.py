@@ -66,4 +66,5 @@ class ServerOptions:
     on_unhandled: Callable[[UnhandledCall], None]
     memory: RequestMemory
     overload: OverloadStatus
+    # One for all: reads of an event loop follow each other, and none is kept beyond its parsing.
     read_buffer: memoryview = field(default_factory=new_read_buffer)

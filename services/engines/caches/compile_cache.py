@@ -65,6 +65,7 @@ def tidy_compile_cache(
     Whoever runs such code has it loaded; what is gone is compiled again when it is wanted.
     """
     root = compile_cache(cache_dir)
+    # First: what was cut short is useless at any age, and the bounds below spare young files.
     for path in remove_unfinished(root):
         logger.warning("%s was cut short by the end of its compiler; it is compiled again", path)
     remove_oldest(_files(root), max_bytes=max_bytes, max_age_s=max_age_s)

@@ -18,6 +18,7 @@ def remove_oldest(
     files stay, however much there is.
     """
     now_s, num_bytes, removed = time.time(), 0, []
+    # Newest first: what is then beyond the bound is the oldest.
     for path, stat in sorted(found, key=lambda each: each[1].st_mtime, reverse=True):
         num_bytes += stat.st_size
         age_s = now_s - stat.st_mtime

@@ -35,9 +35,11 @@ def first_cuda_device() -> CudaDevice | None:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return None
+    # As without a device: images have the library where the host has no driver for it.
     if cuda.cuInit(0) != 0:
         return None
     device = ctypes.c_int()
+    # The first that CUDA_VISIBLE_DEVICES leaves: a replica sees its own devices alone.
     if cuda.cuDeviceGet(ctypes.byref(device), 0) != 0:
         return None
     return CudaDevice(
@@ -68,6 +70,7 @@ def _name(cuda: ctypes.CDLL, device: ctypes.c_int) -> str:
 
 def _memory_bytes(cuda: ctypes.CDLL, device: ctypes.c_int) -> int:
     value = ctypes.c_size_t()
+    # Not the name without a suffix, which counts in 32 bits.
     cuda.cuDeviceTotalMem_v2(ctypes.byref(value), device)
     return value.value
 
@@ -81,6 +84,7 @@ def _nvml_driver_version() -> str:
         return ""
     buffer = ctypes.create_string_buffer(_NAME_BYTES)
     status = nvml.nvmlSystemGetDriverVersion(buffer, _NAME_BYTES)
+    # NVML counts its initialisations: each has a shutdown of its own.
     nvml.nvmlShutdown()
     return buffer.value.decode() if status == 0 else ""
 
@@ -88,5 +92,6 @@ def _nvml_driver_version() -> str:
 def _proc_driver_version() -> str:
     if not _DRIVER_FILE.exists():
         return ""
+    # A sentence, in which the first number with a point is the version.
     match = re.search(r"\b(\d+\.\d+(?:\.\d+)?)\b", _DRIVER_FILE.read_text())
     return match[1] if match else ""

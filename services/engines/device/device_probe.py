@@ -51,8 +51,10 @@ def probe_device(
 
 
 def _overridden(generation: Generation, files: HostFiles) -> DeviceFacts:
+    # What is not simulated stays real: memory and driver are of the device that will run.
     device = first_cuda_device() if generation.platform is Platform.CUDA else None
     facts = _cuda_facts(device) if device else _cpu_facts(files)
+    # Of the simulated platform: engines for it are compared with these versions.
     toolchain = installed_toolchain(generation.platform)
     return facts.model_copy(update={"generation": str(generation), "toolchain": toolchain})
 
@@ -72,6 +74,7 @@ def _cpu_facts(files: HostFiles) -> DeviceFacts:
     info = _cpuinfo(files.cpuinfo)
     return DeviceFacts(
         generation=str(_cpu_generation(info)),
+        # Linux gives no `model name` for processors of Arm.
         name=info.get("model name", host_platform.machine()),
         memory_gib=round(_memory_bytes(files.meminfo) / _GIB),
         toolchain=installed_toolchain(Platform.CPU),

@@ -98,6 +98,7 @@ class FallbackEngine(GuardedEngine):
         from services.engines.torch_runtime.full_precision import use_full_fp32
         from services.engines.torch_runtime.programs import program_on, ranges_of
 
+        # Before compiling: Inductor reads the switches while it generates code.
         use_full_fp32()
         if spec.num_threads:
             torch.set_num_threads(spec.num_threads)
@@ -105,10 +106,12 @@ class FallbackEngine(GuardedEngine):
         with library_errors(f"the fallback failed to load {spec.program_path.name}"):
             program = program_on(spec.program_path, device)
             ranges = ranges_of(program, spec.master.inputs)
+        # Of the graph, and first: it raises where compiled code would read beyond an empty tensor.
         _check_empty(program, spec, device)
         with library_errors(f"the fallback failed to compile {spec.program_path.name}"):
             graph, reason = _compiled_or_eager(program, spec, device)
         engine = cls(spec, _on_device(graph, device), ranges, reason)
+        # Here: no request pays for what is initialised late, and a shape that fails is found.
         _warm_up(engine, spec)
         return engine
 
@@ -118,6 +121,7 @@ class FallbackEngine(GuardedEngine):
         from services.engines.torch_runtime.torch_arrays import array_from_tensor, tensor_from_array
 
         assert self._graph is not None
+        # The code has no guards that would refuse other sizes: it would compute something.
         check_within(self._ranges, sizes)
         # Grad mode belongs to the thread, and the graph was compiled without it.
         with torch.no_grad():
@@ -218,6 +222,7 @@ def _no_compiler_reason(spec: FallbackSpec) -> str:
         return "compiling is switched off"
     if spec.device.parsed_generation.platform is Platform.CUDA:
         return missing_reason("triton")
+    # Now, as Inductor misses its compiler only after it has lowered the whole graph.
     return "" if shutil.which(_CXX) else f"no C++ compiler: {_CXX} is not on PATH"
 
 
@@ -236,9 +241,11 @@ def _compiled(loaded: "ExportedProgram", device: str) -> Graph:
         warnings.simplefilter("ignore")
         program = traced_again(loaded, device)
         arguments = [node.meta["val"] for node in placeholders(program)]
+        # Ranges of symbols are known to the fake mode of the export; an input shows which that is.
         with tracing(TracingContext(arguments[-1].fake_mode)):
             code = standalone_compile(
                 program.graph_module, arguments, dynamic_shapes="from_tracing_context"
             )
+    # Bound here: in the graph they are arguments in front of the inputs, which requests bring.
     weights = tuple(lifted_weights(program).values())
     return lambda *inputs: code(*weights, *inputs)

@@ -6,6 +6,7 @@ from services.contracts.model.document import Document
 from services.contracts.model.recipe import Bucket
 
 INDEX = "index.json"
+# Weights that the compiler made: those of the master are not stored a second time.
 CONSTANTS = "constants.pt"
 
 

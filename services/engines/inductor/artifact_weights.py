@@ -16,6 +16,7 @@ class MasterWeights:
     def __init__(self, master_path: Path) -> None:
         import onnx
 
+        # External data stays on the disk until it is asked for: it may be gigabytes.
         model = onnx.load(master_path, load_external_data=False)
         self._tensors = {tensor.name: tensor for tensor in model.graph.initializer}
         self._folder = str(master_path.parent)
@@ -43,6 +44,7 @@ class WeightTable:
     def open(cls, directory: Path, master_path: Path, device: str) -> "WeightTable":
         """Of an engine's folder and its master."""
         path = directory / CONSTANTS
+        # Tensors alone: a pickle from the store could run code of whoever wrote it.
         own = torch.load(path, weights_only=True) if path.exists() else {}
         return cls(MasterWeights(master_path), own, device)
 
@@ -55,6 +57,7 @@ class WeightTable:
     def _read(self, ref: WeightRef) -> torch.Tensor:
         if not ref.is_in_master:
             return self._own[ref.name]
+        # Joined anew, so that an engine need not hold a copy of weights that the master has.
         if ref.parts:
             return torch.cat([self._read(part) for part in ref.parts], dim=-1)
         weight = converted(self._master.array(ref.name), torch_dtype(ref.datatype))
@@ -73,5 +76,6 @@ def axes_in_memory(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def _laid_out(tensor: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
+    # Compiled code has strides built in: same shape and values, in that order of memory.
     back = [order.index(axis) for axis in range(len(order))]
     return tensor.permute(order).contiguous().permute(back)

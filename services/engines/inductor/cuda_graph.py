@@ -8,6 +8,7 @@ import torch
 Call = Callable[[], Sequence[torch.Tensor]]
 Capture = Callable[[Call], Call]
 
+# As often as torch's own `make_graphed_callables`; a library may still allocate in a second call.
 _NUM_WARM_UPS = 3
 
 
@@ -39,10 +40,12 @@ def capture_cuda_graph(call: Call) -> Call:
     workspaces) happens outside the capture.
     """
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    # Inputs are written on the current stream.
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(_NUM_WARM_UPS):
             call()
+    # The capture uses the same buffers: not before the last warm-up is done with them.
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     # thread_local: another engine of this process may serve while this one is captured.

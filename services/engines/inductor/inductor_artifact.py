@@ -37,6 +37,8 @@ class StaticInput:
     def fill(self, array: Array, pad: float) -> None:
         """Put a request's array into the origin corner, `pad` elsewhere."""
         write_padded(array_over(self.staging), array, pad)
+        # Not waited for: the replay follows on the same stream, and the staging memory is
+        # written again only after the outputs were copied back.
         self.device.copy_(self.staging, non_blocking=True)
 
 
@@ -79,6 +81,7 @@ class ArtifactProgram:
         for spec, buffer, array in zip(self._inputs, program.inputs, arrays, strict=True):
             buffer.fill(array, self._pads.get(spec.name, 0.0))
         results = program.call()
+        # Copies, which wait for the device: the next replay writes to the same memory.
         return [
             array_from_tensor(result[corner(shape_at(spec, sizes))])
             for spec, result in zip(self._outputs, results, strict=True)
@@ -91,6 +94,7 @@ def _load_bucket(
     from torch._inductor.standalone_compile import CompiledArtifact
 
     code = CompiledArtifact.load(path=str(spec.directory / artifact.file), format="binary")
+    # The code has no dynamic sizes: it is compiled for the largest ones.
     sizes = {name: dim.max for name, dim in artifact.bucket.dims.items()}
     inputs = tuple(_static_input(each, sizes, device) for each in spec.manifest.inputs)
     arguments = [weights.tensor(ref) for ref in artifact.weights]
@@ -107,5 +111,6 @@ def _load_bucket(
 
 def _static_input(spec: TensorSpec, sizes: Sizes, device: str) -> StaticInput:
     shape, dtype = shape_at(spec, sizes), torch_dtype(spec.datatype)
+    # Zeros: the warm-up of a capture runs on them, and they are valid as indices too.
     staging = torch.zeros(shape, dtype=dtype, pin_memory=device != "cpu")
     return StaticInput(staging=staging, device=torch.zeros(shape, dtype=dtype, device=device))

@@ -40,6 +40,7 @@ class InductorEngine(GuardedEngine):
     @classmethod
     def load(cls, spec: LoadSpec) -> Self:
         """Load the package (CPU), or the artifacts with the master's weights (CUDA)."""
+        # Before any of its bytes are loaded: code of another generation ends the process by SIGILL.
         refuse_incompatible(spec, EngineKind.INDUCTOR)
         with library_errors("Inductor's code failed to load"):
             return cls(spec, _program(spec))
@@ -57,9 +58,11 @@ def _program(spec: LoadSpec) -> Program:
         from services.engines.inductor.inductor_package import PackageProgram
 
         return PackageProgram.load(spec)
+    # Imported in the branches: each platform needs one of the two, and torch takes seconds.
     from services.engines.inductor.cuda_graph import capture_cuda_graph
     from services.engines.inductor.inductor_artifact import ArtifactProgram
     from services.engines.torch_runtime.full_precision import use_full_fp32
 
+    # As in the proof; kernels of libraries that Inductor calls look at the switch when they run.
     use_full_fp32()
     return ArtifactProgram.load(spec, device="cuda", capture=capture_cuda_graph)

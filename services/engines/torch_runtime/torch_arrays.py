@@ -26,6 +26,7 @@ class _ReadOnlyMemory:
 
 def tensor_from_array(array: Array) -> torch.Tensor:
     """A CPU tensor over the array's memory, without a copy; not to be written to."""
+    # torch does not know numpy's bfloat16, which is of ml_dtypes: bits pass as int16.
     if array.dtype == _BFLOAT16:
         return tensor_from_array(array.view(np.int16)).view(torch.bfloat16)
     if not array.flags.writeable:
@@ -42,11 +43,13 @@ def array_over(tensor: torch.Tensor) -> Array:
 
 def array_from_tensor(tensor: torch.Tensor) -> Array:
     """An array that owns a copy of the tensor's values, wherever the tensor lies."""
+    # Copied on a CPU too: it may be a buffer that the next run writes.
     return array_over(tensor.detach().cpu().contiguous()).copy()
 
 
 def torch_dtype(datatype: str) -> torch.dtype:
     """The torch dtype of a KServe v2 datatype."""
     dtype = NUMPY_FROM_DATATYPE[datatype]
+    # By way of numpy, so that there is one table of datatypes.
     empty: np.ndarray[Any, Any] = np.empty(0, dtype)
     return tensor_from_array(empty).dtype

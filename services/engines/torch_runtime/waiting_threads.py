@@ -12,4 +12,5 @@ def wait_asleep() -> None:
 
     OMP_WAIT_POLICY in the environment wins, for a host that does nothing else.
     """
+    # OpenMP reads it once, while its library is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

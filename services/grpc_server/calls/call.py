@@ -52,6 +52,7 @@ class Call(ReceiveStream):
         if timeout_s is not None:
             self._deadline_s = self._began_s + timeout_s
             self._timer = asyncio.get_running_loop().call_later(timeout_s + _EARLY_S, self._expire)
+        # 0 where other calls share the metadata: then nothing is counted of this one.
         if self.headers.num_bytes:
             self.count_held()
         if self._handler.request_streaming and not self.is_ended:
@@ -102,6 +103,7 @@ class Call(ReceiveStream):
         seen, self._seen_window = self._seen_window, self.window_in
         is_awaited = self.is_awaited and not self.is_half_closed
         why = self.upload.overload() if self.upload is not None else ""
+        # Of unary requests alone: a stream may last, as long as it gives back what it holds.
         if is_awaited and not is_stream and time.monotonic() - self._began_s > most_s:
             details = f"the request was not complete within {most_s:g} s"
             self.fail(StatusError(grpc.StatusCode.DEADLINE_EXCEEDED, details))
@@ -122,6 +124,7 @@ class Call(ReceiveStream):
             self._connection.writer.add(self, message)
             self.finish()
             return
+        # First: where flow control allows, the writer closes the stream before it returns.
         self._settle()
         self._connection.writer.answer(self, message)
 
@@ -255,5 +258,6 @@ class Call(ReceiveStream):
             # It is answered, and the client does not read the answer.
             self._connection.reset_stream(self)
             return
+        # The status would wait behind messages that the client's window may never admit.
         self._connection.writer.discard(self)
         self.end(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")

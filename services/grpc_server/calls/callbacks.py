@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from services.grpc_server.calls.call import Call
 
 
+# A protocol, as `Streams` makes the calls: their modules would import each other.
 class ConnectionCallbacks(Protocol):
     """The connection of a call."""
 

@@ -149,5 +149,6 @@ def hold_request(context: Context) -> Callable[[], None] | None:
         What is called once the request is no longer in memory; None where nothing is reserved, as
         for small requests and on gRPC's own server.
     """
+    # Contexts of grpc.aio have no such method.
     hold = getattr(context, "hold", None)
     return hold() if hold is not None else None

@@ -66,6 +66,7 @@ class HeaderFragments:
 
 def _unpadded(flags: int, payload: bytes) -> bytes:
     """The fragment of HEADERS, without padding and priority; raises Http2ConnectionError."""
+    # In the order of section 6.2: Pad Length, priority fields, the fragment, padding.
     begin = padding = 0
     if flags & PADDED:
         padding, begin = payload[0] if payload else 0, 1

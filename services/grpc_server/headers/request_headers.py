@@ -84,6 +84,7 @@ def request_headers_from_fields(fields: Fields, max_metadata_bytes: int) -> Requ
     for name, value in fields:
         num_bytes += len(name) + len(value) + FIELD_BYTES
         if name[:1] == b":":
+            # RFC 9113, section 8.3: known ones, once each, in front of all other fields.
             if others or name in pseudo or name not in _PSEUDO:
                 raise MalformedFieldsError(f"pseudo-header field {name!r} out of place")
             if not _PSEUDO_VALUES[name].fullmatch(value):

@@ -15,6 +15,7 @@ class ResetStreams:
     def add(self, stream_id: int, window: int) -> None:
         """One was reset; so many bytes may come before its client receives that."""
         if len(self._windows) >= self._most:
+            # The oldest, as a dict keeps its order: late frames of that one are the least likely.
             del self._windows[next(iter(self._windows))]
         self._windows[stream_id] = window
 

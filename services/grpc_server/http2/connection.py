@@ -276,6 +276,7 @@ def _initial_frames(limits: Limits) -> bytes:
         Setting.MAX_FRAME_SIZE: FRAME_BYTES,
         Setting.MAX_HEADER_LIST_SIZE: limits.max_metadata_bytes,
     }
+    # SETTINGS do not change the connection's window (section 6.9.2): that takes WINDOW_UPDATE.
     return settings_frame(settings) + window_update(0, CONNECTION_WINDOW - DEFAULT_WINDOW)
 
 

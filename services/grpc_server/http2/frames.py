@@ -21,6 +21,7 @@ GOAWAY: Final = 7
 WINDOW_UPDATE: Final = 8
 CONTINUATION: Final = 9
 
+# One bit may have two meanings: ACK is of SETTINGS and PING, END_STREAM of DATA and HEADERS.
 ACK: Final = 0x1
 END_STREAM: Final = 0x1
 END_HEADERS: Final = 0x4
@@ -39,6 +40,7 @@ GOAWAY_HEAD: Final = struct.Struct("!II")
 class ErrorCode(enum.IntEnum):
     """Of RST_STREAM and GOAWAY (section 7)."""
 
+    # Without those that a gRPC server has no use for; codes of clients are not looked at.
     NO_ERROR = 0x0
     PROTOCOL_ERROR = 0x1
     INTERNAL_ERROR = 0x2
@@ -98,6 +100,7 @@ def rst_stream(stream_id: int, code: ErrorCode) -> bytes:
 
 def goaway(last_stream_id: int, code: ErrorCode, reason: str = "") -> bytes:
     """GOAWAY; streams above the last one were not served."""
+    # Debug data is for people (section 6.8), and may quote what a client sent: bounded.
     return frame(GOAWAY, 0, 0, GOAWAY_HEAD.pack(last_stream_id, code) + reason.encode()[:256])
 
 

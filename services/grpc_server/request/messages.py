@@ -139,11 +139,13 @@ class MessageAssembler:
     def _begin(self) -> None:
         compressed, size = PREFIX.unpack(self._head)
         self._head.clear()
+        # gRPC: a compressed message without an encoding is INTERNAL, as no reader could take it.
         if compressed > 1 or (compressed and self._encoding == "identity"):
             raise StatusError(
                 grpc.StatusCode.INTERNAL,
                 f"a message is marked with {compressed}, but its compression is '{self._encoding}'",
             )
+        # By the prefix alone: nothing is allocated for a message that is refused.
         if size > self._max_bytes:
             raise StatusError(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -151,6 +153,7 @@ class MessageAssembler:
             )
         self.is_compressed = bool(compressed)
         self.size = size
+        # No further byte will come that could end it.
         if not size:
             self._end(b"")
 
@@ -158,6 +161,7 @@ class MessageAssembler:
         """Take bytes of the message; returns how many."""
         if self.size >= LARGE_BYTES:
             taken = min(len(piece), self.size)
+            # Compressed bytes go no further than here: they need no memory that can be passed on.
             take = None if self.is_compressed else self._take
             self.large = LargeBuffer(self.size, piece[:taken], take)
             self.filled(0)

@@ -126,6 +126,7 @@ class ReceiveStream(SendStream, ABC):
             is_one = self._message is None and 0 <= size <= self._max_bytes
             if is_one and PREFIX.unpack_from(piece) == (0, size):
                 self._message = bytes(piece[PREFIX.size :])
+                # With END_STREAM it goes to its handler at once, and is not worth an entry.
                 if not self.is_ending:
                     self.count_held()
                 return
@@ -159,6 +160,7 @@ class ReceiveStream(SendStream, ABC):
         if grown:
             options = self._connection.options
             options.memory.count(grown)
+            # One that gives back is not ended for what others hold.
             if grown > 0 and options.memory.is_full:
                 self.fail(overload_error(options))
 
@@ -212,6 +214,7 @@ class ReceiveStream(SendStream, ABC):
         upload = self.upload
         unread = 0 if upload is None else upload.num_unread_bytes
         missing = STREAM_WINDOW - self.window_in - unread
+        # Seldom: each WINDOW_UPDATE is a frame to write, and wakes its client.
         if missing >= GRANT_BYTES and (upload is None or upload.may_grow()):
             self.window_in += missing
             self._connection.writer.control(window_update(self.stream_id, missing))
@@ -227,9 +230,11 @@ class ReceiveStream(SendStream, ABC):
             raise StopAsyncIteration
         assembler, upload = self._assemble(), self.upload
         assert upload is not None
+        # A handler that asks for the next message is done with the one before.
         upload.release_taken()
         if upload.note_reading():
             self.grant_more()
+        # Any bytes wake it: the message need not be complete yet.
         while not assembler.num_whole:
             if self.is_half_closed:
                 if assembler.is_inside:

@@ -94,6 +94,7 @@ class RequestMemory:
         """It is not needed any more; a second call does nothing."""
         if reservation in self._waiting:
             del self._waiting[reservation]
+            # Its client gave up and may come back: memory still counts as wanted for a while.
             self._waited_s = self._clock()
         elif reservation in self._granted:
             self._granted.discard(reservation)
@@ -122,4 +123,5 @@ class RequestMemory:
             del self._waiting[reservation]
             self._waited_s = self._clock()
             self._grant(reservation)
+            # Last: it may come back here, by a call that ends and releases what it holds.
             reservation.on_granted()
