@@ -19,7 +19,7 @@ from compiler_worker.arguments import Arguments, parse_arguments
 from compiler_worker.settings import CompilerSettings, settings_from_environment
 from services.contracts.errors import InvalidRequestError, SmeltError
 from services.contracts.process.lifetime import end_with_parent
-from services.engines.waiting_threads import wait_asleep
+from services.engines.torch_runtime.waiting_threads import wait_asleep
 
 logger = logging.getLogger("compiler_worker")
 

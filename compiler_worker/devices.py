@@ -2,7 +2,7 @@
 
 from services.contracts.errors import NotFoundError
 from services.contracts.hardware.facts import DeviceFacts, Generation, Platform
-from services.engines.device_probe import probe_device
+from services.engines.device.device_probe import probe_device
 
 Devices = dict[Platform, DeviceFacts]
 

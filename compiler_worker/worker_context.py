@@ -15,7 +15,7 @@ from services.contracts.builds.build_key import BuildKey
 from services.contracts.model.manifest import EngineManifest, MasterRecord, Proof
 from services.contracts.registry.registry import Registry
 from services.contracts.security.signing import Signer
-from services.engines.compile_cache import tidy_compile_cache
+from services.engines.caches.compile_cache import tidy_compile_cache
 from services.telemetry.recorder import NullRecorder, Recorder
 
 OnProgress = Callable[[BuildKey, ChildEvent], None]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
-from services.engines.unfinished import remove_unfinished
+from services.engines.caches.unfinished import remove_unfinished
 
 TESTS = Path(__file__).parent
 

@@ -97,7 +97,7 @@ def zero_tensors(
     inputs: Sequence[TensorSpec], sizes: Sizes, device: str = "cpu"
 ) -> "tuple[torch.Tensor, ...]":
     """Example inputs: zero is a valid index everywhere."""
-    from services.engines.torch_arrays import tensor_from_array
+    from services.engines.torch_runtime.torch_arrays import tensor_from_array
 
     return tuple(tensor_from_array(zeros_at(spec, sizes)).to(device) for spec in inputs)
 

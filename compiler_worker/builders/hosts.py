@@ -2,7 +2,7 @@
 
 from services.contracts.errors import NotFoundError
 from services.contracts.hardware.facts import Generation, Platform
-from services.engines.device_probe import probe_device
+from services.engines.device.device_probe import probe_device
 
 _FIRST_WITH_BF16 = Generation.parse("cpu-x86_64-avx512_bf16")
 _FIRST_WITH_VNNI = Generation.parse("cpu-x86_64-avx512_vnni")

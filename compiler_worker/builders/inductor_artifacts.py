@@ -21,17 +21,17 @@ from compiler_worker.fx_rewrites.rewrite import Rewritten, rewritten
 from compiler_worker.progress import Progress
 from services.contracts.errors import BuildError
 from services.contracts.kserve.tensors import DATATYPE_FROM_NUMPY, TensorSpec
-from services.engines.artifact_index import (
+from services.engines.inductor.artifact_index import (
     CONSTANTS,
     INDEX,
     ArtifactIndex,
     BucketArtifact,
     WeightRef,
 )
-from services.engines.artifact_weights import MasterWeights, axes_in_memory, converted
-from services.engines.programs import lifted_weights
+from services.engines.inductor.artifact_weights import MasterWeights, axes_in_memory, converted
 from services.engines.request_check import Sizes
-from services.engines.torch_arrays import array_over
+from services.engines.torch_runtime.programs import lifted_weights
+from services.engines.torch_runtime.torch_arrays import array_over
 
 
 def build_artifacts(

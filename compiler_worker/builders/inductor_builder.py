@@ -18,8 +18,8 @@ from compiler_worker.builders.typed_graphs import check_ranges
 from compiler_worker.progress import Progress
 from services.contracts.hardware.facts import Generation, Platform
 from services.contracts.hardware.kinds import Precision
+from services.engines.device.toolchain import installed_toolchain, missing_reason
 from services.engines.shapes import union_of
-from services.engines.toolchain import installed_toolchain, missing_reason
 
 # torch's name of the setting, and the build key's.
 _MAX_AUTOTUNE = "max_autotune"

@@ -12,8 +12,8 @@ from compiler_worker.builders.typed_graphs import planned_graph
 from compiler_worker.fx_rewrites.names import rewrites_for
 from compiler_worker.progress import Progress
 from services.contracts.hardware.kinds import Precision
-from services.engines.compile_cache import keep_headers_in_cache
-from services.engines.inductor_package import PACKAGE
+from services.engines.caches.compile_cache import keep_headers_in_cache
+from services.engines.inductor.inductor_package import PACKAGE
 from services.engines.shapes import union_of
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from compiler_worker.builders.typed_graphs import planned_graph
 from compiler_worker.progress import Progress
 from services.contracts.hardware.facts import Generation, Platform
 from services.contracts.hardware.kinds import Precision
+from services.engines.device.toolchain import installed_version, missing_reason
 from services.engines.onnxruntime_engine import TYPED_MODEL, open_session, provider_of
-from services.engines.toolchain import installed_version, missing_reason
 
 _ADDS_CASTS = "ONNX Runtime's CPU kernels compute in fp32: {} would only add casts"
 _CPU_REASONS = {

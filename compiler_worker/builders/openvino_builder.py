@@ -13,6 +13,7 @@ from compiler_worker.builders.typed_graphs import planned_graph
 from compiler_worker.progress import Progress
 from services.contracts.hardware.facts import Generation, Platform
 from services.contracts.hardware.kinds import Precision
+from services.engines.device.toolchain import installed_version, missing_reason
 from services.engines.openvino_engine import (
     PRECISION_HINT,
     PRECISION_HINTS,
@@ -20,7 +21,6 @@ from services.engines.openvino_engine import (
     compile_for_cpu,
     precision_hint,
 )
-from services.engines.toolchain import installed_version, missing_reason
 
 
 class OpenvinoBuilder:

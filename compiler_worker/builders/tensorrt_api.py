@@ -13,6 +13,7 @@ from typing import Any
 from compiler_worker.builders.hosts import local_generation
 from services.contracts.errors import BuildError
 from services.contracts.hardware.facts import Generation, Platform
+from services.engines.device.toolchain import installed_version
 from services.engines.tensorrt_runtime import (
     LIBRARIES,
     Messages,
@@ -20,7 +21,6 @@ from services.engines.tensorrt_runtime import (
     installed_libraries,
     logger_of,
 )
-from services.engines.toolchain import installed_version
 
 _RTX = "tensorrt_rtx"
 _GIB = 2**30

@@ -11,7 +11,7 @@ from services.contracts.errors import BuildError, UnsupportedGraphError
 from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.tensors import DATATYPE_FROM_NUMPY, NUMPY_FROM_DATATYPE, TensorSpec
 from services.contracts.model.recipe import CALIBRATION_FIX, DimRange
-from services.engines.toolchain import installed_version
+from services.engines.device.toolchain import installed_version
 
 if TYPE_CHECKING:
     import onnx

@@ -6,7 +6,7 @@ from compiler_worker.builders.base import BuildSpec
 from compiler_worker.children.child import Events, limit_threads
 from compiler_worker.children.requests import BuildRequest, BuildResult, Stage
 from compiler_worker.memory import peak_resident_bytes
-from services.engines.compile_cache import use_compile_cache
+from services.engines.caches.compile_cache import use_compile_cache
 
 
 def build_one(request: BuildRequest, events: Events) -> BuildResult:

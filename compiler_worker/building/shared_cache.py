@@ -25,8 +25,8 @@ from services.contracts.errors import SmeltError
 from services.contracts.hardware.kinds import EngineKind
 from services.contracts.model.manifest import BlobRef
 from services.contracts.store.artifact_store import check_file_names
-from services.engines.compile_cache import compile_cache
-from services.engines.unfinished import remove_unfinished
+from services.engines.caches.compile_cache import compile_cache
+from services.engines.caches.unfinished import remove_unfinished
 
 logger = logging.getLogger(__name__)
 

@@ -42,7 +42,7 @@ from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import Recipe, Tolerance
 from services.contracts.selection.fallback_verdict import FallbackVerdict
 from services.contracts.store.kept_answers import KeptAnswer, write_answers
-from services.engines.fallback_program import importer_code
+from services.engines.fallback.fallback_program import importer_code
 
 ANSWERS_FILE = "answers.npz"
 # However long each takes: the smallest alone may be where nothing goes wrong.

@@ -16,7 +16,7 @@ from pathlib import Path
 import onnx
 from google.protobuf.message import DecodeError
 
-from services.engines.disk_bounds import remove_oldest
+from services.engines.caches.disk_bounds import remove_oldest
 
 logger = logging.getLogger(__name__)
 

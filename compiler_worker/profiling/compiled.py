@@ -18,8 +18,8 @@ from compiler_worker.fx_rewrites.rewrite import rewritten
 from compiler_worker.profiling.inductor_record import FusedKernel, InductorRecord
 from services.contracts.kserve.tensors import TensorSpec
 from services.contracts.model.recipe import DimRange
-from services.engines.programs import lifted_weights
 from services.engines.request_check import Sizes
+from services.engines.torch_runtime.programs import lifted_weights
 
 _PACKAGE = "profile.pt2"
 _RECORDS = "inductor"
@@ -102,7 +102,7 @@ def _package(
     program: ExportedProgram, inputs: Sequence[torch.Tensor], options: dict[str, Any], path: Path
 ) -> Callable[[], Any]:
     compile_package(program, path, options)
-    # As an engine is loaded: see services/engines/inductor_package.py.
+    # As an engine is loaded: see services/engines/inductor/inductor_package.py.
     loader = torch._C._aoti.AOTIModelPackageLoader(  # noqa: SLF001
         str(path), "model", False, 1, -1
     )

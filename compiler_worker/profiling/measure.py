@@ -27,9 +27,9 @@ from compiler_worker.profiling.timing import (
 from compiler_worker.profiling.traffic import Dispatched
 from compiler_worker.progress import Progress
 from services.contracts.hardware.kinds import Precision
-from services.engines.full_precision import use_full_fp32
 from services.engines.shapes import union_of
-from services.engines.torch_arrays import tensor_from_array
+from services.engines.torch_runtime.full_precision import use_full_fp32
+from services.engines.torch_runtime.torch_arrays import tensor_from_array
 
 _DTYPES = {Precision.FP16: torch.float16, Precision.BF16: torch.bfloat16}
 

@@ -22,8 +22,8 @@ from compiler_worker.profiling.profile_request import (
     ProfileRequest,
 )
 from services.contracts.hardware.facts import Platform
-from services.engines.compile_cache import use_compile_cache
-from services.engines.toolchain import installed_toolchain
+from services.engines.caches.compile_cache import use_compile_cache
+from services.engines.device.toolchain import installed_toolchain
 
 if TYPE_CHECKING:
     from compiler_worker.profiling.measure import Measured

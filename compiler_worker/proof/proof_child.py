@@ -31,7 +31,7 @@ from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import FailedSample, Proof, ProofOutcome
 from services.contracts.model.recipe import Recipe
 from services.engines.base import Engine, LoadSpec
-from services.engines.compile_cache import use_compile_cache
+from services.engines.caches.compile_cache import use_compile_cache
 from services.engines.loader import engine_class
 
 
@@ -212,7 +212,7 @@ def prepare_torch(request: ProofRequest) -> None:
     """Compile cache, threads and full precision, before torch computes anything."""
     import torch
 
-    from services.engines.full_precision import use_full_fp32
+    from services.engines.torch_runtime.full_precision import use_full_fp32
 
     use_compile_cache(request.cache_dir)
     if request.num_threads:

@@ -17,7 +17,7 @@ from services.contracts.errors import EngineIncompatibleError, NotFoundError, Pr
 from services.contracts.hardware.facts import DeviceFacts, Generation
 from services.contracts.model.manifest import EngineManifest, ModelVersion, Proof, PublishedEngine
 from services.contracts.terms import calibration_digest, proof_terms
-from services.engines.fallback_program import importer_code
+from services.engines.fallback.fallback_program import importer_code
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from services.contracts.errors import ProofError
 from services.contracts.kserve.byte_strings import strings_from_array
 from services.contracts.kserve.tensors import Array, TensorSpec
 from services.contracts.model.manifest import MasterRecord
+from services.engines.device.toolchain import missing_reason
 from services.engines.onnxruntime_engine import has_bfloat16, run_as_values
-from services.engines.toolchain import missing_reason
 
 if TYPE_CHECKING:
     import onnx
@@ -99,7 +99,7 @@ class FxModel:
         """
         import torch
 
-        from services.engines.torch_arrays import array_from_tensor
+        from services.engines.torch_runtime.torch_arrays import array_from_tensor
 
         specs = self._master.inputs
         with torch.inference_mode():
@@ -116,7 +116,7 @@ class FxModel:
             return dict(zip(names, map(array_from_tensor, outputs), strict=True))
 
     def _tensor(self, array: Array) -> "torch.Tensor":
-        from services.engines.torch_arrays import tensor_from_array
+        from services.engines.torch_runtime.torch_arrays import tensor_from_array
 
         if self._is_double and array.dtype == np.float32:
             array = array.astype(np.float64)

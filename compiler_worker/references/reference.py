@@ -23,7 +23,7 @@ from services.contracts.builds.code_digest import code_digest
 from services.contracts.errors import ProofError, UnsupportedGraphError
 from services.contracts.hardware.kinds import EngineKind
 from services.contracts.model.manifest import MasterRecord
-from services.engines.toolchain import installed_version
+from services.engines.device.toolchain import installed_version
 
 _M = TypeVar("_M", bound=Model)
 # Of a step: biases in steps of their products move values by 2e-3, sums in another order by less.

@@ -15,8 +15,8 @@ from compiler_worker.memory import memory_growth
 from compiler_worker.timing.benchmark import Contender
 from services.contracts.errors import SmeltError
 from services.contracts.model.recipe import Bucket, DimRange
-from services.engines.fallback_engine import FallbackEngine, FallbackSpec
-from services.engines.fallback_program import kept_program
+from services.engines.fallback.fallback_engine import FallbackEngine, FallbackSpec
+from services.engines.fallback.fallback_program import kept_program
 
 logger = logging.getLogger(__name__)
 

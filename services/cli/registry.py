@@ -5,7 +5,7 @@ from services.cli.settings import CliSettings
 from services.contracts.errors import NotFoundError
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store, open_tested_store
-from services.engines.compile_cache import use_compile_cache
+from services.engines.caches.compile_cache import use_compile_cache
 
 
 def open_registry(settings: CliSettings) -> Registry:

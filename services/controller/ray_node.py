@@ -68,7 +68,7 @@ def start_node(settings: RayNodeSettings) -> str:
 
 def own_node_labels(generation_override: str) -> dict[str, str]:
     """What this host's node publishes; raises InvalidRequestError for no generation."""
-    from services.engines.device_probe import probe_device
+    from services.engines.device.device_probe import probe_device
 
     facts = probe_device(override=generation_override or None)
     simulated = {SIMULATED_LABEL: generation_override} if generation_override else {}

@@ -1,1 +1,1 @@
-"""Run halves: one engine kind, one file."""
+"""Run halves: one file for each engine kind, or a package."""

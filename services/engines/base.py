@@ -37,6 +37,7 @@ class LoadSpec:
 class Engine(Protocol):
     """A loaded engine. `run` may be called from one thread at a time."""
 
+    # Of the class: asked before anything is loaded, and without importing the library.
     @classmethod
     def unavailable_reason(cls) -> str:
         """Why this kind cannot run in this process (a missing library), or ""."""

@@ -11,6 +11,7 @@ from services.contracts.hardware.facts import DeviceFacts, Generation
 from services.contracts.hardware.kinds import EngineKind
 from services.engines.base import LoadSpec
 
+# Enough for people to find the engine by, in a message of one line.
 SHORT_DIGEST = 12
 
 
@@ -33,6 +34,7 @@ def _kind_option(key: BuildKey, spec: LoadSpec) -> str:
 
 
 def _fault(key: BuildKey, device: DeviceFacts, kind: EngineKind) -> str:
+    # The coarsest difference first: behind it the finer ones are of no use to the reader.
     if key.kind is not kind:
         return f"was given to the loader of kind {kind}"
     if not Generation.parse(key.generation).runs_on(device.parsed_generation):
@@ -41,6 +43,7 @@ def _fault(key: BuildKey, device: DeviceFacts, kind: EngineKind) -> str:
 
 
 def _toolchain_fault(key: BuildKey, device: DeviceFacts) -> str:
+    # Only libraries that the key names: others do not change what was compiled.
     faults = [
         f"{library} {wanted}, this device has {device.toolchain.get(library, 'none')}"
         for library, wanted in sorted(key.toolchain.items())

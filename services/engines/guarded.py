@@ -46,8 +46,10 @@ class GuardedEngine(ABC):
             InputRefusedError: the library refuses their values.
             EngineError: the engine is closed, or its library failed.
         """
+        # Before the lock: a request that is wrong waits for no other.
         arrays, sizes = checked_arrays(self._inputs, inputs, self._may_be_empty)
         with self._lock:
+            # Under the lock: it may have been closed while this call waited.
             if self._is_closed:
                 raise EngineError(f"{type(self).__name__} is closed: load it again to run it")
             try:
@@ -62,6 +64,7 @@ class GuardedEngine(ABC):
         """Release what the library holds; a second call does nothing."""
         with self._lock:
             if not self._is_closed:
+                # First: a library that fails to release is not called again.
                 self._is_closed = True
                 self._release()
 
@@ -76,6 +79,7 @@ class GuardedEngine(ABC):
     def _named(self, results: Sequence[Array]) -> dict[str, Array]:
         named: dict[str, Array] = {}
         for spec, array in zip(self._outputs, results, strict=True):
+            # Clients read the bytes by the model's datatype alone: others would be wrong numbers.
             if array.dtype != NUMPY_FROM_DATATYPE[spec.datatype]:
                 raise EngineError(
                     f"{type(self).__name__}: output '{spec.name}' has datatype {array.dtype}, "

@@ -8,13 +8,14 @@ from services.engines.base import Engine
 
 def engine_class(kind: EngineKind) -> type[Engine]:
     """The class that loads and runs engines of a kind; imports that kind's module only."""
+    # Imports stand in the branches: a host need not have the libraries of other kinds.
     match kind:
         case EngineKind.TENSORRT:
             from services.engines.tensorrt_engine import TensorrtEngine
 
             return TensorrtEngine
         case EngineKind.INDUCTOR:
-            from services.engines.inductor_engine import InductorEngine
+            from services.engines.inductor.inductor_engine import InductorEngine
 
             return InductorEngine
         case EngineKind.ONNXRUNTIME:
@@ -26,4 +27,5 @@ def engine_class(kind: EngineKind) -> type[Engine]:
 
             return OpenvinoEngine
         case _:
+            # A new kind is an error of types until it has a branch.
             assert_never(kind)

@@ -16,9 +16,9 @@ from services.contracts.model.manifest import EngineManifest, MasterRecord
 from services.contracts.model.recipe import Bucket
 from services.engines.base import LoadSpec
 from services.engines.compatibility import refuse_incompatible
+from services.engines.device.toolchain import missing_reason
 from services.engines.guarded import GuardedEngine, library_errors
 from services.engines.request_check import Sizes
-from services.engines.toolchain import missing_reason
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -125,6 +125,7 @@ def _array_of(value: "onnxruntime.OrtValue") -> Array:
         array: Array = value.numpy()
         return array
     shape = value.shape()
+    # Copied below: this memory goes with the value.
     words = (ctypes.c_uint16 * int(np.prod(shape))).from_address(value.data_ptr())
     return np.array(words, np.uint16).view(_BFLOAT16).reshape(shape)
 
@@ -145,12 +146,14 @@ def open_session(
         # CUDA's libraries lie in packages of their own, where no loader looks by itself.
         onnxruntime.preload_dlls()
     options = onnxruntime.SessionOptions()
+    # What was proven is served only where the same inputs give the same numbers.
     options.use_deterministic_compute = True
     options.intra_op_num_threads = num_threads
     options.inter_op_num_threads = 1
     # As torch's threads do (`waiting_threads`): they share the processors with others.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = _ERRORS_ONLY
+    # A reference shares no rewrite of the graph with what it judges.
     if not is_optimised:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(

@@ -14,9 +14,9 @@ from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array
 from services.engines.base import LoadSpec
 from services.engines.compatibility import refuse_incompatible
+from services.engines.device.toolchain import missing_reason
 from services.engines.guarded import GuardedEngine, library_errors
 from services.engines.request_check import Sizes
-from services.engines.toolchain import missing_reason
 
 if TYPE_CHECKING:
     import openvino

@@ -33,6 +33,7 @@ def checked_arrays(
 
 
 def _check_names(specs: Sequence[TensorSpec], inputs: Mapping[str, Array]) -> None:
+    # Nearly always: this runs for each call, and lists are for messages alone.
     if len(specs) == len(inputs) and all(spec.name in inputs for spec in specs):
         return
     wanted = [spec.name for spec in specs]

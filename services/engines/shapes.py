@@ -14,6 +14,7 @@ from services.engines.request_check import Sizes
 def union_of(buckets: Sequence[Bucket]) -> dict[str, DimRange]:
     """The smallest box around all buckets, by dimension; `opt` is that of the largest one."""
     ranges: dict[str, DimRange] = {}
+    # By size: the last one sets `opt`.
     for bucket in sorted(buckets, key=volume):
         for name, dim in bucket.dims.items():
             known = ranges.get(name, dim)
@@ -70,6 +71,7 @@ def corner(shape: Sequence[int]) -> tuple[slice, ...]:
 
 def write_padded(target: Array, source: Array, pad: float) -> None:
     """Copy a tensor into the origin corner of a larger one and fill the rest with `pad`."""
+    # The target is used again: values of the request before would be left in the padding.
     if target.shape != source.shape:
         target.fill(pad)
     target[corner(source.shape)] = source

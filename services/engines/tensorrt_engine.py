@@ -12,7 +12,8 @@ from services.contracts.hardware.kinds import EngineKind
 from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, Array
 from services.engines.base import LoadSpec
 from services.engines.compatibility import refuse_incompatible
-from services.engines.cuda_driver import first_cuda_device
+from services.engines.device.cuda_driver import first_cuda_device
+from services.engines.device.toolchain import missing_reason
 from services.engines.guarded import GuardedEngine, library_errors
 from services.engines.request_check import Sizes
 from services.engines.shapes import smallest_holding
@@ -23,7 +24,6 @@ from services.engines.tensorrt_runtime import (
     installed_libraries,
     logger_of,
 )
-from services.engines.toolchain import missing_reason
 
 if TYPE_CHECKING:
     import torch
@@ -38,6 +38,7 @@ class TensorrtEngine(GuardedEngine):
         super().__init__(spec.manifest.inputs, spec.manifest.outputs, spec.manifest.buckets)
         self._buckets = spec.manifest.buckets
         self._plan = plan
+        # One per profile: a switch would be work on the stream in front of a request.
         self._contexts = [_context_of(plan, index) for index in range(len(self._buckets))]
         self._check_datatypes()
 
@@ -62,7 +63,7 @@ class TensorrtEngine(GuardedEngine):
     def _compute(self, arrays: list[Array], sizes: Sizes) -> Sequence[Array]:
         import torch
 
-        from services.engines.torch_arrays import array_from_tensor, tensor_from_array
+        from services.engines.torch_runtime.torch_arrays import array_from_tensor, tensor_from_array
 
         context = self._contexts[smallest_holding(self._buckets, sizes)]
         inputs = [tensor_from_array(array).cuda() for array in arrays]
@@ -80,11 +81,12 @@ class TensorrtEngine(GuardedEngine):
     def _output_buffers(self, context: Any) -> "list[torch.Tensor]":
         import torch
 
-        from services.engines.torch_arrays import torch_dtype
+        from services.engines.torch_runtime.torch_arrays import torch_dtype
 
         buffers = []
         for spec in self._outputs:
             shape = tuple(context.get_tensor_shape(spec.name))
+            # -1 is known after the run alone, when its memory has to be there already.
             if any(size < 0 for size in shape):
                 raise EngineError(f"the shape of output '{spec.name}' depends on data: {shape}")
             # TensorRT takes no null pointer for an output, not even for an empty one.

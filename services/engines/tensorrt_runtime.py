@@ -4,7 +4,7 @@ import importlib
 import logging
 from typing import Any
 
-from services.engines.toolchain import installed_version
+from services.engines.device.toolchain import installed_version
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +28,7 @@ class Messages:
         kept = {"WARNING": self.warnings, "ERROR": self.errors, "INTERNAL_ERROR": self.errors}
         if severity not in kept:
             logger.debug("tensorrt: %s", text)
+        # TensorRT may repeat a warning for each layer.
         elif text not in kept[severity]:
             kept[severity].append(text)
 
@@ -59,6 +60,7 @@ _collectors: dict[str, Any] = {}
 
 
 def _new_collector(trt: Any) -> Any:
+    # Inside, as its base belongs to a library that need not be installed.
     class Collector(trt.ILogger):  # type: ignore[misc]
         messages: Messages
 

@@ -51,7 +51,7 @@ class Limits:
             while others wait for memory.
         drain_timeout_s: in which calls that crossed GOAWAY are still served.
         linger_s: in which a client may read GOAWAY before its connection is closed.
-        free_frames: that a client may send at once without useful work; see `flood.py`.
+        free_frames: that a client may send at once without useful work; see `http2/flood.py`.
         free_frames_per_second: as many more with time. Clients that hedge reset streams, with two
             or three frames for each.
         max_ping_strikes: PING frames, each within a second of the one before and with nothing in

@@ -28,6 +28,7 @@ def listening_sockets(host: str, port: int, *, is_shared: bool) -> list[socket.s
     bound: list[socket.socket] = []
     missing: OSError | None = None
     try:
+        # Each once: a name may have an address twice, which binds only once.
         for family, _, _, _, address in dict.fromkeys(found):
             try:
                 bound.append(_bound(family, (address[0], port, *address[2:]), is_shared=is_shared))
@@ -36,6 +37,7 @@ def listening_sockets(host: str, port: int, *, is_shared: bool) -> list[socket.s
                     raise
                 missing = error
             else:
+                # Of port 0: all others get the one that the first was given.
                 port = bound[0].getsockname()[1]
     except BaseException:
         close_all(bound)

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import grpc
 
 from services.contracts.transport.large_buffer import Take
-from services.grpc_server.connection import Connection
+from services.grpc_server.http2.connection import Connection
 from services.grpc_server.limits import Limits
 from services.grpc_server.listening import close_all, listening_sockets
-from services.grpc_server.request_memory import RequestMemory
+from services.grpc_server.request.request_memory import RequestMemory
 from services.grpc_server.server_options import Check, OverloadStatus, ServerOptions, UnhandledCall
 
 if TYPE_CHECKING:
@@ -122,6 +122,7 @@ class GrpcServer:
                 del sockets[0]
         finally:
             close_all(sockets)
+        # One timer for all ports.
         if self._check_timer is None:
             self._schedule_check()
         return taken
@@ -137,6 +138,7 @@ class GrpcServer:
 
     def check_progress(self) -> None:
         """End requests that do not come, and idle connections; runs on a timer."""
+        # A copy: a connection that is closed takes itself out.
         for connection in tuple(self._connections):
             connection.check_progress()
 
@@ -153,6 +155,7 @@ class GrpcServer:
         self._is_stopping = True
         if self._check_timer is not None:
             self._check_timer.cancel()
+        # Before GOAWAY: clients that leave now shall not connect here again.
         for server in self._servers:
             server.close()
         for connection in list(self._connections):
@@ -203,6 +206,7 @@ class GrpcServer:
         for generic in self._generic:
             handler = generic.service(_Details(path))  # type: ignore[arg-type] # it has both
             if handler is not None:
+                # Unknown paths are not kept: clients can invent any number.
                 self._known[path] = handler
                 return handler
         return None

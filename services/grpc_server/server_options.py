@@ -7,11 +7,11 @@ from typing import NamedTuple
 import grpc
 
 from services.contracts.transport.large_buffer import Take
-from services.grpc_server.context import Context
+from services.grpc_server.calls.context import Context
+from services.grpc_server.headers.request_headers import Metadatum
+from services.grpc_server.http2.reader import new_read_buffer
 from services.grpc_server.limits import Limits
-from services.grpc_server.reader import new_read_buffer
-from services.grpc_server.request_headers import Metadatum
-from services.grpc_server.request_memory import RequestMemory
+from services.grpc_server.request.request_memory import RequestMemory
 
 
 class UnhandledCall(NamedTuple):
@@ -66,4 +66,5 @@ class ServerOptions:
     on_unhandled: Callable[[UnhandledCall], None]
     memory: RequestMemory
     overload: OverloadStatus
+    # One for all: reads of an event loop follow each other, and none is kept beyond its parsing.
     read_buffer: memoryview = field(default_factory=new_read_buffer)

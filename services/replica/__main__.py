@@ -16,8 +16,8 @@ from typing import NoReturn, Protocol
 from services.contracts.errors import InvalidRequestError, SmeltError
 from services.contracts.process.interpreter import tune_for_serving
 from services.contracts.process.settings import read_settings
-from services.engines.compile_cache import prepare_compile_cache
-from services.engines.waiting_threads import wait_asleep
+from services.engines.caches.compile_cache import prepare_compile_cache
+from services.engines.torch_runtime.waiting_threads import wait_asleep
 from services.replica.closing import has_threads_left
 from services.replica.engine.hang_watch import HangWatch, end_process
 from services.replica.server import ReplicaServer

@@ -10,8 +10,8 @@ from typing import Any
 from services.contracts.hardware.node_class import SIMULATED_LABEL
 from services.contracts.process.interpreter import tune_for_serving
 from services.contracts.process.settings import read_settings
-from services.engines.compile_cache import prepare_compile_cache
-from services.engines.waiting_threads import wait_asleep
+from services.engines.caches.compile_cache import prepare_compile_cache
+from services.engines.torch_runtime.waiting_threads import wait_asleep
 from services.replica.engine.hang_watch import HangWatch, end_process
 from services.replica.own_threads import claim_threads
 from services.replica.server import ReplicaServer

@@ -32,7 +32,7 @@ from services.contracts.transport.frames import (
     encode_hello,
     header,
 )
-from services.engines.device_probe import probe_device
+from services.engines.device.device_probe import probe_device
 from services.pb import fleet_v1_pb2 as fleet
 from services.replica.closing import close_all, ended
 from services.replica.engine.checker import EngineChecker

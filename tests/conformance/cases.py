@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from services.contracts.hardware.facts import Platform
 from services.contracts.hardware.kinds import EngineKind, Precision
-from services.engines.device_probe import probe_device
+from services.engines.device.device_probe import probe_device
 
 # Every supported x86-64 host runs this generation, so the rows build everywhere.
 PORTABLE_CPU = "cpu-x86_64-v3"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 import onnx
 import pytest
 
-from services.engines.device_probe import probe_device
+from services.engines.device.device_probe import probe_device
 from tests.conformance.cases import ENGINE_CASES, EngineCase
 from tests.conformance.tiny_model import tiny_model
 from tests.conformance.workshop import (

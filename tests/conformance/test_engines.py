@@ -14,7 +14,7 @@ from services.contracts.errors import (
 )
 from services.contracts.hardware.kinds import EngineKind
 from services.contracts.kserve.tensors import Array
-from services.engines.device_probe import probe_device
+from services.engines.device.device_probe import probe_device
 from tests.conformance.lent_inputs import LentInputs
 from tests.conformance.tiny_model import WIDTH, draw_inputs, reference
 from tests.conformance.workshop import AnyEngine, Built, Published

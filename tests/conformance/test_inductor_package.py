@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from services.engines.inductor_package import PACKAGE
+from services.engines.inductor.inductor_package import PACKAGE
 from tests.conformance.cases import ENGINE_CASES, EngineCase
 from tests.conformance.tiny_model import draw_inputs, reference
 from tests.conformance.workshop import Built, Published
@@ -20,8 +20,8 @@ import os, shutil, signal, sys
 from pathlib import Path
 import numpy as np
 from services.engines.base import LoadSpec
-from services.engines.device_probe import probe_device
-from services.engines.inductor_engine import InductorEngine
+from services.engines.device.device_probe import probe_device
+from services.engines.inductor.inductor_engine import InductorEngine
 from services.contracts.model.manifest import EngineManifest, MasterRecord
 
 folder = Path(sys.argv[1])

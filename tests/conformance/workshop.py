@@ -15,15 +15,15 @@ from services.contracts.model.default_buckets import default_buckets
 from services.contracts.model.manifest import BlobRef, EngineManifest
 from services.contracts.model.recipe import Bucket, DimRange
 from services.engines.base import Engine, LoadSpec
-from services.engines.device_probe import probe_device
-from services.engines.fallback_engine import FallbackEngine, FallbackSpec
+from services.engines.device.device_probe import probe_device
+from services.engines.fallback.fallback_engine import FallbackEngine, FallbackSpec
 from services.engines.guarded import GuardedEngine
 from services.engines.loader import engine_class
 from tests.conformance.cases import EngineCase
 from tests.conformance.tiny_model import master_record, save_master, tiny_model
 
 if TYPE_CHECKING:
-    from services.engines.cuda_graph import Call
+    from services.engines.inductor.cuda_graph import Call
 
 _SMALL = {"batch": DimRange(min=1, opt=2, max=4), "sequence": DimRange(min=0, opt=8, max=16)}
 BUCKETS = (
@@ -131,8 +131,8 @@ def _build_output(
 def _load_artifact(spec: LoadSpec) -> AnyEngine:
     """The GPU's path on the CPU: everything but the graph capture itself."""
     from services.engines.compatibility import refuse_incompatible
-    from services.engines.inductor_artifact import ArtifactProgram
-    from services.engines.inductor_engine import InductorEngine
+    from services.engines.inductor.inductor_artifact import ArtifactProgram
+    from services.engines.inductor.inductor_engine import InductorEngine
 
     refuse_incompatible(spec, EngineKind.INDUCTOR)
     return InductorEngine(spec, ArtifactProgram.load(spec, device="cpu", capture=_run_directly))

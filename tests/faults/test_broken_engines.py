@@ -29,9 +29,9 @@ from services.contracts.model.recipe import (
     Recipe,
 )
 from services.engines.base import LoadSpec
-from services.engines.device_probe import probe_device
+from services.engines.device.device_probe import probe_device
+from services.engines.device.toolchain import installed_version
 from services.engines.onnxruntime_engine import OnnxruntimeEngine
-from services.engines.toolchain import installed_version
 from tests.conformance.tiny_model import (
     VOCABULARY,
     draw_inputs,

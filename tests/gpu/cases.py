@@ -3,7 +3,7 @@
 from compiler_worker.builders.onnxruntime_builder import OnnxruntimeBuilder
 from services.contracts.hardware.facts import Generation, Platform
 from services.contracts.hardware.kinds import EngineKind, Precision
-from services.engines.device_probe import probe_device
+from services.engines.device.device_probe import probe_device
 from tests.conformance.cases import EngineCase
 
 LOCAL = probe_device().generation

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from services.contracts.hardware.facts import DeviceFacts
-from services.engines.cuda_driver import first_cuda_device
-from services.engines.device_probe import probe_device
+from services.engines.device.cuda_driver import first_cuda_device
+from services.engines.device.device_probe import probe_device
 from tests.conformance.conftest import built_of, engine, model, own_engine
 from tests.conformance.workshop import Built, Published
 from tests.gpu.cases import CUDA_CASES, GRAPHED, PUBLISHED_CASES, EngineCase

@@ -25,7 +25,7 @@ from services.contracts.model.recipe import (
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
 from services.engines.base import LoadSpec
-from services.engines.device_probe import probe_device
+from services.engines.device.device_probe import probe_device
 from tests.conformance.tiny_model import VOCABULARY, draw_inputs, save_master, tiny_model
 from tests.conformance.workshop import NUMBERED_BUCKETS
 from tests.gpu.requests import MODEL

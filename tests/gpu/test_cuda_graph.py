@@ -12,7 +12,7 @@ import torch
 
 from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.kserve.tensors import Array
-from services.engines.inductor_artifact import StaticInput
+from services.engines.inductor.inductor_artifact import StaticInput
 from tests.conformance.test_engines import assert_equals_reference
 from tests.conformance.tiny_model import draw_inputs, reference
 from tests.conformance.workshop import BUCKETS, AnyEngine, Published

@@ -11,13 +11,13 @@ import torch
 
 from compiler_worker.devices import local_devices, main_device
 from services.contracts.hardware.facts import DeviceFacts, Platform
-from services.engines.device_probe import probe_device
+from services.engines.device.device_probe import probe_device
 
 _PROBE = """
 import sys
 from services.contracts.errors import NotFoundError
 from services.contracts.hardware.facts import Platform
-from services.engines.device_probe import probe_device
+from services.engines.device.device_probe import probe_device
 
 print(probe_device().generation)
 try:

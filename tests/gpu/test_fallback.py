@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from services.contracts.hardware.facts import DeviceFacts
-from services.engines.fallback_engine import FallbackEngine, FallbackMode
+from services.engines.fallback.fallback_engine import FallbackEngine, FallbackMode
 from tests.conformance.workshop import Built
 from tests.gpu.cases import COMPILED_FALLBACK, EngineCase
 

@@ -20,8 +20,8 @@ from services.contracts.kserve.tensors import Array, TensorSpec
 from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import Bucket, DimRange
 from services.engines.base import LoadSpec
-from services.engines.fallback_engine import FallbackEngine, FallbackSpec
-from services.engines.inductor_engine import InductorEngine
+from services.engines.fallback.fallback_engine import FallbackEngine, FallbackSpec
+from services.engines.inductor.inductor_engine import InductorEngine
 from tests.conformance.workshop import AnyEngine, manifest_of
 
 # TF32 gives about 3e-4 here, fp32 about 1e-6.

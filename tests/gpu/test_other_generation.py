@@ -12,7 +12,7 @@ from services.contracts.hardware.kinds import EngineKind
 from services.contracts.model.manifest import Proof, ProofOutcome, PublishedEngine
 from services.contracts.selection.selection import FallbackReason, select
 from services.engines.base import LoadSpec
-from services.engines.inductor_engine import InductorEngine
+from services.engines.inductor.inductor_engine import InductorEngine
 from services.engines.loader import engine_class
 from services.engines.tensorrt_engine import PLAN
 from tests.conformance.tiny_model import draw_inputs

@@ -11,7 +11,7 @@ from torch import nn
 
 from compiler_worker.fx_rewrites.names import NAMES
 from services.contracts.hardware.facts import DeviceFacts
-from services.engines.programs import lifted_weights
+from services.engines.torch_runtime.programs import lifted_weights
 from tests.unit.compiler_worker.fx_rewrites.rewritten import Case
 from tests.unit.compiler_worker.fx_rewrites.test_convolutions import Block
 

@@ -2,7 +2,7 @@
 
 from services.cli.output.show import show
 from services.contracts.hardware.node_class import NodeClass
-from services.engines.device_probe import probe_device
+from services.engines.device.device_probe import probe_device
 
 
 def run_node_labels(*, as_json: bool) -> None:

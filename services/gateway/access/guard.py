@@ -15,7 +15,7 @@ from services.gateway.api.status_codes import StatusTable
 from services.gateway.api.streaming import Incoming
 from services.gateway.pipeline.inference import INFERENCE_METHODS, InferenceCall, RequestOutcome
 from services.gateway.pipeline.request_head import request_head_from_bytes
-from services.grpc_server.context import Context
+from services.grpc_server.calls.context import Context
 from services.grpc_server.server_options import Check
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from services.gateway.api.streaming import FRAME_BYTES, Incoming, InferenceStrea
 from services.gateway.pipeline.admission import Bound
 from services.gateway.pipeline.inference import InferenceCall, InferenceHandler
 from services.gateway.routing.sessions import session_number
-from services.grpc_server.context import Context
+from services.grpc_server.calls.context import Context
 from services.pb import open_inference_v2_pb2 as pb
 
 if TYPE_CHECKING:

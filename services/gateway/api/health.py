@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.gateway.api.handlers import SERVICE
 from services.gateway.routing.table import RoutingTable
-from services.grpc_server.context import Context
+from services.grpc_server.calls.context import Context
 
 _Answer = health_pb2.HealthCheckResponse
 OVERALL: Final = ("", SERVICE.full_name)

@@ -16,8 +16,8 @@ from services.contracts.kserve.protobuf_wire import varint_bytes
 from services.contracts.transport.frames import Payload
 from services.gateway.api.status_codes import Refusal, StatusTable
 from services.gateway.pipeline.request_head import request_head_from_bytes
-from services.grpc_server.context import Context
-from services.grpc_server.servicer_context import hold_request
+from services.grpc_server.calls.context import Context
+from services.grpc_server.calls.servicer_context import hold_request
 from services.pb import open_inference_v2_pb2 as pb
 
 # Metadata with which a client wants the stream to end with the first error's status.

@@ -10,7 +10,7 @@ from services.gateway.routing.endpoints import EndpointSet
 from services.gateway.routing.gone_versions import GoneVersions
 from services.gateway.routing.table import RoutingTable
 from services.gateway.upstream.arena import RequestArena
-from services.grpc_server.connection import END_REASONS
+from services.grpc_server.http2.connection import END_REASONS
 from services.telemetry import catalog
 from services.telemetry.recorder import Recorder
 

@@ -11,7 +11,7 @@ from services.contracts.errors import EngineError, SmeltError
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.registry.registry import Registry
 from services.contracts.store.kept_answers import fault_of, read_answers
-from services.engines.fallback_program import importer_code
+from services.engines.fallback.fallback_program import importer_code
 from services.engines.onnxruntime_engine import OnnxruntimeEngine
 from services.replica.engine.loaded_engine import FallbackLoader, FoundBy, Refutation, RunningEngine
 

@@ -14,8 +14,8 @@ from services.contracts.errors import EngineError
 from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.kserve.tensors import strings_among
 from services.contracts.model.manifest import ModelVersion
-from services.engines.fallback_engine import FallbackEngine, FallbackSpec
-from services.engines.fallback_program import kept_program
+from services.engines.fallback.fallback_engine import FallbackEngine, FallbackSpec
+from services.engines.fallback.fallback_program import kept_program
 from services.engines.shapes import ranges_text
 
 _TAIL_LINES = 5

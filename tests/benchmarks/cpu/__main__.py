@@ -35,7 +35,7 @@ from services.contracts.registry.registry import Registry
 from services.contracts.selection.selection import recipe_fault
 from services.contracts.store.object_store import open_store
 from services.engines.base import LoadSpec
-from services.engines.device_probe import probe_device
+from services.engines.device.device_probe import probe_device
 from services.engines.loader import engine_class
 from tests.benchmarks.cpu.subjects import CALIBRATION_FILE, SUBJECTS, Subject
 

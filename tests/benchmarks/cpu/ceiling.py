@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from compiler_worker.precision.quantised import quantised_model
 from services.contracts.hardware.kinds import Precision
-from services.engines.device_probe import probe_device
+from services.engines.device.device_probe import probe_device
 from services.engines.openvino_engine import compile_for_cpu
 
 SIZE = 2048

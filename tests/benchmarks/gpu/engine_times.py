@@ -24,10 +24,10 @@ from services.contracts.hardware.kinds import Precision
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
 from services.engines.base import LoadSpec
-from services.engines.cuda_graph import Call, capture_cuda_graph
-from services.engines.device_probe import probe_device
-from services.engines.inductor_artifact import ArtifactProgram
-from services.engines.programs import lifted_weights
+from services.engines.device.device_probe import probe_device
+from services.engines.inductor.cuda_graph import Call, capture_cuda_graph
+from services.engines.inductor.inductor_artifact import ArtifactProgram
+from services.engines.torch_runtime.programs import lifted_weights
 from tests.benchmarks.gpu.sources import SOURCES, Source
 
 NUM_CALLS = 200

@@ -27,8 +27,8 @@ def main(store: str, name: str, started: str) -> int:
     from services.contracts.registry.registry import Registry
     from services.contracts.store.object_store import open_store
     from services.engines.base import LoadSpec
-    from services.engines.device_probe import probe_device
-    from services.engines.inductor_engine import InductorEngine
+    from services.engines.device.device_probe import probe_device
+    from services.engines.inductor.inductor_engine import InductorEngine
 
     lap("imports of Smelt")
     registry = Registry(open_store(f"{store}/store"), Path(tempfile.mkdtemp()))

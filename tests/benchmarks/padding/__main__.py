@@ -37,8 +37,8 @@ from services.contracts.model.manifest import EngineManifest, ModelVersion
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
 from services.engines.base import LoadSpec
-from services.engines.device_probe import probe_device
-from services.engines.fallback_engine import FallbackEngine, FallbackSpec
+from services.engines.device.device_probe import probe_device
+from services.engines.fallback.fallback_engine import FallbackEngine, FallbackSpec
 from services.engines.loader import engine_class
 from services.replica.batching.batch_report import BatchReport
 from services.replica.batching.batcher import Batcher

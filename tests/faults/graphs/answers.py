@@ -10,7 +10,7 @@ import onnxruntime
 import torch
 
 from services.contracts.kserve.tensors import Array
-from services.engines.torch_arrays import array_from_tensor, tensor_from_array
+from services.engines.torch_runtime.torch_arrays import array_from_tensor, tensor_from_array
 from tests.faults.graphs.cases import Case
 from tests.faults.graphs.grower import Value
 

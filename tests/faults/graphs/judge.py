@@ -24,8 +24,8 @@ from services.contracts.errors import BuildError, EngineError, ProofError, Smelt
 from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import BlobRef, MasterRecord
-from services.engines.device_probe import probe_device
-from services.engines.fallback_engine import FallbackEngine, FallbackMode, FallbackSpec
+from services.engines.device.device_probe import probe_device
+from services.engines.fallback.fallback_engine import FallbackEngine, FallbackMode, FallbackSpec
 from tests.faults.graphs.answers import Answers, by_onnxruntime, by_torch, difference
 from tests.faults.graphs.cases import Case, pruned, with_settings
 

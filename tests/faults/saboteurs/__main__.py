@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from services.contracts.hardware.kinds import Precision
-from services.engines.full_precision import use_full_fp32
+from services.engines.torch_runtime.full_precision import use_full_fp32
 from tests.faults.saboteurs.right_engines import Right, right_engines
 from tests.faults.saboteurs.subject import Subject
 from tests.faults.saboteurs.table import rights_table, sabotage_table

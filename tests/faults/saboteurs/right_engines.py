@@ -8,7 +8,7 @@ from pathlib import Path
 from compiler_worker.builders.select import builder_for
 from services.contracts.errors import SmeltError
 from services.contracts.hardware.kinds import EngineKind, Precision
-from services.engines.device_probe import probe_device
+from services.engines.device.device_probe import probe_device
 from tests.faults.saboteurs.subject import Subject
 from tests.faults.saboteurs.zoo import ZOO
 

@@ -29,7 +29,7 @@ from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import BlobRef, MasterRecord
 from services.contracts.model.recipe import Recipe
 from services.engines.base import LoadSpec
-from services.engines.device_probe import probe_device
+from services.engines.device.device_probe import probe_device
 from services.engines.guarded import library_errors
 from services.engines.loader import engine_class
 from services.engines.onnxruntime_engine import TYPED_MODEL

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from services.contracts.hardware.node_class import NodeClass
-from services.engines.device_probe import probe_device
+from services.engines.device.device_probe import probe_device
 from tests.integration.fleet.local_fleet import WAIT_S, fleet_home, still_running
 from tests.integration.fleet.onnx_files import write_noop, write_recipe
 from tests.integration.hardware_change.cluster_keeper import ray_cluster

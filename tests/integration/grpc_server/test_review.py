@@ -14,7 +14,7 @@ import grpc
 import pytest
 from h2.errors import ErrorCodes as Error
 
-from services.grpc_server.connection import Connection
+from services.grpc_server.http2.connection import Connection
 from services.grpc_server.limits import Limits
 from tests.certificates import Authority
 from tests.integration.grpc_server import frames as f

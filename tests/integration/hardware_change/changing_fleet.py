@@ -29,7 +29,7 @@ from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import ProofOutcome
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
-from services.engines.device_probe import probe_device
+from services.engines.device.device_probe import probe_device
 from services.pb import fleet_v1_pb2 as pb
 from tests.integration.fleet.load import Load
 from tests.integration.fleet.local_fleet import LocalFleet

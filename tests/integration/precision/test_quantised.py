@@ -20,7 +20,7 @@ from services.contracts.hardware.facts import Platform
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.manifest import BuildOutcome, ModelVersion
 from services.contracts.model.recipe import Recipe
-from services.engines.device_probe import probe_device
+from services.engines.device.device_probe import probe_device
 from tests.integration.precision.small_nets import conv_inputs
 
 KINDS = (EngineKind.ONNXRUNTIME, EngineKind.OPENVINO)

@@ -32,7 +32,7 @@ from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
 from services.contracts.terms import proof_terms
 from services.engines.base import LoadSpec
-from services.engines.device_probe import probe_device
+from services.engines.device.device_probe import probe_device
 from services.pb import open_inference_v2_pb2 as pb
 from services.replica.engine.checker import EngineChecker
 from services.replica.engine.failure_notes import FailureNotes

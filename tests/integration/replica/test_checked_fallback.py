@@ -13,8 +13,8 @@ from services.contracts.model.recipe import Tolerance
 from services.contracts.selection.fallback_verdict import FallbackVerdict
 from services.contracts.store.kept_answers import KeptAnswer, write_answers
 from services.contracts.store.object_store import open_store
-from services.engines.fallback_engine import FallbackEngine
-from services.engines.fallback_program import importer_code, kept_program
+from services.engines.fallback.fallback_engine import FallbackEngine
+from services.engines.fallback.fallback_program import importer_code, kept_program
 from services.engines.onnxruntime_engine import OnnxruntimeEngine
 from services.replica.engine.checker import EngineChecker
 from services.replica.engine.fallback import CompiledFallback

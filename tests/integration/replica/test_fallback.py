@@ -11,8 +11,8 @@ import pytest
 from compiler_worker.arguments import parse_arguments
 from services.contracts.errors import EngineError, InvalidRequestError
 from services.contracts.model.recipe import Recipe
-from services.engines.fallback_engine import FallbackEngine, FallbackSpec
-from services.engines.fallback_program import kept_program
+from services.engines.fallback.fallback_engine import FallbackEngine, FallbackSpec
+from services.engines.fallback.fallback_program import kept_program
 from services.pb import fleet_v1_pb2 as fleet
 from services.replica.engine.checker import EngineChecker
 from services.replica.engine.fallback import CompiledFallback

@@ -22,7 +22,7 @@ from services.contracts.model.batching import Batching
 from services.contracts.model.manifest import EngineManifest, MasterRecord, ModelVersion
 from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
 from services.engines.base import LoadSpec
-from services.engines.device_probe import probe_device
+from services.engines.device.device_probe import probe_device
 from services.engines.onnxruntime_engine import OnnxruntimeEngine
 from services.replica.batching.batch_report import BatchReport
 from services.replica.batching.batcher import Batcher

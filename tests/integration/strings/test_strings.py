@@ -21,7 +21,7 @@ from services.contracts.errors import EngineError
 from services.contracts.hardware.kinds import EngineKind
 from services.contracts.kserve.byte_strings import MAX_STRINGS
 from services.contracts.model.manifest import BuildOutcome, ProofOutcome
-from services.engines.device_probe import probe_device
+from services.engines.device.device_probe import probe_device
 from services.pb import open_inference_v2_pb2 as pb
 from services.replica.engine.fallback import CompiledFallback
 from tests.conformance.strings import WORDS

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from services.engines.device_probe import probe_device
+from services.engines.device.device_probe import probe_device
 from tests.integration.fleet.conftest import Served
 from tests.integration.fleet.local_fleet import LocalFleet
 from tests.integration.fleet.onnx_files import FEATURES

@@ -14,7 +14,7 @@ from services.contracts.errors import BuildError, UnsupportedGraphError
 from services.contracts.kserve.tensors import TensorSpec
 from services.contracts.model.default_buckets import default_buckets
 from services.contracts.model.recipe import Bucket, DimRange
-from services.engines.programs import program_on, ranges_of
+from services.engines.torch_runtime.programs import program_on, ranges_of
 from tests.conformance.tiny_model import master_record
 from tests.conformance.workshop import BUCKETS
 

@@ -20,7 +20,7 @@ from services.contracts.errors import BuildError
 from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.tensors import TensorSpec
 from services.contracts.model.recipe import DimRange
-from services.engines.programs import ranges_of
+from services.engines.torch_runtime.programs import ranges_of
 from tests.conformance.tiny_model import draw_inputs, master_record, reference, tiny_model
 
 

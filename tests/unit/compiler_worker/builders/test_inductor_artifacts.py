@@ -12,8 +12,8 @@ from compiler_worker.builders.inductor_artifacts import WeightSorter, build_arti
 from services.contracts.errors import BuildError
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.recipe import InputRecipe, Recipe
-from services.engines.artifact_index import CONSTANTS, INDEX, ArtifactIndex
-from services.engines.artifact_weights import WeightTable
+from services.engines.inductor.artifact_index import CONSTANTS, INDEX, ArtifactIndex
+from services.engines.inductor.artifact_weights import WeightTable
 from tests.conformance.tiny_model import tiny_model
 from tests.conformance.workshop import BUCKETS
 from tests.unit.compiler_worker.builders.conftest import PlanMaker

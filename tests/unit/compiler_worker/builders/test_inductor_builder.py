@@ -14,7 +14,7 @@ from services.contracts.errors import BuildError, BuildUnavailableError, Unsuppo
 from services.contracts.hardware.facts import Generation, Platform
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.recipe import Bucket, DimRange, InductorOptions, Recipe
-from services.engines.device_probe import probe_device
+from services.engines.device.device_probe import probe_device
 from tests.unit.compiler_worker.builders.conftest import PlanMaker
 
 V3 = Generation.parse("cpu-x86_64-v3")

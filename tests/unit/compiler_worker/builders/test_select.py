@@ -5,7 +5,7 @@ import pytest
 from compiler_worker.builders.select import builder_for
 from services.contracts.hardware.facts import Generation, Platform
 from services.contracts.hardware.kinds import EngineKind, Precision
-from services.engines.device_probe import probe_device
+from services.engines.device.device_probe import probe_device
 
 V3 = Generation.parse("cpu-x86_64-v3")
 SM89 = Generation.parse("cuda-sm89")

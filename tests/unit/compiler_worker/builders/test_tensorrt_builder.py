@@ -18,9 +18,9 @@ from services.contracts.hardware.facts import Generation
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.kserve.tensors import TensorSpec
 from services.contracts.model.recipe import Bucket, DimRange
+from services.engines.device.toolchain import installed_version
 from services.engines.tensorrt_engine import PLAN
 from services.engines.tensorrt_runtime import Messages
-from services.engines.toolchain import installed_version
 from tests.conformance.tiny_model import save_master
 from tests.unit.compiler_worker.builders.conftest import PlanMaker
 

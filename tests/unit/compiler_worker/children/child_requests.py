@@ -14,8 +14,8 @@ from compiler_worker.children.requests import (
 from services.contracts.builds.build_key import BuildKey
 from services.contracts.hardware.kinds import EngineKind, Precision
 from services.contracts.model.recipe import Bucket, DimRange, InputRecipe, InputRole, Recipe
-from services.engines.device_probe import probe_device
-from services.engines.toolchain import installed_version
+from services.engines.device.device_probe import probe_device
+from services.engines.device.toolchain import installed_version
 from tests.conformance.tiny_model import VOCABULARY, master_record, save_master, tiny_model
 
 MASTER = master_record()

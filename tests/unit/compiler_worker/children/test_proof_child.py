@@ -22,7 +22,7 @@ from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import ProofOutcome, Timing
 from services.contracts.model.recipe import Recipe
 from services.engines.base import LoadSpec
-from services.engines.device_probe import probe_device
+from services.engines.device.device_probe import probe_device
 from tests.unit.compiler_worker.children.child_requests import KEY, RECIPE, events_of, proof_request
 
 

@@ -14,7 +14,7 @@ from compiler_worker.timing.fallback import open_fallback, smallest_of
 from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.model.recipe import Bucket, DimRange, Recipe
 from services.contracts.selection.fallback_verdict import FallbackVerdict
-from services.engines.fallback_program import importer_code
+from services.engines.fallback.fallback_program import importer_code
 from tests.conformance.tiny_model import save_master, tiny_model
 from tests.quick_worker import quick_worker
 from tests.unit.services.controller import build_world as world

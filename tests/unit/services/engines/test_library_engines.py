@@ -13,7 +13,8 @@ from services.contracts.hardware.kinds import EngineKind
 from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, TensorSpec
 from services.contracts.model.manifest import BlobRef
 from services.engines.base import LoadSpec
-from services.engines.device_probe import probe_device
+from services.engines.device.device_probe import probe_device
+from services.engines.device.toolchain import installed_version
 from services.engines.loader import engine_class
 from services.engines.onnxruntime_engine import (
     TYPED_MODEL,
@@ -23,7 +24,6 @@ from services.engines.onnxruntime_engine import (
     require_provider,
 )
 from services.engines.openvino_engine import compile_for_cpu
-from services.engines.toolchain import installed_version
 from tests.conformance.tiny_model import draw_inputs, save_master, tiny_model
 from tests.unit.services.engines.test_compatibility import spec_for
 

@@ -79,9 +79,9 @@ def test_a_copy_of_the_installed_code_has_its_digests(copy: Path) -> None:
         ("services/engines/onnxruntime_engine.py", {"onnxruntime", "proof"}),
         ("services/engines/openvino_engine.py", {"openvino", "proof"}),
         # Writes and reads the weights that an engine shares with its master.
-        ("services/engines/artifact_weights.py", {"inductor", "proof"}),
-        ("services/engines/cuda_graph.py", {"proof"}),
-        ("services/engines/waiting_threads.py", set()),
+        ("services/engines/inductor/artifact_weights.py", {"inductor", "proof"}),
+        ("services/engines/inductor/cuda_graph.py", {"proof"}),
+        ("services/engines/torch_runtime/waiting_threads.py", set()),
     ],
 )
 def test_a_change_of_code_is_of_those_that_import_it(

@@ -11,7 +11,7 @@ from services.contracts.registry.registry import Registry
 from services.contracts.selection.joint_run import JointRun
 from services.contracts.store.object_store import open_store, open_tested_store
 from services.controller.deploy.observed import StoreView
-from services.engines.device_probe import probe_device
+from services.engines.device.device_probe import probe_device
 from tests.documents import AT, small_key, small_manifest, small_proof
 from tests.unit.services.controller.deploy.reconcile_world import add
 

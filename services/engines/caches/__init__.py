@@ -1,0 +1,1 @@
+"""What a host keeps on its disk between processes, and within which bounds."""

@@ -1,0 +1,1 @@
+"""The device of this process, and the versions of its libraries."""

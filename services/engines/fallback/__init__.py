@@ -1,0 +1,1 @@
+"""What serves where no engine fits: the master, compiled by torch inside `load`."""

@@ -1,0 +1,1 @@
+"""Kind `inductor`: a package on CPUs, artifacts under CUDA graphs on GPUs."""

@@ -1,0 +1,55 @@
+"""From a call that launches kernels to one that replays them all at once."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+Call = Callable[[], Sequence[torch.Tensor]]
+Capture = Callable[[Call], Call]
+
+# As often as torch's own `make_graphed_callables`; a library may still allocate in a second call.
+_NUM_WARM_UPS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """A captured call.
+
+    Attributes:
+        call: what was captured. The graph holds addresses only: weights and buffers live as
+            long as this does.
+        graph: the launches.
+        outputs: static memory that each replay writes.
+    """
+
+    call: Call
+    graph: torch.cuda.CUDAGraph
+    outputs: Sequence[torch.Tensor]
+
+    def __call__(self) -> Sequence[torch.Tensor]:
+        """Replay, and return the static outputs."""
+        self.graph.replay()
+        return self.outputs
+
+
+def capture_cuda_graph(call: Call) -> Call:
+    """Capture a call on static inputs; the result replays it and returns its static outputs.
+
+    Warm-up runs on a side stream first, so that lazy initialisation (module loading,
+    workspaces) happens outside the capture.
+    """
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    # Inputs are written on the current stream.
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(_NUM_WARM_UPS):
+            call()
+    # The capture uses the same buffers: not before the last warm-up is done with them.
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    # thread_local: another engine of this process may serve while this one is captured.
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        outputs = call()
+
+    return Replay(call=call, graph=graph, outputs=outputs)

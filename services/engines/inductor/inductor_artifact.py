@@ -1,0 +1,116 @@
+"""Inductor on a GPU: one static artifact per bucket, captured in a CUDA graph.
+
+A request is padded to the largest sizes of the cheapest bucket that holds it, replayed, and
+its part of the outputs is copied out. Smaller ones than a bucket's least were never proven:
+whoever joins requests makes those larger that may be. The device is an argument, so the same
+path runs on a CPU in tests.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+
+from services.contracts.kserve.tensors import Array, TensorSpec
+from services.engines.base import LoadSpec
+from services.engines.inductor.artifact_index import INDEX, ArtifactIndex, BucketArtifact
+from services.engines.inductor.artifact_weights import WeightTable
+from services.engines.inductor.cuda_graph import Call, Capture
+from services.engines.request_check import Sizes
+from services.engines.shapes import corner, shape_at, smallest_holding, write_padded
+from services.engines.torch_runtime.torch_arrays import array_from_tensor, array_over, torch_dtype
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaticInput:
+    """An input buffer that a captured graph reads.
+
+    Attributes:
+        staging: host memory of the same shape; pinned where the device is a GPU.
+        device: the buffer itself.
+    """
+
+    staging: torch.Tensor
+    device: torch.Tensor
+
+    def fill(self, array: Array, pad: float) -> None:
+        """Put a request's array into the origin corner, `pad` elsewhere."""
+        write_padded(array_over(self.staging), array, pad)
+        # Not waited for: the replay follows on the same stream, and the staging memory is
+        # written again only after the outputs were copied back.
+        self.device.copy_(self.staging, non_blocking=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BucketProgram:
+    """Code, buffers and captured call of one bucket."""
+
+    inputs: tuple[StaticInput, ...]
+    call: Call
+
+
+class ArtifactProgram:
+    """All buckets of an engine."""
+
+    def __init__(
+        self, spec: LoadSpec, index: ArtifactIndex, programs: Sequence[BucketProgram]
+    ) -> None:
+        self._inputs, self._outputs = spec.manifest.inputs, spec.manifest.outputs
+        self._buckets = [artifact.bucket for artifact in index.artifacts]
+        self._pads: Mapping[str, float] = index.pads
+        self._programs = programs
+
+    @classmethod
+    def load(cls, spec: LoadSpec, *, device: str, capture: Capture) -> Self:
+        """Load every bucket's artifact, give it the weights, and capture it."""
+        from torch._inductor import config
+
+        index = ArtifactIndex.from_json((spec.directory / INDEX).read_bytes())
+        weights = WeightTable.open(spec.directory, spec.master_path, device)
+        # Nothing is left to compile: processes that wait for such work only delay the exit.
+        with config.patch(compile_threads=1):
+            programs = [
+                _load_bucket(spec, each, weights, device, capture) for each in index.artifacts
+            ]
+        return cls(spec, index, programs)
+
+    def run(self, arrays: list[Array], sizes: Sizes) -> Sequence[Array]:
+        """Pad, replay, and copy this request's part of each output."""
+        program = self._programs[smallest_holding(self._buckets, sizes)]
+        for spec, buffer, array in zip(self._inputs, program.inputs, arrays, strict=True):
+            buffer.fill(array, self._pads.get(spec.name, 0.0))
+        results = program.call()
+        # Copies, which wait for the device: the next replay writes to the same memory.
+        return [
+            array_from_tensor(result[corner(shape_at(spec, sizes))])
+            for spec, result in zip(self._outputs, results, strict=True)
+        ]
+
+
+def _load_bucket(
+    spec: LoadSpec, artifact: BucketArtifact, weights: WeightTable, device: str, capture: Capture
+) -> BucketProgram:
+    from torch._inductor.standalone_compile import CompiledArtifact
+
+    code = CompiledArtifact.load(path=str(spec.directory / artifact.file), format="binary")
+    # The code has no dynamic sizes: it is compiled for the largest ones.
+    sizes = {name: dim.max for name, dim in artifact.bucket.dims.items()}
+    inputs = tuple(_static_input(each, sizes, device) for each in spec.manifest.inputs)
+    arguments = [weights.tensor(ref) for ref in artifact.weights]
+    arguments += [buffer.device for buffer in inputs]
+
+    def call() -> Sequence[torch.Tensor]:
+        # Grad mode belongs to the thread, and the artifact was compiled without it.
+        with torch.no_grad():
+            outputs: Sequence[torch.Tensor] = code(*arguments)
+        return outputs
+
+    return BucketProgram(inputs=inputs, call=capture(call))
+
+
+def _static_input(spec: TensorSpec, sizes: Sizes, device: str) -> StaticInput:
+    shape, dtype = shape_at(spec, sizes), torch_dtype(spec.datatype)
+    # Zeros: the warm-up of a capture runs on them, and they are valid as indices too.
+    staging = torch.zeros(shape, dtype=dtype, pin_memory=device != "cpu")
+    return StaticInput(staging=staging, device=torch.zeros(shape, dtype=dtype, device=device))

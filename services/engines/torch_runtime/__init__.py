@@ -1,0 +1,1 @@
+"""How torch computes in every process: its arrays, precision, programs and threads."""

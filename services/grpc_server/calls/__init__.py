@@ -1,0 +1,1 @@
+"""A call: its handler, what that knows of it, and its end."""

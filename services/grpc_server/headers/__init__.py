@@ -1,0 +1,1 @@
+"""Header blocks: their fragments, HPACK, and what gRPC reads from the fields."""

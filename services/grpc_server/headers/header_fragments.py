@@ -1,0 +1,77 @@
+"""HEADERS and CONTINUATION frames: padding, priority fields, and blocks of several fragments."""
+
+from collections.abc import Callable
+from typing import Final
+
+from services.grpc_server.http2.frames import (
+    END_HEADERS,
+    END_STREAM,
+    HAS_PRIORITY,
+    PADDED,
+    ErrorCode,
+    Http2ConnectionError,
+    protocol_error,
+)
+from services.grpc_server.limits import HEADER_BLOCK_BYTES, MAX_CONTINUATIONS
+
+_PRIORITY_BYTES: Final = 5
+
+
+class HeaderFragments:
+    """Header blocks of one connection, as their fragments come.
+
+    Attributes:
+        stream_id: of the block that is not complete; 0 when there is none.
+    """
+
+    def __init__(self, on_block: Callable[[int, bytes, bool], None]) -> None:
+        """`on_block` takes the stream of a complete block, the block, and END_STREAM."""
+        self._on_block = on_block
+        self.stream_id = self._num_bytes = 0
+        self._fragments: list[bytes] = []
+        self._is_last = False
+
+    def on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
+        """A block begins; raises Http2ConnectionError."""
+        # Streams of clients are odd (section 5.1.1), and servers open none here.
+        if not stream_id % 2:
+            raise protocol_error(f"HEADERS of stream {stream_id}")
+        if flags & (PADDED | HAS_PRIORITY):
+            payload = _unpadded(flags, payload)
+        is_last = bool(flags & END_STREAM)
+        if flags & END_HEADERS:
+            self._on_block(stream_id, payload, is_last)
+        else:
+            self.stream_id, self._is_last = stream_id, is_last
+            self._fragments, self._num_bytes = [payload], len(payload)
+
+    def on_continuation(self, flags: int, _: int, payload: bytes) -> None:
+        """A block goes on; raises Http2ConnectionError."""
+        if not self.stream_id:
+            raise protocol_error("CONTINUATION without HEADERS before it")
+        self._fragments.append(payload)
+        self._num_bytes += len(payload)
+        # Number and sum: CONTINUATION frames may be empty, or a byte each.
+        is_long = len(self._fragments) > MAX_CONTINUATIONS + 1
+        if is_long or self._num_bytes > HEADER_BLOCK_BYTES:
+            raise Http2ConnectionError(
+                ErrorCode.ENHANCE_YOUR_CALM,
+                f"header block of {self._num_bytes} bytes in {len(self._fragments)} frames: at "
+                f"most {HEADER_BLOCK_BYTES} bytes and {MAX_CONTINUATIONS} CONTINUATION frames",
+            )
+        if flags & END_HEADERS:
+            stream_id, self.stream_id = self.stream_id, 0
+            self._on_block(stream_id, b"".join(self._fragments), self._is_last)
+
+
+def _unpadded(flags: int, payload: bytes) -> bytes:
+    """The fragment of HEADERS, without padding and priority; raises Http2ConnectionError."""
+    # In the order of section 6.2: Pad Length, priority fields, the fragment, padding.
+    begin = padding = 0
+    if flags & PADDED:
+        padding, begin = payload[0] if payload else 0, 1
+    if flags & HAS_PRIORITY:
+        begin += _PRIORITY_BYTES
+    if begin + padding > len(payload):
+        raise protocol_error("HEADERS have more padding than payload")
+    return payload[begin : len(payload) - padding]

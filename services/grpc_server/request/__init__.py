@@ -1,0 +1,1 @@
+"""The request of a call: DATA to messages, within the memory that there is."""

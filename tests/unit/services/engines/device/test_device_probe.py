@@ -1,0 +1,153 @@
+"""Facts of devices: from the kernel's files, from a driver, and overridden."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from services.contracts.errors import InvalidRequestError, NotFoundError
+from services.contracts.hardware.facts import DeviceFacts, Platform
+from services.engines.device import device_probe
+from services.engines.device.device_probe import HostFiles, probe_device
+
+V3 = "sse4_2 ssse3 popcnt avx2 fma bmi2 f16c"
+AVX512 = f"{V3} avx512f avx512bw avx512vl avx512dq"
+BF16 = f"{AVX512} avx512_vnni avx512_bf16"
+
+
+def host(folder: Path, flags: str) -> HostFiles:
+    cpuinfo, meminfo = folder / "cpuinfo", folder / "meminfo"
+    processor = f"model name\t: Some CPU: 3 GHz\nflags\t\t: {flags}\n"
+    cpuinfo.write_text(f"processor\t: 0\n{processor}\nprocessor\t: 1\n{processor}\n")
+    meminfo.write_text("MemTotal:       25165824 kB\nMemFree:         1 kB\n")
+    return HostFiles(cpuinfo=cpuinfo, meminfo=meminfo)
+
+
+@pytest.fixture
+def x86(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_probe.host_platform, "machine", lambda: "x86_64")
+
+
+@pytest.mark.parametrize(
+    ("flags", "generation"),
+    [
+        (V3, "cpu-x86_64-v3"),
+        (AVX512, "cpu-x86_64-avx512"),
+        (BF16, "cpu-x86_64-avx512_bf16"),
+        (f"{BF16} amx_tile amx_bf16 amx_int8", "cpu-x86_64-amx"),
+        (f"{V3} avx512_bf16", "cpu-x86_64-v3"),
+    ],
+)
+@pytest.mark.usefixtures("x86")
+def test_a_cpu_is_known_by_its_flags(tmp_path: Path, flags: str, generation: str) -> None:
+    facts = probe_device(Platform.CPU, files=host(tmp_path, flags))
+    assert facts.generation == generation
+    assert facts.name == "Some CPU: 3 GHz"
+    assert facts.memory_gib == 24
+    assert facts.driver == ""
+
+
+@pytest.mark.usefixtures("x86")
+def test_a_processor_that_is_too_old_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="x86-64-v2"):
+        probe_device(Platform.CPU, files=host(tmp_path, "sse2"))
+
+
+def test_other_machines_have_one_generation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_probe.host_platform, "machine", lambda: "aarch64")
+    facts = probe_device(Platform.CPU, files=host(tmp_path, ""))
+    assert facts.generation == "cpu-aarch64-generic"
+
+
+def test_an_override_changes_the_generation_alone() -> None:
+    real, simulated = probe_device(Platform.CPU), probe_device(override="cpu-x86_64-v2")
+    assert simulated == real.model_copy(update={"generation": "cpu-x86_64-v2"})
+
+
+def test_a_wrong_override_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="generation 'sm90'"):
+        probe_device(override="sm90")
+
+
+def test_this_host_has_its_libraries_in_the_facts() -> None:
+    toolchain = probe_device(Platform.CPU).toolchain
+    assert {"torch", "onnxruntime", "openvino"} <= set(toolchain)
+    assert "cuda" not in toolchain
+
+
+def test_cuda_is_an_error_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_probe, "first_cuda_device", lambda: None)
+    with pytest.raises(NotFoundError, match="no CUDA device"):
+        probe_device(Platform.CUDA)
+
+
+# A driver in a few lines of C: the real entry points, by their real names and signatures.
+_DRIVER = """
+#include <string.h>
+#include <stddef.h>
+int cuInit(unsigned flags) { return INIT_STATUS; }
+int cuDeviceGet(int *device, int ordinal) { *device = 4; return ordinal == 0 ? 0 : 101; }
+int cuDeviceGetAttribute(int *value, int attribute, int device) {
+  *value = device == 4 ? (attribute == 75 ? 10 : attribute == 76 ? 3 : -1) : -1;
+  return 0;
+}
+int cuDeviceGetName(char *name, int len, int device) {
+  strncpy(name, "NVIDIA B300", len);
+  return 0;
+}
+int cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = 288ull << 30; return 0; }
+"""
+_NVML = """
+#include <string.h>
+int nvmlInit_v2(void) { return 0; }
+int nvmlShutdown(void) { return 0; }
+int nvmlSystemGetDriverVersion(char *version, unsigned len) {
+  strncpy(version, "580.95.05", len);
+  return 0;
+}
+"""
+_PROBE = """
+from services.engines.device.device_probe import probe_device
+print(probe_device().model_dump_json())
+import sys
+assert "torch" not in sys.modules
+"""
+
+
+def probe_with_driver(folder: Path, init_status: int) -> DeviceFacts:
+    for name, source in (("libcuda.so.1", _DRIVER), ("libnvidia-ml.so.1", _NVML)):
+        file = folder / f"{name}.c"
+        file.write_text(source)
+        define = f"-DINIT_STATUS={init_status}"
+        command = ["gcc", "-shared", "-fPIC", define, "-o", str(folder / name), str(file)]
+        subprocess.run(command, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", _PROBE],
+        env={**os.environ, "LD_LIBRARY_PATH": str(folder)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return DeviceFacts.from_json(done.stdout.encode())
+
+
+needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc: apt install gcc")
+
+
+@needs_gcc
+def test_a_gpu_is_known_by_its_driver_without_torch(tmp_path: Path) -> None:
+    facts = probe_with_driver(tmp_path, init_status=0)
+    assert facts.generation == "cuda-sm103"
+    assert facts.name == "NVIDIA B300"
+    assert facts.memory_gib == 288
+    assert facts.driver == "580.95.05"
+
+
+@needs_gcc
+def test_a_driver_that_does_not_start_means_a_cpu(tmp_path: Path) -> None:
+    assert probe_with_driver(tmp_path, init_status=100).generation.startswith("cpu-")
