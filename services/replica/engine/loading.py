@@ -23,7 +23,6 @@ from services.replica.engine.checker import EngineChecker
 from services.replica.engine.loaded_engine import (
     BRIEF_RUN_S,
     FALLBACK_KIND,
-    FallbackLoader,
     LoadedEngine,
     RunningEngine,
     stall_limit_s,
@@ -54,7 +53,7 @@ class EngineLoader:
         registry: Registry,
         model: ModelVersion,
         device: DeviceFacts,
-        load_fallback: FallbackLoader,
+        fallback: CheckedFallback,
         checker: EngineChecker,
         *,
         num_threads: int = 0,
@@ -63,8 +62,7 @@ class EngineLoader:
         """Take the parts; nothing is read yet."""
         self._registry = registry
         self._model, self._device = model, device
-        self._fallback = CheckedFallback(registry, load_fallback, num_threads)
-        self._checker = checker
+        self._fallback, self._checker = fallback, checker
         self._num_threads = num_threads
         self._clock = clock
 
