@@ -33,7 +33,7 @@ from services.contracts.model.dim_limits import DimLimits
 from services.contracts.model.manifest import MasterRecord, ModelVersion
 from services.contracts.model.recipe import Bucket, Recipe
 from services.contracts.model.value_limits import limits_of
-from services.contracts.registry.models import check_model_name, master_record
+from services.contracts.registry.model_versions import check_model_name, master_record
 from services.contracts.registry.registry import Registry
 from services.engines.shapes import ranges_text
 

@@ -27,7 +27,7 @@ from services.replica.engine.loaded_engine import (
     RunningEngine,
     stall_limit_s,
 )
-from services.replica.engine.samples import edge_sizes, sample_inputs
+from services.replica.engine.samples import sample_inputs, warm_up_sizes
 
 logger = logging.getLogger(__name__)
 
@@ -162,7 +162,7 @@ class EngineLoader:
         specs, recipe = self._model.master.inputs, self._model.recipe
         longest_s = 0.0
         try:
-            for sizes in edge_sizes(specs, buckets):
+            for sizes in warm_up_sizes(specs, buckets):
                 inputs = sample_inputs(specs, recipe.inputs, sizes)
                 first_s = self._timed(engine, inputs)
                 # What is slow at first stays too slow to matter; it is not run again.

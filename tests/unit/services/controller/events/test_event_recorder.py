@@ -13,7 +13,7 @@ from services.contracts.events import Event, EventCheckpoint, EventKind, EventPo
 from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.model.manifest import BuildOutcome, ProofOutcome, SideTiming, Timing
 from services.contracts.model.recipe import Recipe
-from services.contracts.registry.events import EventRegistry
+from services.contracts.registry.event_log import EventRegistry
 from services.contracts.store.object_store import ObstoreArtifactStore, open_store
 from services.controller.api.fleet_state import FleetState
 from services.controller.build.build_policy import decide

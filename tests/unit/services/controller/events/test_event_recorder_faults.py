@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from services.contracts.events import EventDay
-from services.contracts.registry.events import EventRegistry
+from services.contracts.registry.event_log import EventRegistry
 from services.contracts.store.object_store import ObstoreArtifactStore, open_store
 from services.controller.build.build_view import FleetView
 from services.controller.events import event_recorder
