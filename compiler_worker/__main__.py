@@ -134,7 +134,7 @@ def _profile(arguments: Arguments, settings: CompilerSettings) -> int:
     from compiler_worker.children.requests import ChildEvent
     from compiler_worker.open_worker import open_worker
     from compiler_worker.profiling.profile_job import profile_model
-    from compiler_worker.profiling.report_lines import report_lines
+    from compiler_worker.profiling.report_lines import profile_lines
 
     def report_line(event: ChildEvent) -> None:
         if event.line and not arguments.is_json:
@@ -143,12 +143,12 @@ def _profile(arguments: Arguments, settings: CompilerSettings) -> int:
     with open_worker(settings, None, is_quiet=arguments.is_json) as worker:
         version = worker.registry.model_version(arguments.target, arguments.version)
         report = profile_model(version, arguments.profile, worker, report_line)
-    _show(arguments, report.model_dump(mode="json"), report_lines(report))
+    _show(arguments, report.model_dump(mode="json"), profile_lines(report))
     return 0
 
 
 def _export_graph(arguments: Arguments, settings: CompilerSettings) -> int:
-    from compiler_worker.builders.exported_program import export_master
+    from compiler_worker.builders.exported_program import export_program
     from compiler_worker.open_worker import opened_registry
     from compiler_worker.worker_context import MASTER_FILE
 
@@ -156,7 +156,7 @@ def _export_graph(arguments: Arguments, settings: CompilerSettings) -> int:
     version = registry.model_version(arguments.target, arguments.version)
     target = arguments.output or Path(f"{version.master.digest}.pt2")
     master_path = registry.materialise_master(version.master) / MASTER_FILE
-    export_master(master_path, version.buckets, target)
+    export_program(master_path, version.buckets, target)
     _show(arguments, {"path": str(target)}, [f"exported {target}"])
     return 0
 

@@ -14,7 +14,7 @@ from services.contracts.model.recipe import Bucket
 from services.engines.shapes import union_of
 
 
-def export_master(master_path: Path, buckets: Sequence[Bucket], target: Path) -> None:
+def export_program(master_path: Path, buckets: Sequence[Bucket], target: Path) -> None:
     """Write the fp32 graph with weights and dynamic dimensions to a `.pt2` file, whole or not.
 
     Dimensions are bounded by the buckets: torch proves that the graph holds for all of that box,

@@ -33,7 +33,7 @@ def _reason(lines: Sequence[str]) -> str:
     return shorten(" ".join(lines), _MAX_REASON_CHARS, placeholder=" ...")
 
 
-def refuse(reason: str, what: str) -> None:
+def check_available(reason: str, what: str) -> None:
     """Raise BuildUnavailableError when there is a reason."""
     if reason:
         raise BuildUnavailableError(f"{what} cannot be built on this machine: {reason}")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from compiler_worker.builders.base import BuildOutput, BuildSpec
-from compiler_worker.builders.failures import build_errors, recorded_warnings, refuse
+from compiler_worker.builders.failures import build_errors, check_available, recorded_warnings
 from compiler_worker.builders.hosts import (
     bf16_reason,
     foreign_cuda_reason,
@@ -79,7 +79,9 @@ class InductorBuilder:
             UnsupportedGraphError: the graph holds something that is not translated.
         """
         generation = Generation.parse(plan.key.generation)
-        refuse(self.unavailable_reason(generation, plan.key.precision), "an inductor engine")
+        check_available(
+            self.unavailable_reason(generation, plan.key.precision), "an inductor engine"
+        )
         check_ranges(plan.master.inputs, union_of(plan.key.buckets))
         with recorded_warnings() as findings, build_errors("Inductor failed"):
             output = _compile(plan, generation, workspace, progress)

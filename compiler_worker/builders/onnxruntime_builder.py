@@ -7,7 +7,7 @@ CUDA in fp16 the typed graph is, because ONNX Runtime has no precision switch of
 from pathlib import Path
 
 from compiler_worker.builders.base import BuildOutput, BuildSpec
-from compiler_worker.builders.failures import build_errors, refuse
+from compiler_worker.builders.failures import build_errors, check_available
 from compiler_worker.builders.hosts import foreign_cuda_reason
 from compiler_worker.builders.quantiser import quantiser_options, quantiser_reason
 from compiler_worker.builders.typed_graphs import planned_graph
@@ -53,7 +53,9 @@ class OnnxruntimeBuilder:
     def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildOutput:
         """Open one session on the graph; publish the graph when it is not the master's."""
         generation = Generation.parse(plan.key.generation)
-        refuse(self.unavailable_reason(generation, plan.key.precision), "an onnxruntime engine")
+        check_available(
+            self.unavailable_reason(generation, plan.key.precision), "an onnxruntime engine"
+        )
         progress("opening the graph with ONNX Runtime")
         files = typed_files(plan, workspace)
         path = files.get(TYPED_MODEL, plan.master_path)

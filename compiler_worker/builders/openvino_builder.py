@@ -6,7 +6,7 @@ In fp32 and bf16 it reads the master itself, so nothing is published; a quantise
 from pathlib import Path
 
 from compiler_worker.builders.base import BuildOutput, BuildSpec
-from compiler_worker.builders.failures import build_errors, refuse
+from compiler_worker.builders.failures import build_errors, check_available
 from compiler_worker.builders.hosts import bf16_reason
 from compiler_worker.builders.quantiser import quantiser_options, quantiser_reason
 from compiler_worker.builders.typed_graphs import planned_graph
@@ -57,7 +57,9 @@ class OpenvinoBuilder:
     def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildOutput:
         """Compile the graph once for this processor; publish the graph if it is quantised."""
         generation = Generation.parse(plan.key.generation)
-        refuse(self.unavailable_reason(generation, plan.key.precision), "an openvino engine")
+        check_available(
+            self.unavailable_reason(generation, plan.key.precision), "an openvino engine"
+        )
         files = _typed_files(plan, workspace, progress)
         progress("compiling the graph with OpenVINO")
         with build_errors("OpenVINO refused the graph"):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from compiler_worker.builders.base import BuildOutput, BuildSpec
-from compiler_worker.builders.failures import MAX_LOG_LINES, build_errors, refuse
+from compiler_worker.builders.failures import MAX_LOG_LINES, build_errors, check_available
 from compiler_worker.builders.quantiser import quantiser_options
 from compiler_worker.builders.tensorrt_api import BuildSession, TensorrtApi, api_for
 from compiler_worker.builders.tensorrt_api import unavailable_reason as api_unavailable_reason
@@ -59,7 +59,9 @@ class TensorrtBuilder:
         those, and the refusal becomes a finding.
         """
         generation = Generation.parse(plan.key.generation)
-        refuse(self.unavailable_reason(generation, plan.key.precision), "a tensorrt engine")
+        check_available(
+            self.unavailable_reason(generation, plan.key.precision), "a tensorrt engine"
+        )
         check_ranges(plan.master.inputs, union_of(plan.key.buckets))
         api = api_for(generation)
         with build_errors(f"{api.library} failed"):

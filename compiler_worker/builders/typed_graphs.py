@@ -39,7 +39,7 @@ def typed_graph(
 
             return typed_model(model, precision)
         case Precision.INT8_WEIGHT_ONLY:
-            from compiler_worker.precision.weights import weight_only_model
+            from compiler_worker.precision.weight_only import weight_only_model
 
             return weight_only_model(model)
         case Precision.INT8 | Precision.FP8:

@@ -101,7 +101,7 @@ def is_good(record: BuildRecord) -> bool:
 
 def count_build(worker: WorkerContext, record: BuildRecord) -> None:
     """Record a build's outcome and the builder's seconds as metrics."""
-    labels = key_labels(record.key)
+    labels = record.key.metric_labels()
     worker.recorder.count(catalog.BUILDS, 1.0, **labels, outcome=record.outcome)
     if Stage.BUILD in record.stage_durations_s:
         seconds = record.stage_durations_s[Stage.BUILD]
@@ -110,16 +110,7 @@ def count_build(worker: WorkerContext, record: BuildRecord) -> None:
 
 def count_proof(worker: WorkerContext, key: BuildKey, proof: Proof) -> None:
     """Record a proof's outcome and seconds as metrics."""
-    labels = key_labels(key)
+    labels = key.metric_labels()
     worker.recorder.count(catalog.PROOFS, 1.0, **labels, outcome=proof.outcome)
     if proof.outcome is not ProofOutcome.NOT_RUN:
         worker.recorder.observe(catalog.PROOF_DURATION, proof.duration_s, **labels)
-
-
-def key_labels(key: BuildKey) -> dict[str, str]:
-    """The labels that all metrics of the compiler share."""
-    return {
-        "generation": key.generation,
-        "kind": key.kind.value,
-        "precision": key.precision.value,
-    }

@@ -5,9 +5,9 @@ from typing import Any
 from compiler_worker.building.pipeline import BuildReport
 from services.contracts.builds.build_key import BuildKey
 from services.contracts.model.manifest import BuildRecord, Proof, PublishedEngine
-from services.contracts.selection.gate import is_wild, rejection_reason
 from services.contracts.selection.joint_run import JointRun
 from services.contracts.selection.selection import mean_speedup
+from services.contracts.selection.speed_gate import is_wild, rejection_reason
 from services.contracts.text.words import readable_ratio, worker_command
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compiler_worker.building.attempt import Attempt, count_build, count_proof, is_good
-from compiler_worker.building.publish import engine_folder, engine_manifest, proof_not_run
+from compiler_worker.building.publish import engine_manifest, proof_not_run, write_engine_folder
 from compiler_worker.building.shared_cache import shared_cache
 from compiler_worker.building.turns import Turns, leased
 from compiler_worker.children.child_jobs import BUILD
@@ -85,7 +85,7 @@ def build_model(version: ModelVersion, wanted: Wanted, worker: WorkerContext) ->
     for turn in turns:
         if turn.lease is not None:
             with turn.lease as lease:
-                record = run_build(version, turn.key, leased(worker, lease))
+                record = attempt_build(version, turn.key, leased(worker, lease))
             if lease.lost_to() and not is_good(record):
                 turns.again(turn.key)
             else:
@@ -117,7 +117,7 @@ def _is_any_proven(records: Sequence[BuildRecord], up_to_date: Sequence[Publishe
     return is_built or any(e.proof.outcome is ProofOutcome.PASSED for e in up_to_date)
 
 
-def run_build(version: ModelVersion, key: BuildKey, worker: WorkerContext) -> BuildRecord:
+def attempt_build(version: ModelVersion, key: BuildKey, worker: WorkerContext) -> BuildRecord:
     """Make one attempt to build one key, and keep its record.
 
     A failure of which another worker is the reason, who builds it now, is not kept.
@@ -149,7 +149,7 @@ def _run_steps(
         master_path = worker.registry.materialise_master(version.master) / MASTER_FILE
     built, peak_bytes = build_in_child(attempt, version, master_path, worker, folder)
     manifest = engine_manifest(attempt.key, version.master, built, peak_bytes)
-    engine_dir = engine_folder(built.files, folder / "engine")
+    engine_dir = write_engine_folder(built.files, folder / "engine")
     proof = _proof(attempt, manifest, engine_dir, version, worker, folder)
     if proof.outcome is ProofOutcome.FAILED:
         return attempt.record(BuildOutcome.PROOF_FAILED, reason=proof.reason, proof=proof)

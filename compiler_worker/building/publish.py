@@ -25,7 +25,7 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def engine_folder(files: Mapping[str, Path], target: Path) -> Path:
+def write_engine_folder(files: Mapping[str, Path], target: Path) -> Path:
     """A folder with the files under their published names, as a replica will find them.
 
     Raises:

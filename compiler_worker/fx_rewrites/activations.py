@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import fx
 
-from compiler_worker.fx_rewrites.attention import number
+from compiler_worker.fx_rewrites.attention_fusion import number
 from compiler_worker.fx_rewrites.editor import Editor, argument, aten, is_call, only_user, rank_of
 
 # Masters hold these constants with the digits that their framework wrote.

@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 aten = torch.ops.aten
 CASTS = (aten.to.dtype, aten._to_copy.default)  # noqa: SLF001 - an op of torch
+RESHAPES = (aten.reshape.default, aten.view.default)
 Size = int | torch.SymInt
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import fx
 
-from compiler_worker.fx_rewrites.attention import number
+from compiler_worker.fx_rewrites.attention_fusion import number
 from compiler_worker.fx_rewrites.editor import (
     Editor,
     argument,

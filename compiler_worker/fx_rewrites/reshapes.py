@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from torch import fx
 
-from compiler_worker.fx_rewrites.editor import Editor, aten, is_call, is_same_shape, rank_of
-
-_RESHAPES = (aten.reshape.default, aten.view.default)
+from compiler_worker.fx_rewrites.editor import (
+    RESHAPES,
+    Editor,
+    aten,
+    is_call,
+    is_same_shape,
+    rank_of,
+)
 
 
 def fold_reshapes(editor: Editor) -> int:
     """Fold reshapes of reshapes and permutations of permutations; the number of calls saved."""
-    num_saved = sum(_fold_reshape(editor, node) for node in editor.calls(*_RESHAPES))
+    num_saved = sum(_fold_reshape(editor, node) for node in editor.calls(*RESHAPES))
     return num_saved + sum(
         _fold_permute(editor, node) for node in editor.calls(aten.permute.default)
     )
@@ -23,7 +28,7 @@ def _fold_reshape(editor: Editor, node: fx.Node) -> bool:
     if is_same_shape(source, node):
         editor.replace(node, source)
         return True
-    if not is_call(source, *_RESHAPES):
+    if not is_call(source, *RESHAPES):
         return False
     sizes, origin = node.args[1], source.args[0]
     editor.replace(node, editor.call(node, aten.reshape.default, origin, sizes))

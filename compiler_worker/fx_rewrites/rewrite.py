@@ -11,7 +11,7 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from compiler_worker.fx_rewrites.activations import recognise_gelu
-from compiler_worker.fx_rewrites.attention import recognise_attention
+from compiler_worker.fx_rewrites.attention_fusion import recognise_attention
 from compiler_worker.fx_rewrites.batch_norms import fold_batch_norms
 from compiler_worker.fx_rewrites.casts import fold_casts
 from compiler_worker.fx_rewrites.common_subexpressions import share_repeated

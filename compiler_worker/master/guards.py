@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from compiler_worker.master.constants import constant
+from compiler_worker.master.graph_constants import constant
 from compiler_worker.master.spans import Spans
 
 _SWAPPED = {

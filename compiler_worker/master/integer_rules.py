@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from compiler_worker.master.constants import constant
+from compiler_worker.master.graph_constants import constant
 from compiler_worker.master.guards import guard_of
 from compiler_worker.master.integer_uses import IntegerUses, Rule
 from compiler_worker.master.spans import Bounds, Spans

@@ -18,7 +18,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from compiler_worker.master.constants import table_of
+from compiler_worker.master.graph_constants import table_of
 from compiler_worker.master.spans import Spans
 
 # Of an op, the place of an operand among a node's inputs: what that operand may hold.

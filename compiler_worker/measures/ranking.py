@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler_worker.measures.task_scores import kept_share, tie_margin
+from compiler_worker.measures.task_scores import kept_check
 from compiler_worker.references.models import Model
 from services.contracts.errors import InvalidRequestError
 from services.contracts.kserve.tensors import Array
@@ -21,17 +21,9 @@ Float64 = NDArray[np.float64]
 def rank_agreement(found_nd: Array, wanted_nd: Array, task: RankingTask) -> TaskCheck:
     """Mean overlap of the engine's top k with the reference's, ties counted as kept."""
     found_qc, wanted_qc = (_scores(array, task.num_queries) for array in (found_nd, wanted_nd))
-    error = float(np.abs(found_qc - wanted_qc).max())
-    margin_q1 = tie_margin(wanted_qc, error)
-    overlap = kept_share(found_qc, wanted_qc, task.top_k, margin_q1)
-    return TaskCheck(
-        name=f"top{task.top_k}_overlap:{task.output}",
-        value=overlap,
-        bound=task.min_overlap,
-        is_passed=overlap >= task.min_overlap,
-        detail=f"{len(wanted_qc)} queries, {wanted_qc.shape[1]} candidates, "
-        f"score error {error:.1e}, tie margin {float(margin_q1.max()):.1e}",
-    )
+    name = f"top{task.top_k}_overlap:{task.output}"
+    sizes = f"{len(wanted_qc)} queries, {wanted_qc.shape[1]} candidates"
+    return kept_check(name, found_qc, wanted_qc, task.top_k, task.min_overlap, sizes)
 
 
 def check_ranking(

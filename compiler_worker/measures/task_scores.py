@@ -43,20 +43,37 @@ def kept_share(found_rc: Float64, wanted_rc: Float64, top_k: int, margin_r1: Flo
     return float(is_kept_rk.mean())
 
 
+def kept_check(
+    name: str, found_rc: Float64, wanted_rc: Float64, top_k: int, bound: float, sizes: str
+) -> TaskCheck:
+    """Check how much of the reference's top k an engine keeps, ties counted as kept.
+
+    Args:
+        name: of the check.
+        found_rc: the engine's scores, [R, C].
+        wanted_rc: the reference's scores, [R, C].
+        top_k: how many of a row count.
+        bound: least share that passes.
+        sizes: R and C in words.
+    """
+    error = float(np.abs(found_rc - wanted_rc).max())
+    margin_r1 = tie_margin(wanted_rc, error)
+    share = kept_share(found_rc, wanted_rc, top_k, margin_r1)
+    return TaskCheck(
+        name=name,
+        value=share,
+        bound=bound,
+        is_passed=share >= bound,
+        detail=f"{sizes}, score error {error:.1e}, tie margin {float(margin_r1.max()):.1e}",
+    )
+
+
 def top_k_agreement(found_rc: Array, wanted_rc: Array, task: TopKTask) -> TaskCheck:
     """Compare the best classes of each row, ties counted as kept."""
     found, wanted = found_rc.astype(np.float64), wanted_rc.astype(np.float64)
-    error = float(np.abs(found - wanted).max())
-    margin_r1 = tie_margin(wanted, error)
-    value = kept_share(found, wanted, task.k, margin_r1)
-    return TaskCheck(
-        name=f"top{task.k}_agreement:{task.output}",
-        value=value,
-        bound=task.min_agreement,
-        is_passed=value >= task.min_agreement,
-        detail=f"{wanted.shape[0]} rows, {wanted.shape[1]} classes, score error {error:.1e}, "
-        f"tie margin {float(margin_r1.max()):.1e}",
-    )
+    name = f"top{task.k}_agreement:{task.output}"
+    sizes = f"{wanted.shape[0]} rows, {wanted.shape[1]} classes"
+    return kept_check(name, found, wanted, task.k, task.min_agreement, sizes)
 
 
 def box_iou(found_n4: Array, wanted_n4: Array, task: BoxTask) -> TaskCheck:

@@ -106,7 +106,7 @@ class GraphBuilder:
 
     def inputs(self, specs: Sequence[InputSpec]) -> list[Tensor]:
         """Add the graph's inputs, in order."""
-        nodes = [argument(self.graph, spec.name) for spec in specs]
+        nodes = [add_placeholder(self.graph, spec.name) for spec in specs]
         # Tensors made in the graph follow the first input to its device.
         self.anchor = next(iter(nodes), None)
         return [
@@ -313,7 +313,7 @@ def _identifier(name: str, otherwise: str) -> str:
     return f"{otherwise[0]}{base}" if base[0].isdigit() or iskeyword(base) else base
 
 
-def argument(graph: torch.fx.Graph, name: str) -> torch.fx.Node:
+def add_placeholder(graph: torch.fx.Graph, name: str) -> torch.fx.Node:
     """Add an input, named after a value of the model where that name is free."""
     base = _identifier(name, "input")
     node = graph.placeholder("input_self" if base == "self" else base)

@@ -15,9 +15,9 @@ from compiler_worker.onnx_to_fx.builder import GraphBuilder, InputSpec
 from compiler_worker.onnx_to_fx.constants import constant_from_tensor
 from compiler_worker.onnx_to_fx.converters import load_converters
 from compiler_worker.onnx_to_fx.dtypes import onnx_type_name, torch_dtype_from_onnx
+from compiler_worker.onnx_to_fx.node_conversion import Walk
 from compiler_worker.onnx_to_fx.scope import Axes, NameScope
 from compiler_worker.onnx_to_fx.values import AnyValue, OptionalValue, SequenceValue
-from compiler_worker.onnx_to_fx.walk import Walk
 from services.contracts.errors import UnsupportedGraphError
 
 load_converters()

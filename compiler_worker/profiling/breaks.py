@@ -27,7 +27,7 @@ _WANTED_RESULT = (
 )
 
 
-def explained(source: str) -> SourceReport:
+def source_report(source: str) -> SourceReport:
     """Trace the module that a source gives, and report what breaks its graph.
 
     Raises:

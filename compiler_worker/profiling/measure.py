@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from compiler_worker.builders.failures import build_errors, recorded_warnings, refuse
+from compiler_worker.builders.failures import build_errors, check_available, recorded_warnings
 from compiler_worker.builders.graphs import fx_graph
 from compiler_worker.builders.inductor_builder import InductorBuilder, inductor_config
 from compiler_worker.builders.typed_graphs import check_ranges
@@ -68,7 +68,7 @@ def measured(request: ProfileRequest, progress: Progress) -> Measured:
     reason = InductorBuilder().unavailable_reason(generation, request.precision)
     if request.precision.is_calibrated:
         reason = reason or f"a profile has no samples to calibrate {request.precision} with"
-    refuse(reason, "such an engine")
+    check_available(reason, "such an engine")
     check_ranges(request.master.inputs, union_of(request.buckets))
     use_full_fp32()
     # They are for the builder of an engine, and stand in its proof.

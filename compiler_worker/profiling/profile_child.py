@@ -57,10 +57,10 @@ def profile_one(request: ProfileRequest, events: Events) -> ProfileReport:
 def _explained(request: ProfileRequest, events: Events) -> SourceReport | None:
     if not request.source:
         return None
-    from compiler_worker.profiling.breaks import explained
+    from compiler_worker.profiling.breaks import source_report
 
     events.line(f"tracing {request.source}")
-    return explained(request.source)
+    return source_report(request.source)
 
 
 def _measured(request: ProfileRequest, events: Events) -> "Measured":

@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import groupby
-from typing import NamedTuple
 
 from compiler_worker.profiling.profile_report import (
     Fate,
@@ -12,6 +11,9 @@ from compiler_worker.profiling.profile_report import (
     Side,
     SourceReport,
 )
+from services.contracts.text.durations import milliseconds
+from services.contracts.text.text_table import Table
+from services.contracts.text.words import readable_size
 
 _SUMMARY_COLUMNS = ("", "before: eager", "after: compiled", "ratio")
 _FUSION_COLUMNS = (
@@ -20,14 +22,6 @@ _FUSION_COLUMNS = (
 )  # fmt: skip
 _GB = 1e9
 _KERNEL_CHARS = 30
-
-
-class Table(NamedTuple):
-    """Rows of cells under a title."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
 
 
 def report_parts(report: ProfileReport) -> list[str | Table]:
@@ -45,7 +39,7 @@ def report_parts(report: ProfileReport) -> list[str | Table]:
     return [*parts, *file_lines(report)]
 
 
-def report_lines(report: ProfileReport) -> list[str]:
+def profile_lines(report: ProfileReport) -> list[str]:
     """The same, one line per row."""
     lines: list[str] = []
     for part in report_parts(report):
@@ -89,13 +83,13 @@ def summary_rows(report: ProfileReport) -> list[tuple[str, ...]]:
         )  # fmt: skip
     return [
         *rows,
-        ("memory traffic", size(before.num_bytes), size(after.num_bytes),
+        ("memory traffic", readable_size(before.num_bytes), readable_size(after.num_bytes),
          _ratio(before.num_bytes, after.num_bytes)),
         ("FLOPs of products and attention", _flops(before.num_flops), _flops(after.num_flops),
          _ratio(before.num_flops, after.num_flops)),
-        ("time in ops and kernels", milliseconds(before.time_s), milliseconds(after.time_s),
+        ("time in ops and kernels", _time(before.time_s), _time(after.time_s),
          _ratio(before.time_s, after.time_s)),
-        ("latency, not profiled", milliseconds(before.latency_s), milliseconds(after.latency_s),
+        ("latency, not profiled", _time(before.latency_s), _time(after.latency_s),
          _ratio(before.latency_s, after.latency_s)),
         ("share of the roofline", percent(before.roofline_share),
          percent(after.roofline_share), ""),
@@ -123,12 +117,12 @@ def _fusion_row(report: ProfileReport, calls: Sequence[KernelCall]) -> tuple[str
         str(len(calls)),
         chain_words(first.chain) or "-",
         short_kernel(first.name),
-        size(before),
-        size(after),
+        readable_size(before),
+        readable_size(after),
         _ratio(before, after),
         predicted or "-",
-        milliseconds(sum(k.eager_time_s for k in calls)),
-        milliseconds(time_s),
+        _time(sum(k.eager_time_s for k in calls)),
+        _time(time_s),
         percent(report.peaks.share(flops, after, time_s)),
     )
 
@@ -195,19 +189,6 @@ def file_lines(report: ProfileReport) -> list[str]:
     ]
 
 
-def size(num_bytes: float) -> str:
-    """Bytes for people."""
-    for unit, scale in (("B", 1e0), ("kB", 1e3), ("MB", 1e6)):
-        if round(num_bytes / scale, 1) < 1000:
-            return f"{num_bytes / scale:.{0 if unit == 'B' else 1}f} {unit}"
-    return f"{num_bytes / _GB:.1f} GB"
-
-
-def milliseconds(time_s: float) -> str:
-    """A duration for people."""
-    return f"{time_s * 1e3:.3f} ms"
-
-
 def percent(share: float | None) -> str:
     """A share for people."""
     return "-" if share is None else f"{share * 100:.0f} %"
@@ -215,6 +196,10 @@ def percent(share: float | None) -> str:
 
 def _ops_words(side: Side) -> str:
     return f"{side.num_ops} (and {side.num_views} views)"
+
+
+def _time(duration_s: float) -> str:
+    return milliseconds(duration_s, decimals=3)
 
 
 def _flops(num_flops: int) -> str:

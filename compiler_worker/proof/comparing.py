@@ -13,7 +13,7 @@ from compiler_worker.proof.claim import Claim, ProofVerdict, reason_of, sizes_te
 from compiler_worker.proof.id_values import IdValues
 from compiler_worker.proof.output_judge import Bounds, OutputJudge, eager_columns
 from compiler_worker.proof.power import Answered
-from compiler_worker.proof.repeatability import repeated
+from compiler_worker.proof.repeatability import compare_runs
 from compiler_worker.proof.worst_sample import FailedRun, WorstSample
 from compiler_worker.references.models import Model
 from compiler_worker.references.reference import Reference
@@ -125,7 +125,7 @@ class Comparing:
         for spec in self._claim.master.outputs:
             if spec.name not in found:
                 continue
-            result = repeated(spec, self._claim.recipe, sample, again, found)
+            result = compare_runs(spec, self._claim.recipe, sample, again, found)
             if result.fault:
                 fault = f"two runs on the same inputs differ: {result.fault}"
                 self._keep(sample, (_fault_check(sample, spec.name, fault),))

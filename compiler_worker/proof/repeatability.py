@@ -13,7 +13,7 @@ from services.contracts.model.manifest import MasterRecord
 from services.contracts.model.recipe import Recipe
 
 
-def repeated(
+def compare_runs(
     spec: TensorSpec,
     recipe: Recipe,
     sample: Sample,
@@ -34,7 +34,7 @@ def change(
 ) -> str:
     """The first output that is another one than it was, in words; "" where none is."""
     for spec in master.outputs:
-        fault = repeated(spec, recipe, sample, again, found).fault
+        fault = compare_runs(spec, recipe, sample, again, found).fault
         if fault:
             where = f"output '{spec.name}', bucket {sample.bucket} at {sizes_text(sample.sizes)}"
             return f"{where}: two runs on the same inputs differ: {fault}"

@@ -6,7 +6,7 @@ from typing import Any
 
 from compiler_worker.building.attempt import Attempt
 from compiler_worker.building.pipeline import build_in_child
-from compiler_worker.building.publish import engine_folder, engine_manifest
+from compiler_worker.building.publish import engine_manifest, write_engine_folder
 from compiler_worker.children.child_jobs import REPLAY
 from compiler_worker.children.process import run_child
 from compiler_worker.children.requests import ReplayRequest, ReplayResult
@@ -143,7 +143,7 @@ def _job(
         master_path = registry.materialise_master(version.master) / MASTER_FILE
         built, peak_bytes = build_in_child(attempt, version, master_path, worker, folder)
         manifest = engine_manifest(key, version.master, built, peak_bytes)
-        engine_dir = engine_folder(built.files, folder / "engine")
+        engine_dir = write_engine_folder(built.files, folder / "engine")
     return ProofJob(manifest=manifest, engine_dir=engine_dir, version=version, device=device)
 
 

@@ -8,7 +8,7 @@ from compiler_worker.inputs.sampling import DEFAULT_SEED, SampleVariant, draw_sa
 from compiler_worker.measures.comparison import compare_output
 from compiler_worker.measures.distance import INFINITELY_FAR
 from compiler_worker.proof.proof_child import drawn_recipe, load_engine, prepare_torch
-from compiler_worker.proof.worst_sample import read_arrays, variant_of
+from compiler_worker.proof.worst_sample import read_sample_arrays, variant_of
 from compiler_worker.references.models import Model
 from compiler_worker.references.reference import open_eager, open_reference
 from services.contracts.errors import EngineError, InvalidRequestError, ProofError
@@ -46,7 +46,7 @@ def _checks(
 
 def _inputs(request: ReplayRequest) -> dict[str, Array]:
     if request.arrays_path is not None:
-        return read_arrays(request.arrays_path, "input")
+        return read_sample_arrays(request.arrays_path, "input")
     failed, proof = request.failed, request.proof
     bucket = next(each for each in proof.manifest.buckets if each.label == failed.bucket)
     variant = variant_of(failed)
@@ -62,7 +62,7 @@ def _inputs(request: ReplayRequest) -> dict[str, Array]:
 
 def wanted_outputs(request: ReplayRequest, inputs: _Arrays) -> _Arrays:
     """The reference's outputs; an engine that gave no answer was compared with none."""
-    kept = read_arrays(request.arrays_path, "wanted") if request.arrays_path else {}
+    kept = read_sample_arrays(request.arrays_path, "wanted") if request.arrays_path else {}
     if kept:
         return kept
     proof = request.proof

@@ -66,14 +66,14 @@ def open_fallback(request: ProofRequest, samples: Sequence[Sample]) -> OpenedFal
 
 
 def _loaded(request: ProofRequest) -> FallbackEngine:
-    from compiler_worker.builders.exported_program import export_master
+    from compiler_worker.builders.exported_program import export_program
 
     buckets = request.manifest.buckets
     program_path = kept_program(
         request.cache_dir,
         request.master,
         buckets,
-        partial(export_master, request.master_path, buckets),
+        partial(export_program, request.master_path, buckets),
     )
     return FallbackEngine.load(
         FallbackSpec(

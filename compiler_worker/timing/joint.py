@@ -104,7 +104,7 @@ def _time_on(device: DeviceFacts, version: ModelVersion, worker: WorkerContext) 
         entrants = entrants_of(version, device, worker)
         if entrants is None:
             return None
-        run = compare(entrants, version, device, leased(worker, lease))
+        run = joint_run(entrants, version, device, leased(worker, lease))
         worker.registry.add_joint_run(run)
     return run
 
@@ -140,7 +140,7 @@ def _bounded(
     return tuple(taken), left_out
 
 
-def compare(
+def joint_run(
     entrants: Entrants, version: ModelVersion, device: DeviceFacts, worker: WorkerContext
 ) -> JointRun:
     """One run in a throw-away process, signed if this worker has a key; it is not kept yet.

@@ -17,7 +17,7 @@ from services.cli.main_options import AsJson, GatewayWorkers, Store, settings_fo
 from services.cli.output.show import print_error, print_json_error
 from services.contracts.errors import SmeltError
 from services.contracts.hardware.facts import Generation
-from services.gateway.access.document import Verb
+from services.gateway.access.access_file import Verb
 
 app = typer.Typer(
     no_args_is_help=True,

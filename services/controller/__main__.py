@@ -26,7 +26,7 @@ from services.controller.api.fleet_control import FleetControl
 from services.controller.api.fleet_port import listen, token_guards
 from services.controller.api.fleet_state import FleetState
 from services.controller.api.health import ControllerHealth
-from services.controller.api.serving import Serving
+from services.controller.api.model_loading import Serving
 from services.controller.build.build_loop import BuildLoop, BuildPace
 from services.controller.build.build_reader import ViewReader
 from services.controller.build.key_status import RetryPolicy

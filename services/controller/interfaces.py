@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
+from services.contracts.builds.build_plan import TaskSpec
 from services.contracts.hardware.node_class import NodeClass
 
 
@@ -52,32 +53,16 @@ class TaskState(StrEnum):
     ENDED = "ended"
 
 
-@dataclass(frozen=True, kw_only=True)
-class BuildTask:
-    """One run of `python -m compiler_worker build` on one class of nodes.
+class BuildTask(TaskSpec):
+    """A build task that is to be launched.
 
     Attributes:
-        name: deterministic from what is to be done, so that launching twice is harmless:
-            at most 52 of a-z 0-9 -, a letter first.
-        node_class: where it must run.
-        is_anywhere: no device of the class is needed (built ahead of time): any node will do.
-        key_digests: build only these keys; empty builds and proves all that is missing.
         is_first: stop once one engine is proven: others have none yet.
         compiler: the launcher's.
-        attempt: from 1; part of the name.
-        reason: why, for people.
     """
 
-    name: str
-    model: str
-    version: int
-    node_class: NodeClass
-    is_anywhere: bool
-    key_digests: tuple[str, ...] = ()
     is_first: bool = False
     compiler: str = ""
-    attempt: int = 1
-    reason: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

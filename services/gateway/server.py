@@ -36,7 +36,7 @@ from services.gateway.routing.endpoints import EndpointSet
 from services.gateway.routing.fleet_view import fleet_view_from_snapshot
 from services.gateway.routing.outliers import OutlierWatch
 from services.gateway.settings import GatewaySettings
-from services.gateway.shared_memory.inference import SharedMemoryInference
+from services.gateway.shared_memory.interceptor import SharedMemoryInference
 from services.gateway.triton_metrics import TritonMetrics
 from services.gateway.upstream.arena import request_arena
 from services.gateway.upstream.connection import connect

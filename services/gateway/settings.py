@@ -76,7 +76,7 @@ class GatewaySettings(FleetSecuritySettings):
             clients. With an access file their tokens need the verb `load` for the first two and
             `admin` for settings, which are those of all workers.
         overload_as_unavailable: answer overload as Triton does, with UNAVAILABLE.
-        access_file: who may ask what, by bearer token (YAML, `access/document.py`); it is read
+        access_file: who may ask what, by bearer token (YAML, `access/access_file.py`); it is read
             again when it changes. None lets everybody ask.
         tls_cert_file, tls_key_file: PEM; the port then takes TLS alone. Read again when they
             change.

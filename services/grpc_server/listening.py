@@ -40,14 +40,14 @@ def listening_sockets(host: str, port: int, *, is_shared: bool) -> list[socket.s
                 # Of port 0: all others get the one that the first was given.
                 port = bound[0].getsockname()[1]
     except BaseException:
-        close_all(bound)
+        close_sockets(bound)
         raise
     if missing and not bound:
         raise missing
     return bound
 
 
-def close_all(sockets: list[socket.socket]) -> None:
+def close_sockets(sockets: list[socket.socket]) -> None:
     """Close all of them."""
     for each in sockets:
         each.close()

@@ -18,7 +18,7 @@ import grpc
 from services.contracts.transport.large_buffer import Take
 from services.grpc_server.http2.connection import Connection
 from services.grpc_server.limits import Limits
-from services.grpc_server.listening import close_all, listening_sockets
+from services.grpc_server.listening import close_sockets, listening_sockets
 from services.grpc_server.request.request_memory import RequestMemory
 from services.grpc_server.server_options import Check, OverloadStatus, ServerOptions, UnhandledCall
 
@@ -121,7 +121,7 @@ class GrpcServer:
                 # Closed by the server from here on.
                 del sockets[0]
         finally:
-            close_all(sockets)
+            close_sockets(sockets)
         # One timer for all ports.
         if self._check_timer is None:
             self._schedule_check()

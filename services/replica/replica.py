@@ -29,7 +29,7 @@ from services.replica.engine.executor import EngineExecutor, EngineThread
 from services.replica.engine.loaded_engine import LoadedEngine
 from services.replica.engine.manager import EngineManager
 from services.replica.engine.proof import EngineProof
-from services.replica.engine.samples import edge_sizes, sample_inputs
+from services.replica.engine.samples import sample_inputs, warm_up_sizes
 from services.replica.engine.standby import Standby, StandbyEngine
 from services.replica.engine.worker import EngineWorker
 from services.replica.reporting.metrics import ReplicaMetrics
@@ -229,7 +229,7 @@ class Replica:
     def _samples_of(self, buckets: Sequence[Bucket]) -> Iterable[Mapping[str, Array]]:
         """All that an engine ran when it was loaded: a fault may be of one kernel, at one size."""
         specs, recipe = self._model.master.inputs, self._model.recipe
-        sizes = edge_sizes(specs, buckets)
+        sizes = warm_up_sizes(specs, buckets)
         return (sample_inputs(specs, recipe.inputs, each) for each in sizes)
 
     async def _put_in(

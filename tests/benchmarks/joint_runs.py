@@ -25,21 +25,21 @@ from compiler_worker.building.pipeline import build_model
 from compiler_worker.devices import main_device
 from compiler_worker.plans.build_keys import Wanted
 from compiler_worker.settings import CompilerSettings
-from compiler_worker.timing.joint import Entrants, compare
+from compiler_worker.timing.joint import Entrants, joint_run
 from compiler_worker.worker_context import WorkerContext
 from services.cli.models.add import AddOptions, add_model
 from services.cli.output.progress import Steps
 from services.contracts.hardware.kinds import EngineKind
 from services.contracts.model.manifest import ModelVersion, PublishedEngine
 from services.contracts.registry.registry import Registry
-from services.contracts.selection.gate import (
+from services.contracts.selection.joint_run import JointRun
+from services.contracts.selection.selection import recipe_fault
+from services.contracts.selection.speed_gate import (
     SpeedVerdict,
     speed_bounds,
     speed_over_fallback,
     verdict,
 )
-from services.contracts.selection.joint_run import JointRun
-from services.contracts.selection.selection import recipe_fault
 from services.contracts.store.object_store import open_store
 
 FACTORIES = {
@@ -144,7 +144,7 @@ def _run(
     engines: Sequence[PublishedEngine], version: ModelVersion, worker: WorkerContext
 ) -> JointRun:
     entrants = Entrants(engines=tuple(engines), incumbent="", left_out={})
-    return compare(entrants, version, main_device(worker.devices), worker)
+    return joint_run(entrants, version, main_device(worker.devices), worker)
 
 
 def _found(run: JointRun, digest: str) -> Found:

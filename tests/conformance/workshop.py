@@ -145,12 +145,12 @@ def _run_directly(call: "Call") -> "Call":
 
 
 def _fallback(case: EngineCase, master_path: Path, workspace: Path) -> Built:
-    from compiler_worker.builders.exported_program import export_master
+    from compiler_worker.builders.exported_program import export_program
 
     program_path = workspace / "program.pt2"
     inputs = master_record().inputs
     buckets = BUCKETS if case.has_buckets else default_buckets(inputs, "batch")
-    export_master(master_path, buckets, program_path)
+    export_program(master_path, buckets, program_path)
 
     def load(device: DeviceFacts) -> AnyEngine:
         return FallbackEngine.load(

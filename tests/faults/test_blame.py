@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from compiler_worker.onnx_to_fx.converter_table import CONVERTERS
 from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.registry import CONVERTERS
 from compiler_worker.onnx_to_fx.values import Tensor
 from compiler_worker.proof.claim import ProofVerdict
 from compiler_worker.references.models import EvaluatorModel, Model

@@ -11,7 +11,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 from compiler_worker.builders.base import BuildSpec
-from compiler_worker.builders.exported_program import export_master
+from compiler_worker.builders.exported_program import export_program
 from compiler_worker.builders.inductor_builder import InductorBuilder
 from services.contracts.builds.build_key import BuildKey
 from services.contracts.hardware.facts import DeviceFacts
@@ -91,7 +91,7 @@ def inductor(folder: Path, device: DeviceFacts) -> AnyEngine:
 
 def fallback(folder: Path, device: DeviceFacts) -> AnyEngine:
     program = folder / "program.pt2"
-    export_master(write_master(folder), BUCKETS, program)
+    export_program(write_master(folder), BUCKETS, program)
     return FallbackEngine.load(
         FallbackSpec(program_path=program, master=record(), buckets=BUCKETS, device=device)
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from compiler_worker.onnx_to_fx.builder import GraphBuilder, argument
+from compiler_worker.onnx_to_fx.builder import GraphBuilder, add_placeholder
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym
 from compiler_worker.onnx_to_fx.values import Constant, Dims, Tensor
 
@@ -82,7 +82,7 @@ class NestedBuilder(GraphBuilder):
         # Inputs stand first: the own ones, then those from around, as they were added.
         start = self.graph.inserting_after(before[-1]) if before else self.graph.inserting_before()
         with start:
-            return argument(self.graph, name)
+            return add_placeholder(self.graph, name)
 
     def leaf(self, node: torch.fx.Node) -> Any:
         """Return what a constant around this graph holds, None for any other node."""

@@ -7,8 +7,8 @@ from typing import NoReturn
 
 import onnx
 
+from compiler_worker.onnx_to_fx.converter_table import register
 from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.registry import register
 
 _RANDOM = "ONNX defines no generator of random numbers, so no two runtimes give the same ones"
 _REASONS = {

@@ -5,17 +5,11 @@ from itertools import chain
 from typing import Any
 
 from services.cli.builds.running_builds import running_builds, running_builds_text
-from services.cli.output.show import Table, milliseconds, print_json, readable_size, show, times
+from services.cli.output.show import print_json, show, times
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
 from services.contracts.model.manifest import ModelVersion, ProofOutcome, PublishedEngine, Timing
 from services.contracts.registry.registry import Registry
-from services.contracts.selection.gate import (
-    deciding,
-    is_wild,
-    rejection_reason,
-    speed_over_fallback,
-)
 from services.contracts.selection.joint_order import engine_history
 from services.contracts.selection.joint_run import JointRun
 from services.contracts.selection.selection import (
@@ -26,6 +20,15 @@ from services.contracts.selection.selection import (
     mean_speedup,
     recipe_fault,
 )
+from services.contracts.selection.speed_gate import (
+    deciding,
+    is_wild,
+    rejection_reason,
+    speed_over_fallback,
+)
+from services.contracts.text.durations import milliseconds
+from services.contracts.text.text_table import Table
+from services.contracts.text.words import readable_size
 
 COLUMNS = (
     "generation", "kind", "precision", "recipe", "proof", "p50", "x eager", "x fallback", "size",
@@ -148,6 +151,7 @@ def _timings(engine: PublishedEngine, runs: Sequence[JointRun]) -> Sequence[Timi
 
 def _row(engine: PublishedEngine, runs: Sequence[JointRun], *, is_ours: bool) -> tuple[str, ...]:
     key, timings = engine.manifest.key, _timings(engine, runs)
+    num_bytes = engine.manifest.num_bytes
     smallest = min(timings, key=lambda t: t.p50_s, default=None)
     return (
         key.generation,
@@ -155,10 +159,10 @@ def _row(engine: PublishedEngine, runs: Sequence[JointRun], *, is_ours: bool) ->
         key.precision.value,
         "this" if is_ours else "another",
         _PROOF_WORDS[engine.proof.outcome],
-        milliseconds(smallest.p50_s) if smallest else "-",
+        milliseconds(smallest.p50_s, decimals=2) if smallest else "-",
         times(mean_speedup(timings) if timings else None, is_wild=is_wild(timings)),
         times(speed_over_fallback(timings), is_wild=is_wild(timings)),
-        readable_size(engine.manifest.num_bytes),
+        readable_size(num_bytes) if num_bytes else "-",
         f"{engine.manifest.build_duration_s:.1f} s",
         engine.digest[:12],
     )

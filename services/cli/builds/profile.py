@@ -1,18 +1,16 @@
 """`smelt profile`: what compiling a model changes, as tables and files."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from compiler_worker.children.requests import ChildEvent
 from compiler_worker.open_worker import new_worker
 from compiler_worker.profiling.profile_job import profile_model
 from compiler_worker.profiling.profile_options import ProfileOptions
-from compiler_worker.profiling.profile_report import ProfileReport
 from compiler_worker.profiling.report_lines import report_parts
 from compiler_worker.settings import settings_from_environment
 from compiler_worker.worker_context import ignore_progress
 from services.cli.output.progress import Steps
-from services.cli.output.show import Table, show
+from services.cli.output.show import show
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError
@@ -41,7 +39,7 @@ def run_profile(
 
         report = profile_model(model_version, options, worker, progress)
         line.summary = f"{report.before.num_ops} ops, {report.after.num_ops} kernels"
-    show(report.model_dump(mode="json"), _text(report), as_json=as_json)
+    show(report.model_dump(mode="json"), report_parts(report), as_json=as_json)
 
 
 def options_from(bucket: str, precision: str, source: str, out: Path | None) -> ProfileOptions:
@@ -50,8 +48,3 @@ def options_from(bucket: str, precision: str, source: str, out: Path | None) -> 
         known = ", ".join(Precision)
         raise InvalidRequestError(f"--precision {precision}: expected one of {known}")
     return ProfileOptions(bucket=bucket, precision=Precision(precision), source=source, out=out)
-
-
-def _text(report: ProfileReport) -> Iterator[str | Table]:
-    for part in report_parts(report):
-        yield part if isinstance(part, str) else Table(*part)

@@ -6,12 +6,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from services.cli.models.version_states import fleet_or_why_not
-from services.cli.output.show import Table, readable_size, show
+from services.cli.output.show import show
 from services.cli.settings import CliSettings
 from services.contracts.registry.registry import Registry
 from services.contracts.store.artifact_store import StoredObject
 from services.contracts.store.object_store import open_store
 from services.contracts.store.prune import InUse, plan_prune, prune
+from services.contracts.text.text_table import Table
+from services.contracts.text.words import readable_size
 from services.controller.events.event_state import EventState
 
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from services.cli.output.show import Table
 from services.contracts.builds.build_lease import BuildLease
 from services.contracts.builds.build_plan import utc_now
 from services.contracts.registry.registry import Registry
+from services.contracts.text.text_table import Table
 
 _COLUMNS = (
     "model", "generation", "kind", "precision", "stage", "stage for", "in all", "by", "last line",

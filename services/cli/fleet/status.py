@@ -11,12 +11,13 @@ from services.cli.fleet.control_client import get_fleet
 from services.cli.fleet.fleet_file import RunningFleet, require_fleet
 from services.cli.fleet.gateway_workers import gateway_workers, workers_words
 from services.cli.models.version_states import ready_replicas
-from services.cli.output.show import Table, show
+from services.cli.output.show import show
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
 from services.contracts.errors import NotFoundError, NotReadyError, SmeltError
 from services.contracts.hardware.facts import generation_named
 from services.contracts.selection.selection import reason_words
+from services.contracts.text.text_table import Table
 from services.contracts.text.words import readable_time
 from services.controller.events.fallback_words import fallback_name
 from services.pb import fleet_v1_pb2 as fleet

@@ -12,10 +12,11 @@ from services.cli.fleet.fleet_file import RunningFleet, find_fleet
 from services.cli.fleet.local_fleet import LocalFleet
 from services.cli.fleet.up_options import UpOptions
 from services.cli.output.progress import Steps
-from services.cli.output.show import Table, print_line, show
+from services.cli.output.show import print_line, show
 from services.cli.registry import open_registry, open_registry_to_publish
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError, NotReadyError
+from services.contracts.text.text_table import Table
 from services.telemetry.child_log import ChildLog
 from services.telemetry.ready import announce_ready, wait_ready
 

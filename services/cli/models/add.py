@@ -33,7 +33,7 @@ from services.contracts.model.dim_limits import DimLimits
 from services.contracts.model.manifest import MasterRecord, ModelVersion
 from services.contracts.model.recipe import Bucket, Recipe
 from services.contracts.model.value_limits import limits_of
-from services.contracts.registry.models import check_model_name
+from services.contracts.registry.model_versions import check_model_name, master_record
 from services.contracts.registry.registry import Registry
 from services.engines.shapes import ranges_text
 
@@ -147,7 +147,7 @@ def _publish(
         chosen = options.recipe or opened.recipe or Recipe()
         samples = options.samples or opened.samples
         # What does not fit is refused before gigabytes of weights are in the store.
-        record = _record(opened)
+        record = master_record(opened, files={})
         chosen, buckets = _checked(record, chosen, samples, opened.dim_limits)
         line.update("running the largest sizes")
         check_empty(opened.files[MODEL_FILE], record, chosen, buckets)
@@ -177,19 +177,6 @@ def _publish(
             fallback_verdict=judged.verdict if judged else None,
             fallback_answers=judged.answers if judged else None,
         )
-
-
-def _record(opened: OpenedMaster) -> MasterRecord:
-    """The master's record without its files, which are not stored yet."""
-    return MasterRecord(
-        digest=opened.digest,
-        files={},
-        inputs=opened.inputs,
-        outputs=opened.outputs,
-        opset=opened.opset,
-        num_parameters=opened.num_parameters,
-        input_values=dict(opened.input_values),
-    )
 
 
 def _calibration(

@@ -4,10 +4,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from services.cli.models.version_states import fleet_or_why_not, version_states
-from services.cli.output.show import Table, readable_size, show
+from services.cli.output.show import show
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
 from services.contracts.model.manifest import ModelVersion
+from services.contracts.text.text_table import Table
+from services.contracts.text.words import readable_size
 from services.pb import fleet_v1_pb2 as fleet
 
 _MASTER_COLUMNS = ("master", "opset", "size", "source")

@@ -3,12 +3,13 @@
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich import table as rich_table
 from rich.console import Console
 from rich.text import Text
 
+from services.contracts.text.text_table import Table
 from services.contracts.text.words import readable_ratio
 
 # A pipe has no width; wide tables keep one row per line there.
@@ -25,14 +26,6 @@ def _console(*, is_error: bool) -> Console:
 
 console = _console(is_error=False)
 error_console = _console(is_error=True)
-
-
-class Table(NamedTuple):
-    """Rows under columns; without rows one line says that there are none."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
 
 
 # Text may be a generator: with --json it is never computed.
@@ -93,21 +86,3 @@ def times(ratio: float | None, *, is_wild: bool = False) -> str:
     if ratio is None:
         return "-"
     return "?" if is_wild else f"{readable_ratio(ratio)}x"
-
-
-def milliseconds(seconds: float) -> str:
-    """A duration for people."""
-    return f"{seconds * 1000:.2f} ms"
-
-
-def readable_size(num_bytes: int) -> str:
-    """A size for people: whole bytes, else one decimal of the largest unit that fits."""
-    if not num_bytes:
-        return "-"
-    if num_bytes < 1000:
-        return f"{num_bytes} B"
-    for unit, scale in (("kB", 1e3), ("MB", 1e6)):
-        # What rounds up to 1000.0 is shown in the next unit.
-        if round(num_bytes / scale, 1) < 1000:
-            return f"{num_bytes / scale:.1f} {unit}"
-    return f"{num_bytes / 1e9:.1f} GB"

@@ -10,7 +10,7 @@ import numpy as np
 
 from services.cli.fleet.control_client import get_fleet
 from services.cli.fleet.fleet_file import RunningFleet, require_fleet
-from services.cli.output.show import Table, show
+from services.cli.output.show import show
 from services.cli.requests.gateway_client import bearer_metadata, gateway_channel
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError, NotReadyError, SmeltError
@@ -22,6 +22,7 @@ from services.contracts.kserve.tensors import (
     bytes_from_array,
 )
 from services.contracts.text.nearest import nearest
+from services.contracts.text.text_table import Table
 from services.gateway.api.status_codes import STATUS_BY_ERROR
 from services.pb import open_inference_v2_pb2 as pb
 

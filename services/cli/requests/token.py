@@ -3,7 +3,7 @@
 import yaml
 
 from services.cli.output.show import show
-from services.gateway.access.document import Grant, StaticToken, Verb
+from services.gateway.access.access_file import Grant, StaticToken, Verb
 from services.gateway.access.static_tokens import new_token, token_hash
 
 

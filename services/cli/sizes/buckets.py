@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from services.cli.fleet.control_client import fleet_on_store
-from services.cli.output.show import Table, show
+from services.cli.output.show import show
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
 from services.cli.sizes.bucket_advice import (
@@ -20,6 +20,7 @@ from services.cli.sizes.observed_sizes import ObservedSizes, observed_sizes
 from services.contracts.errors import NotFoundError
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Bucket, InputRole
+from services.contracts.text.text_table import Table
 
 _DEFAULT_NUM = 4
 # With fewer, a tenth of the requests is what a handful of clients happened to send.

@@ -5,7 +5,7 @@ from typing import Any
 
 from services.cli.builds.build_queue import queued_builds
 from services.cli.fleet.control_client import fleet_on_store
-from services.cli.output.show import Table, milliseconds, show, times
+from services.cli.output.show import show, times
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
 from services.cli.why.why_case import Case, replicas_of
@@ -18,6 +18,8 @@ from services.contracts.model.manifest import ModelVersion
 from services.contracts.registry.registry import Registry
 from services.contracts.security.signing import TrustRoot
 from services.contracts.selection.selection import FallbackReason
+from services.contracts.text.durations import milliseconds
+from services.contracts.text.text_table import Table
 from services.contracts.text.words import readable_time, worker_command
 from services.controller.build.key_status import KeyState
 from services.pb import fleet_v1_pb2 as fleet
@@ -124,7 +126,9 @@ def _text(case: dict[str, Any], version: ModelVersion) -> Iterator[str | Table]:
 
 
 def _row(key: dict[str, Any]) -> tuple[str, ...]:
-    p50s = [milliseconds(p50_s) for p50_s in sorted(each["p50_s"] for each in key["p50_s"])]
+    p50s = [
+        milliseconds(p50_s, decimals=2) for p50_s in sorted(each["p50_s"] for each in key["p50_s"])
+    ]
     return (
         str(key["rank"] or "-"),
         key["kind"],

@@ -12,9 +12,9 @@ from services.contracts.hardware.node_class import NodeClass
 from services.contracts.model.manifest import ModelVersion, PublishedEngine, Timing
 from services.contracts.registry.registry import Registry
 from services.contracts.security.signing import TrustRoot
-from services.contracts.selection.gate import deciding
 from services.contracts.selection.joint_order import engine_history
 from services.contracts.selection.selection import Selection, select
+from services.contracts.selection.speed_gate import deciding
 from services.controller.build.build_view import FleetView, plan_for_pool
 from services.controller.build.key_status import KeyStatus, RetryPolicy
 from services.controller.interfaces import NodePool

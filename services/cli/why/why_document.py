@@ -6,8 +6,8 @@ from services.cli.why.proof_words import proof_words
 from services.cli.why.why_case import Case
 from services.contracts.builds.key_difference import KeyDifference, nearest_engine
 from services.contracts.model.manifest import PublishedEngine
-from services.contracts.selection.gate import is_wild, speed_bounds, speed_over_fallback
 from services.contracts.selection.selection import mean_speedup
+from services.contracts.selection.speed_gate import is_wild, speed_bounds, speed_over_fallback
 from services.contracts.text.words import worker_command
 from services.controller.build.key_status import KeyStatus
 from services.controller.events.fallback_words import fallback_name, fallback_why

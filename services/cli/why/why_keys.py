@@ -3,13 +3,14 @@
 import re
 from collections.abc import Sequence
 
-from services.cli.output.show import Table, show
+from services.cli.output.show import show
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
 from services.contracts.builds.build_key import BuildKey
 from services.contracts.builds.key_difference import key_differences
 from services.contracts.errors import InvalidRequestError, NotFoundError
 from services.contracts.registry.registry import Registry
+from services.contracts.text.text_table import Table
 
 _SHORT = 12
 _DIGEST = re.compile("[0-9a-f]{64}")

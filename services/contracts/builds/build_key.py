@@ -66,6 +66,14 @@ class BuildKey(Document):
     def _digest(self) -> str:
         return hashlib.sha256(self.canonical_json()).hexdigest()
 
+    def metric_labels(self) -> dict[str, str]:
+        """The labels that metrics about builds and proofs share."""
+        return {
+            "generation": self.generation,
+            "kind": self.kind.value,
+            "precision": self.precision.value,
+        }
+
     def digest(self) -> str:
         """Full sha256 of the canonical JSON, in hex: the engine's name in the store."""
         return self._digest

@@ -97,13 +97,17 @@ class RebuildRequest(Document):
     created_at: str
 
 
-class TaskStart(Document):
-    """A build task that was launched, and what the store held then.
+class TaskSpec(Document):
+    """What one run of `python -m compiler_worker build` is to do, on one class of nodes.
 
     Attributes:
-        key_digests: what it was to build; empty for all that is missing.
-        num_records: build records of each of these keys before it.
-        proofs: `created_at` of the newest proof of each of these that is published.
+        name: deterministic from what is to be done, so that launching twice is harmless:
+            at most 52 of a-z 0-9 -, a letter first.
+        node_class: where it must run.
+        is_anywhere: no device of the class is needed (built ahead of time): any node will do.
+        key_digests: build only these keys; empty builds and proves all that is missing.
+        attempt: from 1; part of the name.
+        reason: why, for people.
     """
 
     name: str
@@ -112,10 +116,20 @@ class TaskStart(Document):
     node_class: NodeClass
     is_anywhere: bool
     key_digests: tuple[str, ...] = ()
-    num_records: dict[str, int] = {}
-    proofs: dict[str, str] = {}
     attempt: int = 1
     reason: str = ""
+
+
+class TaskStart(TaskSpec):
+    """A build task that was launched, and what the store held then.
+
+    Attributes:
+        num_records: build records of each of its keys before it.
+        proofs: `created_at` of the newest proof of each of these that is published.
+    """
+
+    num_records: dict[str, int] = {}
+    proofs: dict[str, str] = {}
     created_at: str
 
 

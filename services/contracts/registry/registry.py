@@ -12,7 +12,7 @@ from services.contracts.model.manifest import BlobRef, MasterRecord, PublishedEn
 from services.contracts.registry.builds import BuildRegistry
 from services.contracts.registry.caches import CacheRegistry
 from services.contracts.registry.engines import EngineRegistry
-from services.contracts.registry.events import EventRegistry
+from services.contracts.registry.event_log import EventRegistry
 from services.contracts.registry.joint_runs import JointRegistry
 from services.contracts.registry.serving import ServingRegistry
 from services.contracts.registry.trust import TrustRegistry

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from services.contracts.errors import InvalidRequestError
 from services.contracts.model.document import Document
-from services.contracts.registry.models import ModelRegistry
+from services.contracts.registry.model_versions import ModelRegistry
 from services.contracts.registry.records import numbered_key
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from services.contracts.model.manifest import PublishedEngine, Timing
 from services.contracts.model.recipe import Recipe
-from services.contracts.selection.gate import (
+from services.contracts.selection.joint_run import JointRun
+from services.contracts.selection.speed_gate import (
     NOISE,
     deciding,
     is_settled,
@@ -18,7 +19,6 @@ from services.contracts.selection.gate import (
     rejection_reason,
     speed_bounds,
 )
-from services.contracts.selection.joint_run import JointRun
 
 # Of engines that are closer to each other it does not matter which one serves.
 _MUCH = 0.1

@@ -13,15 +13,15 @@ from types import MappingProxyType
 from services.contracts.errors import InvalidRequestError
 from services.contracts.hardware.facts import DeviceFacts, Generation
 from services.contracts.model.manifest import ModelVersion, ProofOutcome, PublishedEngine, Timing
-from services.contracts.selection.gate import (
+from services.contracts.selection.joint_order import JointOrder, engine_history, joint_order
+from services.contracts.selection.joint_run import JointRun
+from services.contracts.selection.speed_gate import (
     SpeedVerdict,
     deciding,
     is_wild,
     rejection_reason,
     verdict,
 )
-from services.contracts.selection.joint_order import JointOrder, engine_history, joint_order
-from services.contracts.selection.joint_run import JointRun
 from services.contracts.terms import calibration_digest, proof_terms
 
 # Sizes by dimension, sorted by name.

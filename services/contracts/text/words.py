@@ -1,4 +1,4 @@
-"""Times, ratios and command lines as text for people. Documents keep the numbers."""
+"""Times, ratios, sizes and command lines as text for people. Documents keep the numbers."""
 
 import shlex
 import sys
@@ -21,6 +21,17 @@ def readable_time(at: str) -> str:
 def readable_ratio(ratio: float) -> str:
     """Two decimals, `1.25`; of a small one two digits, `0.0031`, and never `0.00`."""
     return f"{ratio:.2f}" if ratio >= _LEAST_TWO_DECIMALS else f"{ratio:.2g}"
+
+
+def readable_size(num_bytes: float) -> str:
+    """Whole bytes, `999 B`, else one decimal of the largest unit that fits, `40.2 kB`."""
+    if round(num_bytes) < 1000:
+        return f"{num_bytes:.0f} B"
+    for unit, scale in (("kB", 1e3), ("MB", 1e6)):
+        # What rounds up to 1000.0 is shown in the next unit.
+        if round(num_bytes / scale, 1) < 1000:
+            return f"{num_bytes / scale:.1f} {unit}"
+    return f"{num_bytes / 1e9:.1f} GB"
 
 
 def worker_command(store_url: str, *arguments: str) -> str:

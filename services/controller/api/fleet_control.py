@@ -13,7 +13,7 @@ from services.contracts.errors import (
     UnsupportedFeatureError,
 )
 from services.controller.api.fleet_state import AttachedReplica, FleetState
-from services.controller.api.serving import Serving
+from services.controller.api.model_loading import Serving
 from services.controller.interfaces import Reconciler
 from services.pb import fleet_v1_pb2 as fleet
 from services.pb import fleet_v1_pb2_grpc as fleet_grpc

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 
-from services.contracts.builds.build_plan import TaskStart
+from services.contracts.builds.build_plan import TaskSpec
 from services.contracts.events import Event
 from services.contracts.hardware.node_class import NodeClass
 from services.contracts.model.manifest import ModelVersion
@@ -42,7 +42,7 @@ class _Reservations:
     subjects: set[tuple[str, int, str]] = field(default_factory=set)
     is_any_anywhere: bool = False
 
-    def add(self, task: BuildTask | TaskStart) -> None:
+    def add(self, task: TaskSpec) -> None:
         """Take a task's class of nodes and its subject."""
         self.classes.add(task.node_class.digest())
         self.subjects.add((task.model, task.version, task.node_class.generation))
@@ -97,6 +97,6 @@ def _turn(view: FleetView, candidate: BuildCandidate) -> tuple[bool, bool, bool,
     )
 
 
-def _place(task: BuildTask | TaskStart) -> tuple[str, int, NodeClass]:
+def _place(task: TaskSpec) -> tuple[str, int, NodeClass]:
     """What a task is for: of each one at a time is under way, and does all that is due."""
     return task.model, task.version, task.node_class

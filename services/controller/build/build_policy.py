@@ -14,7 +14,7 @@ several have no engine, a task makes one: each gets its first before any gets it
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 from services.contracts.builds.build_plan import TaskStart
@@ -214,7 +214,8 @@ def _without_plan(
         attempt=len(ends) + 1,
         reason=f"first build for these nodes{_limit_words(pool)}",
     )
-    return BuildCandidate(pool=pool, version=version, task=task, first=replace(task, is_first=True))
+    first = task.model_copy(update={"is_first": True})
+    return BuildCandidate(pool=pool, version=version, task=task, first=first)
 
 
 def _unplanned(

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from services.contracts.builds.build_plan import TaskStart
+from services.contracts.builds.build_plan import TaskSpec, TaskStart
 from services.controller.interfaces import BuildTask
 from services.pb import fleet_v1_pb2 as fleet
 
@@ -18,7 +18,7 @@ def builds_shown(
     ]
 
 
-def _shown(task: TaskStart | BuildTask, started_at: str) -> fleet.FleetBuild:
+def _shown(task: TaskSpec, started_at: str) -> fleet.FleetBuild:
     return fleet.FleetBuild(
         model_name=task.model,
         model_version=task.version,

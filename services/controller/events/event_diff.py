@@ -17,7 +17,7 @@ from services.contracts.model.manifest import (
     ProofOutcome,
     PublishedEngine,
 )
-from services.contracts.selection.gate import rejection_reason
+from services.contracts.selection.speed_gate import rejection_reason
 from services.controller.build.build_view import FleetView
 from services.controller.events.event_state import EventState, record_mark
 from services.controller.events.joint_events import eager_words, speed_words

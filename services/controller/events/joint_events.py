@@ -8,13 +8,6 @@ from collections.abc import Iterator, Sequence
 
 from services.contracts.events import Event, EventKind
 from services.contracts.model.manifest import ModelVersion, PublishedEngine, Timing
-from services.contracts.selection.gate import (
-    SpeedVerdict,
-    is_wild,
-    speed_bounds,
-    speed_over_fallback,
-    verdict,
-)
 from services.contracts.selection.joint_order import overlaps
 from services.contracts.selection.joint_run import JointRun
 from services.contracts.selection.selection import (
@@ -23,6 +16,13 @@ from services.contracts.selection.selection import (
     Selection,
     mean_speedup,
     select,
+)
+from services.contracts.selection.speed_gate import (
+    SpeedVerdict,
+    is_wild,
+    speed_bounds,
+    speed_over_fallback,
+    verdict,
 )
 from services.contracts.text.words import readable_ratio
 from services.controller.build.build_view import FleetView

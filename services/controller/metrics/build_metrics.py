@@ -83,7 +83,7 @@ class BuildMetrics:
         view, moment = latest
         builds: Counter[_Series] = Counter()
         for record in self._history.new_build_records(moment.build_record_keys()):
-            builds[*_labels(record.key).items(), ("outcome", record.outcome.value)] += 1
+            builds[*record.key.metric_labels().items(), ("outcome", record.outcome.value)] += 1
             self._take_build(record)
         self._count(catalog.BUILDS, builds, BuildOutcome)
         for key, proof in self._history.new_proofs(moment.engine_keys()):
@@ -103,7 +103,7 @@ class BuildMetrics:
                 self._recorder.count(metric, 0.0, **labels)
 
     def _take_build(self, record: BuildRecord) -> None:
-        labels = _labels(record.key)
+        labels = record.key.metric_labels()
         if (seconds := record.stage_durations_s.get(_BUILD_STAGE)) is not None:
             self._recorder.observe(catalog.BUILD_DURATION, seconds, **labels)
         if record.outcome is BuildOutcome.PROOF_FAILED and record.proof:
@@ -111,7 +111,7 @@ class BuildMetrics:
             self._take_proof(record.key, record.proof)
 
     def _take_proof(self, key: BuildKey, proof: Proof) -> None:
-        labels = _labels(key)
+        labels = key.metric_labels()
         if proof.outcome is not ProofOutcome.NOT_RUN:
             self._recorder.observe(catalog.PROOF_DURATION, proof.duration_s, **labels)
         self._new_proofs[*labels.items(), ("outcome", proof.outcome.value)] += 1
@@ -141,7 +141,7 @@ def _state_series(
     """How the newest attempt of each place ended, by the values of the labels of BUILD_STATE."""
     newest: dict[tuple[str, ...], tuple[str, BuildOutcome]] = {}
     for digest, key in planned.items():
-        place = tuple(_labels(key).values())
+        place = tuple(key.metric_labels().values())
         newest[place] = max(_last_attempt(view, digest), newest.get(place, _NO_ATTEMPT))
     return {
         (*served, *place, outcome.value): float(found is outcome)
@@ -171,11 +171,3 @@ def _engine_series(
             is_so = engine.proof.outcome is outcome
             series[*served, key.generation, key.kind.value, outcome.value] += is_so
     return series
-
-
-def _labels(key: BuildKey) -> dict[str, str]:
-    return {
-        "generation": key.generation,
-        "kind": key.kind.value,
-        "precision": key.precision.value,
-    }

@@ -10,8 +10,8 @@ from typing import Final
 
 from services.contracts.errors import InvalidRequestError, UnauthenticatedError
 from services.contracts.security.watched_file import Complaint, WatchedFile
+from services.gateway.access.access_file import AccessDocument, TrustedIssuer
 from services.gateway.access.caller import Caller
-from services.gateway.access.document import AccessDocument, TrustedIssuer
 from services.gateway.access.jwks import IssuerKeys
 from services.gateway.access.jwt_tokens import JwtTokens
 from services.gateway.access.static_tokens import StaticTokens

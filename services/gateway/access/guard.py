@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from services.contracts.errors import SmeltError
+from services.gateway.access.access_file import Verb
 from services.gateway.access.caller import CALLER_NAME
-from services.gateway.access.document import Verb
 from services.gateway.access.gate import Gate, Metadata
 from services.gateway.api.handlers import SERVICE
 from services.gateway.api.status_codes import StatusTable

@@ -114,7 +114,7 @@ def read_source(source: str) -> bytes:
     if "://" not in source:
         return Path(source).read_bytes()
     request = Request(source, headers={"Accept": "application/json"})  # noqa: S310 - checked
-    with urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - document.py checks it
+    with urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - access_file.py checks it
         data: bytes = answer.read(_MAX_BYTES + 1)
     if len(data) > _MAX_BYTES:
         raise OSError(f"expected at most {_MAX_BYTES} bytes of keys, got more")

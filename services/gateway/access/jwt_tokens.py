@@ -9,8 +9,8 @@ from typing import Any, Final
 from joserfc import jws, jwt
 
 from services.contracts.errors import UnauthenticatedError
+from services.gateway.access.access_file import TrustedIssuer
 from services.gateway.access.caller import Caller
-from services.gateway.access.document import TrustedIssuer
 from services.gateway.access.jwks import IssuerKeys
 
 # Signatures that only the issuer can make, checked with a public key; never `none` or HMAC.

@@ -4,8 +4,8 @@ import hashlib
 import secrets
 from collections.abc import Iterable
 
+from services.gateway.access.access_file import StaticToken
 from services.gateway.access.caller import Caller
-from services.gateway.access.document import StaticToken
 
 _TOKEN_BYTES = 32
 

@@ -2,7 +2,7 @@
 
 - ObservedInference has every observer see how each request ended, refused ones too;
 - AdmittedInference (`admission.py`) refuses beyond the bound, before anything is read;
-- SharedMemoryInference (`shared_memory/inference.py`) reads and writes tensors in shared memory;
+- SharedMemoryInference (`shared_memory/interceptor.py`) reads and writes tensors in shared memory;
 - CachedInference (`response_cache.py`) answers what was answered before;
 - ForwardedInference (`forwarding.py`) reads whom a request is for, picks a replica, sends, and
   sends once more when the replica was lost.

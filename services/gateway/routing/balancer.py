@@ -5,7 +5,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from services.gateway.routing.weights import cumulative_shares
+from services.gateway.routing.endpoint_weights import cumulative_shares
 from services.gateway.upstream.endpoint import Endpoint
 
 

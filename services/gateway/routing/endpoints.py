@@ -5,9 +5,9 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
+from services.gateway.routing.endpoint_weights import NUM_WARMING_STEPS
 from services.gateway.routing.fleet_view import DiscoveredFleet
 from services.gateway.routing.table import RoutingTable, routing_table
-from services.gateway.routing.weights import NUM_WARMING_STEPS
 from services.gateway.upstream.endpoint import Endpoint
 from services.gateway.upstream.holder import Connect, ReplicaHolder
 

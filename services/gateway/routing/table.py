@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 
 from services.contracts.errors import InvalidRequestError, NotFoundError, NotReadyError
 from services.gateway.routing.balancer import Choice, choice_of
+from services.gateway.routing.endpoint_weights import ends_of_shares, weigh
 from services.gateway.routing.fleet_view import DiscoveredFleet, ServedModel
 from services.gateway.routing.sessions import share_of
-from services.gateway.routing.weights import ends_of_shares, weigh
 from services.gateway.upstream.endpoint import Endpoint
 
 # int() would also take signs, spaces, underscores and digits of other scripts.

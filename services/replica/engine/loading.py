@@ -23,12 +23,11 @@ from services.replica.engine.checker import EngineChecker
 from services.replica.engine.loaded_engine import (
     BRIEF_RUN_S,
     FALLBACK_KIND,
-    FallbackLoader,
     LoadedEngine,
     RunningEngine,
     stall_limit_s,
 )
-from services.replica.engine.samples import edge_sizes, sample_inputs
+from services.replica.engine.samples import sample_inputs, warm_up_sizes
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +53,7 @@ class EngineLoader:
         registry: Registry,
         model: ModelVersion,
         device: DeviceFacts,
-        load_fallback: FallbackLoader,
+        fallback: CheckedFallback,
         checker: EngineChecker,
         *,
         num_threads: int = 0,
@@ -63,8 +62,7 @@ class EngineLoader:
         """Take the parts; nothing is read yet."""
         self._registry = registry
         self._model, self._device = model, device
-        self._fallback = CheckedFallback(registry, load_fallback, num_threads)
-        self._checker = checker
+        self._fallback, self._checker = fallback, checker
         self._num_threads = num_threads
         self._clock = clock
 
@@ -164,7 +162,7 @@ class EngineLoader:
         specs, recipe = self._model.master.inputs, self._model.recipe
         longest_s = 0.0
         try:
-            for sizes in edge_sizes(specs, buckets):
+            for sizes in warm_up_sizes(specs, buckets):
                 inputs = sample_inputs(specs, recipe.inputs, sizes)
                 first_s = self._timed(engine, inputs)
                 # What is slow at first stays too slow to matter; it is not run again.

@@ -11,6 +11,7 @@ from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.registry.registry import Registry
 from services.contracts.security.signing import TrustRoot
+from services.replica.engine.checked_fallback import CheckedFallback
 from services.replica.engine.checker import EngineChecker, name_here
 from services.replica.engine.choice import EngineChoice, Offer
 from services.replica.engine.failure_notes import FailureNotes
@@ -40,8 +41,9 @@ class EngineManager:
         self._model = model
         self._device = device
         self._trust = trust
+        fallback = CheckedFallback(registry, load_fallback, num_threads)
         self._loader = EngineLoader(
-            registry, model, device, load_fallback, checker, num_threads=num_threads, clock=clock
+            registry, model, device, fallback, checker, num_threads=num_threads, clock=clock
         )
         self._failures = EngineFailures(
             lambda engine: name_here(engine.manifest, device, num_threads),

@@ -16,7 +16,7 @@ def sample_inputs(
     return {spec.name: _sample(spec, recipes.get(spec.name), sizes) for spec in specs}
 
 
-def edge_sizes(specs: Iterable[TensorSpec], buckets: Iterable[Bucket]) -> list[dict[str, int]]:
+def warm_up_sizes(specs: Iterable[TensorSpec], buckets: Iterable[Bucket]) -> list[dict[str, int]]:
     """The smallest and the largest sizes of every bucket, each once, smallest first.
 
     Where the smallest are empty, the smallest that are not are among them too.
@@ -35,7 +35,7 @@ def edge_sizes(specs: Iterable[TensorSpec], buckets: Iterable[Bucket]) -> list[d
 
 def probe_sizes(specs: Iterable[TensorSpec], buckets: Iterable[Bucket]) -> dict[str, int]:
     """The smallest sizes at which an engine has something to compute."""
-    return next(sizes for sizes in edge_sizes(specs, buckets) if all(sizes.values()))
+    return next(sizes for sizes in warm_up_sizes(specs, buckets) if all(sizes.values()))
 
 
 def _sample(spec: TensorSpec, recipe: InputRecipe | None, sizes: Mapping[str, int]) -> Array:

@@ -30,7 +30,11 @@ from services.replica.request.parameters import (
     priority_from_parameters,
     timeout_s_from_parameters,
 )
-from services.replica.request.requested_outputs import output_rooms, wanted_classes, wanted_outputs
+from services.replica.request.requested_outputs import (
+    output_rooms,
+    requested_outputs,
+    wanted_classes,
+)
 from services.replica.request.signature import Signature
 
 # Different heads that are remembered, and how large one may be: some 4 MiB in all.
@@ -170,7 +174,7 @@ def _checked_head(request: pb.ModelInferRequest, signature: Signature) -> _Head:
     tensors = tuple(_Tensor(t.name, t.datatype, tuple(t.shape)) for t in request.inputs)
     sizes = _sizes({tensor.name: tensor.shape for tensor in tensors}, signature)
     signature.check_sizes(sizes)
-    outputs = wanted_outputs(request.outputs, signature)
+    outputs = requested_outputs(request.outputs, signature)
     return _Head(
         tensors=tensors,
         sizes=sizes,

@@ -11,7 +11,7 @@ from services.replica.request.signature import Signature
 _Requested = pb.ModelInferRequest.InferRequestedOutputTensor
 
 
-def wanted_outputs(requested: Sequence[_Requested], signature: Signature) -> tuple[str, ...]:
+def requested_outputs(requested: Sequence[_Requested], signature: Signature) -> tuple[str, ...]:
     """Names of the outputs that are asked for, in that order; all of them when none is.
 
     Raises:

@@ -26,7 +26,7 @@ from statistics import median
 
 import numpy as np
 
-from compiler_worker.builders.exported_program import export_master
+from compiler_worker.builders.exported_program import export_program
 from services.cli.models.add import AddOptions, add_model
 from services.cli.output.progress import Steps
 from services.contracts.builds.build_key import BuildKey
@@ -120,7 +120,7 @@ def _version(registry: Registry, folder: Path, *, is_seeded: bool) -> ModelVersi
 def _fallback(registry: Registry, version: ModelVersion, folder: Path) -> FallbackEngine:
     master_path = registry.materialise_master(version.master) / "model.onnx"
     program_path = folder / "fallback.pt2"
-    export_master(master_path, version.buckets, program_path)
+    export_program(master_path, version.buckets, program_path)
     return FallbackEngine.load(
         FallbackSpec(
             program_path=program_path,

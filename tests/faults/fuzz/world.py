@@ -17,7 +17,7 @@ from services.contracts.security.fleet_security import FleetSecuritySettings, Fl
 from services.controller.api.fleet_control import FleetControl
 from services.controller.api.fleet_port import listen, token_guards
 from services.controller.api.fleet_state import FleetState
-from services.controller.api.serving import Serving
+from services.controller.api.model_loading import Serving
 from services.gateway.server import GatewayServer
 from services.gateway.settings import GatewaySettings
 from services.pb import fleet_v1_pb2 as fleet

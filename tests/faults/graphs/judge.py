@@ -128,7 +128,7 @@ class _Run:
         """Inductor's code, as a replica's fallback makes and runs it."""
         with tempfile.TemporaryDirectory() as folder, _foreign("compiled"):
             path = Path(folder) / "program.pt2"
-            # As `export_master` does: torch 2.13 saves no weight of no elements.
+            # As `export_program` does: torch 2.13 saves no weight of no elements.
             with build_errors("torch.export failed"):
                 torch.export.save(program, path)
             engine = FallbackEngine.load(

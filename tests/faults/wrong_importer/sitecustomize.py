@@ -8,7 +8,7 @@ if sys.orig_argv[1:3] == ["-m", "compiler_worker"] and sys.orig_argv[3] in _IMPO
     from dataclasses import replace
 
     from compiler_worker.onnx_to_fx import graph_module_from_onnx
-    from compiler_worker.onnx_to_fx.registry import CONVERTERS
+    from compiler_worker.onnx_to_fx.converter_table import CONVERTERS
 
     assert graph_module_from_onnx, "its import registers the converters"
     rows = CONVERTERS["", "Relu"]

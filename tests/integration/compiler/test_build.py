@@ -10,7 +10,7 @@ import psutil
 import pytest
 from prometheus_client import CollectorRegistry
 
-from compiler_worker.building.pipeline import build_model, run_build
+from compiler_worker.building.pipeline import attempt_build, build_model
 from compiler_worker.children.requests import ChildEvent, Stage
 from compiler_worker.devices import main_device
 from compiler_worker.inputs.sample_sizes import edge_sizes
@@ -234,7 +234,7 @@ def test_a_worker_that_comes_second_overwrites_nothing(
     wanted = Wanted(kinds=(EngineKind.ONNXRUNTIME,))
     (first,) = build_model(version, wanted, worker).records
     (published,) = worker.registry.engines()
-    second = run_build(version, first.key, worker)
+    second = attempt_build(version, first.key, worker)
     assert second.outcome is BuildOutcome.PROVEN
     assert "another worker published this key first" in second.reason
     assert worker.registry.engines() == [published]
@@ -301,7 +301,7 @@ def test_a_builder_that_refuses_is_recorded_with_its_words(
 ) -> None:
     (key,) = plan_builds(version, Wanted(kinds=(EngineKind.OPENVINO,)), worker.devices).planned
     impossible = key.model_copy(update={"precision": Precision.FP16})
-    record = run_build(version, impossible, worker)
+    record = attempt_build(version, impossible, worker)
     assert record.outcome is BuildOutcome.FAILED
     assert "fp16" in record.reason
     assert record.stage == Stage.BUILD

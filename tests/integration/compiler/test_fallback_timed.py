@@ -16,8 +16,8 @@ from compiler_worker.worker_context import WorkerContext
 from services.contracts.hardware.kinds import EngineKind
 from services.contracts.model.document import Document
 from services.contracts.model.manifest import ModelVersion, ProofOutcome, SideTiming, Timing
-from services.contracts.selection.gate import speed_over_fallback
 from services.contracts.selection.selection import FallbackReason, select
+from services.contracts.selection.speed_gate import speed_over_fallback
 from tests.integration.compiler.conftest import with_settings
 
 pytestmark = pytest.mark.usefixtures("forked_children")

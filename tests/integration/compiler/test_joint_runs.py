@@ -10,7 +10,7 @@ from compiler_worker.building.build_report import report_lines
 from compiler_worker.building.pipeline import BuildReport, build_model
 from compiler_worker.devices import main_device
 from compiler_worker.plans.build_keys import Wanted
-from compiler_worker.timing.joint import Entrants, compare, compare_engines
+from compiler_worker.timing.joint import Entrants, compare_engines, joint_run
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.errors import ProofError
 from services.contracts.hardware.kinds import EngineKind, Precision
@@ -56,10 +56,10 @@ def assert_what_does_not_run_is_left_out(
     )
     entrants = Entrants(engines=(foreign, *others), incumbent=foreign.digest, left_out={})
     with pytest.raises(ProofError, match="does not run beside the others"):
-        compare(entrants, version, device, worker)
+        joint_run(entrants, version, device, worker)
     keys = new_keys(tmp_path)
     signing = replace(worker, signer=Signer(keys.private))
-    found = compare(replace(entrants, incumbent=""), version, device, signing)
+    found = joint_run(replace(entrants, incumbent=""), version, device, signing)
     assert found.digests == {engine.digest for engine in others}
     assert set(found.left_out) == {foreign.digest}
     registry.add_joint_run(found)

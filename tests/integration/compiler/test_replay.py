@@ -12,7 +12,7 @@ from compiler_worker.building.build_report import report_lines
 from compiler_worker.building.pipeline import BuildReport, build_model
 from compiler_worker.plans.build_keys import BuildTable, Wanted
 from compiler_worker.proof.replay import replay, replay_lines
-from compiler_worker.proof.worst_sample import read_arrays
+from compiler_worker.proof.worst_sample import read_sample_arrays
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.errors import NotFoundError
@@ -57,7 +57,9 @@ def test_the_worst_sample_is_kept_and_fails_again(
     assert farthest >= 0.1 * max(check.rel_l2 for check in failure.proof.checks)
     assert worst.arrays is not None
     arrays = worker.registry.materialise_samples(worst.arrays)
-    inputs, wanted, found = (read_arrays(arrays, role) for role in ("input", "wanted", "found"))
+    inputs, wanted, found = (
+        read_sample_arrays(arrays, role) for role in ("input", "wanted", "found")
+    )
     assert set(inputs) == {"ids", "mask"}
     assert set(wanted) == set(found) == {"hidden", "pooled"}
     assert inputs["ids"].shape == (worst.sizes["batch"], worst.sizes["sequence"])

@@ -13,7 +13,7 @@ from services.controller.platform.kubernetes.job_template import (
     read_template,
     refuse_unknown_fields,
 )
-from services.controller.platform.kubernetes.observed import worker_group_classes
+from services.controller.platform.kubernetes.node_objects import worker_group_classes
 from tests.integration.k8s.objects import Object, builder_job, config_map, ray_service
 from tests.integration.k8s.ray_rules import GENERATION
 from tests.integration.k8s.rendering import K8S, OVERLAYS, render

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import kubernetes_validate  # type: ignore[import-untyped]
@@ -53,7 +52,7 @@ async def test_launching_twice_is_launching_once(
 ) -> None:
     await asyncio.to_thread(make_jobs(cluster).launch, TASK)
     first = cluster.objects("jobs")
-    again = replace(TASK, reason="said again by a controller that was started again")
+    again = TASK.model_copy(update={"reason": "said again by a controller that was started again"})
     await asyncio.to_thread(make_jobs(cluster).launch, again)
     assert cluster.objects("jobs") == first
 
@@ -192,7 +191,7 @@ async def test_a_job_that_failed_stays_for_its_log_until_its_name_is_needed(
         (job,) = cluster.objects("jobs").values()
         assert job["metadata"]["annotations"]["smelt.dev/accounted"] == "true"
         assert await asyncio.to_thread(make_jobs(cluster).statuses) == {}
-    await asyncio.to_thread(jobs.launch, replace(TASK, name="the-next-attempt"))
+    await asyncio.to_thread(jobs.launch, TASK.model_copy(update={"name": "the-next-attempt"}))
     assert set(cluster.objects("jobs")) == {TASK.name, "the-next-attempt"}
     await asyncio.to_thread(jobs.launch, TASK)
     status = (await asyncio.to_thread(jobs.statuses))[TASK.name]
@@ -240,7 +239,7 @@ async def test_a_missing_permission_is_named(
         for verb in ("create", "get", "list", "delete")
         for group, plural in (("batch", "jobs"), ("", "pods"))
     }
-    await asyncio.to_thread(jobs.launch, replace(TASK, name="other"))
+    await asyncio.to_thread(jobs.launch, TASK.model_copy(update={"name": "other"}))
     await cluster.create(JOBS, {"metadata": {"name": TASK.name, "labels": {TASK_LABEL: TASK.name}}})
     cluster.emulator.granted = frozenset(everything - {Asked(verb, group, plural)})
     resource = f"{plural}.{group}".rstrip(".")

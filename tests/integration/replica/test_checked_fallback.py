@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from compiler_worker.builders.exported_program import export_master
+from compiler_worker.builders.exported_program import export_program
 from services.contracts.errors import EngineError
 from services.contracts.model.manifest import ModelVersion
 from services.contracts.model.recipe import Tolerance
@@ -117,7 +117,7 @@ def test_a_program_file_that_computes_something_else(
     made: list[Path] = []
 
     def export(draft: Path) -> None:
-        export_master(wrong, model.buckets, draft)
+        export_program(wrong, model.buckets, draft)
         made.append(draft)
 
     kept_program(cache_dir, model.master, model.buckets, export)

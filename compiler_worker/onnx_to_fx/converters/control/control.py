@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from compiler_worker.onnx_to_fx.control_flow.nested import NestedBuilder
+from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.dtypes import CARRIED, element_type_name
 from compiler_worker.onnx_to_fx.kernels.loop_steps import own_copy
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.packing import form, packed, unpacked
-from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.sym import HostInt, known_equal
 from compiler_worker.onnx_to_fx.values import AnyValue, Dims, Tensor
 

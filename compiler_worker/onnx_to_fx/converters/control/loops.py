@@ -10,9 +10,9 @@ from compiler_worker.onnx_to_fx.builder import GraphBuilder
 from compiler_worker.onnx_to_fx.control_flow.rounds import Done, Round, Rounds
 from compiler_worker.onnx_to_fx.control_flow.unrolled import host_scalar, unrolled
 from compiler_worker.onnx_to_fx.control_flow.while_op import repeated
+from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.dtypes import CARRIED
 from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.sym import HostInt
 from compiler_worker.onnx_to_fx.values import AnyValue, HostValue, Tensor, Value
 

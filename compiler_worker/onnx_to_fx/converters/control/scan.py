@@ -9,10 +9,10 @@ import torch
 from compiler_worker.onnx_to_fx.builder import GraphBuilder
 from compiler_worker.onnx_to_fx.control_flow.rounds import Round, Rounds
 from compiler_worker.onnx_to_fx.control_flow.rows import stacked
+from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.converters.control.loops import emit_rounds
 from compiler_worker.onnx_to_fx.dtypes import CARRIED
 from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym, known_equal
 from compiler_worker.onnx_to_fx.values import AnyValue, HostValue, Tensor, Value
 

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from compiler_worker.onnx_to_fx.converter_table import converter, register
 from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.registry import converter, register
 from compiler_worker.onnx_to_fx.sym import product
 from compiler_worker.onnx_to_fx.values import Tensor, broadcast_dims
 

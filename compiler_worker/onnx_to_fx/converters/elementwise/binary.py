@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from compiler_worker.onnx_to_fx.converter_table import ConvertOnHost, converter, register
 from compiler_worker.onnx_to_fx.converters.elementwise import unsigned
 from compiler_worker.onnx_to_fx.converters.elementwise.elements import emit_cast, wrapped
 from compiler_worker.onnx_to_fx.dtypes import WIDE_UNSIGNED, num_bits
 from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.registry import ConvertOnHost, converter, register
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym, sym_max, sym_min, truncated_div
 from compiler_worker.onnx_to_fx.values import HostValue, Tensor, broadcast_dims
 

@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.converters.elementwise.elements import emit_cast, wrapped
 from compiler_worker.onnx_to_fx.dtypes import (
     CARRIED,
@@ -17,7 +18,6 @@ from compiler_worker.onnx_to_fx.dtypes import (
     torch_dtype_from_onnx,
 )
 from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym, sym_equal, sym_not
 from compiler_worker.onnx_to_fx.values import Constant, HostValue, Tensor
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from compiler_worker.onnx_to_fx.converter_table import converter, register
 from compiler_worker.onnx_to_fx.converters.elementwise.binary import emit_binary, on_host
 from compiler_worker.onnx_to_fx.converters.elementwise.unsigned import ordered
 from compiler_worker.onnx_to_fx.dtypes import WIDE_UNSIGNED
 from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.registry import converter, register
 from compiler_worker.onnx_to_fx.sym import (
     sym_choice,
     sym_equal,

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from compiler_worker.onnx_to_fx.converter_table import converter, register
 from compiler_worker.onnx_to_fx.converters.elementwise.elements import wrapped
 from compiler_worker.onnx_to_fx.dtypes import WIDE_UNSIGNED
 from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.registry import converter, register
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym, sym_max
 from compiler_worker.onnx_to_fx.values import HostValue, Tensor
 

@@ -10,13 +10,13 @@ import onnx
 import torch
 from torch.nn import functional
 
+from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.converters.networks.attention_explicit import (
     Heads,
     explicit_attention,
 )
 from compiler_worker.onnx_to_fx.converters.networks.attention_mask import MaskSizes, attention_mask
 from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.values import Tensor
 
 

@@ -5,10 +5,10 @@ import operator
 import torch
 from torch.nn import functional
 
+from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.converters.networks.windows import SPATIAL_RANKS, Window, window
 from compiler_worker.onnx_to_fx.converters.tensors.layout import emit_constant_pad
 from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym
 from compiler_worker.onnx_to_fx.values import Tensor
 

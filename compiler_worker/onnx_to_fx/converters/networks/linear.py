@@ -3,8 +3,8 @@
 import torch
 from torch.nn import functional
 
+from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.values import Dims, Tensor, broadcast_dims, unknown
 
 

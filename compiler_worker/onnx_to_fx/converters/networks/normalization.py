@@ -5,8 +5,8 @@ import operator
 import torch
 from torch.nn import functional
 
+from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.sym import HostInt
 from compiler_worker.onnx_to_fx.values import Tensor
 

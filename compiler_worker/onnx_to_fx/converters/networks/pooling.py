@@ -6,10 +6,10 @@ from dataclasses import replace
 import torch
 from torch.nn import functional
 
+from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.converters.networks.windows import Window, window
 from compiler_worker.onnx_to_fx.converters.tensors.layout import emit_constant_pad
 from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym, ceil_div, product, sym_min
 from compiler_worker.onnx_to_fx.values import Tensor
 

@@ -4,6 +4,7 @@ import operator
 
 import torch
 
+from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.converters.elementwise.casting import dtype_from_attribute
 from compiler_worker.onnx_to_fx.converters.elementwise.elements import emit_cast, numbers
 from compiler_worker.onnx_to_fx.dtypes import (
@@ -17,7 +18,6 @@ from compiler_worker.onnx_to_fx.dtypes import (
     num_bits,
 )
 from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.sym import Sym
 from compiler_worker.onnx_to_fx.values import Constant, Tensor
 

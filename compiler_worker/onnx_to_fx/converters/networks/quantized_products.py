@@ -8,11 +8,11 @@ import operator
 
 import torch
 
+from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.converters.networks.convolution import CONV_ATTRIBUTES, emit_conv
 from compiler_worker.onnx_to_fx.converters.networks.linear import matmul_dims
 from compiler_worker.onnx_to_fx.converters.networks.quantization import emit_rounded
 from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.values import Tensor
 
 Node = torch.fx.Node

@@ -8,10 +8,10 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.kernels.cells import ACTIVATIONS
 from compiler_worker.onnx_to_fx.kernels.recurrence import LAYERS, recurrent
 from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.values import Dims, Tensor
 
 # The activations translated have no alpha and no beta, so those given mean nothing.

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from compiler_worker.onnx_to_fx.converter_table import converter, register
 from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.registry import converter, register
 from compiler_worker.onnx_to_fx.values import Dims, Tensor
 
 # Emits a reduction of x over axes; the arguments are (op, x, axes, keepdims).

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from compiler_worker.onnx_to_fx.converter_table import register
 from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.registry import register
 from compiler_worker.onnx_to_fx.values import Tensor
 
 _Updated = list[torch.fx.Node]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from compiler_worker.onnx_to_fx.converter_table import register
 from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.registry import register
 from compiler_worker.onnx_to_fx.sym import product
 from compiler_worker.onnx_to_fx.values import Tensor
 

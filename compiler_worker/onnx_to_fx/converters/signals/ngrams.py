@@ -7,9 +7,9 @@ import operator
 import numpy as np
 import torch
 
+from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.kernels.ngrams import ngram_counts
 from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.values import Constant, Tensor
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.converters.tensors.layout import emit_constant_pad
 from compiler_worker.onnx_to_fx.kernels.patches import col2im
 from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.sym import product
 from compiler_worker.onnx_to_fx.values import Tensor
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.kernels.affine import affine_grid
 from compiler_worker.onnx_to_fx.kernels.deformable import deform_conv
 from compiler_worker.onnx_to_fx.kernels.regions import roi_align
 from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.values import Tensor
 
 

@@ -12,12 +12,12 @@ from fractions import Fraction
 
 import torch
 
+from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.converters.signals.resize_filters import (
     emit_antialiased,
     kept_aspect_ratio,
 )
 from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym, sym_max, sym_min
 from compiler_worker.onnx_to_fx.values import Tensor
 

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.converters.elementwise.casting import dtype_from_attribute
 from compiler_worker.onnx_to_fx.dtypes import CARRIED, numpy_dtype_from_torch
 from compiler_worker.onnx_to_fx.kernels.spectral import dft, stft
 from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.sym import HostInt
 from compiler_worker.onnx_to_fx.values import Constant, Tensor
 

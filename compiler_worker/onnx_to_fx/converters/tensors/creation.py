@@ -8,13 +8,13 @@ import onnx
 import torch
 
 from compiler_worker.onnx_to_fx.constants import constant_from_tensor
+from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.converters.elementwise.casting import (
     HOST_TYPES,
     dtype_from_attribute,
 )
 from compiler_worker.onnx_to_fx.dtypes import CARRIED, WIDE_UNSIGNED, carried_tensor
 from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym, sym_max, sym_min
 from compiler_worker.onnx_to_fx.values import MAX_HOST_ELEMENTS, Constant, HostValue, Tensor
 from services.contracts.errors import UnsupportedGraphError

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.dtypes import CARRIED
 from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym, sym_max, sym_min
 from compiler_worker.onnx_to_fx.values import Constant, HostValue, Tensor, unknown
 

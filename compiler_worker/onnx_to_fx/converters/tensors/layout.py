@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.dtypes import CARRIED
 from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym, ceil_div, sym_max
 from compiler_worker.onnx_to_fx.values import Dims, HostValue, Tensor, unknown
 

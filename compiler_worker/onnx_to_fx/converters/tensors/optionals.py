@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from compiler_worker.onnx_to_fx.control_flow.unrolled import host_scalar
+from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.dtypes import CARRIED
 from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.values import AnyValue, HostValue, OptionalValue
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
+from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.dtypes import UNSIGNED_VALUES, WIDE_UNSIGNED
 from compiler_worker.onnx_to_fx.kernels.suppression import non_max_suppression
 from compiler_worker.onnx_to_fx.kernels.unique import unique
 from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.values import Tensor, unknown
 
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import torch
 
 from compiler_worker.onnx_to_fx.control_flow.unrolled import MAX_UNROLLED_NODES, host_scalar
+from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.dtypes import CARRIED
 from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.sym import HostInt
 from compiler_worker.onnx_to_fx.values import (
     AnyValue,

@@ -5,9 +5,9 @@ import operator
 import numpy as np
 import torch
 
+from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.dtypes import CARRIED
 from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym, known_equal, left_over, product
 from compiler_worker.onnx_to_fx.values import (
     AnyValue,

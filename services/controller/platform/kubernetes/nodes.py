@@ -16,7 +16,7 @@ from services.contracts.errors import NotReadyError
 from services.contracts.hardware.node_class import NodeClass
 from services.controller.interfaces import NodePool
 from services.controller.platform.kubernetes.client import async_client, require_lightkube
-from services.controller.platform.kubernetes.observed import (
+from services.controller.platform.kubernetes.node_objects import (
     ObservedNode,
     observed_node,
     pools_of,

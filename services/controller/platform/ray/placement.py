@@ -17,7 +17,7 @@ _WAITING = re.compile(
 _RESOURCES = ("GPU", "CPU")
 
 
-def unplaced_replicas(message: str) -> tuple[int, str] | None:
+def waiting_replicas(message: str) -> tuple[int, str] | None:
     """How many replicas wait for a node, and what each wants; None when none does.
 
     Args:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from services.contracts.errors import InvalidRequestError, NotReadyError
 from services.controller.interfaces import DeploymentKey
-from services.controller.platform.ray.placement import unplaced_replicas, unplaced_words
+from services.controller.platform.ray.placement import unplaced_words, waiting_replicas
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class RayServeFleet:
         applications = retried(serve.status).applications
         found = applications.get(application_name(key))
         messages = [each.message for each in found.deployments.values()] if found else []
-        waiting = next(filter(None, map(unplaced_replicas, messages)), None)
+        waiting = next(filter(None, map(waiting_replicas, messages)), None)
         if waiting is None:
             return ""
         others = {

@@ -9,7 +9,7 @@ import onnx.parser
 import pytest
 import torch
 
-from compiler_worker.builders.exported_program import export_master
+from compiler_worker.builders.exported_program import export_program
 from services.contracts.errors import BuildError, UnsupportedGraphError
 from services.contracts.kserve.tensors import TensorSpec
 from services.contracts.model.default_buckets import default_buckets
@@ -21,7 +21,7 @@ from tests.conformance.workshop import BUCKETS
 
 def test_the_program_holds_for_the_buckets(master_path: Path, tmp_path: Path) -> None:
     target = tmp_path / "program.pt2"
-    export_master(master_path, BUCKETS, target)
+    export_program(master_path, BUCKETS, target)
     program = program_on(target, "cpu")
     ranges = ranges_of(program, master_record().inputs)
     assert {name: (r.min, r.max) for name, r in ranges.items()} == {
@@ -50,9 +50,9 @@ def test_a_graph_that_holds_for_fewer_sizes_is_not_exported(tmp_path: Path) -> N
     specs = (TensorSpec(name="x", datatype="FP32", shape=("batch", "sequence")),)
     (bucket,) = default_buckets(specs, "batch")
     with pytest.raises(BuildError, match="Constraints violated"):
-        export_master(master_path, (bucket,), target)
+        export_program(master_path, (bucket,), target)
     shorter = Bucket(dims=bucket.dims | {"sequence": DimRange(min=1, opt=64, max=77)})
-    export_master(master_path, (shorter,), target)
+    export_program(master_path, (shorter,), target)
     ranges = ranges_of(program_on(target, "cpu"), specs)
     assert {name: (r.min, r.max) for name, r in ranges.items()} == {
         "batch": (1, 8),
@@ -68,5 +68,5 @@ def test_a_failed_export_leaves_no_file(tmp_path: Path) -> None:
     target.parent.mkdir()
     onnx.save(onnx.parser.parse_model(text), path)
     with pytest.raises(UnsupportedGraphError, match="Nope"):
-        export_master(path, (), target)
+        export_program(path, (), target)
     assert list(target.parent.iterdir()) == []

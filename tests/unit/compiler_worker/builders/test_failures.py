@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 
-from compiler_worker.builders.failures import build_errors, recorded_warnings, refuse
+from compiler_worker.builders.failures import build_errors, check_available, recorded_warnings
 from services.contracts.errors import BuildError, BuildUnavailableError, UnsupportedGraphError
 
 
@@ -50,6 +50,6 @@ def test_warnings_become_findings_once_and_deprecations_do_not() -> None:
 
 
 def test_a_reason_refuses_and_no_reason_does_not() -> None:
-    refuse("", "an engine")
+    check_available("", "an engine")
     with pytest.raises(BuildUnavailableError, match="an engine cannot be built .*: no device"):
-        refuse("no device", "an engine")
+        check_available("no device", "an engine")

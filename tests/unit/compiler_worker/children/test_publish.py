@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from compiler_worker.building.publish import engine_folder, engine_manifest
+from compiler_worker.building.publish import engine_manifest, write_engine_folder
 from compiler_worker.children.requests import (
     BuildResult,
 )
@@ -18,13 +18,15 @@ class TestPublish:
     def test_an_engine_folder_has_the_published_names(self, tmp_path: Path) -> None:
         source = tmp_path / "built.bin"
         source.write_bytes(b"engine")
-        folder = engine_folder({"engine.plan": source, "cache/k": source}, tmp_path / "engine")
+        folder = write_engine_folder(
+            {"engine.plan": source, "cache/k": source}, tmp_path / "engine"
+        )
         assert (folder / "engine.plan").read_bytes() == b"engine"
         assert (folder / "cache" / "k").read_bytes() == b"engine"
 
     def test_a_name_that_leaves_the_folder_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(StoreError, match=r"\.\./out"):
-            engine_folder({"../out": tmp_path / "x"}, tmp_path / "engine")
+            write_engine_folder({"../out": tmp_path / "x"}, tmp_path / "engine")
 
     def test_the_larger_peak_counts(self) -> None:
         built = BuildResult(

@@ -17,7 +17,7 @@ from compiler_worker.measures.tolerances import DEFAULT_TOLERANCES
 from compiler_worker.model_checks.import_verdict import judge_import
 from compiler_worker.model_checks.verdict_child import ANSWERS_FILE, verdict_one
 from compiler_worker.onnx_to_fx import graph_module_from_onnx
-from compiler_worker.onnx_to_fx.registry import CONVERTERS, Convert, Result
+from compiler_worker.onnx_to_fx.converter_table import CONVERTERS, Convert, Result
 from compiler_worker.settings import CompilerSettings
 from services.contracts.hardware.kinds import Precision
 from services.contracts.model.recipe import Bucket, DimRange, Recipe

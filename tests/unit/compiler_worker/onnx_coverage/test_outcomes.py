@@ -12,7 +12,7 @@ import torch
 from compiler_worker.onnx_coverage.cases import SuiteCase
 from compiler_worker.onnx_coverage.coverage_report import coverage_text
 from compiler_worker.onnx_coverage.outcomes import mismatch, outcome
-from compiler_worker.onnx_to_fx import registry
+from compiler_worker.onnx_to_fx import converter_table
 from tests.unit.compiler_worker.onnx_to_fx.graphs import model
 
 RELU = "g (float[2] x) => (float[2] y) { y = Relu(x) }"
@@ -75,9 +75,9 @@ def test_a_fault_of_ours_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(op: object) -> None:
         raise ValueError("broken")
 
-    row = registry.find("", "Relu", 14)
+    row = converter_table.find("", "Relu", 14)
     assert row is not None
-    monkeypatch.setattr(registry, "find", lambda *_: type(row)(
+    monkeypatch.setattr(converter_table, "find", lambda *_: type(row)(
         versions=row.versions, attributes=row.attributes, carried=row.carried, convert=fail
     ))  # fmt: skip
     judged = outcome(case(RELU, X))

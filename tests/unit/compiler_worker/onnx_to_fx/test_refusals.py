@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from compiler_worker.master.admission import MAX_OPSET, MIN_OPSET
-from compiler_worker.onnx_to_fx import graph_module_from_onnx, registry
+from compiler_worker.onnx_to_fx import converter_table, graph_module_from_onnx
 from services.contracts.errors import UnsupportedGraphError
 from tests.unit.compiler_worker.onnx_to_fx.graphs import model
 
@@ -25,7 +25,7 @@ def test_unknown_op() -> None:
 
 
 def test_known_op_without_a_converter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(registry.CONVERTERS, ("", "Tanh"))
+    monkeypatch.delitem(converter_table.CONVERTERS, ("", "Tanh"))
     error = refusal(model("g (float[N] x) => (float[N] y) { [here] y = Tanh(x) }"))
     assert (error.op_type, error.node) == ("Tanh", "here")
     assert error.reason == "version 13 of the op is not translated"
@@ -42,11 +42,11 @@ def test_nothing_is_translated_that_no_master_has() -> None:
     """Code for versions of ops before the first opset that `models add` takes cannot be reached."""
     translated = {
         (domain, op_type, version)
-        for (domain, op_type), rows in registry.CONVERTERS.items()
+        for (domain, op_type), rows in converter_table.CONVERTERS.items()
         for version in set().union(*(row.versions for row in rows))
     }
     admitted = set()
-    for domain, op_type in registry.CONVERTERS:
+    for domain, op_type in converter_table.CONVERTERS:
         opsets = range(1 if domain else MIN_OPSET, MAX_OPSET + 1)
         known = (opset for opset in opsets if onnx.defs.has(op_type, opset, domain))
         schemas = (onnx.defs.get_schema(op_type, opset, domain) for opset in known)

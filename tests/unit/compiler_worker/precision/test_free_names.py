@@ -5,7 +5,7 @@ import pytest
 from onnx import numpy_helper
 
 from compiler_worker.precision.typed import typed_model
-from compiler_worker.precision.weights import weight_only_model
+from compiler_worker.precision.weight_only import weight_only_model
 from services.contracts.hardware.kinds import Precision
 from tests.unit.compiler_worker.precision.small_graphs import make, node, run, types_of
 

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from compiler_worker.precision.quantised import quantised_model
-from compiler_worker.precision.weights import weight_only_model
+from compiler_worker.precision.weight_only import weight_only_model
 from services.contracts.errors import BuildError, UnsupportedGraphError
 from services.contracts.hardware.kinds import Precision
 from services.contracts.kserve.tensors import Array

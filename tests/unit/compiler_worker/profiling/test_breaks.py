@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from compiler_worker.profiling.breaks import explained
+from compiler_worker.profiling.breaks import source_report
 from services.contracts.errors import InvalidModelError
 
 _SOURCE = """
@@ -87,7 +87,7 @@ def source(tmp_path: Path) -> Path:
 def test_a_break_is_told_with_file_line_and_reason(
     source: Path, name: str, mark: str, num_graphs: int
 ) -> None:
-    found = explained(f"{source}:{name}")
+    found = source_report(f"{source}:{name}")
     (one,) = found.breaks
     assert (found.num_graphs, Path(one.file).name) == (num_graphs, source.name)
     assert _SOURCE.splitlines()[one.line - 1].endswith(mark)
@@ -96,14 +96,14 @@ def test_a_break_is_told_with_file_line_and_reason(
 
 @pytest.mark.parametrize("name", ["whole", "one_tensor"])
 def test_a_whole_graph_has_none(source: Path, name: str) -> None:
-    found = explained(f"{source}:{name}")
+    found = source_report(f"{source}:{name}")
     assert (found.num_graphs, found.breaks) == (1, ())
     assert found.num_ops > 0
 
 
 def test_a_module_on_the_path_will_do(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(source.parent)
-    assert explained("owner_source:whole").num_graphs == 1
+    assert source_report("owner_source:whole").num_graphs == 1
 
 
 @pytest.mark.parametrize(
@@ -118,10 +118,10 @@ def test_a_module_on_the_path_will_do(source: Path, monkeypatch: pytest.MonkeyPa
 )
 def test_a_source_that_is_none_is_refused(source: Path, name: str, told: str) -> None:
     with pytest.raises(InvalidModelError, match=told):
-        explained(f"{source}:{name}")
+        source_report(f"{source}:{name}")
 
 
 @pytest.mark.parametrize("text", ["no_colon", "nowhere.py:f", "no_such_module_here:f", ":f"])
 def test_a_place_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InvalidModelError, match="expected package.module:function"):
-        explained(text)
+        source_report(text)

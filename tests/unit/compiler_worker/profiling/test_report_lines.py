@@ -5,9 +5,8 @@ from compiler_worker.profiling.report_lines import (
     chain_words,
     fusion_rows,
     notes,
-    report_lines,
+    profile_lines,
     short_kernel,
-    size,
     summary_rows,
 )
 from tests.unit.compiler_worker.profiling.reports import graph_op, kernel_call, small_report
@@ -19,7 +18,7 @@ def test_repeated_ops_are_counted() -> None:
 
 
 def test_the_lines_hold_everything() -> None:
-    text = "\n".join(report_lines(small_report()))
+    text = "\n".join(profile_lines(small_report()))
     for part in (
         "2 (and 1 views)", "add → gelu", "2.00x (n=2 c=0)", "m.py:7", "call to print", "p.svg",
         "e.json", "c.json", "report.json", "gelu 1", "1 graph break,",
@@ -62,9 +61,3 @@ def test_gpu_kernels_have_a_row_where_there_are_any() -> None:
     }
     rows = summary_rows(report.model_copy(update=sides))
     assert ("kernels on the GPU", "6", "2", "3.00x") in rows
-
-
-def test_sizes_have_units() -> None:
-    assert [size(n) for n in (0, 999, 1000, 2_500_000, 3e9)] == [
-        "0 B", "999 B", "1.0 kB", "2.5 MB", "3.0 GB",
-    ]  # fmt: skip

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from services.contracts.events import Event, EventCheckpoint, EventKind, EventPosition
-from services.contracts.registry.events import EventRegistry
+from services.contracts.registry.event_log import EventRegistry
 from services.contracts.store.object_store import ObstoreArtifactStore, open_store
 
 

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from services.grpc_server.listening import close_all, listening_sockets
+from services.grpc_server.listening import close_sockets, listening_sockets
 
 
 def _answer(*addresses: tuple[socket.AddressFamily, tuple[object, ...]]) -> object:
@@ -23,7 +23,7 @@ def test_a_name_stands_for_all_its_addresses(monkeypatch: pytest.MonkeyPatch) ->
         (first, port), (second, same) = (each.getsockname() for each in sockets)
         assert (first, second, same) == ("127.0.0.1", "127.0.0.2", port)
     finally:
-        close_all(sockets)
+        close_sockets(sockets)
 
 
 def test_addresses_of_other_hosts_are_left_out_but_not_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,7 +31,7 @@ def test_addresses_of_other_hosts_are_left_out_but_not_all(monkeypatch: pytest.M
     monkeypatch.setattr(socket, "getaddrinfo", _answer(away, (socket.AF_INET, ("127.0.0.1", 0))))
     (here,) = sockets = listening_sockets("name", 0, is_shared=False)
     assert here.getsockname()[0] == "127.0.0.1"
-    close_all(sockets)
+    close_sockets(sockets)
     monkeypatch.setattr(socket, "getaddrinfo", _answer(away))
     with pytest.raises(OSError, match="assign"):
         listening_sockets("name", 0, is_shared=False)
@@ -42,4 +42,4 @@ def test_a_port_that_is_taken_is_refused_and_nothing_is_kept() -> None:
     held.listen()
     with pytest.raises(OSError, match="in use"):
         listening_sockets("127.0.0.1", held.getsockname()[1], is_shared=False)
-    close_all(sockets)
+    close_sockets(sockets)

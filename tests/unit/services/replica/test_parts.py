@@ -17,7 +17,7 @@ from services.pb import fleet_v1_pb2 as fleet
 from services.replica.batching.batch_report import BatchReport
 from services.replica.engine.loaded_engine import FoundBy, LoadedEngine, Refutation
 from services.replica.engine.manager import EngineManager
-from services.replica.engine.samples import edge_sizes, probe_sizes, sample_inputs
+from services.replica.engine.samples import probe_sizes, sample_inputs, warm_up_sizes
 from services.replica.engine.worker import BatchTimes
 from services.replica.replica import Replica
 from services.replica.reporting.metrics import ReplicaMetrics
@@ -193,7 +193,7 @@ def bucket(batch: int, sequence: tuple[int, int]) -> Bucket:
 
 def test_both_edges_of_every_bucket_are_warmed_once_smallest_first() -> None:
     specs = text_model().master.inputs
-    edges = edge_sizes(specs, (bucket(1, (1, 1)), bucket(8, (2, 16)), bucket(1, (1, 1))))
+    edges = warm_up_sizes(specs, (bucket(1, (1, 1)), bucket(8, (2, 16)), bucket(1, (1, 1))))
     assert edges == [
         {"batch": 1, "sequence": 1},
         {"batch": 1, "sequence": 2},
@@ -203,7 +203,7 @@ def test_both_edges_of_every_bucket_are_warmed_once_smallest_first() -> None:
 
 def test_what_may_be_empty_is_warmed_there_and_at_1_and_probed_where_there_is_something() -> None:
     specs = text_model().master.inputs
-    assert edge_sizes(specs, (bucket(8, (0, 16)),)) == [
+    assert warm_up_sizes(specs, (bucket(8, (0, 16)),)) == [
         {"batch": 1, "sequence": 0},
         {"batch": 1, "sequence": 1},
         {"batch": 8, "sequence": 16},
@@ -214,7 +214,7 @@ def test_what_may_be_empty_is_warmed_there_and_at_1_and_probed_where_there_is_so
 
 def test_a_static_model_is_warmed_once() -> None:
     model = make_model((TensorSpec(name="x", datatype="FP32", shape=(3,)),), ())
-    assert edge_sizes(model.master.inputs, model.buckets) == [{}]
+    assert warm_up_sizes(model.master.inputs, model.buckets) == [{}]
 
 
 def test_samples_are_valid_inputs() -> None:

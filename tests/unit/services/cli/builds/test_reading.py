@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 from services.cli.builds.engines import engines_document, engines_text
 from services.cli.main import app, main
 from services.cli.output import show as output
-from services.cli.output.show import readable_size
 from services.contracts.errors import NotFoundError
 from services.contracts.model.recipe import InputRecipe, Recipe
 from services.contracts.registry.registry import Registry
@@ -97,21 +96,3 @@ def test_an_error_is_words_for_people_and_a_document_for_programs(
         assert "no store at" in error["message"]
     else:
         assert told.err.startswith("error: no store at")
-
-
-@pytest.mark.parametrize(
-    ("num_bytes", "words"),
-    [
-        (0, "-"),
-        (1, "1 B"),
-        (999, "999 B"),
-        (1000, "1.0 kB"),
-        (40_200, "40.2 kB"),
-        (999_949, "999.9 kB"),
-        (999_950, "1.0 MB"),
-        (90_900_000, "90.9 MB"),
-        (16_000_000_000, "16.0 GB"),
-    ],
-)
-def test_sizes_are_said_in_the_largest_unit_that_fits(num_bytes: int, words: str) -> None:
-    assert readable_size(num_bytes) == words

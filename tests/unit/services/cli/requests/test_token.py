@@ -6,7 +6,7 @@ import yaml
 from typer.testing import CliRunner
 
 from services.cli.main import app
-from services.gateway.access.document import AccessDocument, Grant, Verb
+from services.gateway.access.access_file import AccessDocument, Grant, Verb
 from services.gateway.access.static_tokens import StaticTokens
 
 

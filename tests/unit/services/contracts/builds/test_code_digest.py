@@ -59,7 +59,7 @@ def test_a_copy_of_the_installed_code_has_its_digests(copy: Path) -> None:
         ("compiler_worker/builders/openvino_builder.py", {"openvino"}),
         # Imported by name, with all other converters.
         ("compiler_worker/onnx_to_fx/converters/tensors/indexing.py", {"inductor", "proof"}),
-        ("compiler_worker/fx_rewrites/attention.py", {"inductor"}),
+        ("compiler_worker/fx_rewrites/attention_fusion.py", {"inductor"}),
         # What a package does before its modules is run.
         (
             "compiler_worker/builders/__init__.py",

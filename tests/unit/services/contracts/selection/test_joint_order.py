@@ -12,10 +12,10 @@ from services.contracts.model.recipe import Recipe
 from services.contracts.ratio import Ratio
 from services.contracts.registry.registry import Registry
 from services.contracts.security.signing import Signer, TrustRoot
-from services.contracts.selection.gate import deciding, speed_over_fallback
 from services.contracts.selection.joint_order import engine_history, joint_order, unsettled
 from services.contracts.selection.joint_run import JointRun, JointTiming
 from services.contracts.selection.selection import FallbackReason, select
+from services.contracts.selection.speed_gate import deciding, speed_over_fallback
 from services.contracts.store.object_store import ObstoreArtifactStore
 from tests.signing_keys import new_keys
 from tests.unit.services.contracts.conftest import device

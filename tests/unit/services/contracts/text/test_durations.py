@@ -14,3 +14,7 @@ from services.contracts.text.durations import milliseconds
 )  # fmt: skip
 def test_digits_say_something(duration_s: float, text: str) -> None:
     assert milliseconds(duration_s) == text
+
+
+def test_figures_that_are_compared_have_the_same_decimals() -> None:
+    assert [milliseconds(s, decimals=2) for s in (0.00035, 0.0354)] == ["0.35 ms", "35.40 ms"]

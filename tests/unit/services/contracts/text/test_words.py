@@ -1,8 +1,8 @@
-"""Times and ratios as people read them."""
+"""Times, ratios and sizes as people read them."""
 
 import pytest
 
-from services.contracts.text.words import readable_ratio, readable_time
+from services.contracts.text.words import readable_ratio, readable_size, readable_time
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,22 @@ def test_times_are_of_one_form(at: str, words: str) -> None:
 )
 def test_a_small_ratio_is_never_rounded_to_nothing(ratio: float, words: str) -> None:
     assert readable_ratio(ratio) == words
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "words"),
+    [
+        (0, "0 B"),
+        (1, "1 B"),
+        (999, "999 B"),
+        (999.6, "1.0 kB"),
+        (1000, "1.0 kB"),
+        (40_200, "40.2 kB"),
+        (999_949, "999.9 kB"),
+        (999_950, "1.0 MB"),
+        (90_900_000, "90.9 MB"),
+        (16_000_000_000, "16.0 GB"),
+    ],
+)
+def test_sizes_are_in_the_largest_unit_that_fits(num_bytes: float, words: str) -> None:
+    assert readable_size(num_bytes) == words

@@ -13,7 +13,7 @@ from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
 from services.controller.api.fleet_control import FleetControl
 from services.controller.api.fleet_state import FleetState
-from services.controller.api.serving import Serving
+from services.controller.api.model_loading import Serving
 from services.pb import fleet_v1_pb2 as fleet
 from services.pb import fleet_v1_pb2_grpc as fleet_grpc
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from services.contracts.events import Event, EventKind
 from services.contracts.hardware.facts import DeviceFacts
-from services.contracts.registry.events import EventRegistry
+from services.contracts.registry.event_log import EventRegistry
 from services.controller.build.build_view import FleetView
 from services.pb import fleet_v1_pb2 as fleet
 from tests.unit.services.controller import build_world as world

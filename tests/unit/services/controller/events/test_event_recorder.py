@@ -7,7 +7,7 @@ from typing import Any
 from services.contracts.builds.build_plan import RebuildRequest
 from services.contracts.events import EventCheckpoint, EventKind, EventPosition
 from services.contracts.model.recipe import Recipe
-from services.contracts.registry.events import EventRegistry
+from services.contracts.registry.event_log import EventRegistry
 from services.contracts.store.object_store import ObstoreArtifactStore
 from services.controller.events.event_recorder import EventRecorder
 from services.controller.events.event_state import EventState

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from services.contracts.events import EventDay
-from services.contracts.registry.events import EventRegistry
+from services.contracts.registry.event_log import EventRegistry
 from services.contracts.store.object_store import ObstoreArtifactStore
 from services.controller.build.build_view import FleetView
 from services.controller.events import event_recorder

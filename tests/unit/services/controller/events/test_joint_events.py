@@ -10,9 +10,9 @@ from services.contracts.hardware.kinds import EngineKind
 from services.contracts.model.manifest import ModelVersion, ProofOutcome, SideTiming, Timing
 from services.contracts.model.recipe import Recipe
 from services.contracts.ratio import Ratio
-from services.contracts.registry.events import EventRegistry
-from services.contracts.selection.gate import rejection_reason
+from services.contracts.registry.event_log import EventRegistry
 from services.contracts.selection.joint_run import JointRun, JointTiming
+from services.contracts.selection.speed_gate import rejection_reason
 from services.contracts.store.object_store import open_store
 from services.contracts.terms import proof_terms
 from services.controller.build.build_view import FleetView

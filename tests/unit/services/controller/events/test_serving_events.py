@@ -6,7 +6,7 @@ import pytest
 
 from services.contracts.builds.build_plan import RebuildRequest
 from services.contracts.events import Event, EventKind
-from services.contracts.registry.events import EventRegistry
+from services.contracts.registry.event_log import EventRegistry
 from services.controller.api.fleet_state import FleetState
 from services.controller.events.event_recorder import EventRecorder
 from services.controller.events.serving_events import serving_of

@@ -11,7 +11,7 @@ from joserfc import jws
 from joserfc.jwk import ECKey
 
 from services.contracts.errors import UnauthenticatedError
-from services.gateway.access.document import TrustedIssuer
+from services.gateway.access.access_file import TrustedIssuer
 from services.gateway.access.jwks import IssuerKeys
 from services.gateway.access.jwt_tokens import JwtTokens
 

@@ -47,11 +47,13 @@ def _validate(job: dict[str, Any]) -> None:
     "task",
     [
         TASK,
-        replace(TASK, is_anywhere=True, key_digests=()),
-        replace(TASK, node_class=NodeClass(generation="cuda-sm120"), reason=""),
-        replace(TASK, node_class=NodeClass(generation="cpu-x86_64-amx", device="Xeon")),
-        replace(TASK, model="m" * 100),
-        replace(TASK, model="m" * 62 + "-x", name="b" * 52),
+        TASK.model_copy(update={"is_anywhere": True, "key_digests": ()}),
+        TASK.model_copy(update={"node_class": NodeClass(generation="cuda-sm120"), "reason": ""}),
+        TASK.model_copy(
+            update={"node_class": NodeClass(generation="cpu-x86_64-amx", device="Xeon")}
+        ),
+        TASK.model_copy(update={"model": "m" * 100}),
+        TASK.model_copy(update={"model": "m" * 62 + "-x", "name": "b" * 52}),
     ],
 )
 def test_every_job_is_valid(task: BuildTask, template: JobTemplate) -> None:
@@ -78,7 +80,7 @@ def test_the_job_is_named_labelled_and_explained(template: JobTemplate) -> None:
 
 
 def test_a_long_models_name_is_whole_in_the_annotation(template: JobTemplate) -> None:
-    metadata = job_for(replace(TASK, model="m" * 62 + "-x"), template)["metadata"]
+    metadata = job_for(TASK.model_copy(update={"model": "m" * 62 + "-x"}), template)["metadata"]
     assert metadata["labels"]["smelt.dev/model"] == "m" * 62
     assert metadata["annotations"]["smelt.dev/model"] == "m" * 62 + "-x"
 
@@ -117,7 +119,7 @@ def _terms(pod: dict[str, Any]) -> list[dict[str, Any]]:
 def test_a_build_for_anywhere_asks_for_nothing_of_the_kind(template: JobTemplate) -> None:
     greedy = job_for(TASK, template)["spec"]["template"]["spec"]["containers"][0]["resources"]
     template.job["spec"]["template"]["spec"]["containers"][0]["resources"] = greedy
-    pod = _pod(job_for(replace(TASK, is_anywhere=True), template))
+    pod = _pod(job_for(TASK.model_copy(update={"is_anywhere": True}), template))
     assert pod["nodeSelector"] == {"kubernetes.io/arch": "amd64"}
     assert GPU not in pod["containers"][0]["resources"]["limits"]
     assert "affinity" not in pod
@@ -125,7 +127,11 @@ def test_a_build_for_anywhere_asks_for_nothing_of_the_kind(template: JobTemplate
 
 
 def test_a_cpu_build_goes_to_its_nodes_without_a_gpu(template: JobTemplate) -> None:
-    pod = _pod(job_for(replace(TASK, node_class=NodeClass(generation="cpu-x86_64-amx")), template))
+    pod = _pod(
+        job_for(
+            TASK.model_copy(update={"node_class": NodeClass(generation="cpu-x86_64-amx")}), template
+        )
+    )
     assert pod["nodeSelector"]["smelt.dev/generation"] == "cpu-x86_64-amx"
     assert GPU not in pod["containers"][0]["resources"]["limits"]
 
@@ -156,7 +162,9 @@ def test_a_generations_own_placement_is_used(template: JobTemplate) -> None:
     assert pod["nodeSelector"].items() >= {"pool": "hopper", "kubernetes.io/arch": "amd64"}.items()
     assert pod["tolerations"] == placement["tolerations"]
     assert pod["containers"][0]["resources"] == placement["resources"]
-    other = _pod(job_for(replace(TASK, node_class=NodeClass(generation="cuda-sm80")), placed))
+    other = _pod(
+        job_for(TASK.model_copy(update={"node_class": NodeClass(generation="cuda-sm80")}), placed)
+    )
     assert "pool" not in other["nodeSelector"]
 
 
@@ -168,7 +176,7 @@ def test_the_shipped_placements_make_valid_jobs(
     builder = pytestconfig.rootpath / f"k8s/components/gpu-sm{sm}/builder.yaml"
     shutil.copy(builder, tmp_path / f"cuda-sm{sm}.yaml")
     shutil.copy(pytestconfig.rootpath / SHIPPED, tmp_path / "job.yaml")
-    task = replace(TASK, node_class=NodeClass(generation=f"cuda-sm{sm}"))
+    task = TASK.model_copy(update={"node_class": NodeClass(generation=f"cuda-sm{sm}")})
     job = job_for(task, read_template(tmp_path / "job.yaml"))
     _validate(job)
     pod = _pod(job)
@@ -186,6 +194,6 @@ def test_an_image_given_wins(template: JobTemplate) -> None:
 def test_the_deadline_grows_with_the_keys_and_a_plan_may_have_many(
     num_keys: int, hours: int, template: JobTemplate
 ) -> None:
-    task = replace(TASK, key_digests=tuple(f"{n:064d}" for n in range(num_keys)))
+    task = TASK.model_copy(update={"key_digests": tuple(f"{n:064d}" for n in range(num_keys))})
     assert job_for(task, template)["spec"]["activeDeadlineSeconds"] == hours * 3600
     assert template.job["spec"]["activeDeadlineSeconds"] == 4 * 3600

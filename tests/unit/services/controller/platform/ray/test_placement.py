@@ -3,7 +3,7 @@
 from typing import Any
 
 from services.contracts.hardware.node_class import GENERATION_LABEL
-from services.controller.platform.ray.placement import unplaced_replicas, unplaced_words
+from services.controller.platform.ray.placement import unplaced_words, waiting_replicas
 
 GENERATION = "cuda-sm90"
 # As Ray 2.60 words it.
@@ -26,9 +26,9 @@ def node(name: str, generation: str = GENERATION, *, is_alive: bool = True) -> d
 
 
 def test_replicas_that_wait_for_a_node_are_told_from_those_that_load() -> None:
-    assert unplaced_replicas(SCHEDULED) == (2, '{"CPU": 0.1, "GPU": 1}')
-    assert unplaced_replicas(SCHEDULED.replace("to be scheduled", "to initialize")) is None
-    assert unplaced_replicas("") is None
+    assert waiting_replicas(SCHEDULED) == (2, '{"CPU": 0.1, "GPU": 1}')
+    assert waiting_replicas(SCHEDULED.replace("to be scheduled", "to initialize")) is None
+    assert waiting_replicas("") is None
 
 
 def test_it_says_what_is_wanted_what_there_is_and_who_holds_it() -> None:

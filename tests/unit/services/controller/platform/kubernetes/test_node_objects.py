@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from services.contracts.hardware.node_class import NodeClass
-from services.controller.platform.kubernetes.observed import (
+from services.controller.platform.kubernetes.node_objects import (
     ObservedNode,
     observed_node,
     pools_of,

@@ -2,8 +2,8 @@
 
 from torch.nn import functional
 
+from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.values import Tensor
 
 # Version 16 named the modes after two spatial axes, as torch still does.

@@ -4,7 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
-from services.gateway.routing.weights import cumulative_shares, speed_weights, warmth, weigh
+from services.gateway.routing.endpoint_weights import (
+    cumulative_shares,
+    speed_weights,
+    warmth,
+    weigh,
+)
 from services.gateway.upstream.endpoint import Endpoint
 
 NewEndpoint = Callable[..., Endpoint]

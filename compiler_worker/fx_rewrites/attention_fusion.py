@@ -16,6 +16,7 @@ from torch import fx
 from compiler_worker.fx_rewrites.casts import holds, is_widening
 from compiler_worker.fx_rewrites.editor import (
     CASTS,
+    RESHAPES,
     Editor,
     argument,
     aten,
@@ -194,18 +195,15 @@ def _turned(node: Any) -> Any:
     """The keys whose last two axes a node exchanges, merged batch and heads in between or not."""
     if _swaps_last(node):
         return node.args[0]
-    if not is_call(node, *_RESHAPES) or not _swaps_last(node.args[0]):
+    if not is_call(node, *RESHAPES) or not _swaps_last(node.args[0]):
         return None
     merged = node.args[0].args[0]
-    if not is_call(merged, *_RESHAPES) or rank_of(merged) != 3:
+    if not is_call(merged, *RESHAPES) or rank_of(merged) != 3:
         return None
     k = merged.args[0]
     want = (*shape_of(k)[:2], *shape_of(k)[:1:-1])
     is_same = [str(size) for size in want] == [str(size) for size in shape_of(node)]
     return k if rank_of(k) == 4 and is_same and _same_rows(k, merged) else None
-
-
-_RESHAPES = (aten.reshape.default, aten.view.default)
 
 
 def _same_rows(k: fx.Node, merged: fx.Node) -> bool:

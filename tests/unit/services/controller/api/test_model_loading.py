@@ -9,7 +9,7 @@ from services.contracts.errors import NotFoundError, UnsupportedFeatureError
 from services.contracts.registry.registry import Registry
 from services.contracts.store.object_store import open_store
 from services.controller.api.fleet_state import FleetState
-from services.controller.api.serving import Serving
+from services.controller.api.model_loading import Serving
 from services.controller.interfaces import DeploymentKey
 from tests.unit.services.controller.deploy.reconcile_world import (
     LIMIT_S,
@@ -98,7 +98,7 @@ async def test_where_somebody_else_places_replicas_nothing_is_unloaded(tmp_path:
 async def test_nobody_waits_without_end_for_a_model_to_load(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.controller.api.serving.SETTLED_WITHIN_S", 0.01)
+    monkeypatch.setattr("services.controller.api.model_loading.SETTLED_WITHIN_S", 0.01)
     registry = Registry(open_store(str(tmp_path / "store")), tmp_path / "cache")
     add(registry, "a")
     state, fake = FleetState("u", 1), FakeFleet()

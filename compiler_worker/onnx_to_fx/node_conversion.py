@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 import torch
 
-from compiler_worker.onnx_to_fx import registry
+from compiler_worker.onnx_to_fx import converter_table
 from compiler_worker.onnx_to_fx.control_flow.subgraph import Kept, Subgraph
 from compiler_worker.onnx_to_fx.dtypes import CARRIED, element_type_name
 from compiler_worker.onnx_to_fx.functions import function_of
@@ -54,7 +54,7 @@ class Walk:
         is_own = any(name in self._own for name in names)
         with scope.graph.own_types() if is_own else nullcontext():
             op = self._op(proto, scope)
-            row = registry.find(_domain(proto), proto.op_type, op.version)
+            row = converter_table.find(_domain(proto), proto.op_type, op.version)
             body = function_of(op) if row is None else None
             results = _results(op, row) if body is None else self._converted(op, body)
         if any(name and (i >= len(results) or results[i] is None) for i, name in enumerate(names)):
@@ -115,7 +115,7 @@ class Walk:
         return scope.graph.running(value)
 
 
-def _results(op: Op, row: registry.Converter | None) -> Sequence[AnyValue | None]:
+def _results(op: Op, row: converter_table.Converter | None) -> Sequence[AnyValue | None]:
     try:
         return _as_sequence(_result(_checked(row, op), op))
     except UnsupportedGraphError as error:
@@ -124,7 +124,7 @@ def _results(op: Op, row: registry.Converter | None) -> Sequence[AnyValue | None
         raise op.refuse(error.reason) from error
 
 
-def _checked(row: registry.Converter | None, op: Op) -> registry.Converter:
+def _checked(row: converter_table.Converter | None, op: Op) -> converter_table.Converter:
     """Return the converter of an op, or refuse what it does not know."""
     if row is None:
         is_old = not op.schema.domain and op.opset < OLDEST_OPSET
@@ -157,7 +157,7 @@ def _carried_types(values: Sequence[AnyValue | None]) -> set[torch.dtype]:
     return found
 
 
-def _result(row: registry.Converter, op: Op) -> registry.Result:
+def _result(row: converter_table.Converter, op: Op) -> converter_table.Result:
     """Compute on the host what is shape arithmetic, emit the rest."""
     if row.convert_on_host is not None and _is_host_only(op):
         done = row.convert_on_host(op)
@@ -175,7 +175,7 @@ def _is_host_only(op: Op) -> bool:
     return bool(given) and all(hostable)
 
 
-def _as_sequence(result: registry.Result) -> Sequence[AnyValue | None]:
+def _as_sequence(result: converter_table.Result) -> Sequence[AnyValue | None]:
     return result if isinstance(result, Sequence) else [result]
 
 

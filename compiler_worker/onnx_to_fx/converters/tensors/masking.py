@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 
+from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.converters.elementwise.unsigned import ordered
 from compiler_worker.onnx_to_fx.dtypes import WIDE_UNSIGNED
 from compiler_worker.onnx_to_fx.op import Op
-from compiler_worker.onnx_to_fx.registry import converter
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym
 from compiler_worker.onnx_to_fx.values import Tensor
 

@@ -3,8 +3,8 @@
 import pytest
 
 from services.contracts.errors import InvalidRequestError, NotAllowedError
+from services.gateway.access.access_file import AccessDocument, Grant, Verb
 from services.gateway.access.caller import Caller
-from services.gateway.access.document import AccessDocument, Grant, Verb
 
 TRUSTED = "issuers: [{{issuer: i, audience: a, jwks: {jwks}, roles: {{r: [{{verbs: [infer]}}]}}}}]"
 

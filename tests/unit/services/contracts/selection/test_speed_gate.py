@@ -17,7 +17,8 @@ from services.contracts.model.manifest import (
 )
 from services.contracts.model.recipe import Recipe
 from services.contracts.ratio import Ratio
-from services.contracts.selection.gate import (
+from services.contracts.selection.selection import FallbackReason, select
+from services.contracts.selection.speed_gate import (
     SpeedVerdict,
     deciding,
     is_settled,
@@ -25,7 +26,6 @@ from services.contracts.selection.gate import (
     speed_over_fallback,
     verdict,
 )
-from services.contracts.selection.selection import FallbackReason, select
 from services.contracts.terms import proof_terms
 
 MakeEngine = Callable[..., PublishedEngine]

@@ -15,7 +15,7 @@ from services.contracts.errors import AlreadyPublishedError, InvalidRequestError
 from services.contracts.kserve.tensors import TensorSpec
 from services.contracts.model.dim_limits import DimLimits
 from services.contracts.model.input_values import InputValues
-from services.contracts.model.manifest import MasterRecord, ModelRemoval, ModelVersion
+from services.contracts.model.manifest import BlobRef, MasterRecord, ModelRemoval, ModelVersion
 from services.contracts.model.recipe import Recipe
 from services.contracts.registry.records import RecordKeeper, numbered_key, revision_numbers
 from services.contracts.selection.fallback_verdict import FallbackVerdict
@@ -210,15 +210,7 @@ class ModelRegistry(RecordKeeper):
         return removed
 
     def _create_master(self, key: str, opened: PublishableMaster) -> MasterRecord:
-        record = MasterRecord(
-            digest=opened.digest,
-            files=put_files(self._store, opened.files),
-            inputs=opened.inputs,
-            outputs=opened.outputs,
-            opset=opened.opset,
-            num_parameters=opened.num_parameters,
-            input_values=dict(opened.input_values),
-        )
+        record = master_record(opened, put_files(self._store, opened.files))
         try:
             self._records.create(key, record)
         except AlreadyPublishedError:
@@ -244,6 +236,19 @@ def check_model_name(name: str) -> None:
         raise InvalidRequestError(
             f"model name '{name}': expected 1 to 100 of a-z 0-9 _ . - with a letter or digit first"
         )
+
+
+def master_record(opened: PublishableMaster, files: Mapping[str, BlobRef]) -> MasterRecord:
+    """The record of a master, with the blobs of those of its files that are stored."""
+    return MasterRecord(
+        digest=opened.digest,
+        files=dict(files),
+        inputs=opened.inputs,
+        outputs=opened.outputs,
+        opset=opened.opset,
+        num_parameters=opened.num_parameters,
+        input_values=dict(opened.input_values),
+    )
 
 
 def _is_same_interface(record: MasterRecord, opened: PublishableMaster) -> bool:
