@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler_worker.measures.task_scores import kept_share, tie_margin
+from compiler_worker.measures.task_scores import kept_share, task_check, tie_margin
 from compiler_worker.references.models import Model
 from services.contracts.errors import InvalidRequestError
 from services.contracts.kserve.tensors import Array
@@ -24,12 +24,10 @@ def rank_agreement(found_nd: Array, wanted_nd: Array, task: RankingTask) -> Task
     error = float(np.abs(found_qc - wanted_qc).max())
     margin_q1 = tie_margin(wanted_qc, error)
     overlap = kept_share(found_qc, wanted_qc, task.top_k, margin_q1)
-    return TaskCheck(
-        name=f"top{task.top_k}_overlap:{task.output}",
-        value=overlap,
-        bound=task.min_overlap,
-        is_passed=overlap >= task.min_overlap,
-        detail=f"{len(wanted_qc)} queries, {wanted_qc.shape[1]} candidates, "
+    return task_check(
+        task,
+        overlap,
+        f"{len(wanted_qc)} queries, {wanted_qc.shape[1]} candidates, "
         f"score error {error:.1e}, tie margin {float(margin_q1.max()):.1e}",
     )
 
@@ -166,5 +164,6 @@ def _batch_range(
     if not holding:
         known = ", ".join(bucket.label for bucket in buckets)
         raise InvalidRequestError(f"samples of {dict(sizes)} fit none of the buckets {known}")
+    # Fewest runs: a ranking needs them all.
     rows = max(holding, key=lambda each: each.max)
     return rows.min, rows.max

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from compiler_worker.inputs.sampling import Sample, SampleVariant
+from compiler_worker.inputs.sampling import Sample
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import FailedSample, OutputCheck
 from services.contracts.model.recipe import Tolerance
@@ -78,11 +78,6 @@ def read_arrays(path: Path, role: str) -> dict[str, Array]:
             for name in archive.files
             if name.startswith(prefix)
         }
-
-
-def variant_of(failed: FailedSample) -> SampleVariant:
-    """How the sample's masks were drawn."""
-    return SampleVariant(failed.variant)
 
 
 def _excess(check: OutputCheck, allowed: Tolerance | None) -> float:
