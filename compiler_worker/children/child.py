@@ -38,6 +38,7 @@ class Events:
     @classmethod
     def on_stdout(cls) -> "Events":
         """Take standard output for events alone; what others print there goes to the log."""
+        # The descriptor, not sys.stdout: libraries in C++ write to it too.
         own = os.dup(sys.stdout.fileno())
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         return cls(os.fdopen(own, "w", buffering=1))

@@ -160,9 +160,13 @@ class _Watch(Generic[Result]):
                 (self._process.stderr, self._take_log_line),
             ):
                 assert stream is not None
+                # A pipe that is ready may be read empty by then: a read must not wait for a child
+                # that hangs.
                 os.set_blocking(stream.fileno(), False)
                 selector.register(stream, selectors.EVENT_READ, _Lines(stream, take))
             drained_by = math.inf
+            # A child that closed its pipes may work on, and one that ended may have left lines in
+            # them.
             while selector.get_map() or drained_by == math.inf:
                 for ready, _ in selector.select(_POLL_S):
                     if not ready.data.read():

@@ -186,6 +186,8 @@ class _Judge:
             spec.name: tolerance_for(Precision.FP32, self._recipe, *errors.get(spec.name, Errors()))
             for spec in self._master.outputs
         }
+        # The witness is the reference here and the import is judged: whatever differs is of one of
+        # them.
         beside = replace(
             self._reference, model=self._witness, witness=None, eager_outputs=None, shaken=()
         )

@@ -73,6 +73,7 @@ class FxModel:
         del proto.graph.output[:]
         proto.graph.output.extend(onnx.helper.make_empty_tensor_value_info(n) for n in names)
         module = graph_module_from_onnx(proto, float_dtype=torch.float64)
+        # Only the names count: `run` puts them to what the graph gives.
         specs = tuple(TensorSpec(name=name, datatype="FP32", shape=()) for name in names)
         given = master.model_copy(update={"outputs": specs})
         return cls(module, given, device="cpu", is_double=True)
@@ -160,6 +161,8 @@ class OrtModel:
         # What it logs would end up on a terminal, and all that matters is raised as well.
         options.log_severity_level = 4
         try:
+            # A graph of more than 2 GiB in float64 does not serialise, protobuf's limit: a refusal
+            # too.
             source = _doubled(master_path).SerializeToString() if is_double else str(master_path)
             session = onnxruntime.InferenceSession(
                 source, options, providers=["CPUExecutionProvider"]

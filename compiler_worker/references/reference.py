@@ -166,6 +166,8 @@ def _without_import(
     name, model = ort_name(), keep(ort_name(), lambda: witness)
     if kind is EngineKind.ONNXRUNTIME:
         name = evaluator_name()
+        # Now, although the cache opens its models late: a refusal must come before the first
+        # sample.
         evaluator = _opened_evaluator(master_path, master, reason)
         model = keep(name, lambda: evaluator)
     return Reference(
@@ -192,6 +194,7 @@ def _doubled(
     if model is None:
         return reference
     name = reference.name.replace(" fp32", " fp64", 1)
+    # Without the reason behind it, which changes no output: entries are shared between proofs.
     identity = name.partition(";")[0]
     return replace(reference, name=name, model=_kept(master, cache_dir, identity, lambda: model))
 
