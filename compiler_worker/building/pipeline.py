@@ -86,6 +86,7 @@ def build_model(version: ModelVersion, wanted: Wanted, worker: WorkerContext) ->
         if turn.lease is not None:
             with turn.lease as lease:
                 record = run_build(version, turn.key, leased(worker, lease))
+            # Its end tells of the lease alone. One that was published before that counts.
             if lease.lost_to() and not is_good(record):
                 turns.again(turn.key)
             else:
@@ -149,10 +150,13 @@ def _run_steps(
         master_path = worker.registry.materialise_master(version.master) / MASTER_FILE
     built, peak_bytes = build_in_child(attempt, version, master_path, worker, folder)
     manifest = engine_manifest(attempt.key, version.master, built, peak_bytes)
+    # Proven where it lies under its published names: an engine that finds a file by its place in
+    # the build folder fails here and not in a replica.
     engine_dir = engine_folder(built.files, folder / "engine")
     proof = _proof(attempt, manifest, engine_dir, version, worker, folder)
     if proof.outcome is ProofOutcome.FAILED:
         return attempt.record(BuildOutcome.PROOF_FAILED, reason=proof.reason, proof=proof)
+    # Signed before published: a replica with a trust root must never find it without.
     with attempt.stage(Stage.PUBLISH):
         worker.sign(manifest, proof, version.master)
         is_ours = _publish(manifest, engine_dir, proof, worker)
@@ -169,6 +173,8 @@ def build_in_child(
 ) -> tuple[BuildResult, int]:
     """What the builder made, and the most memory that it and its own children held."""
     (folder / "build").mkdir()
+    # Apart from request and result: whatever lies in the workspace may be taken for an engine's
+    # file.
     (folder / "files").mkdir()
     calibration = version.calibration if attempt.key.calibration_digest else None
     request = BuildRequest(
@@ -233,14 +239,14 @@ def _proven(
     device = device_that_runs(generation, worker.devices)
     if device is None:
         return engine
-    if wanted.keys or is_of_other_code(engine.proof, proof_code()):
-        return prove_published(engine.digest, worker, version, attempt.follow)
-    if engine.proof.outcome is ProofOutcome.FAILED:
-        return engine
+    proof, proven_on = engine.proof, engine.proof.device
     # Proven on a higher CPU class says nothing about this one; selection would pass it over.
-    proven_on = engine.proof.device
-    if engine.proof.outcome is ProofOutcome.PASSED and (
-        proven_on and proven_on.parsed_generation.runs_on(device.parsed_generation)
-    ):
+    is_proven_here = (
+        proof.outcome is ProofOutcome.PASSED
+        and proven_on is not None
+        and proven_on.parsed_generation.runs_on(device.parsed_generation)
+    )
+    is_again = wanted.keys or is_of_other_code(proof, proof_code())
+    if not is_again and (is_proven_here or proof.outcome is ProofOutcome.FAILED):
         return engine
     return prove_published(engine.digest, worker, version, attempt.follow)

@@ -90,6 +90,8 @@ def plan_for(
     """The whole plan of a model version for one generation, as this machine sees it."""
     wanted = Wanted(generations=(generation,), is_elsewhere=is_elsewhere)
     table = plan_builds(version, wanted, devices, find_builder, refusal)
+    # A class of nodes is the device and its driver where one is here; for others only its
+    # generation is known.
     local = (d for d in devices.values() if d.generation == str(generation) and not is_elsewhere)
     facts = next(local, None)
     return BuildPlan(
@@ -102,7 +104,12 @@ def plan_for(
         planned=tuple(
             PlannedKey(
                 key=key,
-                is_anywhere=facts is None or _is_ahead_of_time(key, generation, find_builder),
+                # Only TensorRT compiles for a device that is not there; what it tunes is for one.
+                is_anywhere=facts is None
+                or (
+                    key.kind is EngineKind.TENSORRT
+                    and not find_builder(key.kind).is_device_bound(generation)
+                ),
             )
             for key in table.planned
         ),
@@ -199,11 +206,3 @@ def _last_failure(key: BuildKey, registry: Registry) -> str:
     if not records or records[-1].outcome not in _FAILURES:
         return ""
     return records[-1].reason or "without a reason"
-
-
-def _is_ahead_of_time(
-    key: BuildKey, generation: Generation, find_builder: Callable[[EngineKind], Builder]
-) -> bool:
-    """Only TensorRT compiles for a device that is not there; what it tunes is bound to one."""
-    builder = find_builder(key.kind)
-    return key.kind is EngineKind.TENSORRT and not builder.is_device_bound(generation)
