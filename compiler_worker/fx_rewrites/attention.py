@@ -16,12 +16,13 @@ from torch import fx
 from compiler_worker.fx_rewrites.casts import holds, is_widening
 from compiler_worker.fx_rewrites.editor import (
     CASTS,
+    RESHAPES,
     Editor,
-    argument,
     aten,
     dtype_of,
     is_call,
     is_same_shape,
+    is_sum,
     only_user,
     rank_of,
     shape_of,
@@ -64,6 +65,7 @@ def _rewrite(editor: Editor, softmax: fx.Node) -> bool:
         return False
     mask = scores.mask
     if mask is not None and rank_of(mask) == 1:
+        # The call broadcasts a mask of two axes and more.
         mask = editor.call(product, aten.unsqueeze.default, mask, 0)
     if mask is not None and dtype_of(mask) != dtype_of(scores.q):
         mask = editor.call(product, aten.to.dtype, mask, dtype_of(scores.q))
@@ -82,6 +84,8 @@ def _rewrite(editor: Editor, softmax: fx.Node) -> bool:
 
 def _is_fusable(scores: Scores, product: fx.Node) -> bool:
     q, k, v = scores.q, scores.k, product.args[1]
+    # Heads that are shared between queries would be broadcast by a product, and are refused by the
+    # call.
     heads = [shape_of(each)[1] if rank_of(each) == 4 else None for each in (q, k, v)]
     one_type = len({dtype_of(each) for each in (q, k, v, product)}) == 1
     # The call adds the mask in the operands' type, in which a wider one's numbers may not exist.
@@ -92,7 +96,7 @@ def _is_fusable(scores: Scores, product: fx.Node) -> bool:
 
 def _product(softmax: fx.Node) -> fx.Node | None:
     """The product of the probabilities with the values; all between has one reader."""
-    node = _next(softmax, aten.isnan.default)
+    node = _next(softmax)
     user = only_user(node)
     between = []
     while is_call(user, *CASTS, aten.dropout.default):
@@ -107,11 +111,11 @@ def _product(softmax: fx.Node) -> fx.Node | None:
     return user if is_left and is_kept else None
 
 
-def _next(softmax: fx.Node, guard: Any) -> fx.Node:
+def _next(softmax: fx.Node) -> fx.Node:
     """The softmax, or what replaces its NaNs by zero."""
     if len(softmax.users) != 2:
         return softmax
-    tests = [each for each in softmax.users if is_call(each, guard)]
+    tests = [each for each in softmax.users if is_call(each, aten.isnan.default)]
     rest = [each for each in softmax.users if is_call(each, aten.where.ScalarSelf)]
     if len(tests) == len(rest) == 1 and rest[0].args == (tests[0], 0.0, softmax):
         return rest[0]
@@ -122,8 +126,7 @@ def _scores(editor: Editor, node: Any) -> Scores | None:
     node = _uncast(node)
     if only_user(node) is None:
         return None
-    is_sum = is_call(node, aten.add.Tensor) and argument(node, 2, "alpha", 1) == 1
-    scaled, mask = _masked(editor, node) if is_sum else (_product_of(editor, node), None)
+    scaled, mask = _masked(editor, node) if is_sum(node) else (_product_of(editor, node), None)
     if scaled is None:
         return None
     q, k = (_scaled(editor, each) for each in scaled.node.args[:2])
@@ -194,18 +197,15 @@ def _turned(node: Any) -> Any:
     """The keys whose last two axes a node exchanges, merged batch and heads in between or not."""
     if _swaps_last(node):
         return node.args[0]
-    if not is_call(node, *_RESHAPES) or not _swaps_last(node.args[0]):
+    if not is_call(node, *RESHAPES) or not _swaps_last(node.args[0]):
         return None
     merged = node.args[0].args[0]
-    if not is_call(merged, *_RESHAPES) or rank_of(merged) != 3:
+    if not is_call(merged, *RESHAPES) or rank_of(merged) != 3:
         return None
     k = merged.args[0]
     want = (*shape_of(k)[:2], *shape_of(k)[:1:-1])
     is_same = [str(size) for size in want] == [str(size) for size in shape_of(node)]
     return k if rank_of(k) == 4 and is_same and _same_rows(k, merged) else None
-
-
-_RESHAPES = (aten.reshape.default, aten.view.default)
 
 
 def _same_rows(k: fx.Node, merged: fx.Node) -> bool:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from torch import fx
 
-from compiler_worker.fx_rewrites.editor import Editor, aten, is_call, is_same_shape, rank_of
-
-_RESHAPES = (aten.reshape.default, aten.view.default)
+from compiler_worker.fx_rewrites.editor import (
+    RESHAPES,
+    Editor,
+    aten,
+    is_call,
+    is_same_shape,
+    rank_of,
+)
 
 
 def fold_reshapes(editor: Editor) -> int:
     """Fold reshapes of reshapes and permutations of permutations; the number of calls saved."""
-    num_saved = sum(_fold_reshape(editor, node) for node in editor.calls(*_RESHAPES))
+    num_saved = sum(_fold_reshape(editor, node) for node in editor.calls(*RESHAPES))
     return num_saved + sum(
         _fold_permute(editor, node) for node in editor.calls(aten.permute.default)
     )
@@ -23,8 +28,9 @@ def _fold_reshape(editor: Editor, node: fx.Node) -> bool:
     if is_same_shape(source, node):
         editor.replace(node, source)
         return True
-    if not is_call(source, *_RESHAPES):
+    if not is_call(source, *RESHAPES):
         return False
+    # The last one's sizes alone count, as no reshape moves an element.
     sizes, origin = node.args[1], source.args[0]
     editor.replace(node, editor.call(node, aten.reshape.default, origin, sizes))
     return True
@@ -33,14 +39,12 @@ def _fold_reshape(editor: Editor, node: fx.Node) -> bool:
 def _fold_permute(editor: Editor, node: fx.Node) -> bool:
     source, order = node.args[0], _order(node)
     assert isinstance(source, fx.Node)
-    if is_call(source, aten.permute.default):
+    is_saved = is_call(source, aten.permute.default)
+    if is_saved:
         first = _order(source)
         order = [first[axis] for axis in order]
-        source_of = source.args[0]
-        assert isinstance(source_of, fx.Node)
-        is_saved, source = True, source_of
-    else:
-        is_saved = False
+        source = source.args[0]
+        assert isinstance(source, fx.Node)
     if order == sorted(order):
         editor.replace(node, source)
         return True

@@ -11,12 +11,11 @@ import torch
 import torch.ao.quantization.fx._decomposed  # defines the ops of quantized_decomposed
 from torch import fx
 
-from compiler_worker.fx_rewrites.editor import Editor, aten, dtype_of, is_call
+from compiler_worker.fx_rewrites.editor import RESHAPES, Editor, aten, dtype_of, is_call
 
 decomposed = torch.ops.quantized_decomposed
 INT8, UINT8 = (-128, 127), (0, 255)
 _LIMITS: dict[torch.dtype | None, tuple[int, int]] = {torch.int8: INT8, torch.uint8: UINT8}
-_RESHAPES = (aten.reshape.default, aten.view.default)
 # oneDNN's products take unsigned bytes on the left: with signed ones, whose weights torch arranges
 # without the correction that they need, each product ran 8,000 times longer, as a reference loop.
 _SHIFT = 128
@@ -120,7 +119,7 @@ def _uncast(node: Any) -> Any:
 
 def _constant(editor: Editor, node: Any) -> torch.Tensor | None:
     """The value of a weight, also reshaped or cast."""
-    if is_call(node, aten.to.dtype, *_RESHAPES):
+    if is_call(node, aten.to.dtype, *RESHAPES):
         inner = _constant(editor, node.args[0])
         return None if inner is None else node.target(inner, *node.args[1:])
     weight = editor.weight(node)
