@@ -41,7 +41,7 @@ class Walk:
             opsets: by domain; "" is ai.onnx.
             own: outputs of nodes that run in the master's own types, whatever the others do.
         """
-        self._opsets, self._own = opsets, own
+        self._opsets, self._own = dict(opsets), own
         self._kept: Kept = {}
 
     def convert(self, proto: onnx.NodeProto, scope: NameScope) -> None:
@@ -59,6 +59,7 @@ class Walk:
             results = _results(op, row) if body is None else self._converted(op, body)
         if any(name and (i >= len(results) or results[i] is None) for i, name in enumerate(names)):
             raise op.refuse(f"only {len(results)} of its outputs are translated")
+        # A graph is in single assignment: the later value would silently stand for the first.
         taken = [name for name in names if scope.defines(name)]
         if taken:
             raise op.refuse(f"output '{taken[0]}' is a name that is already defined")
@@ -84,8 +85,7 @@ class Walk:
         for name, value in zip(body.input, op.inputs, strict=False):
             if value is not None:
                 scope.define(name, value)
-        own = {_domain(entry): entry.version for entry in body.opset_import}
-        walk = Walk({**self._opsets, **own})
+        walk = Walk(self._opsets | opsets_of(body))
         for node in body.node:
             walk.convert(node, scope)
         return [scope.find(name) for name in body.output]
@@ -94,6 +94,7 @@ class Walk:
         domain = _domain(proto)
         opset = self._opsets.get(domain, 0)
         try:
+            # The newest version up to the opset: an op keeps the meaning that it had there.
             schema = onnx.defs.get_schema(proto.op_type, opset, domain)
         except onnx.defs.SchemaError:
             raise self.refusal(proto, "no such op is known") from None
@@ -189,6 +190,11 @@ def _with_declared_dims(name: str, value: AnyValue, scope: NameScope) -> AnyValu
         for size, axis in zip(value.dims, declared, strict=True)
     )
     return replace(value, dims=dims)
+
+
+def opsets_of(proto: onnx.ModelProto | onnx.FunctionProto) -> dict[str, int]:
+    """Return the versions that a model or a function imports, by domain."""
+    return {_domain(entry): entry.version for entry in proto.opset_import}
 
 
 def _domain(proto: onnx.NodeProto | onnx.OperatorSetIdProto) -> str:
