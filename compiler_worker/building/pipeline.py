@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from compiler_worker.building.attempt import Attempt, count_build, count_proof, is_good
+from compiler_worker.building.attempt import Attempt, count_build, count_proof
 from compiler_worker.building.publish import engine_folder, engine_manifest, proof_not_run
 from compiler_worker.building.shared_cache import shared_cache
 from compiler_worker.building.turns import Turns, leased
@@ -64,7 +64,7 @@ class BuildReport:
     @property
     def is_success(self) -> bool:
         """Whether nothing failed; an engine that is built but unproven is no failure."""
-        are_built = all(is_good(record) for record in self.records)
+        are_built = all(record.outcome.is_good for record in self.records)
         proofs = (engine.proof.outcome for engine in self.up_to_date)
         return are_built and ProofOutcome.FAILED not in proofs
 
@@ -87,7 +87,7 @@ def build_model(version: ModelVersion, wanted: Wanted, worker: WorkerContext) ->
             with turn.lease as lease:
                 record = run_build(version, turn.key, leased(worker, lease))
             # Its end tells of the lease alone. One that was published before that counts.
-            if lease.lost_to() and not is_good(record):
+            if lease.lost_to() and not record.outcome.is_good:
                 turns.again(turn.key)
             else:
                 records.append(record)
@@ -137,7 +137,7 @@ def run_build(version: ModelVersion, key: BuildKey, worker: WorkerContext) -> Bu
         logger.exception("build of %s %s met a fault of the worker", key.kind, key.generation)
         record = attempt.record(BuildOutcome.FAILED, reason=f"fault of the worker: {error!r}")
     logger.info("build of %s %s: %s %s", key.kind, key.generation, record.outcome, record.reason)
-    if is_good(record) or not worker.stop_reason():
+    if record.outcome.is_good or not worker.stop_reason():
         count_build(worker, record)
         worker.registry.record_build(record)
     return record

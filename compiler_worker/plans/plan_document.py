@@ -29,12 +29,10 @@ from services.contracts.errors import InvalidRequestError, NotFoundError
 from services.contracts.hardware.facts import Generation
 from services.contracts.hardware.kinds import EngineKind
 from services.contracts.hardware.node_class import NodeClass
-from services.contracts.model.manifest import BuildOutcome, ModelVersion
+from services.contracts.model.manifest import ModelVersion
 from services.contracts.registry.registry import Registry
 
 logger = logging.getLogger(__name__)
-
-_FAILURES = (BuildOutcome.FAILED, BuildOutcome.PROOF_FAILED)
 
 
 def keep_plans(
@@ -203,6 +201,6 @@ def _only(table: BuildTable, keys: Sequence[str]) -> BuildTable:
 
 def _last_failure(key: BuildKey, registry: Registry) -> str:
     records = registry.build_records(key.digest())
-    if not records or records[-1].outcome not in _FAILURES:
+    if not records or records[-1].outcome.is_good:
         return ""
     return records[-1].reason or "without a reason"

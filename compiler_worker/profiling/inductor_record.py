@@ -168,6 +168,7 @@ def _work_by_call(
 ) -> list[list[Work]]:
     """Follow calls and work side by side; on a CPU neighbouring pieces become one kernel."""
     found: list[list[Work]] = [[] for _ in calls]
+    # Neither list names the other: only their common order ties a call to its work.
     at, is_open = -1, False
     for piece in work:
         if not (is_open and not piece.is_extern and piece.origins <= calls[at][1]):

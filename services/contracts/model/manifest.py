@@ -330,6 +330,11 @@ class BuildOutcome(StrEnum):
     PROOF_FAILED = "proof_failed"
     FAILED = "failed"
 
+    @property
+    def is_good(self) -> bool:
+        """Whether there is an engine, proven or not."""
+        return self in (BuildOutcome.PROVEN, BuildOutcome.BUILT)
+
 
 class BuildRecord(Document):
     """What happened in one attempt to build one key.
