@@ -68,6 +68,7 @@ def prepare_to_die() -> None:
     A core dump would be as large as the model, and is not read.
     """
     faulthandler.enable()
+    # Not chained: the default action of the signal would end the process after the first stack.
     faulthandler.register(STACK_SIGNAL, chain=False)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(OSError):  # some containers forbid it

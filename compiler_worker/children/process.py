@@ -200,6 +200,7 @@ class _Watch(Generic[Result]):
             return outcome
         if code == 0 and result_path.is_file():
             outcome.result = job.result.from_json(result_path.read_bytes())
+        # A library may exit with that code too; it leaves no such file.
         elif code == EXIT_FAILURE and result_path.is_file():
             reported = ChildFailure.from_json(result_path.read_bytes())
             outcome.failure, outcome.error = reported.message, reported.error

@@ -72,7 +72,7 @@ def _is_foldable(node: fx.Node, known: dict[fx.Node, torch.Tensor]) -> bool:
 def _is_small(node: fx.Node) -> bool:
     sizes = shape_of(node)
     is_static = all(isinstance(size, int) for size in sizes)
-    return rank_of(node) >= 0 and is_static and math.prod(sizes) <= _MAX_NUM_ELEMENTS
+    return rank_of(node) >= 0 and is_static and math.prod(map(int, sizes)) <= _MAX_NUM_ELEMENTS
 
 
 def _fold_and(editor: Editor, node: fx.Node, known: dict[fx.Node, torch.Tensor]) -> bool:
@@ -117,7 +117,7 @@ def _fold_grid(editor: Editor, node: fx.Node, known: dict[fx.Node, torch.Tensor]
     for grid, size in zip(grids, sizes, strict=True):
         assert grid is not None
         place = place * int(size) + grid
-    if not torch.equal(place.flatten(), torch.arange(math.prod(sizes))):
+    if not torch.equal(place.flatten(), torch.arange(math.prod(map(int, sizes)))):
         return False
     editor.replace(node, editor.call(node, aten.reshape.default, table, list(place.shape)))
     return True

@@ -103,6 +103,7 @@ class _Judge:
             return FallbackVerdict(unknown=f"{name} answers none of the samples with numbers")
         errors, typical = self._rounding(samples)
         refuted, faulty = self._compared(samples, errors, report)
+        # Asked only where they differ: the evaluator is slow.
         if refuted and self._has_wrong_witness(samples, errors, typical):
             refuted, faulty = self._compared(samples, errors, report)
         kept = self._kept(samples, faulty)

@@ -15,7 +15,7 @@ from compiler_worker.onnx_to_fx.control_flow.subgraph import Kept, Subgraph
 from compiler_worker.onnx_to_fx.dtypes import CARRIED, element_type_name
 from compiler_worker.onnx_to_fx.functions import function_of
 from compiler_worker.onnx_to_fx.integers import is_in_range, with_wrapped_symbols
-from compiler_worker.onnx_to_fx.op import Op
+from compiler_worker.onnx_to_fx.op import Op, domain_of, refusal
 from compiler_worker.onnx_to_fx.scope import NameScope
 from compiler_worker.onnx_to_fx.values import (
     AnyValue,
@@ -54,7 +54,7 @@ class Walk:
         is_own = any(name in self._own for name in names)
         with scope.graph.own_types() if is_own else nullcontext():
             op = self._op(proto, scope)
-            row = registry.find(_domain(proto), proto.op_type, op.version)
+            row = registry.find(domain_of(proto), proto.op_type, op.version)
             body = function_of(op) if row is None else None
             results = _results(op, row) if body is None else self._converted(op, body)
         if any(name and (i >= len(results) or results[i] is None) for i, name in enumerate(names)):
@@ -71,13 +71,7 @@ class Walk:
 
     def refusal(self, proto: onnx.NodeProto, reason: str) -> UnsupportedGraphError:
         """Return the error that refuses a node of which nothing else is known."""
-        domain = _domain(proto)
-        return UnsupportedGraphError(
-            reason,
-            op_type=f"{domain}::{proto.op_type}" if domain else proto.op_type,
-            node=proto.name or next(iter(proto.output), ""),
-            opset=self._opsets.get(domain, 0),
-        )
+        return refusal(proto, self._opsets.get(domain_of(proto), 0), reason)
 
     def _converted(self, op: Op, body: onnx.FunctionProto) -> list[AnyValue | None]:
         """Convert the nodes of a function, which sees its inputs and no names around it."""
@@ -91,7 +85,7 @@ class Walk:
         return [scope.find(name) for name in body.output]
 
     def _op(self, proto: onnx.NodeProto, scope: NameScope) -> Op:
-        domain = _domain(proto)
+        domain = domain_of(proto)
         opset = self._opsets.get(domain, 0)
         try:
             # The newest version up to the opset: an op keeps the meaning that it had there.
@@ -194,8 +188,4 @@ def _with_declared_dims(name: str, value: AnyValue, scope: NameScope) -> AnyValu
 
 def opsets_of(proto: onnx.ModelProto | onnx.FunctionProto) -> dict[str, int]:
     """Return the versions that a model or a function imports, by domain."""
-    return {_domain(entry): entry.version for entry in proto.opset_import}
-
-
-def _domain(proto: onnx.NodeProto | onnx.OperatorSetIdProto) -> str:
-    return "" if proto.domain == "ai.onnx" else proto.domain
+    return {domain_of(entry): entry.version for entry in proto.opset_import}

@@ -135,6 +135,7 @@ def _file_module(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     # A module that looks itself up, as dataclasses do, has to be found.
     sys.modules[path.stem] = module
+    # For what lies beside the file.
     sys.path.insert(0, str(path.parent.absolute()))
     spec.loader.exec_module(module)
     return module

@@ -87,6 +87,7 @@ class InductorRecord:
     def kernels(self) -> list[FusedKernel]:
         """Every kernel call, in order."""
         found: list[FusedKernel] = []
+        # One for each graph that was compiled; folders are numbered in order.
         for path in sorted(self._folder.rglob(_PROVENANCE)):
             found += kernels_of(json.loads(path.read_text()), self._in_order())
         return found

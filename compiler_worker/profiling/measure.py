@@ -102,6 +102,7 @@ class _Subject:
         peaks = measured_peaks(self._device, self._dtype)
         module: Any = self._programs.imported.module()
         given: Any = self._programs.given.module() if self._programs.rewrites else module
+        # Once where nothing was rewritten: both are one graph then.
         dispatched = [dispatched_ops(each, self._inputs) for each in dict.fromkeys((module, given))]
         self._progress("compiling")
         made = self._compiled()

@@ -89,6 +89,7 @@ def padding_hint(checks: Sequence[OutputCheck], buckets: Sequence[Bucket]) -> st
         is_full: [c.fault for c in checks if (c.sizes == largest.get(c.bucket)) is is_full]
         for is_full in (True, False)
     }
+    # Wrong elsewhere, right there, and tried there at all.
     if not any(faults[False]) or any(faults[True]) or not faults[True]:
         return ""
     return (

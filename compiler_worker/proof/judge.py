@@ -149,21 +149,16 @@ def _check_tasks(
         drawn=samples,
     )
     found = check_tasks(engine, reference, judged_on)
-    return (*_check_ranking(engine, reference, claim), *found)
-
-
-def _check_ranking(engine: Model, reference: Model, claim: Claim) -> tuple[TaskCheck, ...]:
     task = claim.recipe.ranking
     if task is None:
-        return ()
+        return found
     try:
-        return (
-            check_ranking(
-                engine, reference, claim.samples, claim.master, claim.recipe, claim.buckets
-            ),
+        ranking = check_ranking(
+            engine, reference, claim.samples, claim.master, claim.recipe, claim.buckets
         )
     except InvalidRequestError as error:
-        return (failed_task(task, str(error)),)
+        ranking = failed_task(task, str(error))
+    return (ranking, *found)
 
 
 def _power(

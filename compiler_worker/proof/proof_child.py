@@ -172,6 +172,7 @@ class _Proving:
 
     def _proof(self, verdict: ProofVerdict) -> Proof:
         key, hint = self._request.manifest.key, ""
+        # Only these are padded to the bucket's largest sizes.
         if self._platform is Platform.CUDA and key.kind is EngineKind.INDUCTOR:
             hint = padding_hint(verdict.checks, key.buckets)
         return Proof(

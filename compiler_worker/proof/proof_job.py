@@ -42,6 +42,7 @@ def prove_in_child(
     place.mkdir()
     request = proof_request(job, worker, place)
     outcome = run_child(PROVE, request, place, worker.proof_limits, on_event)
+    # A compiler that crashes in the fallback must not cost a right engine its proof.
     if _is_perhaps_the_fallbacks(outcome, request) and not worker.stop_reason():
         logger.warning("timing was cut short (%s); again without the fallback", outcome.failure)
         # A folder of its own: what the first child left must not be taken for this one's result.

@@ -83,6 +83,7 @@ def read_arrays(path: Path, role: str) -> dict[str, Array]:
 def _excess(check: OutputCheck, allowed: Tolerance | None) -> float:
     """How many times its bound the worst distance is."""
     if allowed is None:
+        # The engine gave no answer at all: nothing is farther off.
         return float("inf")
     return max(
         check.rel_l2 / allowed.rel_l2,

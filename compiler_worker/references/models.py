@@ -109,7 +109,8 @@ class FxModel:
                 outputs = self._module(*arguments)
             except (RuntimeError, IndexError, ValueError, TypeError) as error:
                 shapes = {spec.name: list(inputs[spec.name].shape) for spec in specs}
-                advice = "; begin the bucket at 1 where a size is 0" * _has_empty(shapes.values())
+                has_empty = any(0 in shape for shape in shapes.values())
+                advice = "; begin the bucket at 1 where a size is 0" if has_empty else ""
                 raise ProofError(
                     f"eager run of the master at {shapes} failed: {error}{advice}"
                 ) from error
@@ -122,10 +123,6 @@ class FxModel:
         if self._is_double and array.dtype == np.float32:
             array = array.astype(np.float64)
         return tensor_from_array(array).to(self._device)
-
-
-def _has_empty(shapes: Iterable[Sequence[int]]) -> bool:
-    return any(0 in shape for shape in shapes)
 
 
 class OrtModel:

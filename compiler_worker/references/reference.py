@@ -168,7 +168,12 @@ def _without_import(
         name = evaluator_name()
         # Now, although the cache opens its models late: a refusal must come before the first
         # sample.
-        evaluator = _opened_evaluator(master_path, master, reason)
+        try:
+            evaluator = EvaluatorModel.open(master_path, master)
+        except ProofError as error:
+            raise ProofError(
+                f"no reference but ONNX Runtime itself can run this master: {reason}; {error}"
+            ) from error
         model = keep(name, lambda: evaluator)
     return Reference(
         name=f"{name}; no float64 import: {reason}",
@@ -207,15 +212,6 @@ def ort_name() -> str:
 def evaluator_name() -> str:
     """ONNX's own reference implementation as it runs a master here."""
     return f"onnx.reference {metadata.version('onnx')} fp32"
-
-
-def _opened_evaluator(master_path: Path, master: MasterRecord, refusal: str) -> EvaluatorModel:
-    try:
-        return EvaluatorModel.open(master_path, master)
-    except ProofError as error:
-        raise ProofError(
-            f"no reference but ONNX Runtime itself can run this master: {refusal}; {error}"
-        ) from error
 
 
 def _opened(open_model: Callable[[], _M]) -> tuple[_M | None, str]:

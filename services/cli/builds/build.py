@@ -43,6 +43,7 @@ def run_build(
     version = registry.model_version(name)
     steps = Steps(is_quiet=as_json)
     report = build_engines(settings, registry, version, wanted_from(generations, kinds), steps)
+    # Replicas take new engines at once, and not when the controller reads the store next.
     notify_fleet(settings)
     lines = report_lines(report, settings.store_url)
     show(report_document(report), chain(lines, again_lines(registry, report)), as_json=as_json)
