@@ -27,6 +27,7 @@ from compiler_worker.proof.proof_job import ProofJob, prove_in_child, prove_publ
 from compiler_worker.timing.joint import compare_engines
 from compiler_worker.worker_context import MASTER_FILE, WorkerContext
 from services.contracts.builds.build_key import BuildKey
+from services.contracts.builds.build_plan import is_of_other_code
 from services.contracts.builds.code_digest import proof_code
 from services.contracts.errors import AlreadyPublishedError, SmeltError
 from services.contracts.hardware.facts import Generation
@@ -38,7 +39,6 @@ from services.contracts.model.manifest import (
     Proof,
     ProofOutcome,
     PublishedEngine,
-    is_of_other_code,
 )
 from services.contracts.selection.joint_run import JointRun
 

@@ -105,7 +105,6 @@ def plan_builds(
             reason = f"version {version.version} was added without a calibration set: add it again"
         if not reason and wanted.is_elsewhere and builder.is_device_bound(generation):
             reason = f"it is tuned on the device that runs it: a {generation} node must be there"
-        # Last, as it may take a process and the master's weights.
         reason = reason or refusal(kind)
         if reason:
             skipped.append(
@@ -125,7 +124,6 @@ def plan_builds(
             builder_options={
                 "code": build_code(kind),
                 **builder.options(generation, precision),
-                # Last: what an owner asks for wins over the builder's own.
                 **version.recipe.builder_options(kind),
             },
             generation=str(generation),
