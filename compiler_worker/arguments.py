@@ -127,6 +127,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--store-url", metavar="URL")
         command.add_argument("--cache-dir", metavar="DIR")
         command.add_argument("--json", action="store_true")
+    # Commands of their own, so that `ps` shows what a child does.
     for name in CHILD_JOBS:
         child = commands.add_parser(name, help="a throw-away child of this compiler")
         child.add_argument("--request", type=Path, required=True, metavar="FILE")

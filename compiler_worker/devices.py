@@ -1,5 +1,7 @@
 """The devices of this machine, by platform: the CPU always, CUDA where there is one."""
 
+from contextlib import suppress
+
 from services.contracts.errors import NotFoundError
 from services.contracts.hardware.facts import DeviceFacts, Generation, Platform
 from services.engines.device.device_probe import probe_device
@@ -22,10 +24,8 @@ def local_devices(override: str = "") -> Devices:
         host = {Platform.CPU: probe_device(Platform.CPU)}
         return host | {simulated.parsed_generation.platform: simulated}
     devices = {Platform.CPU: probe_device(Platform.CPU)}
-    try:
+    with suppress(NotFoundError):
         devices[Platform.CUDA] = probe_device(Platform.CUDA)
-    except NotFoundError:
-        return devices
     return devices
 
 

@@ -30,6 +30,8 @@ def keep_artifact(folder: Path | None, saved: Path) -> None:
         key, _ = _parts(saved.read_bytes())
         target = folder / f"{key}{_SUFFIX}"
         if not target.exists():
+            # Hidden while it is half: `shared_cache` publishes every file of the folder that is
+            # not.
             part = folder / f".{uuid.uuid4().hex}"
             part.write_bytes(saved.read_bytes())
             part.replace(target)
@@ -50,6 +52,8 @@ def _load(path: Path) -> bool:
 def _parts(saved: bytes) -> tuple[str, bytes]:
     """Key and cache entries of an artifact; raises ValueError for one of another torch."""
     from torch._inductor.codecache import torch_key
+
+    # Private to torch, which has no public way to read an artifact without loading it.
     from torch.utils._appending_byte_serializer import BytesReader
 
     reader = BytesReader(saved)

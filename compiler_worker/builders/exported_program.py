@@ -29,6 +29,7 @@ def export_program(master_path: Path, buckets: Sequence[Bucket], target: Path) -
     module = fx_graph(master_path, Precision.FP32)
     with recorded_warnings(), build_errors("torch.export failed"):
         program = export_dynamic(module, interface_inputs(master_path), union_of(buckets))
+        # torch.export.save warns of a name that does not end so.
         part = target.with_name(f".{target.name}.part.pt2")
         torch.export.save(program, part)
     # Renamed when complete, so that no replica reads half of it.

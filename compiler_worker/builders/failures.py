@@ -47,6 +47,8 @@ def recorded_warnings() -> Iterator[list[str]]:
     """
     findings: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
+        # The default shows each once per place, and an earlier build of this process may have had
+        # it.
         warnings.simplefilter("always")
         yield findings
     texts = (str(w.message) for w in caught if not issubclass(w.category, _ABOUT_LIBRARIES))

@@ -5,6 +5,7 @@ from services.contracts.hardware.facts import Generation, Platform
 from services.engines.device.device_probe import probe_device
 
 _FIRST_WITH_BF16 = Generation.parse("cpu-x86_64-avx512_bf16")
+# Emulated, bf16 is slower than fp32; before VNNI, two products of bytes are added in sixteen bits.
 _FIRST_WITH_VNNI = Generation.parse("cpu-x86_64-avx512_vnni")
 
 

@@ -47,6 +47,7 @@ def build_artifacts(
     artifacts = []
     for number, bucket in enumerate(plan.key.buckets):
         progress(f"compiling kernels for {bucket.label}")
+        # A CUDA graph has one shape: smaller requests are padded to it.
         sizes = {name: dim.max for name, dim in bucket.dims.items()}
         found = _rewritten(plan, module, sizes, device)
         file = f"bucket{number}.bin"
@@ -119,6 +120,7 @@ class WeightSorter:
             return WeightRef(name=name, datatype=datatype, is_in_master=True, parts=refs)
         if known := self._in_master(values):
             return known
+        # With the digest: buckets are exported one by one, and may call different values the same.
         key = f"{name}-{_content(values).sha256}"
         self._own[key] = values
         return WeightRef(name=key, datatype=datatype, is_in_master=False)

@@ -99,6 +99,7 @@ def inductor_config(generation: Generation, *, is_tuned: bool = False) -> dict[s
     number of threads is read when the engine runs, not taken from the machine that builds.
     """
     if generation.platform is Platform.CUDA:
+        # The runner captures the whole engine itself, once per bucket.
         return {"triton.cudagraphs": False, _MAX_AUTOTUNE: is_tuned}
     is_avx2 = generation.isa == _PORTABLE.isa
     return {

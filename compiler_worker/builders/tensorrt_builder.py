@@ -69,6 +69,7 @@ class TensorrtBuilder:
             try:
                 findings = _build_plan(api, plan, graph, workspace / PLAN, progress)
             except BuildError as refusal:
+                # Nothing that a lowering would change: the refusal is of something else.
                 if not has_any(graph):
                     raise
                 progress(f"lowering what {api.library} refused")
@@ -91,6 +92,7 @@ def _build_plan(
     progress(f"parsing the graph for {plan.key.generation}")
     if not session.parser.parse_from_file(str(graph)):
         raise _refusal(api, "parse", [*_parser_errors(session), *messages.errors], messages)
+    # One profile each: kernels are tuned for its typical sizes, and a replica picks the profile.
     for bucket in plan.key.buckets:
         session.config.add_optimization_profile(_profile(session, plan.master.inputs, bucket))
     progress(f"building with {api.library} {api.version} for {plan.key.generation}")

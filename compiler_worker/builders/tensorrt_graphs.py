@@ -66,5 +66,6 @@ def lowered_file(graph: Path, workspace: Path, op_types: Collection[str] = _LOWE
 def _saved(model: "onnx.ModelProto", path: Path) -> Path:
     import onnx
 
+    # A protobuf file ends at 2 GiB; the parser finds weights that lie beside it.
     onnx.save(model, path, save_as_external_data=True, location=f"{path.stem}.bin")
     return path

@@ -87,6 +87,7 @@ def interface_inputs(master_path: Path) -> tuple[TensorSpec, ...]:
     import onnx
 
     graph = onnx.load(master_path, load_external_data=False).graph
+    # Old exporters list weights among the inputs.
     weights = {tensor.name for tensor in graph.initializer}
     return tuple(_spec_of(entry) for entry in graph.input if entry.name not in weights)
 

@@ -15,8 +15,6 @@ from services.contracts.errors import BuildError, ProofError
 from services.contracts.model.manifest import BuildOutcome, BuildRecord, Proof, ProofOutcome
 from services.telemetry import catalog
 
-_GOOD = (BuildOutcome.PROVEN, BuildOutcome.BUILT)
-
 
 class Attempt:
     """The account of one attempt; `record` makes the document that is kept."""
@@ -71,13 +69,12 @@ class Attempt:
         self, outcome: BuildOutcome, *, reason: str = "", proof: Proof | None = None
     ) -> BuildRecord:
         """The record of this attempt; log lines are kept of what went wrong."""
-        is_good = outcome in _GOOD
         return BuildRecord(
             key=self.key,
             outcome=outcome,
             stage=self._stage,
             reason=reason,
-            log_tail=() if is_good else self._log_tail,
+            log_tail=() if outcome.is_good else self._log_tail,
             proof=proof,
             stage_durations_s=self._seconds(outcome),
             started_at=self._started_at,
@@ -92,11 +89,6 @@ class Attempt:
             return self._durations_s
         left_s = self._clock() - self._started_s - sum(self._durations_s.values())
         return {**self._durations_s, self._stage: left_s}
-
-
-def is_good(record: BuildRecord) -> bool:
-    """Whether an attempt made an engine, proven or not."""
-    return record.outcome in _GOOD
 
 
 def count_build(worker: WorkerContext, record: BuildRecord) -> None:

@@ -42,6 +42,7 @@ def engine_document(engine: PublishedEngine) -> dict[str, Any]:
 def engine_line(engine: PublishedEngine) -> str:
     """One line about a published engine."""
     timings = engine.proof.timings
+    # An interval that wide tells nothing, and a number would be read as one that does.
     speedup = 0.0 if is_wild(timings) else mean_speedup(timings)
     words = (
         _proof_words(engine.proof),

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from compiler_worker.building.attempt import Attempt, count_build, count_proof, is_good
+from compiler_worker.building.attempt import Attempt, count_build, count_proof
 from compiler_worker.building.publish import engine_manifest, proof_not_run, write_engine_folder
 from compiler_worker.building.shared_cache import shared_cache
 from compiler_worker.building.turns import Turns, leased
@@ -27,6 +27,7 @@ from compiler_worker.proof.proof_job import ProofJob, prove_in_child, prove_publ
 from compiler_worker.timing.joint import compare_engines
 from compiler_worker.worker_context import MASTER_FILE, WorkerContext
 from services.contracts.builds.build_key import BuildKey
+from services.contracts.builds.build_plan import is_of_other_code
 from services.contracts.builds.code_digest import proof_code
 from services.contracts.errors import AlreadyPublishedError, SmeltError
 from services.contracts.hardware.facts import Generation
@@ -38,7 +39,6 @@ from services.contracts.model.manifest import (
     Proof,
     ProofOutcome,
     PublishedEngine,
-    is_of_other_code,
 )
 from services.contracts.selection.joint_run import JointRun
 
@@ -64,7 +64,7 @@ class BuildReport:
     @property
     def is_success(self) -> bool:
         """Whether nothing failed; an engine that is built but unproven is no failure."""
-        are_built = all(is_good(record) for record in self.records)
+        are_built = all(record.outcome.is_good for record in self.records)
         proofs = (engine.proof.outcome for engine in self.up_to_date)
         return are_built and ProofOutcome.FAILED not in proofs
 
@@ -86,7 +86,8 @@ def build_model(version: ModelVersion, wanted: Wanted, worker: WorkerContext) ->
         if turn.lease is not None:
             with turn.lease as lease:
                 record = attempt_build(version, turn.key, leased(worker, lease))
-            if lease.lost_to() and not is_good(record):
+            # Its end tells of the lease alone. One that was published before that counts.
+            if lease.lost_to() and not record.outcome.is_good:
                 turns.again(turn.key)
             else:
                 records.append(record)
@@ -136,7 +137,7 @@ def attempt_build(version: ModelVersion, key: BuildKey, worker: WorkerContext) -
         logger.exception("build of %s %s met a fault of the worker", key.kind, key.generation)
         record = attempt.record(BuildOutcome.FAILED, reason=f"fault of the worker: {error!r}")
     logger.info("build of %s %s: %s %s", key.kind, key.generation, record.outcome, record.reason)
-    if is_good(record) or not worker.stop_reason():
+    if record.outcome.is_good or not worker.stop_reason():
         count_build(worker, record)
         worker.registry.record_build(record)
     return record
@@ -149,10 +150,13 @@ def _run_steps(
         master_path = worker.registry.materialise_master(version.master) / MASTER_FILE
     built, peak_bytes = build_in_child(attempt, version, master_path, worker, folder)
     manifest = engine_manifest(attempt.key, version.master, built, peak_bytes)
+    # Proven where it lies under its published names: an engine that finds a file by its place in
+    # the build folder fails here and not in a replica.
     engine_dir = write_engine_folder(built.files, folder / "engine")
     proof = _proof(attempt, manifest, engine_dir, version, worker, folder)
     if proof.outcome is ProofOutcome.FAILED:
         return attempt.record(BuildOutcome.PROOF_FAILED, reason=proof.reason, proof=proof)
+    # Signed before published: a replica with a trust root must never find it without.
     with attempt.stage(Stage.PUBLISH):
         worker.sign(manifest, proof, version.master)
         is_ours = _publish(manifest, engine_dir, proof, worker)
@@ -169,6 +173,8 @@ def build_in_child(
 ) -> tuple[BuildResult, int]:
     """What the builder made, and the most memory that it and its own children held."""
     (folder / "build").mkdir()
+    # Apart from request and result: whatever lies in the workspace may be taken for an engine's
+    # file.
     (folder / "files").mkdir()
     calibration = version.calibration if attempt.key.calibration_digest else None
     request = BuildRequest(
@@ -233,14 +239,14 @@ def _proven(
     device = device_that_runs(generation, worker.devices)
     if device is None:
         return engine
-    if wanted.keys or is_of_other_code(engine.proof, proof_code()):
-        return prove_published(engine.digest, worker, version, attempt.follow)
-    if engine.proof.outcome is ProofOutcome.FAILED:
-        return engine
+    proof, proven_on = engine.proof, engine.proof.device
     # Proven on a higher CPU class says nothing about this one; selection would pass it over.
-    proven_on = engine.proof.device
-    if engine.proof.outcome is ProofOutcome.PASSED and (
-        proven_on and proven_on.parsed_generation.runs_on(device.parsed_generation)
-    ):
+    is_proven_here = (
+        proof.outcome is ProofOutcome.PASSED
+        and proven_on is not None
+        and proven_on.parsed_generation.runs_on(device.parsed_generation)
+    )
+    is_again = wanted.keys or is_of_other_code(proof, proof_code())
+    if not is_again and (is_proven_here or proof.outcome is ProofOutcome.FAILED):
         return engine
     return prove_published(engine.digest, worker, version, attempt.follow)

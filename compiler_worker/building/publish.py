@@ -69,6 +69,7 @@ def proof_not_run(key: BuildKey, here: DeviceFacts) -> Proof:
 
 def _link_or_copy(source: Path, place: Path) -> None:
     try:
+        # Engines take gigabytes: a second name costs nothing.
         os.link(source, place)
     except OSError:  # another file system
         shutil.copyfile(source, place)

@@ -30,6 +30,7 @@ from services.engines.caches.unfinished import remove_unfinished
 
 logger = logging.getLogger(__name__)
 
+# Revisions are created once: who is second reads the first's and offers again.
 _MAX_ATTEMPTS = 3
 
 
@@ -69,6 +70,7 @@ def shared_cache(
         yield None
         return
     cache = _SharedCache(scope, worker, max_bytes)
+    # Not in a `finally`: what a failed build left is no cache of a build that works.
     cache.fetch()
     yield cache.folder
     cache.store()

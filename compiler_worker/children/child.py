@@ -38,6 +38,7 @@ class Events:
     @classmethod
     def on_stdout(cls) -> "Events":
         """Take standard output for events alone; what others print there goes to the log."""
+        # The descriptor, not sys.stdout: libraries in C++ write to it too.
         own = os.dup(sys.stdout.fileno())
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         return cls(os.fdopen(own, "w", buffering=1))
@@ -67,6 +68,7 @@ def prepare_to_die() -> None:
     A core dump would be as large as the model, and is not read.
     """
     faulthandler.enable()
+    # Not chained: the default action of the signal would end the process after the first stack.
     faulthandler.register(STACK_SIGNAL, chain=False)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(OSError):  # some containers forbid it

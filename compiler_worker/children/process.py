@@ -160,9 +160,13 @@ class _Watch(Generic[Result]):
                 (self._process.stderr, self._take_log_line),
             ):
                 assert stream is not None
+                # A pipe that is ready may be read empty by then: a read must not wait for a child
+                # that hangs.
                 os.set_blocking(stream.fileno(), False)
                 selector.register(stream, selectors.EVENT_READ, _Lines(stream, take))
             drained_by = math.inf
+            # A child that closed its pipes may work on, and one that ended may have left lines in
+            # them.
             while selector.get_map() or drained_by == math.inf:
                 for ready, _ in selector.select(_POLL_S):
                     if not ready.data.read():
@@ -196,6 +200,7 @@ class _Watch(Generic[Result]):
             return outcome
         if code == 0 and result_path.is_file():
             outcome.result = job.result.from_json(result_path.read_bytes())
+        # A library may exit with that code too; it leaves no such file.
         elif code == EXIT_FAILURE and result_path.is_file():
             reported = ChildFailure.from_json(result_path.read_bytes())
             outcome.failure, outcome.error = reported.message, reported.error

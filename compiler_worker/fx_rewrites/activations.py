@@ -8,11 +8,17 @@ from typing import Any
 from torch import fx
 
 from compiler_worker.fx_rewrites.attention_fusion import number
-from compiler_worker.fx_rewrites.editor import Editor, argument, aten, is_call, only_user, rank_of
+from compiler_worker.fx_rewrites.editor import (
+    Editor,
+    aten,
+    is_call,
+    is_sum,
+    only_user,
+    rank_of,
+)
 
 # Masters hold these constants with the digits that their framework wrote.
 _REL_TOL = 1e-3
-_MULS, _DIVS = (aten.mul.Tensor,), (aten.div.Tensor,)
 
 
 def recognise_gelu(editor: Editor) -> int:
@@ -24,6 +30,7 @@ def _rewrite(editor: Editor, end: fx.Node) -> bool:
     factors, scale = _factors(editor, end)
     if not math.isclose(scale, 0.5, rel_tol=_REL_TOL) or len(factors) != 2:
         return False
+    # Factors have no order: either may be the one that is gated.
     for x, gate in (factors, factors[::-1]):
         inner = _plus_one(editor, gate)
         approximate = _approximation(editor, inner, x)
@@ -52,7 +59,7 @@ def _factors(editor: Editor, node: Any) -> tuple[list[Any], float]:
         value = number(editor, each, node)
         if value is not None:
             scale *= value
-        elif is_call(each, *_MULS) and (each is node or only_user(each) is not None):
+        elif is_call(each, aten.mul.Tensor) and (each is node or only_user(each) is not None):
             open_ += each.args
         else:
             found.append(each)
@@ -63,7 +70,7 @@ def _factors(editor: Editor, node: Any) -> tuple[list[Any], float]:
 
 def _plus_one(editor: Editor, node: Any) -> Any:
     """y, where a node is `y + 1`."""
-    if not is_call(node, aten.add.Tensor) or argument(node, 2, "alpha", 1) != 1:
+    if not is_sum(node):
         return None
     for y, one in (node.args, node.args[::-1]):
         if number(editor, one, y) == 1.0:
@@ -72,7 +79,7 @@ def _plus_one(editor: Editor, node: Any) -> Any:
 
 
 def _is_multiple(editor: Editor, node: Any, x: Any, factor: float) -> bool:
-    if is_call(node, *_DIVS):
+    if is_call(node, aten.div.Tensor):
         value = number(editor, node.args[1], node.args[0])
         is_close = bool(value) and math.isclose(1 / (value or 1), factor, rel_tol=_REL_TOL)
         return node.args[0] is x and is_close
@@ -86,7 +93,7 @@ def _is_tanh_argument(editor: Editor, node: Any, x: Any) -> bool:
     if len(factors) != 1 or not math.isclose(scale, math.sqrt(2 / math.pi), rel_tol=_REL_TOL):
         return False
     total = factors[0]
-    if not is_call(total, aten.add.Tensor):
+    if not is_sum(total):
         return False
     for one, cubic in (total.args, total.args[::-1]):
         if one is x and _is_cubic(editor, cubic, x):

@@ -18,11 +18,11 @@ from compiler_worker.fx_rewrites.editor import (
     CASTS,
     RESHAPES,
     Editor,
-    argument,
     aten,
     dtype_of,
     is_call,
     is_same_shape,
+    is_sum,
     only_user,
     rank_of,
     shape_of,
@@ -65,6 +65,7 @@ def _rewrite(editor: Editor, softmax: fx.Node) -> bool:
         return False
     mask = scores.mask
     if mask is not None and rank_of(mask) == 1:
+        # The call broadcasts a mask of two axes and more.
         mask = editor.call(product, aten.unsqueeze.default, mask, 0)
     if mask is not None and dtype_of(mask) != dtype_of(scores.q):
         mask = editor.call(product, aten.to.dtype, mask, dtype_of(scores.q))
@@ -83,6 +84,8 @@ def _rewrite(editor: Editor, softmax: fx.Node) -> bool:
 
 def _is_fusable(scores: Scores, product: fx.Node) -> bool:
     q, k, v = scores.q, scores.k, product.args[1]
+    # Heads that are shared between queries would be broadcast by a product, and are refused by the
+    # call.
     heads = [shape_of(each)[1] if rank_of(each) == 4 else None for each in (q, k, v)]
     one_type = len({dtype_of(each) for each in (q, k, v, product)}) == 1
     # The call adds the mask in the operands' type, in which a wider one's numbers may not exist.
@@ -93,7 +96,7 @@ def _is_fusable(scores: Scores, product: fx.Node) -> bool:
 
 def _product(softmax: fx.Node) -> fx.Node | None:
     """The product of the probabilities with the values; all between has one reader."""
-    node = _next(softmax, aten.isnan.default)
+    node = _next(softmax)
     user = only_user(node)
     between = []
     while is_call(user, *CASTS, aten.dropout.default):
@@ -108,11 +111,11 @@ def _product(softmax: fx.Node) -> fx.Node | None:
     return user if is_left and is_kept else None
 
 
-def _next(softmax: fx.Node, guard: Any) -> fx.Node:
+def _next(softmax: fx.Node) -> fx.Node:
     """The softmax, or what replaces its NaNs by zero."""
     if len(softmax.users) != 2:
         return softmax
-    tests = [each for each in softmax.users if is_call(each, guard)]
+    tests = [each for each in softmax.users if is_call(each, aten.isnan.default)]
     rest = [each for each in softmax.users if is_call(each, aten.where.ScalarSelf)]
     if len(tests) == len(rest) == 1 and rest[0].args == (tests[0], 0.0, softmax):
         return rest[0]
@@ -123,8 +126,7 @@ def _scores(editor: Editor, node: Any) -> Scores | None:
     node = _uncast(node)
     if only_user(node) is None:
         return None
-    is_sum = is_call(node, aten.add.Tensor) and argument(node, 2, "alpha", 1) == 1
-    scaled, mask = _masked(editor, node) if is_sum else (_product_of(editor, node), None)
+    scaled, mask = _masked(editor, node) if is_sum(node) else (_product_of(editor, node), None)
     if scaled is None:
         return None
     q, k = (_scaled(editor, each) for each in scaled.node.args[:2])

@@ -28,6 +28,7 @@ def _attend(  # type: ignore[no-untyped-def]
     HAS_MASK: tl.constexpr, HAS_ROWS: tl.constexpr, IS_BOOL: tl.constexpr,
     D: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
+    # exp2 is one instruction; exp is that and a product.
     LOG2_E: tl.constexpr = 1.4426950408889634
     blocks: tl.constexpr = (NUM_Q + BLOCK_Q - 1) // BLOCK_Q
     entry, head = tl.program_id(0) // blocks // NUM_HEADS, tl.program_id(0) // blocks % NUM_HEADS
@@ -59,6 +60,7 @@ def _attend(  # type: ignore[no-untyped-def]
                 # Added as torch does: what is not a number stays none behind a mask.
                 given = tl.where(given != 0, 0.0, float("-inf"))
             scores += given.to(tl.float32) * LOG2_E
+        # After the mask: what lies beyond the last key was loaded as 0, and would count as a key.
         scores = tl.where(is_key[None, :], scores, float("-inf"))
         peak = tl.maximum(highest, tl.max(scores, 1))
         # A row that may attend nothing so far: any finite number keeps NaN away.
@@ -68,6 +70,7 @@ def _attend(  # type: ignore[no-untyped-def]
         total = total * kept + tl.sum(weights, 1)
         v_place = v_start + column[:, None] * v_k + sizes[None, :]
         v = tl.load(v_place, mask=is_key[:, None], other=0.0)
+        # Rescaled to the peak so far: one pass over the keys, no scores in memory.
         result = tl.dot(weights.to(v.dtype), v, result * kept[:, None])
         highest = peak
     # Not "above zero": a NaN among the keys is one in the answer.
@@ -110,6 +113,7 @@ def attention(
     steps: tuple[int, ...] = (0, 0, 0, 0)
     if mask is not None:
         mask = mask.contiguous()
+        # A step of 0 reads the one row again: the mask is never expanded in memory.
         steps = tuple(0 if n == 1 else mask.stride(axis) for axis, n in enumerate(mask.shape))
     wrap_triton(_attend)[launch_grid(batch, heads, queries, block_q)](
         q_BHQD, k_BHKD, v_BHKD, q_BHQD if mask is None else mask, out_BQHD,

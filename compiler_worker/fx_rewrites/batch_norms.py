@@ -43,6 +43,7 @@ def _fold(editor: Editor, norm: fx.Node) -> bool:
     bias = editor.weight(bias_node)
     if weight is None or affine is None or (bias is None and bias_node is not None):
         return False
+    # In float64, and rounded once: products of rounded weights would err twice.
     scale = affine.scale.reshape(-1, *[1] * (weight.dim() - 1))
     bias_C = torch.zeros_like(affine.shift) if bias is None else bias.detach().double()
     new_weight = (weight.detach().double() * scale).to(weight.dtype)

@@ -38,7 +38,8 @@ def fold_casts(editor: Editor) -> int:
 
 
 def _fold(editor: Editor, cast: fx.Node) -> int:
-    if cast.args[1:] == () and not _only_dtype(cast):
+    # A cast may move to another device or layout too.
+    if cast.args[1:] == () and set(cast.kwargs) != {"dtype"}:
         return 0
     source, wanted = cast.args[0], dtype_of(cast)
     if dtype_of(source) == wanted:
@@ -79,7 +80,3 @@ def _moved(node: Any) -> tuple[list[fx.Node], Any]:
         moves.append(node)
         node = node.args[0]
     return moves[::-1], node
-
-
-def _only_dtype(cast: fx.Node) -> bool:
-    return set(cast.kwargs) == {"dtype"}

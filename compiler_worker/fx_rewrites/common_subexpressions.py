@@ -32,6 +32,7 @@ def _key(node: fx.Node) -> Any:
         return ("get_attr", node.target)
     if node.op != "call_function" or node.is_impure() or _is_random(node.target):
         return None
+    # Nodes are compared as they are: their own twins were replaced before.
     return (node.target, _frozen(node.args), _frozen(node.kwargs))
 
 

@@ -7,6 +7,7 @@ compiling; with symbols they stay.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -23,6 +24,8 @@ from compiler_worker.fx_rewrites.editor import (
 )
 
 _CREATORS = (aten.arange.default, aten.arange.start, aten.arange.start_step)
+# Masks of some thousand positions squared: what is larger takes longer to compute here than it
+# saves.
 _MAX_NUM_ELEMENTS = 2**22
 _POSITIONS = (torch.int32, torch.int64)
 _ANDS = (aten.__and__.Tensor, aten.bitwise_and.Tensor, aten.logical_and.default)
@@ -49,7 +52,10 @@ def _known_values(editor: Editor) -> dict[fx.Node, torch.Tensor]:
         if node.op != "call_function" or not _is_foldable(node, known):
             continue
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda each: known[each])
-        value = node.target(*args, **{**kwargs, **_on_cpu(kwargs)})
+        if "device" in kwargs:
+            # Where they are computed: a graph for a GPU names that.
+            kwargs = {**kwargs, "device": "cpu"}
+        value = node.target(*args, **kwargs)
         if isinstance(value, torch.Tensor):
             known[node] = value
     return known
@@ -66,11 +72,7 @@ def _is_foldable(node: fx.Node, known: dict[fx.Node, torch.Tensor]) -> bool:
 def _is_small(node: fx.Node) -> bool:
     sizes = shape_of(node)
     is_static = all(isinstance(size, int) for size in sizes)
-    return rank_of(node) >= 0 and is_static and _product(sizes) <= _MAX_NUM_ELEMENTS
-
-
-def _on_cpu(kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {"device": "cpu"} if "device" in kwargs else {}
+    return rank_of(node) >= 0 and is_static and math.prod(map(int, sizes)) <= _MAX_NUM_ELEMENTS
 
 
 def _fold_and(editor: Editor, node: fx.Node, known: dict[fx.Node, torch.Tensor]) -> bool:
@@ -88,6 +90,7 @@ def _narrowest(editor: Editor, node: fx.Node, other: fx.Node) -> fx.Node:
     """The other side; as wide as the conjunction was where that could be seen."""
     if is_same_shape(node, other):
         return other
+    # Attention broadcasts its mask itself.
     is_mask = all(is_call(user, aten.scaled_dot_product_attention.default) for user in node.users)
     if is_mask and rank_of(other) == rank_of(node):
         return other
@@ -114,7 +117,7 @@ def _fold_grid(editor: Editor, node: fx.Node, known: dict[fx.Node, torch.Tensor]
     for grid, size in zip(grids, sizes, strict=True):
         assert grid is not None
         place = place * int(size) + grid
-    if not torch.equal(place.flatten(), torch.arange(_product(sizes))):
+    if not torch.equal(place.flatten(), torch.arange(math.prod(map(int, sizes)))):
         return False
     editor.replace(node, editor.call(node, aten.reshape.default, table, list(place.shape)))
     return True
@@ -126,10 +129,3 @@ def _is_inside(grid: torch.Tensor | None, size: Any) -> bool:
     if grid is None or grid.dtype not in _POSITIONS or not isinstance(size, int):
         return False
     return bool(((grid >= 0) & (grid < size)).all())
-
-
-def _product(sizes: Any) -> int:
-    total = 1
-    for size in sizes:
-        total *= int(size)
-    return total

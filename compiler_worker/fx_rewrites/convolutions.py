@@ -20,6 +20,7 @@ from compiler_worker.fx_rewrites.editor import (
     dtype_of,
     is_call,
     is_same_shape,
+    is_sum,
     only_user,
     rank_of,
 )
@@ -55,6 +56,7 @@ def _lay(editor: Editor, conv: fx.Node) -> bool:
     conv.update_arg(1, editor.add_weight(laid, conv))
     x = conv.args[0]
     source = x.args[0] if is_call(x, *CASTS) else x  # type: ignore[union-attr]
+    # Others follow a convolution that is laid out so already: only what comes in has to be moved.
     if isinstance(source, fx.Node) and source.op == "placeholder":
         conv.update_arg(0, editor.call(conv, aten.clone.default, x, memory_format=_LAST))
     return True
@@ -73,7 +75,7 @@ def _fuse(editor: Editor, relu: fx.Node) -> bool:
 
 
 def _fuse_sum(editor: Editor, relu: fx.Node, total: fx.Node) -> bool:
-    if not is_call(total, aten.add.Tensor) or argument(total, 2, "alpha", 1) != 1:
+    if not is_sum(total):
         return False
     for conv, other in (total.args, total.args[::-1]):
         window = _window(editor, conv) if isinstance(conv, fx.Node) else None
@@ -127,18 +129,17 @@ def _pair(value: Any) -> list[int]:
 def _describe_fused() -> None:
     """Tell torch what the fused kernels return: it has them for CUDA, but not their sizes."""
 
-    def relu(x: Any, weight: Any, bias: Any, stride: Any, *rest: Any) -> torch.Tensor:
-        return _like_convolved(x, weight, bias, stride, *rest)
-
     def add_relu(x: Any, weight: Any, *rest: Any) -> torch.Tensor:
         _z, _alpha, bias, *window = rest
         return _like_convolved(x, weight, bias, *window)
 
-    torch.library.register_fake("aten::cudnn_convolution_relu", relu)
+    torch.library.register_fake("aten::cudnn_convolution_relu", _like_convolved)
     torch.library.register_fake("aten::cudnn_convolution_add_relu", add_relu)
 
 
 def _like_convolved(x: Any, weight: Any, bias: Any, *window: Any) -> torch.Tensor:
+    # As cuDNN chooses: one operand in that layout makes the result so. A wrong guess would have
+    # Inductor read the result by wrong strides.
     is_last = any(
         each.is_contiguous(memory_format=_LAST) and not each.is_contiguous() for each in (x, weight)
     )

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 aten = torch.ops.aten
 CASTS = (aten.to.dtype, aten._to_copy.default)  # noqa: SLF001 - an op of torch
 RESHAPES = (aten.reshape.default, aten.view.default)
+NARROW = (torch.float16, torch.bfloat16)
 Size = int | torch.SymInt
 
 
@@ -38,6 +39,7 @@ class Editor:
 
     def calls(self, *targets: Any) -> Iterator[fx.Node]:
         """The nodes that call one of these, in order; the graph may change on the way."""
+        # A copy, as rewrites add and erase nodes; erased ones are still in it.
         for node in list(self.module.graph.nodes):
             if is_call(node, *targets) and not node._erased:  # noqa: SLF001
                 yield node
@@ -57,6 +59,7 @@ class Editor:
         self.module.register_buffer(name, tensor)
         with self.module.graph.inserting_before(before):
             node = self.module.graph.get_attr(name)
+        # static_shapes: sizes of a weight are numbers, never symbols.
         node.meta["val"] = self._mode.from_tensor(tensor, static_shapes=True)
         return node
 
@@ -101,6 +104,12 @@ class Editor:
 def is_call(node: Any, *targets: Any) -> bool:
     """Whether a node calls one of these functions."""
     return isinstance(node, fx.Node) and node.op == "call_function" and node.target in targets
+
+
+def is_sum(node: Any) -> bool:
+    """Whether a node adds its two operands up."""
+    # torch's sum may scale the second one first: `x + alpha * y`.
+    return is_call(node, aten.add.Tensor) and bool(argument(node, 2, "alpha", 1) == 1)
 
 
 def argument(node: fx.Node, index: int, name: str, default: Any = None) -> Any:

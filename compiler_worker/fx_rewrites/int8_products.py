@@ -16,10 +16,12 @@ import torch
 from torch import fx
 
 from compiler_worker.fx_rewrites.editor import (
+    RESHAPES,
     Editor,
     argument,
     aten,
     is_call,
+    is_sum,
     only_user,
 )
 from compiler_worker.fx_rewrites.products import leading_sizes
@@ -34,7 +36,7 @@ from compiler_worker.fx_rewrites.rounding import (
 )
 
 # They choose and move values and compute none: rounding again what was rounded changes nothing.
-_MOVES = (aten.max_pool2d.default, aten.reshape.default, aten.view.default)
+_MOVES = (aten.max_pool2d.default, *RESHAPES)
 
 
 class Weight(NamedTuple):
@@ -61,6 +63,7 @@ def lower_int8_products(editor: Editor) -> int:
     groups: dict[tuple[Any, bool], list[Product]] = {}
     for node in editor.calls(aten.matmul.default, aten.linear.default):
         if found := _product(editor, node):
+            # Not with and without a bias in one: the sum is of all columns.
             groups.setdefault((found.x, found.bias is None), []).append(found)
     for group in groups.values():
         _multiply(editor, group)
@@ -96,7 +99,7 @@ def _product(editor: Editor, node: fx.Node) -> Product | None:
 def _sum(editor: Editor, product: fx.Node, weight: Weight) -> fx.Node | None:
     """The sum with a constant [M] that alone reads a product."""
     total = only_user(product)
-    if total is None or not is_call(total, aten.add.Tensor) or argument(total, 2, "alpha", 1) != 1:
+    if total is None or not is_sum(total):
         return None
     others = [editor.weight(each) for each in total.args if each is not product]
     is_bias = len(others) == 1 and others[0] is not None and others[0].shape == weight.scale.shape

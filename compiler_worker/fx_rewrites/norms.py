@@ -5,6 +5,7 @@ Legend: D = the normalised last axis.
 
 from __future__ import annotations
 
+import operator
 from typing import Any, NamedTuple
 
 from torch import fx
@@ -16,12 +17,11 @@ from compiler_worker.fx_rewrites.editor import (
     aten,
     dtype_of,
     is_call,
+    is_sum,
     only_user,
     rank_of,
     shape_of,
 )
-
-_MEANS = (aten.mean.dim,)
 
 
 class Norm(NamedTuple):
@@ -54,6 +54,7 @@ def _rewrite(editor: Editor, node: fx.Node) -> bool:
     end, scale_D, bias_D = _affine(editor, found.result, size)
     norm = editor.call(
         end,
+        # Not layer_norm: that decomposes to this one, which Inductor has a kernel for.
         aten.native_layer_norm.default,
         found.x,
         [size],
@@ -66,8 +67,6 @@ def _rewrite(editor: Editor, node: fx.Node) -> bool:
 
 
 def _first(editor: Editor, before: fx.Node, norm: fx.Node) -> fx.Node:
-    import operator
-
     with editor.module.graph.inserting_before(before):
         node = editor.module.graph.call_function(operator.getitem, (norm, 0))
     node.meta["val"] = norm.meta["val"][0]
@@ -118,14 +117,14 @@ def _centred(node: Any) -> fx.Node | None:
 
 
 def _is_last_mean(node: Any) -> bool:
-    if not is_call(node, *_MEANS) or argument(node, 2, "keepdim", False) is not True:
+    if not is_call(node, aten.mean.dim) or argument(node, 2, "keepdim", False) is not True:
         return False
     axes = [axis % rank_of(node) for axis in node.args[1]]
     return axes == [rank_of(node) - 1] and argument(node, 3, "dtype") in (None, dtype_of(node))
 
 
 def _variance_epsilon(editor: Editor, root: Any, centred: fx.Node) -> float | None:
-    if not is_call(root, aten.add.Tensor):
+    if not is_sum(root):
         return None
     for variance, epsilon in (root.args, root.args[::-1]):
         value = number(editor, epsilon, variance)

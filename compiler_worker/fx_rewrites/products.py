@@ -13,20 +13,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import fx
 
 from compiler_worker.fx_rewrites.editor import (
+    NARROW,
     Editor,
-    argument,
     aten,
     dtype_of,
     is_call,
+    is_sum,
     only_user,
     shape_of,
 )
-
-_NARROW = (torch.float16, torch.bfloat16)
 
 
 def join_biases(editor: Editor) -> int:
@@ -42,12 +40,12 @@ def join_activations(editor: Editor) -> int:
 
 def _join(editor: Editor, product: fx.Node) -> bool:
     weight_KM, total = editor.weight(product.args[1]), only_user(product)
-    if weight_KM is None or weight_KM.dim() != 2 or not is_call(total, aten.add.Tensor):
+    if weight_KM is None or weight_KM.dim() != 2 or not is_sum(total):
         return False
     assert total is not None
     bias = next((each for each in total.args if each is not product), None)
     bias_M = editor.weight(bias)
-    if bias_M is None or bias_M.shape != weight_KM.shape[1:] or argument(total, 2, "alpha", 1) != 1:
+    if bias_M is None or bias_M.shape != weight_KM.shape[1:]:
         return False
     if dtype_of(total) != dtype_of(product) or bias_M.dtype != weight_KM.dtype:
         return False
@@ -69,11 +67,12 @@ def leading_sizes(editor: Editor, before: fx.Node, x: Any) -> list[Any]:
 
 def _activate(editor: Editor, node: fx.Node) -> bool:
     source, is_gelu = node.args[0], is_call(node, aten.gelu.default)
-    if not isinstance(source, fx.Node) or dtype_of(node) not in _NARROW:
+    if not isinstance(source, fx.Node) or dtype_of(node) not in NARROW:
         return False
     joined = source.args[0] if is_call(source, aten.reshape.default) else source
     if not is_call(joined, aten.addmm.default) or not isinstance(joined, fx.Node):
         return False
+    # beta and alpha are keywords: the call with an activation takes them otherwise.
     if len(joined.args) != 3 or joined.kwargs or not only_user(source) or not only_user(joined):
         return False
     target = aten._addmm_activation.default  # noqa: SLF001 - an op of torch

@@ -12,7 +12,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
-from compiler_worker.fx_rewrites.editor import Editor, argument, aten, is_call, only_user, shape_of
+from compiler_worker.fx_rewrites.editor import (
+    Editor,
+    aten,
+    is_sum,
+    only_user,
+    shape_of,
+)
 
 
 class Projection(NamedTuple):
@@ -35,6 +41,7 @@ def merge_projections(editor: Editor) -> int:
     for node in editor.calls(aten.matmul.default, aten.mm.default):
         if found := _projection(editor, node):
             bias_type = None if found.bias is None else found.bias.dtype
+            # Types too: joining would promote the narrower one's result.
             key = (node.args[0], found.weight.dtype, bias_type)
             groups.setdefault(key, []).append(found)
     merged = [group for group in groups.values() if len(group) > 1]
@@ -48,15 +55,11 @@ def _projection(editor: Editor, product: fx.Node) -> Projection | None:
     if weight_KM is None or weight_KM.dim() != 2:
         return None
     user = only_user(product)
-    if user is not None and _is_plain_sum(user):
+    if user is not None and is_sum(user):
         bias_M = editor.weight(next((a for a in user.args if a is not product), None))
         if bias_M is not None and bias_M.shape == weight_KM.shape[1:]:
             return Projection(product, user, weight_KM, bias_M)
     return Projection(product, product, weight_KM, None)
-
-
-def _is_plain_sum(node: fx.Node) -> bool:
-    return is_call(node, aten.add.Tensor) and bool(argument(node, 2, "alpha", 1) == 1)
 
 
 def _merge(editor: Editor, group: list[Projection]) -> None:

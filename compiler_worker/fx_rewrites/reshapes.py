@@ -30,6 +30,7 @@ def _fold_reshape(editor: Editor, node: fx.Node) -> bool:
         return True
     if not is_call(source, *RESHAPES):
         return False
+    # The last one's sizes alone count, as no reshape moves an element.
     sizes, origin = node.args[1], source.args[0]
     editor.replace(node, editor.call(node, aten.reshape.default, origin, sizes))
     return True
@@ -38,14 +39,12 @@ def _fold_reshape(editor: Editor, node: fx.Node) -> bool:
 def _fold_permute(editor: Editor, node: fx.Node) -> bool:
     source, order = node.args[0], _order(node)
     assert isinstance(source, fx.Node)
-    if is_call(source, aten.permute.default):
+    is_saved = is_call(source, aten.permute.default)
+    if is_saved:
         first = _order(source)
         order = [first[axis] for axis in order]
-        source_of = source.args[0]
-        assert isinstance(source_of, fx.Node)
-        is_saved, source = True, source_of
-    else:
-        is_saved = False
+        source = source.args[0]
+        assert isinstance(source, fx.Node)
     if order == sorted(order):
         editor.replace(node, source)
         return True

@@ -70,6 +70,7 @@ class Rewritten:
 
 def rewritten(program: ExportedProgram, names: Sequence[str], export: Export) -> Rewritten:
     """Apply rewrites to a program; it is not changed, but weights are shared with it."""
+    # Guards compare sizes with those of the export: a size that is allowed was settled there.
     module = program.module(check_guards=False)
     editor = rewrite_graph(module, names)
     return Rewritten(program=export(module), counts=editor.counts, joined=editor.joined)

@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from compiler_worker.fx_rewrites.editor import (
+    NARROW,
     Editor,
     argument,
     aten,
@@ -24,7 +25,6 @@ from compiler_worker.fx_rewrites.editor import (
 # Longer ones repay what the library's kernels do before they begin.
 MAX_KEYS = 512
 _HEAD_SIZES = (16, 32, 64, 128)
-_NARROW = (torch.float16, torch.bfloat16)
 
 
 def use_short_attention(editor: Editor) -> int:
@@ -56,9 +56,8 @@ def _fits(q: Any, k: Any, v: Any) -> bool:
     shapes = [shape_of(each) for each in (q, k, v)]
     if any(len(shape) != 4 or not _is_static(shape) for shape in shapes):
         return False
-    is_narrow = {dtype_of(each) for each in (q, k, v)} <= {_NARROW[0]} or {
-        dtype_of(each) for each in (q, k, v)
-    } <= {_NARROW[1]}
+    dtypes = {dtype_of(each) for each in (q, k, v)}
+    is_narrow = len(dtypes) == 1 and dtypes <= {*NARROW}
     (batch, heads, _, size), k_shape, v_shape = shapes
     is_one = k_shape == v_shape and k_shape[:2] == (batch, heads) and k_shape[3] == size
     return is_narrow and is_one and size in _HEAD_SIZES and int(k_shape[2]) <= MAX_KEYS

@@ -13,9 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
-from compiler_worker.fx_rewrites.editor import Editor, aten, dtype_of, shape_of
-
-_NARROW = (torch.float16, torch.bfloat16)
+from compiler_worker.fx_rewrites.editor import NARROW, Editor, aten, dtype_of, shape_of
 
 
 class RowProduct(NamedTuple):
@@ -39,10 +37,11 @@ def _rewrite(editor: Editor, node: fx.Node) -> bool:
         return False
     weight = editor.weight(found.weight)
     sizes = shape_of(found.x)
-    if weight is None or weight.dim() != 2 or dtype_of(node) not in _NARROW:
+    if weight is None or weight.dim() != 2 or dtype_of(node) not in NARROW:
         return False
     if any(size != 1 for size in sizes[:-1]) or sizes[-1] != weight.shape[found.input_axis]:
         return False
+    # As a column beside [K, M], as a row beside [M, K].
     shape = [-1, 1] if found.input_axis == 0 else [-1]
     row = editor.call(node, aten.reshape.default, found.x, shape)
     # Wide, so that neither the products nor their sum are rounded before the end.

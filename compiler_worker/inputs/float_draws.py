@@ -52,11 +52,13 @@ def _uneven_normal(shape: tuple[int, ...], generator: np.random.Generator) -> Ar
     same to each: its engine could not be judged.
     """
     fine = generator.standard_normal(shape)
+    # [rows, features] has no places between which something could vary.
     if len(shape) < 3 or not fine.size:
         return fine
     patches = generator.standard_normal([*shape[:2], *(min(n, _PATCHES) for n in shape[2:])])
     for axis, size in enumerate(shape[2:], start=2):
         patches = patches.take(np.arange(size) * patches.shape[axis] // size, axis)
     levels = generator.standard_normal([*shape[:2], *(1 for _ in shape[2:])])
+    # Three parts of spread 1 each.
     uneven: Array = (fine + patches + levels) / math.sqrt(3)
     return uneven

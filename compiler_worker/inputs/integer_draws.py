@@ -75,6 +75,7 @@ def _spans(recipe: InputRecipe, known: InputValues) -> tuple[IntegerSpan, ...]:
         return tuple(span.within(allowed) for span in known.drawn or (IntegerSpan(),))
     low = math.ceil(recipe.low)
     if recipe.high is not None:
+        # `high` is the first that is not drawn, as of floats; a span has its end in it.
         return (IntegerSpan(min=low, max=max(low, math.ceil(recipe.high) - 1)),)
     # A low alone begins what min and max or the graph end.
     allowed = allowed.within(IntegerSpan(min=low))

@@ -55,6 +55,7 @@ def interior_sizes(bucket: Bucket, generator: np.random.Generator) -> dict[str, 
 
 
 def _interior(low: int, high: int, generator: np.random.Generator) -> int:
+    # A range that is empty is false: then its ends are all there is.
     inner = range(low + 1, high) or range(low, high + 1)
     # Of a long range a few are enough to find one that is no power of two.
     found = [int(inner[i]) for i in generator.integers(0, len(inner), size=8)]

@@ -161,6 +161,7 @@ def _further_rows(
         rows = (sample.sizes.get(batch, 1) for sample in (*drawn, *further))
         missing = _MIN_ROWS - sum(each for each in rows if each == num or not is_fewest)
         for _ in range(0, missing, num):
+            # Not the engine's seed: these too are answered once for all engines of a master.
             seed = DEFAULT_SEED + 1 + len(further)
             further.append(draw_sample(master, recipe, bucket, sizes, variant=variant, seed=seed))
     return further

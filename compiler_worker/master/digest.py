@@ -43,6 +43,7 @@ class _Digest:
 
     def _graph(self, graph: ir.Graph) -> None:
         for value in graph.initializers.values():
+            # By content: equal weights under other names are the same computation.
             self.refs[value] = "w" + _tensor(value.const_value)
         for index, value in enumerate(graph.inputs):
             self.refs[value] = f"i{self.num_nodes}.{index}"
@@ -58,6 +59,7 @@ class _Digest:
         self.num_nodes += 1
         for index, value in enumerate(node.outputs):
             self.refs[value] = f"n{self.num_nodes}.{index}"
+        # Exporters write attributes in any order.
         for name, attribute in sorted(node.attributes.items()):
             self._add("attribute", name, attribute.type.name)
             self._attribute(attribute)

@@ -68,6 +68,7 @@ def resized_inputs(model: PyTorchModel, sizes: dict[str, int]) -> dict[str, torc
     inputs = dict(model.example_inputs)
     for name, axes in model.dynamic_dims.items():
         for axis, dim in axes.items():
+            # Repeated and not drawn: what the owner gave is valid, ids of a table for one.
             wrapped = torch.arange(sizes[dim]) % inputs[name].shape[axis]
             inputs[name] = inputs[name].index_select(axis, wrapped)
     return inputs

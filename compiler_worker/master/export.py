@@ -23,6 +23,7 @@ from compiler_worker.master.stored import MODEL_FILE, store_onnx
 from compiler_worker.progress import Progress
 from services.contracts.errors import InvalidModelError
 
+# 23 first: it is the newest that the exporter itself writes; 24 is a conversion of it.
 OPSETS = (23, 24, 20)
 
 _log = logging.getLogger(__name__)
@@ -36,6 +37,7 @@ def export_master(
     Raises:
         InvalidModelError: the example inputs are unfit, or every opset was refused.
     """
+    # Checked before the first export, which takes seconds, and whose error would name no input.
     model.traced_sizes()
     refusals = []
     for opset in opsets:

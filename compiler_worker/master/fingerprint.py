@@ -43,6 +43,7 @@ def _file_facts(path: Path) -> dict[str, object]:
 
 def _factory_facts(source: TorchFactory) -> dict[str, object]:
     text = _module_text(source.module)
+    # Parsed, as importing it would import torch and the model.
     tree = ast.parse(text)
     texts = [text, *(_module_text(name) for name in _literal(tree, "SOURCES", source))]
     distributions = {*_EXPORTERS, *_literal(tree, "DISTRIBUTIONS", source)}

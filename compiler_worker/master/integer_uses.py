@@ -82,6 +82,7 @@ class IntegerUses:
             else:
                 choices.setdefault(outer, {}).setdefault(branch, []).append((node, index))
         for outer, by_branch in choices.items():
+            # A branch without a use asks for nothing, and then nothing is asked of both.
             first, *others = [self._of_uses(by_branch.get(g, ()), g) for g in _graphs_of(outer)]
             for other in others:
                 first = self.moved(first) | self.moved(other)

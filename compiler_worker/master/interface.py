@@ -7,10 +7,9 @@ import onnx_ir as ir
 from services.contracts.errors import UnsupportedGraphError
 from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE, TensorSpec
 
-_IR_FROM_DATATYPE = {
-    name: ir.DataType.from_numpy(dtype) for name, dtype in NUMPY_FROM_DATATYPE.items()
+DATATYPE_FROM_IR = {
+    ir.DataType.from_numpy(dtype): name for name, dtype in NUMPY_FROM_DATATYPE.items()
 }
-DATATYPE_FROM_IR = {dtype: name for name, dtype in _IR_FROM_DATATYPE.items()}
 
 
 def name_dynamic_dims(model: ir.Model) -> None:

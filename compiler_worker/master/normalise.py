@@ -36,6 +36,7 @@ def normalise(model: ir.Model) -> None:
     # The pass takes every value for a tensor.
     if not any("Sequence" in n.op_type or "Optional" in n.op_type for n in model.graph.all_nodes()):
         _run(model, passes.ShapeInferencePass())
+    # Names of dynamic dimensions are the owner's: inference would call them otherwise.
     for value, shape in zip(model.graph.outputs, declared, strict=True):
         value.shape = shape if value.producer() else value.shape
     # A graph without an op of ai.onnx has lost it.

@@ -79,6 +79,7 @@ def _write(model: ir.Model, target_dir: Path) -> dict[str, Path]:
     # The default serialisation of protobuf may order maps differently between processes.
     data = ir.to_proto(model).SerializeToString(deterministic=True)
     (target_dir / MODEL_FILE).write_bytes(data)
+    # A model without large weights has none to map, and an empty file cannot be mapped.
     if (target_dir / WEIGHTS_FILE).stat().st_size == 0:
         (target_dir / WEIGHTS_FILE).unlink()
     names = (MODEL_FILE, WEIGHTS_FILE)

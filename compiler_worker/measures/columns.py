@@ -159,6 +159,7 @@ class Columns:
             if shaken:  # no multiple of it is allowed
                 eager_error = np.maximum(eager_error, shaken.errors(axis) / _EAGER_FACTOR)
             live = is_live(sums, eager_error, self._rounding)
+            # The least-squares slope of errors over the reference: about 0 where they only scatter.
             gains.append(sums.products[live] / sums.squares[live])
             spread = np.where(live, sums.spread, 1.0)
             ratio, eager_ratio = (

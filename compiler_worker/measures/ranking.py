@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler_worker.measures.task_scores import kept_check
+from compiler_worker.measures.task_scores import kept_share, task_check, tie_margin
 from compiler_worker.references.models import Model
 from services.contracts.errors import InvalidRequestError
 from services.contracts.kserve.tensors import Array
@@ -21,9 +21,15 @@ Float64 = NDArray[np.float64]
 def rank_agreement(found_nd: Array, wanted_nd: Array, task: RankingTask) -> TaskCheck:
     """Mean overlap of the engine's top k with the reference's, ties counted as kept."""
     found_qc, wanted_qc = (_scores(array, task.num_queries) for array in (found_nd, wanted_nd))
-    name = f"top{task.top_k}_overlap:{task.output}"
-    sizes = f"{len(wanted_qc)} queries, {wanted_qc.shape[1]} candidates"
-    return kept_check(name, found_qc, wanted_qc, task.top_k, task.min_overlap, sizes)
+    error = float(np.abs(found_qc - wanted_qc).max())
+    margin_q1 = tie_margin(wanted_qc, error)
+    overlap = kept_share(found_qc, wanted_qc, task.top_k, margin_q1)
+    return task_check(
+        task,
+        overlap,
+        f"{len(wanted_qc)} queries, {wanted_qc.shape[1]} candidates, "
+        f"score error {error:.1e}, tie margin {float(margin_q1.max()):.1e}",
+    )
 
 
 def check_ranking(
@@ -158,5 +164,6 @@ def _batch_range(
     if not holding:
         known = ", ".join(bucket.label for bucket in buckets)
         raise InvalidRequestError(f"samples of {dict(sizes)} fit none of the buckets {known}")
+    # Fewest runs: a ranking needs them all.
     rows = max(holding, key=lambda each: each.max)
     return rows.min, rows.max

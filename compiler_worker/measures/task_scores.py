@@ -6,6 +6,7 @@ Legend: R = rows (all axes but the last), C = classes, k = top_k, N = boxes.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from typing import assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,8 @@ from numpy.typing import NDArray
 from services.contracts.errors import ProofError
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import TaskCheck
-from services.contracts.model.task_recipe import BoxFormat, BoxTask, FunctionTask, TopKTask
+from services.contracts.model.recipe import RankingTask
+from services.contracts.model.task_recipe import BoxFormat, BoxTask, FunctionTask, Task, TopKTask
 
 Float64 = NDArray[np.float64]
 Arrays = Mapping[str, Array]
@@ -43,37 +45,40 @@ def kept_share(found_rc: Float64, wanted_rc: Float64, top_k: int, margin_r1: Flo
     return float(is_kept_rk.mean())
 
 
-def kept_check(
-    name: str, found_rc: Float64, wanted_rc: Float64, top_k: int, bound: float, sizes: str
-) -> TaskCheck:
-    """Check how much of the reference's top k an engine keeps, ties counted as kept.
+def task_check(task: Task | RankingTask, value: float, detail: str) -> TaskCheck:
+    """What a task found beside what its recipe wants."""
+    match task:
+        case RankingTask():
+            name, bound = f"top{task.top_k}_overlap:{task.output}", task.min_overlap
+        case TopKTask():
+            name, bound = f"top{task.k}_agreement:{task.output}", task.min_agreement
+        case BoxTask():
+            name, bound = f"iou:{task.output}", task.min_iou
+        case FunctionTask():
+            name, bound = task.entry, task.min_value
+        case _:
+            assert_never(task)
+    return TaskCheck(name=name, value=value, bound=bound, is_passed=value >= bound, detail=detail)
 
-    Args:
-        name: of the check.
-        found_rc: the engine's scores, [R, C].
-        wanted_rc: the reference's scores, [R, C].
-        top_k: how many of a row count.
-        bound: least share that passes.
-        sizes: R and C in words.
-    """
-    error = float(np.abs(found_rc - wanted_rc).max())
-    margin_r1 = tie_margin(wanted_rc, error)
-    share = kept_share(found_rc, wanted_rc, top_k, margin_r1)
-    return TaskCheck(
-        name=name,
-        value=share,
-        bound=bound,
-        is_passed=share >= bound,
-        detail=f"{sizes}, score error {error:.1e}, tie margin {float(margin_r1.max()):.1e}",
-    )
+
+def failed_task(task: Task | RankingTask, words: str) -> TaskCheck:
+    """A task that could not be judged."""
+    # Not by its value: a recipe may want as little as 0 of its owner's function, or less.
+    return task_check(task, 0.0, words).model_copy(update={"is_passed": False})
 
 
 def top_k_agreement(found_rc: Array, wanted_rc: Array, task: TopKTask) -> TaskCheck:
     """Compare the best classes of each row, ties counted as kept."""
     found, wanted = found_rc.astype(np.float64), wanted_rc.astype(np.float64)
-    name = f"top{task.k}_agreement:{task.output}"
-    sizes = f"{wanted.shape[0]} rows, {wanted.shape[1]} classes"
-    return kept_check(name, found, wanted, task.k, task.min_agreement, sizes)
+    error = float(np.abs(found - wanted).max())
+    margin_r1 = tie_margin(wanted, error)
+    value = kept_share(found, wanted, task.k, margin_r1)
+    return task_check(
+        task,
+        value,
+        f"{wanted.shape[0]} rows, {wanted.shape[1]} classes, score error {error:.1e}, "
+        f"tie margin {float(margin_r1.max()):.1e}",
+    )
 
 
 def box_iou(found_n4: Array, wanted_n4: Array, task: BoxTask) -> TaskCheck:
@@ -85,16 +90,11 @@ def box_iou(found_n4: Array, wanted_n4: Array, task: BoxTask) -> TaskCheck:
     high_n2 = np.minimum(found[:, 2:], wanted[:, 2:])
     common_n = _area(np.concatenate([low_n2, high_n2], axis=1))
     union_n = _area(found) + areas_n - common_n
+    # Never over 0: a box that counts has an area of its own.
     ious_n = common_n[has_area] / union_n[has_area]
     value = float(ious_n.mean()) if ious_n.size else 0.0
     words = f", the worst {ious_n.min():.4f}" if ious_n.size else ": there is nothing to compare"
-    return TaskCheck(
-        name=f"iou:{task.output}",
-        value=value,
-        bound=task.min_iou,
-        is_passed=value >= task.min_iou,
-        detail=f"{ious_n.size} of {len(wanted)} boxes have an area{words}",
-    )
+    return task_check(task, value, f"{ious_n.size} of {len(wanted)} boxes have an area{words}")
 
 
 def metric_of(task: FunctionTask) -> Metric:
@@ -127,19 +127,10 @@ def function_check(
     try:
         value = float(metric(inputs, wanted, found))
     except Exception as error:  # a stranger's code
-        value, detail = 0.0, f"it raised {type(error).__name__}: {error}"
-    else:
-        is_number = math.isfinite(value)
-        detail = f"{len(inputs)} runs" if is_number else f"it gave {value}, a number is wanted"
-        if is_number:
-            return TaskCheck(
-                name=task.entry, value=value, bound=task.min_value,
-                is_passed=value >= task.min_value, detail=detail,
-            )  # fmt: skip
-        value = 0.0
-    return TaskCheck(
-        name=task.entry, value=value, bound=task.min_value, is_passed=False, detail=detail
-    )
+        return failed_task(task, f"it raised {type(error).__name__}: {error}")
+    if not math.isfinite(value):
+        return failed_task(task, f"it gave {value}, a number is wanted")
+    return task_check(task, value, f"{len(inputs)} runs")
 
 
 def _corners(boxes_n4: Array, box_format: BoxFormat) -> Float64:

@@ -10,6 +10,7 @@ from compiler_worker.inputs.sampling import Sample
 from compiler_worker.measures.ranking import sample_chunks
 from compiler_worker.measures.task_scores import (
     box_iou,
+    failed_task,
     function_check,
     metric_of,
     top_k_agreement,
@@ -19,7 +20,7 @@ from services.contracts.errors import InvalidRequestError
 from services.contracts.kserve.tensors import Array, TensorSpec
 from services.contracts.model.manifest import MasterRecord, TaskCheck
 from services.contracts.model.recipe import Bucket, Recipe
-from services.contracts.model.task_recipe import BoxTask, FunctionTask, Task, TopKTask
+from services.contracts.model.task_recipe import BoxTask, FunctionTask, TopKTask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +83,7 @@ def check_tasks(
     try:
         runs = _run_all(engine, reference, samples)
     except InvalidRequestError as error:
-        return tuple(_failed(task, str(error)) for task in tasks)
+        return tuple(failed_task(task, str(error)) for task in tasks)
     checks = []
     for task in tasks:
         if isinstance(task, FunctionTask):
@@ -100,14 +101,14 @@ def _array_check(task: TopKTask | BoxTask, runs: _Runs, recipe: Recipe) -> TaskC
             _rows(task.output, runs, side, recipe) for side in (runs.found, runs.wanted)
         )
     except (ValueError, IndexError) as error:
-        return _failed(task, str(error))
+        return failed_task(task, str(error))
     if found.shape != wanted.shape or not wanted.size:
         words = f"{list(found.shape)} found, {list(wanted.shape)} wanted"
-        return _failed(task, f"there are no equal rows to compare: {words}")
+        return failed_task(task, f"there are no equal rows to compare: {words}")
     match task:
         case TopKTask():
             if task.k >= wanted.shape[1]:
-                return _failed(task, f"any engine names the best {task.k} of {wanted.shape[1]}")
+                return failed_task(task, f"any engine names the best {task.k} of {wanted.shape[1]}")
             return top_k_agreement(found, wanted, task)
         case BoxTask():
             return box_iou(found, wanted, task)
@@ -149,16 +150,3 @@ def _first_rows(
         spec.name: arrays[spec.name][:num_rows] if spec.shape[:1] == (batch,) else arrays[spec.name]
         for spec in specs
     }
-
-
-def _failed(task: Task, words: str) -> TaskCheck:
-    match task:
-        case TopKTask():
-            name, bound = f"top{task.k}_agreement:{task.output}", task.min_agreement
-        case BoxTask():
-            name, bound = f"iou:{task.output}", task.min_iou
-        case FunctionTask():
-            name, bound = task.entry, task.min_value
-        case _:
-            assert_never(task)
-    return TaskCheck(name=name, value=0.0, bound=bound, is_passed=False, detail=words)

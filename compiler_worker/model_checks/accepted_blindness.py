@@ -24,6 +24,7 @@ def with_accepted_blindness(recipe: Recipe, master: MasterRecord) -> Recipe:
     for spec in master.outputs if wanted else ():
         if is_floating(spec):
             known = outputs.get(spec.name, OutputRecipe())
+            # The owner's own sets last: they win, the empty one too.
             accepted = wanted | known.accept_blind
             outputs[spec.name] = known.model_copy(update={"accept_blind": accepted})
     return recipe.model_copy(update={"outputs": outputs})

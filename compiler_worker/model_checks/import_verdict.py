@@ -71,6 +71,7 @@ def judge_import(
         num_threads=settings.num_threads,
     )
     verdict = _asked(request, settings, report)
+    # Below that ONNX Runtime serves as the fallback in the import's place.
     if verdict.refuted and master.opset > NEWEST_RUN_OPSET:
         raise UnsupportedGraphError(
             f"the importer is wrong beside {verdict.witness}, and nothing else serves opset "

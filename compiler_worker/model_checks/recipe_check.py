@@ -159,6 +159,8 @@ def _check_within(name: str, recipe: InputRecipe, known: InputValues) -> None:
                 f"{key}: {end} is {asked}, but {legal}: a recipe may only narrow that"
             )
     for span in known.allowed:
+        # The recipe's own validation once more, with the graph's limits in it: what is drawn and
+        # padded with has to lie within.
         limits = span.within(own).model_dump()
         try:
             InputRecipe.model_validate(recipe.model_dump() | limits)

@@ -42,6 +42,7 @@ def check_rows(
     specs = (*master.inputs, *master.outputs)
     if rows is None or rows not in buckets[0].dims or not has_room(master_path):
         return
+    # A tensor without rows, or with rows against rows, has none to take out.
     if any(spec.shape.count(rows) != 1 for spec in specs):
         return
     try:
@@ -55,6 +56,7 @@ def check_rows(
 def _fault(model: OrtModel, master: MasterRecord, recipe: Recipe, bucket: Bucket, rows: str) -> str:
     span = bucket.dims[rows]
     sizes = {name: r.opt for name, r in bucket.dims.items()} | {rows: min(span.max, _FEW_ROWS)}
+    # One row alone is no request of this model, or there is never another beside it.
     if span.min > 1 or sizes[rows] < 2:
         return ""
     inputs = draw_sample(master, recipe, bucket, sizes).inputs

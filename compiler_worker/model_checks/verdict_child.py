@@ -103,6 +103,7 @@ class _Judge:
             return FallbackVerdict(unknown=f"{name} answers none of the samples with numbers")
         errors, typical = self._rounding(samples)
         refuted, faulty = self._compared(samples, errors, report)
+        # Asked only where they differ: the evaluator is slow.
         if refuted and self._has_wrong_witness(samples, errors, typical):
             refuted, faulty = self._compared(samples, errors, report)
         kept = self._kept(samples, faulty)
@@ -186,6 +187,8 @@ class _Judge:
             spec.name: tolerance_for(Precision.FP32, self._recipe, *errors.get(spec.name, Errors()))
             for spec in self._master.outputs
         }
+        # The witness is the reference here and the import is judged: whatever differs is of one of
+        # them.
         beside = replace(
             self._reference, model=self._witness, witness=None, eager_outputs=None, shaken=()
         )

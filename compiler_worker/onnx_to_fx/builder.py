@@ -68,6 +68,8 @@ class GraphBuilder:
         self.floats = FloatTypes(float_dtype)
         self.constant_of: dict[str, str] = {}
         self._shared: dict[tuple[Any, ...], torch.fx.Node] = {}
+        # By identity: one array of the master may be read as several types, and is large to
+        # compare.
         self._registered: dict[tuple[int, torch.dtype], Tensor] = {}
         # Keeps registered constants alive, so that an id is never used twice.
         self._constant_at: dict[torch.fx.Node, Constant] = {}
@@ -137,6 +139,7 @@ class GraphBuilder:
         for position, axis in enumerate(axes):
             if isinstance(axis, int):
                 dims.append(axis)
+            # One symbol for both, so that an export need not guard that they are equal.
             elif axis and axis in self._named:
                 dims.append(self._named[axis])
             else:

@@ -29,6 +29,7 @@ def fold(
     Returns:
         A tensor or a number; None where it is not the same in every call, or is large.
     """
+    # Without recursion: a chain of shape arithmetic may be longer than Python's stack.
     needed: set[torch.fx.Node] = set()
     open_nodes = [node]
     while open_nodes:

@@ -57,6 +57,7 @@ def _of_node(op: Op, made: bytes) -> onnx.FunctionProto:
         for index, name in enumerate(body.input)
         if index >= len(op.inputs) or op.inputs[index] is None
     }
+    # A body names its parameters; here each is the node's own value, or ONNX's default.
     for node in nodes_of(body):
         node.input[:] = ["" if name in absent else name for name in node.input]
         for attribute in [a for a in node.attribute if a.ref_attr_name]:

@@ -15,7 +15,7 @@ from compiler_worker.onnx_to_fx.builder import GraphBuilder, InputSpec
 from compiler_worker.onnx_to_fx.constants import constant_from_tensor
 from compiler_worker.onnx_to_fx.converters import load_converters
 from compiler_worker.onnx_to_fx.dtypes import onnx_type_name, torch_dtype_from_onnx
-from compiler_worker.onnx_to_fx.node_conversion import Walk
+from compiler_worker.onnx_to_fx.node_conversion import Walk, opsets_of
 from compiler_worker.onnx_to_fx.scope import Axes, NameScope
 from compiler_worker.onnx_to_fx.values import AnyValue, OptionalValue, SequenceValue
 from services.contracts.errors import UnsupportedGraphError
@@ -64,10 +64,11 @@ class _Import:
         float_dtype: torch.dtype,
         weights: Mapping[str, NDArray[np.generic]],
     ) -> None:
-        self._model = _without_functions(model)
+        # The inliner copies the model, its weights too: one without functions is used as it is.
+        self._model = inline_local_functions(model) if model.functions else model
         self._weights = weights
         self._graph = GraphBuilder(float_dtype)
-        self._walk = Walk(_opsets(self._model), _own(self._model, float_dtype))
+        self._walk = Walk(opsets_of(self._model), _own(self._model, float_dtype))
         self._scope = NameScope(self._graph, declared=_declared(self._model.graph))
 
     def run(self) -> torch.fx.GraphModule:
@@ -166,13 +167,6 @@ def _own(model: onnx.ModelProto, float_dtype: torch.dtype) -> frozenset[str]:
     return deciding_outputs(model)
 
 
-def _opsets(model: onnx.ModelProto) -> dict[str, int]:
-    opsets = {entry.domain: entry.version for entry in model.opset_import}
-    if "ai.onnx" in opsets:
-        opsets[""] = opsets.pop("ai.onnx")
-    return opsets
-
-
 def _declared(graph: onnx.GraphProto) -> dict[str, Axes]:
     return {
         entry.name: _axes(entry.type.tensor_type)
@@ -188,8 +182,3 @@ def _axes(tensor_type: onnx.TypeProto.Tensor) -> Axes:
         axis.dim_value if axis.HasField("dim_value") and axis.dim_value >= 0 else axis.dim_param
         for axis in tensor_type.shape.dim
     )
-
-
-def _without_functions(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Inline functions of the model; one without any is used as it is."""
-    return inline_local_functions(model) if model.functions else model

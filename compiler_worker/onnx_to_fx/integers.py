@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
 from compiler_worker.onnx_to_fx.dtypes import integer_range, num_bits
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym
-from compiler_worker.onnx_to_fx.values import AnyValue, HostValue
+from compiler_worker.onnx_to_fx.values import AnyValue, HostValue, host_elementwise
 
 
 def is_in_range(value: AnyValue | None) -> bool:
@@ -30,9 +29,7 @@ def with_wrapped_symbols(value: AnyValue | None) -> AnyValue | None:
             return item
         return item.apply(_wrapped_in_call, item, bits)
 
-    return HostValue(
-        np.asarray(np.frompyfunc(wrapped, 1, 1)(value.data), dtype=object), value.dtype
-    )
+    return host_elementwise(wrapped, value.data, dtype=value.dtype)
 
 
 def _wrapped_in_call(value: int, bits: int) -> int:

@@ -15,7 +15,7 @@ from compiler_worker.onnx_to_fx.control_flow.subgraph import Kept, Subgraph
 from compiler_worker.onnx_to_fx.dtypes import CARRIED, element_type_name
 from compiler_worker.onnx_to_fx.functions import function_of
 from compiler_worker.onnx_to_fx.integers import is_in_range, with_wrapped_symbols
-from compiler_worker.onnx_to_fx.op import Op
+from compiler_worker.onnx_to_fx.op import Op, domain_of, refusal
 from compiler_worker.onnx_to_fx.scope import NameScope
 from compiler_worker.onnx_to_fx.values import (
     AnyValue,
@@ -41,7 +41,7 @@ class Walk:
             opsets: by domain; "" is ai.onnx.
             own: outputs of nodes that run in the master's own types, whatever the others do.
         """
-        self._opsets, self._own = opsets, own
+        self._opsets, self._own = dict(opsets), own
         self._kept: Kept = {}
 
     def convert(self, proto: onnx.NodeProto, scope: NameScope) -> None:
@@ -54,11 +54,12 @@ class Walk:
         is_own = any(name in self._own for name in names)
         with scope.graph.own_types() if is_own else nullcontext():
             op = self._op(proto, scope)
-            row = converter_table.find(_domain(proto), proto.op_type, op.version)
+            row = converter_table.find(domain_of(proto), proto.op_type, op.version)
             body = function_of(op) if row is None else None
             results = _results(op, row) if body is None else self._converted(op, body)
         if any(name and (i >= len(results) or results[i] is None) for i, name in enumerate(names)):
             raise op.refuse(f"only {len(results)} of its outputs are translated")
+        # A graph is in single assignment: the later value would silently stand for the first.
         taken = [name for name in names if scope.defines(name)]
         if taken:
             raise op.refuse(f"output '{taken[0]}' is a name that is already defined")
@@ -70,13 +71,7 @@ class Walk:
 
     def refusal(self, proto: onnx.NodeProto, reason: str) -> UnsupportedGraphError:
         """Return the error that refuses a node of which nothing else is known."""
-        domain = _domain(proto)
-        return UnsupportedGraphError(
-            reason,
-            op_type=f"{domain}::{proto.op_type}" if domain else proto.op_type,
-            node=proto.name or next(iter(proto.output), ""),
-            opset=self._opsets.get(domain, 0),
-        )
+        return refusal(proto, self._opsets.get(domain_of(proto), 0), reason)
 
     def _converted(self, op: Op, body: onnx.FunctionProto) -> list[AnyValue | None]:
         """Convert the nodes of a function, which sees its inputs and no names around it."""
@@ -84,16 +79,16 @@ class Walk:
         for name, value in zip(body.input, op.inputs, strict=False):
             if value is not None:
                 scope.define(name, value)
-        own = {_domain(entry): entry.version for entry in body.opset_import}
-        walk = Walk({**self._opsets, **own})
+        walk = Walk(self._opsets | opsets_of(body))
         for node in body.node:
             walk.convert(node, scope)
         return [scope.find(name) for name in body.output]
 
     def _op(self, proto: onnx.NodeProto, scope: NameScope) -> Op:
-        domain = _domain(proto)
+        domain = domain_of(proto)
         opset = self._opsets.get(domain, 0)
         try:
+            # The newest version up to the opset: an op keeps the meaning that it had there.
             schema = onnx.defs.get_schema(proto.op_type, opset, domain)
         except onnx.defs.SchemaError:
             raise self.refusal(proto, "no such op is known") from None
@@ -191,5 +186,6 @@ def _with_declared_dims(name: str, value: AnyValue, scope: NameScope) -> AnyValu
     return replace(value, dims=dims)
 
 
-def _domain(proto: onnx.NodeProto | onnx.OperatorSetIdProto) -> str:
-    return "" if proto.domain == "ai.onnx" else proto.domain
+def opsets_of(proto: onnx.ModelProto | onnx.FunctionProto) -> dict[str, int]:
+    """Return the versions that a model or a function imports, by domain."""
+    return {domain_of(entry): entry.version for entry in proto.opset_import}

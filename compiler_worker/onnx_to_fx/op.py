@@ -28,6 +28,23 @@ from services.contracts.errors import UnsupportedGraphError
 T = TypeVar("T")
 
 
+def domain_of(entry: onnx.NodeProto | onnx.OperatorSetIdProto) -> str:
+    """Return a domain in its one spelling: "" for ai.onnx."""
+    return "" if entry.domain == "ai.onnx" else entry.domain
+
+
+def refusal(proto: onnx.NodeProto, opset: int, reason: str) -> UnsupportedGraphError:
+    """Return the error that refuses a node."""
+    domain = domain_of(proto)
+    return UnsupportedGraphError(
+        reason,
+        op_type=f"{domain}::{proto.op_type}" if domain else proto.op_type,
+        # Exporters may leave nodes without names; every output has one.
+        node=proto.name or next(iter(proto.output), ""),
+        opset=opset,
+    )
+
+
 class Op:
     """A node with its inputs resolved.
 
@@ -65,9 +82,7 @@ class Op:
 
     def refuse(self, reason: str) -> UnsupportedGraphError:
         """Return the error that refuses this node; the caller raises it."""
-        domain = self.schema.domain
-        shown = f"{domain}::{self.proto.op_type}" if domain else self.proto.op_type
-        return UnsupportedGraphError(reason, op_type=shown, node=self.name, opset=self.opset)
+        return refusal(self.proto, self.opset, reason)
 
     def has_output(self, index: int) -> bool:
         """Whether the graph uses output `index`."""

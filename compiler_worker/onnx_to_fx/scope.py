@@ -33,6 +33,7 @@ class NameScope:
 
     def find(self, name: str) -> AnyValue | None:
         """Return the value of a name, here or around; None where it is not defined."""
+        # Inner names first: a body may name a value as the graph around it does.
         found = self._values.get(name)
         if found is not None or self._outer is None:
             return found

@@ -47,6 +47,7 @@ class Sym:
         return self + other
 
     def __sub__(self, other: HostInt) -> HostInt:
+        # The same node, so surely 0; what is merely equal in some calls is not.
         if self == other:
             return 0
         return self if _is(other, 0) else self.apply(operator.sub, self, other)

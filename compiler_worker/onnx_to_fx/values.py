@@ -12,8 +12,9 @@ Legend for dims: one entry per axis; an int where it is the same in every call, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -126,6 +127,15 @@ def host_from_list(items: list[HostInt]) -> HostValue:
     data = np.empty(len(items), dtype=object)
     data[:] = items
     return HostValue(data, torch.int64)
+
+
+def host_elementwise(
+    function: Callable[..., Any], *arrays: NDArray[np.object_], dtype: torch.dtype
+) -> HostValue:
+    """Return what a function of Python integers gives element by element, with broadcasting."""
+    data = np.frompyfunc(function, len(arrays), 1)(*arrays)
+    # numpy gives the element itself where there is no axis.
+    return HostValue(np.asarray(data, dtype=object), dtype)
 
 
 def unknown(rank: int) -> Dims:

@@ -29,12 +29,10 @@ from services.contracts.errors import InvalidRequestError, NotFoundError
 from services.contracts.hardware.facts import Generation
 from services.contracts.hardware.kinds import EngineKind
 from services.contracts.hardware.node_class import NodeClass
-from services.contracts.model.manifest import BuildOutcome, ModelVersion
+from services.contracts.model.manifest import ModelVersion
 from services.contracts.registry.registry import Registry
 
 logger = logging.getLogger(__name__)
-
-_FAILURES = (BuildOutcome.FAILED, BuildOutcome.PROOF_FAILED)
 
 
 def keep_plans(
@@ -90,6 +88,8 @@ def plan_for(
     """The whole plan of a model version for one generation, as this machine sees it."""
     wanted = Wanted(generations=(generation,), is_elsewhere=is_elsewhere)
     table = plan_builds(version, wanted, devices, find_builder, refusal)
+    # A class of nodes is the device and its driver where one is here; for others only its
+    # generation is known.
     local = (d for d in devices.values() if d.generation == str(generation) and not is_elsewhere)
     facts = next(local, None)
     return BuildPlan(
@@ -102,7 +102,12 @@ def plan_for(
         planned=tuple(
             PlannedKey(
                 key=key,
-                is_anywhere=facts is None or _is_ahead_of_time(key, generation, find_builder),
+                # Only TensorRT compiles for a device that is not there; what it tunes is for one.
+                is_anywhere=facts is None
+                or (
+                    key.kind is EngineKind.TENSORRT
+                    and not find_builder(key.kind).is_device_bound(generation)
+                ),
             )
             for key in table.planned
         ),
@@ -196,14 +201,6 @@ def _only(table: BuildTable, keys: Sequence[str]) -> BuildTable:
 
 def _last_failure(key: BuildKey, registry: Registry) -> str:
     records = registry.build_records(key.digest())
-    if not records or records[-1].outcome not in _FAILURES:
+    if not records or records[-1].outcome.is_good:
         return ""
     return records[-1].reason or "without a reason"
-
-
-def _is_ahead_of_time(
-    key: BuildKey, generation: Generation, find_builder: Callable[[EngineKind], Builder]
-) -> bool:
-    """Only TensorRT compiles for a device that is not there; what it tunes is bound to one."""
-    builder = find_builder(key.kind)
-    return key.kind is EngineKind.TENSORRT and not builder.is_device_bound(generation)

@@ -42,6 +42,7 @@ def read_calibration(
     _check_names(path, arrays, inputs)
     for spec in inputs:
         _check_type(path, spec, arrays[spec.name])
+    # After types: what has no rows has no number of them.
     _check_number(path, arrays, inputs)
     for spec in inputs:
         _check_values(path, spec, arrays[spec.name], (limits or {}).get(spec.name))

@@ -141,6 +141,7 @@ def _make_signed(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> Non
     zeros = {node.input[2]: numpy_helper.to_array(tensors[node.input[2]]) for node in nodes}
     unsigned = {name for name, array in zeros.items() if array.dtype == np.uint8}
     for name in {node.input[1] for node in nodes if node.input[2] in unsigned}:
+        # Scales are shared between nodes: each is widened once.
         wider = numpy_helper.to_array(tensors[name]) * _UNSIGNED_TO_SIGNED
         tensors[name].CopyFrom(numpy_helper.from_array(wider, name))
     for name in unsigned:

@@ -216,6 +216,7 @@ def _earlier_equals(graph: Graph) -> dict[Node, Node]:
         if node.op in ("placeholder", "output"):
             continue
         operands = map_arg((node.args, node.kwargs), lambda each: equals.get(each, each))
+        # By text, as operands may be lists and slices, which have no hash.
         key = f"{node.target} {operands}"
         if first.setdefault(key, node) is not node:
             equals[node] = first[key]

@@ -75,14 +75,10 @@ class _BreakTrace(logging.Handler):
         if found := _BREAK.match(getattr(record, "payload", None) or ""):
             # Where there is a second paragraph, the first only says what was being traced.
             first, _, second = found["reason"].partition("\n\n")
-            reason = _first_line(second or first)
+            reason = next(iter((second or first).strip().splitlines()), "")
             self.breaks.append(
                 GraphBreak(file=found["file"], line=int(found["line"]), reason=reason)
             )
-
-
-def _first_line(text: str) -> str:
-    return next(iter(text.strip().splitlines()), "")
 
 
 def _module_and_inputs(source: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
@@ -139,6 +135,7 @@ def _file_module(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     # A module that looks itself up, as dataclasses do, has to be found.
     sys.modules[path.stem] = module
+    # For what lies beside the file.
     sys.path.insert(0, str(path.parent.absolute()))
     spec.loader.exec_module(module)
     return module

@@ -63,6 +63,7 @@ def exported(
 
     def export(graph: torch.fx.GraphModule) -> ExportedProgram:
         if device == "cpu":
+            # As an engine is: with static sizes Inductor would generate other loops.
             return export_dynamic(graph, specs, ranges)
         return export_static(graph, specs, sizes, device)
 
@@ -89,6 +90,7 @@ def compiled(
         device: of torch.
     """
     record = InductorRecord(folder / _RECORDS, inputs)
+    # Without names of ours in its output a kernel could not be found in the trace.
     options = {**config, **record.options(), "cpp.enable_kernel_profile": True}
     with _without_its_notices():
         if device == "cpu":

@@ -24,6 +24,7 @@ class _NodeByNode(Interpreter):
 
     def run_node(self, n: Node) -> Any:
         """Run one node; inputs, weights and the result are no ops."""
+        # The graphs of an importer call no modules.
         if n.op not in ("call_function", "call_method"):
             return super().run_node(n)
         with self._around(n):

@@ -87,6 +87,7 @@ class InductorRecord:
     def kernels(self) -> list[FusedKernel]:
         """Every kernel call, in order."""
         found: list[FusedKernel] = []
+        # One for each graph that was compiled; folders are numbered in order.
         for path in sorted(self._folder.rglob(_PROVENANCE)):
             found += kernels_of(json.loads(path.read_text()), self._in_order())
         return found
@@ -168,6 +169,7 @@ def _work_by_call(
 ) -> list[list[Work]]:
     """Follow calls and work side by side; on a CPU neighbouring pieces become one kernel."""
     found: list[list[Work]] = [[] for _ in calls]
+    # Neither list names the other: only their common order ties a call to its work.
     at, is_open = -1, False
     for piece in work:
         if not (is_open and not piece.is_extern and piece.origins <= calls[at][1]):

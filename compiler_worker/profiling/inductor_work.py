@@ -146,7 +146,9 @@ def bytes_of(node: Any, graph: Any, known: Mapping[Any, int]) -> int:
     for leaf in node.get_nodes():
         # A library's kernel has no loops of Inductor's: it touches all of its operands.
         has_loops = hasattr(leaf, "get_ranges") and not leaf.is_extern()
-        limit = _loop_size(leaf, known) if has_loops else _NO_LIMIT
+        limit = _NO_LIMIT
+        if has_loops:
+            limit = math.prod(_numel(ranges, known) for ranges in leaf.get_ranges())
         for dep in [*leaf.read_writes.reads, *leaf.read_writes.writes]:
             if not _stays_inside(node.scheduler, dep.name, inside):
                 touched[dep.name] = touched.get(dep.name, 0) + limit
@@ -155,10 +157,6 @@ def bytes_of(node: Any, graph: Any, known: Mapping[Any, int]) -> int:
         for name, limit in touched.items()
         for elements, itemsize in _extent(name, node.scheduler, graph, known)
     )
-
-
-def _loop_size(leaf: Any, known: Mapping[Any, int]) -> int:
-    return math.prod(_numel(ranges, known) for ranges in leaf.get_ranges())
 
 
 def _stays_inside(scheduler: Any, name: str, inside: set[str]) -> bool:

@@ -102,6 +102,7 @@ class _Subject:
         peaks = measured_peaks(self._device, self._dtype)
         module: Any = self._programs.imported.module()
         given: Any = self._programs.given.module() if self._programs.rewrites else module
+        # Once where nothing was rewritten: both are one graph then.
         dispatched = [dispatched_ops(each, self._inputs) for each in dict.fromkeys((module, given))]
         self._progress("compiling")
         made = self._compiled()
@@ -109,6 +110,7 @@ class _Subject:
         before, *between, after = profiled(self._calls(module, given, made), self._device)
         imported = self._eager_run(module, dispatched[0], before)
         rewritten = self._eager_run(given, dispatched[-1], (between or [before])[0])
+        # Apart from the profiled runs, which its hooks make slower, op by op most of all.
         eager_s, compiled_s = latency_s([plain_run(module, self._inputs), made.call], self._device)
         # Twice, as others may have worked here at one of the times.
         peaks = peaks.best(measured_peaks(self._device, self._dtype))

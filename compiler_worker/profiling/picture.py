@@ -40,7 +40,7 @@ class Bar:
 def time_per_op(report: ProfileReport) -> str:
     """The picture, as SVG text."""
     before = bars((short_name(op.target), op.time_s) for op in report.eager_ops if op.num_bytes)
-    after = bars((_kernel_label(k.name, k.chain), k.time_s) for k in report.kernels)
+    after = bars((" → ".join(k.chain) or k.name, k.time_s) for k in report.kernels)
     device = f"{report.device_name} ({report.generation})"
     where = f"{report.model} version {report.version}, {report.precision}, {_sizes(report.sizes)}"
     return drawn(
@@ -141,10 +141,6 @@ def _text(x: float, y: float, kind: str, text: str) -> str:
 
 def _cut(text: str, num_chars: int) -> str:
     return text if len(text) <= num_chars else text[: num_chars - 1] + "…"
-
-
-def _kernel_label(name: str, chain: Sequence[str]) -> str:
-    return " → ".join(chain) or name
 
 
 def _sizes(sizes: Mapping[str, int]) -> str:

@@ -43,6 +43,7 @@ def profile_model(
     bucket = _chosen(version, buckets, options.bucket)
     settings, cache_dir = worker.settings, worker.settings.cache_dir.absolute()
     out = (options.out or Path(_folder_name(version, bucket))).absolute()
+    # Before the long run: a folder that cannot be made would be met at its end.
     is_ours = _make_folder(out)
     with work_folder(cache_dir / "work", "profile-") as folder:
         request = ProfileRequest(

@@ -49,6 +49,7 @@ def profiled(calls: Mapping[Path, Callable[[], Any]], device: str) -> list[Profi
         activities.append(ProfilerActivity.CUDA)
     runs: dict[Path, list[list[Any]]] = {trace: [] for trace in calls}
     spent_s, num_runs = 0.0, 0
+    # The first run compiles, allocates and warms caches.
     for call in calls.values():
         call()
     while num_runs < _LEAST_RUNS or (num_runs < _NUM_RUNS and spent_s < _PATIENCE_S):

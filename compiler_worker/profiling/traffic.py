@@ -118,6 +118,7 @@ def _is_free(func: Any, given: Iterable[torch.Tensor], made: Sequence[torch.Tens
     """Whether nothing new was written: only views of what was given, or no tensor at all."""
     if func._schema.is_mutable:  # noqa: SLF001
         return False
+    # By storage: a view has another pointer and the same memory.
     memory = {tensor.untyped_storage().data_ptr() for tensor in given if tensor.numel()}
     return all(not t.numel() or t.untyped_storage().data_ptr() in memory for t in made)
 

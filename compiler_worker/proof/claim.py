@@ -12,6 +12,7 @@ from services.contracts.model.manifest import MasterRecord, OutputCheck, TaskChe
 from services.contracts.model.recipe import Bucket, Recipe
 from services.contracts.selection.proof_checks import AgreementCheck, ColumnCheck, PowerCheck
 
+# A broken engine is so at most samples. The record has every check; this is what people read.
 _MAX_FAULTS_SHOWN = 3
 
 
@@ -30,6 +31,7 @@ class Claim:
     precision: Precision
     buckets: tuple[Bucket, ...]
     samples: Mapping[str, Array] | None = None
+    # Not the seed of the draws that all engines of a master share: those would only be drawn twice.
     seed: int = DEFAULT_SEED + 1
     master_path: Path | None = None
 
@@ -87,6 +89,7 @@ def padding_hint(checks: Sequence[OutputCheck], buckets: Sequence[Bucket]) -> st
         is_full: [c.fault for c in checks if (c.sizes == largest.get(c.bucket)) is is_full]
         for is_full in (True, False)
     }
+    # Wrong elsewhere, right there, and tried there at all.
     if not any(faults[False]) or any(faults[True]) or not faults[True]:
         return ""
     return (

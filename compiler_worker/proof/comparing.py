@@ -66,6 +66,8 @@ class Comparing:
         Raises:
             EngineError: the engine failed; says at which bucket and sizes.
         """
+        # Before anything is compared: errors are measured by the usual size of all answers. Models
+        # of a reference keep what they computed, so the second run in `_meet` is read from disk.
         for sample in samples:
             wanted = self._reference.model.run(sample.inputs)
             for judge in self.judges.values():
@@ -83,6 +85,7 @@ class Comparing:
             if held is None and sample.sizes == usual:
                 held = answer
         if before is not None:
+            # Nothing follows the last sample, so something has to run between its two runs.
             self._run_engine(samples[0])
             self._repeat(before)
         if held is not None:
@@ -162,6 +165,7 @@ class _Answer:
 
     def has_changed(self, name: str) -> bool:
         """Whether an output is another one now: its memory is the engine's, which ran since."""
+        # Bytes and not values: a NaN that stayed is no change.
         return self._found[name].tobytes() != self.copies[name].tobytes()
 
 
@@ -173,6 +177,7 @@ def _answered(engine: Model, inputs: Mapping[str, Array]) -> dict[str, Array]:
     Raises:
         EngineError: the engine failed, or wrote to an input.
     """
+    # In the order of memory that they have: engines must take views that are not contiguous.
     given = {name: array.copy("K") for name, array in inputs.items()}
     found = engine.run(given)
     for name, array in given.items():

@@ -67,6 +67,7 @@ class IdValues:
             return none
         size = values.shape[axis]
         is_legal = (pair[0] >= 0) & (pair[0] < size)
+        # An engine may answer any integer, and take_along_axis raises on those outside.
         first, second = (
             np.take_along_axis(values, np.where(is_legal, ids, 0).astype(np.int64), axis)
             for ids in pair
@@ -95,6 +96,7 @@ def id_sources(master_path: Path, outputs: list[str]) -> dict[str, IdSource]:
     """By output, where its ids come from; outputs that are no ids are left out."""
     import onnx
 
+    # Nodes alone: the weights may take gigabytes.
     proto = onnx.load(master_path, load_external_data=False)
     makers = {name: node for node in proto.graph.node for name in node.output}
     sources = {}
@@ -107,11 +109,13 @@ def id_sources(master_path: Path, outputs: list[str]) -> dict[str, IdSource]:
         if node is None or node.op_type not in _MAKES_IDS:
             continue
         is_top_k = node.op_type == "TopK"
+        # TopK's other output are the values themselves.
         if is_top_k and name != node.output[1]:
             continue
         given = {attribute.name: attribute.i for attribute in node.attribute}
         sources[output] = IdSource(
             tensor=node.input[0],
+            # ONNX's defaults: the last axis of TopK, the first of ArgMax and ArgMin.
             axis=given.get("axis", -1 if is_top_k else 0),
             is_axis_kept=is_top_k or bool(given.get("keepdims", 1)),
         )

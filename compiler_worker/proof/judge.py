@@ -11,6 +11,7 @@ from compiler_worker.inputs.sampling import Sample, SampleVariant, proof_samples
 from compiler_worker.measures.answer_sizes import typical_sizes
 from compiler_worker.measures.comparison import has_numbers, is_finite_where
 from compiler_worker.measures.ranking import check_ranking
+from compiler_worker.measures.task_scores import failed_task
 from compiler_worker.measures.tasks import TaskSamples, check_tasks
 from compiler_worker.measures.tolerances import tolerance_for
 from compiler_worker.progress import Progress, no_progress
@@ -78,6 +79,7 @@ def _compared(
     verdict = replace(comparing.verdict(tasks), samples=_counted(samples))
     if verdict.reason:
         return verdict
+    # Power is of a proof that passed: what refused one engine need not show that it refuses others.
     report("measuring what the proof would have refused")
     power = _power(comparing, reference.model, claim, samples)
     return replace(verdict, power=power, reason=_blindness(power, claim.precision))
@@ -104,6 +106,7 @@ def _samples(claim: Claim, reference: Reference) -> tuple[Reference, list[Sample
         except ProofError as error:
             if remaining := without_import(reference, sample, error):
                 return _samples(claim, remaining)
+            # The edges are what the recipe promises to callers; sizes between them are drawn by us.
             if sample.sizes in edges:
                 raise
             # Some models compute only some sizes, multiples of a stride for one.
@@ -146,25 +149,16 @@ def _check_tasks(
         drawn=samples,
     )
     found = check_tasks(engine, reference, judged_on)
-    return (*_check_ranking(engine, reference, claim), *found)
-
-
-def _check_ranking(engine: Model, reference: Model, claim: Claim) -> tuple[TaskCheck, ...]:
     task = claim.recipe.ranking
     if task is None:
-        return ()
+        return found
     try:
-        return (
-            check_ranking(
-                engine, reference, claim.samples, claim.master, claim.recipe, claim.buckets
-            ),
+        ranking = check_ranking(
+            engine, reference, claim.samples, claim.master, claim.recipe, claim.buckets
         )
     except InvalidRequestError as error:
-        name = f"top{task.top_k}_overlap:{task.output}"
-        failed = TaskCheck(
-            name=name, value=0.0, bound=task.min_overlap, is_passed=False, detail=str(error)
-        )
-        return (failed,)
+        ranking = failed_task(task, str(error))
+    return (ranking, *found)
 
 
 def _power(

@@ -138,19 +138,15 @@ class OutputJudge:
             self.columns.add(*_values(bounds, sample, found, wanted))
         return result
 
-    def compare_eager(self, sample: Sample, found: _Arrays, wanted: _Arrays) -> None:
-        """Keep what eager float32 answers to the same inputs."""
+    def collect(self, columns: Columns, sample: Sample, found: _Arrays, wanted: _Arrays) -> None:
+        """Keep in `columns`, which are `eager` or `shaken`, an answer to the same inputs."""
         if self.bounds.has_columns(sample):
-            self.eager.add(*_values(self.bounds, sample, found, wanted))
-
-    def compare_shaken(self, sample: Sample, found: _Arrays, wanted: _Arrays) -> None:
-        """Keep what it answers with the master's own roundings shifted."""
-        if self.bounds.has_columns(sample):
-            self.shaken.add(*_values(self.bounds, sample, found, wanted))
+            columns.add(*_values(self.bounds, sample, found, wanted))
 
     def _meet_integers(
         self, sample: Sample, found: _Arrays, wanted: _Arrays, result: Comparison
     ) -> Comparison:
+        # Missing, or of another type or shape: there are no elements to count.
         if result.fault and not result.num_differing:
             return result
         bounds, name = self.bounds, self.bounds.spec.name
@@ -214,6 +210,7 @@ class OutputJudge:
         eager, shaken = (own if own.is_begun else None for own in (self.eager, self.shaken))
         distance = self.columns.distance(eager, shaken, bound_of)
         bound = float(bound_of(np.array(distance.eager_error)))
+        # Where eager's own error widens the bound of columns, it has moved the slope as well.
         gain_bound = allowed.gain * bound / allowed.column
         return ColumnCheck(
             output=self.bounds.spec.name,
@@ -261,11 +258,11 @@ def eager_columns(
         return
     found = reference.eager_outputs.run(sample.inputs)
     for judge in judges.values():
-        judge.compare_eager(sample, found, wanted)
+        judge.collect(judge.eager, sample, found, wanted)
     for model in reference.shaken:
         found = model.run(sample.inputs)
         for judge in judges.values():
-            judge.compare_shaken(sample, found, wanted)
+            judge.collect(judge.shaken, sample, found, wanted)
 
 
 def _values(

@@ -92,6 +92,7 @@ def power_check(
             case _Outcome.FARTHER:
                 tightened.append(name)
             case _Outcome.PASSED:
+                # Last, as tasks run over all samples again: only what no bound refuses gets here.
                 is_blind = passes_tasks(bounds.spec.name, sabotage)
                 (blind if is_blind else refused).append(name)
     asked = bounds.recipe.outputs.get(bounds.spec.name)
@@ -120,12 +121,14 @@ def spoilt(sabotage: Sabotage, judge: OutputJudge, kept: Kept, largest: int, see
         share=array.size / max(largest, 1),
         seed=seed,
     )
+    # Back in the output's own type a value may overflow, as an engine's would.
     with np.errstate(over="ignore"):
         return sabotage(answers).astype(NUMPY_FROM_DATATYPE[spec.datatype])
 
 
 def _outcome(judge: OutputJudge, kept: Sequence[Kept], sabotage: Sabotage) -> _Outcome:
     name = judge.bounds.spec.name
+    # Of its own: the judge's columns hold the engine's errors, the copy's would be added to them.
     again = OutputJudge(
         bounds=judge.bounds, eager=judge.eager, shaken=judge.shaken, sizes=judge.sizes
     )

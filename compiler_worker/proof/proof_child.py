@@ -67,6 +67,7 @@ class _Proving:
                 # The engine first: memory is measured before anything else has grown.
                 with memory_growth(self._platform) as engine_growth:
                     engine = load_engine(self._request, self._findings)
+                    # At the largest sizes: libraries allocate their workspaces in the first run.
                     engine.run(self._timed()[-1].inputs)
             except EngineIncompatibleError:
                 # What this machine lacks must not stand against an engine that others run.
@@ -121,6 +122,7 @@ class _Proving:
             precision=request.manifest.key.precision,
             buckets=request.manifest.buckets,
             samples=_read_samples(request.samples_path),
+            # The same whenever this engine is proven, another one for every other engine.
             seed=int(request.manifest.key.digest()[:12], 16),
             master_path=request.master_path,
         )
@@ -170,6 +172,7 @@ class _Proving:
 
     def _proof(self, verdict: ProofVerdict) -> Proof:
         key, hint = self._request.manifest.key, ""
+        # Only these are padded to the bucket's largest sizes.
         if self._platform is Platform.CUDA and key.kind is EngineKind.INDUCTOR:
             hint = padding_hint(verdict.checks, key.buckets)
         return Proof(

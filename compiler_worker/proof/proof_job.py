@@ -42,8 +42,10 @@ def prove_in_child(
     place.mkdir()
     request = proof_request(job, worker, place)
     outcome = run_child(PROVE, request, place, worker.proof_limits, on_event)
+    # A compiler that crashes in the fallback must not cost a right engine its proof.
     if _is_perhaps_the_fallbacks(outcome, request) and not worker.stop_reason():
         logger.warning("timing was cut short (%s); again without the fallback", outcome.failure)
+        # A folder of its own: what the first child left must not be taken for this one's result.
         place = folder / "proof-alone"
         place.mkdir()
         request = proof_request(job, worker, place).model_copy(update={"is_fallback_timed": False})
@@ -133,6 +135,7 @@ def prove_published(
             try:
                 return _prove(engine, job, leased(worker, lease), on_outcome)
             except ProofError:
+                # A lost lease ended the child. Who holds it now proves the same, and is waited for.
                 if not lease.lost_to():
                     raise
 

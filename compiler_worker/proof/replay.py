@@ -11,6 +11,7 @@ from compiler_worker.children.child_jobs import REPLAY
 from compiler_worker.children.process import run_child
 from compiler_worker.children.requests import ReplayRequest, ReplayResult
 from compiler_worker.devices import device_that_runs
+from compiler_worker.proof.claim import sizes_text
 from compiler_worker.proof.proof_job import ProofJob, proof_request, version_of
 from compiler_worker.worker_context import MASTER_FILE, WorkerContext
 from services.contracts.builds.build_key import BuildKey
@@ -77,9 +78,8 @@ def replay_document(done: ReplayReport) -> dict[str, Any]:
 def replay_lines(done: ReplayReport) -> list[str]:
     """The distances of each output then and now, beside their bounds."""
     failed, key = done.failed, done.key
-    sizes = " ".join(f"{name}={size}" for name, size in sorted(failed.sizes.items()))
     made = "drawn again" if done.result.is_drawn_again else "as it was kept"
-    where = f"bucket {failed.bucket} at {sizes or 'its fixed shape'}, {failed.variant}, {made}"
+    where = f"bucket {failed.bucket} at {sizes_text(failed.sizes)}, {failed.variant}, {made}"
     lines = [f"{key.digest()[:12]} {key.kind} {key.precision} on {key.generation}: {where}"]
     then = {check.output: check for check in failed.checks}
     for now in done.result.checks:

@@ -8,7 +8,7 @@ from compiler_worker.inputs.sampling import DEFAULT_SEED, SampleVariant, draw_sa
 from compiler_worker.measures.comparison import compare_output
 from compiler_worker.measures.distance import INFINITELY_FAR
 from compiler_worker.proof.proof_child import drawn_recipe, load_engine, prepare_torch
-from compiler_worker.proof.worst_sample import read_sample_arrays, variant_of
+from compiler_worker.proof.worst_sample import read_sample_arrays
 from compiler_worker.references.models import Model
 from compiler_worker.references.reference import open_eager, open_reference
 from services.contracts.errors import EngineError, InvalidRequestError, ProofError
@@ -49,7 +49,7 @@ def _inputs(request: ReplayRequest) -> dict[str, Array]:
         return read_sample_arrays(request.arrays_path, "input")
     failed, proof = request.failed, request.proof
     bucket = next(each for each in proof.manifest.buckets if each.label == failed.bucket)
-    variant = variant_of(failed)
+    variant = SampleVariant(failed.variant)
     if variant is SampleVariant.GIVEN:
         raise ProofError(
             f"the sample was run {failed.seed} of the model's own, and too large to be kept"
@@ -66,6 +66,7 @@ def wanted_outputs(request: ReplayRequest, inputs: _Arrays) -> _Arrays:
     if kept:
         return kept
     proof = request.proof
+    # On the CPU on any machine: only the float64 reference is run, which is never elsewhere.
     eager = open_eager(proof.master_path, proof.master, "cpu")
     reference = open_reference(
         proof.master_path,

@@ -15,7 +15,6 @@ from services.contracts.kserve.tensors import Array
 _SELDOM = 50
 # Fixed, so that a proof is the same whenever it is repeated.
 _SEED = 2_026
-_FP16_MAX = 65_504.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +112,7 @@ def _few_rows(answers: Answers) -> Array:
     array = answers.array
     moved = array[..., None] if answers.axis is None else np.moveaxis(array, answers.axis, -1)
     rows = moved.reshape(-1, moved.shape[-1])
+    # Other rows in each sample: the same ones may be pads in all of them.
     is_wrong = (np.arange(len(rows)) + 17 * answers.seed) % _SELDOM == 0
     spoilt = np.where(is_wrong[:, None], np.roll(rows, 1, axis=0), rows).reshape(moved.shape)
     back: Array = spoilt[..., 0] if answers.axis is None else np.moveaxis(spoilt, -1, answers.axis)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from compiler_worker.inputs.sampling import Sample, SampleVariant
+from compiler_worker.inputs.sampling import Sample
 from services.contracts.kserve.tensors import Array
 from services.contracts.model.manifest import FailedSample, OutputCheck
 from services.contracts.model.recipe import Tolerance
@@ -80,14 +80,10 @@ def read_sample_arrays(path: Path, role: str) -> dict[str, Array]:
         }
 
 
-def variant_of(failed: FailedSample) -> SampleVariant:
-    """How the sample's masks were drawn."""
-    return SampleVariant(failed.variant)
-
-
 def _excess(check: OutputCheck, allowed: Tolerance | None) -> float:
     """How many times its bound the worst distance is."""
     if allowed is None:
+        # The engine gave no answer at all: nothing is farther off.
         return float("inf")
     return max(
         check.rel_l2 / allowed.rel_l2,

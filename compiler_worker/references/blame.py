@@ -63,6 +63,8 @@ def agreed(
     by_import = _fault(reference.model, answer, found, claim)
     if by_import and not by_witness:
         return _without_import(reference, reference.recourse, found)
+    # With neither of them, or with both: two that differ by just more than the bound have a third
+    # between them.
     if by_import or not by_witness:
         sides = (
             f"{by_import or 'agrees'} from the import, {by_witness or 'agrees'} from the witness"

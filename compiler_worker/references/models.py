@@ -73,6 +73,7 @@ class FxModel:
         del proto.graph.output[:]
         proto.graph.output.extend(onnx.helper.make_empty_tensor_value_info(n) for n in names)
         module = graph_module_from_onnx(proto, float_dtype=torch.float64)
+        # Only the names count: `run` puts them to what the graph gives.
         specs = tuple(TensorSpec(name=name, datatype="FP32", shape=()) for name in names)
         given = master.model_copy(update={"outputs": specs})
         return cls(module, given, device="cpu", is_double=True)
@@ -108,7 +109,8 @@ class FxModel:
                 outputs = self._module(*arguments)
             except (RuntimeError, IndexError, ValueError, TypeError) as error:
                 shapes = {spec.name: list(inputs[spec.name].shape) for spec in specs}
-                advice = "; begin the bucket at 1 where a size is 0" * _has_empty(shapes.values())
+                has_empty = any(0 in shape for shape in shapes.values())
+                advice = "; begin the bucket at 1 where a size is 0" if has_empty else ""
                 raise ProofError(
                     f"eager run of the master at {shapes} failed: {error}{advice}"
                 ) from error
@@ -121,10 +123,6 @@ class FxModel:
         if self._is_double and array.dtype == np.float32:
             array = array.astype(np.float64)
         return tensor_from_array(array).to(self._device)
-
-
-def _has_empty(shapes: Iterable[Sequence[int]]) -> bool:
-    return any(0 in shape for shape in shapes)
 
 
 class OrtModel:
@@ -160,6 +158,8 @@ class OrtModel:
         # What it logs would end up on a terminal, and all that matters is raised as well.
         options.log_severity_level = 4
         try:
+            # A graph of more than 2 GiB in float64 does not serialise, protobuf's limit: a refusal
+            # too.
             source = _doubled(master_path).SerializeToString() if is_double else str(master_path)
             session = onnxruntime.InferenceSession(
                 source, options, providers=["CPUExecutionProvider"]

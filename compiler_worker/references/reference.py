@@ -166,7 +166,14 @@ def _without_import(
     name, model = ort_name(), keep(ort_name(), lambda: witness)
     if kind is EngineKind.ONNXRUNTIME:
         name = evaluator_name()
-        evaluator = _opened_evaluator(master_path, master, reason)
+        # Now, although the cache opens its models late: a refusal must come before the first
+        # sample.
+        try:
+            evaluator = EvaluatorModel.open(master_path, master)
+        except ProofError as error:
+            raise ProofError(
+                f"no reference but ONNX Runtime itself can run this master: {reason}; {error}"
+            ) from error
         model = keep(name, lambda: evaluator)
     return Reference(
         name=f"{name}; no float64 import: {reason}",
@@ -192,6 +199,7 @@ def _doubled(
     if model is None:
         return reference
     name = reference.name.replace(" fp32", " fp64", 1)
+    # Without the reason behind it, which changes no output: entries are shared between proofs.
     identity = name.partition(";")[0]
     return replace(reference, name=name, model=_kept(master, cache_dir, identity, lambda: model))
 
@@ -204,15 +212,6 @@ def ort_name() -> str:
 def evaluator_name() -> str:
     """ONNX's own reference implementation as it runs a master here."""
     return f"onnx.reference {metadata.version('onnx')} fp32"
-
-
-def _opened_evaluator(master_path: Path, master: MasterRecord, refusal: str) -> EvaluatorModel:
-    try:
-        return EvaluatorModel.open(master_path, master)
-    except ProofError as error:
-        raise ProofError(
-            f"no reference but ONNX Runtime itself can run this master: {refusal}; {error}"
-        ) from error
 
 
 def _opened(open_model: Callable[[], _M]) -> tuple[_M | None, str]:

@@ -29,6 +29,7 @@ from services.contracts.model.manifest import SideTiming, Timing
 from services.contracts.model.recipe import Recipe
 from services.contracts.ratio import Ratio
 
+# A verdict on 5 % is of use; narrower intervals take more time than they change.
 _CLOSE = 1.05
 
 
@@ -52,6 +53,7 @@ class BenchmarkLimits:
     warm_below_s: float = 0.02
 
 
+# Eager beside a fallback: enough calls for its median.
 _CONTEXT_EVERY = 3
 
 

@@ -55,6 +55,7 @@ def open_fallback(request: ProofRequest, samples: Sequence[Sample]) -> OpenedFal
     try:
         with memory_growth(request.device.parsed_generation.platform) as growth:
             engine = _loaded(request)
+            # torch compiles or captures in its first run of a shape: before it is timed.
             for sample in samples:
                 engine.run(sample.inputs)
     except Exception as error:  # torch's compiler raises anything

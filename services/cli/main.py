@@ -66,6 +66,7 @@ def up(
     from services.cli.fleet.up import run_up
     from services.cli.fleet.up_options import UpOptions
 
+    # Refused before Ray is started, which takes seconds.
     if generation:
         Generation.parse(generation)
     options = UpOptions(
@@ -312,6 +313,7 @@ def main() -> None:
             print_error(str(error))
         raise SystemExit(1) from error
     except OSError as error:
+        # A full disk is no bug: any write may meet it.
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         print_error(f"{error.strerror}: {error.filename or 'SMELT_HOME'}; make room there")

@@ -63,6 +63,7 @@ class NestedBuilder(GraphBuilder):
             self.graph.output(self.here(result))
         else:
             self.graph.output(tuple(map(self.here, result)))
+        # Else torch's control flow hands in, and keeps alive, what nothing reads.
         self.graph.eliminate_dead_code()
         self.graph.lint()
         return torch.fx.GraphModule(self.root, self.graph, "NestedGraph")

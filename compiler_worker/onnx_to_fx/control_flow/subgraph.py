@@ -69,6 +69,7 @@ class Subgraph:
         self, name: str, proto: onnx.TensorProto | onnx.NodeProto, scope: NameScope
     ) -> None:
         """Bind a constant; every time that the graph is inlined shares one buffer of it."""
+        # By content: names inside a body may come again in another one, or in each round.
         key = proto.SerializeToString(deterministic=True)
         if key in self._kept:
             scope.define(name, self._kept[key])

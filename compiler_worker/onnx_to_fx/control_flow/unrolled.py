@@ -10,7 +10,7 @@ import torch
 from compiler_worker.onnx_to_fx.control_flow.nested import NestedBuilder
 from compiler_worker.onnx_to_fx.control_flow.rounds import Done, Rounds
 from compiler_worker.onnx_to_fx.control_flow.rows import empty_stack, stacked
-from compiler_worker.onnx_to_fx.sym import Sym
+from compiler_worker.onnx_to_fx.sym import HostInt, Sym
 from compiler_worker.onnx_to_fx.values import AnyValue, HostValue, Tensor, Value
 
 # Written out, rounds fuse with each other and with what is around them, but each is compiled.
@@ -24,6 +24,7 @@ def unrolled(rounds: Rounds) -> Done | None:
         return None
     carried, rows = list(rounds.first), list[Sequence[AnyValue]]()
     while goes_on and (count is None or len(rows) < count):
+        # By the whole count where it is known: not a thousand rounds first, and a loop after all.
         if max(len(rows) + 1, count or 0) * rounds.num_nodes > MAX_UNROLLED_NODES:
             return None
         done = rounds.body(rounds.op.graph, host_scalar(len(rows)), carried)
@@ -36,7 +37,7 @@ def unrolled(rounds: Rounds) -> Done | None:
     return carried, [stacked(rounds.op, column) for column in zip(*rows, strict=True)]
 
 
-def host_scalar(item: int, dtype: torch.dtype = torch.int64) -> HostValue:
+def host_scalar(item: HostInt, dtype: torch.dtype = torch.int64) -> HostValue:
     """Return a number of the host, of no axes."""
     data = np.empty((), dtype=object)
     data[()] = item

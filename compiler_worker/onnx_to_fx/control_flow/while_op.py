@@ -51,7 +51,8 @@ class _Repeated:
     def emit(self) -> Done:
         """Emit the body, the check, and the call of both."""
         after = self._body()
-        first = [*self._first_round(), *self._own_copies(self._start), *self._stacks]
+        copies = (self._op.call(own_copy, x) for x in self._start)
+        first = [*self._first_round(), *copies, *self._stacks]
         used = self._inner.lifted()
         body = self._outer.add_module("round", self._inner.module(after))
         check = self._outer.add_module("check", self._check(len(first), used))
@@ -68,9 +69,6 @@ class _Repeated:
             )
         x = self._outer.tensor(value)
         return Tensor(x.node, x.dtype, tuple(self._outer.dim(x, axis) for axis in range(x.rank)))
-
-    def _own_copies(self, tensors: Sequence[Tensor]) -> list[torch.fx.Node]:
-        return [self._op.call(own_copy, x) for x in tensors]
 
     def _first_round(self) -> list[torch.fx.Node]:
         graph, rounds = self._outer, self._rounds
@@ -140,6 +138,7 @@ class _Repeated:
     def _check(self, num_carried: int, used: Sequence[torch.fx.Node]) -> torch.fx.GraphModule:
         check = NestedBuilder(self._outer)
         inputs = [check.add_input("carried", torch.bool, ()) for _ in range(num_carried)]
+        # torch hands both graphs the same arguments, whether they use them or not.
         check.take(used)
         return check.module(check.call(torch.clone, inputs[1]))
 

@@ -21,6 +21,7 @@ def corners_with_zeros(y: torch.Tensor, x: torch.Tensor, height: int, width: int
     for row, row_weight in ((top, 1 - down), (top + 1, down)):
         for column, column_weight in ((left, 1 - right), (left + 1, right)):
             inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+            # Clamped below: what is outside reads some pixel, and must not weigh it.
             weight = torch.where(inside, row_weight * column_weight, 0.0)
             corners.append((_index(row, height), _index(column, width), weight))
     return corners

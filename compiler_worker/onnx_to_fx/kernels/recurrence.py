@@ -82,6 +82,7 @@ def recurrent(
     first = [_state(state, x, size, is_batch_first) for state in states]
     layer, cells = LAYERS[kind], [CellForm(*form) for form in forms]
     function = _torch_layer(layer, kind, cells, weights[3], lengths)
+    # An export of torch's layer fixes the number of steps.
     if function is not None and (num_steps is not None or not torch.compiler.is_compiling()):
         y_TBNH, last = _fused(function, layer, x_TBI, weights, first, reverses)
     else:

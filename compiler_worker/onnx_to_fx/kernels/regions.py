@@ -38,6 +38,7 @@ def roi_align(
         has_half_pixel: whether pixels lie at half numbers; regions are at least 1 x 1 if not.
         is_max: whether a bin's value is the largest weighted neighbour of any sample.
     """
+    # Places in 16 bits would be off by pixels.
     wide = torch.promote_types(rois.dtype, torch.float32)
     scaled = rois.to(wide) * spatial_scale - (0.5 if has_half_pixel else 0.0)
     start_R2, end_R2 = scaled[:, :2].flip(1), scaled[:, 2:].flip(1)

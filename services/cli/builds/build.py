@@ -18,10 +18,8 @@ from services.contracts.builds.build_key import BuildKey
 from services.contracts.errors import InvalidRequestError
 from services.contracts.hardware.facts import Generation
 from services.contracts.hardware.kinds import EngineKind
-from services.contracts.model.manifest import BuildOutcome, ModelVersion
+from services.contracts.model.manifest import ModelVersion
 from services.contracts.registry.registry import Registry
-
-_FAILURES = (BuildOutcome.FAILED, BuildOutcome.PROOF_FAILED)
 
 
 def run_build(
@@ -45,11 +43,13 @@ def run_build(
     version = registry.model_version(name)
     steps = Steps(is_quiet=as_json)
     report = build_engines(settings, registry, version, wanted_from(generations, kinds), steps)
+    # Replicas take new engines at once, and not when the controller reads the store next.
     notify_fleet(settings)
     lines = report_lines(report, settings.store_url)
     show(report_document(report), chain(lines, again_lines(registry, report)), as_json=as_json)
     if not as_json and not is_anything_there(report):
         print_error(f"no engine of {name} can be built as asked; the reasons stand above")
+    # A script that asked for an engine must not go on without one.
     return 0 if report.is_success and is_anything_there(report) else 1
 
 
@@ -60,7 +60,7 @@ def is_anything_there(report: BuildReport) -> bool:
 
 def again_lines(registry: Registry, report: BuildReport) -> Iterator[str]:
     """A line for each key that had failed before and failed again."""
-    for digest in (r.key.digest() for r in report.records if r.outcome in _FAILURES):
+    for digest in (r.key.digest() for r in report.records if not r.outcome.is_good):
         if (number := len(registry.build_records(digest))) > 1:
             yield (
                 f"{digest[:12]} failed in attempt {number}: each smelt build tries it again; a "
@@ -83,7 +83,7 @@ def build_engines(
 
 
 def _counts(report: BuildReport) -> str:
-    failures = sum(record.outcome in _FAILURES for record in report.records)
+    failures = sum(not record.outcome.is_good for record in report.records)
     words = f"{len(report.records) - failures} built, {len(report.up_to_date)} up to date"
     return f"{words}, {failures} failed" if failures else words
 

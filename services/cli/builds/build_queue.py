@@ -26,6 +26,7 @@ def queued_builds(
 
 
 def _placed(build: fleet.FleetBuild, before: Iterable[fleet.FleetBuild]) -> dict[str, Any]:
+    # What runs on other classes of nodes does not keep this one waiting.
     ahead = [] if build.started_at else [other for other in before if _excludes(other, build)]
     running = [other for other in ahead if other.started_at]
     num_before = len(ahead) - len(running)

@@ -125,6 +125,7 @@ def _version_text(
         g: joint_order_of((e for e in here[g] if not faults[e.digest]), g, runs)
         for g in generations
     }
+    # By the joint run where there is one: figures of proofs are of different hours.
     by_speed = (e for g in generations for e in fastest_first(here[g], joint[g]))
     ordered = sorted(by_speed, key=lambda e: bool(faults[e.digest]))
     rows = [_row(engine, runs, is_ours=not faults[engine.digest]) for engine in ordered]

@@ -62,12 +62,16 @@ def _text(document: dict[str, Any], store_url: str) -> Iterator[str | Table]:
 
 def _in_use(settings: CliSettings, registry: Registry) -> InUse:
     """What serves: by the events of any fleet on the store, and by this host's fleet."""
+    # Events since the last checkpoint: a fleet elsewhere may serve from this store, and cannot be
+    # asked from here.
     checkpoint = registry.last_checkpoint()
     state = EventState(checkpoint)
     for _, event in registry.events_after(state.position):
+        # An event of a newer release, which this one does not know.
         with suppress(ValueError):
             state.apply(event)
     serving = {event.key for event in state.serving() if event.key}
+    # Replicas tell what they run now, which an event may not yet.
     snapshot, _ = fleet_or_why_not(settings)
     if snapshot is not None:
         serving |= {report.engine_digest for report in snapshot.replicas if report.engine_digest}

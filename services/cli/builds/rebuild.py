@@ -7,10 +7,8 @@ from services.cli.registry import open_registry_to_publish
 from services.cli.settings import CliSettings
 from services.contracts.builds.build_plan import RebuildRequest, timestamp, utc_now
 from services.contracts.hardware.facts import Generation
-from services.contracts.model.manifest import BuildOutcome, ModelVersion, ProofOutcome
+from services.contracts.model.manifest import ModelVersion, ProofOutcome
 from services.contracts.registry.registry import Registry
-
-_FAILURES = (BuildOutcome.FAILED, BuildOutcome.PROOF_FAILED)
 
 
 def run_rebuild(
@@ -54,6 +52,8 @@ def rebuild_request(
     bytes; so those are proven again, and only what failed is built again.
     """
     engines = {e.digest: e for e in registry.engines(version.master.digest)}
+    # Pinned by what is there now: the request asks for nothing more once a newer attempt or proof
+    # is.
     digests = _planned(registry, version, generation)
     proofs = {digest: engines[digest].proof for digest in digests if digest in engines}
     records = {digest: registry.build_records(digest) for digest in digests}
@@ -64,7 +64,7 @@ def rebuild_request(
         disregarded={
             digest: len(found)
             for digest, found in records.items()
-            if any(record.outcome in _FAILURES for record in found)
+            if not all(record.outcome.is_good for record in found)
         },
         reprove={
             digest: proof.created_at

@@ -77,6 +77,7 @@ def embed(settings: CliSettings, grpc_address: str, sentences: tuple[str, ...]) 
     import tritonclient.grpc as triton
     from tritonclient.utils import InferenceServerException
 
+    # Of different length, so that the batch's padding takes part in what is compared.
     half = len(sentences) // 2
     headers = bearer_metadata(settings)
     with triton.InferenceServerClient(grpc_address, **triton_options(settings)) as client:

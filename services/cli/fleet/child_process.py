@@ -153,6 +153,7 @@ class ChildProcess:
         """SIGTERM, then SIGKILL when it does not end in time."""
         if self._process is None or self._process.poll() is not None:
             return
+        # To it alone: it ends what it started in its own order.
         self._process.send_signal(signal.SIGTERM)
         try:
             self._process.wait(STOP_TIMEOUT_S if self._is_ready else STOP_BEFORE_READY_TIMEOUT_S)

@@ -31,6 +31,7 @@ def _control(
         try:
             yield fleet_grpc.FleetControlStub(channel), dialer.metadata()
         except grpc.RpcError as error:
+            # In the clear, a port that wants TLS looks like one that nothing listens on.
             is_away = error.code() is grpc.StatusCode.UNAVAILABLE
             hint = _TLS_HINT if is_away and dialer.tls is None else ""
             raise NotReadyError(f"controller at {address}: {error.details()}{hint}") from error

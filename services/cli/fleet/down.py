@@ -34,6 +34,7 @@ def run_down(settings: CliSettings, *, as_json: bool) -> None:
 def _end(pid: int) -> bool:
     """Send SIGTERM and wait; whether the process is gone."""
     try:
+        # Not the id, which another process may have by the time of the signal.
         pid_fd = os.pidfd_open(pid)
     except ProcessLookupError:  # it ended while we looked
         return True

@@ -181,6 +181,7 @@ class LocalFleet:
             ray.on_restart = partial(_rejoin, controller)
         gateway = self._add("gateway", gateway_spec(settings, options, bound["address"]))
         ports = gateway.start()
+        # A gateway that is started again must listen where its clients connect, too.
         gateway.update_settings(grpc_port=ports["grpc_port"], metrics_port=ports["metrics_port"])
         return bound, ports
 

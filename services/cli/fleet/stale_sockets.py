@@ -1,7 +1,6 @@
 """Removes unix sockets that killed processes left: replicas of a joined cluster outlive a fleet."""
 
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 # Data sockets and memory sockets of replicas.
@@ -10,14 +9,10 @@ _PATTERNS = ("*.sock", "*.mem")
 
 def remove_stale_sockets(folder: Path) -> None:
     """Unlink each socket of replicas that no process listens on; what is in use stays."""
-    for path in _sockets(folder):
-        if _is_stale(path):
-            path.unlink(missing_ok=True)
-
-
-def _sockets(folder: Path) -> Iterator[Path]:
     for pattern in _PATTERNS:
-        yield from (path for path in folder.glob(pattern) if path.is_socket())
+        for path in folder.glob(pattern):
+            if path.is_socket() and _is_stale(path):
+                path.unlink(missing_ok=True)
 
 
 def _is_stale(path: Path) -> bool:

@@ -30,6 +30,7 @@ def run_status(settings: CliSettings, *, as_json: bool) -> None:
         NotFoundError: no fleet runs here.
         NotReadyError: its controller does not answer.
     """
+    # A controller that is named wins over this host's own fleet.
     running = None if settings.controller else require_fleet(settings.run_dir)
     address = running.controller if running else settings.controller
     snapshot = _snapshot(settings, address, running)
@@ -152,6 +153,7 @@ def builds_document(settings: CliSettings, snapshot: fleet.FleetSnapshot) -> dic
         store = settings.model_copy(update={"store_url": snapshot.store_url})
         registry = open_registry(store)
         builds: list[dict[str, Any]] = []
+        # One by one: a model that is gone must not hide the builds of the others.
         for name in sorted({model.name for model in snapshot.models}):
             with suppress(NotFoundError):  # it was removed a moment ago
                 builds += running_builds(registry, [name])

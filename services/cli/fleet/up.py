@@ -136,6 +136,7 @@ def _detach(settings: CliSettings, *, as_json: bool) -> int:
         raise InvalidRequestError(
             f"a fleet runs already (gRPC {existing.grpc_address}); stop it: smelt down"
         )
+    # The same command in the foreground, as a process that outlives this terminal.
     arguments = [a for a in sys.argv[1:] if a != "--detach"]
     log_path = settings.run_dir / "up.log"
     log_path.unlink(missing_ok=True)
@@ -143,6 +144,7 @@ def _detach(settings: CliSettings, *, as_json: bool) -> int:
     environment = dict(os.environ) | {"SMELT_READY_FD": str(write_fd)}
     command = [sys.executable, "-m", "services.cli.main", *arguments]
     spawn(command, environment, log_path, write_fd)
+    # Else this end keeps the pipe open, and the child's death would not end the wait.
     os.close(write_fd)
     announced = wait_ready(read_fd, DETACH_TIMEOUT_S, "smelt up", ChildLog(path=log_path))
     _print_serving(RunningFleet(**announced), "smelt down", as_json=as_json)

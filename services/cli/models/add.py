@@ -8,7 +8,7 @@ from pathlib import Path
 
 from compiler_worker.inputs.integer_draws import undescribed
 from compiler_worker.master.fingerprint import fingerprint
-from compiler_worker.master.opened import OpenedMaster, open_master
+from compiler_worker.master.opened import open_master
 from compiler_worker.master.samples import check_samples, read_samples, recipe_with_words
 from compiler_worker.master.source import MasterSource, source_from_text
 from compiler_worker.master.stored import MODEL_FILE
@@ -167,13 +167,19 @@ def _publish(
         line.update("publishing the master")
         return registry.add_model_version(
             name=name,
+            # Last of all: what was refused before leaves nothing in the store.
             master=registry.publish_master(opened),
             recipe=chosen,
             source=str(source),
             source_fingerprint=source_print,
             samples=samples,
             calibration=calibration,
-            dim_limits=_of_inputs(opened),
+            # Those of dimensions that the master has; a factory may name others too.
+            dim_limits={
+                name: limit
+                for name, limit in opened.dim_limits.items()
+                if name in dynamic_dims(opened.inputs)
+            },
             fallback_verdict=judged.verdict if judged else None,
             fallback_answers=judged.answers if judged else None,
         )
@@ -189,12 +195,6 @@ def _calibration(
     arrays = read_calibration(path, master.inputs, limits)
     target_dir.mkdir()
     return write_calibration(arrays, target_dir)
-
-
-def _of_inputs(opened: OpenedMaster) -> dict[str, DimLimits]:
-    """The limits of dimensions that the master has; a factory may name others too."""
-    dims = dynamic_dims(opened.inputs)
-    return {name: limit for name, limit in opened.dim_limits.items() if name in dims}
 
 
 def _checked(

@@ -83,6 +83,7 @@ def _words(
         build.started_at and (build.model_name, build.model_version) == subject
         for build in snapshot.builds
     )
+    # Before replicas, which may be on their way out.
     if found and found[0].is_unloaded:
         return "unloaded"
     if ready:

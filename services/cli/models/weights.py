@@ -29,6 +29,7 @@ def run_models_weights(
         raise InvalidRequestError("give weights or --clear, not both")
     if texts or is_cleared:
         registry = open_registry_to_publish(settings, must_exist=True)
+        # An empty mapping clears them.
         registry.set_version_weights(name, weights_from_texts(texts), who=who_asks())
         notify_fleet(settings)
     else:

@@ -54,6 +54,8 @@ class LocalGrafana:
                 "GF_PATHS_PROVISIONING": str(self._folder / "provisioning"),
                 "GF_SERVER_HTTP_ADDR": "127.0.0.1",
                 "GF_SERVER_HTTP_PORT": str(port),
+                # Without a login, as it listens on this host alone and shows figures; and it tells
+                # its makers nothing.
                 "GF_AUTH_ANONYMOUS_ENABLED": "true",
                 "GF_AUTH_ANONYMOUS_ORG_ROLE": "Viewer",
                 "GF_ANALYTICS_REPORTING_ENABLED": "false",

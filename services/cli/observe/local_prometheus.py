@@ -91,6 +91,7 @@ class LocalPrometheus:
 
 def _url_in(log: str) -> str:
     """The URL that it logged, once it serves there; "" before."""
+    # From its log, as port 0 takes any; it listens before it can answer.
     listens = _LISTENS.search(log)
     url = f"http://{listens[1]}" if listens else ""
     return url if url and is_answered(f"{url}/-/ready") else ""

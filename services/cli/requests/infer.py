@@ -67,7 +67,10 @@ def run_infer(
             response = model_infer(channel)(request, timeout=ANSWER_TIMEOUT_S, metadata=metadata)
         except grpc.RpcError as error:
             hint = _known_models(settings, running, name) if error.code() is _NOT_FOUND else ""
-            raise _error_from_rpc(error, target, hint) from error
+            error_class = _ERROR_BY_STATUS.get(error.code(), SmeltError)
+            raise error_class(
+                f"gateway {target}: {error.code().name}: {error.details()}{hint}"
+            ) from error
     outputs = arrays_from_response(response)
     rows = [
         (n, DATATYPE_FROM_NUMPY[a.dtype], str(list(a.shape)), np.array2string(a, threshold=8))
@@ -161,11 +164,6 @@ def _strings(text: str) -> Array:
             "come from .npy files, which have a datatype"
         )
     return array
-
-
-def _error_from_rpc(error: grpc.RpcError, target: str, hint: str = "") -> SmeltError:
-    error_class = _ERROR_BY_STATUS.get(error.code(), SmeltError)
-    return error_class(f"gateway {target}: {error.code().name}: {error.details()}{hint}")
 
 
 def _known_models(settings: CliSettings, running: RunningFleet | None, name: str) -> str:

@@ -76,6 +76,7 @@ def _follow(
     as_json: bool,
 ) -> None:
     while not is_stopped(_FOLLOW_PERIOD_S):
+        # The position moves for events that are not shown too: they are not read again.
         for reached, event in registry.events_after(position):
             position = reached
             if not model or event.model in ("", model):

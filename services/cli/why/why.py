@@ -87,6 +87,7 @@ def _cases(
     replicas = replicas_of(snapshot, version)
     builds = queued_builds(snapshot, version.name, version.version)
     plans = registry.build_plans(version.name, version.version)
+    # Plans alone would hide generations that a fleet has and no worker has looked at yet.
     known = {plan.node_class.generation for plan in plans} | builds.keys() | (replicas or {}).keys()
     if wanted and wanted not in known:
         plan = ("plan", version.name, "--generation", wanted)

@@ -53,6 +53,7 @@ class Case:
             trust: whose signatures count.
         """
         self.version, self.replicas, self.build = version, replicas, build
+        # Of a device and not of its generation: selection goes by name, memory and driver as well.
         facts = _facts(plans, replicas or ())
         self.plan = _plan(plans, facts)
         digest = version.master.digest

@@ -14,6 +14,7 @@ from services.contracts.builds.build_key import BuildKey
 from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.hardware.node_class import NodeClass
 from services.contracts.model.document import Document
+from services.contracts.model.manifest import Proof, ProofOutcome
 
 
 class PlannedKey(Document):
@@ -155,3 +156,8 @@ def utc_now() -> datetime:
 def timestamp(moment: datetime) -> str:
     """A time as documents write it: ISO 8601, milliseconds."""
     return moment.isoformat(timespec="milliseconds")
+
+
+def is_of_other_code(proof: Proof, code: str) -> bool:
+    """Whether a verdict is of other code than `code`; "" is of a compiler that names none."""
+    return proof.outcome is not ProofOutcome.NOT_RUN and bool(code) and proof.code != code

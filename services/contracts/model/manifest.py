@@ -309,11 +309,6 @@ class EngineManifest(Document):
         return sum(ref.num_bytes for ref in self.files.values())
 
 
-def is_of_other_code(proof: Proof, code: str) -> bool:
-    """Whether a verdict is of other code than `code`; "" is of a compiler that names none."""
-    return proof.outcome is not ProofOutcome.NOT_RUN and bool(code) and proof.code != code
-
-
 class PublishedEngine(Document):
     """An engine as selection sees it: its manifest and its newest proof."""
 
@@ -329,6 +324,11 @@ class BuildOutcome(StrEnum):
     BUILT = "built"
     PROOF_FAILED = "proof_failed"
     FAILED = "failed"
+
+    @property
+    def is_good(self) -> bool:
+        """Whether there is an engine, proven or not."""
+        return self in (BuildOutcome.PROVEN, BuildOutcome.BUILT)
 
 
 class BuildRecord(Document):

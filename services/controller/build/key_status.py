@@ -8,14 +8,18 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from services.contracts.builds.build_plan import BuildPlan, PlannedKey, RebuildRequest
+from services.contracts.builds.build_plan import (
+    BuildPlan,
+    PlannedKey,
+    RebuildRequest,
+    is_of_other_code,
+)
 from services.contracts.hardware.facts import Generation
 from services.contracts.model.manifest import (
     BuildOutcome,
     BuildRecord,
     ProofOutcome,
     PublishedEngine,
-    is_of_other_code,
 )
 from services.contracts.process.backoff import wait_after
 

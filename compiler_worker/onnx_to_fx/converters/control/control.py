@@ -71,6 +71,7 @@ def _common(one: HostInt | None, other: HostInt | None) -> HostInt | None:
 def _emitted(
     op: Op, builders: Sequence[NestedBuilder], tensors: Sequence[Sequence[Tensor]]
 ) -> torch.fx.Node:
+    # torch's cond refuses a branch that gives an input, or one value twice.
     copies = [
         [graph.call(own_copy, x) for x in outputs]
         for graph, outputs in zip(builders, tensors, strict=True)

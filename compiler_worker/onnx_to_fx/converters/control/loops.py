@@ -27,7 +27,7 @@ def emit_rounds(rounds: Rounds) -> Done:
 @converter("Loop", versions=(1, 11, 13, *_NEWER), attributes=("body",), carried=CARRIED)
 def loop(op: Op) -> list[AnyValue]:
     """Runs its body while a condition holds, up to a number of times."""
-    body, first = op.subgraph("body"), _given(op, 2)
+    body, first = op.subgraph("body"), [op.any_value(i) for i in range(2, len(op.inputs))]
     num_rows = len(body.proto.output) - 1 - len(first)
     if num_rows < 0:
         raise op.refuse(f"its body gives {len(body.proto.output)} outputs for {len(first)} carried")
@@ -61,7 +61,3 @@ def _trip_count(op: Op) -> HostInt | Tensor | None:
         size: HostInt = value.data.reshape(-1)[0]
         return size
     return op.tensor(0)
-
-
-def _given(op: Op, start: int) -> list[AnyValue]:
-    return [op.any_value(index) for index in range(start, len(op.inputs))]

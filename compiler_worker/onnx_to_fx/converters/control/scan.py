@@ -127,6 +127,7 @@ def _entry(graph: GraphBuilder, x: Tensor, axis: int, index: Value | HostInt) ->
         return _entry(graph, x, axis, number)
     if isinstance(index, int | Sym):
         return Tensor(graph.call(torch.select, x, axis, index), x.dtype, dims)
+    # index_select and not select: a tensor as an index would have to be read in the call.
     place = graph.method("reshape", index, (1,))
     row = graph.call(torch.index_select, x, axis, place)
     return Tensor(graph.call(torch.squeeze, row, axis), x.dtype, dims)

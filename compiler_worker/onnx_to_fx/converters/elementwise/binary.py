@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from compiler_worker.onnx_to_fx.converters.elementwise.elements import emit_cast
 from compiler_worker.onnx_to_fx.dtypes import WIDE_UNSIGNED, num_bits
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym, sym_max, sym_min, truncated_div
-from compiler_worker.onnx_to_fx.values import HostValue, Tensor, broadcast_dims
+from compiler_worker.onnx_to_fx.values import HostValue, Tensor, broadcast_dims, host_elementwise
 
 
 def emit_binary(
@@ -45,11 +45,9 @@ def on_host(function: Callable[[Any, Any], Any], dtype: torch.dtype | None = Non
     """Return the host half of a binary op; a None from `function` sends it to the device."""
 
     def convert(op: Op) -> HostValue | None:
-        result = np.frompyfunc(function, 2, 1)(op.host(0), op.host(1))
-        data = np.asarray(result, dtype=object)
-        if any(item is None for item in data.reshape(-1)):
-            return None
-        return HostValue(data, dtype or op.value(0).dtype)
+        found = dtype or op.value(0).dtype
+        result = host_elementwise(function, op.host(0), op.host(1), dtype=found)
+        return None if any(item is None for item in result.data.reshape(-1)) else result
 
     return convert
 
@@ -131,18 +129,10 @@ def modulo(op: Op) -> Tensor:
     return emit_tensor_first(op, function)
 
 
-def _variadic(function: Callable[..., Any]) -> Callable[[Op], Tensor]:
-    def convert(op: Op) -> Tensor:
-        return reduce(lambda x, y: _pairwise(op, function, x, y), op.tensors())
-
-    return convert
-
-
-def _extreme(function: Callable[..., Any]) -> Callable[[Op], Tensor]:
-    def convert(op: Op) -> Tensor:
-        return reduce(lambda x, y: unsigned.emit_ordered(op, function, x, y), op.tensors())
-
-    return convert
+def _variadic(
+    emit: Callable[[Op, Callable[..., Any], Tensor, Tensor], Tensor], function: Callable[..., Any]
+) -> Callable[[Op], Tensor]:
+    return lambda op: reduce(partial(emit, op, function), op.tensors())
 
 
 def _pairwise(op: Op, function: Callable[..., Any], x: Tensor, y: Tensor) -> Tensor:
@@ -164,18 +154,18 @@ for _name, _pick, _pick_on_host in (
 ):
     register(
         _name,
-        _extreme(_pick),
+        _variadic(unsigned.emit_ordered, _pick),
         versions=(6, 8, 12, 13),
         host=_variadic_on_host(_pick_on_host),
         carried=WIDE_UNSIGNED,
     )
-register("Sum", _variadic(operator.add), versions=(6, 8, 13))
+register("Sum", _variadic(_pairwise, operator.add), versions=(6, 8, 13))
 
 
 @converter("Mean", versions=(6, 8, 13))
 def mean(op: Op) -> Tensor:
     """Mean of the operands, element by element."""
-    total = _variadic(operator.add)(op)
+    total = _variadic(_pairwise, operator.add)(op)
     return total.like(op.call(operator.truediv, total, len(op.inputs)))
 
 
@@ -199,6 +189,7 @@ def bit_shift(op: Op) -> Tensor:
     inside = op.call(
         torch.logical_and, op.call(torch.ge, count, 0), op.call(torch.lt, count, width)
     )
+    # C leaves shifts by the width and more undefined, and so does torch.
     safe = op.call(torch.where, inside, count, 0)
     if op.attr_str("direction") == "LEFT":
         moved = op.call(torch.bitwise_left_shift, x, safe)

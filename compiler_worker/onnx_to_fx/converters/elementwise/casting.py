@@ -1,6 +1,5 @@
 """Changes of the element type, by value and by bits."""
 
-import numpy as np
 import torch
 
 from compiler_worker.onnx_to_fx.converter_table import converter
@@ -19,7 +18,7 @@ from compiler_worker.onnx_to_fx.dtypes import (
 )
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym, sym_equal, sym_not
-from compiler_worker.onnx_to_fx.values import Constant, HostValue, Tensor
+from compiler_worker.onnx_to_fx.values import Constant, HostValue, Tensor, host_elementwise
 
 HOST_TYPES = (torch.int64, torch.int32, torch.bool)
 
@@ -40,7 +39,7 @@ def _host_cast(op: Op, dtype: torch.dtype) -> HostValue | None:
     if dtype not in HOST_TYPES:
         return None
     kind = _truth if dtype == torch.bool else _integer
-    return HostValue(np.asarray(np.frompyfunc(kind, 1, 1)(op.host(0)), dtype=object), dtype)
+    return host_elementwise(kind, op.host(0), dtype=dtype)
 
 
 def _truth(item: HostInt) -> HostInt:
@@ -60,7 +59,7 @@ def _integer(item: HostInt) -> HostInt:
 )
 def cast(op: Op) -> Tensor | Constant:
     """Change the element type."""
-    return _cast(op, dtype_from_attribute(op, op.attr_int("to")), round_mode_since=24)
+    return _cast(op, dtype_from_attribute(op, op.attr_int("to")))
 
 
 def _cast_like_on_host(op: Op) -> HostValue | None:
@@ -76,10 +75,10 @@ def _cast_like_on_host(op: Op) -> HostValue | None:
 )
 def cast_like(op: Op) -> Tensor | Constant:
     """Change the element type to that of the second input."""
-    return _cast(op, op.value(1).dtype, round_mode_since=24)
+    return _cast(op, op.value(1).dtype)
 
 
-def _cast(op: Op, dtype: torch.dtype, *, round_mode_since: int) -> Tensor | Constant:
+def _cast(op: Op, dtype: torch.dtype) -> Tensor | Constant:
     given = op.value(0)
     is_scalar = isinstance(given, Constant) and given.array.size == 1
     if isinstance(given, Constant) and is_scalar and not {given.dtype, dtype} & CARRIED:
@@ -87,7 +86,7 @@ def _cast(op: Op, dtype: torch.dtype, *, round_mode_since: int) -> Tensor | Cons
         array = tensor_sharing_memory(given.array).to(dtype)
         return Constant(f"{given.name}_cast", array_sharing_memory(array), dtype)
     saturate = op.version < 19 or bool(op.attr_int("saturate"))
-    round_mode = op.attr_str("round_mode") if op.version >= round_mode_since else "up"
+    round_mode = op.attr_str("round_mode") if op.version >= 24 else "up"
     return emit_cast(op, op.tensor(0), dtype, saturate=saturate, round_mode=round_mode)
 
 

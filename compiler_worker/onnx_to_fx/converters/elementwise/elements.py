@@ -112,6 +112,7 @@ def wrapped(op: Op, node: torch.fx.Node, dtype: torch.dtype) -> torch.fx.Node:
 
 def _float4(op: Op, node: torch.fx.Node) -> torch.fx.Node:
     size = op.call(torch.abs, node)
+    # The sign of a zero is kept too: the code has a bit of its own for it.
     code = op.method("to", op.call(torch.signbit, node), torch.uint8)
     code = op.call(torch.mul, code, 8)
     for is_past, bound in _FLOAT4_BOUNDS:

@@ -4,7 +4,6 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 
 from compiler_worker.onnx_to_fx.converter_table import converter, register
@@ -20,7 +19,7 @@ from compiler_worker.onnx_to_fx.sym import (
     sym_min,
     sym_not,
 )
-from compiler_worker.onnx_to_fx.values import HostValue, Tensor, broadcast_dims
+from compiler_worker.onnx_to_fx.values import HostValue, Tensor, broadcast_dims, host_elementwise
 
 
 def _comparison(function: Callable[..., Any]) -> Callable[[Op], Tensor]:
@@ -41,6 +40,7 @@ _COMPARISONS: dict[str, tuple[Callable[..., Any], Callable[[Any, Any], Any], tup
     "GreaterOrEqual": (operator.ge, lambda x, y: sym_not(sym_greater(y, x)), (12, 16)),
     "Less": (operator.lt, lambda x, y: sym_greater(y, x), (7, 9, 13)),
     "LessOrEqual": (operator.le, lambda x, y: sym_not(sym_greater(x, y)), (12, 16)),
+    # Booleans of the host are 0 and 1: their least is And, their largest is Or.
     "And": (operator.and_, sym_min, (7,)),
     "Or": (operator.or_, sym_max, (7,)),
     "Xor": (operator.xor, lambda x, y: sym_not(sym_equal(x, y)), (7,)),
@@ -56,8 +56,7 @@ for _name, (_function, _on_host, _versions) in _COMPARISONS.items():
 
 
 def _not_on_host(op: Op) -> HostValue:
-    data = np.frompyfunc(sym_not, 1, 1)(op.host(0))
-    return HostValue(np.asarray(data, dtype=object), torch.bool)
+    return host_elementwise(sym_not, op.host(0), dtype=torch.bool)
 
 
 @converter("Not", versions=(1,), host=_not_on_host)
@@ -68,8 +67,7 @@ def logical_not(op: Op) -> Tensor:
 
 
 def _where_on_host(op: Op) -> HostValue:
-    data = np.frompyfunc(sym_choice, 3, 1)(op.host(0), op.host(1), op.host(2))
-    return HostValue(np.asarray(data, dtype=object), op.value(1).dtype)
+    return host_elementwise(sym_choice, *map(op.host, range(3)), dtype=op.value(1).dtype)
 
 
 @converter("Where", versions=(9, 16), host=_where_on_host, carried=WIDE_UNSIGNED)

@@ -4,7 +4,6 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch.nn import functional
 
@@ -13,7 +12,7 @@ from compiler_worker.onnx_to_fx.converters.elementwise.elements import wrapped
 from compiler_worker.onnx_to_fx.dtypes import WIDE_UNSIGNED
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym, sym_max
-from compiler_worker.onnx_to_fx.values import HostValue, Tensor
+from compiler_worker.onnx_to_fx.values import HostValue, Tensor, host_elementwise
 
 _UNARY: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "Acos": (torch.acos, (7, 22)),
@@ -60,9 +59,7 @@ for _name, (_function, _versions) in _UNARY.items():
 
 def _on_host(function: Callable[[HostInt], HostInt]) -> Callable[[Op], HostValue]:
     def convert(op: Op) -> HostValue:
-        # numpy gives the element itself where there is no axis.
-        data = np.asarray(np.frompyfunc(function, 1, 1)(op.host(0)), dtype=object)
-        return HostValue(data, op.value(0).dtype)
+        return host_elementwise(function, op.host(0), dtype=op.value(0).dtype)
 
     return convert
 

@@ -56,6 +56,7 @@ def _per_query_head(op: Op, heads: Heads, x: Tensor) -> torch.fx.Node:
     """Repeat each head of [B, G, K, D] for the query heads that share it."""
     count = op.graph.dim(heads.q, 1)
     sizes = [op.graph.dim(x, axis) for axis in range(x.rank)]
+    # Query heads of one group stand side by side: [G, H / G], not [H / G, G].
     alike = [-1, -1, count // sizes[1], -1, -1]
     wide = op.method("expand", op.call(torch.unsqueeze, x, 2), alike)
     return op.call(torch.reshape, wide, [sizes[0], count, *sizes[2:]])

@@ -68,6 +68,7 @@ def conv_transpose(op: Op) -> Tensor:
     strides = op.maybe_ints("strides") or [1] * rank
     dilations = op.maybe_ints("dilations") or [1] * rank
     extra = op.maybe_ints("output_padding") or [0] * rank
+    # Of a kernel with its gaps.
     extents = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
     full = [
         (op.graph.dim(x, axis + 2) - 1) * strides[axis] + extents[axis] + extra[axis]

@@ -27,6 +27,7 @@ def gemm(op: Op) -> Tensor:
     """Alpha A' B' + beta C, for matrices; C broadcasts to the product."""
     a, b, c = op.tensor(0), op.tensor(1), op.maybe(2)
     alpha, beta = op.attr_float("alpha"), op.attr_float("beta")
+    # A product with a float would round integers.
     if not a.is_float and (alpha, beta) != (1.0, 1.0):
         raise op.refuse(f"alpha {alpha} and beta {beta} on integer matrices are not translated")
     trans_a, trans_b = bool(op.attr_int("transA")), bool(op.attr_int("transB"))
@@ -72,6 +73,7 @@ def _einsum_rank(equation: str, operands: list[Tensor]) -> int:
     terms = left.split(",")
     if not arrow:
         letters = left.replace(",", "").replace(".", "")
+        # Without an arrow, what stands once is kept.
         kept = [letter for letter in set(letters) if letters.count(letter) == 1]
         right = ("..." if "..." in left else "") + "".join(kept)
     hidden = [

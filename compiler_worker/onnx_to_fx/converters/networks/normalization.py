@@ -104,6 +104,7 @@ def rms_normalization(op: Op) -> Tensor:
         source = x.like(op.method("to", x, torch.float32), dtype=torch.float32)
     square = op.call(operator.mul, source, source)
     mean = op.call(torch.mean, square, list(range(axis, x.rank)), keepdim=True)
+    # Epsilon is inside of the root in ONNX.
     rms = op.call(torch.rsqrt, op.call(operator.add, mean, op.attr_float("epsilon")))
     y = op.call(operator.mul, source, rms)
     if source is not x:

@@ -1,7 +1,9 @@
 """Pools over windows and over whole feature maps."""
 
 import operator
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -48,6 +50,7 @@ def max_pool(op: Op) -> tuple[Tensor, Tensor | None]:
     if padding is None or not _fits_torch(box, padding):
         if has_indices:
             raise op.refuse("indices with padding that torch's pool does not take")
+        # -inf and no zero: a window of negative numbers has its own maximum.
         source = emit_constant_pad(op, source, *_all_pads(op, x, box, has_ceil), float("-inf"))
         padding, has_ceil = [0] * box.rank, False
     node = op.call(
@@ -179,28 +182,26 @@ def _window_sums(op: Op, padded: Tensor, box: Window) -> torch.fx.Node:
     return node
 
 
+def _over_space(op: Op, function: Callable[..., Any], *options: int) -> Tensor:
+    x = op.tensor(0)
+    axes = list(range(2, x.rank))
+    node = op.call(function, x, *options, axes, keepdim=True)
+    return Tensor(node, x.dtype, (*x.dims[:2], *(1,) * len(axes)))
+
+
 @converter("GlobalAveragePool", versions=(1, 22))
 def global_average_pool(op: Op) -> Tensor:
     """Mean over every spatial axis, kept as size 1."""
-    x = op.tensor(0)
-    axes = list(range(2, x.rank))
-    node = op.call(torch.mean, x, axes, keepdim=True)
-    return Tensor(node, x.dtype, (*x.dims[:2], *(1,) * len(axes)))
+    return _over_space(op, torch.mean)
 
 
 @converter("GlobalMaxPool", versions=(1, 22))
 def global_max_pool(op: Op) -> Tensor:
     """Maximum over every spatial axis, kept as size 1."""
-    x = op.tensor(0)
-    axes = list(range(2, x.rank))
-    node = op.call(torch.amax, x, axes, keepdim=True)
-    return Tensor(node, x.dtype, (*x.dims[:2], *(1,) * len(axes)))
+    return _over_space(op, torch.amax)
 
 
 @converter("GlobalLpPool", versions=(2, 22), attributes=("p",))
 def global_lp_pool(op: Op) -> Tensor:
     """p-norm over every spatial axis, kept as size 1."""
-    x = op.tensor(0)
-    axes = list(range(2, x.rank))
-    node = op.call(torch.linalg.vector_norm, x, op.attr_int("p"), axes, keepdim=True)
-    return Tensor(node, x.dtype, (*x.dims[:2], *(1,) * len(axes)))
+    return _over_space(op, torch.linalg.vector_norm, op.attr_int("p"))

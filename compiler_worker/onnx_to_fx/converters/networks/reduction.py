@@ -33,6 +33,8 @@ def _mean(op: Op, x: Tensor, axes: list[int], keepdim: bool) -> torch.fx.Node:
 
 def _prod(op: Op, x: Tensor, axes: list[int], keepdim: bool) -> torch.fx.Node:
     node = x.node
+    # torch multiplies along one axis at a time; the last first, so that the others keep their
+    # places.
     for axis in sorted(axes, reverse=True):
         node = op.call(torch.prod, node, axis, keepdim=keepdim, dtype=op.graph.dtype(x.dtype))
     return node
@@ -148,6 +150,7 @@ def _arg_extreme(function: Callable[..., Any]) -> Callable[[Op], Tensor]:
         x = op.tensor(0)
         axis, keepdims = op.axis(op.attr_int("axis"), x.rank), bool(op.attr_int("keepdims"))
         last = op.version >= 12 and op.attr_int("select_last_index")
+        # torch names the first of equal ones: the last is the first from behind.
         source = op.call(torch.flip, x, [axis]) if last else x.node
         node = op.call(function, source, dim=axis, keepdim=keepdims)
         if last:

@@ -56,6 +56,7 @@ def _momentum(op: Op, group: list[Tensor]) -> _Updated:
     if mode not in ("standard", "nesterov"):
         raise op.refuse(f"mode '{mode}' is not one of standard, nesterov")
     slope = _regularized(op, x, gradient)
+    # The first step has no velocity to be blended with.
     share = op.call(torch.where, _is_later(op), op.attr_float("beta"), 1.0)
     share = op.method("to", share, op.graph.dtype(x.dtype))
     new = op.call(operator.mul, velocity, alpha)

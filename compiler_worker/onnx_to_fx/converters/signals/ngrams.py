@@ -71,6 +71,7 @@ def _pools(op: Op, columns: list[int]) -> tuple[list[int], list[Tensor], list[in
         if end < start or grams.size % length:
             raise op.refuse(f"{grams.size} items are no whole number of {length}-grams")
         grams, last = grams.reshape(-1, length), first + grams.size // length
+        # Runtimes differ in which of two equal ones is counted.
         if len(np.unique(grams, axis=0)) != len(grams) or last > len(columns):
             raise op.refuse("n-grams that stand twice in the pool, or have no output")
         if len(grams) and low <= length <= high:

@@ -14,6 +14,8 @@ import torch
 
 from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.converters.signals.resize_filters import (
+    cubic_far,
+    cubic_near,
     emit_antialiased,
     kept_aspect_ratio,
 )
@@ -141,6 +143,7 @@ def _scaled(op: Op, x: Tensor, axes: list[int], scales: list[float]) -> list[_Ax
 
 def _resized(op: Op, x: Tensor, target: _Axis) -> Tensor:
     if op.version < 11:
+        # Before opset 11 positions were divided by the scale and rounded down, whatever was asked.
         return _nearest(op, x, target, _divided(op, target), "floor")
     coordinates = _COORDINATES[op.attr_str("coordinate_transformation_mode")](op, target)
     mode = op.attr_str("mode")
@@ -301,23 +304,13 @@ def _interpolated(
 def _cubic_weights(op: Op, t: torch.fx.Node) -> list[torch.fx.Node]:
     """Weights of the four neighbours at distances 1 + t, t, 1 - t, 2 - t."""
     a = op.attr_float("cubic_coeff_a")
-    near = [1.0, 0.0, -(a + 3), a + 2]
-    far = [-4 * a, 8 * a, -5 * a, a]
     back = op.call(operator.sub, 1.0, t)
     return [
-        _polynomial(op, op.call(operator.add, t, 1.0), far),
-        _polynomial(op, t, near),
-        _polynomial(op, back, near),
-        _polynomial(op, op.call(operator.add, back, 1.0), far),
+        cubic_far(op, op.call(operator.add, t, 1.0), a),
+        cubic_near(op, t, a),
+        cubic_near(op, back, a),
+        cubic_far(op, op.call(operator.add, back, 1.0), a),
     ]
-
-
-def _polynomial(op: Op, x: torch.fx.Node, coefficients: list[float]) -> torch.fx.Node:
-    """Horner's rule; coefficients from the constant up."""
-    result = op.call(operator.mul, x, coefficients[-1])
-    for coefficient in reversed(coefficients[1:-1]):
-        result = op.call(operator.mul, op.call(operator.add, result, coefficient), x)
-    return op.call(operator.add, result, coefficients[0])
 
 
 def _inside_only(

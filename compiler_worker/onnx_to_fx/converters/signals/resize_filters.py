@@ -67,10 +67,18 @@ def _linear(op: Op, distance: torch.fx.Node) -> torch.fx.Node:
 def _cubic(op: Op, x: torch.fx.Node) -> torch.fx.Node:
     """Keys' kernel: one polynomial up to distance 1, another up to 2."""
     a = op.attr_float("cubic_coeff_a")
-    near = _polynomial(op, x, (a + 2, -(a + 3), 0.0, 1.0))
-    far = _polynomial(op, x, (a, -5 * a, 8 * a, -4 * a))
-    outer = op.call(torch.where, op.call(operator.lt, x, 2), far, 0.0)
-    return op.call(torch.where, op.call(operator.le, x, 1), near, outer)
+    outer = op.call(torch.where, op.call(operator.lt, x, 2), cubic_far(op, x, a), 0.0)
+    return op.call(torch.where, op.call(operator.le, x, 1), cubic_near(op, x, a), outer)
+
+
+def cubic_near(op: Op, x: torch.fx.Node, a: float) -> torch.fx.Node:
+    """The kernel at distances up to 1."""
+    return _polynomial(op, x, (a + 2, -(a + 3), 0.0, 1.0))
+
+
+def cubic_far(op: Op, x: torch.fx.Node, a: float) -> torch.fx.Node:
+    """The kernel at distances from 1 to 2."""
+    return _polynomial(op, x, (a, -5 * a, 8 * a, -4 * a))
 
 
 def _polynomial(op: Op, x: torch.fx.Node, coefficients: tuple[float, ...]) -> torch.fx.Node:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from compiler_worker.onnx_to_fx.converter_table import converter
+from compiler_worker.onnx_to_fx.converter_table import converter, register
 from compiler_worker.onnx_to_fx.dtypes import CARRIED
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym, sym_max, sym_min
@@ -153,6 +153,7 @@ def gather(op: Op) -> Tensor:
     x = op.tensor(0)
     axis = op.axis(op.attr_int("axis"), x.rank)
     number = op.number(1)
+    # A number takes the axis away, a tensor of one element keeps it.
     if number is not None and not op.value(1).dims:
         dims = (*x.dims[:axis], *x.dims[axis + 1 :])
         return Tensor(op.call(torch.select, x, axis, number), x.dtype, dims)
@@ -240,12 +241,8 @@ def scatter_elements(op: Op) -> Tensor:
     return x.like(op.call(torch.scatter_reduce, x, axis, picked, updates, reduction))
 
 
-@converter("Scatter", versions=(9,), attributes=("axis",))
-def scatter(op: Op) -> Tensor:
-    """The older name of ScatterElements, without reductions."""
-    x, index, updates = op.tensor(0), op.tensor(1), op.tensor(2)
-    axis = op.axis(op.attr_int("axis"), x.rank)
-    return x.like(op.call(torch.scatter, x, axis, _from_front(op, x, axis, index), updates))
+# Its older name, without reductions.
+register("Scatter", scatter_elements, versions=(9,), attributes=("axis",))
 
 
 @converter("ScatterND", versions=(11, 13, 16, 18), attributes=("reduction",))

@@ -11,7 +11,7 @@ from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.dtypes import CARRIED
 from compiler_worker.onnx_to_fx.op import Op
 from compiler_worker.onnx_to_fx.sym import HostInt, Sym, ceil_div, sym_max
-from compiler_worker.onnx_to_fx.values import Dims, HostValue, Tensor, unknown
+from compiler_worker.onnx_to_fx.values import HostValue, Tensor, unknown
 
 
 @converter("Transpose", versions=(1, 13, 21, 23, 24, 25), attributes=("perm",), carried=CARRIED)
@@ -53,7 +53,11 @@ def split(op: Op) -> list[Tensor]:
     sizes = _split_sizes(op, op.graph.dim(x, axis))
     node = op.call(torch.split, x, sizes, dim=axis)
     return [
-        Tensor(op.call(operator.getitem, node, index), x.dtype, _with_axis(x.dims, axis, size))
+        Tensor(
+            op.call(operator.getitem, node, index),
+            x.dtype,
+            (*x.dims[:axis], size, *x.dims[axis + 1 :]),
+        )
         for index, size in enumerate(sizes)
     ]
 
@@ -69,10 +73,6 @@ def _split_sizes(op: Op, length: HostInt) -> list[HostInt]:
         raise op.refuse(f"num_outputs is {op.attr_int('num_outputs')} with {count} outputs")
     part = ceil_div(length, count)
     return [part] * (count - 1) + [length - part * (count - 1)]
-
-
-def _with_axis(dims: Dims, axis: int, size: HostInt) -> Dims:
-    return (*dims[:axis], size, *dims[axis + 1 :])
 
 
 _PAD_MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
@@ -126,6 +126,7 @@ def emit_constant_pad(
 ) -> Tensor:
     """Emit padding with one value; pads are per axis of x."""
     flat: list[HostInt] = []
+    # torch counts pads from the last axis.
     for begin, end in zip(reversed(begins), reversed(ends), strict=True):
         flat += [begin, end]
     dims = tuple(

@@ -104,6 +104,7 @@ def _part_sizes(op: Op, x: Tensor, axis: int) -> list[int]:
     step = op.static_ints(1)[0] if op.has(1) else 1
     if not isinstance(total, int):
         raise op.refuse("the number of parts would depend on the call's sizes; give the sizes")
+    # Each part is an op of the graph.
     if step < 1 or total > step * MAX_UNROLLED_NODES:
         raise op.refuse(f"parts of {step} of an axis of {total} are too many")
     return [min(step, total - start) for start in range(0, total, step)]

@@ -5,6 +5,7 @@ import operator
 import numpy as np
 import torch
 
+from compiler_worker.onnx_to_fx.control_flow.unrolled import host_scalar
 from compiler_worker.onnx_to_fx.converter_table import converter
 from compiler_worker.onnx_to_fx.dtypes import CARRIED
 from compiler_worker.onnx_to_fx.op import Op
@@ -35,9 +36,7 @@ def shape(op: Op) -> HostValue:
 @converter("Size", versions=(1, 13, 19, *_TYPES_ONLY), carried=CARRIED)
 def size(op: Op) -> HostValue:
     """Number of elements, on the host."""
-    data = np.empty((), dtype=object)
-    data[()] = product(op.dims(0))
-    return HostValue(data, torch.int64)
+    return host_scalar(product(op.dims(0)))
 
 
 @converter("Identity", versions=(1, 13, 14, 16, 19, *_TYPES_ONLY), carried=CARRIED)

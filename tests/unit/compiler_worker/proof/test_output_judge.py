@@ -129,7 +129,7 @@ def test_a_column_that_eager_float32_cannot_tell_excuses_no_other() -> None:
     one = judge("batch", 3)
     eager = {"y": wanted + noise * [0, 5e-3, 0]}
     found = {"y": wanted + noise * [0, 4e-2, 3e-2]}
-    one.compare_eager(sample(), eager, {"y": wanted})
+    one.collect(one.eager, sample(), eager, {"y": wanted})
     one.columns.add(found["y"], wanted, np.ones(wanted.shape, np.bool_))
     check = one.column_check()
     assert check is not None
