@@ -119,7 +119,7 @@ class ServedModel(_message.Message):
     def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., model_version_json: _Optional[bytes] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., num_replicas_wanted: _Optional[int] = ..., weight: _Optional[float] = ..., is_unloaded: _Optional[bool] = ..., unplaced: _Optional[str] = ...) -> None: ...
 
 class FleetSnapshot(_message.Message):
-    __slots__ = ("revision", "models", "replicas", "store_url", "metrics_addresses", "builds", "life_id", "unseen", "fault")
+    __slots__ = ("revision", "models", "replicas", "store_url", "metrics_addresses", "builds", "life_id", "unseen", "fault", "standby")
     REVISION_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
@@ -129,6 +129,7 @@ class FleetSnapshot(_message.Message):
     LIFE_ID_FIELD_NUMBER: _ClassVar[int]
     UNSEEN_FIELD_NUMBER: _ClassVar[int]
     FAULT_FIELD_NUMBER: _ClassVar[int]
+    STANDBY_FIELD_NUMBER: _ClassVar[int]
     revision: int
     models: _containers.RepeatedCompositeFieldContainer[ServedModel]
     replicas: _containers.RepeatedCompositeFieldContainer[ReplicaReport]
@@ -138,7 +139,18 @@ class FleetSnapshot(_message.Message):
     life_id: int
     unseen: _containers.RepeatedCompositeFieldContainer[ReplicaReport]
     fault: str
-    def __init__(self, revision: _Optional[int] = ..., models: _Optional[_Iterable[_Union[ServedModel, _Mapping]]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., store_url: _Optional[str] = ..., metrics_addresses: _Optional[_Iterable[str]] = ..., builds: _Optional[_Iterable[_Union[FleetBuild, _Mapping]]] = ..., life_id: _Optional[int] = ..., unseen: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., fault: _Optional[str] = ...) -> None: ...
+    standby: Standby
+    def __init__(self, revision: _Optional[int] = ..., models: _Optional[_Iterable[_Union[ServedModel, _Mapping]]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., store_url: _Optional[str] = ..., metrics_addresses: _Optional[_Iterable[str]] = ..., builds: _Optional[_Iterable[_Union[FleetBuild, _Mapping]]] = ..., life_id: _Optional[int] = ..., unseen: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., fault: _Optional[str] = ..., standby: _Optional[_Union[Standby, _Mapping]] = ...) -> None: ...
+
+class Standby(_message.Message):
+    __slots__ = ("holder", "since", "reason")
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    holder: str
+    since: str
+    reason: str
+    def __init__(self, holder: _Optional[str] = ..., since: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class FleetBuild(_message.Message):
     __slots__ = ("model_name", "model_version", "generation", "node_class", "is_anywhere", "reason", "started_at")

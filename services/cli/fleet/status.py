@@ -5,7 +5,7 @@ from contextlib import suppress
 from itertools import chain
 from typing import Any
 
-from services.cli.builds.build_queue import queued_builds
+from services.cli.builds.build_queue import queued_builds, standby_document
 from services.cli.builds.running_builds import running_builds, running_builds_text
 from services.cli.fleet.control_client import get_fleet
 from services.cli.fleet.fleet_file import RunningFleet, require_fleet
@@ -44,6 +44,8 @@ def run_status(settings: CliSettings, *, as_json: bool) -> None:
 def _text(document: dict[str, Any]) -> Iterator[str | Table]:
     if document["fault"]:
         yield f"the controller cannot read the store or the cluster: {document['fault']}"
+    if document["standby"]:
+        yield document["standby"]["reason"]
     models = [
         (
             m["name"],
@@ -142,6 +144,7 @@ def status_document(where: dict[str, Any], snapshot: fleet.FleetSnapshot) -> dic
         "replicas": [_replica(report) for report in snapshot.replicas],
         "replica_metrics_addresses": list(snapshot.metrics_addresses),
         "fault": snapshot.fault,
+        "standby": standby_document(snapshot),
     }
 
 

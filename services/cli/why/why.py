@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from services.cli.builds.build_queue import queued_builds
+from services.cli.builds.build_queue import queued_builds, standby_document
 from services.cli.fleet.control_client import fleet_on_store
 from services.cli.output.show import Table, milliseconds, show, times
 from services.cli.registry import open_registry
@@ -55,14 +55,15 @@ def run_why(
     explained = registry.model_version(name, version)
     snapshot = fleet_on_store(settings)
     cases = list(_cases(settings, registry, explained, wanted, snapshot))
-    unplaced = _unplaced(snapshot, explained)
+    unplaced, standby = _unplaced(snapshot, explained), standby_document(snapshot)
     text = [part for case in cases for part in _text(case, explained)]
     if not cases:
         text = [f"{name} version {explained.version}: nothing is planned for any generation"]
         text.append(last_trouble(registry, name, ""))
     text.append(unplaced and f"{name}: {unplaced}")
+    text.append(standby["reason"] if standby else "")
     where = {"model": name, "version": explained.version, "unplaced": unplaced}
-    show(where | {"generations": cases}, text, as_json=as_json)
+    show(where | {"standby": standby, "generations": cases}, text, as_json=as_json)
 
 
 def last_trouble(registry: Registry, model: str, generation: str) -> str:

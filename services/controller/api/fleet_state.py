@@ -55,6 +55,7 @@ class FleetState:
         self._engines: dict[tuple[str, int], fleet.EnginesChanged] = {}
         self._metrics_addresses: list[str] = []
         self._builds: list[fleet.FleetBuild] = []
+        self._standby: fleet.Standby | None = None
         self._changed = asyncio.Event()
         self._looked = asyncio.Event()
         self._is_read, self._fault = False, ""
@@ -77,6 +78,7 @@ class FleetState:
             builds=self._builds,
             unseen=[replica.report for replica in self._unseen.values()],
             fault=self._last_fault,
+            standby=self._standby,
         )
 
     async def watch(self) -> AsyncGenerator[fleet.FleetSnapshot]:
@@ -126,6 +128,12 @@ class FleetState:
         """Set what is built and what waits for its turn; the same again is no change."""
         if self._builds != builds:
             self._builds = builds
+            self._mark_changed()
+
+    def set_standby(self, standby: fleet.Standby | None) -> None:
+        """Set which other controller builds; None while this one does."""
+        if self._standby != standby:
+            self._standby = standby
             self._mark_changed()
 
     def models(self) -> list[fleet.ServedModel]:
