@@ -199,7 +199,7 @@ class ModelRegistry(RecordKeeper):
             NotFoundError: says which models or versions exist.
         """
         numbers = self._wanted(name, version)
-        removed = {number: self._fault(name, number) for number in numbers}
+        removed = {number: self._document_fault(name, number) for number in numbers}
         for number in removed:
             removal = ModelRemoval(
                 name=name,
@@ -212,7 +212,7 @@ class ModelRegistry(RecordKeeper):
                 self._records.create(_removal_key(name, number), removal)
         return removed
 
-    def _fault(self, name: str, number: int) -> str:
+    def _document_fault(self, name: str, number: int) -> str:
         try:
             self._version(name, number)
         except SmeltError as error:
