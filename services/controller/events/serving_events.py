@@ -20,8 +20,9 @@ def serving_events(state: EventState, served: Iterable[Event]) -> Iterator[Event
     """
     seen = [each for each in served if not state.is_removed(each.model, each.version)]
     here = set(map(subject_of, seen))
-    for before in state.serving():
-        if subject_of(before) not in here and state.is_unloaded(before.model):
+    unloaded = (each for model in state.unloaded_models() for each in state.serving(model))
+    for before in unloaded:
+        if subject_of(before) not in here:
             why = "unloaded: no replica of it takes requests there any more"
             changes = {"kind": EventKind.SERVING_ENDED, "key": "", "why": why}
             yield before.model_copy(update=changes)
