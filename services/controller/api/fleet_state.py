@@ -171,6 +171,7 @@ class FleetState:
         if self._replicas.get(replica_id) is replica:
             del self._replicas[replica_id]
             if replica.report.state == fleet.REPLICA_STATE_READY:
+                replica.report = _lost(replica.report, self._revision)
                 self._unseen[replica_id] = replica
             self._mark_changed()
 
@@ -266,6 +267,12 @@ class FleetState:
 
 def _subject(report: fleet.ReplicaReport) -> tuple[str, int]:
     return report.model_name, report.model_version
+
+
+def _lost(report: fleet.ReplicaReport, revision: int) -> fleet.ReplicaReport:
+    lost = fleet.ReplicaReport(lost_revision=revision)
+    lost.MergeFrom(report)
+    return lost
 
 
 def _loading(model: fleet.ServedModel, replicas: Counter[str]) -> fleet.ServedModel:

@@ -63,7 +63,8 @@ def lost_replicas(snapshot: fleet.FleetSnapshot) -> list[Event]:
             model=report.model_name,
             version=report.model_version,
             generation=generation_named(report.device_facts_json),
-            mark=f"{report.replica_id} lost",
+            # Revisions begin anew with each controller process.
+            mark=f"{report.replica_id} lost {snapshot.life_id:x}.{report.lost_revision}",
             why=f"replica {report.replica_id} (process {report.process_id}) ended, or its "
             "connection broke, while it was ready; it attaches again, or another one is started",
         )
