@@ -10,7 +10,7 @@ from services.cli.builds.running_builds import running_builds, running_builds_te
 from services.cli.fleet.control_client import get_fleet
 from services.cli.fleet.fleet_file import RunningFleet, require_fleet
 from services.cli.fleet.gateway_workers import gateway_workers, workers_words
-from services.cli.models.version_states import ready_replicas
+from services.cli.models.version_states import loading_words, ready_replicas, replica_state
 from services.cli.output.show import Table, show
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
@@ -68,6 +68,7 @@ def _text(document: dict[str, Any]) -> Iterator[str | Table]:
         for r in document["replicas"]
     ]
     yield Table("Replicas", ("replica", "state", "generation", "serves with", "why"), replicas)
+    yield from (r["loading"] for r in document["replicas"])
     yield from queue_lines(document["models"])
     yield from refuted_lines(document["replicas"])
     yield from running_builds_text(document["builds"])
@@ -180,7 +181,9 @@ def _replica(report: fleet.ReplicaReport) -> dict[str, Any]:
         "replica": report.replica_id,
         "model": report.model_name,
         "version": report.model_version,
-        "state": fleet.ReplicaState.Name(report.state).removeprefix("REPLICA_STATE_"),
+        "state": replica_state(report),
+        "state_since": report.state_since or None,
+        "loading": loading_words(report),
         "generation": generation_named(report.device_facts_json),
         "engine_kind": report.engine_kind,
         "engine_precision": report.engine_precision,

@@ -5,6 +5,7 @@ from typing import Any
 
 from services.cli.builds.build_queue import queued_builds, standby_document
 from services.cli.fleet.control_client import fleet_on_store
+from services.cli.models.version_states import loading_words
 from services.cli.output.show import Table, milliseconds, show, times
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
@@ -59,6 +60,9 @@ def run_why(
     text = [part for case in cases for part in _text(case, explained)]
     if not cases:
         text = [f"{name} version {explained.version}: nothing is planned for any generation"]
+        text += [
+            loading_words(report) for report in (replicas_of(snapshot, explained) or {}).get("", ())
+        ]
         text.append(last_trouble(registry, name, ""))
     text.append(unplaced and f"{name}: {unplaced}")
     text.append(standby["reason"] if standby else "")
@@ -87,6 +91,7 @@ def _cases(
     builds = queued_builds(snapshot, version.name, version.version)
     plans = registry.build_plans(version.name, version.version)
     known = {plan.node_class.generation for plan in plans} | builds.keys() | (replicas or {}).keys()
+    known.discard("")
     if wanted and wanted not in known:
         plan = ("plan", version.name, "--generation", wanted)
         raise NotFoundError(
@@ -100,7 +105,8 @@ def _cases(
         )
     trust = TrustRoot(settings.trust_root) if settings.trust_root else None
     for each in [wanted] if wanted else sorted(known):
-        here = None if replicas is None else replicas.get(each, [])
+        # One that does not know its generation yet may be of this one.
+        here = None if replicas is None else [*replicas.get(each, []), *replicas.get("", [])]
         made = [plan for plan in plans if plan.node_class.generation == each]
         case = Case(registry, version, made, replicas=here, build=builds.get(each), trust=trust)
         yield {"generation": each} | case_document(case, settings.store_url)

@@ -85,6 +85,38 @@ def test_a_fleet_that_stands_by_shows_who_builds(
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("changes", "stage"),
+    [
+        ({}, "loads an engine or the fallback"),
+        ({"device_facts_json": b""}, "loads an engine or the fallback"),
+        ({"engine_kind": "onnxruntime", "engine_digest": "e" * 64}, "opens its data port"),
+    ],
+)
+@pytest.mark.parametrize("has_plan", [True, False])
+def test_status_and_why_show_the_same_replica_that_loads(
+    registry: Registry,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, Any],
+    stage: str,
+    has_plan: bool,
+) -> None:
+    if has_plan:
+        registry.write_plan(world.plan())
+    loading = replica(1, state=fleet.REPLICA_STATE_LOADING, fallback_reason="", state_since=SINCE)
+    loading.MergeFrom(fleet.ReplicaReport(**changes))
+    if not changes.get("device_facts_json", b"x"):
+        loading.ClearField("device_facts_json")
+    snapshot = fleet.FleetSnapshot(store_url=str(tmp_path / "store"), replicas=[loading])
+    words = f"replica r1 is loading since 2026-11-21 13:59:23Z ({stage})"
+    for command in (("status",), ("why", "m")):
+        text, document = said(monkeypatch, snapshot, *command)
+        assert words in text
+        assert "no replica is attached" not in text
+        assert '"LOADING"' in document or not json.loads(document)["generations"]
+
+
 def test_its_own_build_is_no_wait(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
