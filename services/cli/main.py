@@ -270,12 +270,13 @@ def prune(
 def infer(
     name: Annotated[str, typer.Argument(help="Model to send it to.")],
     inputs: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             "--input",
-            help="NAME=@FILE.npy, strings as NAME=@FILE.json or NAME='[\"a\"]'; repeat for each.",
+            help="NAME=@FILE.npy, strings as NAME=@FILE.json or NAME='[\"a\"]'; repeat for each. "
+            "Without any, the model's inputs are shown.",
         ),
-    ],
+    ] = None,
     version: Annotated[str, typer.Option(help="Model version; empty is the newest.")] = "",
     address: Annotated[
         str, typer.Option(help="HOST:PORT of a gateway; empty is this host's fleet.")
@@ -285,7 +286,7 @@ def infer(
     """Send one request to a gateway and print its outputs."""
     from services.cli.requests.infer import run_infer
 
-    run_infer(settings_for(), name, inputs, version, address, as_json=as_json)
+    run_infer(settings_for(), name, inputs or [], version, address, as_json=as_json)
 
 
 @app.command()

@@ -21,7 +21,7 @@ REPLICA_STATE_DRAINING: ReplicaState
 REPLICA_STATE_FAILED: ReplicaState
 
 class ReplicaReport(_message.Message):
-    __slots__ = ("replica_id", "model_name", "model_version", "state", "addresses", "host_id", "device_facts_json", "engine_digest", "engine_kind", "engine_precision", "engine_generation", "fallback_reason", "detail", "process_id", "data_token", "engine_speeds", "fallback_refuted")
+    __slots__ = ("replica_id", "model_name", "model_version", "state", "addresses", "host_id", "device_facts_json", "engine_digest", "engine_kind", "engine_precision", "engine_generation", "fallback_reason", "detail", "process_id", "data_token", "engine_speeds", "fallback_refuted", "lost_revision", "state_since")
     REPLICA_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
     MODEL_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +39,8 @@ class ReplicaReport(_message.Message):
     DATA_TOKEN_FIELD_NUMBER: _ClassVar[int]
     ENGINE_SPEEDS_FIELD_NUMBER: _ClassVar[int]
     FALLBACK_REFUTED_FIELD_NUMBER: _ClassVar[int]
+    LOST_REVISION_FIELD_NUMBER: _ClassVar[int]
+    STATE_SINCE_FIELD_NUMBER: _ClassVar[int]
     replica_id: str
     model_name: str
     model_version: int
@@ -56,7 +58,9 @@ class ReplicaReport(_message.Message):
     data_token: bytes
     engine_speeds: _containers.RepeatedCompositeFieldContainer[EngineSpeed]
     fallback_refuted: str
-    def __init__(self, replica_id: _Optional[str] = ..., model_name: _Optional[str] = ..., model_version: _Optional[int] = ..., state: _Optional[_Union[ReplicaState, str]] = ..., addresses: _Optional[_Iterable[str]] = ..., host_id: _Optional[str] = ..., device_facts_json: _Optional[bytes] = ..., engine_digest: _Optional[str] = ..., engine_kind: _Optional[str] = ..., engine_precision: _Optional[str] = ..., engine_generation: _Optional[str] = ..., fallback_reason: _Optional[str] = ..., detail: _Optional[str] = ..., process_id: _Optional[int] = ..., data_token: _Optional[bytes] = ..., engine_speeds: _Optional[_Iterable[_Union[EngineSpeed, _Mapping]]] = ..., fallback_refuted: _Optional[str] = ...) -> None: ...
+    lost_revision: int
+    state_since: str
+    def __init__(self, replica_id: _Optional[str] = ..., model_name: _Optional[str] = ..., model_version: _Optional[int] = ..., state: _Optional[_Union[ReplicaState, str]] = ..., addresses: _Optional[_Iterable[str]] = ..., host_id: _Optional[str] = ..., device_facts_json: _Optional[bytes] = ..., engine_digest: _Optional[str] = ..., engine_kind: _Optional[str] = ..., engine_precision: _Optional[str] = ..., engine_generation: _Optional[str] = ..., fallback_reason: _Optional[str] = ..., detail: _Optional[str] = ..., process_id: _Optional[int] = ..., data_token: _Optional[bytes] = ..., engine_speeds: _Optional[_Iterable[_Union[EngineSpeed, _Mapping]]] = ..., fallback_refuted: _Optional[str] = ..., lost_revision: _Optional[int] = ..., state_since: _Optional[str] = ...) -> None: ...
 
 class EngineSpeed(_message.Message):
     __slots__ = ("shape", "samples_per_s")
@@ -119,7 +123,7 @@ class ServedModel(_message.Message):
     def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., model_version_json: _Optional[bytes] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., num_replicas_wanted: _Optional[int] = ..., weight: _Optional[float] = ..., is_unloaded: _Optional[bool] = ..., unplaced: _Optional[str] = ...) -> None: ...
 
 class FleetSnapshot(_message.Message):
-    __slots__ = ("revision", "models", "replicas", "store_url", "metrics_addresses", "builds", "life_id", "unseen", "fault")
+    __slots__ = ("revision", "models", "replicas", "store_url", "metrics_addresses", "builds", "life_id", "unseen", "fault", "standby")
     REVISION_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
@@ -129,6 +133,7 @@ class FleetSnapshot(_message.Message):
     LIFE_ID_FIELD_NUMBER: _ClassVar[int]
     UNSEEN_FIELD_NUMBER: _ClassVar[int]
     FAULT_FIELD_NUMBER: _ClassVar[int]
+    STANDBY_FIELD_NUMBER: _ClassVar[int]
     revision: int
     models: _containers.RepeatedCompositeFieldContainer[ServedModel]
     replicas: _containers.RepeatedCompositeFieldContainer[ReplicaReport]
@@ -138,7 +143,18 @@ class FleetSnapshot(_message.Message):
     life_id: int
     unseen: _containers.RepeatedCompositeFieldContainer[ReplicaReport]
     fault: str
-    def __init__(self, revision: _Optional[int] = ..., models: _Optional[_Iterable[_Union[ServedModel, _Mapping]]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., store_url: _Optional[str] = ..., metrics_addresses: _Optional[_Iterable[str]] = ..., builds: _Optional[_Iterable[_Union[FleetBuild, _Mapping]]] = ..., life_id: _Optional[int] = ..., unseen: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., fault: _Optional[str] = ...) -> None: ...
+    standby: Standby
+    def __init__(self, revision: _Optional[int] = ..., models: _Optional[_Iterable[_Union[ServedModel, _Mapping]]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., store_url: _Optional[str] = ..., metrics_addresses: _Optional[_Iterable[str]] = ..., builds: _Optional[_Iterable[_Union[FleetBuild, _Mapping]]] = ..., life_id: _Optional[int] = ..., unseen: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., fault: _Optional[str] = ..., standby: _Optional[_Union[Standby, _Mapping]] = ...) -> None: ...
+
+class Standby(_message.Message):
+    __slots__ = ("holder", "since", "reason")
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    holder: str
+    since: str
+    reason: str
+    def __init__(self, holder: _Optional[str] = ..., since: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class FleetBuild(_message.Message):
     __slots__ = ("model_name", "model_version", "generation", "node_class", "is_anywhere", "reason", "started_at")

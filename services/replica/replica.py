@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from services.contracts.builds.build_plan import timestamp, utc_now
 from services.contracts.errors import EngineError, NotReadyError
 from services.contracts.hardware.facts import DeviceFacts
 from services.contracts.kserve.tensors import Array
@@ -77,7 +78,7 @@ class Replica:
         """
         self.signature = Signature.from_model(model)
         self.statistics = Statistics(self.signature.name, self.signature.version)
-        self.state = fleet.REPLICA_STATE_LOADING
+        self.state, self.state_since = fleet.REPLICA_STATE_LOADING, timestamp(utc_now())
         self.loaded: LoadedEngine | None = None
         self._model, self._device, self._manager = model, device, manager
         self._metrics = ReplicaMetrics(
@@ -186,7 +187,7 @@ class Replica:
 
     def set_state(self, state: fleet.ReplicaState) -> None:
         """Change the state that reports show."""
-        self.state = state
+        self.state, self.state_since = state, timestamp(utc_now())
         self._on_change()
 
     async def drain(self) -> None:

@@ -282,6 +282,10 @@ MODELS_UNPLACED = _gauge(
     "1 while replicas of a model version are on no node, as none has room for them.",
     ("model", "version"),
 )
+CONTROLLER_BUILDS = _gauge(
+    "smelt_controller_builds",
+    "1 while this controller builds for its store; 0 while it stands by for another controller.",
+)
 BUILDS_RUNNING = _gauge(
     "smelt_builds_running",
     "Build tasks that were launched and have not ended.",
@@ -325,7 +329,9 @@ REPLICA_METRICS = (
 # What builds did stands in the store; the controller counts it there, so that figures of
 # compilers that live for seconds are not lost. A compiler's own endpoint is for one run by hand.
 COMPILER_METRICS = (BUILDS, BUILD_DURATION, PROOFS, PROOF_DURATION)
-BUILD_LOOP_METRICS = (BUILDS_RUNNING, BUILDS_WAITING, KEYS_QUARANTINED, GENERATIONS_WITHOUT_ENGINE)
+BUILD_LOOP_METRICS = (
+    CONTROLLER_BUILDS, BUILDS_RUNNING, BUILDS_WAITING, KEYS_QUARANTINED, GENERATIONS_WITHOUT_ENGINE,
+)  # fmt: skip
 CONTROLLER_METRICS = (
     *COMPILER_METRICS, *BUILD_LOOP_METRICS, BUILD_STATE, ENGINES, REPLICAS_WANTED,
     REPLICAS_ATTACHED, MODELS_UNPLACED, STORE_REQUESTS,

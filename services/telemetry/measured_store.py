@@ -43,6 +43,11 @@ class MeasuredStore:
     def __repr__(self) -> str:
         return repr(self._inner)
 
+    @property
+    def url(self) -> str:
+        """What opens it."""
+        return self._inner.url
+
     def put_blob(self, source: Path) -> BlobRef:
         """Store a file's bytes; raises as the store does."""
         with self._counted(StoreOperation.PUT_BLOB):

@@ -1,4 +1,4 @@
-"""Where the builds of a model version stand in a fleet's queue."""
+"""Where the builds of a model version stand in a fleet's queue, and whether the fleet builds."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -23,6 +23,17 @@ def queued_builds(
         if is_ours and build.generation not in queued:
             queued[build.generation] = _placed(build, builds[:place])
     return queued
+
+
+def standby_document(snapshot: fleet.FleetSnapshot | None) -> dict[str, Any] | None:
+    """Which other controller builds for the fleet's store; None where this fleet's own does.
+
+    `reason` is what that means, in words.
+    """
+    if snapshot is None or not snapshot.HasField("standby"):
+        return None
+    found = snapshot.standby
+    return {"holder": found.holder, "since": found.since or None, "reason": found.reason}
 
 
 def _placed(build: fleet.FleetBuild, before: Iterable[fleet.FleetBuild]) -> dict[str, Any]:

@@ -5,12 +5,12 @@ from contextlib import suppress
 from itertools import chain
 from typing import Any
 
-from services.cli.builds.build_queue import queued_builds
+from services.cli.builds.build_queue import queued_builds, standby_document
 from services.cli.builds.running_builds import running_builds, running_builds_text
 from services.cli.fleet.control_client import get_fleet
 from services.cli.fleet.fleet_file import RunningFleet, require_fleet
 from services.cli.fleet.gateway_workers import gateway_workers, workers_words
-from services.cli.models.version_states import ready_replicas
+from services.cli.models.version_states import loading_words, ready_replicas, replica_state
 from services.cli.output.show import show
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
@@ -46,6 +46,8 @@ def run_status(settings: CliSettings, *, as_json: bool) -> None:
 def _text(document: dict[str, Any]) -> Iterator[str | Table]:
     if document["fault"]:
         yield f"the controller cannot read the store or the cluster: {document['fault']}"
+    if document["standby"]:
+        yield document["standby"]["reason"]
     models = [
         (
             m["name"],
@@ -68,6 +70,7 @@ def _text(document: dict[str, Any]) -> Iterator[str | Table]:
         for r in document["replicas"]
     ]
     yield Table("Replicas", ("replica", "state", "generation", "serves with", "why"), replicas)
+    yield from (r["loading"] for r in document["replicas"])
     yield from queue_lines(document["models"])
     yield from refuted_lines(document["replicas"])
     yield from running_builds_text(document["builds"])
@@ -144,6 +147,7 @@ def status_document(where: dict[str, Any], snapshot: fleet.FleetSnapshot) -> dic
         "replicas": [_replica(report) for report in snapshot.replicas],
         "replica_metrics_addresses": list(snapshot.metrics_addresses),
         "fault": snapshot.fault,
+        "standby": standby_document(snapshot),
     }
 
 
@@ -180,7 +184,9 @@ def _replica(report: fleet.ReplicaReport) -> dict[str, Any]:
         "replica": report.replica_id,
         "model": report.model_name,
         "version": report.model_version,
-        "state": fleet.ReplicaState.Name(report.state).removeprefix("REPLICA_STATE_"),
+        "state": replica_state(report),
+        "state_since": report.state_since or None,
+        "loading": loading_words(report),
         "generation": generation_named(report.device_facts_json),
         "engine_kind": report.engine_kind,
         "engine_precision": report.engine_precision,

@@ -16,8 +16,9 @@ def run_models_remove(
         NotFoundError: no such model or version.
     """
     registry = open_registry_to_publish(settings, must_exist=True)
-    removed = [each.version for each in registry.remove_model(name, version, who=who_asks())]
-    left = [each.version for each in registry.versions(name)]
+    found = registry.remove_model(name, version, who=who_asks())
+    removed, left = list(found), registry.version_numbers(name)
+    unread = {str(number): fault for number, fault in found.items() if fault}
     if not left:
         # A version that is added later is to serve, whatever was unloaded before.
         registry.set_served(name, is_served=True, who=who_asks())
@@ -28,7 +29,9 @@ def run_models_remove(
         "Its engines stay in the store: adding the same model again makes a next version, "
         "which serves with them at once"
     )
-    show({"name": name, "removed": removed, "left": left}, [text], as_json=as_json)
+    text += "".join(f"\nversion {number} could not be read: {unread[number]}" for number in unread)
+    document = {"name": name, "removed": removed, "left": left, "unread": unread}
+    show(document, [text], as_json=as_json)
 
 
 def run_models_serve(settings: CliSettings, name: str, *, is_served: bool, as_json: bool) -> None:

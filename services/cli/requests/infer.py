@@ -8,10 +8,11 @@ from pathlib import Path
 import grpc
 import numpy as np
 
-from services.cli.fleet.control_client import get_fleet
+from services.cli.fleet.control_client import CALL_TIMEOUT_S, Metadata, get_fleet
 from services.cli.fleet.fleet_file import RunningFleet, require_fleet
 from services.cli.output.show import show
 from services.cli.requests.gateway_client import bearer_metadata, gateway_channel
+from services.cli.requests.needed_inputs import needed_inputs_words
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError, NotReadyError, SmeltError
 from services.contracts.kserve.byte_strings import STRING_DTYPE, strings_from_array
@@ -54,7 +55,7 @@ def run_infer(
     """Send the request and print each output.
 
     Raises:
-        InvalidRequestError: an --input is malformed, or the server refused the request.
+        InvalidRequestError: an --input is malformed, or missing; or the server refused the request.
         NotReadyError: no gateway answers.
         SmeltError: the gateway's answer, in the class that its status means.
     """
@@ -64,6 +65,8 @@ def run_infer(
     metadata = tuple(bearer_metadata(settings).items())
     with gateway_channel(settings, target, _CHANNEL_OPTIONS) as channel:
         try:
+            if not inputs:
+                _refuse_if_inputs_are_needed(channel, name, version, address, metadata)
             response = model_infer(channel)(request, timeout=ANSWER_TIMEOUT_S, metadata=metadata)
         except grpc.RpcError as error:
             hint = _known_models(settings, running, name) if error.code() is _NOT_FOUND else ""
@@ -81,6 +84,22 @@ def run_infer(
         Table("Outputs", ("name", "datatype", "shape", "values"), rows),
     )
     show(answer_document(response, outputs), text, as_json=as_json)
+
+
+def _refuse_if_inputs_are_needed(
+    channel: grpc.Channel, name: str, version: str, address: str, metadata: Metadata
+) -> None:
+    ask = channel.unary_unary(
+        f"/{_SERVICE.full_name}/ModelMetadata",
+        request_serializer=pb.ModelMetadataRequest.SerializeToString,
+        response_deserializer=pb.ModelMetadataResponse.FromString,
+    )
+    request = pb.ModelMetadataRequest(name=name, version=version)
+    model = ask(request, timeout=CALL_TIMEOUT_S, metadata=metadata)
+    if model.inputs:
+        given = {"--version": version, "--address": address}
+        options = [word for option, text in given.items() if text for word in (option, text)]
+        raise InvalidRequestError(needed_inputs_words(model, options))
 
 
 def model_infer(

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-from services.cli.builds.build_queue import queued_builds
+from services.cli.builds.build_queue import queued_builds, standby_document
 from services.cli.fleet.control_client import fleet_on_store
+from services.cli.models.version_states import loading_words
 from services.cli.output.show import show, times
 from services.cli.registry import open_registry
 from services.cli.settings import CliSettings
@@ -57,14 +58,18 @@ def run_why(
     explained = registry.model_version(name, version)
     snapshot = fleet_on_store(settings)
     cases = list(_cases(settings, registry, explained, wanted, snapshot))
-    unplaced = _unplaced(snapshot, explained)
+    unplaced, standby = _unplaced(snapshot, explained), standby_document(snapshot)
     text = [part for case in cases for part in _text(case, explained)]
     if not cases:
         text = [f"{name} version {explained.version}: nothing is planned for any generation"]
+        text += [
+            loading_words(report) for report in (replicas_of(snapshot, explained) or {}).get("", ())
+        ]
         text.append(last_trouble(registry, name, ""))
     text.append(unplaced and f"{name}: {unplaced}")
+    text.append(standby["reason"] if standby else "")
     where = {"model": name, "version": explained.version, "unplaced": unplaced}
-    show(where | {"generations": cases}, text, as_json=as_json)
+    show(where | {"standby": standby, "generations": cases}, text, as_json=as_json)
 
 
 def last_trouble(registry: Registry, model: str, generation: str) -> str:
@@ -89,6 +94,7 @@ def _cases(
     plans = registry.build_plans(version.name, version.version)
     # Plans alone would hide generations that a fleet has and no worker has looked at yet.
     known = {plan.node_class.generation for plan in plans} | builds.keys() | (replicas or {}).keys()
+    known.discard("")
     if wanted and wanted not in known:
         plan = ("plan", version.name, "--generation", wanted)
         raise NotFoundError(
@@ -102,7 +108,8 @@ def _cases(
         )
     trust = TrustRoot(settings.trust_root) if settings.trust_root else None
     for each in [wanted] if wanted else sorted(known):
-        here = None if replicas is None else replicas.get(each, [])
+        # One that does not know its generation yet may be of this one.
+        here = None if replicas is None else [*replicas.get(each, []), *replicas.get("", [])]
         made = [plan for plan in plans if plan.node_class.generation == each]
         case = Case(registry, version, made, replicas=here, build=builds.get(each), trust=trust)
         yield {"generation": each} | case_document(case, settings.store_url)

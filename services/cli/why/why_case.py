@@ -97,14 +97,17 @@ class Case:
 def replicas_of(
     snapshot: fleet.FleetSnapshot | None, version: ModelVersion
 ) -> dict[str, list[fleet.ReplicaReport]] | None:
-    """Attached replicas of a version that report a generation, by it; None without a fleet."""
+    """Attached replicas of a version by generation; None without a fleet.
+
+    Under "" are those that report none that can be read, as one may that is loading.
+    """
     if snapshot is None:
         return None
     found: dict[str, list[fleet.ReplicaReport]] = {}
     for report in snapshot.replicas:
         is_ours = (report.model_name, report.model_version) == (version.name, version.version)
-        if is_ours and (generation := generation_named(report.device_facts_json)):
-            found.setdefault(generation, []).append(report)
+        if is_ours:
+            found.setdefault(generation_named(report.device_facts_json), []).append(report)
     return found
 
 

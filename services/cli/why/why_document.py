@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from services.cli.models.version_states import loading_words, replica_state
 from services.cli.why.proof_words import proof_words
 from services.cli.why.why_case import Case
 from services.contracts.builds.key_difference import KeyDifference, nearest_engine
@@ -27,6 +28,8 @@ def case_document(case: Case, store_url: str) -> dict[str, Any]:
         "replicas": [
             {
                 "replica": replica.replica_id,
+                "state": replica_state(replica),
+                "state_since": replica.state_since or None,
                 "engine_digest": replica.engine_digest,
                 "fallback_reason": replica.fallback_reason,
                 "fallback_refuted": replica.fallback_refuted,
@@ -115,6 +118,8 @@ def _serves(case: Case) -> str:
 
 
 def _replica_words(report: fleet.ReplicaReport) -> str:
+    if words := loading_words(report):
+        return words
     if not report.engine_digest:
         why = fallback_why(report)
         with_what = f"serves with the fallback ({fallback_name(report)})"

@@ -59,9 +59,14 @@ class BuildLease(Document):
     is_released: bool = False
 
     @property
+    def holder_process(self) -> str:
+        """Who holds it, for people."""
+        return f"{self.host} (process {self.process_id})"
+
+    @property
     def holder_words(self) -> str:
         """Who holds it since when, for people."""
-        return f"{self.host} (process {self.process_id}) since {self.taken_at}"
+        return f"{self.holder_process} since {self.taken_at}"
 
     def has_ended_here(self) -> bool:
         """Whether its holder was a process of this machine that is gone: killed, in most cases."""

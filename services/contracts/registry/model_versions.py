@@ -11,7 +11,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from services.contracts.errors import AlreadyPublishedError, InvalidRequestError, NotFoundError
+from services.contracts.errors import (
+    AlreadyPublishedError,
+    InvalidRequestError,
+    NotFoundError,
+    SmeltError,
+)
 from services.contracts.kserve.tensors import TensorSpec
 from services.contracts.model.dim_limits import DimLimits
 from services.contracts.model.input_values import InputValues
@@ -150,8 +155,7 @@ class ModelRegistry(RecordKeeper):
 
     def versions(self, name: str) -> list[ModelVersion]:
         """All versions of a model that were not removed, oldest first; none of an unknown one."""
-        check_model_name(name)
-        return [self._version(name, number) for number in self._numbers(name)[0]]
+        return [self._version(name, number) for number in self.version_numbers(name)]
 
     def master(self, digest: str) -> MasterRecord:
         """One master by its digest; raises NotFoundError."""
@@ -163,16 +167,12 @@ class ModelRegistry(RecordKeeper):
         Raises:
             NotFoundError: says which models or versions exist.
         """
+        return self._version(name, self._wanted(name, version)[-1])
+
+    def version_numbers(self, name: str) -> list[int]:
+        """Numbers of the versions that were not removed, ascending; also of unreadable ones."""
         check_model_name(name)
-        numbers = self._numbers(name)[0]
-        if not numbers:
-            known = ", ".join(self.model_names()) or "none"
-            raise NotFoundError(f"model '{name}' not found; there are: {known}")
-        wanted = numbers[-1] if version is None else version
-        if wanted not in numbers:
-            known = ", ".join(map(str, numbers))
-            raise NotFoundError(f"model '{name}' has no version {wanted}; there are: {known}")
-        return self._version(name, wanted)
+        return self._numbers(name)[0]
 
     def removed_versions(self) -> dict[str, list[int]]:
         """Numbers of the removed versions, ascending, of each model that has any."""
@@ -186,28 +186,51 @@ class ModelRegistry(RecordKeeper):
 
     def remove_model(
         self, name: str, version: int | None = None, *, who: str = ""
-    ) -> list[ModelVersion]:
-        """Have versions served no more, all of them when none is given; returns which.
+    ) -> dict[int, str]:
+        """Have versions served no more, all of them when none is given.
 
         Masters and engines stay: their names say what they are, and another version may use
         them, also one that is added later.
 
+        Returns:
+            Which, each with why its document cannot be read; "" where it can.
+
         Raises:
             NotFoundError: says which models or versions exist.
         """
-        wanted = self.model_version(name, version)
-        removed = [wanted] if version is not None else self.versions(name)
-        for each in removed:
+        numbers = self._wanted(name, version)
+        removed = {number: self._document_fault(name, number) for number in numbers}
+        for number in removed:
             removal = ModelRemoval(
                 name=name,
-                version=each.version,
+                version=number,
                 who=who,
                 created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
             )
             # Another may have removed it meanwhile: it is gone, as was asked.
             with suppress(AlreadyPublishedError):
-                self._records.create(_removal_key(name, each.version), removal)
+                self._records.create(_removal_key(name, number), removal)
         return removed
+
+    def _document_fault(self, name: str, number: int) -> str:
+        try:
+            self._version(name, number)
+        except SmeltError as error:
+            return str(error)
+        return ""
+
+    def _wanted(self, name: str, version: int | None) -> list[int]:
+        """This version, or all when none is given; raises NotFoundError."""
+        numbers = self.version_numbers(name)
+        if not numbers:
+            known = ", ".join(self.model_names()) or "none"
+            raise NotFoundError(f"model '{name}' not found; there are: {known}")
+        if version is None:
+            return numbers
+        if version not in numbers:
+            known = ", ".join(map(str, numbers))
+            raise NotFoundError(f"model '{name}' has no version {version}; there are: {known}")
+        return [version]
 
     def _create_master(self, key: str, opened: PublishableMaster) -> MasterRecord:
         record = master_record(opened, put_files(self._store, opened.files))

@@ -19,6 +19,7 @@ from services.contracts.model.manifest import EngineManifest, MasterRecord, Proo
 from services.contracts.registry.engines import engine_folder
 from services.contracts.registry.records import RecordKeeper
 from services.contracts.security.provenance import Envelope, statement
+from services.contracts.text.words import worker_command
 
 if TYPE_CHECKING:  # it needs a library of cryptography, which a gateway has not
     from services.contracts.security.signing import Signer, TrustRoot
@@ -77,9 +78,10 @@ class TrustRegistry(RecordKeeper):
                 "one of them was changed since"
             )
         others = f"; {len(names)} signatures of other keys found" if names else ""
+        command = worker_command(self._store.url, "sign", engine.digest[:12])
         return (
-            f"not signed by a trusted key ({keyids}){others}; sign it with: "
-            f"python -m compiler_worker sign {engine.digest[:12]}"
+            f"not signed by a trusted key ({keyids}){others}; with SMELT_SIGNING_KEY set to the "
+            f"PEM file of such a key, sign it by: {command}"
         )
 
 

@@ -28,6 +28,11 @@ class StoredObject(NamedTuple):
 class ArtifactStore(Protocol):
     """A place that outlives every process; local folder, S3 and others alike."""
 
+    @property
+    def url(self) -> str:
+        """What opens it; for commands that people are shown."""
+        ...
+
     def put_blob(self, source: Path) -> BlobRef:
         """Store a file's bytes under their digest; does nothing when they are there."""
         ...

@@ -59,12 +59,13 @@ class ObstoreArtifactStore:
     """ArtifactStore over any store of obstore; safe to share between threads.
 
     Attributes:
+        url: opens it, from any folder of this host.
         name: the store in words, for messages.
     """
 
-    def __init__(self, backend: ObjectStore, name: str) -> None:
+    def __init__(self, backend: ObjectStore, url: str) -> None:
         self._backend = backend
-        self.name = name
+        self.url, self.name = url, f"store {url}"
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
@@ -217,7 +218,7 @@ def open_store(url: str, *, must_exist: bool = False) -> ObstoreArtifactStore:
     """
     scheme = urlsplit(url).scheme if "://" in url else ""
     if url == "memory:":
-        return ObstoreArtifactStore(MemoryStore(), "store memory:")
+        return ObstoreArtifactStore(MemoryStore(), url)
     is_like_url = not scheme and _SCHEME_LIKE.match(url) is not None
     if scheme in ("", "file") and not is_like_url:
         folder = _folder_from_url(url) if scheme else Path(url)
@@ -233,7 +234,7 @@ def open_store(url: str, *, must_exist: bool = False) -> ObstoreArtifactStore:
     except (BaseError, ValueError) as error:
         fault = str(error).partition("\n")[0]
         raise InvalidRequestError(f"store '{url}' cannot be opened: {fault}") from error
-    return ObstoreArtifactStore(backend, f"store {url}")
+    return ObstoreArtifactStore(backend, url)
 
 
 def open_tested_store(url: str, *, must_exist: bool = False) -> ObstoreArtifactStore:
@@ -297,7 +298,7 @@ def _open_folder(path: Path, *, must_exist: bool) -> ObstoreArtifactStore:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(f"store folder {root} cannot be made: {error.strerror}") from error
-    return ObstoreArtifactStore(LocalStore(root), f"store {root}")
+    return ObstoreArtifactStore(LocalStore(root), str(root))
 
 
 def _open_s3(url: str) -> S3Store:

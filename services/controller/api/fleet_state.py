@@ -55,6 +55,7 @@ class FleetState:
         self._engines: dict[tuple[str, int], fleet.EnginesChanged] = {}
         self._metrics_addresses: list[str] = []
         self._builds: list[fleet.FleetBuild] = []
+        self._standby: fleet.Standby | None = None
         self._changed = asyncio.Event()
         self._looked = asyncio.Event()
         self._is_read, self._fault = False, ""
@@ -77,6 +78,7 @@ class FleetState:
             builds=self._builds,
             unseen=[replica.report for replica in self._unseen.values()],
             fault=self._last_fault,
+            standby=self._standby,
         )
 
     async def watch(self) -> AsyncGenerator[fleet.FleetSnapshot]:
@@ -128,6 +130,12 @@ class FleetState:
             self._builds = builds
             self._mark_changed()
 
+    def set_standby(self, standby: fleet.Standby | None) -> None:
+        """Set which other controller builds; None while this one does."""
+        if self._standby != standby:
+            self._standby = standby
+            self._mark_changed()
+
     def models(self) -> list[fleet.ServedModel]:
         """The model versions that are wanted."""
         return list(self._models.values())
@@ -163,6 +171,7 @@ class FleetState:
         if self._replicas.get(replica_id) is replica:
             del self._replicas[replica_id]
             if replica.report.state == fleet.REPLICA_STATE_READY:
+                replica.report = _lost(replica.report, self._revision)
                 self._unseen[replica_id] = replica
             self._mark_changed()
 
@@ -258,6 +267,12 @@ class FleetState:
 
 def _subject(report: fleet.ReplicaReport) -> tuple[str, int]:
     return report.model_name, report.model_version
+
+
+def _lost(report: fleet.ReplicaReport, revision: int) -> fleet.ReplicaReport:
+    lost = fleet.ReplicaReport(lost_revision=revision)
+    lost.MergeFrom(report)
+    return lost
 
 
 def _loading(model: fleet.ServedModel, replicas: Counter[str]) -> fleet.ServedModel:

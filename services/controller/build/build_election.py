@@ -8,12 +8,15 @@ same with Ray and on Kubernetes.
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from services.contracts.builds.build_lease import LeaseRevision, LeaseWatch
 from services.contracts.builds.held_lease import HeldLease, take_lease
 from services.contracts.errors import SmeltError
 from services.contracts.registry.builds import BuildRegistry
+from services.contracts.text.words import readable_time
+from services.pb import fleet_v1_pb2 as fleet
 
 logger = logging.getLogger(__name__)
 
@@ -42,30 +45,41 @@ class BuildElection:
         self._registry, self._lease_s, self._poll_s = registry, lease_s, poll_s
         self._shown = ""
 
-    async def won(self) -> HeldLease:
-        """Wait until the lease is ours; it has to be started, and released."""
+    async def won(self, on_standby: Callable[[fleet.Standby], None]) -> HeldLease:
+        """Wait until the lease is ours; it has to be started, and released.
+
+        Args:
+            on_standby: called in the event loop after each look that found it not to be ours.
+        """
         watch = LeaseWatch(self._lease_s)
         while True:
-            try:
-                lease = await asyncio.to_thread(self._take, watch)
-            except SmeltError as error:
-                self._show(f"the lease of this store's controller cannot be read: {error}")
-                lease = None
-            except Exception:
-                # A loop that ended would do so in silence.
-                logger.exception("the lease of this store's controller cannot be taken")
-                lease = None
-            if lease is not None:
+            found = await asyncio.to_thread(self._try_take, watch)
+            if isinstance(found, HeldLease):
                 self._shown = ""
-                return lease
+                return found
+            self._show(found.reason)
+            on_standby(found)
             await asyncio.sleep(self._poll_s)
 
-    def _take(self, watch: LeaseWatch) -> HeldLease | None:
+    def _try_take(self, watch: LeaseWatch) -> HeldLease | fleet.Standby:
+        try:
+            return self._take(watch)
+        except SmeltError as error:
+            return fleet.Standby(reason=_unread_message(error))
+        except Exception as error:
+            # A loop that ended would do so in silence.
+            logger.exception("the lease of this store's controller cannot be taken")
+            return fleet.Standby(reason=_unread_message(error))
+
+    def _take(self, watch: LeaseWatch) -> HeldLease | fleet.Standby:
         found = self._registry.lease(CONTROLLER)
         if watch.is_takeable(found):
-            return take_lease(self._registry, CONTROLLER, found, self._lease_s, _KEPT_LEASE_S)
-        self._show(_standby_message(found, self._lease_s))
-        return None
+            held = take_lease(self._registry, CONTROLLER, found, self._lease_s, _KEPT_LEASE_S)
+            if held is not None:
+                return held
+            # Another controller was first.
+            found = self._registry.lease(CONTROLLER)
+        return _standby(found, self._lease_s)
 
     def _show(self, message: str) -> None:
         if message != self._shown:
@@ -73,12 +87,21 @@ class BuildElection:
             self._shown = message
 
 
-def _standby_message(found: LeaseRevision, lease_s: float) -> str:
-    holder = "a controller of another release"
-    if found.lease:
-        holder, lease_s = found.lease.holder_words, found.lease.lease_s
+def _unread_message(error: Exception) -> str:
     return (
-        f"builds and events of this store are those of another controller, {holder}; this one "
-        f"stands by, and takes over when that one ends or renews nothing for {lease_s:g} s. Two "
-        "fleets need two stores"
+        f"the lease of this store's controller cannot be read: {error}. Until it can be, this "
+        "controller serves, and builds nothing"
     )
+
+
+def _standby(found: LeaseRevision, lease_s: float) -> fleet.Standby:
+    holder, since, when = "a controller of another release", "", ""
+    if lease := found.lease:
+        holder, since, lease_s = lease.holder_process, lease.taken_at, lease.lease_s
+        when = f" since {readable_time(since)}"
+    reason = (
+        f"this controller stands by: {holder} holds the lease of this store's controller{when}, "
+        "and builds and records events. This one serves, and builds nothing; it takes over when "
+        f"that one ends or renews nothing for {lease_s:g} s. Two fleets need two stores"
+    )
+    return fleet.Standby(holder=holder, since=since, reason=reason)

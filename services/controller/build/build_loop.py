@@ -142,8 +142,10 @@ class BuildLoop:
         What runs then goes on where its launcher lets it.
         """
         while True:
-            lease = await self._election.won()
+            lease = await self._election.won(self._state.set_standby)
             lease.start()
+            self._state.set_standby(None)
+            self._gauges.show_lease(is_held=True)
             try:
                 await self._run_under(lease)
             finally:
@@ -151,6 +153,7 @@ class BuildLoop:
                 self.latest = None
                 self._state.set_builds([])
                 self._gauges.show(Decision(), (), ())
+                self._gauges.show_lease(is_held=False)
                 self._forget()
                 await asyncio.to_thread(lease.release, _RELEASE_S)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
 from services.contracts.events import Event, EventCheckpoint, EventKind, EventPosition
+from services.controller.events.last_events import LastEvents, kind_of_subject
 
 # Of what happens once and is over: build tasks, lost replicas, reasons for which none is placed.
 _MAX_ONCE: Final = 1000
@@ -40,6 +41,8 @@ _SUBJECTS: Final = {
 }
 # What other events follow from.
 _CHANGES: Final = {"generation", "model", "removal", "load", "weights", "rebuild"}
+# What such an event may end.
+_ENDING: Final = ("serving", "joint", "quarantined")
 # Marks of these begin with a number.
 _NUMBERED: Final = {"load", "weights", "rebuild", "record"}
 _T = TypeVar("_T")
@@ -65,28 +68,29 @@ class EventState:
     def __init__(self, checkpoint: EventCheckpoint | None = None) -> None:
         """Begin with a checkpoint, or before the first event."""
         self.position = checkpoint.position if checkpoint else EventPosition()
-        self._last = dict(checkpoint.last) if checkpoint else {}
+        self._last = LastEvents(checkpoint.last if checkpoint else {})
 
     def checkpoint(self) -> EventCheckpoint:
         """All of it, to be kept."""
-        return EventCheckpoint(position=self.position, last=dict(self._last))
+        return EventCheckpoint(position=self.position, last=self._last.all())
 
     def apply(self, event: Event) -> None:
         """Take in one more event; raises ValueError for a mark that cannot be parsed."""
         subject = subject_of(event)
-        what = _what(subject)
+        what = kind_of_subject(subject)
         if what in _NUMBERED:
             _number(event)
         if what in _CHANGES:
-            ended = [each for each, last in self._last.items() if self._ends(event, each, last)]
-            for each in ended:
-                del self._last[each]
+            # Of all models when the event has none.
+            known = [each for kind in _ENDING for each in self._last.of(kind, event.model).items()]
+            for each in [each for each, last in known if self._ends(event, each, last)]:
+                self._last.remove(each)
         if event.kind is EventKind.BUILD_FINISHED:
-            self._last.pop(f"quarantined {event.key}", None)
+            self._last.remove(f"quarantined {event.key}")
         if event.kind in (EventKind.GENERATION_GONE, EventKind.SERVING_ENDED):
-            self._last.pop(subject, None)
+            self._last.remove(subject)
         else:
-            self._last[subject] = event.model_copy(update={"why": ""})
+            self._last.put(subject, event.model_copy(update={"why": ""}))
         if what == "once":
             self._forget_oldest()
 
@@ -115,8 +119,7 @@ class EventState:
 
     def classes(self) -> dict[str, str]:
         """By present generation, the mark of all its classes of nodes."""
-        found = self._last.items()
-        return {last.generation: last.mark for each, last in found if _what(each) == "generation"}
+        return {last.generation: last.mark for last in self._last.of("generation").values()}
 
     def newest(self, model: str) -> Event | None:
         """The publication of a model's newest version."""
@@ -126,19 +129,18 @@ class EventState:
         """Whether the removal of a version has its event."""
         return f"removal {model}/{version}" in self._last
 
-    def is_unloaded(self, model: str) -> bool:
-        """Whether the last change of a model was to unload it."""
-        last = self._last.get(f"load {model}")
-        return last is not None and last.kind is EventKind.MODEL_UNLOADED
+    def unloaded_models(self) -> list[str]:
+        """Models of which the last change was to unload them, sorted."""
+        loads = self._last.of("load").values()
+        return sorted(last.model for last in loads if last.kind is EventKind.MODEL_UNLOADED)
 
-    def serving(self) -> list[Event]:
-        """What serves: the event of each model version and generation, in their order."""
-        found = sorted(subject for subject in self._last if subject.startswith("serving "))
-        return [self._last[subject] for subject in found]
+    def serving(self, model: str = "") -> list[Event]:
+        """What serves, of all models when none is given: by version and generation, sorted."""
+        return [last for _, last in sorted(self._last.of("serving", model).items())]
 
     def changed_at(self, event: Event) -> str:
         """When that changed which led to an event; "" when nothing has, or it is a change."""
-        what = _what(subject_of(event))
+        what = kind_of_subject(subject_of(event))
         if what in _CHANGES or event.kind is EventKind.REPLICA_LOST:
             return ""
         subjects = [f"generation {event.generation}", f"model {event.model}"]
@@ -165,7 +167,7 @@ class EventState:
 
     def _ends(self, event: Event, subject: str, last: Event) -> bool:
         """Whether an event ends what the last one of another subject began."""
-        what = _what(subject)
+        what = kind_of_subject(subject)
         if event.kind is EventKind.GENERATION_GONE:
             return what == "serving" and last.generation == event.generation
         if last.model != event.model:
@@ -185,9 +187,8 @@ class EventState:
     def _is_superseded(self, last: Event) -> bool:
         """Whether a newer version took over all requests: that end has no event."""
         return last.version not in self._sharing(last.model) and any(
-            (other.model, other.generation) == (last.model, last.generation)
-            and other.version > last.version
-            for other in self.serving()
+            other.generation == last.generation and other.version > last.version
+            for other in self.serving(last.model)
         )
 
     def _sharing(self, model: str) -> list[int]:
@@ -196,13 +197,9 @@ class EventState:
         return [int(word) for word in weights.mark.split()[1:]] if weights else []
 
     def _forget_oldest(self) -> None:
-        once = [subject for subject in self._last if _what(subject) == "once"]
+        once = self._last.of("once")
         if len(once) > _MAX_ONCE:
-            del self._last[min(once, key=self._at)]
-
-
-def _what(subject: str) -> str:
-    return subject.partition(" ")[0]
+            self._last.remove(min(once, key=self._at))
 
 
 def _number(event: Event) -> int:

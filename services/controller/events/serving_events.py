@@ -20,8 +20,9 @@ def serving_events(state: EventState, served: Iterable[Event]) -> Iterator[Event
     """
     seen = [each for each in served if not state.is_removed(each.model, each.version)]
     here = set(map(subject_of, seen))
-    for before in state.serving():
-        if subject_of(before) not in here and state.is_unloaded(before.model):
+    unloaded = (each for model in state.unloaded_models() for each in state.serving(model))
+    for before in unloaded:
+        if subject_of(before) not in here:
             why = "unloaded: no replica of it takes requests there any more"
             changes = {"kind": EventKind.SERVING_ENDED, "key": "", "why": why}
             yield before.model_copy(update=changes)
@@ -62,7 +63,8 @@ def lost_replicas(snapshot: fleet.FleetSnapshot) -> list[Event]:
             model=report.model_name,
             version=report.model_version,
             generation=generation_named(report.device_facts_json),
-            mark=f"{report.replica_id} lost",
+            # Revisions begin anew with each controller process.
+            mark=f"{report.replica_id} lost {snapshot.life_id:x}.{report.lost_revision}",
             why=f"replica {report.replica_id} (process {report.process_id}) ended, or its "
             "connection broke, while it was ready; it attaches again, or another one is started",
         )

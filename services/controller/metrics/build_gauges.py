@@ -14,10 +14,15 @@ class BuildGauges:
     """Shows one decision after another; what is over shows 0."""
 
     def __init__(self, recorder: Recorder) -> None:
+        self._lease = ShownGauge(recorder, catalog.CONTROLLER_BUILDS)
         self._running = ShownGauge(recorder, catalog.BUILDS_RUNNING)
         self._waiting = ShownGauge(recorder, catalog.BUILDS_WAITING)
         self._quarantined = ShownGauge(recorder, catalog.KEYS_QUARANTINED)
         self._without_engine = ShownGauge(recorder, catalog.GENERATIONS_WITHOUT_ENGINE)
+
+    def show_lease(self, *, is_held: bool) -> None:
+        """Show whether this controller is the one of its store that builds."""
+        self._lease.show({(): float(is_held)})
 
     def show(
         self, decision: Decision, running: Iterable[TaskStart], waiting: Iterable[TaskStart]

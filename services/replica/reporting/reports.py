@@ -25,6 +25,7 @@ def report_from_replica(
         model_name=model.name,
         model_version=model.version,
         state=replica.state,
+        state_since=replica.state_since,
         addresses=addresses,
         data_token=token,
         host_id=socket.gethostname(),

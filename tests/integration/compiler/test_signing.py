@@ -1,6 +1,8 @@
 """A compiler with a key signs what it publishes; what was published before can be signed."""
 
 import json
+import shlex
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,11 +54,18 @@ def test_the_command_signs_what_was_published_without_a_key(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert build_model(version, WANTED, worker).is_success
-    assert list(untrusted(worker, version, keys).values())
+    faults = untrusted(worker, version, keys)
     sign = ["sign", "--json", "--store-url", worker.settings.store_url]
     assert main(sign) == 1
     assert "set SMELT_SIGNING_KEY" in capsys.readouterr().err
     monkeypatch.setenv("SMELT_SIGNING_KEY", str(keys.private))
+    for fault in faults.values():
+        # As a shell takes it, with nothing added.
+        shown = shlex.split(fault.partition("sign it by: ")[2])
+        assert shown[:3] == [sys.executable, "-m", "compiler_worker"]
+        assert main(shown[3:]) == 0
+    capsys.readouterr()
+    assert untrusted(worker, version, keys) == {}
     for _ in range(2):  # again is no fault
         assert main(sign) == 0
         told = json.loads(capsys.readouterr().out)

@@ -14,6 +14,7 @@ from services.contracts.registry.engines import engine_folder
 from services.contracts.registry.registry import Registry
 from services.contracts.security.signing import Signer, TrustRoot
 from services.contracts.store.object_store import open_store
+from services.contracts.text.words import worker_command
 from services.engines.base import LoadSpec
 from services.replica.engine.checker import EngineChecker
 from services.replica.engine.loaded_engine import LoadedEngine, RunningEngine
@@ -95,7 +96,8 @@ def test_an_unsigned_engine_is_passed_over_with_the_command_that_signs_it(
     replica = Replica(shelf, tmp_path, keys.public)
     model = replica.registry.model_version("toy")
     faults = replica.registry.untrusted([engine], model.master, TrustRoot(keys.public))
-    assert f"compiler_worker sign {engine.digest[:12]}" in faults[engine.digest]
+    command = worker_command(shelf.store_url, "sign", engine.digest[:12])
+    assert faults[engine.digest].endswith(f"sign it by: {command}")
     with pytest.raises(EngineError):
         replica.load()
     assert replica.checker.num_read == 0

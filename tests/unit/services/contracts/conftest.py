@@ -92,7 +92,7 @@ def backend() -> MemoryStore:
 @pytest.fixture
 def store(backend: MemoryStore) -> ObstoreArtifactStore:
     """An empty store of its own."""
-    return ObstoreArtifactStore(backend, "store memory:")
+    return ObstoreArtifactStore(backend, "memory:")
 
 
 @pytest.fixture

@@ -30,13 +30,21 @@ def why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *builds: fleet.FleetBui
     snapshot = fleet.FleetSnapshot(
         store_url=str(tmp_path / "store"), replicas=[replica(1)], builds=builds
     )
+    text, document = said(monkeypatch, snapshot, "why", "m")
+    return text, json.loads(document)["generations"]
+
+
+def said(
+    monkeypatch: pytest.MonkeyPatch, snapshot: fleet.FleetSnapshot, *command: str
+) -> tuple[str, str]:
+    """What a command prints of a fleet, as text and as JSON."""
     with fleet_saying(snapshot) as address:
         monkeypatch.setenv("SMELT_CONTROLLER", address)
         text, document = (
-            CliRunner().invoke(app, ["why", "m", *more], catch_exceptions=False).output
+            CliRunner().invoke(app, [*command, *more], catch_exceptions=False).output
             for more in ([], ["--json"])
         )
-    return text, json.loads(document)["generations"]
+    return text, document
 
 
 @pytest.mark.parametrize(
@@ -62,6 +70,51 @@ def test_what_runs_and_what_comes_before_is_said(
     [blocker] = case["build"]["waits_for"]
     assert (blocker["model"], blocker["version"], blocker["started_at"]) == ("big", 3, SINCE)
     assert (case["build"]["num_before"], case["build"]["started_at"]) == (num_before, None)
+
+
+@pytest.mark.parametrize("command", [("status",), ("why", "m")])
+def test_a_fleet_that_stands_by_shows_who_builds(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    standby = fleet.Standby(holder="node-2 (process 7)", since=SINCE, reason="it stands by")
+    snapshot = fleet.FleetSnapshot(store_url=str(tmp_path / "store"), standby=standby)
+    text, document = said(monkeypatch, snapshot, *command)
+    assert "it stands by" in text.splitlines()
+    assert json.loads(document)["standby"] == {
+        "holder": "node-2 (process 7)", "since": SINCE, "reason": "it stands by"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "stage"),
+    [
+        ({}, "loads an engine or the fallback"),
+        ({"device_facts_json": b""}, "loads an engine or the fallback"),
+        ({"engine_kind": "onnxruntime", "engine_digest": "e" * 64}, "opens its data port"),
+    ],
+)
+@pytest.mark.parametrize("has_plan", [True, False])
+def test_status_and_why_show_the_same_replica_that_loads(
+    registry: Registry,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, Any],
+    stage: str,
+    has_plan: bool,
+) -> None:
+    if has_plan:
+        registry.write_plan(world.plan())
+    loading = replica(1, state=fleet.REPLICA_STATE_LOADING, fallback_reason="", state_since=SINCE)
+    loading.MergeFrom(fleet.ReplicaReport(**changes))
+    if not changes.get("device_facts_json", b"x"):
+        loading.ClearField("device_facts_json")
+    snapshot = fleet.FleetSnapshot(store_url=str(tmp_path / "store"), replicas=[loading])
+    words = f"replica r1 is loading since 2026-11-21 13:59:23Z ({stage})"
+    for command in (("status",), ("why", "m")):
+        text, document = said(monkeypatch, snapshot, *command)
+        assert words in text
+        assert "no replica is attached" not in text
+        assert '"LOADING"' in document or not json.loads(document)["generations"]
 
 
 def test_its_own_build_is_no_wait(

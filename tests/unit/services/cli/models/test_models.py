@@ -220,21 +220,32 @@ def test_the_limits_of_a_factory_bound_what_it_is_served_at(
 
 
 def test_remove_says_what_is_left_and_that_engines_stay(
-    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    registry: Registry,
+    store: ObstoreArtifactStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SMELT_HOME", str(tmp_path))
     add(registry, source(tmp_path / "a"))
     add(registry, source(tmp_path / "b", seed=8))
     words = ["models", "remove", "tiny", "--json"]
     done = CliRunner().invoke(app, [*words, "--version", "2"], catch_exceptions=False)
-    assert json.loads(done.stdout) == {"name": "tiny", "removed": [2], "left": [1]}
+    kept = {"name": "tiny", "left": [1], "unread": {}}
+    assert json.loads(done.stdout) == kept | {"removed": [2]}
+    broken = "models/tiny/versions/000003.json"
+    store.create(broken, b"{broken")
+    done = CliRunner().invoke(app, [*words[:-1], "--version", "3"], catch_exceptions=False)
+    (unread,) = (line for line in done.stdout.splitlines() if "could not be read" in line)
+    assert unread.startswith("version 3 could not be read: ")
+    assert broken in unread
+    assert "tiny: version 3 removed; version 1 is to serve" in done.stdout
     done = CliRunner().invoke(app, words[:-1], catch_exceptions=False)
     assert "tiny: version 1 removed; nothing is left to serve" in done.stdout
     assert "engines stay" in done.stdout
     assert registry.model_names() == []
     with pytest.raises(NotFoundError, match="'tiny' not found; there are: none"):
         CliRunner().invoke(app, words, catch_exceptions=False)
-    assert add(registry, source(tmp_path / "b", seed=8)).version == 3
+    assert add(registry, source(tmp_path / "b", seed=8)).version == 4
 
 
 def test_integers_of_which_nothing_is_said_are_told_and_no_others(

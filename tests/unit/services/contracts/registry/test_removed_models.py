@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from services.contracts.errors import NotFoundError
+from services.contracts.errors import NotFoundError, StoreError
 from services.contracts.model.manifest import MasterRecord, ModelVersion
 from services.contracts.model.recipe import Recipe
 from services.contracts.registry.registry import Registry
@@ -32,7 +32,7 @@ def numbers(registry: Registry) -> list[int]:
 
 
 def test_a_removed_model_is_known_no_more(registry: Registry) -> None:
-    assert [version.version for version in registry.remove_model("mini")] == [1, 2, 3]
+    assert registry.remove_model("mini") == {1: "", 2: "", 3: ""}
     assert registry.model_names() == ["other"]
     assert numbers(registry) == []
     for ask in (registry.model_version, registry.remove_model):
@@ -87,6 +87,26 @@ def test_a_removal_of_tomorrow_s_form_counts_too(
     """Its key says which version it is of, so one that cannot be read stops nobody."""
     store.create("models/mini/removed/000003.json", b'{"of": "tomorrow"}')
     assert numbers(registry) == [1, 2]
+    assert registry.model_names() == ["mini", "other"]
+
+
+def test_a_version_that_cannot_be_read_can_be_removed(
+    registry: Registry, store: ObstoreArtifactStore
+) -> None:
+    store.create("models/mini/versions/000004.json", b"{broken")
+    with pytest.raises(StoreError):
+        registry.model_version("mini")
+    removed = registry.remove_model("mini", 4)
+    assert (list(removed), numbers(registry)) == ([4], [1, 2, 3])
+    assert "models/mini/versions/000004.json" in removed[4]
+    assert registry.model_version("mini").version == 3
+
+
+def test_a_model_of_which_nothing_can_be_read_can_be_removed(
+    registry: Registry, store: ObstoreArtifactStore
+) -> None:
+    store.create("models/bad/versions/000001.json", b"{broken")
+    assert "models/bad/versions/000001.json" in registry.remove_model("bad")[1]
     assert registry.model_names() == ["mini", "other"]
 
 

@@ -200,7 +200,7 @@ def test_plain_http_is_refused_beyond_this_machine(monkeypatch: pytest.MonkeyPat
 
 def test_a_failing_store_and_the_key_are_named() -> None:
     backend = S3Store("bucket", endpoint="http://store.example", region="us-east-1")
-    store = ObstoreArtifactStore(backend, "store s3://bucket")
+    store = ObstoreArtifactStore(backend, "s3://bucket")
     with pytest.raises(StoreError, match=r"^store s3://bucket failed at 'a/1\.json': .*[^\n]$"):
         store.read("a/1.json")
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from services.contracts.builds.build_lease import BuildLease
 from services.contracts.events import EventKind
@@ -20,6 +21,9 @@ from services.controller.build.build_election import CONTROLLER, BuildElection
 from services.controller.build.build_loop import BuildLoop
 from services.controller.events.event_recorder import EventRecorder
 from services.controller.interfaces import BuildTask, NodePool
+from services.pb import fleet_v1_pb2 as fleet
+from services.telemetry.catalog import BUILD_LOOP_METRICS
+from services.telemetry.prometheus_recorder import PrometheusRecorder
 from tests.unit.services.controller import build_world as world
 from tests.unit.services.controller.events.observed import replica
 
@@ -49,7 +53,11 @@ class Controller:
         self.worker = Worker(self.registry)
         election = BuildElection(self.registry, lease_s=0.5, poll_s=0.01)
         self.state = FleetState("", 0)
-        self.loop = BuildLoop(self.registry, self, self.worker, self.state, election=election)
+        self.collectors = CollectorRegistry()
+        recorder = PrometheusRecorder(BUILD_LOOP_METRICS, self.collectors)
+        self.loop = BuildLoop(
+            self.registry, self, self.worker, self.state, election=election, recorder=recorder
+        )
 
     def pools(self) -> list[NodePool]:
         return [self.pool]
@@ -63,6 +71,16 @@ class Controller:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+
+    async def stands_by(self) -> fleet.Standby:
+        async with asyncio.timeout(LIMIT_S):
+            async for snapshot in self.state.watch():
+                if snapshot.HasField("standby"):
+                    break
+        return snapshot.standby
+
+    def num_building(self) -> float | None:
+        return self.collectors.get_sample_value("smelt_controller_builds")
 
     async def has_launched(self) -> None:
         assert await asyncio.to_thread(self.worker.has_launched.wait, LIMIT_S)
@@ -107,10 +125,19 @@ async def test_a_second_controller_stands_by_and_takes_over(
             assert await asyncio.to_thread(standby.is_set.wait, LIMIT_S)
             await first.loop.sync()
             assert not second.worker.launched
+            lease = registry.lease(CONTROLLER).lease
+            assert lease is not None
+            found = await second.stands_by()
+            assert (found.holder, found.since) == (lease.holder_process, lease.taken_at)
+            assert "This one serves, and builds nothing" in found.reason
+            assert (first.num_building(), second.num_building()) == (1.0, 0.0)
+            assert not first.state.snapshot().HasField("standby")
             kinds = Counter(event.kind for _, event in registry.last_events(100))
             assert kinds[EventKind.GENERATION_APPEARED] == 1
             assert kinds[EventKind.GENERATION_GONE] == 0
         await second.has_launched()
+        assert not second.state.snapshot().HasField("standby")
+        assert (first.num_building(), second.num_building()) == (0.0, 1.0)
     assert len(standby.messages) == 1
     assert "stands by" in standby.messages[0]
     assert registry.lease(CONTROLLER).is_free
@@ -136,8 +163,11 @@ async def test_a_lease_that_makes_no_sense_ends_no_loop(
     registry: Registry, standby: StandbyLog
 ) -> None:
     registry.offer_lease(CONTROLLER, 1, _taken().model_copy(update={"renewed_at": "yesterday"}))
-    async with Controller(registry, world.pool()).running():
-        assert await asyncio.to_thread(standby.is_set.wait, LIMIT_S)
+    controller = Controller(registry, world.pool())
+    async with controller.running():
+        found = await controller.stands_by()
+        assert (found.holder, found.since) == ("", "")
+        assert "cannot be read: Invalid isoformat string" in found.reason
         registry.offer_lease(CONTROLLER, 2, _taken())
         while standby.is_set.clear() or "node-2" not in standby.messages[-1]:
             assert await asyncio.to_thread(standby.is_set.wait, LIMIT_S)

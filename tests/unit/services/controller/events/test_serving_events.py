@@ -95,3 +95,20 @@ class TestServing:
         )  # fmt: skip
         assert event.why.startswith("replica a (process 7) ended, or its connection broke")
         assert event.seconds_since_change is None
+
+    def test_each_loss_of_a_replica_is_an_event_of_its_own(
+        self, registry: EventRegistry, recorder: EventRecorder
+    ) -> None:
+        state = FleetState("store", life_id=1)
+        for num_losses in (1, 2):
+            state.detach(state.attach(replica("a", "e1")))
+            for each in (recorder, EventRecorder(registry), recorder):
+                each.observe_replicas(state.snapshot())
+            assert [event.kind for event in recorded(registry)] == (
+                [EventKind.REPLICA_LOST] * num_losses
+            )
+        # Another controller process counts revisions from 0 again.
+        state = FleetState("store", life_id=2)
+        state.detach(state.attach(replica("a", "e1")))
+        recorder.observe_replicas(state.snapshot())
+        assert len(recorded(registry)) == 3

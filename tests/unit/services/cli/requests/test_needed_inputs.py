@@ -1,0 +1,60 @@
+"""`smelt infer` without inputs shows what the model needs, in commands that run as printed."""
+
+import shlex
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import pytest
+from typer.testing import CliRunner
+
+from services.cli.main import app
+from services.cli.requests.infer import read_inputs
+from services.contracts.errors import InvalidRequestError
+from services.pb import open_inference_v2_pb2 as pb
+
+MODEL = pb.ModelMetadataResponse(name="m", versions=["3"])
+MODEL.inputs.add(name="in/ids", datatype="INT64", shape=(-1, 4))
+MODEL.inputs.add(name="half", datatype="FP16", shape=(-1,))
+MODEL.inputs.add(name="text", datatype="BYTES", shape=(-1, 2))
+
+
+@pytest.fixture
+def gateway() -> Iterator[str]:
+    """A gateway that describes one model."""
+    metadata = grpc.unary_unary_rpc_method_handler(
+        lambda request, context: MODEL,
+        request_deserializer=pb.ModelMetadataRequest.FromString,
+        response_serializer=pb.ModelMetadataResponse.SerializeToString,
+    )
+    service = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
+    handler = grpc.method_handlers_generic_handler(service, {"ModelMetadata": metadata})
+    server = grpc.server(ThreadPoolExecutor(max_workers=1))
+    server.add_generic_rpc_handlers((handler,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(None).wait()
+
+
+def test_the_inputs_are_named_and_the_example_runs(
+    gateway: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["infer", "m", "--version", "3", "--address", gateway]
+    with pytest.raises(InvalidRequestError) as raised:
+        CliRunner().invoke(app, words, catch_exceptions=False)
+    lines = [line.strip() for line in str(raised.value).splitlines()]
+    assert "in/ids  INT64  [-1, 4]" in lines
+    assert "half  FP16  [-1]" in lines
+    assert "text  BYTES  [-1, 2]" in lines
+    saving, asking = lines[-2:]
+    subprocess.run(shlex.split(saving), check=True)
+    command = shlex.split(asking)
+    assert command[:7] == ["smelt", *words]
+    arrays = read_inputs(command[8::2])
+    assert {name: (str(a.dtype), a.shape) for name, a in arrays.items()} == {
+        "in/ids": ("int64", (1, 4)), "half": ("float16", (1,)), "text": ("object", (1, 2))
+    }  # fmt: skip
