@@ -7,7 +7,8 @@ told how a message was compressed.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import grpc
@@ -184,10 +185,18 @@ async def test_cancel_after_first_response(channel: Any) -> None:
 
 async def test_timeout_on_sleeping_server(address: str) -> None:
     # Not by grpc.aio, whose client says INTERNAL where a deadline passes before a write.
+    is_over = threading.Event()
+
+    def requests() -> Iterator[Any]:
+        yield outputs((), SENT_SIZES[0])
+        # The call ends when its requests do.
+        is_over.wait()
+
     def status() -> grpc.StatusCode:
         with grpc.insecure_channel(address) as channel:
-            requests = iter([outputs((), SENT_SIZES[0])])
-            call = stub(channel, "FullDuplexCall")(requests, timeout=0.001)
-            return call.code()
+            try:
+                return stub(channel, "FullDuplexCall")(requests(), timeout=0.001).code()
+            finally:
+                is_over.set()
 
     assert await soon(asyncio.to_thread(status)) is Code.DEADLINE_EXCEEDED
