@@ -11,8 +11,8 @@ from compiler_worker.fx_rewrites.attention_fusion import number
 from compiler_worker.fx_rewrites.editor import (
     Editor,
     aten,
+    is_addition,
     is_call,
-    is_sum,
     only_user,
     rank_of,
 )
@@ -70,7 +70,7 @@ def _factors(editor: Editor, node: Any) -> tuple[list[Any], float]:
 
 def _plus_one(editor: Editor, node: Any) -> Any:
     """y, where a node is `y + 1`."""
-    if not is_sum(node):
+    if not is_addition(node):
         return None
     for y, one in (node.args, node.args[::-1]):
         if number(editor, one, y) == 1.0:
@@ -93,7 +93,7 @@ def _is_tanh_argument(editor: Editor, node: Any, x: Any) -> bool:
     if len(factors) != 1 or not math.isclose(scale, math.sqrt(2 / math.pi), rel_tol=_REL_TOL):
         return False
     total = factors[0]
-    if not is_sum(total):
+    if not is_addition(total):
         return False
     for one, cubic in (total.args, total.args[::-1]):
         if one is x and _is_cubic(editor, cubic, x):

@@ -20,9 +20,9 @@ from compiler_worker.fx_rewrites.editor import (
     Editor,
     aten,
     dtype_of,
+    is_addition,
     is_call,
     is_same_shape,
-    is_sum,
     only_user,
     rank_of,
     shape_of,
@@ -126,7 +126,7 @@ def _scores(editor: Editor, node: Any) -> Scores | None:
     node = _uncast(node)
     if only_user(node) is None:
         return None
-    scaled, mask = _masked(editor, node) if is_sum(node) else (_product_of(editor, node), None)
+    scaled, mask = _masked(editor, node) if is_addition(node) else (_product_of(editor, node), None)
     if scaled is None:
         return None
     q, k = (_scaled(editor, each) for each in scaled.node.args[:2])

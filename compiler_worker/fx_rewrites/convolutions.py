@@ -18,9 +18,9 @@ from compiler_worker.fx_rewrites.editor import (
     argument,
     aten,
     dtype_of,
+    is_addition,
     is_call,
     is_same_shape,
-    is_sum,
     only_user,
     rank_of,
 )
@@ -75,7 +75,7 @@ def _fuse(editor: Editor, relu: fx.Node) -> bool:
 
 
 def _fuse_sum(editor: Editor, relu: fx.Node, total: fx.Node) -> bool:
-    if not is_sum(total):
+    if not is_addition(total):
         return False
     for conv, other in (total.args, total.args[::-1]):
         window = _window(editor, conv) if isinstance(conv, fx.Node) else None

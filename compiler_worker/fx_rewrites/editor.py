@@ -106,7 +106,7 @@ def is_call(node: Any, *targets: Any) -> bool:
     return isinstance(node, fx.Node) and node.op == "call_function" and node.target in targets
 
 
-def is_sum(node: Any) -> bool:
+def is_addition(node: Any) -> bool:
     """Whether a node adds its two operands up."""
     # torch's sum may scale the second one first: `x + alpha * y`.
     return is_call(node, aten.add.Tensor) and bool(argument(node, 2, "alpha", 1) == 1)

@@ -20,8 +20,8 @@ from compiler_worker.fx_rewrites.editor import (
     Editor,
     argument,
     aten,
+    is_addition,
     is_call,
-    is_sum,
     only_user,
 )
 from compiler_worker.fx_rewrites.products import leading_sizes
@@ -99,7 +99,7 @@ def _product(editor: Editor, node: fx.Node) -> Product | None:
 def _sum(editor: Editor, product: fx.Node, weight: Weight) -> fx.Node | None:
     """The sum with a constant [M] that alone reads a product."""
     total = only_user(product)
-    if total is None or not is_sum(total):
+    if total is None or not is_addition(total):
         return None
     others = [editor.weight(each) for each in total.args if each is not product]
     is_bias = len(others) == 1 and others[0] is not None and others[0].shape == weight.scale.shape

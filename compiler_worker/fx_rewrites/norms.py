@@ -16,8 +16,8 @@ from compiler_worker.fx_rewrites.editor import (
     argument,
     aten,
     dtype_of,
+    is_addition,
     is_call,
-    is_sum,
     only_user,
     rank_of,
     shape_of,
@@ -124,7 +124,7 @@ def _is_last_mean(node: Any) -> bool:
 
 
 def _variance_epsilon(editor: Editor, root: Any, centred: fx.Node) -> float | None:
-    if not is_sum(root):
+    if not is_addition(root):
         return None
     for variance, epsilon in (root.args, root.args[::-1]):
         value = number(editor, epsilon, variance)

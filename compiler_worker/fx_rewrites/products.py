@@ -20,8 +20,8 @@ from compiler_worker.fx_rewrites.editor import (
     Editor,
     aten,
     dtype_of,
+    is_addition,
     is_call,
-    is_sum,
     only_user,
     shape_of,
 )
@@ -40,7 +40,7 @@ def join_activations(editor: Editor) -> int:
 
 def _join(editor: Editor, product: fx.Node) -> bool:
     weight_KM, total = editor.weight(product.args[1]), only_user(product)
-    if weight_KM is None or weight_KM.dim() != 2 or not is_sum(total):
+    if weight_KM is None or weight_KM.dim() != 2 or not is_addition(total):
         return False
     assert total is not None
     bias = next((each for each in total.args if each is not product), None)

@@ -15,7 +15,7 @@ from torch import fx
 from compiler_worker.fx_rewrites.editor import (
     Editor,
     aten,
-    is_sum,
+    is_addition,
     only_user,
     shape_of,
 )
@@ -55,7 +55,7 @@ def _projection(editor: Editor, product: fx.Node) -> Projection | None:
     if weight_KM is None or weight_KM.dim() != 2:
         return None
     user = only_user(product)
-    if user is not None and is_sum(user):
+    if user is not None and is_addition(user):
         bias_M = editor.weight(next((a for a in user.args if a is not product), None))
         if bias_M is not None and bias_M.shape == weight_KM.shape[1:]:
             return Projection(product, user, weight_KM, bias_M)

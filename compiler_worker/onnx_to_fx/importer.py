@@ -11,11 +11,12 @@ import torch
 from numpy.typing import NDArray
 from onnx.inliner import inline_local_functions
 
+from compiler_worker.master.walk import opsets_of
 from compiler_worker.onnx_to_fx.builder import GraphBuilder, InputSpec
 from compiler_worker.onnx_to_fx.constants import constant_from_tensor
 from compiler_worker.onnx_to_fx.converters import load_converters
 from compiler_worker.onnx_to_fx.dtypes import onnx_type_name, torch_dtype_from_onnx
-from compiler_worker.onnx_to_fx.node_conversion import Walk, opsets_of
+from compiler_worker.onnx_to_fx.node_conversion import Walk
 from compiler_worker.onnx_to_fx.scope import Axes, NameScope
 from compiler_worker.onnx_to_fx.values import AnyValue, OptionalValue, SequenceValue
 from services.contracts.errors import UnsupportedGraphError
@@ -68,7 +69,7 @@ class _Import:
         self._model = inline_local_functions(model) if model.functions else model
         self._weights = weights
         self._graph = GraphBuilder(float_dtype)
-        self._walk = Walk(opsets_of(self._model), _own(self._model, float_dtype))
+        self._walk = Walk(opsets_of(self._model.opset_import), _own(self._model, float_dtype))
         self._scope = NameScope(self._graph, declared=_declared(self._model.graph))
 
     def run(self) -> torch.fx.GraphModule:

@@ -10,12 +10,13 @@ from typing import Any
 import onnx
 import torch
 
+from compiler_worker.master.walk import domain_of, opsets_of
 from compiler_worker.onnx_to_fx import converter_table
 from compiler_worker.onnx_to_fx.control_flow.subgraph import Kept, Subgraph
 from compiler_worker.onnx_to_fx.dtypes import CARRIED, element_type_name
 from compiler_worker.onnx_to_fx.functions import function_of
 from compiler_worker.onnx_to_fx.integers import is_in_range, with_wrapped_symbols
-from compiler_worker.onnx_to_fx.op import Op, domain_of, refusal
+from compiler_worker.onnx_to_fx.op import Op, refusal
 from compiler_worker.onnx_to_fx.scope import NameScope
 from compiler_worker.onnx_to_fx.values import (
     AnyValue,
@@ -54,7 +55,7 @@ class Walk:
         is_own = any(name in self._own for name in names)
         with scope.graph.own_types() if is_own else nullcontext():
             op = self._op(proto, scope)
-            row = converter_table.find(domain_of(proto), proto.op_type, op.version)
+            row = converter_table.find(domain_of(proto.domain), proto.op_type, op.version)
             body = function_of(op) if row is None else None
             results = _results(op, row) if body is None else self._converted(op, body)
         if any(name and (i >= len(results) or results[i] is None) for i, name in enumerate(names)):
@@ -71,7 +72,7 @@ class Walk:
 
     def refusal(self, proto: onnx.NodeProto, reason: str) -> UnsupportedGraphError:
         """Return the error that refuses a node of which nothing else is known."""
-        return refusal(proto, self._opsets.get(domain_of(proto), 0), reason)
+        return refusal(proto, self._opsets.get(domain_of(proto.domain), 0), reason)
 
     def _converted(self, op: Op, body: onnx.FunctionProto) -> list[AnyValue | None]:
         """Convert the nodes of a function, which sees its inputs and no names around it."""
@@ -79,13 +80,13 @@ class Walk:
         for name, value in zip(body.input, op.inputs, strict=False):
             if value is not None:
                 scope.define(name, value)
-        walk = Walk(self._opsets | opsets_of(body))
+        walk = Walk(self._opsets | opsets_of(body.opset_import))
         for node in body.node:
             walk.convert(node, scope)
         return [scope.find(name) for name in body.output]
 
     def _op(self, proto: onnx.NodeProto, scope: NameScope) -> Op:
-        domain = domain_of(proto)
+        domain = domain_of(proto.domain)
         opset = self._opsets.get(domain, 0)
         try:
             # The newest version up to the opset: an op keeps the meaning that it had there.
@@ -184,8 +185,3 @@ def _with_declared_dims(name: str, value: AnyValue, scope: NameScope) -> AnyValu
         for size, axis in zip(value.dims, declared, strict=True)
     )
     return replace(value, dims=dims)
-
-
-def opsets_of(proto: onnx.ModelProto | onnx.FunctionProto) -> dict[str, int]:
-    """Return the versions that a model or a function imports, by domain."""
-    return {domain_of(entry): entry.version for entry in proto.opset_import}

@@ -10,6 +10,7 @@ import onnx
 import torch
 from numpy.typing import NDArray
 
+from compiler_worker.master.walk import domain_of
 from compiler_worker.onnx_to_fx.builder import GraphBuilder
 from compiler_worker.onnx_to_fx.control_flow.subgraph import Subgraph
 from compiler_worker.onnx_to_fx.dtypes import CARRIED, carried_tensor
@@ -28,14 +29,9 @@ from services.contracts.errors import UnsupportedGraphError
 T = TypeVar("T")
 
 
-def domain_of(entry: onnx.NodeProto | onnx.OperatorSetIdProto) -> str:
-    """Return a domain in its one spelling: "" for ai.onnx."""
-    return "" if entry.domain == "ai.onnx" else entry.domain
-
-
 def refusal(proto: onnx.NodeProto, opset: int, reason: str) -> UnsupportedGraphError:
     """Return the error that refuses a node."""
-    domain = domain_of(proto)
+    domain = domain_of(proto.domain)
     return UnsupportedGraphError(
         reason,
         op_type=f"{domain}::{proto.op_type}" if domain else proto.op_type,
