@@ -12,6 +12,8 @@ from compiler_worker.builders.hosts import foreign_cuda_reason
 from compiler_worker.builders.quantiser import quantiser_options, quantiser_reason
 from compiler_worker.builders.typed_graphs import planned_graph
 from compiler_worker.progress import Progress
+from services.contracts.builds.build_key import BuildKey
+from services.contracts.builds.compile_caches import CacheScope
 from services.contracts.hardware.facts import Generation, Platform
 from services.contracts.hardware.kinds import Precision
 from services.engines.device.toolchain import installed_version, missing_reason
@@ -27,6 +29,8 @@ _CPU_REASONS = {
 
 class OnnxruntimeBuilder:
     """Builder for CPU in fp32 and int8, and for CUDA where the CUDA provider is installed."""
+
+    is_ai_onnx_only = False
 
     def unavailable_reason(self, generation: Generation, precision: Precision) -> str:
         """Why this machine cannot build that engine, or ""."""
@@ -49,6 +53,10 @@ class OnnxruntimeBuilder:
     def is_device_bound(self, generation: Generation) -> bool:
         """No: kernels are chosen where the engine is loaded."""
         return False
+
+    def cache_scope(self, key: BuildKey) -> CacheScope | None:
+        """None: it compiles where it is loaded."""
+        return None
 
     def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildOutput:
         """Open one session on the graph; publish the graph when it is not the master's."""

@@ -11,6 +11,8 @@ from compiler_worker.builders.hosts import bf16_reason
 from compiler_worker.builders.quantiser import quantiser_options, quantiser_reason
 from compiler_worker.builders.typed_graphs import planned_graph
 from compiler_worker.progress import Progress
+from services.contracts.builds.build_key import BuildKey
+from services.contracts.builds.compile_caches import CacheScope
 from services.contracts.hardware.facts import Generation, Platform
 from services.contracts.hardware.kinds import Precision
 from services.engines.device.toolchain import installed_version, missing_reason
@@ -25,6 +27,8 @@ from services.engines.openvino_engine import (
 
 class OpenvinoBuilder:
     """Builder for CPU generations: fp32, bf16, int8."""
+
+    is_ai_onnx_only = True
 
     def unavailable_reason(self, generation: Generation, precision: Precision) -> str:
         """Why this machine cannot build that engine, or ""."""
@@ -53,6 +57,10 @@ class OpenvinoBuilder:
     def is_device_bound(self, generation: Generation) -> bool:
         """No: kernels are chosen where the engine is loaded."""
         return False
+
+    def cache_scope(self, key: BuildKey) -> CacheScope | None:
+        """None: it compiles where it is loaded."""
+        return None
 
     def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildOutput:
         """Compile the graph once for this processor; publish the graph if it is quantised."""
