@@ -10,6 +10,7 @@ from typing import Protocol
 
 from compiler_worker.progress import Progress
 from services.contracts.builds.build_key import BuildKey
+from services.contracts.builds.compile_caches import CacheScope
 from services.contracts.hardware.facts import Generation
 from services.contracts.hardware.kinds import Precision
 from services.contracts.model.manifest import MasterRecord
@@ -53,7 +54,13 @@ class BuildOutput:
 
 
 class Builder(Protocol):
-    """Makes engines of one kind."""
+    """Makes engines of one kind.
+
+    Attributes:
+        is_ai_onnx_only: whether the library knows the ops of ai.onnx and no others.
+    """
+
+    is_ai_onnx_only: bool
 
     def unavailable_reason(self, generation: Generation, precision: Precision) -> str:
         """Why this machine cannot build that engine, or ""."""
@@ -71,6 +78,10 @@ class Builder(Protocol):
         """Whether device name, memory and driver belong into the build key."""
         ...
 
+    def cache_scope(self, key: BuildKey) -> CacheScope | None:
+        """What must be equal for a compile cache to be of use; None if the kind keeps none."""
+        ...
+
     def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildOutput:
         """Build into an empty folder.
 
@@ -79,3 +90,15 @@ class Builder(Protocol):
             BuildError: the builder refused or failed; its own words are in the message.
         """
         ...
+
+
+class CompilesAtLoad:
+    """The part of a builder whose library chooses kernels where the engine is loaded."""
+
+    def is_device_bound(self, generation: Generation) -> bool:
+        """No: nothing is compiled for a device."""
+        return False
+
+    def cache_scope(self, key: BuildKey) -> CacheScope | None:
+        """None: nothing is compiled that could be kept."""
+        return None

@@ -16,6 +16,8 @@ from compiler_worker.builders.inductor_packages import CXX
 from compiler_worker.builders.quantiser import quantiser_options, quantiser_reason
 from compiler_worker.builders.typed_graphs import check_ranges
 from compiler_worker.progress import Progress
+from services.contracts.builds.build_key import BuildKey
+from services.contracts.builds.compile_caches import CacheScope
 from services.contracts.hardware.facts import Generation, Platform
 from services.contracts.hardware.kinds import Precision
 from services.engines.device.toolchain import installed_toolchain, missing_reason
@@ -39,6 +41,8 @@ _CPU_REASONS = {
 
 class InductorBuilder:
     """Builder for x86-64 CPUs from AVX2 on (fp32, bf16, int8) and for the local GPU (floats)."""
+
+    is_ai_onnx_only = False
 
     def unavailable_reason(self, generation: Generation, precision: Precision) -> str:
         """Why this machine cannot build that engine, or ""."""
@@ -69,6 +73,10 @@ class InductorBuilder:
     def is_device_bound(self, generation: Generation) -> bool:
         """On CUDA: launch configurations are tuned on the device that builds."""
         return generation.platform is Platform.CUDA
+
+    def cache_scope(self, key: BuildKey) -> CacheScope | None:
+        """A generation's: torch's own keys name the device where its results depend on it."""
+        return CacheScope(compiler=key.kind, generation=key.generation, toolchain=key.toolchain)
 
     def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildOutput:
         """Import, export and compile.

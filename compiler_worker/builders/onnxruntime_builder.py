@@ -6,7 +6,7 @@ CUDA in fp16 the typed graph is, because ONNX Runtime has no precision switch of
 
 from pathlib import Path
 
-from compiler_worker.builders.base import BuildOutput, BuildSpec
+from compiler_worker.builders.base import BuildOutput, BuildSpec, CompilesAtLoad
 from compiler_worker.builders.failures import build_errors, check_available
 from compiler_worker.builders.hosts import foreign_cuda_reason
 from compiler_worker.builders.quantiser import quantiser_options, quantiser_reason
@@ -25,8 +25,10 @@ _CPU_REASONS = {
 }
 
 
-class OnnxruntimeBuilder:
+class OnnxruntimeBuilder(CompilesAtLoad):
     """Builder for CPU in fp32 and int8, and for CUDA where the CUDA provider is installed."""
+
+    is_ai_onnx_only = False
 
     def unavailable_reason(self, generation: Generation, precision: Precision) -> str:
         """Why this machine cannot build that engine, or ""."""
@@ -46,10 +48,6 @@ class OnnxruntimeBuilder:
     def toolchain(self, generation: Generation) -> dict[str, str]:
         """ONNX Runtime optimises at load, so its version is all that counts."""
         return {"onnxruntime": installed_version("onnxruntime")}
-
-    def is_device_bound(self, generation: Generation) -> bool:
-        """No: kernels are chosen where the engine is loaded."""
-        return False
 
     def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildOutput:
         """Open one session on the graph; publish the graph when it is not the master's."""

@@ -5,7 +5,7 @@ In fp32 and bf16 it reads the master itself, so nothing is published; a quantise
 
 from pathlib import Path
 
-from compiler_worker.builders.base import BuildOutput, BuildSpec
+from compiler_worker.builders.base import BuildOutput, BuildSpec, CompilesAtLoad
 from compiler_worker.builders.failures import build_errors, check_available
 from compiler_worker.builders.hosts import bf16_reason
 from compiler_worker.builders.quantiser import quantiser_options, quantiser_reason
@@ -23,8 +23,10 @@ from services.engines.openvino_engine import (
 )
 
 
-class OpenvinoBuilder:
+class OpenvinoBuilder(CompilesAtLoad):
     """Builder for CPU generations: fp32, bf16, int8."""
+
+    is_ai_onnx_only = True
 
     def unavailable_reason(self, generation: Generation, precision: Precision) -> str:
         """Why this machine cannot build that engine, or ""."""
@@ -49,10 +51,6 @@ class OpenvinoBuilder:
     def toolchain(self, generation: Generation) -> dict[str, str]:
         """OpenVINO compiles at load, so its version is all that counts."""
         return {"openvino": installed_version("openvino")}
-
-    def is_device_bound(self, generation: Generation) -> bool:
-        """No: kernels are chosen where the engine is loaded."""
-        return False
 
     def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildOutput:
         """Compile the graph once for this processor; publish the graph if it is quantised."""

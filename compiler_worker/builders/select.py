@@ -1,9 +1,18 @@
 """From a kind to its build half."""
 
-from typing import assert_never
+from typing import Final, assert_never
 
 from compiler_worker.builders.base import Builder
 from services.contracts.hardware.kinds import EngineKind
+
+# Quickest first: replicas leave the fallback as soon as anything is proven, and swap again for
+# what is proven later and is faster.
+BUILD_ORDER: Final = (
+    EngineKind.ONNXRUNTIME,
+    EngineKind.OPENVINO,
+    EngineKind.TENSORRT,
+    EngineKind.INDUCTOR,
+)
 
 
 def builder_for(kind: EngineKind) -> Builder:

@@ -17,6 +17,8 @@ from compiler_worker.builders.tensorrt_graphs import (
 from compiler_worker.builders.tensorrt_timings import keep_timing_cache, use_timing_cache
 from compiler_worker.builders.typed_graphs import check_ranges
 from compiler_worker.progress import Progress
+from services.contracts.builds.build_key import BuildKey
+from services.contracts.builds.compile_caches import CacheScope
 from services.contracts.errors import BuildError
 from services.contracts.hardware.facts import Generation
 from services.contracts.hardware.kinds import Precision
@@ -29,6 +31,8 @@ from services.engines.tensorrt_runtime import Messages
 
 class TensorrtBuilder:
     """Builder for GPUs: ahead of time with tensorrt_rtx, on the device with tensorrt."""
+
+    is_ai_onnx_only = True
 
     def unavailable_reason(self, generation: Generation, precision: Precision) -> str:
         """Why this machine cannot build that engine, or ""."""
@@ -51,6 +55,18 @@ class TensorrtBuilder:
     def is_device_bound(self, generation: Generation) -> bool:
         """Only plans that were tuned on the device."""
         return not api_for(generation).is_ahead_of_time
+
+    def cache_scope(self, key: BuildKey) -> CacheScope | None:
+        """One device's and driver's: the timings of kernels are kept."""
+        return CacheScope(
+            compiler=key.kind,
+            generation=key.generation,
+            device_name=key.device_name,
+            device_memory_gib=key.device_memory_gib,
+            driver=key.driver,
+            toolchain=key.toolchain,
+            flags=key.builder_options,
+        )
 
     def build(self, plan: BuildSpec, workspace: Path, progress: Progress) -> BuildOutput:
         """Parse, add a profile per bucket, build.

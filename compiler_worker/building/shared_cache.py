@@ -10,8 +10,8 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import assert_never
 
+from compiler_worker.builders.select import builder_for
 from compiler_worker.building.publish import now
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.builds.build_key import BuildKey
@@ -22,7 +22,6 @@ from services.contracts.builds.compile_caches import (
     bounded,
 )
 from services.contracts.errors import SmeltError
-from services.contracts.hardware.kinds import EngineKind
 from services.contracts.model.manifest import BlobRef
 from services.contracts.store.artifact_store import check_file_names
 from services.engines.caches.compile_cache import compile_cache
@@ -34,28 +33,6 @@ logger = logging.getLogger(__name__)
 _MAX_ATTEMPTS = 3
 
 
-def cache_scope(key: BuildKey) -> CacheScope | None:
-    """What must be equal for a kind's cache to be of use; None for kinds that keep nothing."""
-    match key.kind:
-        case EngineKind.INDUCTOR:
-            # Torch's own keys name the device where its results depend on it.
-            return CacheScope(compiler=key.kind, generation=key.generation, toolchain=key.toolchain)
-        case EngineKind.TENSORRT:
-            return CacheScope(
-                compiler=key.kind,
-                generation=key.generation,
-                device_name=key.device_name,
-                device_memory_gib=key.device_memory_gib,
-                driver=key.driver,
-                toolchain=key.toolchain,
-                flags=key.builder_options,
-            )
-        case EngineKind.ONNXRUNTIME | EngineKind.OPENVINO:
-            return None  # they compile where they are loaded
-        case _:
-            assert_never(key.kind)
-
-
 @contextmanager
 def shared_cache(
     key: BuildKey, worker: WorkerContext, max_bytes: int = MAX_CACHE_BYTES
@@ -65,7 +42,7 @@ def shared_cache(
     None for kinds without a cache, and where the settings switch it off. Beyond `max_bytes` the
     oldest files are dropped, in the store's newest revision and on this disk.
     """
-    scope = cache_scope(key)
+    scope = builder_for(key.kind).cache_scope(key)
     if scope is None or not worker.settings.is_compile_cache_shared:
         yield None
         return

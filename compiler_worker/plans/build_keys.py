@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 
 from compiler_worker.builders.base import Builder
-from compiler_worker.builders.select import builder_for
+from compiler_worker.builders.select import BUILD_ORDER, builder_for
 from compiler_worker.devices import Devices, main_device
 from compiler_worker.model_checks.recipe_check import check_recipe
 from services.contracts.builds.build_key import BuildKey
@@ -23,11 +23,6 @@ from services.contracts.terms import calibration_digest, proof_terms
 AHEAD_OF_TIME_GENERATIONS = tuple(
     Generation.parse(f"cuda-{sm}") for sm in ("sm80", "sm86", "sm89", "sm120", "sm121")
 )
-# Quickest first: replicas leave the fallback as soon as anything is proven, and swap again for
-# what is proven later and is faster.
-_BUILD_ORDER = (
-    EngineKind.ONNXRUNTIME, EngineKind.OPENVINO, EngineKind.TENSORRT, EngineKind.INDUCTOR,
-)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +126,7 @@ def plan_builds(
         )
         planned.append(_bound(key, builder, generation, devices))
     return BuildTable(
-        planned=tuple(sorted(planned, key=lambda key: _BUILD_ORDER.index(key.kind))),
+        planned=tuple(sorted(planned, key=lambda key: BUILD_ORDER.index(key.kind))),
         skipped=tuple(skipped),
     )
 

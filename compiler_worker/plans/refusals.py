@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
+from compiler_worker.builders.select import builder_for
 from compiler_worker.children.child_jobs import IMPORT
 from compiler_worker.children.process import run_child
 from compiler_worker.children.requests import ImportRequest, ImportVerdict
@@ -20,8 +21,6 @@ from services.contracts.errors import SmeltError
 from services.contracts.hardware.kinds import EngineKind
 from services.contracts.kserve.tensors import strings_among
 from services.contracts.model.manifest import MasterRecord
-
-_AI_ONNX_ONLY = (EngineKind.TENSORRT, EngineKind.OPENVINO)
 
 
 class Refusals:
@@ -38,7 +37,9 @@ class Refusals:
         if strings := strings_among(self._master.inputs, self._master.outputs):
             return f"{strings} is strings (BYTES): kind {kind} computes with numbers alone"
         try:
-            return self._foreign_op(kind) if kind in _AI_ONNX_ONLY else self._import_refusal
+            if builder_for(kind).is_ai_onnx_only:
+                return self._foreign_op(kind)
+            return self._import_refusal
         except (SmeltError, OSError):
             # A store that fails now fails the build too, which reports it.
             return ""

@@ -12,11 +12,12 @@ from services.contracts.security.fleet_dialer import FleetDialer
 from services.gateway.access.gate import Gate
 from services.gateway.access.guard import early_check, guarded
 from services.gateway.access.tls import RotatingTls, server_credentials
-from services.gateway.api.handlers import SERVICE, offered_handlers, refuse, service_handler
+from services.gateway.api.handlers import offered_handlers, refuse, service_handler
 from services.gateway.api.health import HealthServicer
 from services.gateway.api.metadata import MetadataServicer
 from services.gateway.api.optional_rpcs import OptionalRpcs
 from services.gateway.api.reflection import enable_reflection
+from services.gateway.api.service import SERVICE
 from services.gateway.api.status_codes import StatusTable
 from services.gateway.observability.fleet_observer import FleetObserver
 from services.gateway.observability.request_observers import (

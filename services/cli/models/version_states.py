@@ -1,11 +1,12 @@
 """How the versions of a model are now: ready, on the fallback, being built, not deployed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from services.cli.fleet.control_client import fleet_on_store
 from services.cli.settings import CliSettings
 from services.contracts.errors import SmeltError
+from services.contracts.model.version_shares import shares_among
 from services.contracts.text.words import readable_time
 from services.pb import fleet_v1_pb2 as fleet
 
@@ -78,15 +79,6 @@ def loading_words(report: fleet.ReplicaReport) -> str:
     since = f" since {readable_time(report.state_since)}" if report.state_since else ""
     stage = "opens its data port" if report.engine_kind else "loads an engine or the fallback"
     return f"replica {report.replica_id} is loading{since} ({stage})"
-
-
-def shares_among(weights: Mapping[int, float], versions: Sequence[int]) -> dict[int, float]:
-    """As gateways share: weights of other versions go to these; without any, all to the newest."""
-    left = {each: weights[each] for each in versions if weights.get(each, 0.0) > 0}
-    if not left:
-        return {max(versions): 1.0} if versions else {}
-    total = sum(left.values())
-    return {version: weight / total for version, weight in left.items()}
 
 
 def _words(

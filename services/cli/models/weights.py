@@ -5,11 +5,12 @@ from collections.abc import Sequence
 
 from services.cli.fleet.control_client import notify_fleet
 from services.cli.models.user import who_asks
-from services.cli.models.version_states import fleet_or_why_not, shares_among, version_states
+from services.cli.models.version_states import fleet_or_why_not, version_states
 from services.cli.output.show import show
 from services.cli.registry import open_registry, open_registry_to_publish
 from services.cli.settings import CliSettings
 from services.contracts.errors import InvalidRequestError
+from services.contracts.model.version_shares import shares_among
 from services.contracts.registry.registry import Registry
 from services.contracts.text.text_table import Table
 

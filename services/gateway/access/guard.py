@@ -10,7 +10,7 @@ from services.contracts.errors import SmeltError
 from services.gateway.access.access_file import Verb
 from services.gateway.access.caller import CALLER_NAME
 from services.gateway.access.gate import Gate, Metadata
-from services.gateway.api.handlers import SERVICE
+from services.gateway.api.service import SERVICE
 from services.gateway.api.status_codes import StatusTable
 from services.gateway.api.streaming import Incoming
 from services.gateway.pipeline.inference import INFERENCE_METHODS, InferenceCall, RequestOutcome

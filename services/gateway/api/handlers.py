@@ -12,20 +12,19 @@ from services.contracts.errors import InvalidRequestError, UnsupportedFeatureErr
 from services.contracts.transport.frames import Payload
 from services.gateway.api.disabled_rpcs import disabled_reason, disabled_reasons
 from services.gateway.api.metadata import MetadataServicer
+from services.gateway.api.service import SERVICE, request_class, response_class
 from services.gateway.api.status_codes import StatusTable
 from services.gateway.api.streaming import FRAME_BYTES, Incoming, InferenceStreams
 from services.gateway.pipeline.admission import Bound
 from services.gateway.pipeline.inference import InferenceCall, InferenceHandler
 from services.gateway.routing.sessions import session_number
 from services.grpc_server.calls.context import Context
-from services.pb import open_inference_v2_pb2 as pb
 
 if TYPE_CHECKING:
     # gRPC's classes are generic for type checkers alone.
     Handler = grpc.RpcMethodHandler[Any, Any]
     GenericHandler = grpc.GenericRpcHandler[Any, Any]
 
-SERVICE: Final = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 UnaryMethod = Callable[[Any], Awaitable[Message]]
 # Such requests are names; what a parser makes of bytes can be fifty times their size.
 _MAX_UNARY_REQUEST_BYTES: Final = 1 << 20
@@ -170,12 +169,8 @@ def _unary_handler(name: str, method: UnaryMethod, statuses: StatusTable) -> "Ha
 
     return grpc.unary_unary_rpc_method_handler(
         ask,
-        request_deserializer=_request_parser(
-            _message_class(SERVICE.methods_by_name[name].input_type.name)
-        ),
-        response_serializer=_message_class(
-            SERVICE.methods_by_name[name].output_type.name
-        ).SerializeToString,
+        request_deserializer=_request_parser(request_class(name)),
+        response_serializer=response_class(name).SerializeToString,
     )
 
 
@@ -226,8 +221,3 @@ async def refuse(context: Context, statuses: StatusTable, error: Exception) -> N
     """End a call with the status of an error."""
     refusal = statuses.refusal_of(error)
     await context.abort(refusal.code, refusal.details, refusal.trailing)
-
-
-def _message_class(name: str) -> type[Message]:
-    message_class: type[Message] = getattr(pb, name)
-    return message_class

@@ -11,7 +11,7 @@ from typing import Final
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from services.gateway.api.handlers import SERVICE
+from services.gateway.api.service import SERVICE
 from services.gateway.routing.table import RoutingTable
 from services.grpc_server.calls.context import Context
 

@@ -1,11 +1,12 @@
 """RepositoryModelLoad and Unload: the controller has a model served or withdrawn, for good."""
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
 
 import grpc
 from google.protobuf import json_format
+from google.protobuf.message import Message
 
 from services.contracts.errors import (
     InvalidRequestError,
@@ -39,11 +40,24 @@ _Parameters = Mapping[str, pb.ModelRepositoryParameter]
 
 
 class ModelControl:
-    """Loads and unloads models of the store, through the controller."""
+    """Loads and unloads models of the store, through the controller.
+
+    Attributes:
+        methods: what answers each of its RPCs, by name.
+        followers: what returns once this process sees what the RPC of that name changed.
+    """
 
     def __init__(self, controller: str, endpoints: EndpointSet, dialer: FleetDialer) -> None:
         """`controller` is its `host:port`."""
         self._controller, self._endpoints, self._dialer = controller, endpoints, dialer
+        self.methods: dict[str, Callable[[Any], Awaitable[Message]]] = {
+            "RepositoryModelLoad": self.load,
+            "RepositoryModelUnload": self.unload,
+        }
+        self.followers: dict[str, Callable[[Any], Awaitable[None]]] = {
+            "RepositoryModelLoad": self.follow_load,
+            "RepositoryModelUnload": self.follow_unload,
+        }
 
     async def load(self, request: pb.RepositoryModelLoadRequest) -> pb.RepositoryModelLoadResponse:
         """Return once this gateway can ask the model; one that is loaded already is.

@@ -14,8 +14,8 @@ from services.gateway.api.trace_settings import TraceSettings
 from services.gateway.routing.endpoints import EndpointSet
 from services.gateway.settings import GatewaySettings
 from services.gateway.shared_memory.regions import SharedMemoryRegions
+from services.gateway.shared_memory.rpcs import shared_memory_methods
 from services.gateway.workers.keeper_link import KeeperLink
-from services.pb import open_inference_v2_pb2 as pb
 from services.telemetry.tracing import Tracing
 
 
@@ -47,15 +47,12 @@ class OptionalRpcs:
         self.extensions = set(EXTENSIONS)
         self.disabled = disabled_reasons(is_admin=settings.admin, is_traced=tracing is not None)
         if settings.shared_memory:
-            self._switch_on("system_shared_memory", _shared_memory_methods(self.regions))
+            self._switch_on("system_shared_memory", shared_memory_methods(self.regions))
         if settings.admin:
             control = ModelControl(settings.controller, endpoints, dialer)
             self._switch_on("logging", {"LogSettings": log_settings})
-            self._switch_on("model_repository", _model_control_methods(control))
-            self._followers |= {
-                "RepositoryModelLoad": control.follow_load,
-                "RepositoryModelUnload": control.follow_unload,
-            }
+            self._switch_on("model_repository", control.methods)
+            self._followers |= control.followers
         if settings.admin and tracing:
             self._switch_on("trace", {"TraceSetting": TraceSettings(tracing).answer})
         if keeper:
@@ -70,27 +67,3 @@ class OptionalRpcs:
     ) -> None:
         self.extensions.add(extension)
         self.methods.update(methods)
-
-
-async def _unregister_cuda(
-    _: pb.CudaSharedMemoryUnregisterRequest,
-) -> pb.CudaSharedMemoryUnregisterResponse:
-    """Nothing is registered: load generators clear both kinds of memory before they use one."""
-    return pb.CudaSharedMemoryUnregisterResponse()
-
-
-def _model_control_methods(
-    control: ModelControl,
-) -> dict[str, Callable[[Any], Awaitable[Message]]]:
-    return {"RepositoryModelLoad": control.load, "RepositoryModelUnload": control.unload}
-
-
-def _shared_memory_methods(
-    regions: SharedMemoryRegions,
-) -> dict[str, Callable[[Any], Awaitable[Message]]]:
-    return {
-        "SystemSharedMemoryStatus": regions.status,
-        "SystemSharedMemoryRegister": regions.register,
-        "SystemSharedMemoryUnregister": regions.unregister,
-        "CudaSharedMemoryUnregister": _unregister_cuda,
-    }

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from services.gateway.access.caller import CALLER_NAME
-from services.gateway.api.handlers import SERVICE
+from services.gateway.api.service import SERVICE
 from services.gateway.observability.access_log import AccessLog, AccessRecord
 from services.gateway.observability.request_metrics import RequestMetrics
 from services.gateway.observability.request_tracer import RequestTracer, trace_id_from

@@ -25,8 +25,8 @@ from services.gateway.pipeline.request_head import RequestHead, request_head_fro
 from services.gateway.routing.balancer import choice_of, choose, others_than
 from services.gateway.routing.endpoints import EndpointSet
 from services.gateway.routing.outliers import OutlierWatch
+from services.gateway.routing.pool import Pool
 from services.gateway.routing.sessions import choose_for_session
-from services.gateway.routing.table import Pool
 from services.gateway.upstream.endpoint import Endpoint
 from services.telemetry import catalog
 from services.telemetry.logs import REQUEST_ID
@@ -108,7 +108,7 @@ class ForwardedInference:
         if pool is None:
             call.model, call.version = table.labels(head.model_name, head.model_version)
             pool = table.pool(head.model_name, head.model_version)
-        return pool if pool.split is None else pool.drawn(call.session)
+        return pool.drawn(call.session)
 
     async def _send(
         self, call: InferenceCall, head: RequestHead, pool: Pool, trace: str
@@ -183,7 +183,10 @@ class ForwardedInference:
     def _pool_without(self, tried: list[Endpoint], head: RequestHead, cause: NotReadyError) -> Pool:
         """The endpoints that are left, of a newer table; raises NotReadyError when none is."""
         is_lost = isinstance(cause, ConnectionLostError)
-        pools = self._pools_like(head, tried[-1])
+        # Of versions that share, the same one first.
+        version = str(tried[-1].replica.model_version)
+        table = self._endpoints.table
+        pools = table.pool(head.model_name, head.model_version).by_version(version)
         for pool in pools:
             others = others_than(tried, pool.choice.endpoints, is_lost=is_lost) or others_than(
                 tried, pool.endpoints, is_lost=is_lost
@@ -194,14 +197,6 @@ class ForwardedInference:
             f"model '{pools[0].model}' version {pools[0].version} has no other ready replica than "
             f"the one that just refused; retry later"
         ) from cause
-
-    def _pools_like(self, head: RequestHead, tried: Endpoint) -> Sequence[Pool]:
-        """Who may answer, of a newer table; where versions share, those of the same one first."""
-        pool = self._endpoints.table.pool(head.model_name, head.model_version)
-        if pool.split is None:
-            return (pool,)
-        version = str(tried.replica.model_version)
-        return sorted(pool.split.pools, key=lambda each: each.version != version)
 
 
 def _lost_with(pool: Pool) -> NotReadyError:

@@ -19,7 +19,7 @@ from services.contracts.errors import AnswerTooLargeError
 from services.contracts.transport.frames import Payload
 from services.gateway.access.gate import Metadata
 from services.gateway.api.status_codes import StatusTable
-from services.gateway.routing.table import Pool
+from services.gateway.routing.pool import Pool
 from services.telemetry.tracing import CarriedTrace
 
 # The RPCs that requests for models come with.

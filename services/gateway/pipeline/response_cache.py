@@ -19,7 +19,8 @@ from services.contracts.transport.frames import Payload
 from services.gateway.pipeline.inference import InferenceCall, InferenceHandler
 from services.gateway.pipeline.request_head import RequestHead, request_head_from_bytes
 from services.gateway.routing.endpoints import EndpointSet
-from services.gateway.routing.table import Pool, RoutingTable
+from services.gateway.routing.pool import Pool
+from services.gateway.routing.table import RoutingTable
 from services.pb import open_inference_v2_pb2 as pb
 from services.telemetry import catalog
 from services.telemetry.recorder import Recorder

@@ -1,54 +1,20 @@
 """Which replicas may answer a request; which of them does is in `balancer.py`."""
 
-import random
 import re
 import time
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Final
 
 from services.contracts.errors import InvalidRequestError, NotFoundError, NotReadyError
-from services.gateway.routing.balancer import Choice, choice_of
-from services.gateway.routing.endpoint_weights import ends_of_shares, weigh
+from services.gateway.routing.balancer import choice_of
+from services.gateway.routing.endpoint_weights import weigh
 from services.gateway.routing.fleet_view import DiscoveredFleet, ServedModel
-from services.gateway.routing.sessions import share_of
+from services.gateway.routing.pool import Pool, shared_pool
 from services.gateway.upstream.endpoint import Endpoint
 
 # int() would also take signs, spaces, underscores and digits of other scripts.
 _VERSION: Final = re.compile("[1-9][0-9]{0,17}")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Pool:
-    """The endpoints that may answer for one version of a model; never empty.
-
-    Attributes:
-        endpoints: all of them.
-        choice: those that requests are sent to, without outliers; never empty either.
-        split: how versions share what names none; only for the empty version, if at all.
-    """
-
-    model: str
-    version: str
-    endpoints: tuple[Endpoint, ...]
-    choice: Choice
-    split: "Split | None" = None
-
-    def drawn(self, session: int) -> "Pool":
-        """One version's pool, by the versions' weights; the same for all of a session."""
-        if self.split is None:
-            return self
-        shares, pools = self.split
-        at = share_of(session) if session else random.random()  # noqa: S311 - no secret
-        return pools[bisect_right(shares, at)]
-
-
-class Split(NamedTuple):
-    """Pools of versions, and the upper ends of their shares of [0, 1)."""
-
-    shares: tuple[float, ...]
-    pools: tuple[Pool, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +124,8 @@ def routing_table(
         if served is not None and not served.is_unloaded:
             by_version.setdefault((name, number), []).append(endpoint)
     pools: dict[tuple[str, str], Pool] = {}
-    # Ascending, so that the newest version is the last to claim the empty name.
+    by_model: dict[str, dict[int, Pool]] = {}
+    # Sorted, so that a session's share is of the same version in every gateway.
     for (name, number), members in sorted(by_version.items(), key=lambda item: item[0]):
         weigh(members, at_s, slow_start_s)
         # Somebody has to answer: where all are outliers, none is.
@@ -166,30 +133,11 @@ def routing_table(
         pool = Pool(
             model=name, version=str(number), endpoints=tuple(members), choice=choice_of(chosen)
         )
-        pools[name, str(number)] = pools[name, ""] = pool
-    for name, versions in view.models.items():
-        if shared := _shared(name, versions, pools):
-            pools[name, ""] = shared
+        pools[name, str(number)] = by_model.setdefault(name, {})[number] = pool
+    for name, versions in by_model.items():
+        weights = {number: served.weight for number, served in view.models[name].items()}
+        pools[name, ""] = shared_pool(versions, weights)
     return RoutingTable(view=view, pools=pools)
-
-
-def _shared(
-    name: str, versions: Mapping[int, ServedModel], pools: Mapping[tuple[str, str], Pool]
-) -> Pool | None:
-    """What answers for a model whose versions have weights: the heaviest, and how they share.
-
-    Versions without a ready replica leave their shares to the others; None when none can be asked.
-    """
-    weights = {
-        pool: served.weight
-        for number, served in versions.items()
-        if served.weight > 0 and (pool := pools.get((name, str(number))))
-    }
-    if not weights:
-        return None
-    ordered = sorted(weights, key=lambda pool: -weights[pool])
-    split = Split(ends_of_shares([weights[pool] for pool in ordered]), tuple(ordered))
-    return replace(ordered[0], split=split if len(ordered) > 1 else None)
 
 
 def _listed(versions: Mapping[int, ServedModel]) -> str:

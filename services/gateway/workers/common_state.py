@@ -14,31 +14,22 @@ from google.protobuf.message import Message
 
 from services.gateway.access.caller import CALLER_NAME
 from services.gateway.api.log_settings import log_settings
+from services.gateway.api.service import request_class
 from services.gateway.api.trace_settings import TraceSettings
 from services.gateway.shared_memory.regions import SharedMemoryRegions
+from services.gateway.shared_memory.rpcs import (
+    REGISTER,
+    UNREGISTER,
+    opened_file,
+    region_changes,
+)
 from services.pb import open_inference_v2_pb2 as pb
 
-REGISTER: Final = "SystemSharedMemoryRegister"
-_UNREGISTER: Final = "SystemSharedMemoryUnregister"
 _LOG, _TRACE = "LogSettings", "TraceSetting"
-# What changes a gateway itself, and the message that says how; a model's state is the fleet's.
-REQUESTS: Final[dict[str, type[Any]]] = {
-    _LOG: pb.LogSettingsRequest,
-    _TRACE: pb.TraceSettingRequest,
-    REGISTER: pb.SystemSharedMemoryRegisterRequest,
-    _UNREGISTER: pb.SystemSharedMemoryUnregisterRequest,
-}
-# What changes the fleet, and comes to each worker from the controller: sooner or later.
-FOLLOWED: Final[dict[str, type[Any]]] = {
-    "RepositoryModelLoad": pb.RepositoryModelLoadRequest,
-    "RepositoryModelUnload": pb.RepositoryModelUnloadRequest,
-}
-ANSWERS: Final[dict[str, type[Any]]] = {
-    _LOG: pb.LogSettingsResponse,
-    _TRACE: pb.TraceSettingResponse,
-    REGISTER: pb.SystemSharedMemoryRegisterResponse,
-    _UNREGISTER: pb.SystemSharedMemoryUnregisterResponse,
-}
+# The RPCs that change a gateway itself; a model's state is the fleet's.
+CHANGING: Final = (_LOG, _TRACE, REGISTER, UNREGISTER)
+# Those that change the fleet, which comes to each worker from the controller: sooner or later.
+FOLLOWED: Final = ("RepositoryModelLoad", "RepositoryModelUnload")
 
 
 class Change(NamedTuple):
@@ -89,8 +80,7 @@ class CommonState:
         self._answers: dict[str, Callable[[Any], Awaitable[Message]]] = {
             _LOG: log_settings,
             _TRACE: TraceSettings(_Share(trace_share)).answer,
-            REGISTER: self.regions.register,
-            _UNREGISTER: self.regions.unregister,
+            **region_changes(self.regions),
         }
 
     async def change(self, name: str, body: bytes) -> tuple[bytes, Change]:
@@ -99,14 +89,14 @@ class CommonState:
         Raises:
             SmeltError: it cannot be made, and nothing was changed.
         """
-        request = REQUESTS[name].FromString(body)
+        request = request_class(name).FromString(body)
         answer = await self._answers[name](request)
         # Of a setting the last word counts.
         if name == _LOG:
             self._log.MergeFrom(request)
         elif name == _TRACE:
             self._trace.MergeFrom(request)
-        fd = self.regions.region(request.name).fd if name == REGISTER else -1
+        fd = opened_file(self.regions, name, request)
         return answer.SerializeToString(), Change(name, body, fd, CALLER_NAME.get())
 
     def changes(self) -> Iterator[Change]:

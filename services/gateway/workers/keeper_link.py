@@ -14,8 +14,10 @@ from google.protobuf.message import Message
 
 from services.contracts.errors import NotReadyError, SmeltError
 from services.gateway.access.caller import CALLER_NAME
+from services.gateway.api.service import request_class, response_class
 from services.gateway.shared_memory.regions import SharedMemoryRegions
-from services.gateway.workers.common_state import ANSWERS, FOLLOWED, REGISTER, REQUESTS, is_reading
+from services.gateway.shared_memory.rpcs import follow_change, region_changes
+from services.gateway.workers.common_state import CHANGING, FOLLOWED, is_reading
 from services.gateway.workers.packets import (
     Packet,
     PacketKind,
@@ -62,7 +64,7 @@ class KeeperLink:
             regions: of this worker.
         """
         self._methods, self._followers, self._regions = methods, followers, regions
-        asked = dict.fromkeys(REQUESTS, self._answer) | dict.fromkeys(FOLLOWED, self._seen_by_all)
+        asked = dict.fromkeys(CHANGING, self._answer) | dict.fromkeys(FOLLOWED, self._seen_by_all)
         return {
             name: partial(asked[name], name) if name in asked else method
             for name, method in methods.items()
@@ -89,7 +91,7 @@ class KeeperLink:
         """
         if is_reading(request):
             return await self._methods[name](request)
-        answer: Message = ANSWERS[name].FromString(await self._ask(name, request))
+        answer: Message = response_class(name).FromString(await self._ask(name, request))
         return answer
 
     async def _seen_by_all(self, name: str, request: Any) -> Message:
@@ -142,11 +144,11 @@ class KeeperLink:
         name = packet.name.decode()
         CALLER_NAME.set(packet.caller.decode())  # of this task alone
         try:
-            request = (REQUESTS | FOLLOWED)[name].FromString(packet.body)
+            request = request_class(name).FromString(packet.body)
             if name in self._followers:
                 await self._followers[name](request)
-            elif name == REGISTER:
-                self._regions.adopt(request, packet.fd)
+            elif name in region_changes(self._regions):
+                await follow_change(self._regions, name, request, packet.fd)
             elif name in self._methods:
                 await self._methods[name](request)
             # What is off here is off everywhere, and no client can have asked for it.

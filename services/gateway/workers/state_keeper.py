@@ -16,7 +16,7 @@ from typing import Final
 
 from services.contracts.errors import SmeltError
 from services.gateway.access.caller import CALLER_NAME
-from services.gateway.workers.common_state import FOLLOWED, REQUESTS, Change, CommonState
+from services.gateway.workers.common_state import CHANGING, FOLLOWED, Change, CommonState
 from services.gateway.workers.packets import (
     Packet,
     PacketKind,
@@ -162,7 +162,7 @@ class StateKeeper:
     def _received(self, link: WorkerLink, packet: Packet) -> None:
         if packet.kind is PacketKind.READY_FOR_STATE:
             work = self._restore(link)
-        elif packet.kind is PacketKind.ASK and packet.name.decode() in REQUESTS:
+        elif packet.kind is PacketKind.ASK and packet.name.decode() in CHANGING:
             work = self._change(link, packet)
         elif packet.kind is PacketKind.ASK and packet.name.decode() in FOLLOWED:
             work = self._follow(link, packet)

@@ -22,10 +22,10 @@ from pathlib import Path
 import torch
 from torch.export import Dim
 
+from compiler_worker.builders.select import builder_for
 from compiler_worker.builders.typed_graphs import interface_inputs
 from compiler_worker.building.attempt import Attempt
 from compiler_worker.building.pipeline import build_in_child
-from compiler_worker.building.shared_cache import cache_scope
 from compiler_worker.master.opened import open_master
 from compiler_worker.master.source import OnnxFile
 from compiler_worker.plans.build_keys import Wanted, plan_builds
@@ -99,7 +99,7 @@ class Bench:
         version = self._versions[name]
         wanted = Wanted(kinds=(EngineKind.INDUCTOR,))
         (key, *_) = plan_builds(version, wanted, worker.devices).planned
-        scope = cache_scope(key)
+        scope = builder_for(key.kind).cache_scope(key)
         assert scope is not None
         master = Registry(open_store(self._store("models")), self._folder / "masters")
         path = master.materialise_master(version.master) / MASTER_FILE

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from grpc import StatusCode
 
 from services.contracts.kserve.tensors import NUMPY_FROM_DATATYPE
-from services.gateway.api.handlers import SERVICE
+from services.gateway.api.service import SERVICE
 from services.pb import open_inference_v2_pb2 as pb
 from tests.integration.replica.published import ids_of, request_of
 

@@ -14,7 +14,8 @@ from services.contracts.errors import InvalidRequestError, NotFoundError, NotRea
 from services.gateway.access.caller import CALLER_NAME
 from services.gateway.api.log_settings import log_settings
 from services.gateway.shared_memory.regions import SharedMemoryRegions
-from services.gateway.workers.common_state import REGISTER, CommonState
+from services.gateway.shared_memory.rpcs import REGISTER
+from services.gateway.workers.common_state import CommonState
 from services.gateway.workers.keeper_link import KeeperLink
 from services.gateway.workers.packets import Packet, PacketKind, PacketSocket, refusal_packet
 from services.gateway.workers.state_keeper import StateKeeper

@@ -7,7 +7,8 @@ from typing import ClassVar
 import pytest
 from obstore.store import MemoryStore
 
-from compiler_worker.building.shared_cache import cache_scope, shared_cache
+from compiler_worker.builders.select import builder_for
+from compiler_worker.building.shared_cache import shared_cache
 from compiler_worker.settings import CompilerSettings
 from compiler_worker.worker_context import WorkerContext
 from services.contracts.builds.build_key import BuildKey
@@ -63,7 +64,7 @@ def found(worker: WorkerContext, key: BuildKey = KEY) -> dict[str, bytes]:
 
 
 def scope() -> CacheScope:
-    known = cache_scope(KEY)
+    known = builder_for(KEY.kind).cache_scope(KEY)
     assert known is not None
     return known
 
@@ -119,7 +120,8 @@ def test_another_master_of_the_same_compiler_finds_it(machines: Machines) -> Non
 )
 def test_timings_of_one_device_are_never_another_one_s(other: dict[str, object]) -> None:
     key = KEY.model_copy(update={"kind": EngineKind.TENSORRT, "device_name": "NVIDIA H200"})
-    assert cache_scope(key) != cache_scope(key.model_copy(update=other))
+    builder = builder_for(key.kind)
+    assert builder.cache_scope(key) != builder.cache_scope(key.model_copy(update=other))
 
 
 def test_a_cache_is_no_part_of_a_key() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from compiler_worker.builders.base import Builder, BuildOutput, BuildSpec
+from compiler_worker.builders.select import BUILD_ORDER
 from compiler_worker.devices import Devices, device_that_runs, local_devices, main_device
 from compiler_worker.plans.build_keys import (
     AHEAD_OF_TIME_GENERATIONS,
@@ -255,3 +256,7 @@ class TestDevices:
         self, generation: str, devices: Devices, found: DeviceFacts | None
     ) -> None:
         assert device_that_runs(Generation.parse(generation), devices) == found
+
+
+def test_every_kind_has_its_place_in_the_order_of_builds() -> None:
+    assert sorted(BUILD_ORDER) == sorted(EngineKind)

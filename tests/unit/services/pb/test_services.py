@@ -8,8 +8,9 @@ import pytest
 
 from services.contracts.errors import NotFoundError
 from services.controller.api.fleet_control import FleetControl
-from services.gateway.api.handlers import SERVICE, offered_handlers, service_handler
+from services.gateway.api.handlers import offered_handlers, service_handler
 from services.gateway.api.metadata import EXTENSIONS, MetadataServicer
+from services.gateway.api.service import SERVICE
 from services.gateway.api.status_codes import StatusTable
 from services.gateway.pipeline.admission import Bound
 from services.gateway.pipeline.inference import InferenceCall

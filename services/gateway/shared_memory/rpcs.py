@@ -1,0 +1,56 @@
+"""The RPCs about shared memory, by their names."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from google.protobuf.message import Message
+
+from services.gateway.shared_memory.regions import SharedMemoryRegions
+from services.pb import open_inference_v2_pb2 as pb
+
+REGISTER: Final = "SystemSharedMemoryRegister"
+UNREGISTER: Final = "SystemSharedMemoryUnregister"
+
+
+def region_changes(
+    regions: SharedMemoryRegions,
+) -> dict[str, Callable[[Any], Awaitable[Message]]]:
+    """Those that change regions, which all workers of a gateway have in common."""
+    return {REGISTER: regions.register, UNREGISTER: regions.unregister}
+
+
+def shared_memory_methods(
+    regions: SharedMemoryRegions,
+) -> dict[str, Callable[[Any], Awaitable[Message]]]:
+    """All that are offered where shared memory is switched on."""
+    return region_changes(regions) | {
+        "SystemSharedMemoryStatus": regions.status,
+        "CudaSharedMemoryUnregister": _unregister_cuda,
+    }
+
+
+def opened_file(regions: SharedMemoryRegions, rpc: str, request: Any) -> int:
+    """The open file of the region that a change registered; -1 for other changes."""
+    return regions.region(request.name).fd if rpc == REGISTER else -1
+
+
+async def follow_change(regions: SharedMemoryRegions, rpc: str, request: Any, fd: int) -> None:
+    """Make a change that the process above this worker has made.
+
+    Args:
+        regions: of this worker.
+        rpc: one of `region_changes`.
+        request: its message.
+        fd: what `opened_file` gave there, as a file of this process.
+    """
+    if rpc == REGISTER:
+        regions.adopt(request, fd)
+    else:
+        await regions.unregister(request)
+
+
+async def _unregister_cuda(
+    _: pb.CudaSharedMemoryUnregisterRequest,
+) -> pb.CudaSharedMemoryUnregisterResponse:
+    """Nothing is registered: load generators clear both kinds of memory before they use one."""
+    return pb.CudaSharedMemoryUnregisterResponse()
