@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from compiler_worker.measures.task_scores import kept_share, task_check, tie_margin
+from compiler_worker.measures.task_scores import failed_task, kept_share, task_check, tie_margin
 from compiler_worker.references.models import Model
 from services.contracts.errors import InvalidRequestError
 from services.contracts.kserve.tensors import Array
@@ -56,6 +56,10 @@ def check_ranking(
         np.concatenate([model.run(inputs)[task.output][:rows] for inputs, rows in chunks])
         for model in (engine, reference)
     )
+    if found.shape != wanted.shape:
+        # Said of the values too; without this the scores could not be subtracted.
+        words = f"{list(found.shape)} found, {list(wanted.shape)} wanted"
+        return failed_task(task, f"embeddings of another shape: {words}")
     return rank_agreement(found, wanted, task)
 
 

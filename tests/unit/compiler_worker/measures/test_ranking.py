@@ -91,7 +91,21 @@ def test_what_says_nothing_of_its_inputs_does_not_pass(broken: str) -> None:
     assert not check.is_passed
 
 
+class Empty(Counting):
+    """Answers no row, as a library may whose kernel failed."""
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        return {name: array[:0] for name, array in super().run(inputs).items()}
+
+
 class TestSamples:
+    def test_embeddings_of_another_shape_fail_the_task(self) -> None:
+        samples, buckets = draw_inputs(21, 6), (bucket(1, 8, 16),)
+        recipe = Recipe(ranking=TASK)
+        check = check_ranking(Empty(), Counting(), samples, master_record(), recipe, buckets)
+        assert not check.is_passed
+        assert "[0, 3] found, [21, 3] wanted" in check.detail
+
     def check(
         self, samples: Mapping[str, Array], *buckets: Bucket, task: RankingTask = TASK
     ) -> list[tuple[int, ...]]:
