@@ -20,11 +20,16 @@ def run_models_list(settings: CliSettings, *, is_each_version: bool, as_json: bo
     registry = open_registry(settings)
     snapshot, why_not = fleet_or_why_not(settings)
     models: list[dict[str, Any]] = []
-    for versions in map(registry.versions, registry.model_names()):
+    unread: list[dict[str, Any]] = []
+    for name in registry.model_names():
+        versions, faults = registry.readable_versions(name)
         document = _version_documents if is_each_version else _model_documents
-        models += document(versions, snapshot)
+        if versions:
+            models += document(versions, snapshot)
+        unread += [{"name": name, "version": n, "fault": faults[n]} for n in faults]
     table = _versions_table(models) if is_each_version else _models_table(models)
-    show({"models": models}, [table, why_not if models else ""], as_json=as_json)
+    text: list[str | Table] = [table, why_not if models else "", *map(_unread_words, unread)]
+    show({"models": models, "unread": unread}, text, as_json=as_json)
 
 
 def version_document(version: ModelVersion) -> dict[str, Any]:
@@ -70,6 +75,14 @@ def _model_documents(
         "versions": numbers,
         "serving": None if snapshot is None else serving,
     }
+
+
+def _unread_words(version: dict[str, Any]) -> str:
+    name, number = version["name"], version["version"]
+    return (
+        f"{name} version {number} cannot be read: {version['fault']}; withdraw it: "
+        f"smelt models remove {name} --version {number}"
+    )
 
 
 def _models_table(models: Sequence[dict[str, Any]]) -> Table:

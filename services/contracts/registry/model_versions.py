@@ -157,6 +157,16 @@ class ModelRegistry(RecordKeeper):
         """All versions of a model that were not removed, oldest first; none of an unknown one."""
         return [self._version(name, number) for number in self.version_numbers(name)]
 
+    def readable_versions(self, name: str) -> tuple[list[ModelVersion], dict[int, str]]:
+        """Those of `versions` whose document can be read, and of the others why not, by number."""
+        found, unread = [], {}
+        for number in self.version_numbers(name):
+            try:
+                found.append(self._version(name, number))
+            except SmeltError as error:
+                unread[number] = str(error)
+        return found, unread
+
     def master(self, digest: str) -> MasterRecord:
         """One master by its digest; raises NotFoundError."""
         return self._records.read(f"masters/{digest}.json", MasterRecord)
@@ -199,8 +209,8 @@ class ModelRegistry(RecordKeeper):
             NotFoundError: says which models or versions exist.
         """
         numbers = self._wanted(name, version)
-        removed = {number: self._document_fault(name, number) for number in numbers}
-        for number in removed:
+        _, unread = self.readable_versions(name)
+        for number in numbers:
             removal = ModelRemoval(
                 name=name,
                 version=number,
@@ -210,14 +220,7 @@ class ModelRegistry(RecordKeeper):
             # Another may have removed it meanwhile: it is gone, as was asked.
             with suppress(AlreadyPublishedError):
                 self._records.create(_removal_key(name, number), removal)
-        return removed
-
-    def _document_fault(self, name: str, number: int) -> str:
-        try:
-            self._version(name, number)
-        except SmeltError as error:
-            return str(error)
-        return ""
+        return {number: unread.get(number, "") for number in numbers}
 
     def _wanted(self, name: str, version: int | None) -> list[int]:
         """This version, or all when none is given; raises NotFoundError."""

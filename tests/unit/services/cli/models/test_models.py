@@ -248,6 +248,28 @@ def test_remove_says_what_is_left_and_that_engines_stay(
     assert add(registry, source(tmp_path / "b", seed=8)).version == 4
 
 
+def test_the_list_shows_other_models_beside_a_version_that_cannot_be_read(
+    registry: Registry,
+    store: ObstoreArtifactStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SMELT_HOME", str(tmp_path))
+    add(registry, source(tmp_path / "a"))
+    for name, number in (("tiny", 2), ("other", 1)):
+        store.create(f"models/{name}/versions/{number:06}.json", b"{broken")
+    for all_versions in ((), ("--all-versions",)):
+        words = ["models", "list", *all_versions]
+        done = CliRunner().invoke(app, [*words, "--json"], catch_exceptions=False)
+        found = json.loads(done.stdout)
+        assert [(each["name"], each["version"]) for each in found["models"]] == [("tiny", 1)]
+        unread = [(each["name"], each["version"]) for each in found["unread"]]
+        assert unread == [("other", 1), ("tiny", 2)]
+        printed = CliRunner().invoke(app, words, catch_exceptions=False).stdout
+        assert "tiny version 2 cannot be read: " in printed
+        assert "smelt models remove other --version 1" in printed
+
+
 def test_integers_of_which_nothing_is_said_are_told_and_no_others(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
